@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from mpbroker.cli.cluster.client import PATIENCE_MS, Client, Fetched, Topic
+from mpbroker.cli.cluster.client import PATIENCE_MS, Client, Fetched, Topic, no_partition
 from mpbroker.cli.cluster.isolation import READ_COMMITTED, READ_UNCOMMITTED
 from mpbroker.cli.cluster.positions import Ends, Start
 from mpbroker.cli.records.consume import is_aborted
@@ -71,7 +71,7 @@ class Reader:
         self.topic: Topic = client.topic(wanted.topic)
         there = [one.index for one in self.topic.partitions]
         if wanted.partition >= 0 and wanted.partition not in there:
-            why = f"topic {wanted.topic} has no partition {wanted.partition}, only 0 to {len(there) - 1}"
+            why = no_partition(self.topic, wanted.partition)
             raise ApiFailed(f"topic {wanted.topic}", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, why)
         self.partitions = [wanted.partition] if wanted.partition >= 0 else there
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mpbroker.cli.cluster import group_requests, offset_plans
-from mpbroker.cli.cluster.client import Client
+from mpbroker.cli.cluster.client import Client, partitions_of
 from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.cluster.offset_plans import Plan
 from mpbroker.cli.cluster.offset_resets import INACTIVE, Flags, Reset, parse, parse_scope, target, within
@@ -54,13 +54,7 @@ def _there(client: Client, named: Mapping[str, list[int] | None]) -> list[TopicP
     """Return partitions that are named; None stands for all of a topic. Raises CliError, ApiFailed."""
     places = []
     for name, numbers in named.items():
-        topic = client.topic(name)
-        there = [partition.index for partition in topic.partitions]
-        if strange := [number for number in numbers or [] if number not in there]:
-            raise CliError(
-                f"topic {name} has no partition {strange[0]}, only 0 to {len(there) - 1}", USAGE_ERROR
-            )
-        places += [(name, number) for number in (there if numbers is None else numbers)]
+        places += [(name, number) for number in partitions_of(client.topic(name), numbers)]
     return places
 
 
