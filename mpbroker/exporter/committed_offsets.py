@@ -26,11 +26,11 @@ from mpbroker.log.read.reader import (
     SegmentGone,
 )
 from mpbroker.metrics.snapshot import LogSeen
+from mpbroker.protocol.topic_names import GROUP_TOPIC
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import iterate_batches
 from shm.table import SlotTable
 
-TOPIC = "__consumer_offsets"
 READ_BYTES = 256 << 10
 # The cleaner drops tombstones a day after their compaction. Whoever reads on later than that may have missed
 # some, so a partition is read anew whose end has not been reached for so long.
@@ -97,7 +97,7 @@ class CommittedOffsets:
 
         `logs`: all partitions there are.
         """
-        ours = {seen.partition: seen for seen in logs if seen.topic == TOPIC}
+        ours = {seen.partition: seen for seen in logs if seen.topic == GROUP_TOPIC}
         self._forget_what_is_gone(ours)
         for partition in sorted(ours, key=lambda one: (one < self._turn, one)):
             # Whoever stops here has the others read before this one, the next time.
@@ -111,7 +111,7 @@ class CommittedOffsets:
                 self._forget(partition)
                 reading = None
             if reading is None:
-                directory = Path(self._log_dirs[now.log_dir]) / partition_name(TOPIC, partition)
+                directory = Path(self._log_dirs[now.log_dir]) / partition_name(GROUP_TOPIC, partition)
                 clock = time.monotonic()
                 reading = _Reading(now.generation, PartitionReader(directory), clock, clock)
                 self._readings[partition] = reading
@@ -132,7 +132,7 @@ class CommittedOffsets:
 
     def _read(self, partition: int, reading: _Reading, end: Partition) -> Iterator[None]:
         bound = Bound(end.high_watermark, end.high_watermark_segment, end.high_watermark_position)
-        directory = Path(self._log_dirs[end.log_dir]) / partition_name(TOPIC, partition)
+        directory = Path(self._log_dirs[end.log_dir]) / partition_name(GROUP_TOPIC, partition)
         if reading.reader.directory != directory:
             # It was moved to another log directory.
             reading.reader.close()
@@ -167,7 +167,7 @@ class CommittedOffsets:
             reading.problem = str(error)
             log.warning(
                 "%s-%d cannot be read on from offset %d: %s. The lag of its groups is not told any more",
-                TOPIC,
+                GROUP_TOPIC,
                 partition,
                 reading.next_offset,
                 error,

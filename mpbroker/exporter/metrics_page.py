@@ -13,7 +13,7 @@ import time
 from typing import Final
 
 from mpbroker.exporter import kafka_metrics, mpbroker_metrics, partition_metrics
-from mpbroker.exporter.committed_offsets import TOPIC, CommittedOffsets
+from mpbroker.exporter.committed_offsets import CommittedOffsets
 from mpbroker.exporter.exposition import Page
 from mpbroker.exporter.page_text import PageText
 from mpbroker.ipc import health, topology
@@ -22,6 +22,7 @@ from mpbroker.metrics import snapshot
 from mpbroker.metrics.families import View
 from mpbroker.metrics.processes import ProcessLooker
 from mpbroker.metrics.snapshot import LogSeen, Snapshot
+from mpbroker.protocol.topic_names import GROUP_TOPIC
 
 # After a failure nothing is tried, and logged, for so long.
 FAILURE_PAUSE_S: Final = 1.0
@@ -118,7 +119,7 @@ class MetricsPage:
 
     async def follow_offsets(self, now: Snapshot) -> None:
         """Read what groups have committed since the last time; others are served meanwhile."""
-        self._logs = [one for one in now.logs if one.topic == TOPIC]
+        self._logs = [one for one in now.logs if one.topic == GROUP_TOPIC]
         self._asked_at = time.monotonic()
         async with self._following:
             await self._follow(OFFSETS_PATIENCE_S)

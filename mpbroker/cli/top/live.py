@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
-from mpbroker.cli.errors import CliError
+from mpbroker.cli.host.public_region import attach
 from mpbroker.cli.top.samples import BrokerSeen, Health, PartitionSeen, ProcessSeen, Sample
 from mpbroker.ipc.control_client import ControlClient, ControlError
 from mpbroker.ipc.pointer import PUBLIC_NAME
@@ -16,7 +16,7 @@ from mpbroker.metrics import snapshot
 from mpbroker.metrics.processes import ProcessLooker
 from mpbroker.metrics.snapshot import Snapshot
 from mpbroker.protocol.topic_names import METADATA_TOPIC
-from shm.region import LayoutMismatch, Region, RegionUnavailable
+from shm.region import Region
 
 SUPERVISOR_PATIENCE_S: Final = 2.0
 
@@ -70,13 +70,7 @@ class LiveBroker:
         if self._public is not None and self._public.owner_pid == pid:
             return
         self._public = None
-        path = self.control.checked(PUBLIC_NAME)
-        try:
-            self._public = snapshot.attach(path)
-        except RegionUnavailable as error:
-            raise CliError(f"{path} cannot be read: {error}") from error
-        except LayoutMismatch as error:
-            raise CliError(str(error)) from error
+        self._public = attach(self.control.checked(PUBLIC_NAME))
 
 
 def broker_of(status: dict[str, Any]) -> BrokerSeen:
