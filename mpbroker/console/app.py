@@ -251,7 +251,7 @@ class Console:
     async def _record(self, query: Query) -> dict[str, Any]:
         return await self._read(query.one_record(record_view.WHOLE_BYTES))
 
-    async def _read(self, wanted: records.Wanted) -> dict[str, Any]:
+    async def _read(self, wanted: records.RecordQuery) -> dict[str, Any]:
         # One batch may have a hundred megabytes.
         async with self._reads:
             return await self._ask(lambda client: records.read(client, wanted))

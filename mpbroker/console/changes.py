@@ -13,7 +13,7 @@ import msgspec
 
 from mpbroker.cli.cluster import group_requests
 from mpbroker.cli.cluster.client import Client
-from mpbroker.cli.cluster.group_offsets import Scope, Wanted, explained, planned
+from mpbroker.cli.cluster.group_offsets import ResetPlan, TopicScope, explained, planned
 from mpbroker.cli.cluster.offset_resets import Reset, by_duration, parse_topic, to_datetime
 from mpbroker.cli.cluster.topic_changes import alter_settings, create_partitions
 from mpbroker.cli.errors import USAGE_ERROR, BadText, CliError, raise_all
@@ -83,8 +83,8 @@ def work_of(change: Change, now_ms: int) -> Callable[[Client], dict[str, Any]]:
         case AddPartitions():
             return partial(_add_partitions, change)
         case ResetOffsets():
-            wanted = Wanted(_reset_to(change, now_ms), _scope(change))
-            return partial(_reset, change, wanted)
+            plan = ResetPlan(_reset_to(change, now_ms), _scope(change))
+            return partial(_reset, change, plan)
 
 
 def _create(change: CreateTopic, client: Client) -> dict[str, Any]:
@@ -136,18 +136,18 @@ def _reset_to(change: ResetOffsets, now_ms: int) -> Reset:
             raise msgspec.ValidationError(f"there is no way {change.to!r} to reset offsets")
 
 
-def _scope(change: ResetOffsets) -> Scope:
+def _scope(change: ResetOffsets) -> TopicScope:
     """Return the partitions that the change names. Raises msgspec.ValidationError."""
     try:
-        return Scope(dict([parse_topic(change.topic)]) if change.topic else None)
+        return TopicScope(dict([parse_topic(change.topic)]) if change.topic else None)
     except BadText as error:
         raise msgspec.ValidationError(f"topic {change.topic!r}: {error}") from error
 
 
-def _reset(change: ResetOffsets, wanted: Wanted, client: Client) -> dict[str, Any]:
+def _reset(change: ResetOffsets, plan: ResetPlan, client: Client) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     remarks: list[str] = []
-    offsets = planned(client, change.group, wanted, rows, remarks.append)
+    offsets = planned(client, change.group, plan, rows, remarks.append)
     if offsets is None:
         raise CliError(f"group {change.group} has no committed offsets: choose a topic")
     if change.execute and offsets:

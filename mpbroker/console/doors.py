@@ -18,9 +18,9 @@ from mpbroker.config.listeners import Listener, is_loopback, parse_http_listener
 
 CLIENT_ID = "mpbroker-console"
 # Somebody looks at a page and waits.
-PATIENCE_MS = 10_000
+REQUEST_TIMEOUT_MS = 10_000
 PLAINTEXT = "PLAINTEXT"
-_BASE = ClientConfig(client_id=CLIENT_ID, request_timeout_ms=PATIENCE_MS)
+_BASE = ClientConfig(client_id=CLIENT_ID, request_timeout_ms=REQUEST_TIMEOUT_MS)
 
 
 class NoDoor(Exception):

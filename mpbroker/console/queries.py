@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 from mpbroker.cli.cluster.isolation import parse_isolation
 from mpbroker.cli.cluster.positions import Start, parse_start
 from mpbroker.cli.errors import BadText
-from mpbroker.console.records import Wanted
+from mpbroker.console.records import RecordQuery
 
 NEWEST: Final = "newest"
 LIMIT_MAX: Final = 200
@@ -55,14 +55,14 @@ class Query:
             raise BadQuery(f"{name} is a number, not {found[:50]!r}")
         return int(found)
 
-    def records(self, most: int) -> Wanted:
+    def records(self, most: int) -> RecordQuery:
         """Return which records are wanted; `most`: the bytes of a value that are shown.
 
         Raises BadQuery.
         """
         now_ms = time.time_ns() // 1_000_000
         start = partial(parse_start, now_ms=now_ms)
-        return Wanted(
+        return RecordQuery(
             topic=self.needed("topic"),
             partition=self.number("partition", -1),
             start=None if self.text("from") in ("", NEWEST) else self._parsed("from", start),
@@ -74,9 +74,9 @@ class Query:
             most=most,
         )
 
-    def one_record(self, most: int) -> Wanted:
+    def one_record(self, most: int) -> RecordQuery:
         """Return what asks for a single record. Raises BadQuery."""
-        return Wanted(
+        return RecordQuery(
             topic=self.needed("topic"),
             partition=self.number("partition", 0),
             start=Start("offset", self.number("offset", 0)),

@@ -35,7 +35,7 @@ Shown = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RecordQuery:
     """Which records. `partition` -1: all. `positions`: where an earlier answer said to go on."""
 
     topic: str
@@ -65,7 +65,7 @@ class Scan:
 class Reader:
     """A reader of one topic's partitions."""
 
-    def __init__(self, client: Client, wanted: Wanted) -> None:
+    def __init__(self, client: Client, wanted: RecordQuery) -> None:
         self.wanted = wanted
         self._client = client
         self.topic: Topic = client.topic(wanted.topic)
@@ -133,7 +133,7 @@ class Reader:
             yield at + 1, problem_view(fetched.partition, at, f"a damaged or too large batch: {error}")
 
 
-def read(client: Client, wanted: Wanted) -> dict[str, Any]:
+def read(client: Client, wanted: RecordQuery) -> dict[str, Any]:
     """Read once. Raises ClientError and CliError, as the client does."""
     reader = Reader(client, wanted)
     ends = reader.ends(wanted.start.time_ms if wanted.start is not None else None)
@@ -159,7 +159,7 @@ class Found(NamedTuple):
     unread: list[tuple[int, int, int]]
 
 
-def _is_at_end(wanted: Wanted, ends: Ends, offset: int) -> bool:
+def _is_at_end(wanted: RecordQuery, ends: Ends, offset: int) -> bool:
     return offset <= ends.start if wanted.start is None else offset >= ends.end
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mpbroker.coordinator.groups.committed import CommittedGroups, GroupSeen
+from mpbroker.coordinator.groups.committed import CommittedGroup, CommittedGroups
 from mpbroker.coordinator.runtime.field_reader import UnreadableRecord
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition_surely
 from mpbroker.log.format.names import partition_name
@@ -75,9 +75,9 @@ class CommittedOffsets:
         self._turn = 0  # the partition with which reading goes on
 
     @property
-    def groups(self) -> Mapping[str, GroupSeen]:
+    def groups(self) -> Mapping[str, CommittedGroup]:
         """Return the groups of now; each has its records in one partition of the topic."""
-        found: dict[str, GroupSeen] = {}
+        found: dict[str, CommittedGroup] = {}
         for reading in self._readings.values():
             found.update(reading.committed.groups)
         return found

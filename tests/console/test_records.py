@@ -10,7 +10,7 @@ import pytest
 from mpbroker.cli.cluster.client import Client, Fetched, Partition, Topic
 from mpbroker.cli.cluster.positions import BEGINNING, Ends
 from mpbroker.console import records
-from mpbroker.console.records import Wanted, read
+from mpbroker.console.records import RecordQuery, read
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import Codec
@@ -62,7 +62,7 @@ def batch(*values: str, time: int = 1000, codec: Codec = Codec.NONE) -> bytes:
 
 
 def shown(client: Served, **wanted: Any) -> dict[str, Any]:
-    return read(cast("Client", client), Wanted("t", most=100, **wanted))
+    return read(cast("Client", client), RecordQuery("t", most=100, **wanted))
 
 
 def texts(found: dict[str, Any]) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mpbroker.coordinator.groups.committed import GroupSeen
+from mpbroker.coordinator.groups.committed import CommittedGroup
 from mpbroker.coordinator.groups.records import (
     Entry,
     GroupKey,
@@ -127,7 +127,7 @@ def committed(log: Log) -> Iterator[CommittedOffsets]:
     made.close()
 
 
-def followed(committed: CommittedOffsets, log: Log) -> dict[str, GroupSeen]:
+def followed(committed: CommittedOffsets, log: Log) -> dict[str, CommittedGroup]:
     for _ in committed.follow(log.seen()):
         pass
     return committed.groups
@@ -135,13 +135,13 @@ def followed(committed: CommittedOffsets, log: Log) -> dict[str, GroupSeen]:
 
 def test_it_goes_on_where_it_ended(log: Log, committed: CommittedOffsets) -> None:
     log.append(offset("g", 0, 3), offset("g", 1, 4), generation("g", 2))
-    assert followed(committed, log) == {"g": GroupSeen({("t", 0): 3, ("t", 1): 4}, 2)}
+    assert followed(committed, log) == {"g": CommittedGroup({("t", 0): 3, ("t", 1): 4}, 2)}
     log.append(offset("g", 0, 9))
     log.append(offset("h", 0, 1))
     read = sum(1 for _ in committed.follow(log.seen()))
     assert read == 2, "only what is new"
     assert committed.groups["g"].offsets == {("t", 0): 9, ("t", 1): 4}
-    assert committed.groups["h"] == GroupSeen({("t", 0): 1})
+    assert committed.groups["h"] == CommittedGroup({("t", 0): 1})
     assert committed.behind == 0
 
 
@@ -156,7 +156,7 @@ def test_a_group_that_has_nothing_left_is_gone(log: Log, committed: CommittedOff
     log.append(generation("g", 0))
     assert followed(committed, log)["g"].members == 0
     log.append(offset("g", 0, None), offset("unknown", 0, None))
-    assert followed(committed, log)["g"] == GroupSeen({}, 0)
+    assert followed(committed, log)["g"] == CommittedGroup({}, 0)
     log.append(generation("g", None), generation("never", None))
     assert followed(committed, log) == {}
 

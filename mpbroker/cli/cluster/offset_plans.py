@@ -16,13 +16,13 @@ from mpbroker.cli.text.numbers import parse_decimal
 from mpbroker.client.consumer_protocol import TopicPartition
 from mpbroker.config.integers import INT_MAX, LONG_MAX
 
-Plan: TypeAlias = Mapping[str, Mapping[TopicPartition, int]]
+GroupOffsets: TypeAlias = Mapping[str, Mapping[TopicPartition, int]]
 """Offsets by group and partition."""
 
 _OF_ONE, _OF_SEVERAL = 3, 4
 
 
-def parse(text: str, file: str, groups: Sequence[str]) -> Plan:
+def parse(text: str, file: str, groups: Sequence[str]) -> GroupOffsets:
     """Return the offsets that a file has. `groups`: those that the command names, [] for all there are.
 
     Raises CliError, which names the line.
