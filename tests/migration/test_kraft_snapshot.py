@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mpbroker.coordinator.metadata.metadata_records import RECORDS_PER_BATCH
 from mpbroker.log.format.names import segment_name
-from mpbroker.migration.kraft_snapshot import RECORDS_PER_BATCH, Voter, bootstrap, snapshot
+from mpbroker.migration.kraft_snapshot import Voter, bootstrap, snapshot
 from mpbroker.migration.metadata_log import SnapshotId, read_image
 from mpbroker.protocol.messages import TopicRecord
 from tests.support.kafka_directory import encoded
