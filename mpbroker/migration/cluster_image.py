@@ -164,18 +164,14 @@ class ClusterImage:
                 yield name, topic_id, record
 
 
-_DECODED: Final = frozenset(
-    map(
-        data_key,
-        (
-            *(TopicRecord, RemoveTopicRecord, PartitionRecord, PartitionChangeRecord),
-            *(ConfigRecord, FeatureLevelRecord, ClientQuotaRecord, ProducerIdsRecord),
-            *(UserScramCredentialRecord, RemoveUserScramCredentialRecord),
-            *(AccessControlEntryRecord, RemoveAccessControlEntryRecord),
-            *(DelegationTokenRecord, RemoveDelegationTokenRecord),
-        ),
-    )
+_RECORDS: Final[tuple[type[Message], ...]] = (
+    *(TopicRecord, RemoveTopicRecord, PartitionRecord, PartitionChangeRecord),
+    *(ConfigRecord, FeatureLevelRecord, ClientQuotaRecord, ProducerIdsRecord),
+    *(UserScramCredentialRecord, RemoveUserScramCredentialRecord),
+    *(AccessControlEntryRecord, RemoveAccessControlEntryRecord),
+    *(DelegationTokenRecord, RemoveDelegationTokenRecord),
 )
+_DECODED: Final = frozenset(map(data_key, _RECORDS))
 
 
 def _changed(before: PartitionRecord, change: PartitionChangeRecord) -> PartitionRecord:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -181,7 +181,7 @@ class Client:
             for name, result in ((result.name or "", result) for result in response.responses)
         }
 
-    def topic_configs(self, name: str) -> list[Any]:
+    def topic_configs(self, name: str) -> list[m.DescribeConfigsResponse.DescribeConfigsResourceResult]:
         """Return the settings of one topic (DescribeConfigs). Raises ApiFailed."""
         resource = m.DescribeConfigsRequest.DescribeConfigsResource(
             resource_type=ResourceType.TOPIC, resource_name=name, configuration_keys=None

@@ -7,12 +7,12 @@ import socket
 from collections.abc import Iterator
 from typing import Final
 
-from mpbroker.cli.doctor.check import NOTE, OK, PROBLEM, Check, failed
 from mpbroker.cli.host.local_broker import is_of_this_host
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.listeners import Listener, is_loopback
 from mpbroker.ipc.process import FatalError
 from mpbroker.supervisor.sockets import bind, remove_path
+from spark_integration.check import NOTE, OK, PROBLEM, Check, failed
 
 ANSWERS_WITHIN_S: Final = 2.0
 
