@@ -51,8 +51,8 @@ class AddPartitions(msgspec.Struct, tag_field="change", tag="add-partitions", fo
 class ResetOffsets(msgspec.Struct, tag_field="change", tag="reset-offsets", forbid_unknown_fields=True):
     """Committed offsets of a group: of one topic (TOPIC or TOPIC:0,1) or of all, to one place.
 
-    `to` is a flag of `mpbroker group reset-offsets` without its dashes, and `value` what it takes. Without
-    `execute` the answer only says what would be set.
+    `to` is a flag of `mpbroker group reset-offsets` without its dashes (not to-current, which changes
+    nothing), and `value` what it takes. Without `execute` the answer only says what would be set.
     """
 
     group: str
@@ -119,7 +119,7 @@ def _add_partitions(change: AddPartitions, client: Client) -> dict[str, Any]:
 def _reset_to(change: ResetOffsets, now_ms: int) -> Reset:
     """Return the place that the change names. Raises msgspec.ValidationError for one of no kind."""
     match change.to:
-        case "to-earliest" | "to-latest" | "to-current":
+        case "to-earliest" | "to-latest":
             return Reset(change.to)
         case "to-datetime" | "by-duration":
             parse = to_datetime if change.to == "to-datetime" else by_duration

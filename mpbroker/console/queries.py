@@ -1,4 +1,4 @@
-"""The questions of the page: what stands behind ? in a path, checked. Without I/O."""
+"""The questions of the page: what stands after ? in a path, checked. Without I/O."""
 
 from __future__ import annotations
 

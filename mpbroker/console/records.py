@@ -97,9 +97,9 @@ class Reader:
     def taken(
         self, fetched: Fetched, position: int, stop: int | None = None
     ) -> Iterator[tuple[int, Shown | None]]:
-        """Yield what a fetch has brought from a position on, with the offset behind each; None: not wanted.
+        """Yield what a fetch has brought from a position on, with the offset after each; None: not wanted.
 
-        What cannot be read yields why, and ends it: the offset behind it is that of the next batch if the
+        What cannot be read yields why, and ends it: the offset after it is that of the next batch if the
         batch says it, else the next one.
         """
         if fetched.error_code:
@@ -152,7 +152,7 @@ def read(client: Client, wanted: RecordQuery) -> dict[str, Any]:
 
 
 class Found(NamedTuple):
-    """Records, where to go on, and [partition, first, behind last] of offsets that were passed over."""
+    """Records, where to go on, and [partition, first, after last] of offsets that were passed over."""
 
     records: list[Shown]
     positions: dict[int, int]

@@ -71,7 +71,10 @@ class MetricsPage:
         return None if made is None else made[1]
 
     async def samples(self) -> Page | None:
-        """Return a page of now with its samples, behind one that is being made; None if it cannot be made."""
+        """Make a page and return its samples; None if it cannot be made.
+
+        One that is being made is waited for first: its samples may be older than this call.
+        """
         while self._making is not None:
             await asyncio.shield(self._making)
         made = await asyncio.shield(self._begin())

@@ -1,7 +1,7 @@
 """`mpbroker import`: takes over the log directories of a stopped Apache Kafka 4 node.
 
 Partitions stay where they are, groups and transactions with them. The metadata are read from Kafka's latest
-snapshot and the log behind it, and written as a log of ours into a new directory beside Kafka's. At last the
+snapshot and the log after it, and written as a log of ours into a new directory beside Kafka's. At last the
 two exchange their names. Before that step the directory is Kafka's as it was, and the import can be done
 again; after it mpbroker starts on it, and Kafka's metadata are kept under the other name.
 """

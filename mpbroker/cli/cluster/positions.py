@@ -41,7 +41,7 @@ class Start(NamedTuple):
                 return ends.end
             case "last":
                 return max(ends.start, ends.end - self.number)
-            case "behind first":
+            case "after first":
                 return min(ends.end, ends.start + self.number)
             case "time":
                 return ends.end if ends.at_time is None else ends.at_time
@@ -63,5 +63,5 @@ def parse_start(text: str, now_ms: int) -> Start:
     if (offset := parse_decimal(text)) is not None:
         return Start("offset", offset)
     if text[:1] in ("-", "+") and (distance := parse_decimal(text[1:])) is not None:
-        return Start("last" if text[0] == "-" else "behind first", distance)
+        return Start("last" if text[0] == "-" else "after first", distance)
     raise BadText("write beginning, end, an offset, -N for the last N records, +N or @TIME")
