@@ -11,8 +11,8 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Final, NamedTuple
 
+from spark_integration.check import NOTE, OK, PROBLEM, Check, State, failed
 from spark_integration.environment import (
     SparkSetupError,
     check_java,
@@ -22,32 +22,16 @@ from spark_integration.environment import (
     with_package,
 )
 
-OK: Final = "ok"
-NOTE: Final = "note"
-PROBLEM: Final = "problem"
-
 _SHARED_MEMORY = Path("/dev/shm")
 _INSTALL = "pip install 'mpbroker[spark]', or in a clone pip install '.[spark]'"
 _BY_SESSION = "or make the session with mpbroker.spark.session(), which sets it"
 
 
-class Check(NamedTuple):
-    """The result of one check.
-
-    `state` is ok, note (the source works without) or problem; `advice` is empty if ok.
-    """
-
-    name: str
-    state: str
-    found: str
-    advice: str = ""
-
-
 def examine(log_dirs: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> Iterator[Check]:
     """Check everything, in the order in which it is needed. Changes nothing and starts no Spark."""
     environ = os.environ if environ is None else environ
-    yield _java(environ)
-    yield _spark()
+    yield java_check(environ)
+    yield spark_check()
     yield _package("pyarrow", (18,), PROBLEM, "reading needs it")
     yield _package("pandas", (2, 2), NOTE, "PySpark's Arrow functions ask for it", below=(3,))
     yield _package("fastavro", (1, 10), NOTE, "from_avro needs it")
@@ -62,30 +46,26 @@ def examine(log_dirs: Sequence[str] = (), environ: Mapping[str, str] | None = No
         yield _log_dir(name)
 
 
-def _java(environ: Mapping[str, str]) -> Check:
+def java_check(environ: Mapping[str, str] | None = None) -> Check:
+    """Check that there is a Java that Spark runs on."""
     try:
-        java = check_java(environ)
+        java = check_java(os.environ if environ is None else environ)
     except SparkSetupError as error:
-        return _failed("Java", error)
+        return failed("Java", error)
     return Check("Java", OK, f"{java.major} ({java.path})")
 
 
-def _spark() -> Check:
+def spark_check() -> Check:
+    """Check that there is a PySpark that the source works with."""
     try:
         check_spark()
     except SparkSetupError as error:
-        return _failed("PySpark", error)
+        return failed("PySpark", error)
     return Check("PySpark", OK, version("pyspark"))
 
 
-def _failed(name: str, error: SparkSetupError) -> Check:
-    """Make a problem of an error. Its first sentence says what is wrong, the rest what to do."""
-    found, _, advice = str(error).partition(". ")
-    return Check(name, PROBLEM, found, advice)
-
-
 def _package(
-    name: str, least: tuple[int, ...], otherwise: str, why: str, *, below: tuple[int, ...] = ()
+    name: str, least: tuple[int, ...], otherwise: State, why: str, *, below: tuple[int, ...] = ()
 ) -> Check:
     wanted = f">={_dotted(least)}" + (f",<{_dotted(below)}" if below else "")
     try:
@@ -183,7 +163,7 @@ def _jar() -> Check:
     except PackageNotFoundError:
         return Check(name, NOTE, "PySpark is not installed")
     except SparkSetupError as error:
-        return Check(name, NOTE, *_failed(name, error)[2:])
+        return failed(name, error, NOTE)
     if path is None:
         return Check(name, NOTE, "not built; Python reads", "make setup builds it where a JDK is")
     return Check(name, OK, str(path))
@@ -202,8 +182,7 @@ def _log_dir(name: str) -> Check:
         catalog.close()
         state = "at rest" if running_broker(Path(name)) is None else "in use by a broker"
     except (OptionError, SourceUnavailable) as error:
-        found, _, advice = str(error).partition(". ")
-        return Check(title, PROBLEM, found, advice)
+        return failed(title, error)
     except OSError as error:
         return Check(
             title,

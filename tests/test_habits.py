@@ -72,6 +72,8 @@ NARROW = {
         *(f"mpbroker.{room}" for room in ("config", "ipc", "protocol", "records", "security")),
         *(f"mpbroker.{room}" for room in ("metrics", "client", "supervisor")),
         *("mpbroker.inspection", "mpbroker.migration", "mpbroker.reading", "mpbroker.spark"),
+        # Checks for Spark look like those for a broker.
+        "spark_integration.check",
         # The names of quotas.
         "mpbroker.quotas.entities",
         # What groups have committed, in the files of a broker that does not run.

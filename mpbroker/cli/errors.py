@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Concatenate, ParamSpec, TypeVar
 
 RUNTIME_ERROR = 1
 USAGE_ERROR = 2
@@ -23,12 +24,42 @@ WRONG_INPUT = frozenset(
 )
 
 
+_Value = TypeVar("_Value")
+_More = ParamSpec("_More")
+
+
+class BadText(Exception):
+    """A text is no time, no place, or whatever else it should be; the error says only what to write.
+
+    Whoever asked for the text adds where it stood: a flag, or a field of a page.
+    """
+
+
+class BadTime(BadText):
+    """A text is no time. Whoever asked for it also adds which zone a time without one is in."""
+
+
 class CliError(Exception):
     """A command cannot do its work. `exit_code` is 1 if trying again may help and 2 if the call is wrong."""
 
     def __init__(self, message: str, exit_code: int = RUNTIME_ERROR) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+def of_flag(
+    flag: str,
+    text: str,
+    parse: Callable[Concatenate[str, _More], _Value],
+    *args: _More.args,
+    **kwargs: _More.kwargs,
+) -> _Value:
+    """Parse what a flag was given. Raises CliError, which names the flag, where `parse` raises BadText."""
+    try:
+        return parse(text, *args, **kwargs)
+    except BadText as error:
+        zone = "; without a zone it is UTC" if isinstance(error, BadTime) else ""
+        raise CliError(f"{flag} {text}: {error}{zone}", USAGE_ERROR) from error
 
 
 def exit_code_of(error: Exception) -> int:

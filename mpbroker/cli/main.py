@@ -381,8 +381,9 @@ def offsets(
     """
     from mpbroker.cli.cluster import offsets as command
     from mpbroker.cli.cluster.isolation import parse_isolation
+    from mpbroker.cli.errors import of_flag
 
-    committed = bool(parse_isolation(isolation_level))
+    committed = bool(of_flag("--isolation-level", isolation_level, parse_isolation))
     where = ClusterAddress(bootstrap, command_config)
     command.show(where, topics or [], partition or [], at, committed=committed, as_json=json)
 

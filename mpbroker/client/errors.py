@@ -72,6 +72,13 @@ class ApiFailed(ClientError):
         return self.code.retriable
 
 
+def not_done(what: str, number: int, message: str | None = None) -> ApiFailed:
+    """Return the error about a whole topic or group; what the broker says of a missing one is of no use."""
+    if number in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.GROUP_ID_NOT_FOUND):
+        message = "does not exist"
+    return ApiFailed(what, number, message)
+
+
 def without_leader(topic: str, partition: int) -> ApiFailed:
     """Return the error for a partition that has no leader in the metadata."""
     why = "it has no leader: it is just being made, or it is offline, and the broker's log says why"

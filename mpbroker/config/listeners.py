@@ -28,6 +28,8 @@ _LISTENER = re.compile(
     r"(?P<name>[^:/]+)://(\[(?P<ipv6>[0-9a-zA-Z\-%._:]*)\]|(?P<host>[0-9a-zA-Z\-%._]*)):(?P<port>[0-9]{1,10})"
 )
 
+LOCAL_NAME = "localhost"
+
 
 class Listener(msgspec.Struct, frozen=True):
     """One address to listen on (or to tell clients about). Host "" means every address of the machine."""
@@ -106,6 +108,14 @@ def port_of(listener: str) -> int | None:
         return parse_host_port(listener.partition("://")[2])[1]
     except ValueError:
         return None
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this host reaches an address. Of names that is said of localhost alone."""
+    try:
+        return host == LOCAL_NAME or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def reachable(address: str) -> str:

@@ -258,7 +258,7 @@ class Console:
     async def _record(self, query: Query) -> dict[str, Any]:
         return await self._read(query.one_record(record_view.WHOLE_BYTES))
 
-    async def _read(self, wanted: records.Wanted) -> dict[str, Any]:
+    async def _read(self, wanted: records.RecordQuery) -> dict[str, Any]:
         # One batch may have a hundred megabytes. Reading goes on for a client that has gone, and counts.
         await self._reads.acquire()
         reading = asyncio.ensure_future(self._ask(lambda client: records.read(client, wanted)))

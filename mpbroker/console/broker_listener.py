@@ -14,14 +14,13 @@ from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.client.config import ClientConfig
 from mpbroker.client.errors import ConfigError
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.config.listeners import Listener, parse_http_listener, reachable
-from mpbroker.console.guard import is_loopback
+from mpbroker.config.listeners import Listener, is_loopback, parse_http_listener, reachable
 
 CLIENT_ID = "mpbroker-console"
 # Somebody looks at a page and waits.
-PATIENCE_MS = 10_000
+REQUEST_TIMEOUT_MS = 10_000
 PLAINTEXT = "PLAINTEXT"
-_BASE = ClientConfig(client_id=CLIENT_ID, request_timeout_ms=PATIENCE_MS)
+_BASE = ClientConfig(client_id=CLIENT_ID, request_timeout_ms=REQUEST_TIMEOUT_MS)
 
 
 class NoListener(Exception):

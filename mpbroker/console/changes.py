@@ -13,10 +13,10 @@ import msgspec
 
 from mpbroker.cli.cluster import group_requests
 from mpbroker.cli.cluster.client import Client
-from mpbroker.cli.cluster.group_offsets import Scope, Wanted, explained, planned
-from mpbroker.cli.cluster.offset_resets import Flags, parse
+from mpbroker.cli.cluster.group_offsets import ResetPlan, TopicScope, explained, planned
+from mpbroker.cli.cluster.offset_resets import Reset, by_duration, parse_topic, to_datetime
 from mpbroker.cli.cluster.topic_changes import alter_settings, create_partitions
-from mpbroker.cli.errors import USAGE_ERROR, CliError, raise_all
+from mpbroker.cli.errors import USAGE_ERROR, BadText, CliError, raise_all
 from mpbroker.protocol.topic_names import INTERNAL_TOPICS
 
 TIMEOUT_S: Final = 30.0
@@ -54,8 +54,8 @@ class AddPartitions(msgspec.Struct, tag_field="change", tag="add-partitions", fo
 class ResetOffsets(msgspec.Struct, tag_field="change", tag="reset-offsets", forbid_unknown_fields=True):
     """Committed offsets of a group: of one topic (TOPIC or TOPIC:0,1) or of all, to one place.
 
-    `to` is a flag of `mpbroker group reset-offsets` without its dashes, and `value` what it takes. Without
-    `execute` the answer only says what would be set.
+    `to` is a flag of `mpbroker group reset-offsets` without its dashes (not to-current, which changes
+    nothing), and `value` what it takes. Without `execute` the answer only says what would be set.
     """
 
     group: _Text
@@ -67,11 +67,6 @@ class ResetOffsets(msgspec.Struct, tag_field="change", tag="reset-offsets", forb
 
 Change = CreateTopic | DeleteTopic | AlterTopic | AddPartitions | ResetOffsets
 _DECODER: Final[msgspec.json.Decoder[Change]] = msgspec.json.Decoder(Change)
-_HERE: Final = {
-    "to-earliest": Flags(to_earliest=True),
-    "to-latest": Flags(to_latest=True),
-    "to-current": Flags(to_current=True),
-}
 
 
 def decode(body: bytes) -> Change:
@@ -85,7 +80,7 @@ def name_of(change: Change) -> str:
 
 
 def work_of(change: Change, now_ms: int) -> Callable[[Client], dict[str, Any]]:
-    """Return what makes the change with a client. Raises CliError if it is none."""
+    """Return what makes the change with a client. Raises MsgspecError if it is none."""
     match change:
         case CreateTopic():
             return partial(_create, change)
@@ -96,8 +91,8 @@ def work_of(change: Change, now_ms: int) -> Callable[[Client], dict[str, Any]]:
         case AddPartitions():
             return partial(_add_partitions, change)
         case ResetOffsets():
-            wanted = Wanted(parse(_flags(change), now_ms), _scope(change))
-            return partial(_reset, change, wanted)
+            plan = ResetPlan(_reset_to(change, now_ms), _scope(change))
+            return partial(_reset, change, plan)
 
 
 def _create(change: CreateTopic, client: Client) -> dict[str, Any]:
@@ -129,33 +124,40 @@ def _add_partitions(change: AddPartitions, client: Client) -> dict[str, Any]:
     return {"said": f"topic {change.topic} has {change.partitions} partition(s)"}
 
 
-def _flags(change: ResetOffsets) -> Flags:
-    """Return the flags that the change stands for. Raises msgspec.ValidationError for a place of no kind."""
-    if change.to in _HERE:
-        return _HERE[change.to]
-    if change.to == "to-datetime":
-        return Flags(to_datetime=change.value)
-    if change.to == "by-duration":
-        return Flags(by_duration=change.value)
-    if change.to not in ("to-offset", "shift-by"):
-        raise msgspec.ValidationError(f"there is no way {change.to!r} to reset offsets")
+def _reset_to(change: ResetOffsets, now_ms: int) -> Reset:
+    """Return the place that the change names. Raises msgspec.ValidationError for one of no kind."""
+    match change.to:
+        case "to-earliest" | "to-latest":
+            return Reset(change.to)
+        case "to-datetime" | "by-duration":
+            parse = to_datetime if change.to == "to-datetime" else by_duration
+            try:
+                return parse(change.value, now_ms)
+            except BadText as error:
+                raise msgspec.ValidationError(f"{change.value!r}: {error}") from error
+        case "to-offset" | "shift-by":
+            try:
+                return Reset(change.to, int(change.value))
+            except ValueError:
+                raise msgspec.ValidationError(f"{change.to} takes a number, not {change.value!r}") from None
+        case _:
+            raise msgspec.ValidationError(f"there is no way {change.to!r} to reset offsets")
+
+
+def _scope(change: ResetOffsets) -> TopicScope:
+    """Return the partitions that the change names. Raises msgspec.ValidationError."""
     try:
-        number = int(change.value)
-    except ValueError:
-        raise msgspec.ValidationError(f"{change.to} takes a number, not {change.value!r}") from None
-    return Flags(to_offset=number) if change.to == "to-offset" else Flags(shift_by=number)
+        return TopicScope(dict([parse_topic(change.topic)]) if change.topic else None)
+    except BadText as error:
+        raise msgspec.ValidationError(f"topic {change.topic!r}: {error}") from error
 
 
-def _scope(change: ResetOffsets) -> Scope:
-    return Scope([change.topic] if change.topic else [], all_topics=not change.topic)
-
-
-def _reset(change: ResetOffsets, wanted: Wanted, client: Client) -> dict[str, Any]:
+def _reset(change: ResetOffsets, plan: ResetPlan, client: Client) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     remarks: list[str] = []
-    offsets = planned(client, change.group, wanted, rows, remarks.append)
+    offsets = planned(client, change.group, plan, rows, remarks.append)
     if offsets is None:
-        raise wanted.nothing(change.group)
+        raise CliError(f"group {change.group} has no committed offsets: choose a topic")
     if change.execute and offsets:
         errors = group_requests.commit(client, change.group, offsets)
         _raise([explained(change.group, error) for error in errors])

@@ -1,19 +1,24 @@
-"""The questions of the page: what stands behind ? in a path, checked. Without I/O."""
+"""The questions of the page: what stands after ? in a path, checked. Without I/O."""
 
 from __future__ import annotations
 
 import time
-from typing import Final
+from collections.abc import Callable
+from functools import partial
+from typing import Final, TypeVar
 from urllib.parse import parse_qsl
 
 from mpbroker.cli.cluster.isolation import parse_isolation
 from mpbroker.cli.cluster.positions import Start, parse_start
-from mpbroker.console.records import Wanted
+from mpbroker.cli.errors import BadText
+from mpbroker.console.records import RecordQuery
 
 NEWEST: Final = "newest"
 LIMIT_MAX: Final = 200
 FIELDS_MAX: Final = 20
 _LONGEST: Final = 18  # digits of an offset
+
+_Value = TypeVar("_Value")
 
 
 class BadQuery(Exception):
@@ -50,33 +55,42 @@ class Query:
             raise BadQuery(f"{name} is a number, not {found[:50]!r}")
         return int(found)
 
-    def records(self, most: int) -> Wanted:
+    def records(self, most: int) -> RecordQuery:
         """Return which records are wanted; `most`: the bytes of a key, value or header that are shown.
 
-        Raises BadQuery, CliError.
+        Raises BadQuery.
         """
-        begin = self.text("from") or NEWEST
-        return Wanted(
+        now_ms = time.time_ns() // 1_000_000
+        start = partial(parse_start, now_ms=now_ms)
+        return RecordQuery(
             topic=self.needed("topic"),
             partition=self.number("partition", -1),
-            start=None if begin == NEWEST else parse_start(begin, time.time_ns() // 1_000_000),
+            start=None if self.text("from") in ("", NEWEST) else self._parsed("from", start),
             limit=min(max(self.number("limit", 50), 1), LIMIT_MAX),
             text=self.text("text").encode().lower(),
-            isolation=parse_isolation(self.text("isolation") or "read_uncommitted"),
+            isolation=self._parsed("isolation", parse_isolation, "read_uncommitted"),
             with_markers=self.text("markers") != "0",
             positions=self._positions(),
             most=most,
         )
 
-    def one_record(self, most: int) -> Wanted:
+    def one_record(self, most: int) -> RecordQuery:
         """Return what asks for a single record. Raises BadQuery."""
-        return Wanted(
+        return RecordQuery(
             topic=self.needed("topic"),
             partition=self.number("partition", 0),
             start=Start("offset", self.number("offset", 0)),
             limit=1,
             most=most,
         )
+
+    def _parsed(self, name: str, parse: Callable[[str], _Value], otherwise: str = "") -> _Value:
+        """Parse a value as the commands do. Raises BadQuery."""
+        text = self.text(name) or otherwise
+        try:
+            return parse(text)
+        except BadText as error:
+            raise BadQuery(f"{name} {text[:50]!r}: {error}") from error
 
     def _positions(self) -> dict[int, int] | None:
         """Return `positions`, which is PARTITION:OFFSET,…"""

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from mpbroker.cli.cluster.client import PATIENCE_MS, Client, Fetched, Topic
+from mpbroker.cli.cluster.client import PATIENCE_MS, Client, Fetched, Topic, no_partition
 from mpbroker.cli.cluster.isolation import READ_COMMITTED, READ_UNCOMMITTED
 from mpbroker.cli.cluster.positions import Ends, Start
 from mpbroker.cli.records.consume import is_aborted
@@ -47,7 +47,7 @@ _DECODES: Final = threading.Lock()
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RecordQuery:
     """Which records. `partition` -1: all. `positions`: where an earlier answer said to go on."""
 
     topic: str
@@ -80,13 +80,13 @@ class Scan:
 class Reader:
     """A reader of one topic's partitions."""
 
-    def __init__(self, client: Client, wanted: Wanted) -> None:
+    def __init__(self, client: Client, wanted: RecordQuery) -> None:
         self.wanted = wanted
         self._client = client
         self.topic: Topic = client.topic(wanted.topic)
         there = [one.index for one in self.topic.partitions]
         if wanted.partition >= 0 and wanted.partition not in there:
-            why = f"topic {wanted.topic} has no partition {wanted.partition}, only 0 to {len(there) - 1}"
+            why = no_partition(self.topic, wanted.partition)
             raise ApiFailed(f"topic {wanted.topic}", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, why)
         self.partitions = [wanted.partition] if wanted.partition >= 0 else there
 
@@ -114,10 +114,10 @@ class Reader:
     def taken(
         self, fetched: Fetched, position: int, scan: Scan, stop: int | None = None
     ) -> Generator[Step, None, None]:
-        """Yield what a fetch has brought from a position on, with the offset behind each; None: not wanted.
+        """Yield what a fetch has brought from a position on, with the offset after each; None: not wanted.
 
         It ends early, but not at once, when the scan is over. What cannot be read yields why, and ends it:
-        the offset behind it is that of the next batch if the batch says it, else the next one. Close it when
+        the offset after it is that of the next batch if the batch says it, else the next one. Close it when
         it is not read to its end: it may hold the lock of all decoding.
         """
         if fetched.error_code:
@@ -185,7 +185,7 @@ class Reader:
         return True
 
 
-def read(client: Client, wanted: Wanted) -> dict[str, Any]:
+def read(client: Client, wanted: RecordQuery) -> dict[str, Any]:
     """Read once. Raises ClientError and CliError, as the client does."""
     reader = Reader(client, wanted)
     ends = reader.ends(wanted.start.time_ms if wanted.start is not None else None)
@@ -204,14 +204,14 @@ def read(client: Client, wanted: Wanted) -> dict[str, Any]:
 
 
 class Found(NamedTuple):
-    """Records, where to go on, and [partition, first, behind last] of offsets that were passed over."""
+    """Records, where to go on, and [partition, first, after last] of offsets that were passed over."""
 
     records: list[Shown]
     positions: dict[int, int]
     unread: list[tuple[int, int, int]]
 
 
-def _is_at_end(wanted: Wanted, ends: Ends, offset: int) -> bool:
+def _is_at_end(wanted: RecordQuery, ends: Ends, offset: int) -> bool:
     return offset <= ends.start if wanted.start is None else offset >= ends.end
 
 

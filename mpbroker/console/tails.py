@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from mpbroker.cli.cluster.client import Client
-from mpbroker.console.records import Reader, Scan, Shown, Wanted
+from mpbroker.console.records import Reader, RecordQuery, Scan, Shown
 from mpbroker.console.workers import Workers
 
 TAILS_MAX: Final = 4
@@ -30,7 +30,7 @@ SILENCE_S: Final = 1.0
 class Tail:
     """Positions in a topic. Its methods block: a worker calls them."""
 
-    def __init__(self, client: Client, wanted: Wanted) -> None:
+    def __init__(self, client: Client, wanted: RecordQuery) -> None:
         self._client = client
         self._wanted = wanted
         self._reader: Reader | None = None

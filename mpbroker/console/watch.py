@@ -159,7 +159,7 @@ class Watch:
     # ---- what the page gets
 
     def live(self, after: int) -> dict[str, Any]:
-        """Return the samples behind number `after`, and the tables of now."""
+        """Return the samples after number `after`, and the tables of now."""
         config, memory = self._context.config, self._context.memory
         sample = self.model.sample
         assert sample is not None

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mpbroker.coordinator.groups.committed import CommittedGroups, GroupSeen
+from mpbroker.coordinator.groups.committed import CommittedGroup, CommittedGroups
 from mpbroker.coordinator.runtime.field_reader import UnreadableRecord
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition_surely
 from mpbroker.log.format.names import partition_name
@@ -26,11 +26,11 @@ from mpbroker.log.read.reader import (
     SegmentGone,
 )
 from mpbroker.metrics.snapshot import LogSeen
+from mpbroker.protocol.topic_names import GROUP_TOPIC
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import iterate_batches
 from shm.table import SlotTable
 
-TOPIC = "__consumer_offsets"
 READ_BYTES = 256 << 10
 # The cleaner drops tombstones a day after their compaction. Whoever reads on later than that may have missed
 # some, so a partition is read anew whose end has not been reached for so long.
@@ -84,9 +84,9 @@ class CommittedOffsets:
         self._turn = 0  # the partition with which reading goes on
 
     @property
-    def groups(self) -> Mapping[str, GroupSeen]:
+    def groups(self) -> Mapping[str, CommittedGroup]:
         """Return the groups of now; each has its records in one partition of the topic."""
-        found: dict[str, GroupSeen] = {}
+        found: dict[str, CommittedGroup] = {}
         for reading in self._readings.values():
             found.update(reading.committed.groups)
         return found
@@ -106,7 +106,7 @@ class CommittedOffsets:
 
         `logs`: all partitions there are.
         """
-        ours = {seen.partition: seen for seen in logs if seen.topic == TOPIC}
+        ours = {seen.partition: seen for seen in logs if seen.topic == GROUP_TOPIC}
         self._forget_what_is_gone(ours)
         for partition in sorted(ours, key=lambda one: (one < self._turn, one)):
             # Whoever stops here has the others read before this one, the next time.
@@ -120,7 +120,7 @@ class CommittedOffsets:
                 self._forget(partition)
                 reading = None
             if reading is None:
-                directory = Path(self._log_dirs[now.log_dir]) / partition_name(TOPIC, partition)
+                directory = Path(self._log_dirs[now.log_dir]) / partition_name(GROUP_TOPIC, partition)
                 clock = time.monotonic()
                 reading = _Reading(now.generation, PartitionReader(directory), clock, clock)
                 self._readings[partition] = reading
@@ -141,7 +141,7 @@ class CommittedOffsets:
 
     def _read(self, partition: int, reading: _Reading, end: Partition) -> Iterator[None]:
         bound = Bound(end.high_watermark, end.high_watermark_segment, end.high_watermark_position)
-        directory = Path(self._log_dirs[end.log_dir]) / partition_name(TOPIC, partition)
+        directory = Path(self._log_dirs[end.log_dir]) / partition_name(GROUP_TOPIC, partition)
         if reading.reader.directory != directory:
             # It was moved to another log directory.
             reading.reader.close()
@@ -176,7 +176,7 @@ class CommittedOffsets:
             reading.problem = str(error)
             log.warning(
                 "%s-%d cannot be read on from offset %d: %s. The lag of its groups is not told any more",
-                TOPIC,
+                GROUP_TOPIC,
                 partition,
                 reading.next_offset,
                 error,

@@ -34,7 +34,7 @@ class Family:
 
 
 def labels_text(labels: Iterable[tuple[str, str]]) -> str:
-    """Render labels as they stand behind a name; give them in the order of their names."""
+    """Render labels as they stand after a name; give them in the order of their names."""
     return "{" + ",".join(f'{name}="{text.translate(_ESCAPES)}"' for name, text in labels) + "}"
 
 

@@ -16,10 +16,9 @@ from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.config.listeners import parse_http_listener
+from mpbroker.config.listeners import LOCAL_NAME, parse_http_listener
 from mpbroker.exporter.http_server import Scope
 
-LOCAL_NAME: Final = "localhost"
 _HOST: Final = re.compile(r"(\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[0-9A-Za-z._-]+))(:[0-9]{1,5})?", re.ASCII)
 _OWN_SITES: Final = (b"same-origin", b"none")
 _SHOWN_MAX: Final = 100

@@ -13,15 +13,16 @@ import time
 from typing import Final
 
 from mpbroker.exporter import kafka_metrics, mpbroker_metrics, partition_metrics
-from mpbroker.exporter.committed_offsets import TOPIC, CommittedOffsets
+from mpbroker.exporter.committed_offsets import CommittedOffsets
 from mpbroker.exporter.exposition import Page
 from mpbroker.exporter.page_text import PageText
-from mpbroker.exporter.processes import ProcessLooker
 from mpbroker.ipc import health, topology
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.metrics import snapshot
 from mpbroker.metrics.families import View
+from mpbroker.metrics.processes import ProcessLooker
 from mpbroker.metrics.snapshot import LogSeen, Snapshot
+from mpbroker.protocol.topic_names import GROUP_TOPIC
 
 # After a failure nothing is tried, and logged, for so long.
 FAILURE_PAUSE_S: Final = 1.0
@@ -70,7 +71,10 @@ class MetricsPage:
         return None if made is None else made[1]
 
     async def samples(self) -> Page | None:
-        """Return a page of now with its samples, behind one that is being made; None if it cannot be made."""
+        """Make a page and return its samples; None if it cannot be made.
+
+        One that is being made is waited for first: its samples may be older than this call.
+        """
         while self._making is not None:
             await asyncio.shield(self._making)
         made = await asyncio.shield(self._begin())
@@ -118,7 +122,7 @@ class MetricsPage:
 
     async def follow_offsets(self, now: Snapshot) -> None:
         """Read what groups have committed since the last time; others are served meanwhile."""
-        self._logs = [one for one in now.logs if one.topic == TOPIC]
+        self._logs = [one for one in now.logs if one.topic == GROUP_TOPIC]
         self._asked_at = time.monotonic()
         async with self._following:
             await self._follow(OFFSETS_PATIENCE_S)

@@ -12,7 +12,6 @@ from mpbroker.config.version import VERSION
 from mpbroker.exporter.committed_offsets import CommittedOffsets
 from mpbroker.exporter.exposition import Family, Page
 from mpbroker.exporter.partition_metrics import GROUP_OFFSETS_MAX
-from mpbroker.exporter.processes import ProcessSeen
 from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter, Histogram
 from mpbroker.ipc.listeners import ListenerCount
@@ -29,6 +28,7 @@ from mpbroker.ipc.topology import (
 from mpbroker.metrics import requests
 from mpbroker.metrics.broker import LOG_TOTALS, SERVED
 from mpbroker.metrics.listeners import OURS as LISTENER_COUNTS
+from mpbroker.metrics.processes import ProcessUsage
 from mpbroker.metrics.snapshot import NS, Snapshot
 from shm.counters import bucket_of
 
@@ -233,7 +233,7 @@ def write_broker(now: Snapshot, *, ready: bool, scrape_s: float, page: Page) -> 
 
 
 def write_processes(
-    now: Snapshot, incarnations: Mapping[int, int], seen: Mapping[int, ProcessSeen], page: Page
+    now: Snapshot, incarnations: Mapping[int, int], seen: Mapping[int, ProcessUsage], page: Page
 ) -> None:
     """Write what each process has counted and uses. `incarnations`: of the roles that were ever begun."""
     serving = set(now.serving(range(topology.PROCESSES)))

@@ -31,7 +31,7 @@ from mpbroker.exporter.exposition import Page
 
 Number: TypeAlias = int | float
 _UNITS: Final = {"seconds": "s", "bytes": "By", "ratio": "1"}
-"""Units that the name has at its end, so that nobody writes them behind it once more."""
+"""Units by the word that a name ends with: receivers that append a unit to names leave such a name alone."""
 _LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 # A process that is being replaced has no sums for a while.
 _ROUNDS_KEPT: Final = 10

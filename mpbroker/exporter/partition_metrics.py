@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
-from mpbroker.coordinator.groups.committed import GroupSeen
+from mpbroker.coordinator.groups.committed import CommittedGroup
 from mpbroker.exporter.committed_offsets import lag_behind
 from mpbroker.exporter.exposition import Family, Page, labels_text
 from mpbroker.metrics.snapshot import LogSeen
@@ -90,7 +90,7 @@ def write_topics(logs: Iterable[LogSeen], node_id: int, page: Page) -> None:
     page.lines(UNDER_REPLICATED, ((labels, int(not one.usable)) for labels, one in seen))
 
 
-def write_groups(groups: Mapping[str, GroupSeen], logs: Iterable[LogSeen], page: Page) -> int:
+def write_groups(groups: Mapping[str, CommittedGroup], logs: Iterable[LogSeen], page: Page) -> int:
     """Write what each group has committed, and its lag. Topics that are gone are left out.
 
     Where there is no room for all, each group gets the same share of it, so that one with many offsets hides
@@ -124,7 +124,7 @@ def write_groups(groups: Mapping[str, GroupSeen], logs: Iterable[LogSeen], page:
 class _GroupLag:
     """A group with its committed offsets and lags: by partition, in order, and added up by topic."""
 
-    def __init__(self, name: str, group: GroupSeen, ends: Mapping[tuple[str, int], int]) -> None:
+    def __init__(self, name: str, group: CommittedGroup, ends: Mapping[tuple[str, int], int]) -> None:
         self.name = name
         self.members = group.members
         self.offsets = [

@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 
 from msgspec import structs
 
+from mpbroker.protocol.codec import data_key
 from mpbroker.protocol.messages import (
     AccessControlEntryRecord,
     ClientQuotaRecord,
@@ -163,7 +164,14 @@ class ClusterImage:
                 yield name, topic_id, record
 
 
-_DECODED: Final = frozenset({2, 3, 4, 5, 9, 10, 11, 12, 14, 15, 18, 19, 22, 26})
+_RECORDS: Final[tuple[type[Message], ...]] = (
+    *(TopicRecord, RemoveTopicRecord, PartitionRecord, PartitionChangeRecord),
+    *(ConfigRecord, FeatureLevelRecord, ClientQuotaRecord, ProducerIdsRecord),
+    *(UserScramCredentialRecord, RemoveUserScramCredentialRecord),
+    *(AccessControlEntryRecord, RemoveAccessControlEntryRecord),
+    *(DelegationTokenRecord, RemoveDelegationTokenRecord),
+)
+_DECODED: Final = frozenset(map(data_key, _RECORDS))
 
 
 def _changed(before: PartitionRecord, change: PartitionChangeRecord) -> PartitionRecord:

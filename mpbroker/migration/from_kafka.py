@@ -1,7 +1,7 @@
 """`mpbroker import`: takes over the log directories of a stopped Apache Kafka 4 node.
 
 Partitions stay where they are, groups and transactions with them. The metadata are read from Kafka's latest
-snapshot and the log behind it, and written as a log of ours into a new directory beside Kafka's. At last the
+snapshot and the log after it, and written as a log of ours into a new directory beside Kafka's. At last the
 two exchange their names. Before that step the directory is Kafka's as it was, and the import can be done
 again; after it mpbroker starts on it, and Kafka's metadata are kept under the other name.
 """
@@ -19,7 +19,7 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.dynamic import usable
 from mpbroker.config.topic_config import TopicConfigError, resolve, validate
 from mpbroker.coordinator.metadata.feature_levels import feature_records
-from mpbroker.coordinator.metadata.metadata_records import MetadataRecord, build_metadata_batch, encode_record
+from mpbroker.coordinator.metadata.metadata_records import MetadataRecord, encode_record, metadata_batches
 from mpbroker.coordinator.metadata.state import InconsistentMetadata, MetadataState, lone_partition
 from mpbroker.log.directories.directory_layout import name_all, own_files, restricted_new_files
 from mpbroker.log.format import names
@@ -38,21 +38,22 @@ from mpbroker.migration.ownership import read_ownership
 from mpbroker.protocol.messages import ConfigRecord, ProducerIdsRecord, TopicRecord
 from mpbroker.protocol.numbers import ResourceType
 from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
+from mpbroker.records.old_format import HEAD_BYTES, old_length
 
 
 def _beside(what: bytes) -> str:
-    """Return a name beside the metadata, of 16 bytes. Both brokers leave such a directory alone."""
+    """Return a name for a directory beside the metadata, which both brokers leave alone.
+
+    It is that of a stray partition; `what` stands for the 16 random bytes in such a name.
+    """
     return names.renamed(METADATA_TOPIC, 0, what.hex(), names.STRAY_SUFFIX)
 
 
 MAKING: Final = _beside(b"mpbroker-making!")
 """The name of our metadata until they are whole."""
 PROBE: Final = _beside(b"mpbroker-probing")
-RECORDS_PER_BATCH: Final = 1024
 _TIERED: Final = "remote.storage.enable"
 _EXAMPLES: Final = 3
-_MAGIC_AT, _MAGIC = 16, 2
-"""The byte of a batch that has the version of its format, and that version."""
 
 
 class Import(Moved):
@@ -159,8 +160,8 @@ def _old_messages(there: Replicas) -> Iterator[str]:
         if not bases:
             raise CannotMove(f"{path} has no segment: restore it from a copy, or delete the topic with Kafka")
         with (path / names.segment_name(bases[0])).open("rb") as file:
-            head = file.read(_MAGIC_AT + 1)
-        if len(head) > _MAGIC_AT and head[_MAGIC_AT] < _MAGIC:
+            is_old = old_length(file.read(HEAD_BYTES)) > 0
+        if is_old:
             yield (
                 f"{path} begins with messages of before Kafka 0.11 and will be offline: copy the topic's "
                 "records to a new topic with Kafka first"
@@ -285,9 +286,7 @@ def _write(records: Sequence[MetadataRecord], making: Path) -> None:
     put_id_and_epochs(making, METADATA_TOPIC_ID, FIRST)
     now_ms = time.time_ns() // 1_000_000
     with (making / names.segment_name(0)).open("wb") as file:
-        for start in range(0, len(records), RECORDS_PER_BATCH):
-            values = [encode_record(record) for record in records[start : start + RECORDS_PER_BATCH]]
-            file.write(build_metadata_batch(values, now_ms, start))
+        file.writelines(metadata_batches(map(encode_record, records), now_ms))
     config = resolve(BrokerConfig(), {})
     load(
         making, METADATA_TOPIC, 0, METADATA_TOPIC_ID, config, Known(clean=False), lambda _: None

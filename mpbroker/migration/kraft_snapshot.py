@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from mpbroker.coordinator.metadata.metadata_records import build_metadata_batch
+from mpbroker.coordinator.metadata.metadata_records import metadata_batches
 from mpbroker.migration.cluster_image import ClusterImage
 from mpbroker.protocol.messages import (
     ConfigRecord,
@@ -27,8 +27,6 @@ from mpbroker.protocol.wire import uvarint
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
 
-RECORDS_PER_BATCH: Final = 1024
-"""Records in a batch. Kafka reads batches of at most 8 MiB (KafkaRaftClient.MAX_BATCH_SIZE_BYTES)."""
 _KEY: Final = struct.Struct(">hh")
 _NO_TAGS: Final = b"\0"
 _PARTITION_VERSION: Final = 1
@@ -82,14 +80,10 @@ def bootstrap(features: dict[str, int], timestamp_ms: int) -> bytes:
 def _file(
     first: Sequence[tuple[ControlRecord, bytes]], records: Sequence[bytes], epoch: int, timestamp_ms: int
 ) -> bytes:
-    offset = len(first)
     pieces = [_control(first, 0, epoch, timestamp_ms)]
-    for start in range(0, len(records), RECORDS_PER_BATCH):
-        some = list(records[start : start + RECORDS_PER_BATCH])
-        pieces.append(build_metadata_batch(some, timestamp_ms, offset, epoch))
-        offset += len(some)
+    pieces += metadata_batches(records, timestamp_ms, len(first), epoch)
     footer = ControlRecord.SNAPSHOT_FOOTER, struct.pack(">h", 0) + _NO_TAGS
-    pieces.append(_control([footer], offset, epoch, timestamp_ms))
+    pieces.append(_control([footer], len(first) + len(records), epoch, timestamp_ms))
     return b"".join(pieces)
 
 

@@ -1,4 +1,4 @@
-"""Reads `__cluster_metadata-0` of a stopped node: its latest snapshot, and the log behind that.
+"""Reads `__cluster_metadata-0` of a stopped node: its latest snapshot, and the log after it.
 
 (Kafka: KafkaRaftLog, Snapshots, MetadataLoader; KIP-630 for snapshots, KIP-868 for transactions.) A snapshot
 `<offset>-<epoch>.checkpoint` has the outcome of all records below its offset. Read-only.

@@ -66,6 +66,8 @@ NOT_FOLLOWED = (
     "what clients have altered of the broker's settings has no effect: %s. Alter it again, or change the "
     "configuration file"
 )
+# The module of the web console, which stands above the broker: who starts one hands the name on.
+CONSOLE = "mpbroker.console.app"
 
 log = logging.getLogger("mpbroker.supervisor")
 

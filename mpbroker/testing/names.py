@@ -7,14 +7,13 @@ import uuid
 
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
-
-TOPIC_NAME_MAX = 249
+from mpbroker.protocol.topic_names import NAME_LENGTH_MAX
 
 
 def unique_name(beginning: str) -> str:
     """Return a name for a topic that begins so, as far as topics may, and that nobody else has."""
     end = f"-{uuid.uuid4().hex[:8]}"
-    return re.sub(r"[^a-zA-Z0-9._-]+", "-", beginning)[: TOPIC_NAME_MAX - len(end)].strip("-") + end
+    return re.sub(r"[^a-zA-Z0-9._-]+", "-", beginning)[: NAME_LENGTH_MAX - len(end)].strip("-") + end
 
 
 def api_key(name: str | int) -> int:

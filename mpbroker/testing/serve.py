@@ -71,13 +71,13 @@ def _serve(request: ServeRequest, owner_fd: int) -> int:
     # Off until the supervisor forks: imports leave no garbage.
     gc.disable()
     from mpbroker.supervisor import logs
-    from mpbroker.supervisor.main import run
+    from mpbroker.supervisor.main import CONSOLE, run
 
     return run(
         loaded.config,
         owner_fd=owner_fd,
         log_format=logs.wanted_format(os.environ),
-        console="mpbroker.console.app",
+        console=CONSOLE,
     )
 
 

@@ -56,12 +56,6 @@ NOT_BUILT = (
         "too. Which others can be altered stands below",
     ),
     ("replication, tiered storage", "one replica; see below for what asks for more"),
-    (
-        "groups of the consumer protocol (KIP-848)",
-        "ConsumerGroupHeartbeat answers UNSUPPORTED_VERSION, as Kafka's does where `group.version` is 0: "
-        "set `group.protocol=classic`, most clients' default; others stop with that error",
-    ),
-    ("share groups, streams groups", "not advertised"),
     ("JMX", "the same metrics over HTTP for Prometheus, or `mpbroker ctl metrics --json`"),
     (
         "Spark: continuous and real-time mode",

@@ -10,6 +10,7 @@ import msgspec
 
 from mpbroker.exporter import mpbroker_metrics, partition_metrics
 from mpbroker.exporter.exposition import Family
+from ops.docs.tables import Made, filled
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "MONITORING.md"
@@ -45,39 +46,31 @@ def alerts() -> list[Rule]:
     return [rule for group in found.groups for rule in group.rules]
 
 
-def _metrics(families: Iterable[Family]) -> str:
+def _metrics(families: Iterable[Family]) -> list[str]:
     rows = [f"| `{one.name}` | {one.type} | {one.help} |" for one in families]
-    return "\n".join(["| metric | type | what it says |", "|---|---|---|", *rows])
+    return ["| metric | type | what it says |", "|---|---|---|", *rows]
 
 
-def _alerts() -> str:
+def alert_rows() -> list[str]:
     rows = []
     for rule in alerts():
         text = rule.annotations.description
         if _VALUE.search(text):
             text = _VALUE.sub(INSTEAD[rule.alert], text)
         rows.append(f"| `{rule.alert}` | {rule.wait} | {text} |")
-    return "\n".join(["| alert | after | what it means, and what to do |", "|---|---|---|", *rows])
+    return ["| alert | after | what it means, and what to do |", "|---|---|---|", *rows]
 
 
-def tables() -> dict[str, str]:
-    """Return the tables by the name in the comment that stands before each."""
-    return {
-        "ours": _metrics(mpbroker_metrics.declared()),
-        "partitions": _metrics(partition_metrics.FAMILIES),
-        "alerts": _alerts(),
-    }
+TABLES: Made = {
+    "ours": lambda: _metrics(mpbroker_metrics.declared()),
+    "partitions": lambda: _metrics(partition_metrics.FAMILIES),
+    "alerts": alert_rows,
+}
 
 
 def page() -> str:
-    """Return the page with its tables as they should be."""
-    text = PAGE.read_text()
-    for name, table in tables().items():
-        begin, end = f"<!-- {name} -->\n", f"\n<!-- end of {name} -->"
-        before, _, rest = text.partition(begin)
-        _, _, after = rest.partition(end)
-        text = f"{before}{begin}{table}{end}{after}"
-    return text
+    """Return the page with its tables as they should be. Raises TableError."""
+    return filled(PAGE.read_text(), PAGE, TABLES)
 
 
 if __name__ == "__main__":

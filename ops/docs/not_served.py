@@ -66,9 +66,10 @@ NOT_SERVED = (
     ),
     NotServed(
         (ApiKey.CONSUMER_GROUP_DESCRIBE,),
-        "groups of the consumer protocol (KIP-848)",
+        "groups of the consumer protocol (KIP-848); ConsumerGroupHeartbeat answers UNSUPPORTED_VERSION, as "
+        "Kafka's does where `group.version` is 0",
         "none: `kafka-consumer-groups.sh` describes the classic groups that there are",
-        "`group.protocol=classic`",
+        "`group.protocol=classic`, most clients' default; others stop with that error",
     ),
     NotServed(
         (ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY),

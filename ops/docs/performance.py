@@ -1,22 +1,20 @@
 """Writes the tables of docs/PERFORMANCE.md that come from docs/growth.json: `python -m ops.docs.performance`.
 
-A table stands between `<!-- table NAME -->` and `<!-- end -->`. `make bench-growth` calls this when it has
-measured, so that these tables say what was measured.
+`make bench-growth` calls this when it has measured, so that these tables say what was measured.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from ops.bench import growth_file, model
 from ops.bench.growth_file import LOADS, Curves, Point
 from ops.bench.model import AIM, OTHERS_MOST, Checked
+from ops.docs.tables import filled
 
 PAGE = Path(__file__).parents[2] / "docs" / "PERFORMANCE.md"
-_TABLE = re.compile(r"(<!-- table (?P<name>[\w-]+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
 HOPS = ("processor", "handler", "log worker")
 # What is shown of a small number.
 DIGITS = 2
@@ -61,10 +59,6 @@ BENDS: Sequence[tuple[str, int, int, str, Callable[[Point], float]]] = (
     ("log-workers", 1, 4, "CPU of the log worker, µs", _of("cpu_us", "log worker")),
     ("log-workers", 1, 4, "requests/s", _rate),
 )
-
-
-class TableError(ValueError):
-    """The page names a table that is not known, or one whose curve was not measured."""
 
 
 def _number(value: float) -> str:
@@ -210,14 +204,7 @@ TABLES: Mapping[str, Callable[[Curves], Sequence[str]]] = {
 
 def page(text: str, curves: Curves) -> str:
     """Return the page with its tables made anew. Raises TableError, ModelError."""
-
-    def table(match: re.Match[str]) -> str:
-        try:
-            return match[1] + "\n".join(TABLES[match["name"]](curves)) + "\n"
-        except KeyError as error:
-            raise TableError(f"{PAGE.name}: the table {match['name']} lacks {error}") from error
-
-    return _TABLE.sub(table, text)
+    return filled(text, PAGE, {name: partial(make, curves) for name, make in TABLES.items()})
 
 
 def write() -> None:

@@ -1,22 +1,22 @@
 """Writes the tables of docs/SECURITY.md that are measured: `python -m ops.docs.security`.
 
 docs/attacks.json comes from `make attack-table`, docs/security.json from `make bench-security`, both with
-ARGS=--write; both call this. A table stands between `<!-- table NAME -->` and `<!-- end -->`.
+ARGS=--write; both call this.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ops.bench.security import AGAIN, COSTS, OUR_NAME
 from ops.docs import charts
+from ops.docs.tables import filled
 
 PAGE = charts.DOCS / "SECURITY.md"
 ATTACKS = charts.DOCS / "attacks.json"
-_TABLE = re.compile(r"(<!-- table (?P<name>[\w-]+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
 
 Measured = Mapping[str, Any]
 
@@ -100,14 +100,13 @@ def costs(found: Measured) -> list[str]:
 TABLES: Mapping[str, Callable[[Measured], Sequence[str]]] = {"attacks": attacks, "costs": costs}
 
 
+def _made(name: str, measured: Mapping[str, Measured]) -> Sequence[str]:
+    return TABLES[name](measured[name])
+
+
 def page(text: str, measured: Mapping[str, Measured]) -> str:
-    """Return the page with its tables made anew."""
-
-    def table(match: re.Match[str]) -> str:
-        name = match["name"]
-        return match[1] + "\n".join(TABLES[name](measured[name])) + "\n"
-
-    return _TABLE.sub(table, text)
+    """Return the page with its tables made anew. Raises TableError."""
+    return filled(text, PAGE, {name: partial(_made, name, measured) for name in TABLES})
 
 
 def measured() -> Mapping[str, Measured]:

@@ -256,7 +256,7 @@ def test_an_old_broker_is_asked_again_in_version_0(broker: "FakeBroker") -> None
     ("arguments", "code", "message"),
     [
         (["consume", "nope"], 1, "topic nope: does not exist"),
-        (["consume", "t", "-o", "middle"], 2, "-o is beginning, end"),
+        (["consume", "t", "-o", "middle"], 2, "-o middle: write beginning, end"),
         (["consume", "t", "-f", "%q"], 2, "-f knows no %q"),
         (["consume", "t", "-p", "5"], 2, "topic t has no partition 5"),
         (["produce", "t", "-X", "batch.size=1"], 2, "-X knows no batch.size"),

@@ -5,6 +5,7 @@ import pytest
 from mpbroker.config.listeners import (
     DEFAULT_PROTOCOL_MAP,
     Listener,
+    is_loopback,
     parse_host_port,
     parse_listeners,
     parse_protocol_map,
@@ -144,3 +145,13 @@ def test_ports_of_listeners(listener: str, port: int | None) -> None:
 )
 def test_listeners_on_all_addresses_are_reached_on_this_host(address: str, expected: str) -> None:
     assert reachable(address) == expected
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.10", "::1", "localhost"])
+def test_loopback(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["", "0.0.0.0", "::", "10.0.0.1", "broker.example", "127.example"])
+def test_others_reach_every_other_address(host: str) -> None:
+    assert not is_loopback(host)

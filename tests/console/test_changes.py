@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from mpbroker.cli.errors import CliError
+from mpbroker.cli.cluster.offset_resets import Flags, parse
 from mpbroker.console import changes
 from mpbroker.console.changes import CreateTopic, ResetOffsets, decode, work_of
 
@@ -49,26 +49,31 @@ def test_anything_else_is_refused(body: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("to", "value", "field", "found"),
+    ("to", "value", "flags"),
     [
-        ("to-earliest", "", "to_earliest", True),
-        ("to-latest", "", "to_latest", True),
-        ("to-current", "", "to_current", True),
-        ("to-offset", "7", "to_offset", 7),
-        ("shift-by", "-3", "shift_by", -3),
-        ("to-datetime", "2026-01-31", "to_datetime", "2026-01-31"),
-        ("by-duration", "2h", "by_duration", "2h"),
+        ("to-earliest", "", Flags(to_earliest=True)),
+        ("to-latest", "", Flags(to_latest=True)),
+        ("to-offset", "7", Flags(to_offset=7)),
+        ("shift-by", "-3", Flags(shift_by=-3)),
+        ("to-datetime", "2026-01-31", Flags(to_datetime="2026-01-31")),
+        ("by-duration", "2h", Flags(by_duration="2h")),
     ],
 )
-def test_places_are_the_flags_of_the_command(to: str, value: str, field: str, found: object) -> None:
-    change = ResetOffsets("g", to, value)
-    assert getattr(changes._flags(change), field) == found
-    work_of(change, now_ms=1_800_000_000_000)
+def test_places_are_the_flags_of_the_command(to: str, value: str, flags: Flags) -> None:
+    now_ms = 1_800_000_000_000
+    assert changes._reset_to(ResetOffsets("g", to, value), now_ms) == parse(flags, now_ms)
 
 
 @pytest.mark.parametrize(
     ("to", "value"),
-    [("nowhere", ""), ("to-offset", ""), ("to-offset", "x"), ("shift-by", "1.5"), ("--to-offset", "1")],
+    [
+        ("nowhere", ""),
+        ("to-current", ""),
+        ("to-offset", ""),
+        ("to-offset", "x"),
+        ("shift-by", "1.5"),
+        ("--to-offset", "1"),
+    ],
 )
 def test_places_that_are_none(to: str, value: str) -> None:
     with pytest.raises(msgspec.ValidationError):
@@ -76,8 +81,15 @@ def test_places_that_are_none(to: str, value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [ResetOffsets("g", "to-datetime", "soon"), ResetOffsets("g", "to-latest", "", ":x")]
+    ("change", "said"),
+    [
+        (ResetOffsets("g", "to-datetime", "soon"), "'soon': this is no time"),
+        (ResetOffsets("g", "by-duration", "1w"), "'1w': this is no duration"),
+        (ResetOffsets("g", "to-latest", "", ":x"), "topic ':x': this is not TOPIC or TOPIC:0,1,2"),
+    ],
 )
-def test_times_and_topics_are_checked_as_the_command_does(change: ResetOffsets) -> None:
-    with pytest.raises(CliError):
+def test_times_and_topics_are_checked_as_the_command_does(change: ResetOffsets, said: str) -> None:
+    with pytest.raises(msgspec.ValidationError, match=said) as caught:
         work_of(change, 0)
+    assert "--" not in str(caught.value)
+    assert "UTC" not in str(caught.value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mpbroker.console.guard import has_token, is_loopback
+from mpbroker.console.guard import has_token
 from mpbroker.exporter.http_server import Scope
 
 TOKEN = "s3cret-Token_of-32-characters-xx"
@@ -40,13 +40,3 @@ def test_anything_else_is_no_token(given: str) -> None:
 
 def test_without_a_token_nothing_is_one() -> None:
     assert not has_token(scope(authorization="Bearer "), "")
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.10", "::1", "localhost"])
-def test_loopback(host: str) -> None:
-    assert is_loopback(host)
-
-
-@pytest.mark.parametrize("host", ["", "0.0.0.0", "::", "10.0.0.1", "broker.example"])
-def test_others_reach_every_other_address(host: str) -> None:
-    assert not is_loopback(host)

@@ -12,7 +12,7 @@ import pytest
 from mpbroker.cli.cluster.client import Client, Fetched, Partition, Topic
 from mpbroker.cli.cluster.positions import BEGINNING, Ends
 from mpbroker.console import records
-from mpbroker.console.records import Reader, Scan, Wanted, read
+from mpbroker.console.records import Reader, RecordQuery, Scan, read
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import Codec
@@ -66,7 +66,7 @@ def batch(*values: str, time: int = 1000, codec: Codec = Codec.NONE) -> bytes:
 
 
 def shown(client: Served, **wanted: Any) -> dict[str, Any]:
-    return read(cast("Client", client), Wanted("t", most=100, **wanted))
+    return read(cast("Client", client), RecordQuery("t", most=100, **wanted))
 
 
 def texts(found: dict[str, Any]) -> list[str]:
@@ -221,7 +221,7 @@ def test_a_batch_is_not_looked_through_behind_the_limit() -> None:
 
 def test_one_batch_at_a_time_is_decompressed_in_the_process() -> None:
     client = cast("Client", Served([batch("a", "b", codec=Codec.ZSTD)]))
-    reader = Reader(client, Wanted("t", most=100))
+    reader = Reader(client, RecordQuery("t", most=100))
     (fetched,) = reader.fetch({0: 0}, 0)
     with closing(reader.taken(fetched, 0, Scan())) as taken:
         next(taken)

@@ -45,7 +45,7 @@ def test_what_the_broker_answers(code: ErrorCode, status: int) -> None:
     [
         (BadQuery("topic is missing"), 400),
         (msgspec.ValidationError("no such field"), 400),
-        (CliError("-o is beginning, …", USAGE_ERROR), 400),
+        (CliError("-p is a number", USAGE_ERROR), 400),
         (CliError("group g is active"), 409),
         (Busy("try again"), 503),
         (NoListener("every listener asks for a login"), 503),

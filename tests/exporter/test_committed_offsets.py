@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mpbroker.coordinator.groups.committed import GroupSeen
+from mpbroker.coordinator.groups.committed import CommittedGroup
 from mpbroker.coordinator.groups.records import (
     Entry,
     GroupKey,
@@ -19,10 +19,11 @@ from mpbroker.coordinator.groups.records import (
     encode,
 )
 from mpbroker.exporter import committed_offsets
-from mpbroker.exporter.committed_offsets import TOPIC, CommittedOffsets, lag_behind
+from mpbroker.exporter.committed_offsets import CommittedOffsets, lag_behind
 from mpbroker.ipc.table import PAYLOAD_BYTES, PartitionFlag, pack_partition, unpack_partition
 from mpbroker.ipc.topology import SharedMemory
 from mpbroker.metrics.snapshot import LogSeen
+from mpbroker.protocol.topic_names import GROUP_TOPIC
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
 
@@ -47,7 +48,7 @@ class Log:
     def __init__(self, memory: SharedMemory, log_dir: Path, partition: int = 0) -> None:
         self.memory = memory
         self.partition, self.slot = partition, SLOT + partition
-        self.directory = log_dir / f"{TOPIC}-{partition}"
+        self.directory = log_dir / f"{GROUP_TOPIC}-{partition}"
         self.directory.mkdir()
         self.segment = self.directory / f"{0:020d}.log"
         self.segment.touch()
@@ -90,7 +91,11 @@ class Log:
         self.memory.table().write(self.slot, pack_partition(now))
 
     def seen(self) -> list[LogSeen]:
-        return [LogSeen(TOPIC, self.partition, 0, self.end, None, self.end, True, self.slot, self.generation)]
+        return [
+            LogSeen(
+                GROUP_TOPIC, self.partition, 0, self.end, None, self.end, True, self.slot, self.generation
+            )
+        ]
 
 
 class Clock:
@@ -122,7 +127,7 @@ def committed(log: Log) -> Iterator[CommittedOffsets]:
     made.close()
 
 
-def followed(committed: CommittedOffsets, log: Log) -> dict[str, GroupSeen]:
+def followed(committed: CommittedOffsets, log: Log) -> dict[str, CommittedGroup]:
     for _ in committed.follow(log.seen()):
         pass
     return committed.groups
@@ -130,13 +135,13 @@ def followed(committed: CommittedOffsets, log: Log) -> dict[str, GroupSeen]:
 
 def test_it_goes_on_where_it_ended(log: Log, committed: CommittedOffsets) -> None:
     log.append(offset("g", 0, 3), offset("g", 1, 4), generation("g", 2))
-    assert followed(committed, log) == {"g": GroupSeen({("t", 0): 3, ("t", 1): 4}, 2)}
+    assert followed(committed, log) == {"g": CommittedGroup({("t", 0): 3, ("t", 1): 4}, 2)}
     log.append(offset("g", 0, 9))
     log.append(offset("h", 0, 1))
     read = sum(1 for _ in committed.follow(log.seen()))
     assert read == 2, "only what is new"
     assert committed.groups["g"].offsets == {("t", 0): 9, ("t", 1): 4}
-    assert committed.groups["h"] == GroupSeen({("t", 0): 1})
+    assert committed.groups["h"] == CommittedGroup({("t", 0): 1})
     assert committed.behind == 0
 
 
@@ -151,7 +156,7 @@ def test_a_group_that_has_nothing_left_is_gone(log: Log, committed: CommittedOff
     log.append(generation("g", 0))
     assert followed(committed, log)["g"].members == 0
     log.append(offset("g", 0, None), offset("unknown", 0, None))
-    assert followed(committed, log)["g"] == GroupSeen({}, 0)
+    assert followed(committed, log)["g"] == CommittedGroup({}, 0)
     log.append(generation("g", None), generation("never", None))
     assert followed(committed, log) == {}
 
@@ -214,7 +219,7 @@ def test_damage_is_told_once_and_counted(
     assert committed.unreadable == 1
     assert committed.behind == 1
     assert len(caplog.records) == 1
-    assert f"{TOPIC}-0 cannot be read on from offset 1" in caplog.text
+    assert f"{GROUP_TOPIC}-0 cannot be read on from offset 1" in caplog.text
 
 
 def test_a_reading_that_is_given_up_goes_on_later(log: Log, committed: CommittedOffsets) -> None:
@@ -278,7 +283,7 @@ def test_no_file_is_kept_open(log: Log, committed: CommittedOffsets, given_up: b
         followed(committed, log)
     log.segment.unlink()
     open_files = [path.resolve() for path in Path("/proc/self/fd").iterdir()]
-    assert not [path for path in open_files if TOPIC in str(path)]
+    assert not [path for path in open_files if GROUP_TOPIC in str(path)]
 
 
 @pytest.mark.parametrize(("committed", "lag"), [(3, 7), (10, 0), (12, 0), (0, 10), (-7, 10)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from mpbroker.coordinator.groups.committed import GroupSeen
+from mpbroker.coordinator.groups.committed import CommittedGroup
 from mpbroker.exporter import partition_metrics
 from mpbroker.exporter.exposition import Page
 from mpbroker.metrics.snapshot import LogSeen
@@ -47,8 +47,8 @@ def test_the_metadata_of_the_broker_are_no_topic() -> None:
 def test_lag_is_what_a_group_has_yet_to_read() -> None:
     page = Page()
     groups = {
-        "g": GroupSeen({("t", 0): 4, ("t", 1): 20, ("gone", 0): 5}, members=2),
-        'odd "one"\n': GroupSeen({("t", 0): 99}),
+        "g": CommittedGroup({("t", 0): 4, ("t", 1): 20, ("gone", 0): 5}, members=2),
+        'odd "one"\n': CommittedGroup({("t", 0): 99}),
     }
     partition_metrics.write_groups(groups, [seen("t", 0, 10), seen("t", 1, 20)], page)
     found = samples(page)
@@ -68,7 +68,7 @@ def test_a_page_has_room_for_so_many_offsets_and_says_how_many_it_lacks(
 ) -> None:
     monkeypatch.setattr(partition_metrics, "GROUP_OFFSETS_MAX", 3)
     page = Page()
-    groups = {f"g{number}": GroupSeen({("t", 0): 1, ("t", 1): 1}) for number in range(4)}
+    groups = {f"g{number}": CommittedGroup({("t", 0): 1, ("t", 1): 1}) for number in range(4)}
     assert partition_metrics.write_groups(groups, [seen("t", 0, 10), seen("t", 1, 20)], page) == 5
     assert sum(key[0] == "kafka_consumergroup_lag" for key in samples(page)) == 3
 
@@ -77,8 +77,12 @@ def test_one_group_with_many_offsets_hides_no_other(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(partition_metrics, "GROUP_OFFSETS_MAX", 20)
     page = Page()
     logs = [seen("t", number, 10) for number in range(100)]
-    greedy = GroupSeen({("t", number): 1 for number in range(100)})
-    groups = {"a-greedy": greedy, "b": GroupSeen({("t", 0): 3, ("t", 1): 4}), "c": GroupSeen({("t", 5): 6})}
+    greedy = CommittedGroup({("t", number): 1 for number in range(100)})
+    groups = {
+        "a-greedy": greedy,
+        "b": CommittedGroup({("t", 0): 3, ("t", 1): 4}),
+        "c": CommittedGroup({("t", 5): 6}),
+    }
     assert partition_metrics.write_groups(groups, logs, page) == 83
     found = samples(page)
     assert [found["kafka_consumergroup_lag", "b", str(n), "t"] for n in (0, 1)] == [7, 6]
@@ -91,8 +95,8 @@ def test_one_group_with_many_offsets_hides_no_other(monkeypatch: pytest.MonkeyPa
 def test_groups_with_members_go_before_crowds_of_those_without(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_metrics, "GROUP_OFFSETS_MAX", 3)
     page = Page()
-    groups = {f"g{number}": GroupSeen({("t", 0): 1}, members=0) for number in range(9)}
-    groups["works"] = GroupSeen({("t", 0): 1}, members=2)
+    groups = {f"g{number}": CommittedGroup({("t", 0): 1}, members=0) for number in range(9)}
+    groups["works"] = CommittedGroup({("t", 0): 1}, members=2)
     assert partition_metrics.write_groups(groups, [seen("t", 0, 10)], page) == 7
     found = samples(page)
     for name in ("lag", "lag_sum", "current_offset", "current_offset_sum", "members"):
@@ -118,5 +122,5 @@ def test_fair_shares(wanted: list[int], room: int, shares: list[int]) -> None:
 
 def test_a_group_whose_name_is_no_text_breaks_no_page() -> None:
     page = Page()
-    partition_metrics.write_groups({"\udc80": GroupSeen({("t", 0): 1})}, [seen("t", 0, 10)], page)
+    partition_metrics.write_groups({"\udc80": CommittedGroup({("t", 0): 1})}, [seen("t", 0, 10)], page)
     assert samples(page)["kafka_consumergroup_lag", "?", "0", "t"] == 9

@@ -153,7 +153,9 @@ def test_what_is_not_taken_over_is_listed(tmp_path: Path) -> None:
         ],
     ).write()
     kafka.make_partition("orders", 7)
-    (kafka.path / "gone-0" / segment_name(0)).write_bytes(bytes(16) + b"\1" + bytes(40))
+    (kafka.path / "gone-0" / segment_name(0)).write_bytes(
+        bytes(8) + (54).to_bytes(4) + bytes(4) + b"\1" + bytes(49)
+    )
     left = "\n".join(import_([tmp_path], is_dry=True, sets_strays_aside=True).left)
     assert "1 records of type 127, which this version does not know" in left
     assert f"{tmp_path}/orders-7: it belongs to no topic" in left

@@ -67,14 +67,12 @@ CPU of the broker for a request:
 def test_the_tables_are_up_to_date() -> None:
     text = PAGE.read_text()
     assert text == security.page(text, security.measured()), "run: python -m ops.docs.security"
-    assert [name for name in security.TABLES if f"<!-- table {name} -->" not in text] == []
 
 
 @pytest.mark.parametrize("name", list(MADE))
-def test_a_table_is_made_anew_and_the_rest_stays(name: str) -> None:
+def test_a_table_is_made_of_what_was_measured(name: str) -> None:
     measured = {
         "attacks": {"circumstances": "two cores", "attacks": [ATTACK]},
         "costs": {"circumstances": "two cores", "brokers": {OUR_NAME: [PLAIN, AGAIN, ACLS]}},
     }
-    made = security.page(f"before\n<!-- table {name} -->\nold\n<!-- end -->\nbehind\n", measured)
-    assert made == f"before\n<!-- table {name} -->\n{MADE[name]}<!-- end -->\nbehind\n"
+    assert f"<!-- table {name} -->\n{MADE[name]}<!-- end -->" in security.page(PAGE.read_text(), measured)

@@ -1,6 +1,6 @@
 """A broker that serves HTTP, and a client of its port.
 
-A folder's conftest takes the fixtures in, and says in one of its own, `http_settings`, how its brokers are.
+A folder's conftest imports the fixtures, and gives its brokers their settings by a fixture `http_settings`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -16,7 +16,7 @@ from mpbroker.cli.cluster.positions import Ends
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.client.cluster import Cluster
 from mpbroker.client.config import ClientConfig, from_properties, known_names, parse_servers
-from mpbroker.client.errors import ApiFailed, ConfigError, InvalidReceive, without_leader
+from mpbroker.client.errors import ApiFailed, ConfigError, InvalidReceive, not_done, without_leader
 from mpbroker.config import known
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode
@@ -130,7 +130,7 @@ class Client:
         """Return one topic. Raises ApiFailed if it does not exist."""
         topic = only(self.topics([name], auto_create=auto_create), f"topic {name}")
         if topic.error_code:
-            raise _topic_failed(name, topic.error_code)
+            raise topic_failed(name, topic.error_code)
         return topic
 
     def create_topic(
@@ -177,11 +177,11 @@ class Client:
         request = m.DeleteTopicsRequest(topic_names=names, topics=states, timeout_ms=int(timeout_s * 1000))
         response: m.DeleteTopicsResponse = self.cluster.ask_any(request, timeout_s * 1000)
         return {
-            name: _topic_failed(name, result.error_code, result.error_message) if result.error_code else None
+            name: topic_failed(name, result.error_code, result.error_message) if result.error_code else None
             for name, result in ((result.name or "", result) for result in response.responses)
         }
 
-    def topic_configs(self, name: str) -> list[Any]:
+    def topic_configs(self, name: str) -> list[m.DescribeConfigsResponse.DescribeConfigsResourceResult]:
         """Return the settings of one topic (DescribeConfigs). Raises ApiFailed."""
         resource = m.DescribeConfigsRequest.DescribeConfigsResource(
             resource_type=ResourceType.TOPIC, resource_name=name, configuration_keys=None
@@ -291,16 +291,24 @@ class Client:
         return fetched
 
 
-def _topic_failed(name: str, code: int, message: str | None = None) -> ApiFailed:
-    """Make an error about a topic.
-
-    The broker's own text for these two codes is about partitions, or of no use.
-    """
-    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        message = "does not exist"
-    elif code == ErrorCode.INVALID_TOPIC_EXCEPTION:
+def topic_failed(name: str, code: int, message: str | None = None) -> ApiFailed:
+    """Make an error about a topic, with our own text about a wrong name."""
+    if code == ErrorCode.INVALID_TOPIC_EXCEPTION:
         message = problem_with(name) or message
-    return ApiFailed(f"topic {name}", code, message)
+    return not_done(f"topic {name}", code, message)
+
+
+def no_partition(topic: Topic, number: int) -> str:
+    """Say that a topic has no such partition, and which it has."""
+    return f"topic {topic.name} has no partition {number}, only 0 to {len(topic.partitions) - 1}"
+
+
+def partitions_of(topic: Topic, wanted: Sequence[int] | None = None) -> list[int]:
+    """Return the partitions that are wanted, by default all. Raises CliError if the topic lacks one."""
+    there = [partition.index for partition in topic.partitions]
+    if missing := [number for number in wanted or () if number not in there]:
+        raise CliError(no_partition(topic, missing[0]), USAGE_ERROR)
+    return there if wanted is None else list(wanted)
 
 
 def only(answers: list[_Value], what: str) -> _Value:
@@ -355,9 +363,7 @@ def by_leader(topic: Topic, values: Mapping[int, _Value]) -> dict[int, dict[int,
     for index, value in values.items():
         leader = leaders.get(index)
         if leader is None:
-            raise CliError(
-                f"topic {topic.name} has no partition {index}, only 0 to {len(leaders) - 1}", USAGE_ERROR
-            )
+            raise CliError(no_partition(topic, index), USAGE_ERROR)
         if leader < 0:
             raise without_leader(topic.name, index)
         split.setdefault(leader, {})[index] = value

@@ -13,14 +13,13 @@ from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.cluster.topic import parse_setting
 from mpbroker.cli.errors import USAGE_ERROR, CliError, with_advice
 from mpbroker.cli.text.output import print_json, print_table, say_each
-from mpbroker.client.errors import ApiFailed
+from mpbroker.client.errors import not_done
 from mpbroker.config import known
 from mpbroker.config.broker import BROKER_KEYS
 from mpbroker.config.describe import ConfigSource
 from mpbroker.config.keys import ConfigType
 from mpbroker.config.topic_config import TOPIC_KEYS
 from mpbroker.protocol import messages as m
-from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.numbers import ConfigOperation, ResourceType
 from mpbroker.protocol.printable import printable
 
@@ -163,7 +162,7 @@ def _described(
     )
     result = only(response.results, resource.text)
     if result.error_code:
-        raise _failed(resource, result.error_code, result.error_message)
+        raise not_done(resource.text, result.error_code, result.error_message)
     return sorted(result.configs, key=lambda entry: entry.name)
 
 
@@ -218,11 +217,5 @@ def _check(
     result: m.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse,
 ) -> None:
     if result.error_code:
-        error = _failed(resource, result.error_code, result.error_message)
+        error = not_done(resource.text, result.error_code, result.error_message)
         raise with_advice(error, known.hint(keys, resource.keys))
-
-
-def _failed(resource: Resource, code: int, message: str | None) -> ApiFailed:
-    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        message = "does not exist"
-    return ApiFailed(resource.text, code, message)

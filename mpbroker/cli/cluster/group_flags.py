@@ -142,10 +142,10 @@ def group_reset_offsets(
     flags = offset_resets.Flags(
         to_earliest, to_latest, to_current, to_offset, to_datetime, by_duration, shift_by, from_file
     )
-    wanted = group_offsets.wanted(flags, names or [], topic or [], time.time_ns() // 1_000_000, all_topics)
+    plan = group_offsets.reset_plan(flags, names or [], topic or [], time.time_ns() // 1_000_000, all_topics)
     how = group_offsets.ResetFlags(export, execute, dry_run, json)
     where = ClusterAddress(bootstrap, command_config)
-    group_offsets.reset(where, names or [], wanted, how, all_groups=all_groups)
+    group_offsets.reset(where, names or [], plan, how, all_groups=all_groups)
 
 
 @group_app.command("delete-offsets")
@@ -161,5 +161,5 @@ def group_delete_offsets(
     """Delete committed offsets of topics that no member reads."""
     from mpbroker.cli.cluster import group_offsets
 
-    scope = group_offsets.Scope(topic or [], all_topics=all_topics)
+    scope = group_offsets.scope_of(topic or [], all_topics=all_topics)
     group_offsets.delete(ClusterAddress(bootstrap, command_config), name, scope, is_sure=yes, as_json=json)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mpbroker.cli.cluster import group_requests, offset_plans
-from mpbroker.cli.cluster.client import Client
+from mpbroker.cli.cluster.client import Client, partitions_of
 from mpbroker.cli.cluster.cluster_address import ClusterAddress
-from mpbroker.cli.cluster.offset_plans import Plan
+from mpbroker.cli.cluster.offset_plans import GroupOffsets
 from mpbroker.cli.cluster.offset_resets import INACTIVE, Flags, Reset, parse, parse_scope, target, within
 from mpbroker.cli.errors import USAGE_ERROR, CliError, raise_all
 from mpbroker.cli.text.confirm import confirm
@@ -29,13 +29,10 @@ COLUMNS = {
 }
 
 
-class Scope:
-    """The partitions that a command is about. Raises CliError unless they are named in one way."""
+class TopicScope(NamedTuple):
+    """Partitions by topic, where None stands for all of them; None for all topics."""
 
-    def __init__(self, topics: Sequence[str], *, all_topics: bool) -> None:
-        if bool(topics) == all_topics:
-            raise CliError("say of which topics: --topic TOPIC[:0,1] or --all-topics", USAGE_ERROR)
-        self.named = None if all_topics else parse_scope(topics)
+    named: Mapping[str, list[int] | None] | None
 
     def of_offsets(self, committed: Mapping[TopicPartition, int]) -> list[TopicPartition]:
         """Return those that have a committed offset."""
@@ -46,26 +43,27 @@ class Scope:
         return sorted(committed) if self.named is None else _there(client, self.named)
 
 
+def scope_of(topics: Sequence[str], *, all_topics: bool) -> TopicScope:
+    """Return what --topic and --all-topics name. Raises CliError unless it is one of both."""
+    if bool(topics) == all_topics:
+        raise CliError("say of which topics: --topic TOPIC[:0,1] or --all-topics", USAGE_ERROR)
+    return TopicScope(None if all_topics else parse_scope(topics))
+
+
 def _there(client: Client, named: Mapping[str, list[int] | None]) -> list[TopicPartition]:
     """Return partitions that are named; None stands for all of a topic. Raises CliError, ApiFailed."""
     places = []
     for name, numbers in named.items():
-        topic = client.topic(name)
-        there = [partition.index for partition in topic.partitions]
-        if strange := [number for number in numbers or [] if number not in there]:
-            raise CliError(
-                f"topic {name} has no partition {strange[0]}, only 0 to {len(there) - 1}", USAGE_ERROR
-            )
-        places += [(name, number) for number in (there if numbers is None else numbers)]
+        places += [(name, number) for number in partitions_of(client.topic(name), numbers)]
     return places
 
 
-class Wanted(NamedTuple):
-    """Where offsets are to be set: everywhere in `scope` in one way, or as `plan` says, that of `file`."""
+class ResetPlan(NamedTuple):
+    """Where offsets are to be set: everywhere in `scope` in one way, or by `offsets`, which `file` has."""
 
     reset: Reset
-    scope: Scope | None = None
-    plan: Plan | None = None
+    scope: TopicScope | None = None
+    offsets: GroupOffsets | None = None
     file: str = ""
 
     def resets(
@@ -74,7 +72,7 @@ class Wanted(NamedTuple):
         """Return where each partition of a group is to be set. Raises CliError, ApiFailed."""
         if self.scope is not None:
             return dict.fromkeys(self.scope.of_topics(client, committed), self.reset)
-        offsets = (self.plan or {}).get(group, {})
+        offsets = (self.offsets or {}).get(group, {})
         named: dict[str, list[int] | None] = {
             topic: sorted(number for one, number in offsets if one == topic) for topic, _ in sorted(offsets)
         }
@@ -87,13 +85,13 @@ class Wanted(NamedTuple):
         return CliError(f"group {group} has no committed offsets: name topics with --topic")
 
 
-def wanted(
+def reset_plan(
     flags: Flags, groups: Sequence[str], topics: Sequence[str], now_ms: int, all_topics: bool
-) -> Wanted:
+) -> ResetPlan:
     """Return what the flags ask for. Raises CliError."""
     reset = parse(flags, now_ms)
     if flags.from_file is None:
-        return Wanted(reset, Scope(topics, all_topics=all_topics))
+        return ResetPlan(reset, scope_of(topics, all_topics=all_topics))
     if topics or all_topics:
         raise CliError("--from-file names topics itself: leave out --topic and --all-topics", USAGE_ERROR)
     file = str(flags.from_file)
@@ -103,7 +101,7 @@ def wanted(
         raise CliError(f"--from-file {file}: {error.strerror}", USAGE_ERROR) from error
     except UnicodeDecodeError as error:
         raise CliError(f"--from-file {file}: this is no text in UTF-8", USAGE_ERROR) from error
-    return Wanted(reset, plan=offset_plans.parse(text, file, groups), file=file)
+    return ResetPlan(reset, offsets=offset_plans.parse(text, file, groups), file=file)
 
 
 class ResetFlags(NamedTuple):
@@ -126,7 +124,7 @@ class ResetFlags(NamedTuple):
 
 
 def reset(
-    where: ClusterAddress, names: Sequence[str], wanted: Wanted, how: ResetFlags, *, all_groups: bool
+    where: ClusterAddress, names: Sequence[str], plan: ResetPlan, how: ResetFlags, *, all_groups: bool
 ) -> None:
     """Set offsets of groups, or print what would be set. A group that is refused does not hide the others."""
     how.check(names, all_groups=all_groups)
@@ -135,13 +133,13 @@ def reset(
     with Client(where) as client:
         if all_groups:
             names = _of_consumers(client)
-        for strange in sorted((wanted.plan or {}).keys() - set(names)):
-            _say(f"{wanted.file}: group {strange} is left out: it is not named, or not there")
+        for strange in sorted((plan.offsets or {}).keys() - set(names)):
+            _say(f"{plan.file}: group {strange} is left out: it is not named, or not there")
         for name in names:
             try:
-                offsets = planned(client, name, wanted, rows, _say)
+                offsets = planned(client, name, plan, rows, _say)
                 if offsets is None and not all_groups:
-                    raise wanted.nothing(name)
+                    raise plan.nothing(name)
                 if how.execute and offsets:
                     failed += [
                         explained(name, error) for error in group_requests.commit(client, name, offsets)
@@ -171,7 +169,7 @@ def _of_consumers(client: Client) -> list[str]:
 
 
 def planned(
-    client: Client, name: str, wanted: Wanted, rows: list[dict[str, Any]], say: Callable[[str], None]
+    client: Client, name: str, plan: ResetPlan, rows: list[dict[str, Any]], say: Callable[[str], None]
 ) -> dict[TopicPartition, int] | None:
     """Return the new offsets of a group, and add a row for each; None if nothing is known of it.
 
@@ -179,13 +177,13 @@ def planned(
     """
     _check_inactive(client, name)
     committed = group_requests.committed(client, name)
-    resets = wanted.resets(client, name, committed)
+    resets = plan.resets(client, name, committed)
     if not resets:
         return None
     offsets = {}
     for topic_name in dict.fromkeys(topic for topic, _ in resets):
         numbers = [number for topic, number in resets if topic == topic_name]
-        found = client.ends(client.topic(topic_name), numbers, wanted.reset.time_ms)
+        found = client.ends(client.topic(topic_name), numbers, plan.reset.time_ms)
         for number, ends in found.items():
             place = topic_name, number
             offset, said = target(resets[place], ends, committed.get(place))
@@ -223,7 +221,7 @@ def explained(name: str, error: ApiFailed) -> Exception:
     return error
 
 
-def delete(where: ClusterAddress, name: str, scope: Scope, *, is_sure: bool, as_json: bool) -> None:
+def delete(where: ClusterAddress, name: str, scope: TopicScope, *, is_sure: bool, as_json: bool) -> None:
     """Delete committed offsets of a group. Raises CliError if it has none of these topics."""
     with Client(where) as client:
         group_requests.describe(client, name)

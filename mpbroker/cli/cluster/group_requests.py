@@ -15,7 +15,7 @@ import msgspec
 from mpbroker.cli.cluster.client import PATIENCE_MS, Client, only
 from mpbroker.client.cluster import CoordinatorType
 from mpbroker.client.consumer_protocol import PROTOCOL_TYPE, TopicPartition, decode_assignment
-from mpbroker.client.errors import ApiFailed, UnsupportedByBroker
+from mpbroker.client.errors import ApiFailed, UnsupportedByBroker, not_done
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode
 
@@ -94,9 +94,7 @@ def delete(client: Client, name: str) -> None:
 def check(name: str, code: int, message: str | None = None) -> None:
     """Raise ApiFailed if the code is an error."""
     if code:
-        raise ApiFailed(
-            f"group {name}", code, "does not exist" if code == ErrorCode.GROUP_ID_NOT_FOUND else message
-        )
+        raise not_done(f"group {name}", code, message)
 
 
 def ask(client: Client, name: str, request: m.Message) -> Any:

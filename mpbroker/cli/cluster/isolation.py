@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.errors import BadText
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 LEVELS = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
 
 
 def parse_isolation(text: str) -> int:
-    """Return the number of a level in Fetch and ListOffsets requests. Raises CliError."""
+    """Return the number of a level in Fetch and ListOffsets requests. Raises BadText."""
     if text not in LEVELS:
-        raise CliError(f"--isolation-level is one of {', '.join(LEVELS)}, not '{text}'", USAGE_ERROR)
+        raise BadText(f"a level is one of {', '.join(LEVELS)}")
     return LEVELS[text]

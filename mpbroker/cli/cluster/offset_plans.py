@@ -9,21 +9,20 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.text.numbers import parse_decimal
 from mpbroker.client.consumer_protocol import TopicPartition
+from mpbroker.config.integers import INT_MAX, LONG_MAX
 
-Plan: TypeAlias = Mapping[str, Mapping[TopicPartition, int]]
+GroupOffsets: TypeAlias = Mapping[str, Mapping[TopicPartition, int]]
 """Offsets by group and partition."""
 
-_OFFSET_MAX: Final = (1 << 63) - 1
-_PARTITION_MAX: Final = (1 << 31) - 1
 _OF_ONE, _OF_SEVERAL = 3, 4
 
 
-def parse(text: str, file: str, groups: Sequence[str]) -> Plan:
+def parse(text: str, file: str, groups: Sequence[str]) -> GroupOffsets:
     """Return the offsets that a file has. `groups`: those that the command names, [] for all there are.
 
     Raises CliError, which names the line.
@@ -56,8 +55,8 @@ def _entry(fields: list[str], where: str, groups: Sequence[str]) -> tuple[str, T
     if (
         len(fields) not in (_OF_ONE, _OF_SEVERAL)
         or not topic
-        or not _is_up_to(partition, _PARTITION_MAX)
-        or not _is_up_to(offset, _OFFSET_MAX)
+        or not _is_up_to(partition, INT_MAX)
+        or not _is_up_to(offset, LONG_MAX)
     ):
         raise CliError(
             f"{where}: {','.join(fields)!r} is not topic,partition,offset or group,topic,partition,offset",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mpbroker.cli.cluster.positions import Ends
-from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.errors import USAGE_ERROR, BadText, CliError, of_flag
 from mpbroker.cli.text.numbers import parse_decimal
 from mpbroker.cli.text.times import check_time, parse_duration, parse_time
 
@@ -51,11 +51,20 @@ def parse(flags: Flags, now_ms: int) -> Reset:
         why = "say where to, with one of" if not given else "these exclude each other:"
         raise CliError(f"{why} {', '.join(names)}", USAGE_ERROR)
     if flags.to_datetime is not None:
-        return Reset("to-datetime", parse_time("--to-datetime", flags.to_datetime, now_ms))
+        return of_flag("--to-datetime", flags.to_datetime, to_datetime, now_ms)
     if flags.by_duration is not None:
-        before_ms = parse_duration("--by-duration", flags.by_duration)
-        return Reset("to-datetime", check_time("--by-duration", flags.by_duration, now_ms - before_ms))
+        return of_flag("--by-duration", flags.by_duration, by_duration, now_ms)
     return Reset(names[0][2:], flags.to_offset or flags.shift_by or 0)
+
+
+def to_datetime(text: str, now_ms: int) -> Reset:
+    """Return the reset to a time. Raises BadText."""
+    return Reset("to-datetime", parse_time(text, now_ms))
+
+
+def by_duration(text: str, now_ms: int) -> Reset:
+    """Return the reset to a time so long ago. Raises BadText."""
+    return Reset("to-datetime", check_time(now_ms - parse_duration(text)))
 
 
 def target(reset: Reset, ends: Ends, committed: int | None) -> tuple[int | None, str]:
@@ -93,19 +102,22 @@ def _within(ends: Ends, wanted: int) -> tuple[int, str]:
     return wanted, ""
 
 
+def parse_topic(text: str) -> tuple[str, list[int] | None]:
+    """Return topic and partitions from TOPIC or TOPIC:0,1; None stands for all. Raises BadText."""
+    topic, colon, numbers = text.partition(":")
+    wanted = [number.strip() for number in numbers.split(",")] if colon else []
+    if not topic or not all(parse_decimal(number) is not None for number in wanted):
+        raise BadText("this is not TOPIC or TOPIC:0,1,2")
+    return topic, [int(number) for number in wanted] if colon else None
+
+
 def parse_scope(texts: Sequence[str]) -> dict[str, list[int] | None]:
-    """Return partitions by topic from TOPIC or TOPIC:0,1; None stands for all. Raises CliError."""
+    """Return partitions by topic from what --topic was given. Raises CliError."""
     scope: dict[str, list[int] | None] = {}
     for text in texts:
-        topic, colon, numbers = text.partition(":")
-        wanted = [number.strip() for number in numbers.split(",")] if colon else []
-        if not topic or not all(parse_decimal(number) is not None for number in wanted):
-            raise CliError(f"--topic {text}: this is not TOPIC or TOPIC:0,1,2", USAGE_ERROR)
+        topic, numbers = of_flag("--topic", text, parse_topic)
         before = scope.get(topic, [])
-        if not colon or before is None:
-            scope[topic] = None
-        else:
-            scope[topic] = sorted({*before, *map(int, wanted)})
+        scope[topic] = None if numbers is None or before is None else sorted({*before, *numbers})
     return scope
 
 

@@ -6,10 +6,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from mpbroker.cli.cluster.client import Client, Found, Topic, led
+from mpbroker.cli.cluster.client import Client, Found, Topic, led, partitions_of
 from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.cluster.isolation import READ_COMMITTED, READ_UNCOMMITTED
-from mpbroker.cli.errors import USAGE_ERROR, CliError, raise_all
+from mpbroker.cli.errors import of_flag, raise_all
 from mpbroker.cli.text.output import print_rows
 from mpbroker.cli.text.times import format_time, parse_time
 from mpbroker.client.errors import ApiFailed
@@ -20,7 +20,7 @@ NAMED_TIMES = {"earliest": EARLIEST, "latest": LATEST, "max-timestamp": MAX_TIME
 
 def parse_at(text: str, now_ms: int) -> int:
     """Return the timestamp that asks for a place: earliest, latest, max-timestamp, or a time."""
-    return NAMED_TIMES[text] if text in NAMED_TIMES else parse_time("--time", text, now_ms)
+    return NAMED_TIMES[text] if text in NAMED_TIMES else of_flag("--time", text, parse_time, now_ms)
 
 
 def show(
@@ -43,7 +43,7 @@ def show(
     rows: list[dict[str, Any]] = []
     with Client(where) as client:
         for topic in _topics(client, names, failed):
-            wanted = _wanted(topic, partitions)
+            wanted = partitions_of(topic, partitions or None)
             asked = led(topic, wanted, failed)
             if timestamp is None:
                 rows += _ends(client, topic, wanted, asked, isolation, failed)
@@ -64,16 +64,6 @@ def _topics(client: Client, names: Sequence[str], failed: list[Exception]) -> li
         except ApiFailed as error:
             failed.append(error)
     return found
-
-
-def _wanted(topic: Topic, partitions: Sequence[int]) -> list[int]:
-    """Return partitions of a topic that were asked for, else all. Raises CliError."""
-    there = [partition.index for partition in topic.partitions]
-    if strange := [number for number in partitions if number not in there]:
-        raise CliError(
-            f"topic {topic.name} has no partition {strange[0]}, only 0 to {len(there) - 1}", USAGE_ERROR
-        )
-    return list(partitions) or there
 
 
 def _ends(

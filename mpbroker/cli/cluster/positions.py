@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.errors import BadText
 from mpbroker.cli.text.numbers import parse_decimal
 from mpbroker.cli.text.times import parse_time
 
@@ -41,7 +41,7 @@ class Start(NamedTuple):
                 return ends.end
             case "last":
                 return max(ends.start, ends.end - self.number)
-            case "behind first":
+            case "after first":
                 return min(ends.end, ends.start + self.number)
             case "time":
                 return ends.end if ends.at_time is None else ends.at_time
@@ -53,17 +53,15 @@ BEGINNING, END = Start("beginning"), Start("end")
 
 
 def parse_start(text: str, now_ms: int) -> Start:
-    """Return the place that -o names. Raises CliError."""
+    """Return the place that a text names. Raises BadText."""
     if text in ("beginning", "earliest", "start"):
         return BEGINNING
     if text in ("end", "latest"):
         return END
     if text.startswith("@"):
-        return Start("time", parse_time("-o @", text[1:], now_ms))
+        return Start("time", parse_time(text[1:], now_ms))
     if (offset := parse_decimal(text)) is not None:
         return Start("offset", offset)
     if text[:1] in ("-", "+") and (distance := parse_decimal(text[1:])) is not None:
-        return Start("last" if text[0] == "-" else "behind first", distance)
-    raise CliError(
-        f"-o is beginning, end, an offset, -N for the last N records, +N or @TIME, not '{text}'", USAGE_ERROR
-    )
+        return Start("last" if text[0] == "-" else "after first", distance)
+    raise BadText("write beginning, end, an offset, -N for the last N records, +N or @TIME")

@@ -7,13 +7,13 @@ shown once, when the token is made. Never is it on a command line, which everybo
 from __future__ import annotations
 
 import base64
-from datetime import UTC, datetime
 from typing import Final
 
 from mpbroker.cli.cluster.client import Client
 from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.text.output import print_json, print_rows, say
+from mpbroker.cli.text.times import LAST_MS, format_time
 from mpbroker.client.errors import ApiFailed
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode, error_code
@@ -24,8 +24,6 @@ RENEWER: Final = "--renewer-principal"
 # Periods with a meaning: as long as the broker allows, and at once.
 BROKERS_MS: Final = -1
 NOW_MS: Final = -1
-# The end of the calendar that times are written in.
-LAST_MS: Final = 253_402_300_799_000
 HINTS: Final = {
     ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED: "the broker has no delegation tokens: set "
     "delegation.token.secret.key there",
@@ -150,6 +148,4 @@ def _raise_failure(what: str, code: int) -> None:
 
 
 def _time(at_ms: int) -> str:
-    if at_ms > LAST_MS:
-        return "never"
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds")
+    return "never" if at_ms > LAST_MS else format_time(at_ms)

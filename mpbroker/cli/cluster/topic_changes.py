@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from mpbroker.cli.cluster.client import Client, Topic, by_leader, only
+from mpbroker.cli.cluster.client import Client, Topic, by_leader, only, topic_failed
 from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.cluster.topic import parse_setting
 from mpbroker.cli.errors import USAGE_ERROR, CliError, raise_all, with_advice
@@ -91,10 +91,8 @@ def create_partitions(client: Client, name: str, count: int, timeout_s: float) -
 
 
 def _check(name: str, code: int, message: str | None) -> None:
-    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        message = "does not exist"
     if code:
-        raise ApiFailed(f"topic {name}", code, message)
+        raise topic_failed(name, code, message)
 
 
 def delete_records(

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from mpbroker.cli.cluster.client import PATIENCE_MS, Client, Topic, by_leader, led, only
 from mpbroker.cli.cluster.cluster_address import ClusterAddress
-from mpbroker.cli.errors import raise_all
+from mpbroker.cli.errors import of_flag, raise_all
 from mpbroker.cli.text.output import print_groups, print_json, print_rows
 from mpbroker.cli.text.times import format_time, parse_duration
 from mpbroker.client.cluster import CoordinatorType
@@ -32,7 +32,7 @@ def filters(
     states: Sequence[str], producer_ids: Sequence[int], duration: str | None, pattern: str | None
 ) -> m.ListTransactionsRequest:
     """Return the request that lists what the flags ask for. Raises CliError."""
-    longer_ms = -1 if duration is None else parse_duration("--longer-than", duration)
+    longer_ms = -1 if duration is None else of_flag("--longer-than", duration, parse_duration)
     return m.ListTransactionsRequest(list(states), list(producer_ids), longer_ms, pattern)
 
 
@@ -190,7 +190,8 @@ def _row_of_producer(topic: str, partition: int, producer: Producer) -> dict[str
 
 def find_hanging(where: ClusterAddress, names: Sequence[str], timeout: str, *, as_json: bool) -> None:
     """Print open transactions that are older than any may be and that no coordinator knows."""
-    limit_ms = parse_duration("--max-transaction-timeout", timeout) + PATIENCE_WITH_COORDINATORS_MS
+    longest_ms = of_flag("--max-transaction-timeout", timeout, parse_duration)
+    limit_ms = longest_ms + PATIENCE_WITH_COORDINATORS_MS
     before_ms = time.time_ns() // 1_000_000 - limit_ms
     failed: list[Exception] = []
     with Client(where) as client:

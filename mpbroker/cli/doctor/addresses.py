@@ -7,12 +7,12 @@ import socket
 from collections.abc import Iterator
 from typing import Final
 
-from mpbroker.cli.doctor.check import NOTE, OK, PROBLEM, Check, failed
 from mpbroker.cli.host.local_broker import is_of_this_host
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.config.listeners import Listener
+from mpbroker.config.listeners import Listener, is_loopback
 from mpbroker.ipc.process import FatalError
 from mpbroker.supervisor.sockets import bind, remove_path
+from spark_integration.check import NOTE, OK, PROBLEM, Check, failed
 
 ANSWERS_WITHIN_S: Final = 2.0
 
@@ -71,9 +71,7 @@ def advertised(listener: Listener, config: BrokerConfig, *, is_running: bool) ->
 def _is_only_for_this_host(listener: Listener, addresses: list[str], config: BrokerConfig) -> bool:
     """Tell whether other hosts reach the listener, but are told an address that is their own."""
     bound = next((one for one in config.listeners if one.name == listener.name), listener)
-    loopback = all(one.startswith("127.") or one == "::1" for one in addresses)
-    is_bound_to_loopback = bound.host.startswith("127.") or bound.host in ("::1", "localhost")
-    return loopback and not is_bound_to_loopback and not bound.path
+    return all(map(is_loopback, addresses)) and not is_loopback(bound.host) and not bound.path
 
 
 def _answers(found: tuple[int, int, int, str, tuple[object, ...]]) -> bool:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Any
 
 import msgspec
 
 from mpbroker.cli.doctor import addresses, disks, host
-from mpbroker.cli.doctor.check import NOTE, OK, Check
 from mpbroker.cli.errors import CliError
 from mpbroker.cli.host.local_broker import by_log_dirs
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.listeners import Listener, parse_listeners
 from mpbroker.ipc.control_client import ControlError
+from spark_integration.check import NOTE, OK, Check
 
 _ONLY_SPARK = "only Spark needs it; mpbroker doctor spark has all that Spark needs"
 
@@ -66,11 +65,11 @@ def _with_listeners(config: BrokerConfig, described: Sequence[Mapping[str, Any]]
 
 def _for_spark() -> Iterator[Check]:
     """Check Java and PySpark. A broker needs neither, so that nothing about them is a problem here."""
-    from mpbroker.spark import examine
+    from mpbroker.spark import java_check, spark_check
 
-    for one in islice(examine(), 2):
+    for one in (java_check(), spark_check()):
         if one.state == OK:
-            yield Check(one.name, OK, one.found)
+            yield one
         else:
             advice = f"{_ONLY_SPARK}. {one.advice}" if one.advice else _ONLY_SPARK
             yield Check(one.name, NOTE, one.found, advice)

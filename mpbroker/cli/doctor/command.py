@@ -8,10 +8,10 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from mpbroker.cli.doctor.check import PROBLEM, Check
 from mpbroker.cli.errors import RUNTIME_ERROR
 from mpbroker.cli.host.local_broker import LocalBroker
 from mpbroker.cli.text.output import counted, print_json
+from spark_integration.check import PROBLEM, Check
 
 _PIPED_COLUMNS = 10_000
 _NARROWEST = 40
@@ -38,7 +38,7 @@ def spark(log_dirs: str | None, *, as_json: bool) -> None:
     from mpbroker.spark import examine
 
     names = [name for name in (part.strip() for part in (log_dirs or "").split(",")) if name]
-    found = report((Check(*one) for one in examine(names)), as_json=as_json)
+    found = report(examine(names), as_json=as_json)
     _end(found, "Spark can read topics from here", as_json=as_json)
 
 

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from mpbroker.cli.doctor.check import NOTE, OK, PROBLEM, Check, failed
 from mpbroker.cli.text.sizes import binary_size
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.process import FatalError
 from mpbroker.supervisor.foreign_metadata import refuse_foreign_metadata
 from shm.region import file_system_of
+from spark_integration.check import NOTE, OK, PROBLEM, Check, failed
 
 SYNCS: Final = 20
 SYNC_BYTES: Final = 4096

@@ -13,7 +13,6 @@ from typing import Final
 
 import psutil
 
-from mpbroker.cli.doctor.check import NOTE, OK, PROBLEM, Check, failed
 from mpbroker.cli.text.sizes import binary_size
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.process import FatalError
@@ -21,6 +20,7 @@ from mpbroker.ipc.topology import public_blocks
 from mpbroker.security.listener import SecurityError, secure_listeners
 from mpbroker.supervisor import buffers, runtime_dir
 from shm.region import RegionUnavailable, file_system_of
+from spark_integration.check import NOTE, OK, PROBLEM, Check, failed
 
 DESCRIPTORS_MIN: Final = 4096
 DESCRIPTORS_WANTED: Final = 65536

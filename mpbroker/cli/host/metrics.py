@@ -3,22 +3,21 @@
 It works beside a jammed broker, and after a crash for as long as the region's file exists.
 """
 
-import os
 import time
 from pathlib import Path
 
 from mpbroker.cli.errors import CliError
 from mpbroker.cli.host.local_broker import LocalBroker
+from mpbroker.cli.host.public_region import attach
 from mpbroker.cli.text.output import print_groups, print_json
 from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.metrics import catalogue, snapshot
-from shm.region import LayoutMismatch, Region, RegionUnavailable
 
 
 def show(
     here: LocalBroker, patterns: list[str], interval_s: float, file: Path | None, *, as_json: bool
 ) -> None:
-    public = _attach(file.resolve() if file else here.control().checked(PUBLIC_NAME))
+    public = attach(file.resolve() if file else here.control().checked(PUBLIC_NAME))
     before = None
     if interval_s > 0 and public.owner_is_alive():
         before = snapshot.take(public)
@@ -35,16 +34,6 @@ def show(
     print_groups(
         (bean.name, {name: _number(value) for name, value in bean.attributes.items()}) for bean in found
     )
-
-
-def _attach(path: Path) -> Region:
-    try:
-        return snapshot.attach(path)
-    except RegionUnavailable as error:
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        raise CliError(f"{path} cannot be read ({reason}): no broker runs, or another user's") from error
-    except LayoutMismatch as error:
-        raise CliError(str(error)) from error
 
 
 def _number(value: float) -> str:

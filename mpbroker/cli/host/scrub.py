@@ -8,6 +8,7 @@ from typing import Any
 
 from mpbroker.cli.host.local_broker import LocalBroker
 from mpbroker.cli.text.output import print_json
+from mpbroker.cli.text.times import format_time
 from mpbroker.ipc.control_client import ControlClient
 
 # Time for counting the segments of all partitions.
@@ -64,5 +65,5 @@ def _directory(row: dict[str, Any]) -> str:
         return str(row["error"])
     if "last_ended_ms" not in row:
         return "no complete scrub yet"
-    ended = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["last_ended_ms"] / 1000))
+    ended = format_time(row["last_ended_ms"])
     return f"last complete scrub: {ended}, {row['last_batches']:,} batches, {row['last_bytes']:,} bytes"

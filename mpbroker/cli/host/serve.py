@@ -24,9 +24,6 @@ FLAG_KEYS = {
     "--http": "http.listener",
 }
 
-# The web console stands above the broker, as this does: the exporter is told where it is.
-CONSOLE = "mpbroker.console.app"
-
 
 def serve(
     config_file: Path | None,
@@ -90,7 +87,7 @@ def _serve(
     refuse_other_platforms(sys.platform)
     # Off until the supervisor forks: imports leave no garbage.
     gc.disable()
-    from mpbroker.supervisor.main import run
+    from mpbroker.supervisor.main import CONSOLE, run
 
     file = config_file.absolute() if config_file is not None else None
     given = _given(flags)

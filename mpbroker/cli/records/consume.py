@@ -128,7 +128,7 @@ class Consumer:
         self._at_end: set[int] = set()
         self._has_begun = False
         self._left = settings.count or None
-        # The offset behind the last record of each partition that has been printed.
+        # The offset after the last record of each partition that has been printed.
         self.printed: dict[int, int] = {}
 
     @property

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.cluster.isolation import parse_isolation
 from mpbroker.cli.cluster.positions import BEGINNING, END, Start, parse_start
-from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.errors import USAGE_ERROR, CliError, of_flag
 from mpbroker.cli.text.times import parse_time
 
 TEMPLATE = "%v\\n"
@@ -46,8 +46,8 @@ class StartFlags(NamedTuple):
         if self.from_beginning:
             return BEGINNING
         if self.from_time is not None:
-            return Start("time", parse_time("--from-time", self.from_time, now_ms))
-        return None if self.offset is None else parse_start(self.offset, now_ms)
+            return Start("time", of_flag("--from-time", self.from_time, parse_time, now_ms))
+        return None if self.offset is None else of_flag("-o", self.offset, parse_start, now_ms)
 
 
 class OutputFlags(NamedTuple):
@@ -64,7 +64,7 @@ def consume(where: ClusterAddress, what: ConsumeFlags, place: StartFlags, into: 
     """Print records, or write them to a file. Raises CliError."""
     now_ms = time.time_ns() // 1_000_000
     start = place.start(now_ms)
-    isolation = parse_isolation(what.isolation_level)
+    isolation = of_flag("--isolation-level", what.isolation_level, parse_isolation)
     if into.to is not None:
         _write(where, what, place, into, start or BEGINNING)
         return
@@ -74,7 +74,9 @@ def consume(where: ClusterAddress, what: ConsumeFlags, place: StartFlags, into: 
         _check_group(what, start)
     from mpbroker.cli.records import consume as command
 
-    until_ms = None if place.until_time is None else parse_time("--until-time", place.until_time, now_ms)
+    until_ms = None
+    if place.until_time is not None:
+        until_ms = of_flag("--until-time", place.until_time, parse_time, now_ms)
     settings = command.Settings(
         what.topic,
         what.partition,

@@ -12,10 +12,11 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.config.integers import LONG_MAX, LONG_MIN
 from mpbroker.records.record import LOG_APPEND_TIME, NewRecord, Record
 
 # Batches have timestamps of 64 bits.
-_Timestamp = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+_Timestamp = Annotated[int, msgspec.Meta(ge=LONG_MIN, le=LONG_MAX)]
 
 
 class _Bytes(msgspec.Struct, forbid_unknown_fields=True):

@@ -15,7 +15,7 @@ from functools import partial
 
 import msgspec
 
-from mpbroker.cli.cluster.client import PATIENCE_MS, Client, Topic
+from mpbroker.cli.cluster.client import PATIENCE_MS, Client, Topic, no_partition, partitions_of
 from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.errors import USAGE_ERROR, CliError, with_advice
 from mpbroker.cli.records.line_records import Format, LineRecords
@@ -206,13 +206,10 @@ class Lines:
         self._settings = settings
         self._records = LineRecords(settings.form)
         topic = _find_topic(client, settings.topic)
-        self._topic = topic.name
+        self._topic = topic
         self._partitions = len(topic.partitions)
-        if settings.partition >= self._partitions:
-            raise CliError(
-                f"topic {topic.name} has no partition {settings.partition}, only 0 to {self._partitions - 1}",
-                USAGE_ERROR,
-            )
+        if settings.partition >= 0:
+            partitions_of(topic, [settings.partition])
         # Lines without a key go to partitions that can be written.
         self._keyless = [part.index for part in topic.partitions if part.leader >= 0] or [0]
         self._next_group = 0
@@ -249,7 +246,7 @@ class Lines:
     def _send(self, distributed: Mapping[int, list[NewRecord]]) -> None:
         for partition, records in distributed.items():
             for batch in _cut(records):
-                self.producer.append(self._topic, partition, batch)
+                self.producer.append(self._topic.name, partition, batch)
 
     def _partition(self, record: NewRecord, named: int | None, keyless: int) -> int:
         """Return where a record goes; `named` is the partition that its line has. Raises CliError."""
@@ -260,9 +257,8 @@ class Lines:
             return partition_for(record.key or b"", self._partitions) if by_key else keyless
         if not 0 <= named < self._partitions:
             raise CliError(
-                f"line {self._records.number:,}: topic {self._topic} has no partition {named}, only 0 to "
-                f"{self._partitions - 1}: --ignore-partition sends lines by their keys, -p N all to one "
-                "partition",
+                f"line {self._records.number:,}: {no_partition(self._topic, named)}: --ignore-partition "
+                "sends lines by their keys, -p N all to one partition",
                 USAGE_ERROR,
             )
         return named

@@ -6,7 +6,7 @@ import math
 import re
 from datetime import UTC, datetime, timedelta
 
-from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.errors import BadText, BadTime
 from mpbroker.cli.text.numbers import parse_decimal
 from mpbroker.config.integers import LONG_MAX
 
@@ -14,7 +14,7 @@ MS = 1000
 _UNITS_MS = {"ms": 1, "s": MS, "m": 60 * MS, "h": 3600 * MS, "d": 86_400 * MS}
 _EPOCH, _ONE_MS = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 # The last time that a date can say.
-_LAST_MS = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _ONE_MS
+LAST_MS = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _ONE_MS
 _SHORT = re.compile(r"(\d+)(ms|s|m|h|d)")
 # java.time.Duration has no months and years, whose length is not fixed.
 _ISO = re.compile(
@@ -22,10 +22,10 @@ _ISO = re.compile(
 )
 
 
-def parse_duration(flag: str, text: str) -> int:
+def parse_duration(text: str) -> int:
     """Return a duration: ISO 8601 as Kafka's tools take it (PT1H30M, P7D), or 90s, 15m, 2h, 7d.
 
-    Raises CliError.
+    Raises BadText.
     """
     found: float | None = None
     if short := _SHORT.fullmatch(text):
@@ -34,43 +34,40 @@ def parse_duration(flag: str, text: str) -> int:
     elif (iso := _ISO.fullmatch(text)) is not None and any(iso.groups()):
         found = sum(float(number or 0) * _UNITS_MS[unit] for unit, number in iso.groupdict().items())
     if found is not None and found > LONG_MAX:
-        raise CliError(f"{flag} {text}: this is too long, it is at most {LONG_MAX} ms", USAGE_ERROR)
+        raise BadText(f"this is too long, it is at most {LONG_MAX} ms")
     if found is not None:
         return round(found)
-    raise CliError(f"{flag} {text}: this is no duration; write 90s, 15m, 2h, 7d or PT1H30M", USAGE_ERROR)
+    raise BadText("this is no duration; write 90s, 15m, 2h, 7d or PT1H30M")
 
 
-def parse_time(flag: str, text: str, now_ms: int) -> int:
+def parse_time(text: str, now_ms: int) -> int:
     """Return a time since the epoch: a date, a date and a time, ms since the epoch, or -2h for 2 hours ago.
 
-    Without a zone it is UTC, as in Kafka's tools (Utils.getDateTime). Raises CliError.
+    Without a zone it is UTC, as in Kafka's tools (Utils.getDateTime). Raises BadText.
     """
     if text.isdecimal():
-        return check_time(flag, text, parse_decimal(text))
+        return check_time(parse_decimal(text))
     if text.startswith("-"):
-        return check_time(flag, text, now_ms - parse_duration(flag, text[1:]))
+        return check_time(now_ms - parse_duration(text[1:]))
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        raise CliError(
-            f"{flag} {text}: this is no time; write 2026-01-31T12:00:00 (UTC; or with +01:00 after it), "
-            "a date, ms since 1970, or -2h for 2 hours ago",
-            USAGE_ERROR,
+        raise BadTime(
+            "this is no time; write 2026-01-31T12:00:00 (or with +01:00 after it), a date, ms since 1970, "
+            "or -2h for 2 hours ago"
         ) from None
     if found.tzinfo is None:
         found = found.replace(tzinfo=UTC)
-    return check_time(flag, text, round((found - _EPOCH) / _ONE_MS))
+    return check_time(round((found - _EPOCH) / _ONE_MS))
 
 
-def check_time(flag: str, text: str, time_ms: int | None) -> int:
-    """Return the time that a flag stands for. Raises CliError if requests cannot have it.
+def check_time(time_ms: int | None) -> int:
+    """Return a time that was parsed. Raises BadText if requests cannot have it.
 
     To a broker negative ones mean the earliest or the latest offset, whatever was asked for.
     """
     if time_ms is None or not 0 <= time_ms <= LONG_MAX:
-        raise CliError(
-            f"{flag} {text}: a time is from 1970 on, and at most {LONG_MAX} ms after that", USAGE_ERROR
-        )
+        raise BadText(f"a time is from 1970 on, and at most {LONG_MAX} ms after that")
     return time_ms
 
 
@@ -81,6 +78,6 @@ def format_time(time_ms: int) -> str:
     """
     if time_ms < 0:
         return "-"
-    if time_ms > _LAST_MS:
+    if time_ms > LAST_MS:
         return str(time_ms)
     return (_EPOCH + time_ms * _ONE_MS).isoformat(timespec="milliseconds").replace("+00:00", "Z")

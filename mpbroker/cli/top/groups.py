@@ -17,7 +17,7 @@ from mpbroker.client.consumer_protocol import PROTOCOL_TYPE, decode_assignment
 from mpbroker.client.errors import ApiFailed, ClientError
 from mpbroker.protocol import messages as m
 
-PATIENCE_MS: Final = 5_000
+REQUEST_TIMEOUT_MS: Final = 5_000
 _ADVICE: Final = "name another listener with -b, and what it asks for with --command-config"
 
 
@@ -25,7 +25,7 @@ class GroupLooks:
     """A client that asks one broker for its groups. Use it as a context manager."""
 
     def __init__(self, address: str, command_config: Path | None) -> None:
-        config = msgspec.structs.replace(read_config(command_config), request_timeout_ms=PATIENCE_MS)
+        config = msgspec.structs.replace(read_config(command_config), request_timeout_ms=REQUEST_TIMEOUT_MS)
         self._cluster = Cluster(parse_servers(address), config, _ADVICE)
 
     def __enter__(self) -> GroupLooks:

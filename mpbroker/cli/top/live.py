@@ -8,17 +8,15 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
-import psutil
-
-from mpbroker.cli.errors import CliError
+from mpbroker.cli.host.public_region import attach
 from mpbroker.cli.top.samples import BrokerSeen, Health, PartitionSeen, ProcessSeen, Sample
 from mpbroker.ipc.control_client import ControlClient, ControlError
 from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.metrics import snapshot
+from mpbroker.metrics.processes import ProcessLooker
 from mpbroker.metrics.snapshot import Snapshot
 from mpbroker.protocol.topic_names import METADATA_TOPIC
-from shm import procfs
-from shm.region import LayoutMismatch, Region, RegionUnavailable
+from shm.region import Region
 
 SUPERVISOR_PATIENCE_S: Final = 2.0
 
@@ -31,6 +29,7 @@ class LiveBroker:
         control.timeout_seconds = SUPERVISOR_PATIENCE_S
         self._public: Region | None = None
         self._processes: tuple[ProcessSeen, ...] = ()
+        self._looker = ProcessLooker()
         self._broker = BrokerSeen(Health.UNKNOWN)
 
     def look(self) -> Sample:
@@ -43,7 +42,7 @@ class LiveBroker:
                 raise
             return self._sample(taken_ns, self._silent(str(error)), self._processes)
         self._broker = broker_of(status)
-        self._processes = processes_of(status)
+        self._processes = processes_of(status, self._looker)
         self._attach(self._broker.pid)
         return self._sample(taken_ns, self._broker, self._processes)
 
@@ -71,13 +70,7 @@ class LiveBroker:
         if self._public is not None and self._public.owner_pid == pid:
             return
         self._public = None
-        path = self.control.checked(PUBLIC_NAME)
-        try:
-            self._public = snapshot.attach(path)
-        except RegionUnavailable as error:
-            raise CliError(f"{path} cannot be read: {error}") from error
-        except LayoutMismatch as error:
-            raise CliError(str(error)) from error
+        self._public = attach(self.control.checked(PUBLIC_NAME))
 
 
 def broker_of(status: dict[str, Any]) -> BrokerSeen:
@@ -111,11 +104,16 @@ def _recovery_text(rows: list[dict[str, Any]]) -> str:
     return f"{done:,} of {done + left:,} partitions recovered"
 
 
-def processes_of(status: dict[str, Any]) -> tuple[ProcessSeen, ...]:
+def processes_of(status: dict[str, Any], looker: ProcessLooker) -> tuple[ProcessSeen, ...]:
     """Return the supervisor and the processes of its report, with what the kernel says of their memory."""
     pid = status.get("pid")
-    found = [ProcessSeen("supervisor", pid, "running", 0, _cpu_s(pid), pss_bytes(pid))]
-    for row in status.get("processes", ()):
+    rows = status.get("processes", ())
+    usage = looker.look({one: one for one in (pid, *(row["pid"] for row in rows)) if one})
+    own = usage.get(pid) if pid else None
+    cpu_s, pss_bytes = (None, None) if own is None else (own.cpu_s, own.pss_bytes)
+    found = [ProcessSeen("supervisor", pid, "running", 0, cpu_s, pss_bytes)]
+    for row in rows:
+        used = usage.get(row["pid"])
         is_running = row["state"] == "running"
         found.append(
             ProcessSeen(
@@ -124,32 +122,12 @@ def processes_of(status: dict[str, Any]) -> tuple[ProcessSeen, ...]:
                 state=row.get("status") or row["state"] if is_running else row["state"],
                 restarts=row["restarts"],
                 cpu_s=row.get("cpu_s"),
-                pss_bytes=pss_bytes(row["pid"]),
+                pss_bytes=None if used is None else used.pss_bytes,
                 heartbeat_age_ms=row.get("heartbeat_age_ms"),
                 last_error=row.get("last_error", ""),
             )
         )
     return tuple(found)
-
-
-def _cpu_s(pid: int | None) -> float | None:
-    try:
-        return sum(psutil.Process(pid).cpu_times()[:2]) if pid else None
-    except (psutil.Error, OSError):
-        return None
-
-
-def pss_bytes(pid: int | None) -> int | None:
-    """Return the memory of a process, with its share of what it has in common with others (Linux: PSS).
-
-    None if the process is another user's, or has gone.
-    """
-    if not pid:
-        return None
-    try:
-        return procfs.pss_bytes(pid)
-    except (FileNotFoundError, ProcessLookupError):
-        return None
 
 
 def partitions_of(counts: Snapshot) -> tuple[PartitionSeen, ...]:

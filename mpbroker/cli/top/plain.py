@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from mpbroker.cli.text.output import print_json, print_table
-from mpbroker.cli.top.columns import DRAWN, GROUPS, PARTITIONS, View
+from mpbroker.cli.top.columns import DRAWN, GROUPS, PARTITIONS, Column, View
 from mpbroker.cli.top.model import Model, Row, arranged
 from mpbroker.cli.top.samples import Groups, Health
 from mpbroker.cli.top.text import duration, text_of
@@ -101,11 +101,11 @@ def _sorted(model: Model, view: View) -> list[Row]:
     return arranged(model.rows(view), view, "", view.sorted_by, is_reversed=False)
 
 
-def _columns(view: View) -> list[Any]:
+def _columns(view: View) -> list[Column]:
     return [column for column in view.columns if column.kind not in DRAWN and column.title]
 
 
-def _cell(row: Row, column: Any) -> str:
+def _cell(row: Row, column: Column) -> str:
     return text_of(row[column.key], column.kind)
 
 

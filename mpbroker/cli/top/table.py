@@ -22,7 +22,7 @@ WIDE_MIN: Final = 12
 HEADER_LINES: Final = 1
 _WIDTHS: Final = {Kind.RATE: 6, Kind.BYTES: 7, Kind.BYTE_RATE: 9, Kind.MS: 5, Kind.PERCENT: 5}
 _GOOD: Final = frozenset({"running", "serving", "Stable", "waiting", "idle"})
-_BAD: Final = frozenset({"down", "Dead", "hung"})
+_BAD: Final = frozenset({"down", "Dead"})
 
 
 class Table(ScrollView, can_focus=True):

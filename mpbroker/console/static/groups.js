@@ -177,7 +177,7 @@ export class Group {
 
 const NO_COMMIT = "Nothing is committed: where a consumer begins is up to its auto.offset.reset";
 const valueFor = (to, text) => (NEEDS_NONE.has(to) ? "" : to === "to-datetime" ? timeFor(text) : text);
-const NEEDS_NONE = new Set(["to-earliest", "to-latest", "to-current"]);
+const NEEDS_NONE = new Set(["to-earliest", "to-latest"]);
 
 function previewOf(answer) {
   const table = new Table({

@@ -18,7 +18,7 @@ _CONSUMERS = "consumer"
 
 
 @dataclass
-class GroupSeen:
+class CommittedGroup:
     """A group: offsets by (topic, partition), and its members as of its last generation.
 
     `assignments` are those of the members in the format of consumers (ConsumerProtocolAssignment).
@@ -33,7 +33,7 @@ class CommittedGroups:
     """The groups by name, as of the batches taken so far."""
 
     def __init__(self) -> None:
-        self.groups: dict[str, GroupSeen] = {}
+        self.groups: dict[str, CommittedGroup] = {}
         # By partition of the topic and producer id.
         self._pending: dict[tuple[int, int], list[tuple[OffsetKey, int]]] = {}
 
@@ -59,7 +59,7 @@ class CommittedGroups:
             key, value = entry
             if isinstance(key, GroupKey):
                 assert value is None or isinstance(value, GroupValue)
-                group = self.groups.setdefault(key.group, GroupSeen())
+                group = self.groups.setdefault(key.group, CommittedGroup())
                 group.members = None if value is None else len(value.members)
                 group.assignments = _assignments(value)
                 self._drop_if_empty(key.group)
@@ -75,7 +75,7 @@ class CommittedGroups:
     def _commit(self, key: OffsetKey, offset: int) -> None:
         # One text for all partitions of a topic: there may be many.
         place = sys.intern(key.topic), key.partition
-        self.groups.setdefault(key.group, GroupSeen()).offsets[place] = offset
+        self.groups.setdefault(key.group, CommittedGroup()).offsets[place] = offset
 
     def _delete(self, key: OffsetKey) -> None:
         group = self.groups.get(key.group)

@@ -7,7 +7,9 @@ is in the log as a whole or not at all. Records of types that this program does 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from functools import cache
+from itertools import islice
 from typing import Final, NamedTuple
 
 from mpbroker.protocol.codec import data_key, prepare_data
@@ -73,6 +75,8 @@ _VERSIONS: Final[dict[type[Message], int]] = {
     FeatureLevelRecord: 0,
 }
 
+RECORDS_PER_BATCH: Final = 1024
+"""Records in a batch. Kafka reads batches of at most 8 MiB (KafkaRaftClient.MAX_BATCH_SIZE_BYTES)."""
 _TYPES: Final = {data_key(record): record for record in _VERSIONS}
 
 
@@ -148,3 +152,13 @@ def build_metadata_batch(
         base_offset=base_offset,
         leader_epoch=leader_epoch,
     )
+
+
+def metadata_batches(
+    values: Iterable[bytes], timestamp_ms: int, base_offset: int = 0, leader_epoch: int = 0
+) -> Iterator[bytearray]:
+    """Yield batches of any number of records that need not be one atomic step."""
+    left = iter(values)
+    while some := list(islice(left, RECORDS_PER_BATCH)):
+        yield build_metadata_batch(some, timestamp_ms, base_offset, leader_epoch)
+        base_offset += len(some)

@@ -136,7 +136,7 @@ def test_a_topic_that_is_not_there_hides_no_other(cli: OwnCli, topic: str) -> No
         (["--time", "noon"], "--time noon: this is no time"),
         (
             ["--isolation-level", "serializable"],
-            "--isolation-level is one of read_uncommitted, read_committed",
+            "--isolation-level serializable: a level is one of read_uncommitted, read_committed",
         ),
     ],
 )

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from mpbroker.cli.doctor import addresses
-from mpbroker.cli.doctor.check import Check
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.load import load
+from spark_integration.check import Check
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from mpbroker.cli.doctor import command
-from spark_integration.doctor import Check, examine
+from spark_integration.check import PROBLEM, Check
+from spark_integration.doctor import examine
 from tests.support.polling import PATIENCE_S
 from tests.support.spark_logs import FakeBroker, PartitionWriter, checkpoint, fill, new_log_dir
 
@@ -103,7 +104,7 @@ def test_packages_that_are_old_or_missing_are_named(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("spark_integration.doctor.why_unfit", lambda *_arguments: "it is not there")
     found = {one.name: one for one in examine()}
     assert found["pyarrow"] == Check(
-        "pyarrow", "problem", "17.0.0, wanted is >=18", "pip install 'pyarrow>=18'"
+        "pyarrow", PROBLEM, "17.0.0, wanted is >=18", "pip install 'pyarrow>=18'"
     )
     assert found["pandas"].advice == "pip install 'pandas>=2.2,<3'"
     assert (found["fastavro"].state, found["workers"].state) == ("note", "problem")

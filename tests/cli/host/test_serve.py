@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from typer.core import TyperGroup
@@ -172,7 +171,7 @@ def test_the_supervisor_gets_the_settings_and_gives_the_exit_code(
         seen.append((config, read_again))
         return 3
 
-    monkeypatch.setitem(sys.modules, "mpbroker.supervisor.main", SimpleNamespace(run=run))
+    monkeypatch.setattr("mpbroker.supervisor.main.run", run)
     code, _out, _err = typed("serve", "--handlers", "4")
     config, read_again = seen[0]
     assert (code, config.num_io_threads, read_again) == (3, 4, None)

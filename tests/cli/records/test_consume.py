@@ -321,8 +321,8 @@ def dismiss(cli: OwnCli, group: str, member: str) -> None:
         (["--group", ""], "--group has no name"),
         (["--from-beginning", "-o", "end"], "these exclude each other: --from-beginning, -o"),
         (["--from-time", "noon"], "--from-time noon: this is no time"),
-        (["-o", "@noon"], "-o @ noon: this is no time"),
-        (["--isolation-level", "none"], "--isolation-level is one of"),
+        (["-o", "@noon"], "-o @noon: this is no time"),
+        (["--isolation-level", "none"], "--isolation-level none: a level is one of"),
         (["--to", "x.parquet", "--group", "g"], "--group and --until-time are for printing"),
     ],
 )

@@ -110,7 +110,7 @@ def test_the_other_flags_mean_what_they_mean(
         (("--to", "t.csv"), "--to t.csv: a name ends in .parquet or .arrow"),
         (("--to", "t.parquet", "--json"), "-f and --json are for printing"),
         (("--overwrite",), "--overwrite and --log-dirs go with --to"),
-        (("--to", "t.parquet", "-o", "soon"), "not 'soon'"),
+        (("--to", "t.parquet", "-o", "soon"), "-o soon: write beginning, end"),
         (("--to", "t.parquet", "-p", "9"), "topic t has no partition 9"),
     ],
 )

@@ -14,6 +14,7 @@ from mpbroker.cli.top import at_rest
 from mpbroker.cli.top.samples import BrokerSeen, Health, PartitionSeen, Sample
 from mpbroker.cli.top.watch import BrokerFlags, GroupWatch, Watch
 from mpbroker.testing import Broker
+from shm import procfs
 from tests.support.filled_broker import COMMITTED, RECORDS, commit
 from tests.support.polling import until
 
@@ -43,6 +44,23 @@ def test_a_running_broker_is_seen_as_a_whole(filled_broker: Broker) -> None:
     groups.close()
     assert (billing.group, billing.state, billing.members) == ("billing", "Empty", 0)
     assert billing.committed == {("orders", 1): COMMITTED}
+
+
+def test_memory_is_looked_up_seldom(filled_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel walks page tables for it."""
+    looked: list[int] = []
+    read = procfs.pss_bytes
+
+    def counted(pid: int) -> int | None:
+        looked.append(pid)
+        return read(pid)
+
+    monkeypatch.setattr(procfs, "pss_bytes", counted)
+    monkeypatch.setattr("mpbroker.metrics.processes.MEMORY_EVERY_S", 3600.0)
+    watch = Watch(wanted(filled_broker))
+    pids = sorted(one.pid or 0 for one in watch.first().processes)
+    assert all(one.pss_bytes for one in watch.look().processes)
+    assert sorted(looked) == pids
 
 
 def test_partitions_of_members_are_seen_before_anything_is_committed(filled_broker: Broker) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mpbroker.coordinator.groups.committed import CommittedGroups, GroupSeen
+from mpbroker.coordinator.groups.committed import CommittedGroup, CommittedGroups
 from mpbroker.coordinator.groups.records import (
     Entry,
     GroupKey,
@@ -50,9 +50,9 @@ def marker(producer_id: int, key: bytes) -> Batch:
 def test_a_group_is_there_while_it_has_offsets_or_members() -> None:
     seen = CommittedGroups()
     seen.take(0, batch(offset("g", 3), members("g", 2), offset("h", 1)))
-    assert seen.groups == {"g": GroupSeen({("t", 0): 3}, 2), "h": GroupSeen({("t", 0): 1})}
+    assert seen.groups == {"g": CommittedGroup({("t", 0): 3}, 2), "h": CommittedGroup({("t", 0): 1})}
     seen.take(0, batch(members("g", None), offset("h", None), offset("unknown", None)))
-    assert seen.groups == {"g": GroupSeen({("t", 0): 3})}
+    assert seen.groups == {"g": CommittedGroup({("t", 0): 3})}
     seen.take(0, batch(offset("g", None)))
     assert seen.groups == {}
 
@@ -63,7 +63,7 @@ def test_assignments_are_those_of_consumers() -> None:
     for group, protocol_type in (("g", "consumer"), ("workers", "connect")):
         value = GroupValue(protocol_type, 1, None, None, 0, (assigned, MEMBER))
         seen.take(0, batch((GroupKey(group), value)))
-    assert seen.groups == {"g": GroupSeen({}, 2, (b"partitions",)), "workers": GroupSeen({}, 2)}
+    assert seen.groups == {"g": CommittedGroup({}, 2, (b"partitions",)), "workers": CommittedGroup({}, 2)}
     seen.take(0, batch(members("g", 0)))
     assert seen.groups["g"].assignments == ()
 
@@ -77,7 +77,7 @@ def test_offsets_of_a_transaction_wait_for_the_marker_of_their_partition() -> No
     seen.take(0, marker(8, COMMIT))
     assert seen.groups == {}
     seen.take(0, marker(7, COMMIT))
-    assert seen.groups == {"g": GroupSeen({("t", 0): 3})}
+    assert seen.groups == {"g": CommittedGroup({("t", 0): 3})}
     seen.take(0, batch(offset("g", 9), producer_id=7))
     seen.forget()
     seen.take(0, marker(7, COMMIT))

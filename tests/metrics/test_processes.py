@@ -8,8 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mpbroker.exporter import processes
-from mpbroker.exporter.processes import ProcessLooker
+from mpbroker.metrics import processes
+from mpbroker.metrics.processes import ProcessLooker
 
 # More than there can be (proc(5), pid_max).
 NOBODY = (1 << 22) + 1

@@ -1,7 +1,7 @@
 """CPU time and memory of the broker's processes, as the kernel tells them.
 
 The kernel walks the page tables of a process to add up its proportional set size, so that is looked up
-seldom, however often somebody scrapes.
+seldom, however often somebody scrapes or looks.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ MEMORY_EVERY_S = 5.0
 
 
 @dataclass(frozen=True)
-class ProcessSeen:
-    """A process. `pss_bytes`: resident memory, with shared pages divided among those that have them."""
+class ProcessUsage:
+    """Resources of a process. `pss_bytes`: resident memory, shared pages divided among those who share."""
 
     cpu_s: float
     threads: int
@@ -30,7 +30,7 @@ class ProcessLooker:
     def __init__(self) -> None:
         self._pss: dict[int, tuple[float, int | None]] = {}
 
-    def look(self, pids: dict[int, int]) -> dict[int, ProcessSeen]:
+    def look(self, pids: dict[int, int]) -> dict[int, ProcessUsage]:
         """Return what there is of each process; `pids` are process ids by role. One that ended has none."""
         now = time.monotonic()
         self._pss = {pid: known for pid, known in self._pss.items() if pid in pids.values()}
@@ -43,5 +43,5 @@ class ProcessLooker:
             except (FileNotFoundError, ProcessLookupError):
                 continue
             cpu_s = one.cpu_ticks / procfs.TICKS_PER_S
-            found[role] = ProcessSeen(cpu_s, one.threads, one.resident_bytes, self._pss[pid][1])
+            found[role] = ProcessUsage(cpu_s, one.threads, one.resident_bytes, self._pss[pid][1])
         return found

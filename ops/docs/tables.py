@@ -1,0 +1,30 @@
+"""Tables of a page that are made, between `<!-- table NAME -->` and `<!-- end -->`; the rest is by hand."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+Made = Mapping[str, Callable[[], Sequence[str]]]
+"""What makes the lines of each table, by its name. A KeyError says what a table lacks."""
+_TABLE = re.compile(r"(<!-- table (?P<name>[\w-]+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
+
+
+class TableError(ValueError):
+    """The page and its tables do not fit: one has no place there, is not known, or lacks what it is of."""
+
+
+def filled(text: str, page: Path, made: Made) -> str:
+    """Return the text of a page with its tables made anew. Raises TableError."""
+    there = [match["name"] for match in _TABLE.finditer(text)]
+    if missing := [name for name in made if name not in there]:
+        raise TableError(f"{page.name}: write <!-- table {missing[0]} --> and <!-- end --> where it belongs")
+
+    def table(match: re.Match[str]) -> str:
+        try:
+            return match[1] + "\n".join(made[match["name"]]()) + "\n"
+        except KeyError as error:
+            raise TableError(f"{page.name}: the table {match['name']} lacks {error}") from error
+
+    return _TABLE.sub(table, text)

@@ -1,0 +1,34 @@
+"""The result of a check of a host, by `mpbroker doctor` or `mpbroker doctor spark`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+
+class State(StrEnum):
+    """What a check says: all is well, it works but …, or it does not work, or fails soon."""
+
+    OK = "ok"
+    NOTE = "note"
+    PROBLEM = "problem"
+
+
+OK: Final = State.OK
+NOTE: Final = State.NOTE
+PROBLEM: Final = State.PROBLEM
+
+
+class Check(NamedTuple):
+    """The result of a check. `advice` says what to do; it is empty if all is well."""
+
+    name: str
+    state: State
+    found: str
+    advice: str = ""
+
+
+def failed(name: str, error: Exception, state: State = PROBLEM) -> Check:
+    """Make a finding of an error. Its first sentence says what is wrong, the rest what to do."""
+    found, _, advice = str(error).partition(". ")
+    return Check(name, state, found, advice)
