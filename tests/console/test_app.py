@@ -8,7 +8,7 @@ from typing import Any
 
 from mpbroker.cli.cluster.client import Client
 from mpbroker.console.app import READS_MAX, Console
-from mpbroker.console.records import Wanted
+from mpbroker.console.records import RecordQuery
 
 
 class Reads(Console):
@@ -42,7 +42,9 @@ def test_reads_of_clients_that_have_gone_count_until_they_end() -> None:
             await asyncio.wait(reads)
 
         for _ in range(3):
-            await leave([asyncio.create_task(console._read(Wanted("topic"))) for _ in range(2 * READS_MAX)])
+            await leave(
+                [asyncio.create_task(console._read(RecordQuery("topic"))) for _ in range(2 * READS_MAX)]
+            )
             assert console.under_way == READS_MAX
         console.gate.set()
         while console.under_way:

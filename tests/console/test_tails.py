@@ -8,7 +8,7 @@ import pytest
 
 from mpbroker.cli.cluster.client import Client
 from mpbroker.console import records
-from mpbroker.console.records import Wanted
+from mpbroker.console.records import RecordQuery
 from mpbroker.console.tails import RECORDS_MAX, Tail
 from mpbroker.records.compression import Codec
 from tests.console.test_records import Served, batch
@@ -16,7 +16,7 @@ from tests.console.test_records import Served, batch
 
 def tail(client: Served, text: bytes = b"") -> Tail:
     """Return a tail that has the topic before it, as if all of it had come since the first look."""
-    made = Tail(cast("Client", client), Wanted("t", text=text, most=100))
+    made = Tail(cast("Client", client), RecordQuery("t", text=text, most=100))
     made.look()
     made._positions = {0: 0}
     return made
