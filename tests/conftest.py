@@ -90,6 +90,12 @@ def _compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _forked_in_this_environment(_small_sparks: None, _compiled_once: None) -> None:
+    """The first test with a broker may be one that sets variables for itself."""
+    preloaded.usual_environment()
+
+
 @pytest.fixture
 def tidy() -> None:
     """For tests that count descriptors: the collector closes none meanwhile that an earlier test left."""

@@ -72,7 +72,13 @@ def test_archives_are_small(version: str) -> None:
 def test_all_that_a_release_has_left_is_there(stopped: Mpbroker, version: str) -> None:
     stopped.start()
     assert contents(stopped.bootstrap) == expected(version, "stopped")
-    # Its producer comes back, which ends the open transaction: then readers see what comes behind it.
+    stop_cleanly(stopped)
+    verify(stopped)
+
+
+def test_its_producer_comes_back_and_ends_the_open_transaction(stopped: Mpbroker) -> None:
+    """Readers see then what comes after it."""
+    stopped.start()
     again = Producer({"bootstrap.servers": stopped.bootstrap, "transactional.id": "open"})
     again.init_transactions(60)
     again.begin_transaction()
@@ -85,7 +91,7 @@ def test_all_that_a_release_has_left_is_there(stopped: Mpbroker, version: str) -
 
     for partition in range(2):
         eventually(
-            lambda partition=partition: read_again(partition)[-1] == "committed after the upgrade",
+            lambda partition=partition: read_again(partition)[-1:] == ["committed after the upgrade"],
             "the open transaction ends",
         )
         assert all((value or "").startswith("committed ") for value in read_again(partition))

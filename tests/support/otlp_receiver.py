@@ -31,8 +31,10 @@ class Received(NamedTuple):
         return {one.name: one for one in self.request.resource_metrics[0].scope_metrics[0].metrics}
 
     def value(self, name: str, **labels: str) -> float | None:
-        """Return the value of a gauge or sum; None if it has none with these labels."""
-        metric = self.metrics[name]
+        """Return the value of a gauge or sum; None if there is none with this name and these labels."""
+        metric = self.metrics.get(name)
+        if metric is None:
+            return None
         for point in getattr(metric, metric.WhichOneof("data") or "gauge").data_points:
             if {one.key: one.value.string_value for one in point.attributes} == labels:
                 return float(point.as_int or point.as_double)

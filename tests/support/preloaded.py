@@ -117,9 +117,15 @@ class Preloaded:
 
 
 @cache
+def usual_environment() -> Mapping[str, str]:
+    """The environment of most brokers; called first before any test has altered that of its process."""
+    return Mpbroker(Path()).environment()
+
+
+@cache
 def preloaded() -> Preloaded:
-    """The process that forks for this process of tests, with the environment of its first broker."""
-    return Preloaded(Mpbroker(Path()).environment())
+    """The process that forks for this process of tests."""
+    return Preloaded(usual_environment())
 
 
 def launch(command: Sequence[str], output: BinaryIO, environment: Mapping[str, str]) -> Process:
