@@ -19,8 +19,11 @@ class Executed(Mpbroker):
 
 
 @pytest.mark.parametrize("kind", [Mpbroker, Executed])
-def test_forked_and_executed_brokers_are_alike(tmp_path: Path, kind: type[Mpbroker]) -> None:
+def test_forked_and_executed_brokers_are_alike(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: type[Mpbroker]
+) -> None:
     broker = kind(tmp_path)
+    request.addfinalizer(broker.kill)
     broker.start()
     process = broker.process
     assert process is not None
@@ -37,7 +40,6 @@ def test_forked_and_executed_brokers_are_alike(tmp_path: Path, kind: type[Mpbrok
     assert broker.process is not None
     broker.process.kill()
     assert broker.process.wait(PATIENCE_S) == -signal.SIGKILL
-    broker.kill()
 
 
 def test_a_start_that_is_refused_has_its_exit_code(tmp_path: Path) -> None:
