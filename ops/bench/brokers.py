@@ -217,7 +217,9 @@ class Mpbroker(Broker):
         shutil.rmtree(self.runtime_dir, ignore_errors=True)
 
     def environment(self) -> Mapping[str, str]:
-        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+        # A session of Spark in this process may have put the checkout there, too.
+        given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        path = os.pathsep.join([str(ROOT), *(one for one in given if one not in ("", str(ROOT)))])
         return {**os.environ, "PYTHONPATH": path, "MPBROKER_RUNTIME_DIR": str(self.runtime_dir)}
 
 

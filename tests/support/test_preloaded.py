@@ -48,6 +48,13 @@ def test_a_start_that_is_refused_has_its_exit_code(tmp_path: Path) -> None:
     assert "No such option" in str(raised.value)
 
 
+def test_the_path_that_a_session_of_spark_leaves_behind_is_the_usual_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", f"{preloaded.ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    assert preloaded.preloaded().can_start(preloaded.COMMAND, Mpbroker(Path()).environment())
+
+
 def test_another_environment_of_python_or_the_loader_runs_the_command() -> None:
     plain = Mpbroker(Path()).environment()
     forks = preloaded.preloaded()
