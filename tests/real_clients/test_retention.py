@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,13 +56,17 @@ def earliest(admin: AdminClient, topic: str) -> int:
 
 
 def read_from(broker: Broker, topic: str, offset: int, count: int) -> list[int]:
-    """The offsets that a consumer gets which starts there, and at the earliest if that is gone."""
+    """The offsets that a consumer gets which starts there, and at the earliest if that is gone.
+
+    They may be fewer than `count`: whoever compares them sees then which are missing.
+    """
     consumer = Consumer(
         {"bootstrap.servers": broker.bootstrap, "group.id": "x", "auto.offset.reset": "earliest"}
     )
     consumer.assign([TopicPartition(topic, 0, offset)])
     found = []
-    while len(found) < count:
+    patience = time.monotonic() + PATIENCE_S
+    while len(found) < count and time.monotonic() < patience:
         for message in consumer.consume(count, 0.5):
             assert message.error() is None
             found.append(message.offset())
