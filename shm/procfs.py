@@ -1,4 +1,4 @@
-"""What the kernel tells of a process below /proc (proc(5)).
+"""Reads what the kernel tells of a process below /proc (proc(5)).
 
 `psutil` tells more, and takes longer to import than a program's start may take.
 """

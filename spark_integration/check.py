@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 
 class State(StrEnum):
-    """What a check says: all is well, it works but …, or it does not work, or fails soon."""
+    """The result of a check: `problem` does not work or fails soon, `note` works and could be better."""
 
     OK = "ok"
     NOTE = "note"

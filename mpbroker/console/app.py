@@ -77,7 +77,10 @@ class Refused(Exception):
 
 
 class Question(NamedTuple):
-    """What the page may ask. `needs_token`: with the token, where a visitor may do less than the console."""
+    """A question of the page.
+
+    `needs_token`: it takes the token where visitors may do less than the console.
+    """
 
     needs_token: bool
     answer: Callable[[Query], Awaitable[Any]]

@@ -42,7 +42,7 @@ WINDOW_GROWTH: Final = 4
 WINDOW_MAX: Final = 20_000
 Shown = dict[str, Any]
 Step = tuple[int, Shown | None]
-"""The offset behind what was looked at, and a record that is wanted."""
+"""The offset after what was looked at, and a record that is wanted."""
 _DECODES: Final = threading.Lock()
 
 

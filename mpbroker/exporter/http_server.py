@@ -180,7 +180,7 @@ class _Connection:
             self.abort()
 
     def client_has_closed(self, patience_s: float) -> None:
-        """End the answer under way, and those behind it, after this time."""
+        """End the answer under way, and those after it, when this time is over."""
         self._client_gone_at = min(asyncio.get_running_loop().time() + patience_s, self._client_gone_at)
         if self._limit is not None and not self._limit.expired():
             until = self._limit.when()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 Made = Mapping[str, Callable[[], Sequence[str]]]
-"""What makes the lines of each table, by its name. A KeyError says what a table lacks."""
+"""Functions that make the lines of each table, by its name. They raise KeyError for what a table lacks."""
 _TABLE = re.compile(r"(<!-- table (?P<name>[\w-]+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
 
 

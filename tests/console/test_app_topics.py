@@ -1,4 +1,4 @@
-"""What the console answers of topics, of a broker that is made here."""
+"""Tests answers of the console about topics of a broker that is made here."""
 
 from __future__ import annotations
 

@@ -1,10 +1,6 @@
-"""What waits in rings, what commit rounds took, and which way requests took: of counters made here."""
+"""Tests the pipeline's rings, commit rounds and ways of requests, with counters made here."""
 
 from __future__ import annotations
-
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -18,21 +14,12 @@ from mpbroker.ipc.topology import (
     PROCESSES,
     PROCESSORS,
     SharedMemory,
-    Sizes,
 )
 from mpbroker.metrics.snapshot import NOTHING, Distribution, Snapshot
 from tests.support.snapshots import counted, counts, spread
 
 MS = 1_000_000
 SLOT = bytes(64)
-
-
-@pytest.fixture
-def memory() -> Iterator[SharedMemory]:
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
-        made = SharedMemory(Path(directory) / "region", Sizes(16, arena_extent_bytes=1 << 30))
-        yield made
-        made.close()
 
 
 def of_handler(seconds: float, **values: int) -> Snapshot:

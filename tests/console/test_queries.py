@@ -61,7 +61,7 @@ def test_nonsense_is_said_to_be_that(text: bytes, said: str) -> None:
     ],
 )
 def test_places_and_levels_are_those_of_the_commands(text: bytes, said: str) -> None:
-    """But not their flags, nor their zone: the page takes times in that of the browser."""
+    """Errors of the page name neither flags nor a zone: it takes times in that of the browser."""
     with pytest.raises(BadQuery, match=said) as caught:
         Query(b"topic=t&" + text).records(1)
     assert " -o" not in str(caught.value)

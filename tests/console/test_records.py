@@ -213,7 +213,7 @@ def test_what_is_kept_to_be_shown_counts_too(monkeypatch: pytest.MonkeyPatch) ->
     assert 0 < len(found["records"]) < 3000
 
 
-def test_a_batch_is_not_looked_through_behind_the_limit() -> None:
+def test_a_batch_is_not_looked_through_beyond_the_limit() -> None:
     client = Served([batch(*(f"v{n}" for n in range(5000)))])
     found = shown(client, start=BEGINNING, limit=10)
     assert (texts(found)[-1], found["positions"], found["scanned"]) == ("v9", {"0": 10}, 11)

@@ -1,4 +1,4 @@
-"""What one look of a live tail takes of a partition's batches, without a broker."""
+"""Tests what one look of a live tail takes of a partition's batches, without a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a look at the broker says of its topics."""
+"""Tests what a look at the broker says of its topics."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class LocalBroker(NamedTuple):
     bootstrap: str | None = None
 
     def check(self) -> None:
-        """Raises CliError if two flags name a broker."""
+        """Check that at most one flag names the broker. Raises CliError."""
         flags = {"--bootstrap-server": self.bootstrap, "--port": self.port, "--log-dirs": self.log_dirs}
         given = [name for name, value in flags.items() if value is not None]
         if len(given) > 1:

@@ -70,7 +70,7 @@ def test_a_running_broker_has_its_ports(typed: Typed, mpbroker_broker: Broker) -
 
 
 def test_a_running_broker_tells_its_listeners(typed: Typed) -> None:
-    """Its own and what it advertises, unless the settings name some."""
+    """The doctor checks a running broker's listeners, unless the settings name some."""
     settings = {
         "listeners": "A://127.0.0.1:0,B://127.0.0.1:0,C://0.0.0.0:0",
         "listener.security.protocol.map": "A:PLAINTEXT,B:PLAINTEXT,C:PLAINTEXT",

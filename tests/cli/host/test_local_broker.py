@@ -63,7 +63,7 @@ def test_one_way_to_name_a_broker() -> None:
 
 
 def test_a_broker_is_found_by_its_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By -b and the environment, also by a socket; any other flag comes before the environment."""
+    """A broker is found by -b and the environment, also by a socket; flags come before the environment."""
     monkeypatch.delenv("MPBROKER_RUNTIME_DIR", raising=False)
     cli = OwnCli("nobody:1")
     settings = {
