@@ -5,7 +5,10 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 BIN := .venv/bin
-# Stamps, so that a repeated `make setup` costs nothing and a changed .pyx only a compilation.
+# Stamps, so that a repeated `make setup` costs nothing and a changed .pyx only a compilation. What a broker
+# needs, then what Spark needs, then all that tests need.
+CORE := .venv/.core
+SPARK := .venv/.spark
 SYNCED := .venv/.synced
 BUILT := .venv/.built
 JAR := .venv/.jar
@@ -29,21 +32,30 @@ LISTENERS ?= PLAINTEXT://127.0.0.1:9092
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
 
-setup: $(BUILT) $(JAR) $(FRANZ) ## .venv with everything in it, native modules, jar and programs of tests built in place
+setup: $(SYNCED) $(BUILT) $(JAR) $(FRANZ) ## .venv with everything in it, native modules, jar and programs of tests built in place
 
-$(SYNCED): pyproject.toml uv.lock setup.py ops/setup/setup.sh
-	PYTHON="$(PYTHON)" ops/setup/setup.sh
+SETUP := PYTHON="$(PYTHON)" ops/setup/setup.sh
+
+$(CORE): pyproject.toml uv.lock ops/setup/setup.sh
+	@$(SETUP) core
 	@touch $@
 
-# Compiles what has changed; headers count as a change of every module.
-$(BUILT): $(SYNCED) $(NATIVE)
-	@echo "setup: compiling native modules; all $(words $(filter %.pyx,$(NATIVE))) of them take some minutes"
-	@$(BIN)/python setup.py --quiet build_ext --inplace --parallel "$$(nproc)"
+# Each of these leaves alone what another one has installed.
+$(SPARK): $(CORE)
+	@$(SETUP) spark
 	@touch $@
-	@echo "setup: native modules are built; make run starts a broker, make help says what else there is"
+
+$(SYNCED): $(CORE)
+	@$(SETUP) all
+	@touch $@ $(SPARK)
+
+# Compiles what has changed; headers and setup.py count as a change of every module.
+$(BUILT): $(CORE) setup.py $(NATIVE)
+	@$(BIN)/python setup.py --quiet build_ext --inplace
+	@touch $@
 
 # For the version of PySpark that is in .venv.
-$(JAR): $(SYNCED) $(JAVA) ops/setup/jvm_reader.py
+$(JAR): $(SPARK) $(JAVA) ops/setup/jvm_reader.py
 	@$(BIN)/python -m ops.setup.jvm_reader
 	@touch $@
 
@@ -87,7 +99,7 @@ $(KAFKA_CLASSES): $(SYNCED) tests/support/class_archive.py ops/bench/kafka/pom.x
 RUN_FLAGS := -o group.initial.rebalance.delay.ms=0
 HTTP ?= 127.0.0.1:9644
 
-run: setup ## a broker on 127.0.0.1:9092, data in ./data, console and metrics on http://127.0.0.1:9644 (LISTENERS=… DATA=… HTTP=…)
+run: $(BUILT) ## a broker on 127.0.0.1:9092, data in ./data, console and metrics on http://127.0.0.1:9644 (LISTENERS=… DATA=… HTTP=…)
 	$(BIN)/mpbroker serve --listeners $(LISTENERS) --log-dirs $(DATA) --http '$(HTTP)' $(RUN_FLAGS)
 
 # Python keeps what it compiles, wherever it was told not to: hundreds of processes would compile it anew.
@@ -113,10 +125,10 @@ test-all: setup $(SPARK_CLASSES) $(KAFKA_CLASSES) ## every test in its long form
 test-asan: setup ## unit tests of native modules that are built with sanitizers: addresses, undefined behaviour
 	$(BIN)/python -m ops.setup.sanitizers $(ARGS)
 
-demo: setup ## broker, kcat, and a PySpark job that reads what was just written
+demo: $(BUILT) $(JAR) ## broker, kcat, and a PySpark job that reads what was just written
 	PATH="$(CURDIR)/$(BIN):$$PATH" ops/demo/run.sh
 
-pipeline: setup ## a declarative pipeline of Spark on a broker of its own; goes on each time (ARGS='--kill --orders 5000')
+pipeline: $(BUILT) $(JAR) ## a declarative pipeline of Spark on a broker of its own; goes on each time (ARGS='--kill --orders 5000')
 	$(BIN)/python -m ops.demo.pipeline $(ARGS)
 
 bench: setup ## requests a second, latencies and CPU of this broker

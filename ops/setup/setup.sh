@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
-# Makes a machine ready: finds (or installs) what the project needs from the system, then fills .venv.
-# Root: installs what is missing with apt-get. Everybody else: is told exactly what to type.
+# Makes a machine ready for a purpose: finds (or installs) what that needs from the system, then fills .venv.
+#   core   to run a broker and its commands
+#   spark  Spark, its JVM reader and the demo, too
+#   all    what tests, benchmarks and the project's own tools need, too
+# As root it installs what is missing with apt-get; otherwise it prints the commands that do.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -59,9 +62,11 @@ look_around() {
     command -v "${CC:-cc}" >/dev/null || required+=(gcc libc6-dev)
     openssl_is_good || required+=(libssl-dev)
     find_python >/dev/null || required+=(python3 python3-venv python3-dev)
+    [ "$purpose" != core ] || return 0
     # The compiler is for the JVM reader of Spark sessions alone; its package brings java too.
     { java_is_good java && java_is_good javac; } || wanted+=("$(java_package)")
     command -v kcat >/dev/null || wanted+=(kcat)
+    [ "$purpose" != spark ] || return 0
     command -v mvn >/dev/null || wanted+=(maven)
     # The console's tests click in it.
     command -v chromium-headless-shell >/dev/null || command -v chromium >/dev/null ||
@@ -126,17 +131,28 @@ fill_venv() {
     export UV_SYSTEM_CERTS=1
     [ -z "${PIP_CERT:-}" ] || export SSL_CERT_FILE=${SSL_CERT_FILE:-$PIP_CERT}
     .venv/bin/python -c 'import uv' 2>/dev/null || .venv/bin/python -m pip install --quiet uv
-    # --inexact leaves uv itself alone, which the lock file does not know. The native modules are make's.
-    # A distribution's Go is mostly older than the franz-go tests want: the lock file has one for them.
-    local groups=(--all-groups)
-    ! go_is_good go || groups+=(--no-group go)
-    # Compiled once, here, and not again in each process where PYTHONDONTWRITEBYTECODE is set.
+    # --inexact leaves alone uv itself, which the lock file does not know, and what other purposes installed.
+    # The native modules are make's. Bytecode is compiled once, here, and not again in each process where
+    # PYTHONDONTWRITEBYTECODE is set.
+    say "installing Python packages: $purpose"
     MPBROKER_NATIVE=0 UV_PROJECT_ENVIRONMENT=.venv \
-        .venv/bin/uv sync --quiet --locked --inexact --compile-bytecode --all-extras "${groups[@]}"
-    go_is_good go || go_is_good .venv/bin/go ||
+        .venv/bin/uv sync --quiet --locked --inexact --compile-bytecode $(chosen_packages)
+    [ "$purpose" != all ] || go_is_good go || go_is_good .venv/bin/go ||
         say "no Go $GO_MIN or newer here, and none to fetch for $(uname -m): the tests of franz-go will fail"
 }
 
+# Extras and dependency groups of pyproject.toml, as flags of uv.
+chosen_packages() {
+    case $purpose in
+    core) echo --no-default-groups --group build ;;
+    spark) echo --no-default-groups --group build --extra spark --extra security ;;
+    # A distribution's Go is mostly older than the franz-go tests want: the lock file has one for them.
+    all) echo --all-extras --all-groups "$(go_is_good go && echo --no-group go)" ;;
+    esac
+}
+
+purpose=${1:-all}
+case $purpose in core | spark | all) ;; *) die "unknown purpose $purpose: core, spark or all" ;; esac
 install_missing
 fill_venv
 say "ready: $(.venv/bin/python --version), $(.venv/bin/uv --version)"

@@ -104,7 +104,7 @@ def lock(file: Path, *chosen: str) -> Path:
 
 def build(sources: Path, python: str, into: Path) -> Path:
     """Build a wheel with the versions of setuptools and Cython that uv.lock says. Return its path."""
-    locked = lock(into.with_name("locked.txt"), "--only-group=dev")
+    locked = lock(into.with_name("locked.txt"), "--only-group=build")
     shutil.rmtree(into, ignore_errors=True)
     options = ("--wheel", "--python", python, "--build-constraints", str(locked), "--out-dir", str(into))
     subprocess.run([*UV, "build", *options, "-C=--global-option=--quiet", str(sources)], check=True)
