@@ -32,7 +32,9 @@ LISTENERS ?= PLAINTEXT://127.0.0.1:9092
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
 
-setup: $(SYNCED) $(BUILT) $(JAR) $(FRANZ) ## .venv with everything in it, native modules, jar and programs of tests built in place
+setup: $(SYNCED) $(BUILT) $(JAR) $(FRANZ) ## .venv with all that tests and benchmarks need, native modules, jar and programs of tests built in place
+
+setup-spark: $(BUILT) $(JAR) ## .venv with what a broker and Spark need, and no more
 
 SETUP := PYTHON="$(PYTHON)" ops/setup/setup.sh
 
@@ -239,6 +241,5 @@ fmt: setup ## rewrite the sources as lint wants them
 
 clean: ## remove .venv and all that was built; data stays
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	find shm mpbroker -name '*.so' -delete
+	find shm mpbroker \( -name '*.so' -o -name '*.c' \) -delete
 	rm -f spark_integration/jvm/*.jar
-	for source in $$(find shm mpbroker -name '*.pyx'); do rm -f "$${source%.pyx}.c"; done

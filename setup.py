@@ -10,16 +10,10 @@ Variables of the environment change the build:
 from __future__ import annotations
 
 import os
-import re
-import subprocess
 import sys
-import time
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from importlib.metadata import PackageNotFoundError
-from multiprocessing import get_context
 from pathlib import Path
 
-import Cython
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
@@ -27,25 +21,15 @@ from setuptools.command.build_py import build_py
 ROOT = Path(__file__).parent
 # For the modules of ops/setup: who builds by pyproject.toml does not have it there.
 sys.path.insert(0, str(ROOT))
+from ops.setup import native  # noqa: E402
+
 PACKAGES = ("shm", "mpbroker")
 # Only an unpacked sdist has it.
 SDIST_METADATA = ROOT / "PKG-INFO"
 SDIST_FILES = ROOT / "mpbroker.egg-info" / "SOURCES.txt"
 JVM_READER = Path("spark_integration", "jvm")
-# Has what Cython adds to every module, once: that takes half of the time and size of the others away.
-SHARED = "shm._cyutility"
-SHARED_SOURCE = Path("shm", "_cyutility.c")
 # None about code that Cython itself writes.
 WARNINGS = ("-Wall", "-Wno-unused-function", "-Wno-enum-compare", "-Wno-sign-compare")
-DIRECTIVES = {
-    "language_level": "3",
-    "boundscheck": False,
-    "wraparound": False,
-    "cdivision": True,
-    "initializedcheck": False,
-    "freethreading_compatible": False,
-    "show_performance_hints": False,
-}
 
 
 def main() -> None:
@@ -98,7 +82,9 @@ def extensions() -> list[Extension]:
             "Use a whole checkout, or an sdist that make dist made"
         )
     relative = [path.relative_to(ROOT) for path in sources]
-    shared = Extension(SHARED, [str(SHARED_SOURCE)], extra_compile_args=flags())
+    shared = Extension(
+        native.SHARED, [str(native.SHARED_SOURCE)], extra_compile_args=flags(), depends=["setup.py"]
+    )
     return [shared, *(extension(path, headers) for path in relative)]
 
 
@@ -107,7 +93,7 @@ def extension(path: Path, headers: list[str]) -> Extension:
         ".".join(path.with_suffix("").parts),
         [str(path)],
         include_dirs=[str(ROOT)],
-        depends=headers,
+        depends=[*headers, "setup.py"],
         # Descriptors are filled as one struct and copied as another: they may be the same bytes.
         extra_compile_args=[*flags(), "-fno-strict-aliasing", *WARNINGS],
     )
@@ -120,74 +106,25 @@ def flags() -> list[str]:
 
 
 class BuildNative(build_ext):
-    """Translates and compiles one module on each CPU, the largest first, and prints each that is done."""
+    """Translates and compiles as many modules at a time as there are CPUs."""
 
     def initialize_options(self) -> None:
         super().initialize_options()
         self.parallel = len(os.sched_getaffinity(0))
-        self.cython_directives = DIRECTIVES
-        self.shared_utility_qualified_name = SHARED
 
-    def build_extensions(self) -> None:
-        # Modules of another Cython would not find in the shared one what they expect there.
-        self.force = write_shared() or self.force
-        self.by_name = {one.name: one for one in self.extensions}
-        names = sorted(self.by_name, key=lambda name: source_bytes(self.by_name[name].sources[0]), reverse=True)
-        started, done = time.monotonic(), 0
-        # Forked: a command of setuptools cannot be pickled.
-        with ProcessPoolExecutor(int(self.parallel), get_context("fork"), inherit, (self,)) as pool:
-            jobs = {pool.submit(build_one, name): name for name in names}
-            try:
-                for job in as_completed(jobs):
-                    done += 1
-                    if job.result():
-                        spent = time.monotonic() - started
-                        print(f"compiled {done:2}/{len(jobs)} {spent:4.0f} s  {jobs[job]}", flush=True)
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
-
-    def build_extension(self, ext: Extension) -> None:
+    def run(self) -> None:
         if not self.inplace:
             # Installed modules need no names of what only they use.
-            ext.extra_link_args.append("-Wl,-s")
+            for ext in self.extensions:
+                ext.extra_link_args.append("-Wl,-s")
+        super().run()
+
+    def build_extensions(self) -> None:
+        native.build(self)
+
+    def build_extension(self, ext: Extension) -> None:
+        native.translate(ext, self.force)
         super().build_extension(ext)
-
-
-def write_shared() -> bool:
-    """Have Cython write the shared module. Return False if this version of it has written it before."""
-    source = ROOT / SHARED_SOURCE
-    if source.exists():
-        with source.open(encoding="utf-8") as text:
-            if f"Cython {Cython.__version__} " in text.readline():
-                return False
-    subprocess.run(
-        [sys.executable, "-m", "cython", f"--generate-shared={source}", "--module-name", SHARED], check=True
-    )
-    return True
-
-
-def source_bytes(path: str) -> int:
-    """Return the size of a module's source, with what it includes textually."""
-    text = Path(path).read_text("utf-8")
-    parts = re.findall(r'^ *include "(.*)"', text, re.MULTILINE)
-    return len(text) + sum((Path(path).parent / part).stat().st_size for part in parts)
-
-
-_command: BuildNative
-
-
-def inherit(command: BuildNative) -> None:
-    global _command
-    _command = command
-
-
-def build_one(name: str) -> bool:
-    """Translate and compile a module in a child process. Return False if it was up to date."""
-    path = Path(_command.get_ext_fullpath(name))
-    before = path.stat().st_mtime_ns if path.exists() else None
-    _command.build_extension(_command.by_name[name])
-    return path.stat().st_mtime_ns != before
 
 
 class BuildPython(build_py):

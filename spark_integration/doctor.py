@@ -165,7 +165,7 @@ def _jar() -> Check:
     except SparkSetupError as error:
         return failed(name, error, NOTE)
     if path is None:
-        return Check(name, NOTE, "not built; Python reads", "make setup builds it where a JDK is")
+        return Check(name, NOTE, "not built; Python reads", "make setup-spark builds it where a JDK is")
     return Check(name, OK, str(path))
 
 

@@ -15,7 +15,7 @@ give_up() { printf 'demo: %s\n' "$*" >&2; exit 1; }
 
 command -v kcat >/dev/null || give_up "kcat is not installed: apt-get install kcat"
 command -v java >/dev/null || give_up "Spark needs Java 17 or newer: apt-get install openjdk-17-jre-headless"
-"$PYTHON" -c 'import pyspark' 2>/dev/null || give_up "PySpark is not installed: make setup"
+"$PYTHON" -c 'import pyspark' 2>/dev/null || give_up "PySpark is not installed: make setup-spark"
 
 directory=$(mktemp -d "${TMPDIR:-/tmp}/mpbroker-demo-XXXXXX")
 broker=

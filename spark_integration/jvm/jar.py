@@ -36,7 +36,7 @@ def jar_path(spark_version: str | None = None) -> Path | None:
         return None
     raise SparkSetupError(
         f"this installation has no JVM reader for Spark {wanted}, only for {', '.join(others)}. "
-        f"Install pyspark=={others[-1]}, build the jar again with make setup in a checkout, or leave "
+        f"Install pyspark=={others[-1]}, build the jar again with make setup-spark in a checkout, or leave "
         "accelerated away: the Python reader gives the same records"
     )
 

@@ -13,7 +13,10 @@ import pytest
 pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).parents[2]
-METADATA = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "ops/setup/version.py")
+METADATA = (
+    *("pyproject.toml", "setup.py", "README.md", "LICENSE"),
+    *("ops/setup/version.py", "ops/setup/native.py"),
+)
 PACKAGES = ("mpbroker", "pyspark_mpbroker", "shm", "spark_integration")
 
 # PySpark looks through pkgutil for pyspark_*, which a finder on sys.meta_path answers to nobody.

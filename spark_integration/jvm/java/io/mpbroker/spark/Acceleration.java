@@ -39,7 +39,7 @@ public final class Acceleration extends AbstractFunction1<SparkSessionExtensions
     if (!built.equals(running)) {
       throw new IllegalStateException(
           "mpbroker's JVM reader was built for Spark " + built + ", this is Spark " + running
-              + ". Install pyspark==" + built + ", build the jar again with make setup, or leave " + FORMAT
+              + ". Install pyspark==" + built + ", build the jar again with make setup-spark, or leave " + FORMAT
               + "'s jar and spark.sql.extensions out to read with Python");
     }
   }

@@ -1,0 +1,98 @@
+"""Compiles the native modules, each translated and compiled in one job, with one job at a time for each CPU.
+
+setup.py calls this for a checkout, for wheels and for sanitizers alike.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import Cython
+from Cython.Build import cythonize
+
+# The module with the code that Cython would otherwise add to each: that is half of the time and of the size.
+SHARED = "shm._cyutility"
+SHARED_SOURCE = Path("shm", "_cyutility.c")
+DIRECTIVES: Mapping[str, Any] = {
+    "language_level": "3",
+    "boundscheck": False,
+    "wraparound": False,
+    "cdivision": True,
+    "initializedcheck": False,
+    "freethreading_compatible": False,
+    "show_performance_hints": False,
+}
+_command: Any = None
+
+
+def build(command: Any) -> None:
+    """Build the extensions of a `build_ext` command, the largest first. Print each one that is compiled."""
+    global _command
+    # Modules of another Cython would not find in the shared one what they expect there.
+    command.force = write_shared() or command.force
+    names = [one.name for one in sorted(command.extensions, key=_source_bytes, reverse=True)]
+    _command = command
+    started, done = time.monotonic(), 0
+    # Forked, since a command cannot be pickled.
+    with ProcessPoolExecutor(int(command.parallel), get_context("fork")) as pool:
+        jobs = {pool.submit(_build_one, name): name for name in names}
+        try:
+            for job in as_completed(jobs):
+                done += 1
+                if job.result():
+                    spent = time.monotonic() - started
+                    print(f"compiled {done:2}/{len(jobs)} {spent:4.0f} s  {jobs[job]}", flush=True)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _build_one(name: str) -> bool:
+    """Build a module, in a child process. Return False if it was up to date."""
+    (found,) = (one for one in _command.extensions if one.name == name)
+    path = Path(_command.get_ext_fullpath(name))
+    before = path.stat().st_mtime_ns if path.exists() else None
+    _command.build_extension(found)
+    return path.stat().st_mtime_ns != before
+
+
+def translate(extension: Any, force: bool) -> None:
+    """Have Cython write an extension's C source if that is older than what it is made of."""
+    (translated,) = cythonize(
+        [extension],
+        force=force,
+        quiet=True,
+        compiler_directives=DIRECTIVES,
+        shared_utility_qualified_name=SHARED,
+    )
+    # The .pyx files say which libraries they need.
+    vars(extension).update(vars(translated))
+
+
+def write_shared() -> bool:
+    """Have Cython write the shared module. Return False if this version of it wrote it before."""
+    if SHARED_SOURCE.exists():
+        with SHARED_SOURCE.open(encoding="utf-8") as text:
+            if f"Cython {Cython.__version__} " in text.readline():
+                return False
+    command = [sys.executable, "-m", "cython", f"--generate-shared={SHARED_SOURCE}", "--module-name", SHARED]
+    subprocess.run(command, check=True)
+    return True
+
+
+def _source_bytes(extension: Any) -> int:
+    """Return the size of a module's source, with what it includes textually."""
+    path = Path(extension.sources[0])
+    if path.suffix != ".pyx":
+        return sys.maxsize
+    text = path.read_text("utf-8")
+    parts = re.findall(r'^ *include "(.*)"', text, re.MULTILINE)
+    return len(text) + sum((path.parent / part).stat().st_size for part in parts)
