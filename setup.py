@@ -26,7 +26,7 @@ from ops.setup import native  # noqa: E402
 PACKAGES = ("shm", "mpbroker")
 # Only an unpacked sdist has it.
 SDIST_METADATA = ROOT / "PKG-INFO"
-SDIST_FILES = ROOT / "mpbroker.egg-info" / "SOURCES.txt"
+SDIST_FILES = ROOT / "mpbroker_server.egg-info" / "SOURCES.txt"
 JVM_READER = Path("spark_integration", "jvm")
 # None about code that Cython itself writes.
 WARNINGS = ("-Wall", "-Wno-unused-function", "-Wno-enum-compare", "-Wno-sign-compare")
@@ -34,23 +34,7 @@ WARNINGS = ("-Wall", "-Wno-unused-function", "-Wno-enum-compare", "-Wno-sign-com
 
 def main() -> None:
     refuse_incomplete_sdist()
-    setup(
-        version=version(),
-        ext_modules=extensions(),
-        cmdclass={"build_ext": BuildNative, "build_py": BuildPython},
-    )
-
-
-def version() -> str:
-    """Find the version, and leave it for the program. Raises SystemExit if nothing says it."""
-    from ops.setup import version as versions
-
-    try:
-        found = versions.find(ROOT)
-    except versions.NoVersion as error:
-        raise SystemExit(f"setup.py: {error}") from error
-    versions.write(ROOT, found)
-    return found
+    setup(ext_modules=extensions(), cmdclass={"build_ext": BuildNative, "build_py": BuildPython})
 
 
 def refuse_incomplete_sdist() -> None:

@@ -23,7 +23,7 @@ from spark_integration.environment import (
 )
 
 _SHARED_MEMORY = Path("/dev/shm")
-_INSTALL = "pip install 'mpbroker[spark]', or in a clone pip install '.[spark]'"
+_INSTALL = "pip install 'mpbroker-server[spark]', or in a clone make setup-spark"
 _BY_SESSION = "or make the session with mpbroker.spark.session(), which sets it"
 
 

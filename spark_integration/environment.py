@@ -120,7 +120,7 @@ def spark_version() -> tuple[int, int]:
     if find_spec("pyspark") is None:
         raise SparkSetupError(
             f"PySpark is not installed in {sys.executable}. "
-            "Install the extra: pip install 'mpbroker[spark]', or in a clone pip install '.[spark]'"
+            "Install the extra: pip install 'mpbroker-server[spark]', or in a clone make setup-spark"
         )
     from pyspark.version import __version__
 
@@ -134,7 +134,7 @@ def check_spark() -> tuple[int, int]:
     if version < SPARK_MIN:
         raise SparkSetupError(
             f"PySpark {version[0]}.{version[1]} is too old: the source needs {SPARK_MIN[0]}.{SPARK_MIN[1]} "
-            "or newer. Run pip install --upgrade 'mpbroker[spark]'"
+            "or newer. Run pip install --upgrade 'mpbroker-server[spark]'"
         )
     return version
 

@@ -1,3 +1,5 @@
-"""The version that runs. It stands in the source: a broker reports its own, whatever is installed over it."""
+"""The version. The build reads it here; a running broker keeps its own, whatever is installed over it."""
 
-from mpbroker.config._version import VERSION as VERSION
+from typing import Final
+
+VERSION: Final = "0.1.0"

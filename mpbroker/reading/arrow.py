@@ -13,7 +13,8 @@ try:
     import pyarrow as pa  # type: ignore[import-untyped]
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        "mpbroker.read needs PyArrow. Install the extra: pip install 'mpbroker[arrow]'", name=error.name
+        "mpbroker.read needs PyArrow. Install the extra: pip install 'mpbroker-server[arrow]'",
+        name=error.name,
     ) from error
 
 from mpbroker.reading.catalogs import open_catalog

@@ -11,7 +11,7 @@ from mpbroker.config.otlp import OWN_SETTING, Destination, NotServed, destinatio
 from mpbroker.ipc.process import FatalError
 
 _PACKAGE: Final = "opentelemetry-exporter-otlp-proto-http"
-_INSTALL: Final = "pip install 'mpbroker[otlp]', in a clone pip install '.[otlp]'"
+_INSTALL: Final = "pip install 'mpbroker-server[otlp]'"
 
 log = logging.getLogger("mpbroker.supervisor")
 

@@ -164,7 +164,7 @@ def opened(target: IcebergTarget) -> Iterator[IcebergLake]:
     try:
         from pyiceberg.catalog import load_catalog
     except ModuleNotFoundError as error:
-        raise JobError("format iceberg needs pyiceberg: pip install 'mpbroker[iceberg]'") from error
+        raise JobError("format iceberg needs pyiceberg: pip install 'mpbroker-server[iceberg]'") from error
     target.warehouse.mkdir(parents=True, exist_ok=True)
     warehouse = target.warehouse.resolve()
     settings = {"type": "sql", "uri": target.uri, "warehouse": f"file://{warehouse}"}

@@ -97,7 +97,7 @@ def install(root: EmulatedRoot, wheel: Path) -> None:
     # A directory of this host.
     settings.pop("PIP_FIND_LINKS", None)
     pip = [PYTHON, "-m", "pip"]
-    root.run([*pip, "uninstall", "--yes", "--quiet", "mpbroker"])
+    root.run([*pip, "uninstall", "--yes", "--quiet", "mpbroker-server"])
     command = ["install", "--quiet", "--only-binary=:all:", "--constraint=/srv/locked.txt"]
     file = f"/srv/{wheel.name}"
     root.run([*pip, *command, file, *IMPORTED], environment=settings, has_network=True)

@@ -150,7 +150,10 @@ print(light, rows, [name for name in sys.modules if name.startswith(("pyspark", 
     ("module", "expected"),
     [
         ("pyspark", "[] 50 []"),
-        ("pyarrow", "[] mpbroker.read needs PyArrow. Install the extra: pip install 'mpbroker[arrow]' []"),
+        (
+            "pyarrow",
+            "[] mpbroker.read needs PyArrow. Install the extra: pip install 'mpbroker-server[arrow]' []",
+        ),
     ],
 )
 def test_neither_pyspark_nor_arrow_is_imported_before_it_is_needed(

@@ -14,10 +14,7 @@ from mpbroker.supervisor import otlp
 
 URL = "http://127.0.0.1:4318"
 VARIABLE = {"OTEL_EXPORTER_OTLP_ENDPOINT": URL}
-ADVICE = (
-    "needs OpenTelemetry's exporter, which is not installed: pip install 'mpbroker[otlp]', in a clone pip "
-    "install '.[otlp]'"
-)
+ADVICE = "needs OpenTelemetry's exporter, which is not installed: pip install 'mpbroker-server[otlp]'"
 
 
 @pytest.fixture

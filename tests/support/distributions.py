@@ -77,7 +77,7 @@ def make_environment(directory: Path, wheel: Path, beside: Sequence[str] = ()) -
     python = environment / "bin" / "python"
     run([*UV, "pip", "install", "--no-deps", "--python", str(python), str(wheel)], directory)
     (site,) = environment.glob("lib/python*/site-packages")
-    (installed,) = site.glob("mpbroker-*.dist-info")
+    (installed,) = site.glob("mpbroker_server-*.dist-info")
     for one in _with_requirements(PathDistribution(installed), *beside):
         for file in one.files or ():
             # Not the programs, which lie elsewhere.

@@ -8,6 +8,7 @@ import resource
 import ssl
 import sys
 from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +16,7 @@ import psutil
 
 from mpbroker.cli.text.sizes import binary_size
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.version import VERSION
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.topology import public_blocks
 from mpbroker.security.listener import SecurityError, secure_listeners
@@ -22,6 +24,8 @@ from mpbroker.supervisor import buffers, runtime_dir
 from shm.region import RegionUnavailable, file_system_of
 from spark_integration.check import NOTE, OK, PROBLEM, Check, failed
 
+FOREIGN_PACKAGE: Final = "mpbroker"
+"""The name of this project's modules, and of another project's distribution on PyPI."""
 DESCRIPTORS_MIN: Final = 4096
 DESCRIPTORS_WANTED: Final = 65536
 """A connection takes one, and so does a segment that is read."""
@@ -37,6 +41,7 @@ _TIMEX_BYTES: Final = 1024
 def checks(config: BrokerConfig, *, is_running: bool) -> Iterator[Check]:
     """Check the machine for a broker with these settings. `is_running`: it runs, and has its memory."""
     yield platform()
+    yield packages()
     yield descriptors(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     yield from memory(config)
     yield shared_memory(config, is_running=is_running)
@@ -45,12 +50,25 @@ def checks(config: BrokerConfig, *, is_running: bool) -> Iterator[Check]:
 
 
 def platform() -> Check:
-    version = ".".join(map(str, sys.version_info[:3]))
+    python = ".".join(map(str, sys.version_info[:3]))
     if sys.platform != "linux":
         return Check(
             "system", PROBLEM, sys.platform, "run the broker on Linux, in a container or virtual machine"
         )
-    return Check("system", OK, f"Linux {os.uname().release}, Python {version}")
+    return Check("system", OK, f"Linux {os.uname().release}, Python {python}")
+
+
+def packages() -> Check:
+    """Check that no package of another project has files where this one has its own."""
+    try:
+        foreign = version(FOREIGN_PACKAGE)
+    except PackageNotFoundError:
+        return Check("package", OK, f"mpbroker-server {VERSION}")
+    found = (
+        f"{FOREIGN_PACKAGE} {foreign} is installed here, too: another project's, with a command of that name"
+    )
+    advice = f"pip uninstall {FOREIGN_PACKAGE}, then pip install --force-reinstall mpbroker-server"
+    return Check("package", PROBLEM, found, advice)
 
 
 def descriptors(hard: int) -> Check:

@@ -53,7 +53,7 @@ def write(where: ClusterAddress, settings: Settings) -> None:
         from mpbroker.reading import arrow
     except ModuleNotFoundError as error:
         raise CliError(
-            f"--to needs PyArrow: pip install 'mpbroker[arrow]' ({error.name} is missing)", USAGE_ERROR
+            f"--to needs PyArrow: pip install 'mpbroker-server[arrow]' ({error.name} is missing)", USAGE_ERROR
         ) from error
     from mpbroker.reading import errors as of_reading
 

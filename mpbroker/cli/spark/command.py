@@ -493,7 +493,7 @@ def _needs_spark() -> None:
     if find_spec("pyspark") is None or find_spec("pyarrow") is None:
         raise CliError(
             "this command needs PySpark and PyArrow, which are not installed: "
-            "pip install 'mpbroker[spark]', or make setup in a clone",
+            "pip install 'mpbroker-server[spark]', or in a clone make setup-spark",
             USAGE_ERROR,
         )
 

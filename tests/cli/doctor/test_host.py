@@ -13,11 +13,27 @@ from msgspec import structs
 from mpbroker.cli.doctor import host
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.load import load
+from mpbroker.config.version import VERSION
+from spark_integration.check import OK, PROBLEM, Check
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> BrokerConfig:
     return load(None, [f"log.dirs={tmp_path / 'data'}"]).config
+
+
+def test_a_package_of_another_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "FOREIGN_PACKAGE", "no-such-package-of-others")
+    assert host.packages() == Check("package", OK, f"mpbroker-server {VERSION}")
+    metadata = tmp_path / "no_such_package_of_others-1.3.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: no-such-package-of-others\nVersion: 1.3.0\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = host.packages()
+    assert (found.state, found.found.split(" is ")[0]) == (PROBLEM, "no-such-package-of-others 1.3.0")
+    assert found.advice.startswith("pip uninstall no-such-package-of-others, then pip install")
 
 
 @pytest.mark.parametrize(
