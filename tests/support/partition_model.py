@@ -1,0 +1,161 @@
+"""A partition as its readers may see it, without files: which records are there, committed, aborted, latest.
+
+The model says what Kafka promises, not how a log keeps it. `tests/support/partition_walk.py` does the same to
+a log with real files, and compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+PLAIN = -1
+"""The producer id of records outside of any transaction."""
+NO_HORIZON = 1 << 62
+
+Pair = tuple[bytes, bytes | None]
+
+
+class Transaction(NamedTuple):
+    """Offsets from the first record to the marker; while it is open there is no marker."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int = NO_HORIZON
+    is_committed: bool = False
+
+
+@dataclass
+class Entry:
+    """A record, and the number of its transaction in `PartitionModel.transactions`; PLAIN without one.
+
+    A tombstone stays until `horizon_ms`, which the first cleaning that meets it sets.
+    """
+
+    offset: int
+    key: bytes
+    value: bytes | None
+    timestamp_ms: int
+    transaction: int = PLAIN
+    horizon_ms: int = NO_HORIZON
+
+
+@dataclass
+class PartitionModel:
+    """`entries` are the records that are left, by offset. `ever` has every record that was appended."""
+
+    log_start: int = 0
+    end: int = 0
+    entries: dict[int, Entry] = field(default_factory=dict)
+    ever: dict[int, Entry] = field(default_factory=dict)
+    transactions: list[Transaction] = field(default_factory=list)
+    _open: dict[int, int] = field(default_factory=dict)
+
+    # ---- what happens to it ----
+
+    def append(
+        self,
+        pairs: Sequence[Pair],
+        timestamp_ms: int,
+        *,
+        producer_id: int = PLAIN,
+        transactional: bool = False,
+    ) -> int:
+        """Append one batch; return its base offset."""
+        base, transaction = self.end, PLAIN
+        if transactional:
+            if producer_id not in self._open:
+                self._open[producer_id] = len(self.transactions)
+                self.transactions.append(Transaction(producer_id, base))
+            transaction = self._open[producer_id]
+        for offset, (key, value) in enumerate(pairs, base):
+            entry = Entry(offset, key, value, timestamp_ms, transaction)
+            self.entries[offset] = self.ever[offset] = entry
+        self.end = base + len(pairs)
+        return base
+
+    def end_transaction(self, producer_id: int, *, commits: bool) -> int:
+        """Append a marker, which may end nothing; return its offset."""
+        number = self._open.pop(producer_id, None)
+        if number is not None:
+            begun = self.transactions[number]
+            self.transactions[number] = begun._replace(last_offset=self.end, is_committed=commits)
+        self.end += 1
+        return self.end - 1
+
+    def start_at(self, offset: int) -> None:
+        """Delete what lies below the offset."""
+        self.log_start = max(self.log_start, offset)
+        for gone in [one for one in self.entries if one < self.log_start]:
+            del self.entries[gone]
+
+    def clean(self, first_dirty: int, end: int, now_ms: int, delete_retention_ms: int) -> Mapping[bytes, int]:
+        """Compact the log below `end`; return the latest offset of each key in [first_dirty, end)."""
+        latest = {
+            one.key: one.offset
+            for one in self.entries.values()
+            if first_dirty <= one.offset < end and not self._is_aborted(one)
+        }
+        for one in [one for one in self.entries.values() if one.offset < end]:
+            if self._is_aborted(one) or latest.get(one.key, -1) > one.offset or one.horizon_ms <= now_ms:
+                del self.entries[one.offset]
+            elif one.value is None:
+                one.horizon_ms = min(one.horizon_ms, now_ms + delete_retention_ms)
+        return latest
+
+    # ---- what is to be seen of it ----
+
+    def stable(self, high_watermark: int | None = None) -> int:
+        """Return the last stable offset; markers at or above the high watermark end nothing yet."""
+        high_watermark = self.end if high_watermark is None else high_watermark
+        still_open = (one.first_offset for one in self.transactions if one.last_offset >= high_watermark)
+        return max(min(high_watermark, *still_open, NO_HORIZON), self.log_start)
+
+    def records(self, high_watermark: int | None = None) -> list[Entry]:
+        """Return what a read_uncommitted consumer gets."""
+        return list(self._below(self.end if high_watermark is None else high_watermark))
+
+    def committed(self, high_watermark: int | None = None) -> list[Entry]:
+        """Return what a read_committed consumer gets, up to the last stable offset."""
+        return [one for one in self._below(self.stable(high_watermark)) if not self._is_aborted(one)]
+
+    def latest(self) -> dict[bytes, bytes]:
+        """Return the latest committed value of each key, without deleted keys.
+
+        A transaction counts as of its marker, as a coordinator that replays its log takes it. Open ones and
+        what lies behind their first record count, too: the others' commits are final.
+        """
+        ended = {number: one.last_offset for number, one in enumerate(self.transactions) if one.is_committed}
+        final = [one for one in self.entries.values() if one.transaction in ended or one.transaction == PLAIN]
+        final.sort(key=lambda one: (ended.get(one.transaction, one.offset), one.offset))
+        values = {one.key: one.value for one in final}
+        return {key: value for key, value in values.items() if value is not None}
+
+    def pending(self) -> set[bytes]:
+        """Return the keys of open transactions."""
+        numbers = set(self._open.values())
+        return {one.key for one in self.entries.values() if one.transaction in numbers}
+
+    @property
+    def aborted(self) -> set[tuple[int, int, int]]:
+        """Return (producer id, first offset, last offset) of each transaction that was aborted."""
+        return {one[:3] for one in self.transactions if one.last_offset < NO_HORIZON and not one.is_committed}
+
+    def hides(self, offset: int) -> bool:
+        """Tell whether the record at an offset is of an aborted transaction."""
+        return self._is_aborted(self.ever[offset])
+
+    def _is_aborted(self, one: Entry) -> bool:
+        if one.transaction == PLAIN:
+            return False
+        found = self.transactions[one.transaction]
+        return found.last_offset < NO_HORIZON and not found.is_committed
+
+    def _below(self, end: int) -> Iterator[Entry]:
+        return (one for one in self.entries.values() if self.log_start <= one.offset < end)
+
+
+def pairs_of(entries: Iterable[Entry]) -> list[tuple[int, bytes, bytes | None]]:
+    """Return offset, key and value of each."""
+    return [(one.offset, one.key, one.value) for one in entries]
