@@ -90,6 +90,20 @@ class PartitionModel:
         for gone in [one for one in self.entries if one < self.log_start]:
             del self.entries[gone]
 
+    def forget_deleted(self) -> None:
+        """Forget what open transactions had below the log start.
+
+        A recovery finds producers in what is left of the log; a snapshot at the log start does not count.
+        (Kafka: ProducerStateManager.truncateAndReload.)
+        """
+        for producer_id, number in list(self._open.items()):
+            left = [one.offset for one in self.entries.values() if one.transaction == number]
+            self.transactions[number] = self.transactions[number]._replace(
+                first_offset=min(left, default=NO_HORIZON)
+            )
+            if not left:
+                del self._open[producer_id]
+
     def clean(self, first_dirty: int, end: int, now_ms: int, delete_retention_ms: int) -> Mapping[bytes, int]:
         """Compact the log below `end`; return the latest offset of each key in [first_dirty, end)."""
         latest = {
