@@ -1,4 +1,4 @@
-"""Histories of a partition: all readers agree with the model, record by record (`tests/support/partition_walk.py`).
+"""Histories of a partition: all readers agree with the model, record by record (see `partition_walk`).
 
 `make histories` walks on from another seed, for as long as it is wanted. A history that once failed is kept in
 EXAMPLES, as what was left of it without the steps that it failed without.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -87,7 +86,6 @@ def test_random_histories(made: Walker, part: int) -> None:
         why = made.fails(policy, steps)
         if why:
             shrunk = made.shrunk(policy, steps)
-            pytest.fail(
-                f"history {seed}: {why}\nwithout needless steps: {made.fails(policy, shrunk)}\n{policy!r}, {shrunk}"
-            )
+            why += f"\nwithout needless steps: {made.fails(policy, shrunk)}\n{policy!r}, {shrunk}"
+            pytest.fail(f"history {seed}: {why}")
     print(f"{len(seeds)} histories, seeds {seeds}, in {time.monotonic() - begun:.0f} s")

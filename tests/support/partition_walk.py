@@ -35,7 +35,6 @@ from mpbroker.ipc import calls
 from mpbroker.ipc.slots import PART_BYTES_EACH, PartKind, SlotFlag, SlotKind, file_generation
 from mpbroker.ipc.table import Partition, pack_partition
 from mpbroker.ipc.topology import LOG
-from mpbroker.log.compaction.cleanable import Source
 from mpbroker.log.compaction.cleaner import Buffers, Cleaner
 from mpbroker.log.compaction.cleaner_process import _task
 from mpbroker.log.compaction.offset_map import OffsetMap
@@ -88,13 +87,17 @@ class Disagreement(AssertionError):
     """A reader and the model differ."""
 
 
+class OutOfOrder(Disagreement):
+    """A batch was refused with OUT_OF_ORDER_SEQUENCE_NUMBER."""
+
+
 class WatchedCleaner(Cleaner):
     """Keeps the offset map, which is otherwise gone when `run` ends."""
 
     offsets: OffsetMap
 
-    def _map(self, sources: list[Source]) -> OffsetMap:
-        self.offsets = super()._map(sources)
+    def _map(self, *arguments: Any) -> OffsetMap:
+        self.offsets = super()._map(*arguments)
         return self.offsets
 
 
@@ -225,7 +228,13 @@ class Walk:
 
     def _append(self, producer: int, pairs: list[Pair]) -> None:
         sequence = self._sequences.get(producer, 0)
-        base = self._send(producer, pairs, sequence)
+        try:
+            base = self._send(producer, pairs, sequence)
+        except OutOfOrder:
+            # What a producer had may have been deleted, and then a recovery finds nothing of it.
+            if producer not in self._last or self._last[producer][0] >= self.model.log_start:
+                raise
+            base = self._send(producer, pairs, sequence := 0)
         is_transactional = 0 < producer < IDEMPOTENT
         wanted = self.model.append(pairs, self._now_ms, producer_id=producer, transactional=is_transactional)
         self._same("the base offset of a batch", base, wanted)
@@ -270,6 +279,8 @@ class Walk:
         self.node.rig.job([((self._target.slot, self._target.slot_generation, 5), bytes(batch))])
         settle(self._process)
         ((result,),) = [reply.results for reply in self.node.rig.replies()]
+        if result.error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            raise OutOfOrder
         assert result.error == 0, ErrorCode(result.error).name
         return result.base_offset
 
@@ -348,7 +359,7 @@ class Walk:
         self._restart(self.node.succeed, at_rest=False)
 
     def _cut(self, seed: int) -> None:
-        """The power fails: of files that were not synced any part may be lost; the journal has their records."""
+        """The power fails: files that were not synced may lose any part. The journal has their records."""
         draw = random.Random(seed)
         log = self._process.manager.logs[self._target.slot]
         # A start syncs what it finds in the journal, and does not count that as synced.
@@ -441,7 +452,7 @@ class Walk:
         self._same(f"uncommitted, {where}", found, pairs_of(self.model.records(high_watermark)))
 
     def _fetched(self, offset: int, isolation: int, max_bytes: int) -> tuple[list[Row], int]:
-        """Fetch once; return the records as the console and Spark's remote reader take them, and the next offset."""
+        """Fetch once; return records, as the console and Spark's remote reader take them, and where to go on."""
         part = self.fetches.fetch(offset, isolation, max_bytes)
         if part.error_code:
             raise Disagreement(f"a fetch at {offset} of {self._span}: {ErrorCode(part.error_code).name}")
