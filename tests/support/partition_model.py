@@ -151,10 +151,13 @@ class PartitionModel:
         numbers = set(self._open.values())
         return {one.key for one in self.entries.values() if one.transaction in numbers}
 
-    @property
-    def aborted(self) -> set[tuple[int, int, int]]:
-        """Return (producer id, first offset, last offset) of each transaction that was aborted."""
-        return {one[:3] for one in self.transactions if one.last_offset < NO_HORIZON and not one.is_committed}
+    def was_aborted(self, producer_id: int, first_offset: int) -> bool:
+        """Tell whether a producer's transaction that was aborted began there, or went on there."""
+        return any(
+            one.producer_id == producer_id and one.first_offset <= first_offset < one.last_offset
+            for one in self.transactions
+            if one.last_offset < NO_HORIZON and not one.is_committed
+        )
 
     def hides(self, offset: int) -> bool:
         """Tell whether the record at an offset is of an aborted transaction."""

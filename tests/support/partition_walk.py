@@ -200,6 +200,7 @@ class Walk:
         self._now_ms = T0
         self._values = 0
         self._started_end = 0
+        self._has_restarted = False
         self._sequences: dict[int, int] = {}
         # The last batch of each producer: base offset and arguments of `_send`.
         self._last: dict[int, tuple[int, list[Pair], int]] = {}
@@ -382,6 +383,7 @@ class Walk:
         if at_rest:
             self._compare_at_rest()
         boot()
+        self._has_restarted = True
         self.fetches.log_process_dies()
         self._open()
         self._started_end = self.model.end
@@ -393,8 +395,6 @@ class Walk:
         assert self._target.error == 0, self._target
         now = self.node.rig.partition(self._target.slot)
         self._same("log start and end", (now.log_start_offset, now.log_end_offset), self._span)
-        if now.last_stable_offset != self.model.stable():
-            self.model.forget_deleted()
         self._publish()
 
     @property
@@ -406,6 +406,8 @@ class Walk:
     def _publish(self) -> None:
         now = self.node.rig.partition(self._target.slot)
         self.fetches.publish(now)
+        if self._has_restarted and now.last_stable_offset != self.model.stable():
+            self.model.forget_deleted()
         marks = now.log_start_offset, now.high_watermark, now.last_stable_offset
         self._same(
             "log start, high watermark and last stable offset", marks, (*self._span, self.model.stable())
@@ -452,13 +454,13 @@ class Walk:
         self._same(f"uncommitted, {where}", found, pairs_of(self.model.records(high_watermark)))
 
     def _fetched(self, offset: int, isolation: int, max_bytes: int) -> tuple[list[Row], int]:
-        """Fetch once; return records, as the console and Spark's remote reader take them, and where to go on."""
+        """Fetch once; return the records that the console and Spark's reader take, and where to go on."""
         part = self.fetches.fetch(offset, isolation, max_bytes)
         if part.error_code:
             raise Disagreement(f"a fetch at {offset} of {self._span}: {ErrorCode(part.error_code).name}")
         records = bytes(part.records or b"")
         named = [(one.producer_id, one.first_offset) for one in part.aborted_transactions or ()]
-        if unknown := set(named) - {one[:2] for one in self.model.aborted}:
+        if unknown := [one for one in named if not self.model.was_aborted(*one)]:
             raise Disagreement(f"a fetch at {offset} names as aborted: {unknown}")
         aborted = from_fetch(records, named)
         rows, behind = [], offset

@@ -188,9 +188,10 @@ class PartitionReader:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        # Segments as they were listed last, and those of them that have a `.txnindex`, once these are needed.
+        # Segments as they were listed last, and those that have a `.txnindex`, listed for an `aborted_end`.
         self._bases: list[int] = []
         self._with_aborted: list[int] | None = None
+        self._aborted_end = 0
         self._open: OrderedDict[int, _OpenSegment] = OrderedDict()
         self._aborted: OrderedDict[int, AbortedIndex] = OrderedDict()
         self._damages: list[Damage] = []
@@ -290,7 +291,7 @@ class PartitionReader:
         # With a damaged index `aborted_end` may be wrong as well.
         if offset >= aborted_end and not self._damaged_indexes:
             return []
-        bases = self._bases_with_aborted(piece, bound)
+        bases = self._bases_with_aborted(piece, aborted_end)
         segment = self._of(piece)
         if not segment.has_its_indexes():
             raise self._gone(segment.base, "is just being put in place")
@@ -301,15 +302,14 @@ class PartitionReader:
             raise self._gone(segment.base, "is another file now")
         return found
 
-    def _bases_with_aborted(self, piece: Slice, bound: Bound) -> list[int]:
-        """List the segment of a slice, and later ones that may have a `.txnindex`."""
-        self._visible(bound, piece.segment_base)
-        if self._with_aborted is None:
-            # Listed after the segments: those that were sealed by then have all their entries.
-            self._with_aborted = self._list(TXN_INDEX_SUFFIX)
-        # The last one was active when it was listed, and may have got its index since.
-        later = {*self._with_aborted, *self._bases[-1:]}
-        return [piece.segment_base, *sorted(base for base in later if base > piece.segment_base)]
+    def _bases_with_aborted(self, piece: Slice, aborted_end: int) -> list[int]:
+        """List the segment of a slice, and later ones that have a `.txnindex`.
+
+        A marker is in its index before the table tells of it. It may lie behind the bound's segment.
+        """
+        if self._with_aborted is None or aborted_end != self._aborted_end:
+            self._with_aborted, self._aborted_end = self._list(TXN_INDEX_SUFFIX), aborted_end
+        return [piece.segment_base, *(base for base in self._with_aborted if base > piece.segment_base)]
 
     def _aborted_in(self, base: int) -> Entries:
         """Return the entries of a segment's `.txnindex`, of which only new ones are read."""
