@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.forms import pick, rounds
-from tests.support.partition_walk import Step, Walker, history, walker
+from tests.support.partition_walk import Step, Walker, walker
 
 HISTORIES = pick("histories", short=rounds(240), long=5000)
 PARTS = 4
@@ -89,11 +89,5 @@ def test_histories_that_once_failed(made: Walker, name: str) -> None:
 def test_random_histories(made: Walker, part: int) -> None:
     begun = time.monotonic()
     seeds = range(FIRST + part, FIRST + HISTORIES, PARTS)
-    for seed in seeds:
-        policy, steps = history(seed)
-        why = made.fails(policy, steps)
-        if why:
-            shrunk = made.shrunk(policy, steps)
-            why += f"\nwithout needless steps: {made.fails(policy, shrunk)}\n{policy!r}, {shrunk}"
-            pytest.fail(f"history {seed}: {why}")
+    made.check(seeds)
     print(f"{len(seeds)} histories, seeds {seeds}, in {time.monotonic() - begun:.0f} s")

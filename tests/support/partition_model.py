@@ -135,21 +135,28 @@ class PartitionModel:
         return [one for one in self._below(self.stable(high_watermark)) if not self._is_aborted(one)]
 
     def latest(self) -> dict[bytes, bytes]:
-        """Return the latest committed value of each key, without deleted keys.
+        """Return the latest committed value of each key, without deleted keys, as a coordinator replays it.
 
-        A transaction counts as of its marker, as a coordinator that replays its log takes it. Open ones and
-        what lies behind their first record count, too: the others' commits are final.
+        Commits above the last stable offset count, too. The order is that of the records, not of the markers.
         """
-        ended = {number: one.last_offset for number, one in enumerate(self.transactions) if one.is_committed}
-        final = [one for one in self.entries.values() if one.transaction in ended or one.transaction == PLAIN]
-        final.sort(key=lambda one: (ended.get(one.transaction, one.offset), one.offset))
-        values = {one.key: one.value for one in final}
+        open_ones = set(self._open.values())
+        values = {
+            one.key: one.value
+            for one in self.entries.values()
+            if one.transaction not in open_ones and not self._is_aborted(one)
+        }
         return {key: value for key, value in values.items() if value is not None}
 
     def pending(self) -> set[bytes]:
-        """Return the keys of open transactions."""
-        numbers = set(self._open.values())
-        return {one.key for one in self.entries.values() if one.transaction in numbers}
+        """Return the keys that open transactions have written since their last tombstone."""
+        found: set[bytes] = set()
+        open_ones = set(self._open.values())
+        for one in self.ever.values():
+            if one.value is None and one.transaction == PLAIN:
+                found.discard(one.key)
+            elif one.transaction in open_ones:
+                found.add(one.key)
+        return found
 
     def was_aborted(self, producer_id: int, first_offset: int) -> bool:
         """Tell whether a producer's transaction that was aborted began there, or went on there."""

@@ -24,7 +24,7 @@ import random
 import shutil
 import struct
 import tempfile
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -177,6 +177,18 @@ class Reader:
     position: int = 0
 
 
+class Content:
+    """What keys and values of a history become. Subclasses compare what reads them from the log, too."""
+
+    has_transactional_tombstones = True
+
+    def encode(self, key: int, value: int | None) -> Pair:
+        return b"k%d" % key, None if value is None else b"v%d" % value
+
+    def compare(self, log: bytes, model: PartitionModel) -> None:
+        """Compare what is read from all batches of a log with the model. Raises Disagreement."""
+
+
 class Walk:
     """One history under way. `policy` is the topic's cleanup.policy."""
 
@@ -185,16 +197,13 @@ class Walk:
         node: Journaled,
         fetches: Fetcher,
         policy: str,
-        encode: Callable[[int, int | None], Pair] = lambda key, value: (
-            b"k%d" % key,
-            None if value is None else b"v%d" % value,
-        ),
+        content: Content,
     ) -> None:
         self.node = node
         self.log_dir = node.dirs[0]
         self.model = PartitionModel()
         self.fetches = fetches
-        self._encode = encode
+        self._content, self._encode = content, content.encode
         self._configs = CONFIGS | {"cleanup.policy": policy}
         self._is_compacted = "compact" in policy
         self._now_ms = T0
@@ -225,7 +234,8 @@ class Walk:
         self._append(producer, pairs)
 
     def _remove(self, producer: int, key: int) -> None:
-        self._append(producer, [self._encode(key % KEYS, None)])
+        if self._content.has_transactional_tombstones or not 0 < producer < IDEMPOTENT:
+            self._append(producer, [self._encode(key % KEYS, None)])
 
     def _append(self, producer: int, pairs: list[Pair]) -> None:
         sequence = self._sequences.get(producer, 0)
@@ -436,6 +446,11 @@ class Walk:
                         break
                     rows, at = rows + found, behind
                 self._same(f"fetches of {max_bytes} bytes, isolation {isolation}", rows, pairs_of(entries))
+        log, at = b"", model.log_start
+        while part := bytes(self.fetches.fetch(at, 0, 1 << 20).records or b""):
+            log += part
+            at = [batch.last_offset + 1 for batch in iterate_batches(part)][-1]
+        self._content.compare(log, model)
         broker = FakeBroker(self.log_dir)
         try:
             broker.publish_slot(self.node.rig.partition(self._target.slot))
@@ -516,34 +531,28 @@ def read(log_dir: Path, **options: object) -> list[Row]:
     return [(row["offset"], row["key"], row["value"]) for row in rows_of(planned(found), found)]
 
 
-def history(seed: int, length: int = 60) -> tuple[str, list[Step]]:
+def history(
+    seed: int,
+    length: int = 60,
+    *,
+    policies: Sequence[str] = ("compact", "compact", "delete", "compact,delete"),
+    producers: Sequence[int] = range(IDEMPOTENT + 1),
+    without: Collection[str] = (),
+) -> tuple[str, list[Step]]:
     """Return a cleanup.policy, and the steps of a random history."""
     draw = random.Random(seed)
-    policy = draw.choice(["compact", "compact", "delete", "compact,delete"])
-    producers = draw.sample(range(IDEMPOTENT + 1), draw.randint(2, IDEMPOTENT + 1))
-    weights = {name: draw.random() ** 2 * weight for name, weight in _WEIGHTS.items()}
+    policy = draw.choice(policies)
+    producers = draw.sample(producers, draw.randint(min(2, len(producers)), len(producers)))
+    weights = {name: draw.random() ** 2 * one for name, one in _WEIGHTS.items() if name not in without}
     weights["put"] = 10.0
     names = draw.choices(list(weights), list(weights.values()), k=length)
     return policy, [_drawn(name, draw, producers) for name in names]
 
 
 _WEIGHTS = {
-    "put": 10,
-    "remove": 3,
-    "again": 1,
-    "commit": 5,
-    "abort": 5,
-    "roll": 8,
-    "read": 12,
-    "delete": 1,
-    "retain": 1,
-    "clean": 4,
-    "wait": 2,
-    "unlink": 1,
-    "stop": 0.5,
-    "kill": 0.7,
-    "succeed": 0.5,
-    "cut": 0.7,
+    **{"put": 10, "remove": 3, "again": 1, "commit": 5, "abort": 5, "roll": 8, "read": 12},
+    **{"delete": 1, "retain": 1, "clean": 4, "wait": 2, "unlink": 1, "forget": 1, "compare": 3},
+    **{"stop": 0.5, "kill": 0.7, "succeed": 0.5, "cut": 0.7},
 }
 
 
@@ -567,6 +576,9 @@ def _drawn(name: str, draw: random.Random, producers: Sequence[int]) -> Step:
     return (name,)
 
 
+CONTENT = Content()
+
+
 @dataclass
 class Walker:
     """Walks one history after the other, in the same directory.
@@ -578,7 +590,7 @@ class Walker:
     public: Path
     fetches: Fetcher
 
-    def walk(self, policy: str, steps: Sequence[Step]) -> None:
+    def walk(self, policy: str, steps: Sequence[Step], content: Content = CONTENT) -> None:
         """Walk a history. Raises Disagreement, or what a reader raises."""
         rigs: list[Rig] = []
 
@@ -591,7 +603,7 @@ class Walker:
         shutil.rmtree(self.directory / LOG_DIR, ignore_errors=True)
         node = Journaled(make, self.directory)
         try:
-            walk = Walk(node, self.fetches, policy)
+            walk = Walk(node, self.fetches, policy, content)
             for step in [*steps, ("compare",), ("stop",)]:
                 walk.take(step)
         finally:
@@ -599,27 +611,38 @@ class Walker:
             for rig in rigs:
                 rig.close()
 
-    def fails(self, policy: str, steps: Sequence[Step]) -> str:
+    def fails(self, policy: str, steps: Sequence[Step], content: Content = CONTENT) -> str:
         """Walk a history; return what fails, empty if nothing does."""
         try:
-            self.walk(policy, steps)
+            self.walk(policy, steps, content)
         except Exception as error:  # a reader may raise anything
             return f"{type(error).__name__}: {error}"
         return ""
 
-    def shrunk(self, policy: str, steps: Sequence[Step]) -> list[Step]:
+    def shrunk(self, policy: str, steps: Sequence[Step], content: Content = CONTENT) -> list[Step]:
         """Leave out of a history that fails what it fails without."""
         left, size = list(steps), len(steps) // 2
         while size:
             at = 0
             while at < len(left):
                 fewer = left[:at] + left[at + size :]
-                if self.fails(policy, fewer):
+                if self.fails(policy, fewer, content):
                     left = fewer
                 else:
                     at += size
             size //= 2
         return left
+
+    def check(self, seeds: Iterable[int], content: Content = CONTENT, **how: Any) -> None:
+        """Walk random histories; fail with the first that fails, and with what is left of it when shrunk."""
+        for seed in seeds:
+            policy, steps = history(seed, **how)
+            if why := self.fails(policy, steps, content):
+                shrunk = self.shrunk(policy, steps, content)
+                why += (
+                    f"\nwithout needless steps: {self.fails(policy, shrunk, content)}\n{policy!r}, {shrunk}"
+                )
+                raise Disagreement(f"history {seed}: {why}")
 
 
 LOG_DIR = "data0"
