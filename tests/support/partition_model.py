@@ -6,7 +6,7 @@ a log with real files, and compares.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -120,19 +120,35 @@ class PartitionModel:
 
     # ---- what is to be seen of it ----
 
-    def stable(self, high_watermark: int | None = None) -> int:
-        """Return the last stable offset; markers at or above the high watermark end nothing yet."""
+    def stable(self, high_watermark: int | None = None, *, is_cleaned: bool = False) -> int:
+        """Return the last stable offset; markers at or above the high watermark end nothing yet.
+
+        `is_cleaned`: transactions begin with the first record that a cleaning has left. That is all that can be
+        told from a log that was cleaned beyond the high watermark.
+        """
         high_watermark = self.end if high_watermark is None else high_watermark
-        still_open = (one.first_offset for one in self.transactions if one.last_offset >= high_watermark)
-        return max(min(high_watermark, *still_open, NO_HORIZON), self.log_start)
+        still_open = {
+            number: one.first_offset
+            for number, one in enumerate(self.transactions)
+            if one.last_offset >= high_watermark
+        }
+        begun = (
+            [one.offset for one in self.entries.values() if one.transaction in still_open]
+            if is_cleaned
+            else list(still_open.values())
+        )
+        return max(min([high_watermark, *begun]), self.log_start)
 
-    def records(self, high_watermark: int | None = None) -> list[Entry]:
-        """Return what a read_uncommitted consumer gets."""
-        return list(self._below(self.end if high_watermark is None else high_watermark))
+    def records(self, end: int | None = None) -> list[Entry]:
+        """Return what a read_uncommitted consumer gets, below an offset."""
+        end = self.end if end is None else end
+        return [one for one in self.entries.values() if self.log_start <= one.offset < end]
 
-    def committed(self, high_watermark: int | None = None) -> list[Entry]:
-        """Return what a read_committed consumer gets, up to the last stable offset."""
-        return [one for one in self._below(self.stable(high_watermark)) if not self._is_aborted(one)]
+    def committed(self, end: int | None = None) -> list[Entry]:
+        """Return what a read_committed consumer gets, below an offset, by default the last stable one."""
+        return [
+            one for one in self.records(self.stable() if end is None else end) if not self._is_aborted(one)
+        ]
 
     def latest(self) -> dict[bytes, bytes]:
         """Return the latest committed value of each key, without deleted keys, as a coordinator replays it.
@@ -175,9 +191,6 @@ class PartitionModel:
             return False
         found = self.transactions[one.transaction]
         return found.last_offset < NO_HORIZON and not found.is_committed
-
-    def _below(self, end: int) -> Iterator[Entry]:
-        return (one for one in self.entries.values() if self.log_start <= one.offset < end)
 
 
 def pairs_of(entries: Iterable[Entry]) -> list[tuple[int, bytes, bytes | None]]:

@@ -464,9 +464,13 @@ class Walk:
         self._in_place("at rest", max(checkpointed, self.model.log_start))
 
     def _in_place(self, where: str, high_watermark: int) -> None:
-        self._same(f"committed, {where}", read(self.log_dir), pairs_of(self.model.committed(high_watermark)))
-        found = read(self.log_dir, **UNCOMMITTED)
-        self._same(f"uncommitted, {where}", found, pairs_of(self.model.records(high_watermark)))
+        rows, model = read(self.log_dir), self.model
+        behind = max(model.stable(high_watermark), rows[-1][0] + 1 if rows else 0)
+        if behind > model.stable(high_watermark, is_cleaned=True):
+            raise Disagreement(f"{where}, a transaction is open, and records behind it are read: {rows}")
+        self._same(f"committed, {where}", rows, pairs_of(model.committed(behind)))
+        rows = read(self.log_dir, **UNCOMMITTED)
+        self._same(f"uncommitted, {where}", rows, pairs_of(model.records(high_watermark)))
 
     def _fetched(self, offset: int, isolation: int, max_bytes: int) -> tuple[list[Row], int]:
         """Fetch once; return the records that the console and Spark's reader take, and where to go on."""
@@ -550,9 +554,24 @@ def history(
 
 
 _WEIGHTS = {
-    **{"put": 10, "remove": 3, "again": 1, "commit": 5, "abort": 5, "roll": 8, "read": 12},
-    **{"delete": 1, "retain": 1, "clean": 4, "wait": 2, "unlink": 1, "forget": 1, "compare": 3},
-    **{"stop": 0.5, "kill": 0.7, "succeed": 0.5, "cut": 0.7},
+    "put": 10,
+    "remove": 3,
+    "again": 1,
+    "commit": 5,
+    "abort": 5,
+    "roll": 8,
+    "read": 12,
+    "delete": 1,
+    "retain": 1,
+    "clean": 4,
+    "wait": 2,
+    "unlink": 1,
+    "forget": 1,
+    "compare": 3,
+    "stop": 0.5,
+    "kill": 0.7,
+    "succeed": 0.5,
+    "cut": 0.7,
 }
 
 
