@@ -123,8 +123,8 @@ class PartitionModel:
     def stable(self, high_watermark: int | None = None, *, is_cleaned: bool = False) -> int:
         """Return the last stable offset; markers at or above the high watermark end nothing yet.
 
-        `is_cleaned`: transactions begin with the first record that a cleaning has left. That is all that can be
-        told from a log that was cleaned beyond the high watermark.
+        `is_cleaned`: transactions begin with the first record that a cleaning has left. Nothing else is known
+        in a log that was cleaned beyond the high watermark.
         """
         high_watermark = self.end if high_watermark is None else high_watermark
         still_open = {

@@ -19,11 +19,14 @@ list is a history: a step that has nothing to do does nothing.
 
 from __future__ import annotations
 
+import argparse
+import logging
 import os
 import random
 import shutil
 import struct
 import tempfile
+import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -609,8 +612,8 @@ class Walker:
     public: Path
     fetches: Fetcher
 
-    def walk(self, policy: str, steps: Sequence[Step], content: Content = CONTENT) -> None:
-        """Walk a history. Raises Disagreement, or what a reader raises."""
+    def walk(self, policy: str, steps: Sequence[Step], content: Content = CONTENT) -> PartitionModel:
+        """Walk a history, and leave its files at rest. Raises Disagreement, or what a reader raises."""
         rigs: list[Rig] = []
 
         def make(_: str, **options: object) -> Rig:
@@ -625,6 +628,7 @@ class Walker:
             walk = Walk(node, self.fetches, policy, content)
             for step in [*steps, ("compare",), ("stop",)]:
                 walk.take(step)
+            return walk.model
         finally:
             node.crash()
             for rig in rigs:
@@ -653,23 +657,46 @@ class Walker:
         return left
 
     def check(self, seeds: Iterable[int], content: Content = CONTENT, **how: Any) -> None:
-        """Walk random histories; fail with the first that fails, and with what is left of it when shrunk."""
+        """Walk random histories. Raises Disagreement with the first that fails, without needless steps."""
         for seed in seeds:
             policy, steps = history(seed, **how)
             if why := self.fails(policy, steps, content):
-                shrunk = self.shrunk(policy, steps, content)
-                why += (
-                    f"\nwithout needless steps: {self.fails(policy, shrunk, content)}\n{policy!r}, {shrunk}"
-                )
+                left = self.shrunk(policy, steps, content)
+                why += f"\nwithout needless steps: {self.fails(policy, left, content)}\n{policy!r}, {left}"
                 raise Disagreement(f"history {seed}: {why}")
 
 
 LOG_DIR = "data0"
+# Histories between two lines of `make histories`.
+SAID_EVERY = 100
 
 
 @contextmanager
 def walker(directory: Path) -> Iterator[Walker]:
     log_dir = directory / LOG_DIR
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as public:
-        with handler_rig.rig(BrokerConfig(log_dirs=(str(log_dir),))) as made:
-            yield Walker(directory, Path(public), Fetcher(made))
+    config = BrokerConfig(log_dirs=(str(log_dir),))
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as public, handler_rig.rig(config) as made:
+        yield Walker(directory, Path(public), Fetcher(made))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="random histories of a partition, read in every way")
+    parser.add_argument("--seeds", type=int, default=2000)
+    parser.add_argument("--first", type=int, default=int(time.time()))
+    asked = parser.parse_args()
+    logging.disable(logging.CRITICAL)
+    failed = 0
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory, walker(Path(directory)) as made:
+        for seed in range(asked.first, asked.first + asked.seeds):
+            try:
+                made.check([seed])
+            except Disagreement as error:
+                failed += 1
+                print(error, flush=True)
+            if (walked := seed - asked.first + 1) % SAID_EVERY == 0 or walked == asked.seeds:
+                print(f"{walked} histories, seeds {asked.first} to {seed}, {failed} failed", flush=True)
+    raise SystemExit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
