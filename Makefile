@@ -224,6 +224,9 @@ explore: setup ## the property tests with new examples each time
 flips: setup ## one flipped bit anywhere in a log directory, thousands of times (ARGS='--first 0 --seeds 5000')
 	$(BIN)/python -m tests.support.flips $(ARGS)
 
+histories: setup ## random histories of a partition; every reader agrees with a model, record by record (ARGS='--first 0 --seeds 2000')
+	$(BIN)/python -m tests.support.partition_walk $(ARGS)
+
 power-cuts: setup ## the long form of power cuts alone: any moment, and again in the starts behind it (CRASH_SEEDS=1-20)
 	CRASH_SEEDS="$(CRASH_SEEDS)" $(PYTEST) --long tests/log/test_power_cut.py --show-capture=no $(ARGS)
 

@@ -40,7 +40,8 @@ BEHAVIOURS: Mapping[str, Sequence[str]] = {
         *("handlers/transaction_apis", "quotas/apis"),
     ),
     "a rule that several modules keep together": (
-        *("coordinator/request_paths", "handlers/busy_slots", "handlers/deleted_files"),
+        *("coordinator/histories", "coordinator/request_paths", "handlers/busy_slots"),
+        *("handlers/deleted_files", "log/histories"),
         *(
             "handlers/bounds",
             "handlers/heavy",
