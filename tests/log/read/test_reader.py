@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
+from pathlib import Path
+
 import pytest
 
-from mpbroker.log.read.reader import NOTHING_FOUND, Bound, FoundOffset, OffsetOutOfRange, PartitionReader
+from mpbroker.log.compaction.cleaner import Buffers, Cleaner
+from mpbroker.log.format.names import DELETED_FILE_SUFFIX
+from mpbroker.log.partition.segment_swap import begin_swap, swap_in
+from mpbroker.log.read.reader import (
+    NOTHING_FOUND,
+    Bound,
+    FoundOffset,
+    OffsetOutOfRange,
+    PartitionReader,
+    SegmentGone,
+)
+from tests.support.compacted_segments import Segments
 
 # In the future, so that no producer has expired.
 T0 = 4_000_000_000_000
@@ -110,3 +125,86 @@ def test_times_out_of_order(writer) -> None:  # type: ignore[no-untyped-def]
     assert reader.find_timestamp(71, 0, bound) == NOTHING_FOUND
     assert reader.max_timestamp(bound) == FoundOffset(70, 2)
     assert PartitionReader(w.log.directory).max_timestamp(Bound(0, 0, 0)) == NOTHING_FOUND
+
+
+# ---- what is remembered of a segment ends with its file ----
+
+PER_SEGMENT = 45
+
+
+def compacted(directory: Path, sizes: tuple[int, ...] = (20,)) -> Segments:
+    """Twelve sealed segments and an active one, of one-record batches; the cleaner takes the first 20."""
+    log = Segments(directory)
+    for number in range(12):
+        for i in range(PER_SEGMENT):
+            is_often = i == 0 if number else i < 20
+            key = b"often" if is_often else b"%d" % log.end
+            log.append([(key, bytes(sizes[log.end % len(sizes)]))])
+        log.roll()
+    log.append([(b"last", b"")])
+    return log
+
+
+def clean(log: Segments) -> None:
+    """Compact each segment by itself, and put the new ones in place as a log worker does."""
+    size = log.path(0).stat().st_size
+    cleaner = Cleaner(log.task(segment_bytes=size), Buffers())
+    fd = os.open(log.directory, os.O_RDONLY)
+    for new in cleaner.run():
+        begin_swap(fd, new.bases[0])
+        swap_in(fd, new.bases)
+        log.bases = [base for base in log.bases if base not in new.bases[1:]]
+    os.close(fd)
+    for path in log.directory.glob(f"*{DELETED_FILE_SUFFIX}"):
+        path.unlink()
+    log.clean_up_to = cleaner.end
+
+
+def end_of(log: Segments) -> Bound:
+    return Bound(log.end, log.bases[-1], log.path(log.bases[-1]).stat().st_size)
+
+
+def first_at(reader: PartitionReader, offset: int, bound: Bound) -> int:
+    """Return the base offset of the first batch that a fetch gets, which tries as often as a handler does."""
+    for _ in range(3):
+        with suppress(SegmentGone):
+            piece = reader.fetch_slice(offset, 1, bound)
+            assert piece is not None
+            return int.from_bytes(reader.read(piece)[:8], "big")
+    pytest.fail(f"no try gets on at offset {offset}")
+
+
+@pytest.mark.parametrize("sizes", [(20,), (20, 300, 7, 90)], ids=["equal", "unequal"])
+def test_a_position_in_a_file_that_was_compacted_is_not_used(tmp_path: Path, sizes: tuple[int, ...]) -> None:
+    """Check a slow consumer whose segment's file was closed for others before it was compacted."""
+    log = compacted(tmp_path, sizes)
+    reader, bound = PartitionReader(tmp_path), end_of(log)
+    for offset in range(22):
+        assert first_at(reader, offset, bound) == offset
+    for number in range(1, 7):
+        assert first_at(reader, number * PER_SEGMENT, bound) == number * PER_SEGMENT
+    clean(log)
+    assert first_at(reader, 22, end_of(log)) == 22
+    assert first_at(reader, 0, end_of(log)) == 20
+    reader.close()
+
+
+@pytest.mark.parametrize("is_compacted", [False, True], ids=["deleted", "merged"])
+def test_a_consumer_at_a_segments_first_offset_does_without_the_segment_before(
+    tmp_path: Path, is_compacted: bool
+) -> None:
+    """Check it when retention, DeleteRecords or compaction took the segment that the consumer has read."""
+    log = compacted(tmp_path)
+    reader, bound = PartitionReader(tmp_path), end_of(log)
+    for offset in range(2 * PER_SEGMENT):
+        assert first_at(reader, offset, bound) == offset
+    for number in range(2, 7):
+        assert first_at(reader, number * PER_SEGMENT, bound) == number * PER_SEGMENT
+    if is_compacted:
+        log.clean()
+        bound = end_of(log)
+    else:
+        log.path(PER_SEGMENT).unlink()
+        log.path(0).unlink()
+    assert first_at(reader, 2 * PER_SEGMENT, bound) == 2 * PER_SEGMENT + is_compacted
+    reader.close()
