@@ -17,6 +17,7 @@ from mpbroker.records.record import NewRecord
 from ops.bench import frames
 from ops.bench.brokers import Mpbroker
 from tests.support.client_tools import eventually
+from tests.support.handler_logs import learn
 from tests.support.real_brokers import stop_cleanly
 
 SEGMENT = f"{0:020d}"
@@ -115,7 +116,7 @@ def test_places_close_what_was_deleted_and_nothing_else(tmp_path: Path) -> None:
     places = FetchPositions(memoryview(bytes(8)))
     for number in range(4):
         partition_of(number, tmp_path)
-        places.learn(number, 1, 0, bytes(tmp_path / f"t-{number}" / f"{SEGMENT}.log"))
+        learn(places, number, tmp_path / f"t-{number}" / f"{SEGMENT}.log", 1)
     (tmp_path / "t-1" / f"{SEGMENT}.log").unlink()
     (tmp_path / "t-2" / f"{SEGMENT}.index").unlink()
     places.forget_deleted()

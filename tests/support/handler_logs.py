@@ -12,6 +12,7 @@ from typing import Any
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc import slots
 from mpbroker.ipc.slots import PartKind, SlotKind, file_generation
+from mpbroker.log.read.fetch_positions import FetchPositions
 from mpbroker.protocol.headers import decode_response_frame
 from mpbroker.protocol.messages import FetchRequest
 from mpbroker.records.batch import assign_offset_and_epoch
@@ -92,6 +93,11 @@ def two_segments(directory: Path, sealed: int = 5) -> Iterator[Logged]:
         for _ in range(5):
             log.append()
         yield log
+
+
+def learn(places: FetchPositions, slot: int, path: Path, generation: int = 5) -> None:
+    """Tell the turn of a segment as the slow path does that has served a fetch from it."""
+    places.learn(slot, generation, int(path.stem), file_generation(path.stat()), bytes(path))
 
 
 def fetch(

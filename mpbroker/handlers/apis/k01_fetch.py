@@ -422,7 +422,12 @@ class Fetch:
                     aborted = reader.aborted(wanted.fetch_offset, piece, bound, now.aborted_end)
                 # The turn can answer the next fetch.
                 broker.places.learn(
-                    image.slot, image.slot_generation, piece.segment_base, piece.path, now.log_dir
+                    image.slot,
+                    image.slot_generation,
+                    piece.segment_base,
+                    piece.inode,
+                    piece.path,
+                    now.log_dir,
                 )
         return self._found(self._answer_of(index, now), image, bound, piece, aborted)
 
