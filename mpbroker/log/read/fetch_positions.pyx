@@ -239,7 +239,8 @@ cdef class FetchPositions:
         return sum(self.ref.readers[i].generation != 0 for i in range(READERS))
 
     def learn(
-        self, uint32_t slot, uint32_t generation, int64_t base, uint64_t inode, bytes path, uint32_t log_dir=0,
+        self, uint32_t slot, uint32_t generation, int64_t base, uint64_t inode, bytes path,
+        uint32_t log_dir=0,
     ) -> None:
         """Note the segment that a fetch was served from; its slot may take the place of another one."""
         cdef Reader *reader = &self.ref.readers[slot % READERS]

@@ -5,10 +5,10 @@ the log process appends and rolls: it reads sealed segments to their end, and th
 bound's position. (Kafka: LocalLog.read, LogSegment.read, UnifiedLog.fetchOffsetByTimestamp.)
 
 Compaction puts another file under the name of a segment, and retention removes segments. So what a reader
-remembers of a file is kept with the open file (`_OpenSegment`, `AbortedIndex`) and ends when that is closed. A
-position means nothing in another file, and an inode number may belong to another file once this one is closed.
-Only the listing of the directory is remembered without open files; it is read again when a file is not where it
-says.
+remembers of a file is kept with the open file (`_OpenSegment`, `AbortedIndex`) and ends when that is closed.
+A position means nothing in another file, and an inode number may be another file's once this one is closed.
+Only the listing of the directory is remembered without open files. It is read again when a file is not where
+it says.
 """
 
 from __future__ import annotations
@@ -191,6 +191,8 @@ class PartitionReader:
         # Segments as they were listed last, and those of them that have a `.txnindex`, once these are needed.
         self._bases: list[int] = []
         self._with_aborted: list[int] | None = None
+        # The `aborted_end` that the listing is known to cover.
+        self._aborted_end = 0
         self._open: OrderedDict[int, _OpenSegment] = OrderedDict()
         self._aborted: OrderedDict[int, AbortedIndex] = OrderedDict()
         self._damages: list[Damage] = []
@@ -290,7 +292,7 @@ class PartitionReader:
         # With a damaged index `aborted_end` may be wrong as well.
         if offset >= aborted_end and not self._damaged_indexes:
             return []
-        bases = self._bases_with_aborted(piece, bound)
+        bases = self._bases_with_aborted(piece, bound, aborted_end)
         segment = self._of(piece)
         if not segment.has_its_indexes():
             raise self._gone(segment.base, "is just being put in place")
@@ -301,15 +303,26 @@ class PartitionReader:
             raise self._gone(segment.base, "is another file now")
         return found
 
-    def _bases_with_aborted(self, piece: Slice, bound: Bound) -> list[int]:
+    def _bases_with_aborted(self, piece: Slice, bound: Bound, aborted_end: int) -> list[int]:
         """List the segment of a slice, and later ones that may have a `.txnindex`."""
         self._visible(bound, piece.segment_base)
+        if aborted_end != self._aborted_end and not self._has_marker(aborted_end - 1):
+            # It is in a segment that is newer than the listing, unless the cleaner has removed it.
+            self.segments()
+        self._aborted_end = aborted_end
         if self._with_aborted is None:
             # Listed after the segments: those that were sealed by then have all their entries.
             self._with_aborted = self._list(TXN_INDEX_SUFFIX)
         # The last one was active when it was listed, and may have got its index since.
         later = {*self._with_aborted, *self._bases[-1:]}
         return [piece.segment_base, *sorted(base for base in later if base > piece.segment_base)]
+
+    def _has_marker(self, offset: int) -> bool:
+        """Return whether the last segment of the listing has an abort marker at the offset or behind it."""
+        if not self._bases or self._bases[-1] in self._damaged_indexes:
+            return False
+        entries = self._aborted_in(self._bases[-1])
+        return len(entries) > 0 and entries[len(entries) - 1].last_offset >= offset
 
     def _aborted_in(self, base: int) -> Entries:
         """Return the entries of a segment's `.txnindex`, of which only new ones are read."""

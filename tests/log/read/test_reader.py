@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+import random
+import tempfile
+from contextlib import closing, suppress
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mpbroker.log.compaction.cleaner import Buffers, Cleaner
-from mpbroker.log.format.names import DELETED_FILE_SUFFIX
+from mpbroker.log.format.names import DELETED_FILE_SUFFIX, TXN_INDEX_SUFFIX
+from mpbroker.log.format.transaction_index import AbortedTransaction, add_aborted
 from mpbroker.log.partition.segment_swap import begin_swap, swap_in
+from mpbroker.log.read import reader
 from mpbroker.log.read.reader import (
     NOTHING_FOUND,
     Bound,
@@ -19,7 +27,12 @@ from mpbroker.log.read.reader import (
     PartitionReader,
     SegmentGone,
 )
-from tests.support.compacted_segments import Segments
+from mpbroker.records.builder import build_transaction_marker
+from mpbroker.records.iterate import iterate_batches
+from mpbroker.records.markers import ABORT, COMMIT, marker_of
+from tests.support.compacted_segments import DAY_MS, FILES, Segments
+from tests.support.compacted_segments import T0 as CLEANED_AT_MS
+from tests.support.forms import rounds
 
 # In the future, so that no producer has expired.
 T0 = 4_000_000_000_000
@@ -146,9 +159,12 @@ def compacted(directory: Path, sizes: tuple[int, ...] = (20,)) -> Segments:
 
 
 def clean(log: Segments) -> None:
-    """Compact each segment by itself, and put the new ones in place as a log worker does."""
-    size = log.path(0).stat().st_size
-    cleaner = Cleaner(log.task(segment_bytes=size), Buffers())
+    """Compact each segment by itself."""
+    put_in_place(log, Cleaner(log.task(segment_bytes=log.path(0).stat().st_size), Buffers()))
+
+
+def put_in_place(log: Segments, cleaner: Cleaner) -> None:
+    """Run the cleaner and swap in what it makes, as a log worker does; the old files are removed."""
     fd = os.open(log.directory, os.O_RDONLY)
     for new in cleaner.run():
         begin_swap(fd, new.bases[0])
@@ -157,7 +173,6 @@ def clean(log: Segments) -> None:
     os.close(fd)
     for path in log.directory.glob(f"*{DELETED_FILE_SUFFIX}"):
         path.unlink()
-    log.clean_up_to = cleaner.end
 
 
 def end_of(log: Segments) -> Bound:
@@ -208,3 +223,164 @@ def test_a_consumer_at_a_segments_first_offset_does_without_the_segment_before(
         log.path(0).unlink()
     assert first_at(reader, 2 * PER_SEGMENT, bound) == 2 * PER_SEGMENT + is_compacted
     reader.close()
+
+
+# ---- slow readers beside everything that happens to segments ----
+
+
+class SlowReaders:
+    """Consumers share a reader, which keeps two segments open, of a log that is compacted and deleted from.
+
+    Every second one is read_committed. `live` lists the offsets of all records in the log, `aborted` those of
+    aborted transactions; `open` has those of transactions that have not ended, by producer.
+    """
+
+    def __init__(self, directory: Path, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.log = Segments(directory)
+        self.log.path(0).touch()
+        self.reader = PartitionReader(directory)
+        self.log_start = 0
+        self.live: list[int] = []
+        self.aborted: set[int] = set()
+        self.open: dict[int, list[int]] = {}
+        self.next = [0] * 6
+
+    def run(self, steps: int) -> None:
+        often = {self.append: 6, self.append_to_transaction: 6, self.end_transaction: 4, self.roll: 3}
+        often |= {
+            self.compact: 1,
+            self.delete_records: 1,
+            self.forget_deleted: 1,
+            self.seek: 3,
+            self.read: 15,
+        }
+        for do in self.random.choices([*often], [*often.values()], k=steps):
+            for _ in range(self.random.choice([1, 1, 2])):
+                do()
+
+    @property
+    def stable(self) -> int:
+        return min([self.log.end, *(offsets[0] for offsets in self.open.values())])
+
+    def append(self) -> None:
+        for _ in range(self.random.randrange(8)):
+            key = b"%02d" % self.random.randrange(40)
+            self.live.append(self.log.append([(key, bytes(self.random.choice([9, 9, 9, 60])))]))
+
+    def append_to_transaction(self) -> None:
+        producer, key = self.random.randrange(1, 4), b"%02d" % self.random.randrange(40)
+        offset = self.log.append([(key, b"")], producer=(producer, 0, 0), transactional=True)
+        self.open.setdefault(producer, []).append(offset)
+        self.live.append(offset)
+
+    def end_transaction(self) -> None:
+        if not self.open:
+            return
+        producer, kind = self.random.choice(sorted(self.open)), self.random.choice([ABORT, COMMIT])
+        marker = build_transaction_marker(
+            kind, producer_id=producer, producer_epoch=0, coordinator_epoch=0, timestamp=0
+        )
+        at, offsets = self.log.put(marker, 1), self.open.pop(producer)
+        if kind == ABORT:
+            self.aborted.update(offsets)
+            path = self.log.path(self.log.bases[-1], TXN_INDEX_SUFFIX)
+            add_aborted(path, AbortedTransaction(producer, offsets[0], at, self.stable))
+
+    def roll(self) -> None:
+        self.log.roll()
+
+    def compact(self) -> None:
+        """Clean the segments that the log process would let the cleaner have."""
+        sealed = [base for base, end in pairwise(self.log.bases) if end <= self.stable]
+        if sealed:
+            self.log.clean_up_to = self.log.bases[0]
+            task = self.log.task(
+                segment_bytes=self.random.choice([1, 1000, 1 << 20]),
+                now_ms=CLEANED_AT_MS + self.random.choice([0, 3 * DAY_MS]),
+            )
+            end = self.log.bases[len(sealed)]
+            put_in_place(self.log, Cleaner(replace(task, bases=sealed, end=end), Buffers()))
+            self.live = [record.offset for record in self.log.records()]
+
+    def delete_records(self) -> None:
+        """Move the log start, and remove the segments below it: DeleteRecords, and retention."""
+        few = min(self.stable, self.log_start + self.random.randrange(40))
+        self.log_start = max(self.log_start, few)
+        while len(self.log.bases) > 1 and self.log.bases[1] <= self.log_start:
+            for suffix in (*FILES, TXN_INDEX_SUFFIX):
+                self.log.path(self.log.bases[0], suffix).unlink(missing_ok=True)
+            del self.log.bases[0]
+
+    def forget_deleted(self) -> None:
+        if self.reader.has_deleted():
+            self.reader.close()
+
+    def seek(self) -> None:
+        self.next[self.random.randrange(6)] = self.random.choice(self.log.bases)
+
+    def read(self) -> None:
+        """Check that no record is missed, and that nothing aborted or beyond the bound is seen."""
+        consumer, max_bytes = self.random.randrange(6), self.random.choice([1, 1, 300, 1 << 20])
+        is_committed = consumer % 2 == 1
+        end = self.stable if is_committed else self.log.end
+        hidden = self.aborted if is_committed else set()
+        bound = self.bound(end)
+        for _ in range(self.random.randrange(12)):
+            offset = max(self.next[consumer], self.log_start)
+            if offset >= end:
+                return
+            seen, behind = self.fetch(offset, max_bytes, bound, is_committed)
+            assert offset < behind <= end
+            expected = {one for one in self.live if offset <= one < behind} - hidden
+            assert expected <= seen, f"missed {sorted(expected - seen)}"
+            assert not seen & hidden
+            self.next[consumer] = behind
+
+    def bound(self, end: int) -> Bound:
+        base = max(base for base in self.log.bases if base <= end)
+        below = [batch for batch in self.log.batches(base) if batch.last_offset < end]
+        return Bound(end, base, sum(len(batch.bytes) for batch in below))
+
+    def fetch(self, offset: int, max_bytes: int, bound: Bound, is_committed: bool) -> tuple[set[int], int]:
+        """Return the offsets of records that a client gets, and the offset that it fetches next."""
+        for _ in range(3):
+            with suppress(SegmentGone):
+                piece = self.reader.fetch_slice(offset, max_bytes, bound)
+                if piece is None:
+                    return set(), bound.offset
+                aborted = self.reader.aborted(offset, piece, bound, self.log.end) if is_committed else []
+                return records_for_client(self.reader.read(piece), offset, aborted)
+        raise AssertionError(f"no try gets on at offset {offset}")
+
+
+def records_for_client(data: bytes, offset: int, aborted: list[AbortedTransaction]) -> tuple[set[int], int]:
+    """Take whole batches, and leave out aborted ones as a client does, which knows only where they begin."""
+    end = 0
+    while end + 12 <= len(data) and (after := end + 12 + int.from_bytes(data[end + 8 : end + 12])) <= len(
+        data
+    ):
+        end = after
+    waiting = sorted(aborted, key=lambda one: one.first_offset)
+    aborting: set[int] = set()
+    seen, behind = set(), offset
+    for batch in iterate_batches(data[:end]):
+        while waiting and waiting[0].first_offset <= batch.last_offset:
+            aborting.add(waiting.pop(0).producer_id)
+        if batch.is_control:
+            if marker_of(batch.bytes) == (ABORT, 0):
+                aborting.discard(batch.header.producer_id)
+        elif not (batch.is_transactional and batch.header.producer_id in aborting):
+            seen.update(record.offset for record in batch.records() if record.offset >= offset)
+        behind = batch.last_offset + 1
+    return seen, behind
+
+
+@settings(max_examples=rounds(400), deadline=None)
+@given(seed=st.integers(0, 1 << 32))
+def test_slow_readers_miss_nothing_beside_all_that_happens_to_segments(seed: int) -> None:
+    with pytest.MonkeyPatch.context() as patched, tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
+        patched.setattr(reader, "OPEN_SEGMENTS", 2)
+        readers = SlowReaders(Path(directory), seed)
+        with closing(readers.reader):
+            readers.run(100)
