@@ -12,17 +12,18 @@ import errno
 import os
 import struct
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, overload
 
 from mpbroker.log.format.checkpoints import read_whole, write_whole
 
 _ENTRY = struct.Struct(">hqqqq")
 LATEST_VERSION = 0
-# Read at once to be checked.
+# Entries that are read at once, to be checked, and to be used.
 _READ_ENTRIES = 4096
+_TAKEN_ENTRIES = 256
 
 
 class AbortedTransaction(NamedTuple):
@@ -42,7 +43,10 @@ class Entries(Protocol):
     """The entries of a `.txnindex`, in order."""
 
     def __len__(self) -> int: ...
+    @overload
     def __getitem__(self, place: int, /) -> AbortedTransaction: ...
+    @overload
+    def __getitem__(self, places: slice, /) -> Sequence[AbortedTransaction]: ...
 
 
 def read_aborted(path: Path | str) -> list[AbortedTransaction]:
@@ -121,11 +125,18 @@ class AbortedIndex:
     def __len__(self) -> int:
         return self._count
 
-    def __getitem__(self, place: int, /) -> AbortedTransaction:
-        data = os.pread(self._fd, _ENTRY.size, place * _ENTRY.size)
-        if len(data) < _ENTRY.size:
+    @overload
+    def __getitem__(self, place: int, /) -> AbortedTransaction: ...
+    @overload
+    def __getitem__(self, places: slice, /) -> Sequence[AbortedTransaction]: ...
+    def __getitem__(self, places: int | slice, /) -> AbortedTransaction | Sequence[AbortedTransaction]:
+        if not isinstance(places, slice):
+            return self[places : places + 1][0]
+        start, stop, _ = places.indices(self._count)
+        data = os.pread(self._fd, (stop - start) * _ENTRY.size, start * _ENTRY.size)
+        if len(data) < (stop - start) * _ENTRY.size:
             raise TransactionIndexCorrupt(f"{self._path} became shorter than {self._count} entries")
-        return AbortedTransaction(*_ENTRY.unpack(data)[1:])
+        return [AbortedTransaction(*fields) for _, *fields in _ENTRY.iter_unpack(data)]
 
 
 def packed(entries: Iterable[AbortedTransaction]) -> bytes:
@@ -173,10 +184,11 @@ def aborted_between(
     into the first one.
     """
     for index in indexes:
-        for place in range(bisect_left(index, start, key=attrgetter("last_offset")), len(index)):
-            entry = index[place]
-            if entry.first_offset < end:
-                yield entry
-            if entry.last_stable_offset >= end:
-                return
+        first = bisect_left(index, start, key=attrgetter("last_offset"))
+        for place in range(first, len(index), _TAKEN_ENTRIES):
+            for entry in index[place : place + _TAKEN_ENTRIES]:
+                if entry.first_offset < end:
+                    yield entry
+                if entry.last_stable_offset >= end:
+                    return
         start = max(start, first_end())
