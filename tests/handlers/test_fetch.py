@@ -16,6 +16,13 @@ from mpbroker.ipc.table import PartitionFlag
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.headers import decode_response_frame
 from mpbroker.protocol.messages import DescribeClusterRequest, FetchRequest, ListOffsetsRequest
+from tests.support.compacted_segments import (
+    PER_SEGMENT,
+    Segments,
+    clean_each,
+    end_of,
+    twelve_segments,
+)
 from tests.support.handler_logs import (
     FETCH,
     LIST_OFFSETS,
@@ -427,3 +434,64 @@ def test_offsets_that_cannot_be_told(log: Logged) -> None:
     ]
     found = log.rig.ask(LIST_OFFSETS, 7, ListOffsetsRequest(-1, 0, twice)).topics[0].partitions
     assert [p.error_code for p in found] == [42, 42, 3]
+
+
+# ---- compacted and deleted segments ----
+
+
+def publish(log: Logged, segments: Segments, log_start: int = 0) -> None:
+    end, base, position = end_of(segments)
+    seen = {"high_watermark": end, "high_watermark_segment": base, "high_watermark_position": position}
+    stable = {"last_stable_offset": end, "last_stable_segment": base, "last_stable_position": position}
+    log.publish(log_end_offset=end, log_start_offset=log_start, **seen, **stable)
+
+
+def first_offset(log: Logged, offset: int, named: int, version: int) -> int:
+    """Return the base offset of the first batch of the first of many partitions that a fetch names.
+
+    The fetch begins a session. The turn leaves it to Python.
+    """
+    request = fetch(offset, each=1, session_epoch=0)
+    others = [FetchRequest.FetchPartition(n, fetch_offset=0, partition_max_bytes=1) for n in range(1, named)]
+    request.topics[0].partitions += others
+    found = partition_of(ask(log, request, version))
+    assert found.error_code == 0
+    return int.from_bytes(bytes(found.records)[:8], "big")
+
+
+@pytest.mark.parametrize(("named", "version"), [(21, 17), (150, 12)])
+@pytest.mark.parametrize("sizes", [(20,), (20, 300, 7, 90)], ids=["equal", "unequal"])
+def test_a_consumer_in_the_middle_of_a_segment_that_is_compacted(
+    log: Logged, named: int, version: int, sizes: tuple[int, ...]
+) -> None:
+    segments = twelve_segments(log.directory, sizes)
+    publish(log, segments)
+    for offset in range(22):
+        assert first_offset(log, offset, named, version) == offset
+    for number in range(1, 7):
+        assert first_offset(log, number * PER_SEGMENT, named, version) == number * PER_SEGMENT
+    clean_each(segments)
+    publish(log, segments)
+    assert first_offset(log, 22, named, version) == 22
+
+
+@pytest.mark.parametrize("native", [False, True])
+@pytest.mark.parametrize("is_compacted", [False, True], ids=["deleted", "merged"])
+def test_a_consumer_at_the_first_offset_of_a_segment_whose_predecessor_is_gone(
+    log: Logged, native: bool, is_compacted: bool
+) -> None:
+    log.rig.handler.turn.fetch_is_fast = native
+    segments = twelve_segments(log.directory)
+    publish(log, segments)
+    start = 2 * PER_SEGMENT
+    for offset in [*range(start), *range(start, 7 * PER_SEGMENT, PER_SEGMENT)]:
+        assert bytes(partition_of(ask(log, fetch(offset, each=1))).records)[:8] == offset.to_bytes(8, "big")
+    if is_compacted:
+        segments.clean()
+    else:
+        for base in (0, PER_SEGMENT):
+            segments.path(base).unlink()
+    publish(log, segments, 0 if is_compacted else start)
+    for _ in range(2):
+        found = partition_of(ask(log, fetch(start, each=1)))
+        assert (found.error_code, bytes(found.records)[:8]) == (0, (start + is_compacted).to_bytes(8, "big"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,11 +10,14 @@ from pathlib import Path
 from mpbroker.log.compaction.cleaner import Buffers, Cleaned, Cleaner, Task
 from mpbroker.log.format.names import (
     CLEANED_FILE_SUFFIX,
+    DELETED_FILE_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
     TIME_INDEX_SUFFIX,
     segment_name,
 )
+from mpbroker.log.partition.segment_swap import begin_swap, swap_in
+from mpbroker.log.read.reader import Bound
 from mpbroker.records.batch import assign_offset_and_epoch
 from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import Codec
@@ -117,3 +121,41 @@ class Segments:
 
     def records(self) -> list[Record]:
         return [record for batch in self.batches() if not batch.is_control for record in batch.records()]
+
+
+# In `twelve_segments`.
+PER_SEGMENT = 45
+
+
+def twelve_segments(directory: Path, sizes: tuple[int, ...] = (20,)) -> Segments:
+    """Twelve sealed segments and an active one, of one-record batches; the cleaner takes the first 20."""
+    log = Segments(directory)
+    for number in range(12):
+        for i in range(PER_SEGMENT):
+            is_often = i == 0 if number else i < 20
+            key = b"often" if is_often else b"%d" % log.end
+            log.append([(key, bytes(sizes[log.end % len(sizes)]))])
+        log.roll()
+    log.append([(b"last", b"")])
+    return log
+
+
+def clean_each(log: Segments) -> None:
+    """Compact each segment by itself."""
+    put_in_place(log, Cleaner(log.task(segment_bytes=log.path(0).stat().st_size), Buffers()))
+
+
+def put_in_place(log: Segments, cleaner: Cleaner) -> None:
+    """Run the cleaner and swap in what it makes, as a log worker does; the old files are removed."""
+    fd = os.open(log.directory, os.O_RDONLY)
+    for new in cleaner.run():
+        begin_swap(fd, new.bases[0])
+        swap_in(fd, new.bases)
+        log.bases = [base for base in log.bases if base not in new.bases[1:]]
+    os.close(fd)
+    for path in log.directory.glob(f"*{DELETED_FILE_SUFFIX}"):
+        path.unlink()
+
+
+def end_of(log: Segments) -> Bound:
+    return Bound(log.end, log.bases[-1], log.path(log.bases[-1]).stat().st_size)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import tempfile
 from contextlib import closing, suppress
@@ -15,9 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpbroker.log.compaction.cleaner import Buffers, Cleaner
-from mpbroker.log.format.names import DELETED_FILE_SUFFIX, TXN_INDEX_SUFFIX
+from mpbroker.log.format.names import TXN_INDEX_SUFFIX
 from mpbroker.log.format.transaction_index import AbortedTransaction, add_aborted
-from mpbroker.log.partition.segment_swap import begin_swap, swap_in
 from mpbroker.log.read import reader
 from mpbroker.log.read.reader import (
     NOTHING_FOUND,
@@ -30,7 +28,16 @@ from mpbroker.log.read.reader import (
 from mpbroker.records.builder import build_transaction_marker
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.markers import ABORT, COMMIT, marker_of
-from tests.support.compacted_segments import DAY_MS, FILES, Segments
+from tests.support.compacted_segments import (
+    DAY_MS,
+    FILES,
+    PER_SEGMENT,
+    Segments,
+    clean_each,
+    end_of,
+    put_in_place,
+    twelve_segments,
+)
 from tests.support.compacted_segments import T0 as CLEANED_AT_MS
 from tests.support.forms import rounds
 
@@ -142,42 +149,6 @@ def test_times_out_of_order(writer) -> None:  # type: ignore[no-untyped-def]
 
 # ---- what is remembered of a segment ends with its file ----
 
-PER_SEGMENT = 45
-
-
-def compacted(directory: Path, sizes: tuple[int, ...] = (20,)) -> Segments:
-    """Twelve sealed segments and an active one, of one-record batches; the cleaner takes the first 20."""
-    log = Segments(directory)
-    for number in range(12):
-        for i in range(PER_SEGMENT):
-            is_often = i == 0 if number else i < 20
-            key = b"often" if is_often else b"%d" % log.end
-            log.append([(key, bytes(sizes[log.end % len(sizes)]))])
-        log.roll()
-    log.append([(b"last", b"")])
-    return log
-
-
-def clean(log: Segments) -> None:
-    """Compact each segment by itself."""
-    put_in_place(log, Cleaner(log.task(segment_bytes=log.path(0).stat().st_size), Buffers()))
-
-
-def put_in_place(log: Segments, cleaner: Cleaner) -> None:
-    """Run the cleaner and swap in what it makes, as a log worker does; the old files are removed."""
-    fd = os.open(log.directory, os.O_RDONLY)
-    for new in cleaner.run():
-        begin_swap(fd, new.bases[0])
-        swap_in(fd, new.bases)
-        log.bases = [base for base in log.bases if base not in new.bases[1:]]
-    os.close(fd)
-    for path in log.directory.glob(f"*{DELETED_FILE_SUFFIX}"):
-        path.unlink()
-
-
-def end_of(log: Segments) -> Bound:
-    return Bound(log.end, log.bases[-1], log.path(log.bases[-1]).stat().st_size)
-
 
 def first_at(reader: PartitionReader, offset: int, bound: Bound) -> int:
     """Return the base offset of the first batch that a fetch gets, which tries as often as a handler does."""
@@ -192,13 +163,13 @@ def first_at(reader: PartitionReader, offset: int, bound: Bound) -> int:
 @pytest.mark.parametrize("sizes", [(20,), (20, 300, 7, 90)], ids=["equal", "unequal"])
 def test_a_position_in_a_file_that_was_compacted_is_not_used(tmp_path: Path, sizes: tuple[int, ...]) -> None:
     """Check a slow consumer whose segment's file was closed for others before it was compacted."""
-    log = compacted(tmp_path, sizes)
+    log = twelve_segments(tmp_path, sizes)
     reader, bound = PartitionReader(tmp_path), end_of(log)
     for offset in range(22):
         assert first_at(reader, offset, bound) == offset
     for number in range(1, 7):
         assert first_at(reader, number * PER_SEGMENT, bound) == number * PER_SEGMENT
-    clean(log)
+    clean_each(log)
     assert first_at(reader, 22, end_of(log)) == 22
     assert first_at(reader, 0, end_of(log)) == 20
     reader.close()
@@ -209,7 +180,7 @@ def test_a_consumer_at_a_segments_first_offset_does_without_the_segment_before(
     tmp_path: Path, is_compacted: bool
 ) -> None:
     """Check it when retention, DeleteRecords or compaction took the segment that the consumer has read."""
-    log = compacted(tmp_path)
+    log = twelve_segments(tmp_path)
     reader, bound = PartitionReader(tmp_path), end_of(log)
     for offset in range(2 * PER_SEGMENT):
         assert first_at(reader, offset, bound) == offset
