@@ -36,9 +36,21 @@ from mpbroker.log.format.names import (
     parse_segment,
     segment_name,
 )
-from mpbroker.log.format.transaction_index import AbortedIndex, AbortedTransaction, Entries, aborted_between
+from mpbroker.log.format.transaction_index import (
+    AbortedIndex,
+    AbortedTransaction,
+    Entries,
+    TransactionIndexCorrupt,
+    aborted_between,
+)
 from mpbroker.log.io.residency import resident
-from mpbroker.log.partition.trusted_entries import LATEST_TIME, NO_TIMESTAMP, position_before, time_before
+from mpbroker.log.partition.trusted_entries import (
+    BEHIND_ALL,
+    LATEST_TIME,
+    NO_TIMESTAMP,
+    position_before,
+    time_before,
+)
 
 # The first read of a search for an offset in a segment.
 LOOKED_AT_BYTES = 16384
@@ -168,7 +180,7 @@ class _OpenSegment:
     def end(self) -> int:
         """Return the offset behind the last one of a sealed segment. Raises OSError."""
         if self._end is None:
-            position = position_before(self.fd, self.index_fd, self.base, LATEST_TIME)
+            position = position_before(self.fd, self.index_fd, self.base, BEHIND_ALL)
             last = scan.last_batch(self.fd, position, os.fstat(self.fd).st_size)
             self._end = last.last_offset + 1 if last is not None else self.base
         return self._end
@@ -223,7 +235,9 @@ class PartitionReader:
 
     def has_deleted(self) -> bool:
         """Return whether an open file has been deleted, so that only this reader keeps its space."""
-        return any(one.is_deleted() for one in (*self._open.values(), *self._aborted.values()))
+        return any(segment.is_deleted() for segment in self._open.values()) or any(
+            aborted.is_deleted() for aborted in self._aborted.values()
+        )
 
     def segments(self) -> list[int]:
         """List the base offsets of all segments, read anew. Raises OSError.
@@ -321,7 +335,11 @@ class PartitionReader:
         """Return whether the last segment of the listing has an abort marker at the offset or behind it."""
         if not self._bases or self._bases[-1] in self._damaged_indexes:
             return False
-        entries = self._aborted_in(self._bases[-1])
+        try:
+            entries = self._aborted_in(self._bases[-1])
+        except TransactionIndexCorrupt:
+            # Only fetches that need its entries fail.
+            return False
         return len(entries) > 0 and entries[len(entries) - 1].last_offset >= offset
 
     def _aborted_in(self, base: int) -> Entries:
