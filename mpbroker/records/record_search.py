@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from mpbroker.records.batch import BATCH_HEADER_BYTES, BatchFrame
 from mpbroker.records.compression import DEFAULT_LIMIT_BYTES, Codec
 from mpbroker.records.errors import CompressionError, CorruptBatch
-from mpbroker.records.iterate import Batch, iterate_batches
+from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.stream import TimeSearch
 from mpbroker.records.unpack import LIBRARIES, Unpacking
 

@@ -17,13 +17,14 @@ from typing import NamedTuple, TypeAlias
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange, check_leader_epoch
 from mpbroker.handlers.fetch.durability_waits import LogEnd, log_end_to_wait_for, wait_until_durable
-from mpbroker.handlers.fetch.partition_readers import bound_of
+from mpbroker.handlers.fetch.partition_readers import READ_UNCOMMITTED, bound_of
 from mpbroker.handlers.requests.metadata import Topic
 from mpbroker.handlers.requests.permissions import DESCRIBE_TOPIC
 from mpbroker.ipc.table import Partition
 from mpbroker.log.format.leader_epochs import epoch_of
 from mpbroker.log.read.reader import (
     NOTHING_FOUND,
+    Bound,
     FoundOffset,
     SegmentGone,
     offset_of_largest_time,
@@ -47,6 +48,8 @@ log = logging.getLogger("mpbroker.handlers")
 
 FIRST_VERSION_OF = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 TRIES = 3
+# The replica id of a consumer.
+CONSUMER = -1
 
 Answer: TypeAlias = ListOffsetsResponse.ListOffsetsPartitionResponse
 Wanted: TypeAlias = ListOffsetsRequest.ListOffsetsPartition
@@ -63,13 +66,19 @@ def failed(exchange: ApiExchange, code: ErrorCode) -> ListOffsetsResponse:
     )
 
 
+def visible(exchange: ApiExchange, now: Partition) -> Bound:
+    """Return the end of what the client may see; only a consumer has an isolation level."""
+    request = exchange.body
+    return bound_of(now, request.isolation_level if request.replica_id == CONSUMER else READ_UNCOMMITTED)
+
+
 def search(exchange: ApiExchange, topic: Topic, now: Partition, timestamp_ms: int) -> Pieces[FoundOffset]:
     """Find the record for a time, or the one with the largest timestamp.
 
     Raises ApiError if the partition cannot be read.
     """
     for _ in range(TRIES):
-        bound = bound_of(now, exchange.body.isolation_level)
+        bound = visible(exchange, now)
         reader = partial(exchange.broker.reader, topic, now)
         if timestamp_ms == MAX_TIMESTAMP:
             pieces = offset_of_largest_time(reader, bound, now.log_start_offset)
@@ -95,7 +104,7 @@ def search(exchange: ApiExchange, topic: Topic, now: Partition, timestamp_ms: in
 
 def offset_at(exchange: ApiExchange, topic: Topic, now: Partition, timestamp_ms: int) -> Pieces[FoundOffset]:
     if timestamp_ms == LATEST:
-        return FoundOffset(-1, bound_of(now, exchange.body.isolation_level).offset)
+        return FoundOffset(-1, visible(exchange, now).offset)
     if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
         return FoundOffset(-1, now.log_start_offset)
     if timestamp_ms in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):

@@ -1,8 +1,8 @@
 """Requests about the end of a log, which wait for the commit round under way.
 
-A produce with acks=1 is answered before its batch is durable, and readers see only what is. Its client may ask
-for the end of the log at once, and must not get less than what it has written. So such a request waits until
-the high watermark is where the log end was. (In Kafka both are the same without replicas.)
+A produce with acks=1 is answered before its batch is durable, and readers see only what is. Its client may
+ask for the end of the log at once, and must not get less than what it has written. So such a request waits
+until the high watermark is where the log end was. (In Kafka, without replicas, both are the same.)
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.broker import ApiExchange, Broker
 from mpbroker.handlers.requests.parked_memory import PARTITION_BYTES, REQUEST_BYTES
 from mpbroker.ipc.metadata import PartitionImage
 from mpbroker.ipc.slots import Request
@@ -32,6 +32,12 @@ class LogEnd(NamedTuple):
 def log_end_to_wait_for(image: PartitionImage, now: Partition) -> LogEnd | None:
     """Return the log end if it is not durable yet, else None: the high watermark tells all."""
     return LogEnd(image, now.log_end_offset) if now.high_watermark < now.log_end_offset else None
+
+
+def is_durable(broker: Broker, end: LogEnd) -> bool:
+    """Return True if the log is durable up to this end."""
+    now = broker.in_table(end.image)
+    return now is not None and now.high_watermark >= end.offset
 
 
 def wait_until_durable(

@@ -328,7 +328,9 @@ class PartitionReader:
                 best = _timed(self._segment(base), found)
         return best
 
-    def search(self, batch: TimedBatch, timestamp_ms: int, from_offset: int) -> Pieces[tuple[int, int] | None]:
+    def search(
+        self, batch: TimedBatch, timestamp_ms: int, from_offset: int
+    ) -> Pieces[tuple[int, int] | None]:
         """Search a batch like `RecordSearch`, once for all who ask, also later.
 
         Its file is read before the first pause. Raises CorruptBatch, SegmentGone, OSError.
@@ -585,8 +587,8 @@ def offset_of_time(
 ) -> Pieces[FoundOffset]:
     """Find the first record at `timestamp_ms` or later.
 
-    `reader` is called again after each pause, in which the reader may have been replaced. Raises CorruptBatch,
-    SegmentGone, OSError.
+    `reader` is called again after each pause, in which the reader may have been replaced. Raises
+    CorruptBatch, SegmentGone, OSError.
     """
     while (batch := reader().batch_of_time(timestamp_ms, log_start, bound)) is not None:
         if not reader().begins_at_once(batch, timestamp_ms, log_start):
