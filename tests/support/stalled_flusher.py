@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from select import select
 from typing import Any
 
 from mpbroker.ipc.counters import Counter
@@ -63,11 +64,19 @@ class Stalled(Broker):
         os.dup2(nowhere, self.wake_fd)
         os.close(nowhere)
 
-    def release(self) -> None:
-        """The thread takes the round that it missed, and goes on with the descriptor that is there now."""
+    def sync(self) -> None:
+        """The thread does the round that it missed, and goes on with the descriptor that is there now.
+
+        The log worker has not heard of it when this returns.
+        """
         os.eventfd_write(self.thread_waits_at, 1)
+        until(lambda: not select([self.thread_waits_at], [], [], 0)[0], "the thread is awake")
+        until_asleep()
         os.close(self.thread_waits_at)
         self.thread_waits_at = -1
+
+    def release(self) -> None:
+        self.sync()
         settle(self.process)
 
     def wait(self) -> Reply:
