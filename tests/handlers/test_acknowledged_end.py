@@ -25,7 +25,9 @@ LATEST, MAX_TIMESTAMP = -1, -3
 
 
 @pytest.fixture(name="client", scope="module", params=["group", "os"])
-def _client(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[SocketClient]:
+def _client(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[SocketClient]:
     made: Broker = make_broker(tmp_path_factory.mktemp("acknowledged"))
     if isinstance(made, Mpbroker):
         with_settings(made, {"log.flush.policy": request.param})

@@ -101,9 +101,7 @@ def test_an_answer_waits_for_the_round(log: Logged, timestamp: int, expected: in
 
 
 @pytest.mark.parametrize(("timestamp", "expected"), [(EARLIEST, 0), (T0 + 99, 99), (T0, 0)])
-def test_what_does_not_depend_on_the_end_is_told_at_once(
-    log: Logged, timestamp: int, expected: int
-) -> None:
+def test_what_does_not_depend_on_the_end_is_told_at_once(log: Logged, timestamp: int, expected: int) -> None:
     send(log, offsets(timestamp))
     assert answers(log) == [(0, expected)]
 
@@ -195,7 +193,9 @@ def test_its_memory_is_bounded(log: Logged, monkeypatch: pytest.MonkeyPatch) -> 
 
 def delete(*wanted: tuple[int, int]) -> m.DeleteRecordsRequest:
     partitions = [m.DeleteRecordsRequest.DeleteRecordsPartition(*one) for one in wanted]
-    return m.DeleteRecordsRequest([m.DeleteRecordsRequest.DeleteRecordsTopic("logged", partitions)], TIMEOUT_MS)
+    return m.DeleteRecordsRequest(
+        [m.DeleteRecordsRequest.DeleteRecordsTopic("logged", partitions)], TIMEOUT_MS
+    )
 
 
 def results(log: Logged) -> list[tuple[int, int]]:
