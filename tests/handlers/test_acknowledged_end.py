@@ -1,12 +1,11 @@
-"""The end of a log as its own producer sees it: what acks=1 has acknowledged is there for all that it asks next.
+"""The end of a log as its own producer sees it: what acks=1 has acknowledged is there for all it asks next.
 
-Readers are shown only what is durable, and acks=1 is answered before. So requests about the end wait for that.
+Readers are shown what is durable, and acks=1 is answered before. So requests about the end wait for that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from select import select
 from typing import Any
 
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.topology import LOG
 from tests.support.log_rig import Reply
-from tests.support.polling import until
+from tests.support.polling import is_readable, until
 from tests.support.stepped_log import Broker, settle
 
 MakeRig = Callable[..., Any]
@@ -70,7 +69,7 @@ class Stalled(Broker):
         The log worker has not heard of it when this returns.
         """
         os.eventfd_write(self.thread_waits_at, 1)
-        until(lambda: not select([self.thread_waits_at], [], [], 0)[0], "the thread is awake")
+        until(lambda: not is_readable(self.thread_waits_at), "the thread is awake")
         until_asleep()
         os.close(self.thread_waits_at)
         self.thread_waits_at = -1

@@ -133,7 +133,7 @@ FOLLOWERS = {
 def test_a_follower_needs_the_right_to_act_for_the_cluster(
     guarded: Rig, tmp_path: Path, caplog: pytest.LogCaptureFixture, version: int, follower: dict[str, Any]
 ) -> None:
-    """Check that without it each partition is refused, whether it exists or not, and with it none for READ."""
+    """Check that without it each partition is refused, whether it exists or not, and READ does not count."""
     caplog.set_level(logging.INFO, "mpbroker.kafka.authorizer.logger")
     guarded.publish(TOPIC, acls=[allow("logged", READ)])
     log = Logged(tmp_path, guarded)
