@@ -252,8 +252,8 @@ cdef class TimeSearch:
     """The search for the first record at `wanted` or later, at or behind `from_offset`, in `count` records.
 
     `append_time`: the timestamp (ms) of all of them, if not None. The stream may still be unpacked: each step
-    gets its beginning, and steps over what it does not need of a record. `timestamp` and `offset` are those of
-    the first record with the largest timestamp so far, -1 as long as there is none.
+    gets its beginning, and steps over what it does not need of a record. `timestamp` and `offset` belong to
+    the first record with the largest timestamp so far, and are -1 as long as there is none.
     """
 
     cdef int64_t base_offset, base_timestamp, wanted, from_offset, stamp, at

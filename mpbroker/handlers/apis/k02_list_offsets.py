@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
+from mpbroker.handlers.api_parts.durability_waits import LogEnd, log_end_to_wait_for, wait_until_durable
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange, check_leader_epoch
-from mpbroker.handlers.fetch.durability_waits import LogEnd, log_end_to_wait_for, wait_until_durable
 from mpbroker.handlers.fetch.partition_readers import READ_UNCOMMITTED, bound_of
 from mpbroker.handlers.requests.metadata import Topic
 from mpbroker.handlers.requests.permissions import DESCRIBE_TOPIC

@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import NamedTuple, TypeAlias
 
-from mpbroker.handlers.api_parts.log_questions import ask_owners
-from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.fetch.durability_waits import (
+from mpbroker.handlers.api_parts.durability_waits import (
     LogEnd,
     is_durable,
     log_end_to_wait_for,
     wait_until_durable,
 )
+from mpbroker.handlers.api_parts.log_questions import ask_owners
+from mpbroker.handlers.apis import api
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.requests.limits import LOOKUPS_PER_PIECE
 from mpbroker.handlers.requests.metadata import Topic
 from mpbroker.handlers.requests.permissions import DELETE_TOPIC

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mpbroker.handlers.fetch.durability_waits import DEFAULT_TIMEOUT_MS
+from mpbroker.handlers.api_parts.durability_waits import DEFAULT_TIMEOUT_MS
 from mpbroker.ipc.calls import DeleteBefore, DeletedBefore, DeletedRecords, DeleteRecords
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import LOG_FENCE_CLOSE, LOG_FENCE_RESUME
