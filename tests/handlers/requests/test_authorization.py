@@ -153,7 +153,8 @@ def test_a_follower_needs_the_right_to_act_for_the_cluster(
     change(guarded, 2, acls=[cluster], removed_acls=[allow("logged", READ)])
     unknown = UNKNOWN_ID if version >= 13 else UNKNOWN
     assert codes() == [NOT_LEADER, UNKNOWN, unknown, unknown]
-    # It has not made a consumer of its connection.
+    # The turn has not learned from that to serve consumers on this connection.
+    guarded.handler.turn.places.learn(0, 5, 0, bytes(log.directory / f"{0:020d}.log"))
     assert partition_of(ask(log, fetch(0), version)).error_code == DENIED
     # A consumer needs no more than READ.
     change(guarded, 3, acls=[allow("logged", READ)], removed_acls=[cluster])
