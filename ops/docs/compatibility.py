@@ -79,7 +79,8 @@ like a misspelt one that has an effect here.
 ## Where it differs from Kafka on purpose
 
 * The high watermark is what is on disk, not what is in the page cache (`log.flush.policy=group`);
-  `log.flush.policy=os` is Kafka's behaviour.
+  `log.flush.policy=os` is Kafka's behaviour. ListOffsets and DeleteRecords wait for the sync under way if
+  their answer depends on it: REQUEST_TIMED_OUT after the request's timeout, or after 30 s without one.
 * A topic asked for with a replication factor above 1 is refused with INVALID_REPLICATION_FACTOR;
   `mpbroker.replication.factor.clamp=true` creates it with one replica.
 * `min.insync.replicas` above 1 is refused, for the broker at start and for a topic with INVALID_CONFIG: there

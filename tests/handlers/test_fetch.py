@@ -15,7 +15,14 @@ from mpbroker.ipc.slots import SlotFlag, SlotKind
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.headers import decode_response_frame
-from mpbroker.protocol.messages import DescribeClusterRequest, FetchRequest, ListOffsetsRequest
+from mpbroker.protocol.messages import (
+    DescribeClusterRequest,
+    FetchRequest,
+    ListOffsetsRequest,
+    MetadataRequest,
+)
+from mpbroker.records.compression import Codec
+from mpbroker.records.record_search import RecordSearch
 from tests.support.compacted_segments import (
     PER_SEGMENT,
     Segments,
@@ -419,6 +426,36 @@ def test_times_by_isolation(log: Logged) -> None:
     ):
         found = offsets(log, timestamp, 11, isolation)
         assert (found.error_code, found.timestamp, found.offset) == (0, *expected)
+
+
+@pytest.mark.parametrize("timestamp", [-3, T0 + 9])
+def test_a_batch_is_searched_in_pieces_and_once_for_all_who_ask(
+    log: Logged, monkeypatch: pytest.MonkeyPatch, timestamp: int
+) -> None:
+    """Check that others are served between two pieces, and that whoever asks later is answered at once."""
+    begun, steps = [], []
+    init, step = RecordSearch.__init__, RecordSearch.step
+    monkeypatch.setattr(RecordSearch, "__init__", lambda *args: begun.append(init(*args)))
+    monkeypatch.setattr(RecordSearch, "step", lambda search: (steps.append(search), step(search))[1])
+    log.append(value=bytes(2 << 20), codec=Codec.ZSTD)
+    wanted = ListOffsetsRequest.ListOffsetsPartition(0, timestamp=timestamp)
+    request = ListOffsetsRequest(-1, 0, [ListOffsetsRequest.ListOffsetsTopic("logged", [wanted])])
+    for connection in (1, 2, 3):
+        log.rig.processor.send(request_frame(LIST_OFFSETS, 7, request), connection=connection)
+    log.rig.turn()
+    answered = []
+    while log.rig.handler.has_heavy():
+        log.rig.processor.send(request_frame(ApiKey.METADATA, 5, MetadataRequest([])), connection=9)
+        log.rig.handler.take_and_serve(0)
+        log.rig.handler.work()
+        answered += [reply.connection for reply in replies(log)]
+    assert answered.count(9) > 10
+    assert sorted(set(answered)) == [1, 2, 3, 9]
+    assert len(begun) == 1
+    assert len(steps) < 30
+    before = len(steps)
+    assert offsets(log, timestamp).offset == 9
+    assert len(steps) == before + 1
 
 
 def test_offsets_that_cannot_be_told(log: Logged) -> None:

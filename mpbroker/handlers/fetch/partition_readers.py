@@ -17,7 +17,7 @@ OPEN_PARTITIONS = 256
 # Readers checked for deleted files at a time: a fraction of a millisecond.
 LOOKED_AT_ONCE = 32
 
-READ_COMMITTED = 1
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 
 
 def bound_of(partition: Partition, isolation_level: int) -> Bound:

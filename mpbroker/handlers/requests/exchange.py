@@ -413,6 +413,17 @@ class Exchange:
         self.takes_long = True
         return True
 
+    def pausing(self, pieces: Generator[None, None, T]) -> Generator[None, None, T]:
+        """Do work in pieces, and take long if there is more than one."""
+        try:
+            while True:
+                next(pieces)
+                self.takes_long = True
+                yield
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
     def split(
         self, need: Need, named: Iterable[Named], name_of: Callable[[Named], str | None]
     ) -> Generator[None, None, tuple[list[Named], list[Named]]]:

@@ -51,12 +51,16 @@ from mpbroker.log.partition.trusted_entries import (
     position_before,
     time_before,
 )
+from mpbroker.records.batch import BATCH_HEADER_BYTES
+from mpbroker.records.record_search import BEGUN_WITH_BYTES, RecordSearch
+from mpbroker.records.validation import Pieces, at_once
 
 # The first read of a search for an offset in a segment.
 LOOKED_AT_BYTES = 16384
 NO_OFFSET = -1
 # In each open segment.
 REMEMBERED_POSITIONS = 64
+REMEMBERED_SEARCHES = 64
 OPEN_SEGMENTS = OPEN_ABORTED_INDEXES = 4
 
 
@@ -108,8 +112,16 @@ class FoundOffset(NamedTuple):
 
 
 NOTHING_FOUND = FoundOffset(NO_TIMESTAMP, NO_OFFSET)
-# (timestamp, offset) of each record in one batch's bytes, in order.
-RecordTimes = Callable[[bytes], list[tuple[int, int]]]
+
+
+class TimedBatch(NamedTuple):
+    """A batch that a search for a time has found; its header is the bytes of it, and tells it from others."""
+
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+    header: bytes
+    piece: Slice
 
 
 @dataclass
@@ -207,6 +219,8 @@ class PartitionReader:
         self._aborted_end = 0
         self._open: OrderedDict[int, _OpenSegment] = OrderedDict()
         self._aborted: OrderedDict[int, AbortedIndex] = OrderedDict()
+        # Searches for a time in a batch, of which some may be under way.
+        self._searches: OrderedDict[tuple[bytes, int, int], RecordSearch] = OrderedDict()
         self._damages: list[Damage] = []
         self._damaged_indexes: dict[int, Damage] = {}
         self._damage_version = 0
@@ -385,44 +399,74 @@ class PartitionReader:
             raise SegmentGone(f"{self.directory / segment_name(piece.segment_base)} is another file now")
         return segment
 
-    def find_timestamp(
-        self, timestamp_ms: int, log_start: int, bound: Bound, times: RecordTimes | None = None
-    ) -> FoundOffset:
-        """Find the first record at `timestamp_ms` or later. Raises CorruptBatch, SegmentGone, OSError."""
-        times = times or record_times
-        for base in self._visible(bound, log_start):
+    # ---- searches for a time ----
+
+    def find_timestamp(self, timestamp_ms: int, log_start: int, bound: Bound) -> FoundOffset:
+        """Do at once what `offset_of_time` does."""
+        return at_once(offset_of_time(lambda: self, timestamp_ms, log_start, bound))
+
+    def max_timestamp(self, bound: Bound, log_start: int = 0) -> FoundOffset:
+        """Do at once what `offset_of_largest_time` does."""
+        return at_once(offset_of_largest_time(lambda: self, bound, log_start))
+
+    def batch_of_time(self, timestamp_ms: int, from_offset: int, bound: Bound) -> TimedBatch | None:
+        """Find the first batch from an offset on with a record at `timestamp_ms` or later.
+
+        Raises CorruptBatch, SegmentGone, OSError.
+        """
+        for base in self._visible(bound, from_offset):
             segment = self._segment(base)
             limit = self._limit(segment, bound)
-            at = self._time_start(segment, timestamp_ms, log_start)
-            for batch in self._reaching(segment, at, limit, log_start, timestamp_ms):
-                data = os.pread(segment.fd, batch.length, batch.position)
-                for timestamp, offset in times(data):
-                    if timestamp >= timestamp_ms and log_start <= offset:
-                        return FoundOffset(timestamp, offset) if offset < bound.offset else NOTHING_FOUND
-        return NOTHING_FOUND
+            at = self._time_start(segment, timestamp_ms, from_offset)
+            batch = next(self._reaching(segment, at, limit, from_offset, timestamp_ms), None)
+            if batch is not None:
+                return _timed(segment, batch)
+        return None
 
-    def max_timestamp(
-        self, bound: Bound, log_start: int = 0, times: RecordTimes | None = None
-    ) -> FoundOffset:
-        """Find the first record with the largest timestamp. Raises CorruptBatch, SegmentGone, OSError."""
-        times = times or record_times
-        best: scan.BatchAt | None = None
-        holder: _OpenSegment | None = None
+    def batch_of_largest_time(self, bound: Bound, log_start: int) -> TimedBatch | None:
+        """Find the first batch with the largest timestamp, None if no record has one.
+
+        Raises CorruptBatch, SegmentGone, OSError.
+        """
+        best: TimedBatch | None = None
         for base in self._visible(bound, log_start):
             segment = self._segment(base)
             limit = self._limit(segment, bound)
             below = bound.offset if base == bound.segment_base else None
             found = self._largest_in(segment, limit, log_start, below)
-            if found is not None and (best is None or found.max_timestamp > best.max_timestamp):
-                best, holder = found, self._segment(base)
-        if best is None or holder is None or best.max_timestamp < 0:
-            return NOTHING_FOUND
-        segment = self._segment(holder.base)
-        if segment.inode != holder.inode:
-            raise SegmentGone(f"{self.directory / segment_name(holder.base)} is another file now")
-        data = os.pread(segment.fd, best.length, best.position)
-        left = [FoundOffset(*one) for one in times(data) if one[1] >= log_start]
-        return max(left, key=lambda one: one.timestamp, default=NOTHING_FOUND)
+            if found is not None and found.max_timestamp > (best.max_timestamp if best else NO_TIMESTAMP):
+                best = _timed(self._segment(base), found)
+        return best
+
+    def search(
+        self, batch: TimedBatch, timestamp_ms: int, from_offset: int
+    ) -> Pieces[tuple[int, int] | None]:
+        """Search a batch like `RecordSearch`, once for all who ask, also later.
+
+        Its file is read before the first pause. Raises CorruptBatch, SegmentGone, OSError.
+        """
+        key = _search_key(batch, timestamp_ms, from_offset)
+        search = self._searches.get(key)
+        if search is None:
+            search = self._searches[key] = RecordSearch(self.read(batch.piece), timestamp_ms, from_offset)
+            if len(self._searches) > REMEMBERED_SEARCHES:
+                self._searches.popitem(last=False)
+        search.askers += 1
+        try:
+            while not search.step():
+                yield
+        finally:
+            search.askers -= 1
+            if not (search.askers or search.is_over) and self._searches.get(key) is search:
+                # The last one that asked has gone: nobody would take its memory back.
+                del self._searches[key]
+        return search.found
+
+    def begins_at_once(self, batch: TimedBatch, timestamp_ms: int, from_offset: int) -> bool:
+        """Return whether the first piece of a search takes little time and memory."""
+        if batch.piece.length <= BEGUN_WITH_BYTES:
+            return True
+        return _search_key(batch, timestamp_ms, from_offset) in self._searches
 
     # ---- positions ----
 
@@ -621,10 +665,45 @@ def segment_bytes(directory: Path) -> int:
     return total
 
 
-def record_times(batch: bytes) -> list[tuple[int, int]]:
-    """List (timestamp, offset) of every record of a batch. Raises mpbroker.records.errors.CorruptBatch."""
-    from mpbroker.records.iterate import iterate_batches
+def _timed(segment: _OpenSegment, batch: scan.BatchAt) -> TimedBatch:
+    header = os.pread(segment.fd, BATCH_HEADER_BYTES, batch.position)
+    piece = Slice(segment.base, batch.position, batch.length, segment.inode, segment.path)
+    return TimedBatch(batch.base_offset, batch.last_offset, batch.max_timestamp, header, piece)
 
-    return [
-        (record.timestamp, record.offset) for found in iterate_batches(batch) for record in found.records()
-    ]
+
+def _search_key(batch: TimedBatch, timestamp_ms: int, from_offset: int) -> tuple[bytes, int, int]:
+    return batch.header, timestamp_ms, max(from_offset, batch.base_offset)
+
+
+def offset_of_time(
+    reader: Callable[[], PartitionReader], timestamp_ms: int, log_start: int, bound: Bound
+) -> Pieces[FoundOffset]:
+    """Find the first record at `timestamp_ms` or later.
+
+    `reader` is called again after each pause, in which the reader may have been replaced. Raises
+    CorruptBatch, SegmentGone, OSError.
+    """
+    while (batch := reader().batch_of_time(timestamp_ms, log_start, bound)) is not None:
+        if not reader().begins_at_once(batch, timestamp_ms, log_start):
+            yield
+            batch = reader().batch_of_time(timestamp_ms, log_start, bound) or batch
+        found = yield from reader().search(batch, timestamp_ms, log_start)
+        if found is not None and found[0] >= timestamp_ms:
+            return FoundOffset(*found) if found[1] < bound.offset else NOTHING_FOUND
+        # Its late records lie before the log start, or its header is wrong.
+        log_start = batch.last_offset + 1
+    return NOTHING_FOUND
+
+
+def offset_of_largest_time(
+    reader: Callable[[], PartitionReader], bound: Bound, log_start: int
+) -> Pieces[FoundOffset]:
+    """Find the first record with the largest timestamp; see `offset_of_time`."""
+    batch = reader().batch_of_largest_time(bound, log_start)
+    if batch is not None and not reader().begins_at_once(batch, batch.max_timestamp, log_start):
+        yield
+        batch = reader().batch_of_largest_time(bound, log_start)
+    if batch is None:
+        return NOTHING_FOUND
+    found = yield from reader().search(batch, batch.max_timestamp, log_start)
+    return FoundOffset(*found) if found is not None else NOTHING_FOUND

@@ -19,15 +19,20 @@ from mpbroker.log.format.transaction_index import AbortedTransaction, add_aborte
 from mpbroker.log.read import reader
 from mpbroker.log.read.reader import (
     NOTHING_FOUND,
+    REMEMBERED_SEARCHES,
     Bound,
     FoundOffset,
     OffsetOutOfRange,
     PartitionReader,
     SegmentGone,
+    offset_of_largest_time,
+    offset_of_time,
 )
+from mpbroker.records import record_search
 from mpbroker.records.builder import build_transaction_marker
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.markers import ABORT, COMMIT, marker_of
+from mpbroker.records.validation import at_once
 from tests.support.compacted_segments import (
     DAY_MS,
     FILES,
@@ -355,3 +360,48 @@ def test_slow_readers_miss_nothing_beside_all_that_happens_to_segments(seed: int
         readers = SlowReaders(Path(directory), seed)
         with closing(readers.reader):
             readers.run(100)
+
+
+def test_those_who_ask_for_a_time_share_one_search(writer, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """Check that nothing is kept of one that all have given up."""
+    monkeypatch.setattr(record_search, "BEGUN_WITH_BYTES", 10)
+    monkeypatch.setattr(record_search, "SEARCHED_AT_ONCE_BYTES", 10)
+    w = writer()
+    w.append(100, timestamp=T0)
+    reader, bound = PartitionReader(w.log.directory), bound_of(w)
+    asking = [offset_of_time(lambda: reader, T0 + 99, 0, bound) for _ in range(3)]
+    for one in asking:
+        next(one)
+    (search,) = reader._searches.values()
+    asking.pop().close()
+    assert list(reader._searches.values()) == [search]
+    assert [at_once(one) for one in asking] == [FoundOffset(T0 + 99, 99)] * 2
+    assert search.is_over
+    assert next(offset_of_time(lambda: reader, T0 + 99, 0, bound), None) is None, "it is remembered"
+    given_up = offset_of_time(lambda: reader, T0 + 98, 0, bound)
+    next(given_up)
+    given_up.close()
+    assert list(reader._searches.values()) == [search]
+
+
+def test_a_large_batch_is_not_read_before_its_turn(writer) -> None:  # type: ignore[no-untyped-def]
+    w = writer()
+    w.append(100, size=1_000, timestamp=T0)
+    reader, bound = PartitionReader(w.log.directory), bound_of(w)
+    for asking, expected in (
+        (offset_of_time(lambda: reader, T0 + 50, 0, bound), 50),
+        (offset_of_largest_time(lambda: reader, bound, 0), 99),
+    ):
+        before = len(reader._searches)
+        next(asking)
+        assert len(reader._searches) == before
+        assert at_once(asking).offset == expected
+
+
+def test_only_so_many_searches_are_remembered(writer) -> None:  # type: ignore[no-untyped-def]
+    w = writer()
+    w.append(2 * REMEMBERED_SEARCHES, timestamp=T0)
+    reader, bound = PartitionReader(w.log.directory), bound_of(w)
+    for i in range(2 * REMEMBERED_SEARCHES):
+        assert reader.find_timestamp(T0 + i, 0, bound).offset == i
+    assert len(reader._searches) == REMEMBERED_SEARCHES
