@@ -36,9 +36,14 @@ class TransactionIndexCorrupt(ValueError):
     """An index not to be used: a read_committed consumer would take aborted records for committed ones."""
 
 
-def read_aborted(path: Path | str) -> list[AbortedTransaction]:
-    """Read all entries of a `.txnindex`. Raises TransactionIndexCorrupt, OSError."""
+def read_aborted(path: Path | str, *, may_grow: bool = False) -> list[AbortedTransaction]:
+    """Read all entries of a `.txnindex`. Raises TransactionIndexCorrupt, OSError.
+
+    `may_grow`: a log process may be writing to it, and an entry of which only a part is there is left out.
+    """
     data = read_whole(path)
+    if may_grow:
+        data = data[: len(data) // _ENTRY.size * _ENTRY.size]
     if len(data) % _ENTRY.size:
         raise TransactionIndexCorrupt(f"{path} ends within an entry, after {len(data)} bytes")
     found: list[AbortedTransaction] = []
