@@ -124,18 +124,22 @@ class Segments:
                     self.path(base, suffix).unlink(missing_ok=True)
                 self.bases.remove(base)
 
-    def dirty(self, now_ms: int = T0) -> Dirty:
+    def dirty(self, now_ms: int = T0, young: int = 0) -> Dirty:
+        """Return the dirty part; the last sealed segments, `young` of them, may not be cleaned yet."""
         ends = [*self.bases[1:], self.end]
         segments = [
             Segment(base, end, self.path(base).stat().st_size, T0, is_active=base == self.bases[-1])
             for base, end in zip(self.bases, ends, strict=True)
         ]
-        limits = Limits(self.start, self.end, self.last_stable_offset, self.clean_up_to, now_ms)
+        safe_end = min(self.last_stable_offset, self.bases[max(len(self.bases) - 1 - young, 0)])
+        limits = Limits(self.start, self.end, safe_end, self.clean_up_to, now_ms)
         return dirty_part(segments, [T0] * len(segments), COMPACTED, limits)
 
-    def task(self, *, now_ms: int = T0, segment_bytes: int = 1 << 20, producers: bytes = b"") -> Task:
+    def task(
+        self, *, now_ms: int = T0, segment_bytes: int = 1 << 20, producers: bytes = b"", young: int = 0
+    ) -> Task:
         """Return a task over all segments that may be cleaned."""
-        dirty = self.dirty(now_ms)
+        dirty = self.dirty(now_ms, young)
         return Task(
             self.directory,
             [base for base in self.bases if base < dirty.end],
@@ -156,6 +160,7 @@ class Segments:
         segment_bytes: int = 1 << 20,
         producers: bytes = b"",
         keys: int = 1000,
+        young: int = 0,
         swaps: int | None = None,
     ) -> Cleaner:
         """Cleans once and puts the new segments in place, as if nobody was looking.
@@ -163,7 +168,8 @@ class Segments:
         `swaps`: the number of new segments after which it is killed.
         """
         buffers = Buffers(dedupe_bytes=24 * (keys + 1), load_factor=1.0, io_bytes=4096)
-        cleaner = Cleaner(self.task(now_ms=now_ms, segment_bytes=segment_bytes, producers=producers), buffers)
+        task = self.task(now_ms=now_ms, segment_bytes=segment_bytes, producers=producers, young=young)
+        cleaner = Cleaner(task, buffers)
         for number, new in enumerate(cleaner.run(), 1):
             if swaps is not None and number > swaps:
                 return cleaner

@@ -51,7 +51,7 @@ class CleanedTransactions:
     """
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
-        self._coming = sorted(set(aborted), key=lambda one: one.first_offset, reverse=True)
+        self._coming = sorted(aborted, key=lambda one: one.first_offset, reverse=True)
         # By producer, those that began before the current batch, in the order of their markers.
         self._begun: dict[int, list[_Aborted]] = {}
         self._committing: set[int] = set()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -369,10 +370,7 @@ def test_what_was_aborted_goes_and_its_marker_later(log: Segments) -> None:
 def test_a_marker_in_a_later_segment_aborts(log: Segments, behind: str) -> None:
     """Check that the committed value stays, whether the marker's segment is sealed, young or active."""
     write(log, "4:a1 4. / 5:a2 5:a- / " + behind)
-    # Only the first two segments are old enough.
-    task = replace(log.task(), bases=log.bases[:2], end=log.bases[2])
-    for new in Cleaner(task, Buffers()).run():
-        log.replace(new)
+    log.clean(young=len(log.bases) - 3)
     # A header keeps the last offset.
     assert written(log) == f"4:a1 4. 5: {behind.replace('/ ', '')}"
 
@@ -540,7 +538,7 @@ def test_an_index_that_contradicts_the_markers_ends_it(
 def test_an_index_of_a_later_segment_counts_for_what_it_says(log: Segments) -> None:
     """Check a damaged one, one that the log process is writing to, and one that retention removes."""
     write(log, "a1 5:a2 / 5! / b1 6:c1 6!")
-    task = replace(log.task(), bases=[0], end=2)
+    task = log.task(young=1)
     sealed, active = log.path(2, TXN_INDEX_SUFFIX), log.path(3, TXN_INDEX_SUFFIX)
     whole = sealed.read_bytes()
     sealed.write_bytes(whole[:20])
@@ -558,30 +556,43 @@ def test_an_index_of_a_later_segment_counts_for_what_it_says(log: Segments) -> N
     assert written(log) == "a1 5: 5! b1 6:c1 6!"
 
 
+def test_each_new_segment_has_the_entries_of_its_markers(log: Segments) -> None:
+    write(log, "4:a1 4! 5:a1 a2 / 5! 4:a3 4! b1 / b2")
+    first, second, third = log.aborted()
+    log.clean(segment_bytes=log.path(0).stat().st_size)
+    assert read_aborted(log.path(0, TXN_INDEX_SUFFIX)) == [first]
+    assert read_aborted(log.path(4, TXN_INDEX_SUFFIX)) == [second, third]
+
+
 # ---- the model ----
 
-KEYS = st.sampled_from([b"a", b"b", b"c", b"d", b"e", b""])
-PAIRS = st.lists(st.tuples(KEYS, st.one_of(st.none(), st.binary(max_size=8))), min_size=1, max_size=5)
-PRODUCERS = st.integers(1, 3)
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("append"), PAIRS, st.sampled_from([Codec.NONE, Codec.NONE, Codec.LZ4])),
-        st.tuples(st.just("transact"), PAIRS, st.sampled_from([Codec.NONE, Codec.LZ4]), PRODUCERS),
-        st.tuples(st.just("transact"), PAIRS, st.just(Codec.NONE), PRODUCERS),
-        st.tuples(st.just("end"), PRODUCERS, st.sampled_from([ABORT, COMMIT]), st.integers(0, 1)),
-        st.tuples(st.just("end"), PRODUCERS, st.sampled_from([ABORT, COMMIT]), st.just(0)),
-        st.just(("roll",)),
-        st.tuples(
-            st.just("clean"),
-            st.integers(6, 12),
-            st.integers(200, 3000),
-            st.integers(0, 2),
-            st.sampled_from([None, None, 0, 1]),
-            st.booleans(),
-        ),
-        st.tuples(st.just("delete"), st.integers(0, 40)),
+PAIRS = st.lists(
+    st.tuples(st.sampled_from([b"a", b"b", b"c", b""]), st.one_of(st.none(), st.binary(max_size=4))),
+    min_size=1,
+    max_size=3,
+)
+CODECS = st.sampled_from([Codec.NONE, Codec.NONE, Codec.LZ4])
+PRODUCERS = st.integers(1, 2)
+APPEND = st.tuples(st.just("append"), PAIRS, CODECS)
+TRANSACT = st.tuples(st.just("append"), PAIRS, CODECS, PRODUCERS)
+END = st.tuples(st.just("end"), PRODUCERS, st.sampled_from([ABORT, COMMIT]), st.sampled_from([0, 0, 1]))
+ROLL = st.just(("roll",))
+DELETE = st.tuples(st.just("delete"), st.integers(1, 10))
+CLEAN = st.tuples(
+    st.just("clean"),
+    st.fixed_dictionaries(
+        {
+            "keys": st.integers(4, 12),
+            "segment_bytes": st.sampled_from([100, 300, 600, 3000]),
+            "days": st.integers(0, 2),
+            "young": st.sampled_from([0, 0, 0, 1]),
+            "swaps": st.sampled_from([None, None, None, 0, 1]),
+            "with_producers": st.booleans(),
+        }
     ),
-    max_size=50,
+)
+STEPS = st.lists(
+    st.one_of(APPEND, TRANSACT, TRANSACT, END, END, ROLL, CLEAN, CLEAN, DELETE), min_size=12, max_size=60
 )
 
 
@@ -619,14 +630,12 @@ class Model:
         if kind == ABORT:
             self.aborted.update(offsets)
 
-    def clean(
-        self, keys: int, segment_bytes: int, days: int, swaps: int | None, with_producers: bool
-    ) -> None:
+    def clean(self, days: int, young: int, with_producers: bool, **how: Any) -> None:
         self.day += days
         log, now_ms = self.log, T0 + self.day * DAY_MS
-        if log.dirty(now_ms).bytes_dirty:
+        if log.dirty(now_ms, young).bytes_dirty:
             producers = log.producers.snapshot() if with_producers else b""
-            log.clean(keys=keys, segment_bytes=segment_bytes, now_ms=now_ms, producers=producers, swaps=swaps)
+            log.clean(now_ms=now_ms, young=young, producers=producers, **how)
 
     def committed(self) -> list[Record]:
         end = self.log.last_stable_offset
@@ -642,17 +651,18 @@ def test_any_sequence_of_produces_and_cleanings(steps: list[tuple]) -> None:  # 
         log.path(0).touch()
         for what, *given_with in steps:
             match what:
-                case "append" | "transact":
+                case "append":
                     model.append(*given_with)
                 case "end":
                     model.end(*given_with)
                 case "roll":
                     log.roll()
                 case "clean":
-                    model.clean(*given_with)
+                    model.clean(**given_with[0])
+                    check(model)
                 case "delete":
-                    log.delete_records(min(given_with[0], log.end))
-            check(model)
+                    log.delete_records(min(log.start + given_with[0], log.end))
+        check(model)
 
 
 def check(model: Model) -> None:
@@ -677,10 +687,12 @@ def check(model: Model) -> None:
                 assert of_left.get(key) == value
     clean = [r.key for r in left if log.start <= r.offset < log.clean_up_to]
     assert len(clean) == len(set(clean))
-    markers = {
-        (b.header.producer_id, b.last_offset) for b in batches if b.is_control and b.header.record_count
-    }
-    assert {(one.producer_id, one.last_offset) for one in log.aborted()} <= markers
+    markers = {b.last_offset: b.header.producer_id for b in batches if b.is_control and b.header.record_count}
+    for base, end in zip(log.bases, [*log.bases[1:], log.end], strict=True):
+        path = log.path(base, TXN_INDEX_SUFFIX)
+        for entry in read_aborted(path) if path.exists() else ():
+            assert base <= entry.last_offset < end
+            assert markers[entry.last_offset] == entry.producer_id
 
 
 def read_committed(log: Segments, start: int) -> list[Record]:
