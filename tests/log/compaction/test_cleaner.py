@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpbroker.log.compaction import cleaner
@@ -30,6 +30,7 @@ from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.markers import ABORT, COMMIT, marker_of
 from mpbroker.records.record import NewRecord, Record
 from tests.support.compacted_segments import DAY_MS, T0, KeyValue, Segments
+from tests.support.forms import rounds
 
 
 @pytest.fixture
@@ -584,6 +585,7 @@ CLEAN = st.tuples(
         {
             "keys": st.integers(4, 12),
             "segment_bytes": st.sampled_from([100, 300, 600, 3000]),
+            "times": st.integers(1, 3),
             "days": st.integers(0, 2),
             "young": st.sampled_from([0, 0, 0, 1]),
             "swaps": st.sampled_from([None, None, None, 0, 1]),
@@ -630,12 +632,18 @@ class Model:
         if kind == ABORT:
             self.aborted.update(offsets)
 
-    def clean(self, days: int, young: int, with_producers: bool, **how: Any) -> None:
-        self.day += days
-        log, now_ms = self.log, T0 + self.day * DAY_MS
-        if log.dirty(now_ms, young).bytes_dirty:
+    def clean(self, times: int, days: int, young: int, with_producers: bool, **how: Any) -> None:
+        """Clean, and again as if the checkpoint was lost."""
+        log = self.log
+        for _ in range(times):
+            self.day += days
+            now_ms = T0 + self.day * DAY_MS
+            if not log.dirty(now_ms, young).bytes_dirty:
+                return
             producers = log.producers.snapshot() if with_producers else b""
             log.clean(now_ms=now_ms, young=young, producers=producers, **how)
+            check(self)
+            log.clean_up_to = 0
 
     def committed(self) -> list[Record]:
         end = self.log.last_stable_offset
@@ -643,6 +651,7 @@ class Model:
 
 
 @given(STEPS)
+@settings(max_examples=rounds(600), deadline=None)
 def test_any_sequence_of_produces_and_cleanings(steps: list[tuple]) -> None:  # type: ignore[type-arg]
     """Check that a reader from any offset ends up with the same values as a reader of the whole log."""
     with tempfile.TemporaryDirectory() as name:
@@ -659,7 +668,6 @@ def test_any_sequence_of_produces_and_cleanings(steps: list[tuple]) -> None:  # 
                     log.roll()
                 case "clean":
                     model.clean(**given_with[0])
-                    check(model)
                 case "delete":
                     log.delete_records(min(log.start + given_with[0], log.end))
         check(model)
