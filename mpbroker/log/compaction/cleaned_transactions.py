@@ -18,7 +18,7 @@ for the offset map, then from the first segment on for the new segments. Both fo
 * An entry stays as long as a walk finds a batch of its transaction, since read_committed consumers need it.
   It goes when the marker gets its horizon, so no entry outlives its marker: consumers would discard what
   the producer committed later.
-* Entries and markers agree. If a marker aborts batches of which no entry tells, or lies within the range of
+* Entries and markers agree. If a marker aborts records of which no entry tells, or lies within the range of
   another entry of its producer, an index is damaged, and the log is not cleaned.
 """
 
@@ -54,7 +54,8 @@ class CleanedTransactions:
         self._coming = sorted(aborted, key=lambda one: one.first_offset, reverse=True)
         # By producer, those that began before the current batch, in the order of their markers.
         self._begun: dict[int, list[_Aborted]] = {}
-        self._committing: set[int] = set()
+        # By producer, whether a batch that no entry has told of since its last marker has records.
+        self._committing: dict[int, bool] = {}
         self.kept: list[AbortedTransaction] = []
 
     def discards(self, batch: Batch) -> bool:
@@ -65,7 +66,8 @@ class CleanedTransactions:
         if aborted is not None:
             aborted.has_batches = True
             return True
-        self._committing.add(batch.header.producer_id)
+        producer_id, has_records = batch.header.producer_id, batch.header.record_count > 0
+        self._committing[producer_id] = self._committing.get(producer_id, False) or has_records
         return False
 
     def marks_nothing(self, batch: Batch) -> bool:
@@ -78,20 +80,17 @@ class CleanedTransactions:
             # An emptied batch, kept for its producer's last sequence number, marks nothing.
             return batch.header.record_count == 0
         producer_id, aborts = batch.header.producer_id, marker[0] == ABORT
-        aborted, had_batches = self._aborted_at(batch), producer_id in self._committing
+        aborted, committed_records = self._aborted_at(batch), self._committing.pop(producer_id, None)
         is_its_own = aborted is None or (aborts and aborted.marker_offset == batch.last_offset)
-        if not is_its_own or (aborts and had_batches):
+        if not is_its_own or (aborts and committed_records):
             raise TransactionIndexCorrupt(
                 f"the marker at offset {batch.last_offset} {'aborts' if aborts else 'commits'} records of "
                 f"producer {producer_id} of which the .txnindex files say something else"
             )
-        self._committing.discard(producer_id)
-        if not aborts:
-            return not had_batches
-        if aborted is None or not aborted.has_batches:
-            return True
-        self.kept.append(aborted.transaction)
-        return False
+        if aborted is not None and aborted.has_batches:
+            self.kept.append(aborted.transaction)
+            return False
+        return committed_records is None
 
     def _aborted_at(self, batch: Batch) -> _Aborted | None:
         """Return the aborted transaction within which a batch of its producer lies, be it its marker."""

@@ -46,6 +46,7 @@ from mpbroker.records.iterate import Batch, iterate_batches
 _WRITE = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 _FILES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 READ_BYTES_LEAST = 4096
+_ADVICE = "Stop the broker and delete the .txnindex and the .index beside it: both are made anew"
 Result = TypeVar("Result")
 
 
@@ -332,7 +333,7 @@ class Cleaner:
                 try:
                     stop = do(walk)
                 except TransactionIndexCorrupt as error:
-                    raise CleaningFailed(f"{path}: {error}") from error
+                    raise CleaningFailed(f"{path}: {error}. {_ADVICE}") from error
                 except CorruptBatch as error:
                     where = position + error.position
                     raise CleaningFailed(f"{path} is damaged at byte {where}: {error.reason}") from error
