@@ -165,6 +165,37 @@ def test_either_process_may_be_killed(cleaning: Mpbroker, role: str) -> None:
     check(cleaning, "killed", load.last)
 
 
+def test_what_is_aborted_takes_no_value_along(cleaning: Mpbroker) -> None:
+    """Check transactions that are longer than segments, compacted when their markers are in the last one."""
+    create_topic(cleaning.bootstrap, "transacted", 1, COMPACTED)
+    chance, last = random.Random(7), dict[bytes, bytes | None]()
+    producers = [
+        Producer({"bootstrap.servers": cleaning.bootstrap, "transactional.id": name}) for name in "ab"
+    ]
+    for producer in producers:
+        producer.init_transactions(TIMEOUT_S)
+    for _ in range(5):
+        written: list[dict[bytes, bytes | None]] = [{}, {}]
+        for producer in producers:
+            producer.begin_transaction()
+        for _ in range(4):
+            for producer, values in zip(producers, written, strict=True):
+                for _ in range(40):
+                    key = b"%d of %d" % (chance.randrange(500), producers.index(producer))
+                    values[key] = None if chance.random() < 0.3 else chance.randbytes(10_000)
+                    producer.produce("transacted", key=key, value=values[key])
+                assert producer.flush(TIMEOUT_S) == 0
+        done = swaps(cleaning)
+        for producer, values in zip(producers, written, strict=True):
+            if chance.random() < 0.5:
+                producer.commit_transaction(TIMEOUT_S)
+                last.update(values)
+            else:
+                producer.abort_transaction(TIMEOUT_S)
+        eventually(lambda done=done: swaps(cleaning) > done, "it is compacted")  # type: ignore[misc]
+    check(cleaning, "transacted", last)
+
+
 def test_committed_offsets_are_compacted(tmp_path: Path) -> None:
     """Their own topic, and the coordinator reads what is left."""
     (tmp_path / "broker").mkdir()
