@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -536,3 +537,15 @@ def test_a_consumer_at_the_first_offset_of_a_segment_whose_predecessor_is_gone(
     for _ in range(2):
         found = partition_of(ask(log, fetch(start, each=1)))
         assert (found.error_code, bytes(found.records)[:8]) == (0, (start + is_compacted).to_bytes(8, "big"))
+
+
+def test_the_turn_does_not_send_from_a_file_that_was_left_behind_by_two_moves(log: Logged) -> None:
+    """Check a partition that has moved to another log directory and back while nobody fetched from it."""
+    log.append()
+    for _ in range(2):
+        assert bytes(partition_of(ask(log, fetch(0))).records) == log.batches[0]
+    away = log.directory.rename(log.directory.with_name(f"logged-0.{'f' * 32}-delete"))
+    shutil.copytree(away, log.directory)
+    log.append()
+    for _ in range(2):
+        assert bytes(partition_of(ask(log, fetch(10))).records) == log.batches[1]
