@@ -35,8 +35,8 @@ CONNECTIONS_MAX = 64
 # Connections of an address that count as one when there has to be room: its scrapers, probes and a browser.
 FAIR_SHARE = 8
 NETWORK_BYTES = 8
-# Connections that are accepted in one round of the event loop. A request that came with its connection is known
-# five rounds later: before so many newcomers that there has to be room. The kernel keeps more.
+# Connections that are accepted in one round of the event loop. A request that came with its connection is
+# known five rounds later: before so many newcomers that there has to be room. The kernel keeps more.
 ACCEPTED_AT_ONCE = 8
 BACKLOG = 1024
 # A connection without a request is not idle for so long: its request may be on its way.
@@ -126,8 +126,8 @@ class HttpServer:
     def _make_room(self) -> None:
         """End a connection for a newcomer, who may be a probe of health: it always gets in.
 
-        One that waits for its client goes first. If none does, one of the most common kind goes, which is that
-        of a crowd. Of a kind the address with most connections loses one, its oldest.
+        One that waits for its client goes first. If none does, one of the most common kind goes, which is
+        that of a crowd. Of a kind the address with most connections loses one, its oldest.
         """
         kinds: dict[_Kind, list[_Connection]] = {}
         for connection in self._connections:
@@ -420,7 +420,7 @@ class _Connection:
 
 
 def _network_of(peer: tuple[Any, ...] | None) -> bytes:
-    """Return the IPv4 address of a client, or the network of its IPv6 address: one host may have all of it."""
+    """Return the IPv4 address of a client, or the network of its IPv6 address, which one host may have."""
     if peer is None:
         return b""
     address = ipaddress.ip_address(peer[0].partition("%")[0])
