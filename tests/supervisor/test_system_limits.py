@@ -108,7 +108,6 @@ def test_a_broker_that_has_what_it_needs_serves(tmp_path: Path) -> None:
             assert set(found["partition"].to_pylist()) == set(range(PARTITIONS))
         assert {process.pid for process in broker.tree().members()} == before
         assert "Traceback" not in broker.output()
-        print(broker.output())
         stop_cleanly(broker)
     finally:
         broker.kill()
