@@ -49,7 +49,7 @@ from mpbroker.supervisor.reload import Changes, NoFile, ReadAgain, Reload, Reloa
 from mpbroker.supervisor.reloading import Reloading, publish, tell
 from mpbroker.supervisor.resize import Resize
 from mpbroker.supervisor.status import status, up_s
-from mpbroker.supervisor.system_limits import explained, raise_file_limit
+from mpbroker.supervisor.system_limits import advice, raise_file_limit
 from mpbroker.supervisor.tree import BrokerStops, Tree
 from shm.region import RegionUnavailable
 
@@ -131,7 +131,7 @@ def run(
         log.error("%s", error)
         return error.status
     except RegionUnavailable as error:
-        log.error("%s", error.strerror)
+        log.error("%s%s", error.strerror, advice(error))
     return EXIT_FAILED
 
 
@@ -226,7 +226,7 @@ class Supervisor:
             try:
                 self._start_tree()
             except OSError as error:
-                raise BrokerStops(EXIT_FAILED, f"the broker cannot start: {explained(error)}") from error
+                raise BrokerStops(EXIT_FAILED, f"the broker cannot start: {error}{advice(error)}") from error
             self._announce()
             roles.prepare_cleaner()
             if self.http or self.otlp:

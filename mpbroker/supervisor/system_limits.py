@@ -58,7 +58,7 @@ def files_needed(config: BrokerConfig) -> int:
     )
 
 
-def explained(error: OSError) -> str:
-    """Return the text of an error, with the limit that is to be raised if it is one of these."""
-    advice = _ADVICE.get(error.errno or 0)
-    return f"{error}. {advice}" if advice else str(error)
+def advice(error: OSError) -> str:
+    """Return which limit is to be raised, as the end of a text about the error; "" if it is none of these."""
+    found = _ADVICE.get(error.errno or 0)
+    return f". {found}" if found else ""
