@@ -72,24 +72,24 @@ class Columns:
             check_crc=self._check_crcs,
             aborted=aborted,
         )
-        for batch in batches:
-            for name in self._never_null:
-                if batch.column(name).null_count:
-                    raise CorruptLog(
-                        f"{self._name} has records whose {name} is null, but the given schema says NOT NULL. "
-                        f"Make column {name} nullable"
-                    )
-            yield batch
+        # Unlike a loop's variable, `map` keeps no batch while the next one is decoded.
+        yield from map(self._checked, batches)
+
+    def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        for name in self._never_null:
+            if batch.column(name).null_count:
+                raise CorruptLog(
+                    f"{self._name} has records whose {name} is null, but the given schema says NOT NULL. "
+                    f"Make column {name} nullable"
+                )
+        return batch
 
 
 class _Repeated:
-    """A constant column, cut from the longest one that was needed so far."""
+    """A constant column, cut from one of MAX_ROWS."""
 
     def __init__(self, value: pa.Scalar) -> None:
-        self._value = value
         self._array = pa.repeat(value, MAX_ROWS)
 
     def __call__(self, rows: int) -> pa.Array:
-        if rows > len(self._array):
-            self._array = pa.repeat(self._value, rows)
         return self._array.slice(0, rows)

@@ -50,6 +50,8 @@ cdef extern from "mpbroker/records/arrow_columns.h" nogil:
 COLUMNS = ("key", "value", "offset", "timestamp", "timestampType", "headers")
 HEADER_KEY_GROWTH = 3  # a byte that is not UTF-8 becomes U+FFFD, which has three bytes
 
+# A few stored bytes may be very many unpacked ones: each batch of a range alone may be as large as its limit.
+cdef int64_t UNPACKED_FACTOR = 16
 cdef int64_t LARGEST_COLUMN_BYTES = INT32_MAX // HEADER_KEY_GROWTH  # Arrow's offsets are int32
 
 _allocate = None
@@ -305,8 +307,9 @@ def decode_range(
     """Decode the records with offsets in [lo_offset, hi_offset) from the batches in [pos, end).
 
     Return (new position, rows, buffers by column name). 0 rows mean that there are no more records. Stop
-    before the batch that would exceed max_rows or max_bytes of stored records, but take at least one; before
-    a batch that is cut off by the end; at hi_offset. Skip control batches and those of aborted transactions,
+    before the batch that would exceed max_rows or max_bytes of stored records, but take at least one; after
+    one with which unpacked records reach 16 times max_bytes; before a batch that is cut off by the end; at
+    hi_offset. Skip control batches and those of aborted transactions,
     but check their CRCs too: a flipped bit must not make a batch one of them. Raises CorruptBatch with the
     position, ValueError for a bad range, limit or column.
     """
@@ -336,7 +339,9 @@ def decode_range(
                 and aborted.hold(info.producer_id, base_offset)
             )
             if has_records and taken and (
-                decoder.into.rows + info.count > max_rows or taken + length > max_bytes
+                decoder.into.rows + info.count > max_rows
+                or taken + length > max_bytes
+                or decoder.stream_bytes >= UNPACKED_FACTOR * max_bytes
             ):
                 break
             if check_crc and not c.crc_matches(p, length):

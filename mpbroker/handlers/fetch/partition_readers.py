@@ -10,10 +10,14 @@ from typing import TypeAlias
 
 from mpbroker.ipc.table import Partition
 from mpbroker.log.format.names import partition_name
-from mpbroker.log.read.reader import Bound, PartitionReader
+from mpbroker.log.read.reader import OPEN_ABORTED_INDEXES, OPEN_SEGMENTS, Bound, PartitionReader
+from shm.procfs import descriptors_left
 
-# Each may hold thirteen open files: four segments with their indexes, and the directory.
 OPEN_PARTITIONS = 256
+# Segments with their indexes, those of aborted transactions, and the directory.
+FILES_OF_ONE = 2 * OPEN_SEGMENTS + OPEN_ABORTED_INDEXES + 1
+# Descriptors for other short uses: reads from the disk, directories, other indexes.
+SPARE_DESCRIPTORS = 32
 # Readers checked for deleted files at a time: a fraction of a millisecond.
 LOOKED_AT_ONCE = 32
 
@@ -62,13 +66,17 @@ class _Held:
 
 
 class Readers:
-    """Open readers. `log_dirs` are in the order of the configuration, as the partition table numbers them."""
+    """Open readers, as many as this process has descriptors for.
+
+    `log_dirs` are in the order of the configuration, as the partition table numbers them.
+    """
 
     def __init__(
         self, log_dirs: Sequence[str], make: Callable[[Path], PartitionReader] = PartitionReader
     ) -> None:
         self._log_dirs = [Path(directory) for directory in log_dirs]
         self._make = make
+        self._most = max(1, min(OPEN_PARTITIONS, (descriptors_left() - SPARE_DESCRIPTORS) // FILES_OF_ONE))
         self._open: OrderedDict[Key, PartitionReader] = OrderedDict()
         # Each reader's directory, from before its first file was opened.
         self._directories: dict[Key, _Held] = {}
@@ -89,7 +97,7 @@ class Readers:
         if reader is None:
             self._directories[key] = _Held(directory)
             reader = self._open[key] = self._make(directory)
-            if len(self._open) > OPEN_PARTITIONS:
+            if len(self._open) > self._most:
                 self._drop(next(iter(self._open)))
         self._open.move_to_end(key)
         return reader
