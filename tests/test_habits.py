@@ -82,7 +82,7 @@ NARROW = {
     ),
     "mpbroker.console": (
         *(f"mpbroker.{room}" for room in ("config", "ipc", "protocol", "records", "metrics", "client")),
-        *("mpbroker.exporter", "mpbroker.reading.committed", "mpbroker.cli"),
+        *("mpbroker.exporter", "mpbroker.cli"),
         *("mpbroker.security.audit", "mpbroker.security.audit_log"),
     ),
     "mpbroker.testing": (

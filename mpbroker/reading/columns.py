@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from mpbroker.reading.committed import AbortedRange
 from mpbroker.reading.errors import CorruptLog
-from mpbroker.records.arrow import AbortedRanges
+from mpbroker.records.aborted import AbortedRanges
 from mpbroker.records.arrow_batches import SCHEMA as RECORD_SCHEMA
 from mpbroker.records.arrow_batches import Constant, arrow_batches
 
@@ -54,15 +53,12 @@ class Columns:
         end: int,
         start_offset: int,
         end_offset: int,
-        aborted: Sequence[AbortedRange] | AbortedRanges = (),
+        aborted: AbortedRanges | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records in data[position:end] with these offsets, except those of aborted transactions.
 
-        A caller that decodes several ranges of bytes makes AbortedRanges once for all. Raises CorruptBatch,
-        CorruptLog.
+        Raises CorruptBatch, CorruptLog.
         """
-        if not isinstance(aborted, AbortedRanges):
-            aborted = AbortedRanges(aborted)
         batches = arrow_batches(
             data,
             self._schema,

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
+from mpbroker.records.aborted import AbortedRanges
 from mpbroker.records.arrow import (
     COLUMNS,
-    AbortedRanges,
     BinaryBuffers,
     FixedBuffers,
     HeaderBuffers,
