@@ -98,6 +98,9 @@ like a misspelt one that has an effect here.
   under `group` the commit journal makes every record durable before. acks=all waits for a sync that
   `flush.messages` made due, acks=1 does not; `flush.ms` is looked at twice a second, whatever
   `log.flush.scheduler.interval.ms` says.
+* InitProducerId with an epoch that is refused aborts nothing. Kafka aborts the open transaction before it
+  looks at the epoch, so that a late copy of a request ends the transaction of the producer that has begun
+  since.
 * AddPartitionsToTxn is served as clients send it: versions 4 and 5 are for brokers that ask each other.
 * Internal topics take records from nobody. Kafka takes them from a client that calls itself `__admin_client`.
 * A record batch whose compressed records cannot be read is answered INVALID_RECORD, not with a retriable
