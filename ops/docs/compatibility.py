@@ -107,8 +107,8 @@ like a misspelt one that has an effect here.
   error. Bytes after an lz4 frame are such an error, which Kafka ignores; the frame's content checksum is
   checked.
 * Bytes of a string that are no UTF-8 are read as U+FFFD, as in Kafka. A string that takes more than 32,767
-  bytes with them closes the connection: it could not be written. Each byte of a surrogate that is encoded as a
-  character of its own is one U+FFFD; Java makes one of the three.
+  bytes with them closes the connection: it could not be written. A surrogate that is encoded as a character
+  of its own becomes three U+FFFD; Java makes one of it.
 * A response names at most 100 refused records of a batch, with the number of all; Kafka names each.
 """
 

@@ -247,6 +247,8 @@ class OffsetMetadataManager:
 
     def delete(self, context: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse | None:
         """Delete offsets, but for topics that members are subscribed to. Raises ApiError."""
+        if not request.group_id:
+            raise ApiError(ErrorCode.INVALID_GROUP_ID)
         group = self._manager.existing(request.group_id)
         if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL:
             raise ApiError(ErrorCode.NON_EMPTY_GROUP)

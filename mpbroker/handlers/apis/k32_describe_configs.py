@@ -98,7 +98,7 @@ def describe(exchange: ApiExchange, resource: Resource) -> Result:
         found = [on_the_wire(exchange, entry) for entry in entries(exchange, resource)]
     except ApiError as error:
         return refused(resource, error.code, error.message)
-    return Result(ErrorCode.NONE, None, resource.resource_type, resource.resource_name, found)
+    return Result(ErrorCode.NONE, "", resource.resource_type, resource.resource_name, found)
 
 
 def size_of(result: Result) -> int:
