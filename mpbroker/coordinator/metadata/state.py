@@ -100,8 +100,8 @@ PRODUCER_IDS_PER_BLOCK: Final = 1000
 # The part of the partitions that is kept for super users, if there are permissions.
 SUPER_USERS_SHARE: Final = 64
 ZERO_ID: Final = bytes(16)
-UNASSIGNED_DIRECTORY: Final = bytes(16)
-"""Kafka's DirectoryId.UNASSIGNED. Only the log process knows which log directory holds the replica."""
+MIGRATING_DIRECTORY: Final = bytes(16)
+"""Kafka's DirectoryId.MIGRATING: a log directory was selected, and only the log process knows which."""
 RESERVED_IDS: Final = 100
 """Ids below this number have a meaning of their own in Kafka (Uuid.RESERVED, DirectoryId)."""
 IMAGE_BYTES_MAX: Final = 64 << 20
@@ -696,7 +696,7 @@ def lone_partition(number: int, topic_id: bytes, node: int, leader_epoch: int = 
         leader=node,
         leader_epoch=leader_epoch,
         partition_epoch=0,
-        directories=[UNASSIGNED_DIRECTORY],
+        directories=[MIGRATING_DIRECTORY],
     )
 
 
