@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mpbroker.config.dynamic import DYNAMIC, REPLICATION_RATES
+from mpbroker.config.dynamic import DYNAMIC, IDLE
 from mpbroker.handlers.apis import all_apis
 from mpbroker.protocol.api_keys import valid_versions
 from ops.docs import not_served
@@ -51,7 +51,7 @@ NOT_BUILT = (
         "refused at start: Java plug-ins cannot be loaded",
     ),
     (
-        "altering passwords and settings of single listeners",
+        "altering passwords and security settings of single listeners",
         "refused with INVALID_REQUEST: they are read from the file, at SIGHUP and by `mpbroker ctl reload`, "
         "too. Which others can be altered stands below",
     ),
@@ -66,8 +66,12 @@ NOT_BUILT = (
 DYNAMIC_SETTINGS = """
 ## Settings of the broker that clients may alter
 
-By AlterConfigs and IncrementalAlterConfigs, of one broker or of all (OPERATING.md, "Changing settings"). All
-others are read-only, settings of single listeners and passwords among them: they are read from the file.
+By AlterConfigs and IncrementalAlterConfigs, of one broker or of all (OPERATING.md, "Changing settings"). So
+are `max.connections` and `max.connection.creation.rate` of single listeners (`listener.name.<listener>.`).
+Kafka's other dynamic settings are taken, kept and shown without effect, as the list says; so are names that
+neither Kafka nor this broker has, since Kafka leaves them to plug-ins. DescribeConfigs shows all of Kafka's
+settings, and the documentation of one without effect says so. All others are read-only, security settings of
+single listeners and passwords among them: they are read from the file.
 
 """
 
@@ -129,7 +133,7 @@ def page() -> str:
 def _dynamic() -> str:
     keys = sorted(DYNAMIC)
     return "".join(f"* `{key}`\n" for key in keys) + "".join(
-        f"* `{key}`: kept and shown, without effect\n" for key in sorted(REPLICATION_RATES)
+        f"* `{key}`: kept and shown, without effect\n" for key in sorted(IDLE)
     )
 
 
