@@ -29,6 +29,8 @@ class ConfigSource(IntEnum):
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
     DYNAMIC_BROKER_LOGGER_CONFIG = 6
+    CLIENT_METRICS_CONFIG = 7
+    GROUP_CONFIG = 8
 
 
 class Synonym(msgspec.Struct, frozen=True):
@@ -64,7 +66,7 @@ def describe_topic(
         synonyms = _broker_synonyms(broker, key.synonyms)
         if name in overrides:
             synonyms.insert(0, Synonym(name, value, ConfigSource.DYNAMIC_TOPIC_CONFIG))
-        entries.append(_entry(key, value, synonyms, read_only=False))
+        entries.append(entry_of(key, value, synonyms, read_only=False))
     return entries
 
 
@@ -84,7 +86,7 @@ def describe_broker(broker: BrokerConfig, names: Iterable[str] | None = None) ->
         value = synonyms[0].value if synonyms else None
         if has_effect:
             value = format_value(getattr(broker, field_name(name)))
-        entries.append(_entry(key, value, synonyms, read_only=name not in DYNAMIC and name not in IDLE))
+        entries.append(entry_of(key, value, synonyms, read_only=name not in DYNAMIC and name not in IDLE))
     return entries
 
 
@@ -98,7 +100,7 @@ def describe_all_brokers(altered: Altered, names: Iterable[str] | None = None) -
     for name in _wanted(altered.default, names):
         key = key_of(name)
         (synonym,) = _altered(Altered(default=altered.default), key)
-        entries.append(_entry(key, synonym.value, [synonym], read_only=False))
+        entries.append(entry_of(key, synonym.value, [synonym], read_only=False))
     return entries
 
 
@@ -132,7 +134,7 @@ def _broker_synonyms(broker: BrokerConfig, names: Iterable[str]) -> list[Synonym
         if beneath is not None:
             if beneath.origin:
                 found.append(Synonym(key.name, beneath.text, ConfigSource.STATIC_BROKER_CONFIG))
-        elif (text := _static(broker, key.name)) is not None:
+        elif (text := static_text(broker, key.name)) is not None:
             found.append(Synonym(key.name, text, ConfigSource.STATIC_BROKER_CONFIG))
     for key in keys:
         if (default := format_value(key.default)) is not None:
@@ -140,7 +142,7 @@ def _broker_synonyms(broker: BrokerConfig, names: Iterable[str]) -> list[Synonym
     return list(dropwhile(lambda synonym: synonym.name != keys[0].name, found))
 
 
-def _static(broker: BrokerConfig, name: str) -> str | None:
+def static_text(broker: BrokerConfig, name: str) -> str | None:
     """Return the text of a setting in file and flags, None if it is not there."""
     if name == "broker.id":
         return str(broker.node_id)  # Kafka fills in the one by the other.
@@ -151,7 +153,7 @@ def _static(broker: BrokerConfig, name: str) -> str | None:
     return format_value(getattr(broker, field_name(name)))
 
 
-def _entry(key: Key, value: str | None, synonyms: list[Synonym], *, read_only: bool) -> Entry:
+def entry_of(key: Key, value: str | None, synonyms: list[Synonym], *, read_only: bool) -> Entry:
     sensitive = key.type in (ConfigType.PASSWORD, ConfigType.UNKNOWN)
     if sensitive:
         synonyms = [Synonym(one.name, None, one.source) for one in synonyms]

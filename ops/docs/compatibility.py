@@ -97,7 +97,9 @@ like a misspelt one that has an effect here.
   listeners. Kafka has no such setting.
 * Owners of delegation tokens are users. Kafka makes tokens for owners of any type, and lets them log in as
   users of that name. A token cannot be used from the moment when it expires, not only once it is removed.
-* Groups have no settings: Kafka's are those of the consumer, share and streams protocols.
+* Settings of groups and of subscriptions to client metrics are taken, checked, kept, listed and described,
+  without effect yet: Kafka's are those of the consumer, share and streams protocols, and no client can push
+  its metrics here.
 * `flush.ms` and `flush.messages` have the segment itself synced under both values of `log.flush.policy`;
   under `group` the commit journal makes every record durable before. acks=all waits for a sync that
   `flush.messages` made due, acks=1 does not; `flush.ms` is looked at twice a second, whatever
