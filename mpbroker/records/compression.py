@@ -231,7 +231,7 @@ def _gzip_decompress(data: memoryview, limit: int) -> bytes:
             room -= len(part)
             at += len(fed) - len(member.unused_data)
             piece = min(2 * piece, GZIP_PIECE_BYTES)
-        if len(data) - at <= GZIP_SMALLEST_BYTES or data[at : at + 3] != GZIP_MAGIC:
+        if len(data) - at <= GZIP_SMALLEST_BYTES or bytes(data[at : at + 3]) != GZIP_MAGIC:
             return b"".join(parts)
 
 

@@ -74,7 +74,9 @@ def test_topics_are_altered_by_the_coordinator(ready: Rig, version: int) -> None
         ],
         True,
     )
-    ready.coordinator.answer(call, AlteredResources([(0, None), (40, "no"), (42, "why"), (0, None), (3, "no")]))
+    ready.coordinator.answer(
+        call, AlteredResources([(0, None), (40, "no"), (42, "why"), (0, None), (3, "no")])
+    )
     ready.turn()
     response = ready.answer(INCREMENTAL, version)
     wrong = ["nulls", "doubles", "odd", "twice", "twice"]
