@@ -13,6 +13,11 @@ from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.headers import RequestHeader, decode_response_frame, encode_request_frame
 from mpbroker.protocol.messages import Message
+from mpbroker.records.batch import BATCH_HEADER_BYTES
+from mpbroker.records.builder import build_batch
+from mpbroker.records.compression import Codec, compress
+from mpbroker.records.record import NewRecord
+from mpbroker.records.stream import seal
 from ops.bench import frames
 from ops.bench.brokers import Broker
 from tests.support.client_adapters import confluent_write
@@ -236,3 +241,40 @@ def test_names_of_other_bytes(broker: Broker, new_topic: TopicMaker) -> None:
     described = m.DescribeConfigsRequest.DescribeConfigsResource(2, "#")
     (refused,) = ask(broker, ApiKey.DESCRIBE_CONFIGS, 4, m.DescribeConfigsRequest([described])).results
     assert (refused.error_code, refused.resource_name) == (ErrorCode.INVALID_TOPIC_EXCEPTION, "\ufffd")
+
+
+def compressed(codec: Codec, stream: bytes, count: int) -> bytes:
+    """Return a batch of a stream that is packed already."""
+    batch = bytearray(BATCH_HEADER_BYTES) + stream
+    seal(
+        batch,
+        base_offset=0,
+        leader_epoch=-1,
+        attributes=codec,
+        last_offset_delta=count - 1,
+        base_timestamp=CREATE_TIME_MS,
+        max_timestamp=CREATE_TIME_MS,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        count=count,
+    )
+    return bytes(batch)
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY])
+def test_streams_that_java_reads(broker: Broker, new_topic: TopicMaker, codec: Codec) -> None:
+    """Streams one after the other; and behind gzip anything, behind snappy less than the size of a block."""
+    records = [NewRecord(b"%d" % number * 10, None, CREATE_TIME_MS) for number in range(20)]
+    stream = bytes(build_batch(records))[BATCH_HEADER_BYTES:]
+    parts = [compress(codec, stream[:100]), compress(codec, stream[100:])]
+    topic = new_topic(1)
+    for packed in (
+        b"".join(parts),
+        b"".join(parts) + bytes(3),
+        *([compress(codec, stream) + bytes(100)] if codec is Codec.GZIP else []),
+    ):
+        batch = compressed(codec, packed, len(records))
+        assert error_code(broker, frames.produce_batch(topic, batch)) == NONE
+    bad = compressed(codec, compress(codec, stream) + compress(codec, b"more"), len(records))
+    assert error_code(broker, frames.produce_batch(topic, bad)) != NONE
