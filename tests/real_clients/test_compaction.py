@@ -16,7 +16,7 @@ from ops.bench.brokers import Mpbroker
 from ops.bench.processes import title_of
 from tests.real_clients.test_java_tools import dump
 from tests.support.client_tools import eventually
-from tests.support.polling import PATIENCE_S
+from tests.support.polling import PATIENCE_S, random_moment
 from tests.support.real_brokers import create_topic, served, stop_cleanly
 
 KEYS = 200
@@ -158,7 +158,7 @@ def test_either_process_may_be_killed(cleaning: Mpbroker, role: str) -> None:
         for _ in range(6):
             done = swaps(cleaning)
             eventually(lambda done=done: swaps(cleaning) > done, "it is compacted")  # type: ignore[misc]
-            threading.Event().wait(chance.random() * 0.1)
+            random_moment(chance, 0.1)
             killed = pid_of(cleaning, role)
             os.kill(killed, signal.SIGKILL)
             eventually(lambda was=killed: pid_of(cleaning, role) not in (0, was), "it is replaced")  # type: ignore[misc]

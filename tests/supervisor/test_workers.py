@@ -7,8 +7,6 @@ import random
 import signal
 import socket
 import struct
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -19,7 +17,9 @@ import psutil
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from mpbroker.ipc import topology
 from mpbroker.ipc.control_client import ControlError
+from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.headers import RequestHeader, decode_response_frame, encode_request_frame
 from mpbroker.protocol.messages import ProduceRequest
@@ -28,8 +28,9 @@ from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
 from ops.bench import frames
 from ops.bench.brokers import Mpbroker
+from shm.region import Region
 from tests.support.client_tools import eventually
-from tests.support.polling import PATIENCE_S
+from tests.support.polling import PATIENCE_S, until
 from tests.support.real_brokers import create_topic, stop_cleanly
 from tests.support.worker_load import Load, control, names, pids
 
@@ -156,7 +157,8 @@ def test_a_supervisor_that_was_away_accuses_nobody(watched: Mpbroker) -> None:
     members = broker.tree().members()
     for member in members:
         member.suspend()
-    subprocess.run([sys.executable, "-c", f"import time; time.sleep({HANG_TIMEOUT_S + 1})"], check=True)
+    away_until = time.monotonic() + HANG_TIMEOUT_S + 1
+    until(lambda: time.monotonic() > away_until, "the clock goes on")
     for member in members:
         member.resume()
     create_topic(broker.bootstrap, "after", 1)
@@ -165,7 +167,7 @@ def test_a_supervisor_that_was_away_accuses_nobody(watched: Mpbroker) -> None:
 
 
 def test_resizing_under_load_fails_no_request(broker: Mpbroker, load: Load) -> None:
-    assert load.goes_on()
+    load.goes_on()
     sizes = [(handlers, processors) for handlers in (4, 2, 1, 2) for processors in (4, 2, 1, 2, 2)]
     before = (2, 2)
     for wanted in sizes:
@@ -178,7 +180,7 @@ def test_resizing_under_load_fails_no_request(broker: Mpbroker, load: Load) -> N
             said = f"resizing {kind} from {old} to {new}"
             assert old == new or said in broker.output()
         before = wanted
-    assert load.goes_on()
+    load.goes_on()
     load.end()
     assert load.errors == []
     assert load.acked == load.read == load.sent
@@ -233,12 +235,13 @@ def test_a_step_that_is_too_large_is_refused(broker: Mpbroker, arguments: dict[s
 
 
 def stuck(broker: Mpbroker) -> bool:
-    """Whether no request has come for a while: all who sent some wait for somebody to read."""
-    counts = set()
-    for _ in range(5):
-        counts.add(control(broker).call("status")["requests"])
-        threading.Event().wait(0.02)
-    return len(counts) == 1
+    """Return True if no request comes while both processors turn: all who sent some wait for a reader."""
+    public = Region.attach(broker.runtime_dir / PUBLIC_NAME, topology.PUBLIC_MAGIC, topology.LAYOUT_VERSION)
+    pages = [topology.counter_page(public, topology.processor(number)) for number in range(2)]
+    before, turns = control(broker).call("status")["requests"], [page.turns for page in pages]
+    for page, was in zip(pages, turns, strict=True):
+        until(lambda page=page, was=was: page.turns > was + 1, "a processor turns twice")  # type: ignore[misc]
+    return bool(control(broker).call("status")["requests"] == before)
 
 
 def test_a_slow_client_holds_up_the_handler_that_leaves_and_nobody_else(broker: Mpbroker) -> None:
@@ -254,7 +257,7 @@ def test_a_slow_client_holds_up_the_handler_that_leaves_and_nobody_else(broker: 
         connection.connect(broker.address)
         connection.sendall(metadata * 1000)
         slow.append(connection)
-        eventually(lambda: stuck(broker), "nobody reads")
+    eventually(lambda: stuck(broker), "nobody reads")
     os.kill(first, signal.SIGCONT)
     answers: list[dict[str, int]] = []
     resizing = threading.Thread(

@@ -8,7 +8,6 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -55,7 +54,7 @@ def run(command: Sequence[str], stdin: bytes = b"", cwd: Path | None = None) -> 
 
 def eventually(holds: Callable[[], bool], what: str) -> None:
     """Wait for what Kafka does not promise at once: it answers changes before all metadata knows them."""
-    until(holds, what, lambda: time.sleep(0.02))
+    until(holds, what)
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import select
 import time
 from collections.abc import Callable
@@ -11,27 +12,40 @@ from typing import Protocol
 from mpbroker.ipc.hangs import Patience
 
 # After so long a test hangs. Nothing else may depend on it: a loaded machine is slow, not wrong.
-PATIENCE_S = 60
+PATIENCE_S = 120
 TRIES = 30
 # A wait that is over so soon never sleeps; a long one leaves nearly all of a processor to those it waits for.
 SHORT_S = 0.002
 PAUSE_MAX_S = 0.05
 
 
-def until(holds: Callable[[], object], what: str, step: Callable[[], object] | None = None) -> None:
-    """Goes on until it holds, a step at a time; says what did not come where that hangs. What counts is the
-    time in which it looks: it may be stopped for a while, with all that it waits for.
+def until(
+    holds: Callable[[], object], what: str | Callable[[], str], step: Callable[[], object] | None = None
+) -> None:
+    """Goes on until it holds, a step at a time; says what did not come where that hangs.
 
     Without a step of its own it leaves the processor to others, for longer the longer it has waited.
+    `what` may be a function, which is called only if the wait fails.
+    """
+    if not comes(holds, step):
+        raise AssertionError(f"not within {PATIENCE_S} s: {what if isinstance(what, str) else what()}")
+
+
+def comes(holds: Callable[[], object], step: Callable[[], object] | None = None) -> bool:
+    """Wait as `until` does; return False where that hangs.
+
+    What counts is the time in which it looks: it may be stopped for a while, with all that it waits for.
     """
     patience = Patience(PATIENCE_S)
     begun = time.monotonic()
     while not holds():
-        assert not patience.is_over(), f"{what}: not within {PATIENCE_S} s"
+        if patience.is_over():
+            return False
         if step is None:
             _pause(time.monotonic() - begun)
         else:
             step()
+    return True
 
 
 def _pause(waited_s: float) -> None:
@@ -39,7 +53,12 @@ def _pause(waited_s: float) -> None:
     if waited_s < SHORT_S:
         os.sched_yield()
     else:
-        time.sleep(min(waited_s / 16, PAUSE_MAX_S))
+        time.sleep(min(waited_s / 16, PAUSE_MAX_S))  # noqa: TID251
+
+
+def random_moment(chance: random.Random, within_s: float) -> None:
+    """Return at a random moment: faults come when nobody expects them. It is no way to wait for anything."""
+    time.sleep(chance.uniform(0, within_s))  # noqa: TID251
 
 
 def is_soon(ask: Callable[[], object], within_s: float) -> bool:

@@ -16,7 +16,8 @@ from tests.support.processor_rig import PROCESSOR, Rig, answer_frame, frame, is_
 
 METADATA = 3
 LONG_MS = 60_000
-LONG_SLEEP_MS = 20_000
+# A sleep that does not end by itself outlasts the test.
+NO_END_MS = 3_600_000
 
 
 @pytest.fixture
@@ -49,10 +50,8 @@ def test_the_answer_goes_at_once_and_the_next_request_after_the_throttle(rig: Ri
         rig.answer_kind(request, kind, throttle_ms=80)
         rig.step()
     # Nobody rings: the sleep itself ends when the throttle does.
-    second = next_request(rig, LONG_SLEEP_MS)
-    took_ms = (time.monotonic_ns() - began_ns) / 1e6
-    assert second.correlation == 2
-    assert 80 <= took_ms < LONG_SLEEP_MS / 2
+    assert next_request(rig, NO_END_MS).correlation == 2
+    assert time.monotonic_ns() - began_ns >= 80_000_000
 
 
 def test_the_time_counts_from_the_handlers_answer(rig: Rig) -> None:
