@@ -1,7 +1,7 @@
 """A user's first minutes: `make run` in a clone, and a wheel where no compiler is. `.ci/run` runs this.
 
-Home and all caches are empty: this shows steps that work only where somebody has been before. The clone has what is
-committed. Set-up fetches packages from the registry and compiles, which takes some minutes.
+Home and all caches are empty: this shows steps that work only where somebody has been before. The clone has
+what is committed. Set-up fetches packages from the registry and compiles, which takes some minutes.
 """
 
 from __future__ import annotations
