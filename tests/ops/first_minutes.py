@@ -81,7 +81,6 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[First]:
         "run",
         f"LISTENERS=PLAINTEXT://{HOST}:{port}",
         f"HTTP={HOST}:{http}",
-        "DATA=first data",
     ]
     process = subprocess.Popen(
         command,
