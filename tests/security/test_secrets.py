@@ -217,7 +217,7 @@ class Terminal:
     def read_until(self, text: str) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while text not in self.shown:
-            assert time.monotonic() < deadline, self.shown
+            assert time.monotonic() < deadline, f"no {text!r} in {self.shown!r}"
             if not self._read():
                 pytest.fail(f"it ended without {text!r}: {self.shown}")
 

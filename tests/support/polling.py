@@ -7,7 +7,7 @@ import random
 import select
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from mpbroker.ipc.hangs import Patience
 
@@ -18,33 +18,39 @@ TRIES = 30
 SHORT_S = 0.002
 PAUSE_MAX_S = 0.05
 
+T = TypeVar("T")
+Step = Callable[[], object]
 
-def until(
-    holds: Callable[[], object], what: str | Callable[[], str], step: Callable[[], object] | None = None
-) -> None:
-    """Goes on until it holds, a step at a time; says what did not come where that hangs.
+
+class Late(AssertionError):
+    """What a test waited for did not come."""
+
+
+def until(holds: Callable[[], T], what: str | Callable[[], str], step: Step | None = None) -> T:
+    """Go on until it holds, a step at a time; return what `holds` returned. Raises Late, which says `what`.
 
     Without a step of its own it leaves the processor to others, for longer the longer it has waited.
-    `what` may be a function, which is called only if the wait fails.
-    """
-    if not comes(holds, step):
-        raise AssertionError(f"not within {PATIENCE_S} s: {what if isinstance(what, str) else what()}")
-
-
-def comes(holds: Callable[[], object], step: Callable[[], object] | None = None) -> bool:
-    """Wait as `until` does; return False where that hangs.
-
-    What counts is the time in which it looks: it may be stopped for a while, with all that it waits for.
+    `what` may be a function, which is called only if the wait fails. What counts is the time in which it
+    looks: it may be stopped for a while, with all that it waits for.
     """
     patience = Patience(PATIENCE_S)
     begun = time.monotonic()
-    while not holds():
+    while not (found := holds()):
         if patience.is_over():
-            return False
+            raise Late(f"not within {PATIENCE_S} s: {what if isinstance(what, str) else what()}")
         if step is None:
             _pause(time.monotonic() - begun)
         else:
             step()
+    return found
+
+
+def comes(holds: Callable[[], object]) -> bool:
+    """Wait as `until` does; return False where that raises Late."""
+    try:
+        until(holds, "")
+    except Late:
+        return False
     return True
 
 

@@ -11,7 +11,7 @@ from mpbroker.ipc.slots import Request, SlotKind
 from mpbroker.network.processor import mute
 from mpbroker.network.processor.channel import CloseReason
 from mpbroker.network.processor.mute import MuteEvent, MuteState
-from tests.support.polling import PATIENCE_S
+from tests.support.polling import PATIENCE_S, until
 from tests.support.processor_rig import PROCESSOR, Rig, answer_frame, frame, is_closed, receive
 
 METADATA = 3
@@ -28,11 +28,8 @@ def rig() -> Iterator[Rig]:
 
 
 def next_request(rig: Rig, sleep_ms: int = 300) -> Request:
-    for _ in range(20):
-        rig.turn.turn(sleep_ms)
-        if found := rig.requests_taken():
-            return found[0]
-    raise TimeoutError("no request came")
+    rig.turn.turn(sleep_ms)
+    return until(rig.requests_taken, "a request", lambda: rig.turn.turn(sleep_ms))[0]
 
 
 @pytest.mark.parametrize("kind", [SlotKind.SEND, SlotKind.NOOP])
