@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 
 from mpbroker.ipc import topology
-from mpbroker.ipc.control_client import ControlClient
 from mpbroker.ipc.counters import Counter
 from ops.bench import frames
 from ops.bench.brokers import MPBROKER_COMMAND, Mpbroker
@@ -25,7 +24,7 @@ from tests.chaos.leaks import held
 from tests.support.acceptor_tools import counted
 from tests.support.client_tools import eventually
 from tests.support.polling import PATIENCE_S
-from tests.support.real_brokers import create_topic, stop_cleanly
+from tests.support.real_brokers import control, create_topic, stop_cleanly
 
 LARGE = 100_000_000
 CHUNK = 1_000_000
@@ -72,7 +71,7 @@ def let_idle_expire(broker: Mpbroker) -> None:
     """Set the idle time, once all of a crowd are there: on a slow machine that takes long."""
     with open(properties(broker), "a") as file:
         file.write(f"\nconnections.max.idle.ms={IDLE_MS}\n")
-    changed = ControlClient(broker.runtime_dir, timeout_seconds=PATIENCE_S).call("reload")["changed"]
+    changed = control(broker).call("reload")["changed"]
     assert len(changed) == 1, changed
 
 

@@ -8,12 +8,12 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from mpbroker.ipc.control_client import ControlClient
 from mpbroker.protocol.headers import RequestHeader, decode_response_frame, encode_request_frame
 from mpbroker.protocol.messages import Message
 from ops.bench.brokers import Mpbroker
 from ops.bench.frames import receive
 from tests.support.polling import PATIENCE_S
+from tests.support.real_brokers import control
 
 CORRELATION = 77
 
@@ -59,7 +59,7 @@ class SocketClient:
 
 def pids_of(broker: Mpbroker, kind: str) -> list[int]:
     """Return the processes whose name begins so: "handler ", "coordinator"."""
-    processes = ControlClient(broker.runtime_dir).call("status")["processes"]
+    processes = control(broker).call("status")["processes"]
     return [each["pid"] for each in processes if each["name"].startswith(kind)]
 
 

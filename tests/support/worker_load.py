@@ -7,13 +7,9 @@ from collections.abc import Mapping
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
-from mpbroker.ipc.control_client import ControlClient
 from ops.bench.brokers import Mpbroker
 from tests.support.polling import PATIENCE_S, until
-
-
-def control(broker: Mpbroker) -> ControlClient:
-    return ControlClient(broker.runtime_dir, timeout_seconds=60)
+from tests.support.real_brokers import control
 
 
 def pids(broker: Mpbroker) -> dict[str, int]:
