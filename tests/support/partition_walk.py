@@ -21,6 +21,7 @@ list is a history: a step that has nothing to do does nothing.
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import os
 import random
@@ -604,6 +605,8 @@ class Walker:
 LOG_DIR = "data0"
 # Histories between two lines of `make histories`.
 SAID_EVERY = 100
+# Histories between two collections of garbage.
+COLLECTED_EVERY = 5
 SHRINKING_WALKS = 100
 
 
@@ -629,7 +632,10 @@ def main() -> None:
             except Disagreement as error:
                 failed += 1
                 print(error, flush=True)
-            if (walked := seed - asked.first + 1) % SAID_EVERY == 0 or walked == asked.seeds:
+            if (walked := seed - asked.first + 1) % COLLECTED_EVERY == 0:
+                # A process that crashed in a history has its files open, and their memory, until then.
+                gc.collect()
+            if walked % SAID_EVERY == 0 or walked == asked.seeds:
                 print(f"{walked} histories, seeds {asked.first} to {seed}, {failed} failed", flush=True)
     raise SystemExit(1 if failed else 0)
 
