@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,3 +62,11 @@ def pss_bytes(pid: int) -> int | None:
     except PermissionError:
         return None
     return int(found[1]) << 10 if found else None
+
+
+def descriptors_left() -> int:
+    """Return how many files this process may open besides those that it has."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        limit = 1 << 30
+    return limit - sum(1 for _ in Path("/proc/self/fd").iterdir())

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import time
 from functools import lru_cache
 from io import BytesIO
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from fastavro import parse_schema, schemaless_reader
 from fastavro.schema import SchemaParseException
@@ -31,6 +31,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from spark_integration.avro_bounds import Bounds, bounds_of
 from spark_integration.schema_registry import Directory, Registry
 
 Convert = Callable[[Any], Any]
@@ -245,10 +246,17 @@ def parsed(schema: Any) -> Any:
         raise AvroSchemaError(f"Avro schema: {type(error).__name__}: {error}") from error
 
 
+class _Written(NamedTuple):
+    """A writer's schema, with the bounds of what is read with it."""
+
+    schema: Any
+    bounds: Bounds | None
+
+
 def plain_decoder(writer: Any, reader: Any | None) -> Convert:
     """Return a decoder of Avro's binary encoding, written with the `writer` schema, into rows of `reader`."""
     target = AvroType(writer if reader is None else reader)
-    written = parsed(writer)
+    written = _written(writer, target, is_resolved=reader is not None)
     return lambda data: _decoded(data, 0, written, target, is_resolved=reader is not None)
 
 
@@ -259,25 +267,30 @@ def framed_decoder(schemas: Registry | Directory, reader: Any) -> Convert:
     """
     target = AvroType(reader)
 
+    @lru_cache(maxsize=4096)
+    def written(number: int) -> _Written:
+        return _written(schemas.by_id(number), target, is_resolved=True)
+
     def decode(data: bytes) -> Any:
         if len(data) < _PREFIX_BYTES or data[0] != _MAGIC:
             raise ValueError("it does not begin with a zero and the id of a schema")
         number = int.from_bytes(data[1:_PREFIX_BYTES], "big")
-        return _decoded(data, _PREFIX_BYTES, _written(schemas, number), target, is_resolved=True)
+        return _decoded(data, _PREFIX_BYTES, written(number), target, is_resolved=True)
 
     return decode
 
 
-@lru_cache(maxsize=4096)
-def _written(schemas: Registry | Directory, number: int) -> Any:
-    """Return the schema of this id. Each worker process keeps it and asks a registry once."""
-    return parsed(schemas.by_id(number))
+def _written(writer: Any, target: AvroType, *, is_resolved: bool) -> _Written:
+    schema = parsed(writer)
+    return _Written(schema, bounds_of(schema, is_resolved=is_resolved and schema != target.parsed))
 
 
-def _decoded(data: bytes, start: int, written: Any, target: AvroType, *, is_resolved: bool) -> Any:
+def _decoded(data: bytes, start: int, written: _Written, target: AvroType, *, is_resolved: bool) -> Any:
+    if written.bounds is not None:
+        written.bounds(data, start)
     stream = BytesIO(data)
     stream.seek(start)
-    value = schemaless_reader(stream, written, target.parsed if is_resolved else None)
+    value = schemaless_reader(stream, written.schema, target.parsed if is_resolved else None)
     left = len(data) - stream.tell()
     if left:
         raise ValueError(f"{left} bytes are left over: it was written with another schema")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ from mpbroker.reading.errors import OptionError
 _ANSWERS_WITHIN_SECONDS = 10.0
 _TRIES = 4
 _PAUSE_SECONDS = 0.25
+# A schema that the registry lacks is not asked for again in this time.
+_MISSING_FOR_SECONDS = 10.0
 _NOT_FOUND = 404
 _TOO_MANY = 429
 _SERVER_ERRORS = 500
@@ -133,15 +136,41 @@ class Registry:
         return address, request
 
 
-@lru_cache(maxsize=4096)
-def _kept(registry: Registry, path: str) -> Any:
-    """Ask once for each path: schemas of ids, and of numbered versions, never change."""
-    return registry.ask(path)
+class _Document:
+    """The document at a path of a registry, which never changes: that of an id, or of a numbered version.
+
+    The registry is asked once, also by several threads. That it lacks the document is kept for a while.
+    """
+
+    def __init__(self, registry: Registry, path: str) -> None:
+        self._registry = registry
+        self._path = path
+        self._lock = threading.Lock()
+        self._found: Any = None
+        self._missing = ""
+        self._ask_again_at = 0.0
+
+    def get(self) -> Any:
+        """Return the document. Raises UnknownSchema, RegistryUnavailable."""
+        with self._lock:
+            if self._found is None:
+                if self._missing and time.monotonic() < self._ask_again_at:
+                    raise UnknownSchema(self._missing)
+                try:
+                    self._found = self._registry.ask(self._path)
+                except UnknownSchema as error:
+                    self._missing = str(error)
+                    self._ask_again_at = time.monotonic() + _MISSING_FOR_SECONDS
+                    raise
+            return self._found
+
+
+_document = lru_cache(maxsize=4096)(_Document)
 
 
 def _whole(registry: Registry, path: str) -> Any:
     """Return the schema at the path, with the schemas it refers to put where their names first stand."""
-    document = registry.ask(path) if path.endswith("/latest") else _kept(registry, path)
+    document = registry.ask(path) if path.endswith("/latest") else _document(registry, path).get()
     kind = document.get("schemaType", "AVRO")
     if kind != "AVRO":
         raise UnknownSchema(f"the schema at {path} is {kind}, not AVRO")

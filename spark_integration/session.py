@@ -165,7 +165,8 @@ def _python_for_workers(wanted: Mapping[str, str]) -> str:
     if in_config or not _is_local(wanted.get("spark.master")):
         raise SparkSetupError(
             f"{name} is {chosen}, but {unfit}. Name a Python that has mpbroker-server[spark] under the "
-            "same path on the driver and on every executor (of an archive: unpack it into the driver's directory, too)"
+            "same path on the driver and on every executor (of an archive: unpack it into the driver's "
+            "directory, too)"
         )
     _LOG.warning("%s is %s, but %s; workers run %s instead", name, chosen, unfit, sys.executable)
     return sys.executable

@@ -17,7 +17,15 @@ CORRUPT: Final = "_corrupt"
 CORRUPT_TYPE: Final = pa.struct([pa.field("error", pa.string()), pa.field("data", pa.binary())])
 
 # Errors that decoders raise on malformed bytes; any other error is a bug of ours and is not caught.
-UNREADABLE: Final = (ValueError, TypeError, LookupError, EOFError, ArithmeticError, struct.error)
+UNREADABLE: Final = (
+    ValueError,
+    TypeError,
+    LookupError,
+    EOFError,
+    ArithmeticError,
+    RecursionError,
+    struct.error,
+)
 
 Convert = Callable[[Any], Any]
 _SHOWN_BYTES = 24

@@ -71,7 +71,10 @@ _DECODER: Final[msgspec.json.Decoder[Change]] = msgspec.json.Decoder(Change)
 
 def decode(body: bytes) -> Change:
     """Return the change of a request. Raises msgspec.DecodeError."""
-    return _DECODER.decode(body)
+    try:
+        return _DECODER.decode(body)
+    except RecursionError as error:
+        raise msgspec.DecodeError("the change is nested too deeply") from error
 
 
 def name_of(change: Change) -> str:

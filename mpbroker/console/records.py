@@ -20,13 +20,12 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from mpbroker.cli.cluster.client import PATIENCE_MS, Client, Fetched, Topic, no_partition
-from mpbroker.cli.cluster.isolation import READ_COMMITTED, READ_UNCOMMITTED
+from mpbroker.cli.cluster.isolation import READ_UNCOMMITTED
 from mpbroker.cli.cluster.positions import Ends, Start
-from mpbroker.cli.records.consume import is_aborted
 from mpbroker.client.errors import ApiFailed
 from mpbroker.console.record_view import has_text, marker_view, problem_view, record_of, size_of
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.reading.committed import from_fetch
+from mpbroker.records.aborted import from_fetch
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import Batch, iterate_batches
 
@@ -126,7 +125,7 @@ class Reader:
             return
         at = position
         try:
-            aborted = from_fetch(memoryview(fetched.records), fetched.aborted)
+            aborted = from_fetch(fetched.records, fetched.aborted)
             for batch in iterate_batches(fetched.records):
                 if stop is not None and batch.header.base_offset >= stop:
                     yield stop, None
@@ -136,7 +135,7 @@ class Reader:
                 if batch.is_control:
                     shown = marker_view(fetched.partition, batch) if self.wanted.with_markers else None
                     yield batch.last_offset + 1, shown if not self.wanted.text else None
-                elif not (self.wanted.isolation == READ_COMMITTED and is_aborted(batch, aborted)):
+                elif not aborted.holds(batch):
                     is_whole = yield from self._of_batch(fetched.partition, batch, at, scan, stop)
                     if not is_whole:
                         return

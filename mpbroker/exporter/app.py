@@ -5,6 +5,7 @@ Without a console `/` has a line about each.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
@@ -48,6 +49,7 @@ class App:
         self._silent = silent
         self._console = console
         self._names = names
+        self._turns = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http"
@@ -73,6 +75,9 @@ class App:
             await _answer(scope, send, 200, _INDEX)
 
     async def _metrics(self, scope: Scope, send: Send) -> None:
+        # A page is made into an answer in a millisecond: one after the other, with probes in between.
+        async with self._turns:
+            await asyncio.sleep(0)
         page = await self._page()
         if page is None:
             await _answer(scope, send, UNAVAILABLE, b"there are no metrics now; the broker's log says why\n")

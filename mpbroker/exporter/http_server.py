@@ -11,11 +11,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import email.utils
+import ipaddress
 import logging
 import math
 import socket
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping
+from enum import Enum, auto
 from http import HTTPStatus
 from typing import Any, TypeAlias
 from urllib.parse import unquote
@@ -29,6 +32,15 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 CONNECTIONS_MAX = 64
+# Connections of an address that count as one when there has to be room: its scrapers, probes and a browser.
+FAIR_SHARE = 8
+NETWORK_BYTES = 8
+# Connections that are accepted in one round of the event loop. A request that came with its connection is
+# known five rounds later: before so many newcomers that there has to be room. The kernel keeps more.
+ACCEPTED_AT_ONCE = 8
+BACKLOG = 1024
+# A connection without a request is not idle for so long: its request may be on its way.
+FRESH_S = 1.0
 HEAD_BYTES_MAX = 16 << 10
 BODY_BYTES_MAX = 1 << 20
 # A request, with its body, has to be whole this long after its connection was opened or its first byte came.
@@ -78,8 +90,9 @@ class HttpServer:
         for level, option, value in NOTICES_GONE:
             self._sock.setsockopt(level, option, value)
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: _Protocol(self), sock=self._sock, backlog=CONNECTIONS_MAX
+            lambda: _Protocol(self), sock=self._sock, backlog=ACCEPTED_AT_ONCE
         )
+        self._sock.listen(BACKLOG)
 
     async def stop(self, grace_s: float) -> None:
         """Take no more connections, and end those there are: at once, or after the answer under way."""
@@ -113,10 +126,15 @@ class HttpServer:
     def _make_room(self) -> None:
         """End a connection for a newcomer, who may be a probe of health: it always gets in.
 
-        The oldest one that waits for its client goes first, then the oldest with an answer under way, since
-        what is answered is done in a moment, and then the oldest stream.
+        One that waits for its client goes first. If none does, one of the most common kind goes, which is
+        that of a crowd. Of a kind the address with most connections loses one, its oldest.
         """
-        leaving = min(self._connections, key=lambda one: (one.answers, one.streams))
+        kinds: dict[_Kind, list[_Connection]] = {}
+        for connection in self._connections:
+            kinds.setdefault(connection.kind(), []).append(connection)
+        candidates = kinds.get(_Kind.WAITS) or max(kinds.values(), key=len)
+        shares = Counter(one.address for one in candidates)
+        leaving = max(candidates, key=lambda one: max(shares[one.address], FAIR_SHARE))
         del self._connections[leaving]
         leaving.abort()
 
@@ -149,6 +167,15 @@ class _Protocol(asyncio.StreamReaderProtocol):
         super().connection_lost(exc)
 
 
+class _Kind(Enum):
+    """What a connection waits for."""
+
+    FRESH = auto()  # a request, for a moment
+    WAITS = auto()  # its client: for a request, or until it takes its answer
+    ANSWERED = auto()  # the application
+    STREAM = auto()  # the application, which answers with a stream
+
+
 class _Connection:
     """Serves one client's connection, one request after the other."""
 
@@ -157,6 +184,8 @@ class _Connection:
     ) -> None:
         self.answers = False  # a request is being answered
         self.streams = False  # by a stream
+        self.address = _network_of(writer.get_extra_info("peername"))
+        self._fresh_until = asyncio.get_running_loop().time() + FRESH_S
         self._application = application
         self._reader = reader
         self._writer = writer
@@ -172,6 +201,13 @@ class _Connection:
 
     def abort(self) -> None:
         self._writer.transport.abort()
+
+    def kind(self) -> _Kind:
+        if self._writer.transport.get_write_buffer_size():
+            return _Kind.WAITS
+        if self.answers:
+            return _Kind.STREAM if self.streams else _Kind.ANSWERED
+        return _Kind.FRESH if asyncio.get_running_loop().time() < self._fresh_until else _Kind.WAITS
 
     def leave(self) -> None:
         """End the connection, after the answer under way."""
@@ -216,6 +252,7 @@ class _Connection:
             if not isinstance(event, h11.Request):
                 return False
             self.answers = True
+            self._fresh_until = 0.0
             _check(event)
             if not _has_body(event):
                 self._http.next_event()  # its end
@@ -380,6 +417,16 @@ class _Connection:
                 left = BODY_BYTES_MAX
                 while left > 0 and (piece := await self._reader.read(PIECE_BYTES)):
                     left -= len(piece)
+
+
+def _network_of(peer: tuple[Any, ...] | None) -> bytes:
+    """Return the IPv4 address of a client, or the network of its IPv6 address, which one host may have."""
+    if peer is None:
+        return b""
+    address = ipaddress.ip_address(peer[0].partition("%")[0])
+    if isinstance(address, ipaddress.IPv6Address):
+        return address.ipv4_mapped.packed if address.ipv4_mapped else address.packed[:NETWORK_BYTES]
+    return address.packed
 
 
 def _check(request: h11.Request) -> None:

@@ -564,6 +564,8 @@ class Handler:
                 self.broker.answers.close_produce(unpack_produce(job))
         self.broker.log.worker_died(worker)
         self.broker.log_calls[worker].server_died()
+        # Nothing becomes durable before there is a successor.
+        self.broker.fetches.look_at_all()
         # Processors take every produce that was taken and is not answered for lost, also those that no log
         # worker has been asked for yet.
         for slot in self.produces.take_waiting():

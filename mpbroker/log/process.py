@@ -321,15 +321,17 @@ class LogProcess:
             self.manager.note_roll(log)
 
     def _take_failures(self) -> None:
-        for number, problem in self.io_thread.failures():
-            if problem.errno in PASSING:
-                log_dir, why = self.manager.dirs[number], os.strerror(problem.errno or 0)
+        # One job may have failed for each partition of a directory.
+        failed_jobs = ((number, problem.errno or 0) for number, problem in self.io_thread.failures())
+        for number, code in dict.fromkeys(failed_jobs):
+            if code in PASSING:
+                log_dir, why = self.manager.dirs[number], os.strerror(code)
                 self.context.log.error(
                     "checkpoints in %s are not written: %s; trying again", log_dir.path, why
                 )
                 log_dir.write_again()
             else:
-                self.turn.storage_failed(number, problem.errno or 0)
+                self.turn.storage_failed(number, code)
         failed, error = self.turn.failures()
         for number in failed:
             self.context.counters.set_last_error(f"{self.manager.dirs[number].path}: {os.strerror(error)}")

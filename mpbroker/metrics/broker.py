@@ -110,8 +110,8 @@ PURGATORIES: dict[str, tuple[Counter, Counter, tuple[int, ...]]] = {
 @family(
     PURGATORY + f"<PurgatorySize|NumDelayedOperations>,delayedOperation=<{'|'.join(PURGATORIES)}>",
     "gauge",
-    "Fetch: partitions waited for, and fetches that wait. Produce: what waits for its commit round. "
-    "Rebalance: "
+    "Fetch: partitions waited for, and fetches that wait, with requests about a log end that is not durable. "
+    "Produce: what waits for its commit round. Rebalance: "
     "groups that wait for members to join or for an assignment. Heartbeat: members that have to be heard of. "
     "topic: requests that wait for the coordinator, of topics and of groups.",
 )

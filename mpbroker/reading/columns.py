@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from mpbroker.reading.committed import AbortedRange
 from mpbroker.reading.errors import CorruptLog
-from mpbroker.records.arrow import AbortedRanges
+from mpbroker.records.aborted import AbortedRanges
 from mpbroker.records.arrow_batches import SCHEMA as RECORD_SCHEMA
 from mpbroker.records.arrow_batches import Constant, arrow_batches
 
@@ -54,15 +53,12 @@ class Columns:
         end: int,
         start_offset: int,
         end_offset: int,
-        aborted: Sequence[AbortedRange] | AbortedRanges = (),
+        aborted: AbortedRanges | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records in data[position:end] with these offsets, except those of aborted transactions.
 
-        A caller that decodes several ranges of bytes makes AbortedRanges once for all. Raises CorruptBatch,
-        CorruptLog.
+        Raises CorruptBatch, CorruptLog.
         """
-        if not isinstance(aborted, AbortedRanges):
-            aborted = AbortedRanges(aborted)
         batches = arrow_batches(
             data,
             self._schema,
@@ -76,24 +72,24 @@ class Columns:
             check_crc=self._check_crcs,
             aborted=aborted,
         )
-        for batch in batches:
-            for name in self._never_null:
-                if batch.column(name).null_count:
-                    raise CorruptLog(
-                        f"{self._name} has records whose {name} is null, but the given schema says NOT NULL. "
-                        f"Make column {name} nullable"
-                    )
-            yield batch
+        # Unlike a loop's variable, `map` keeps no batch while the next one is decoded.
+        yield from map(self._checked, batches)
+
+    def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        for name in self._never_null:
+            if batch.column(name).null_count:
+                raise CorruptLog(
+                    f"{self._name} has records whose {name} is null, but the given schema says NOT NULL. "
+                    f"Make column {name} nullable"
+                )
+        return batch
 
 
 class _Repeated:
-    """A constant column, cut from the longest one that was needed so far."""
+    """A constant column, cut from one of MAX_ROWS."""
 
     def __init__(self, value: pa.Scalar) -> None:
-        self._value = value
         self._array = pa.repeat(value, MAX_ROWS)
 
     def __call__(self, rows: int) -> pa.Array:
-        if rows > len(self._array):
-            self._array = pa.repeat(self._value, rows)
         return self._array.slice(0, rows)

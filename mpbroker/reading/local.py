@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -28,7 +29,6 @@ from mpbroker.log.format.scan import batches, find_offset
 from mpbroker.log.read.reader import Bound, PartitionReader, SegmentGone
 from mpbroker.protocol.messages import ZERO_UUID
 from mpbroker.protocol.topic_names import METADATA_TOPIC
-from mpbroker.reading.committed import AbortedRange
 from mpbroker.reading.errors import CorruptLog, SourceUnavailable
 from mpbroker.reading.log_dirs import (
     Identity,
@@ -42,6 +42,7 @@ from mpbroker.reading.options import TopicPartition
 from mpbroker.reading.plan import LocalFiles, OffsetRange, PartitionBounds, TaskRange, by_offsets
 from mpbroker.reading.segments import Piece, cut_offsets, opened, pieces, position_by_offset, segment_bases
 from mpbroker.reading.transactions import at_rest, check_last_index
+from mpbroker.records.aborted import AbortedRange
 from mpbroker.records.errors import CorruptBatch
 from shm.region import Region
 from shm.table import SlotTable
@@ -63,27 +64,44 @@ class Slot(NamedTuple):
 Served = Mapping[tuple[bytes, int], tuple[Partition, Slot]]
 
 
-@dataclass(frozen=True)
-class LocalPartition:
-    """A partition's directory, and which of its records may be read.
+class Readable(NamedTuple):
+    """The records of a partition that may be read.
 
     `aborted` are transactions that its `.txnindex` files may lack.
     """
 
-    directory: Path
-    topic_id: bytes | None
     log_start: int
     bound: Bound
-    identity: Identity
     aborted: tuple[AbortedRange, ...] = ()
+
+
+@dataclass(frozen=True)
+class LocalPartition:
+    """A partition's directory, and how to find which of its records may be read."""
+
+    directory: Path
+    topic_id: bytes | None
+    identity: Identity
+    find: Callable[[], Readable]
     # The slot in which a running broker publishes it.
     slot: Slot | None = None
+
+    @cached_property
+    def readable(self) -> Readable:
+        """Find what may be read, once and only when it is asked for.
+
+        What is wrong with one topic concerns no query of another. Raises CorruptLog, SourceUnavailable,
+        FilesUnavailable, OSError.
+        """
+        with permission_needed(self.directory), _faults_named(self.directory):
+            return self.find()
 
 
 class LocalCatalog:
     """All partitions of some log directories, and of the other directories of their brokers, at one moment.
 
-    With `read_committed` nothing at or above the last stable offset is planned.
+    With `read_committed` nothing at or above the last stable offset is planned. The files of a partition are
+    looked at only when it is asked for.
 
     Raises OptionError, FilesUnavailable, SourceUnavailable, CorruptLog.
     """
@@ -120,7 +138,9 @@ class LocalCatalog:
     def bounds(self, wanted: Sequence[TopicPartition]) -> Mapping[TopicPartition, PartitionBounds]:
         found = {one: self._partitions[one] for one in wanted}
         return {
-            one: PartitionBounds(partition.log_start, partition.bound.offset, partition.topic_id)
+            one: PartitionBounds(
+                partition.readable.log_start, partition.readable.bound.offset, partition.topic_id
+            )
             for one, partition in found.items()
         }
 
@@ -128,7 +148,7 @@ class LocalCatalog:
         """Read again what the running broker publishes of these partitions; the directories are not read.
 
         Returns False if one has no slot, or if its slot is not that of a served partition any more: then only
-        a new catalog can find it. Raises CorruptLog.
+        a new catalog can find it.
         """
         for one in wanted:
             known = self._partitions.get(one)
@@ -138,7 +158,7 @@ class LocalCatalog:
             is_same = (slot.topic_id, slot.partition) == (known.topic_id, one[1])
             if not is_same or _why_not_served(slot) is not None:
                 return False
-            self._partitions[one] = self._published(known.directory, slot, known.slot, known.identity)
+            self._partitions[one] = self._served(known.directory, slot, known.slot, known.identity)
         return True
 
     def slots(self, wanted: Iterable[TopicPartition]) -> list[Slot]:
@@ -160,7 +180,7 @@ class LocalCatalog:
         for one, timestamp_ms in wanted.items():
             partition = self._partitions[one]
             with _faults_named(partition.directory), closing(PartitionReader(partition.directory)) as reader:
-                found = reader.find_timestamp(timestamp_ms, partition.log_start, partition.bound)
+                found = reader.find_timestamp(timestamp_ms, *partition.readable[:2])
             answers[one] = None if found.offset < 0 else found.offset
         return answers
 
@@ -178,11 +198,11 @@ class LocalCatalog:
         cluster_id, node_id, _ = partition.identity
         files = LocalFiles(
             str(partition.directory),
-            partition.bound,
+            partition.readable.bound,
             self._log_dirs,
             cluster_id,
             node_id,
-            partition.aborted,
+            partition.readable.aborted,
         )
         topic, number = wanted.topic_partition
         return [
@@ -225,15 +245,11 @@ class LocalCatalog:
             if reason is not None:
                 self._unreadable[one] = reason
             else:
-                self._partitions[one] = self._published(directory, *served[key], identity)
+                self._partitions[one] = self._served(directory, *served[key], identity)
 
-    def _published(self, directory: Path, slot: Partition, place: Slot, identity: Identity) -> LocalPartition:
-        bound = Bound(slot.high_watermark, slot.high_watermark_segment, slot.high_watermark_position)
-        if self._read_committed:
-            bound = Bound(slot.last_stable_offset, slot.last_stable_segment, slot.last_stable_position)
-            if slot.aborted_end:
-                check_last_index(directory, segment_bases(directory), bound, slot.aborted_end)
-        return LocalPartition(directory, slot.topic_id, slot.log_start_offset, bound, identity, slot=place)
+    def _served(self, directory: Path, slot: Partition, place: Slot, identity: Identity) -> LocalPartition:
+        find = partial(_published, directory, slot, read_committed=self._read_committed)
+        return LocalPartition(directory, slot.topic_id, identity, find, place)
 
     def _add_at_rest(self, log_dirs: Sequence[Path], identity: Identity) -> None:
         high_watermarks = {one: read_offsets(one / HIGH_WATERMARKS) for one in log_dirs}
@@ -242,22 +258,39 @@ class LocalCatalog:
             bases = segment_bases(directory)
             if not bases:
                 continue
-            log_dir = directory.parent
-            log_start = max(log_starts[log_dir].get(one, 0), bases[0])
-            if one not in high_watermarks[log_dir]:
-                _LOG.warning(
-                    "no broker runs on %s; without a checkpointed high watermark %s-%s cannot be read",
-                    log_dir,
-                    *one,
-                )
-            bound = bound_at(directory, bases, max(high_watermarks[log_dir].get(one, 0), log_start))
-            aborted: tuple[AbortedRange, ...] = ()
-            if self._read_committed:
-                stable, aborted = at_rest(directory, bases, bound.offset)
-                if stable < bound.offset:
-                    bound = bound_at(directory, bases, max(stable, log_start))
-            topic_id = read_topic_id(directory)
-            self._partitions[one] = LocalPartition(directory, topic_id, log_start, bound, identity, aborted)
+            log_start = max(log_starts[directory.parent].get(one, 0), bases[0])
+            high_watermark = high_watermarks[directory.parent].get(one)
+            find = partial(
+                _at_rest, directory, bases, log_start, high_watermark, read_committed=self._read_committed
+            )
+            self._partitions[one] = LocalPartition(directory, read_topic_id(directory), identity, find)
+
+
+def _published(directory: Path, slot: Partition, *, read_committed: bool) -> Readable:
+    """Return what a running broker says. Raises CorruptLog."""
+    bound = Bound(slot.high_watermark, slot.high_watermark_segment, slot.high_watermark_position)
+    if read_committed:
+        bound = Bound(slot.last_stable_offset, slot.last_stable_segment, slot.last_stable_position)
+        check_last_index(directory, bound, slot.aborted_end)
+    return Readable(slot.log_start_offset, bound)
+
+
+def _at_rest(
+    directory: Path, bases: Sequence[int], log_start: int, high_watermark: int | None, *, read_committed: bool
+) -> Readable:
+    """Find in the files what may be read. Raises SegmentGone, CorruptLog, OSError."""
+    if high_watermark is None:
+        _LOG.warning(
+            "no broker runs on %s; without a checkpointed high watermark %s cannot be read",
+            *(directory.parent, directory.name),
+        )
+    bound = bound_at(directory, bases, max(high_watermark or 0, log_start))
+    if not read_committed:
+        return Readable(log_start, bound)
+    stable, aborted = at_rest(directory, bases, bound.offset)
+    if stable < bound.offset:
+        bound = bound_at(directory, bases, max(stable, log_start))
+    return Readable(log_start, bound, aborted)
 
 
 def _served(table: SlotTable) -> Served:
@@ -301,7 +334,7 @@ def _faults_named(directory: Path) -> Iterator[None]:
 
 def _found(partition: LocalPartition, wanted: OffsetRange) -> list[Piece]:
     with _faults_named(partition.directory):
-        return pieces(partition.directory, partition.bound, wanted.start, wanted.end)[1]
+        return pieces(partition.directory, partition.readable.bound, wanted.start, wanted.end)[1]
 
 
 def _directories(log_dirs: Sequence[Path]) -> dict[TopicPartition, Path]:

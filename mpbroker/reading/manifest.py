@@ -8,12 +8,12 @@ from typing import Any
 
 from mpbroker.log.read.reader import SegmentGone
 from mpbroker.protocol.uuids import uuid_text
-from mpbroker.reading.committed import AbortedRange
 from mpbroker.reading.errors import LOSS_ADVICE, SourceUnavailable
 from mpbroker.reading.options import ReadOptions
 from mpbroker.reading.plan import LocalFiles, TaskRange
 from mpbroker.reading.segments import Piece, pieces
 from mpbroker.reading.transactions import aborted_in
+from mpbroker.records.aborted import AbortedRange
 
 NO_INODE = -1
 """No file has this inode: a reader that compares inodes then looks for the range itself."""

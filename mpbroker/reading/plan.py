@@ -16,7 +16,6 @@ from typing import NamedTuple, Protocol
 from mpbroker.log.read.reader import Bound
 from mpbroker.protocol.numbers import EARLIEST, LATEST
 from mpbroker.protocol.topic_names import INTERNAL_TOPICS
-from mpbroker.reading.committed import AbortedRange
 from mpbroker.reading.conditions import EVERYTHING, Pruning
 from mpbroker.reading.errors import LOSS_ADVICE, DataLoss, OptionError
 from mpbroker.reading.options import (
@@ -32,6 +31,7 @@ from mpbroker.reading.options import (
     TopicPartition,
     check_names_all,
 )
+from mpbroker.records.aborted import AbortedRange
 
 _LOG = logging.getLogger("mpbroker.spark")
 

@@ -25,7 +25,7 @@ from mpbroker.reading.log_dirs import is_of, permission_needed
 from mpbroker.reading.plan import LocalFiles, TaskRange, report_loss
 from mpbroker.reading.segments import Piece, opened, pieces, windows
 from mpbroker.reading.transactions import aborted_in, check_markers_behind
-from mpbroker.records.arrow import AbortedRanges
+from mpbroker.records.aborted import AbortedRanges
 from mpbroker.records.errors import CorruptBatch
 
 if TYPE_CHECKING:

@@ -19,11 +19,11 @@ from mpbroker.client.errors import ApiFailed, ClientError, ConnectionLost
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.reading.columns import Columns
-from mpbroker.reading.committed import from_fetch
 from mpbroker.reading.errors import CorruptLog, SourceUnavailable
 from mpbroker.reading.options import ReadOptions
 from mpbroker.reading.plan import TaskRange, report_loss
 from mpbroker.reading.remote import Brokers, RemoteCatalog
+from mpbroker.records.aborted import from_fetch
 from mpbroker.records.batch import frame_at
 from mpbroker.records.errors import CorruptBatch
 

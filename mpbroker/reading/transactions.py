@@ -34,9 +34,9 @@ from mpbroker.log.format.transaction_index import (
     read_aborted,
 )
 from mpbroker.log.read.reader import Bound, SegmentGone
-from mpbroker.reading.committed import AbortedRange
 from mpbroker.reading.errors import CorruptLog
-from mpbroker.reading.segments import opened, pieces, position_by_offset, windows
+from mpbroker.reading.segments import opened, pieces, position_by_offset, segment_bases, windows
+from mpbroker.records.aborted import AbortedRange
 from mpbroker.records.markers import ABORT, COMMIT
 
 _LISTINGS = 100
@@ -182,17 +182,18 @@ def check_markers_behind(directory: Path, bound: Bound, offset: int, unmarked: I
                     return
 
 
-def check_last_index(directory: Path, bases: Sequence[int], bound: Bound, aborted_end: int) -> None:
+def check_last_index(directory: Path, bound: Bound, aborted_end: int) -> None:
     """Check that the last aborted transaction that the broker knows of is in its index.
 
-    Raises CorruptLog if not.
-
     `aborted_end` is the table's: one above the last abort marker, 0 if there is none. A missing entry can be
-    detected only in a segment that is never cleaned, the bound's or a later one.
+    detected only in a segment that is never cleaned, the bound's or a later one. The marker's segment may
+    have been deleted, with all records of the transaction. Raises CorruptLog, OSError.
     """
     if not bound.segment_base < aborted_end < _NEVER:
         return
-    base = max(base for base in bases if base < aborted_end)
+    base = max((base for base in segment_bases(directory) if base < aborted_end), default=None)
+    if base is None:
+        return
     path = directory / segment_name(base, TXN_INDEX_SUFFIX)
     try:
         is_known = any(one.last_offset == aborted_end - 1 for one in _index(path))

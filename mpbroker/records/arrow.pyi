@@ -1,9 +1,11 @@
 """Record batches of a memory range, decoded straight into buffers of Apache Arrow's layout."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Any, Final, NamedTuple
 
 from typing_extensions import Buffer
+
+from mpbroker.records.aborted import AbortedRanges
 
 COLUMNS: Final[tuple[str, ...]]
 
@@ -23,14 +25,6 @@ class HeaderBuffers(NamedTuple):
     header_count: int
     key: BinaryBuffers
     value: BinaryBuffers
-
-class AbortedRanges:
-    def __new__(
-        cls, found: Iterable[tuple[int, int, int]] = (), *, complete: bool = False
-    ) -> AbortedRanges: ...
-    def __len__(self) -> int: ...
-    @property
-    def unmarked(self) -> frozenset[int]: ...
 
 def decode_range(
     buf: Buffer,

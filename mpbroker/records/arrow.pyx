@@ -6,12 +6,11 @@ ones to the kernel after each batch and fault them in again, which halves the sp
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uintptr_t
 from libc.string cimport memset
 
 from mpbroker.records cimport batch as c
-from mpbroker.records.markers cimport ABORT, Marker, read_marker
+from mpbroker.records.aborted cimport AbortedRanges
 
 from typing import NamedTuple
 
@@ -51,6 +50,8 @@ cdef extern from "mpbroker/records/arrow_columns.h" nogil:
 COLUMNS = ("key", "value", "offset", "timestamp", "timestampType", "headers")
 HEADER_KEY_GROWTH = 3  # a byte that is not UTF-8 becomes U+FFFD, which has three bytes
 
+# A few stored bytes may be very many unpacked ones: each batch of a range alone may be as large as its limit.
+cdef int64_t UNPACKED_FACTOR = 16
 cdef int64_t LARGEST_COLUMN_BYTES = INT32_MAX // HEADER_KEY_GROWTH  # Arrow's offsets are int32
 
 _allocate = None
@@ -80,76 +81,6 @@ class HeaderBuffers(NamedTuple):
     header_count: int
     key: BinaryBuffers
     value: BinaryBuffers
-
-
-cdef struct _Range:
-    int64_t producer_id
-    int64_t first_offset
-    int64_t last_offset
-
-
-cdef class AbortedRanges:
-    """Aborted transactions as (producer id, first offset, last offset), for `decode_range`.
-
-    They are sorted once, so that a look-up per batch takes logarithmic time. `complete`: all aborted
-    transactions of the range are given. Then an abort marker behind records that belong to none of them is
-    an error.
-    """
-
-    cdef _Range *ranges
-    cdef Py_ssize_t count
-    cdef set handed_out
-
-    def __cinit__(self, found=(), *, complete=False):
-        # The producers with records handed out since their last marker.
-        self.handed_out = set() if complete else None
-        ordered = sorted(found)
-        cdef _Range *previous
-        cdef Py_ssize_t number
-        self.ranges = <_Range *>PyMem_Malloc(max(len(ordered), 1) * sizeof(_Range))
-        if self.ranges == NULL:
-            raise MemoryError
-        for number, (producer_id, first_offset, last_offset) in enumerate(ordered):
-            self.ranges[number] = _Range(producer_id, first_offset, last_offset)
-            if number == 0:
-                continue
-            previous = &self.ranges[number - 1]
-            # `hold` looks at the last range that begins at or before an offset: where ranges of a producer
-            # overlap, it must reach as far as those before it.
-            if previous.producer_id == producer_id and previous.last_offset > last_offset:
-                self.ranges[number].last_offset = previous.last_offset
-        self.count = len(ordered)
-
-    def __dealloc__(self):
-        PyMem_Free(self.ranges)
-
-    def __len__(self):
-        return self.count
-
-    @property
-    def unmarked(self):
-        """Return the ids of producers with records handed out and no marker yet; empty unless `complete`."""
-        return frozenset(self.handed_out or ())
-
-    cdef bint hold(self, int64_t producer_id, int64_t offset) noexcept nogil:
-        """Tell whether this producer's batch at this offset belongs to one of the transactions."""
-        cdef Py_ssize_t low = 0
-        cdef Py_ssize_t high = self.count
-        cdef Py_ssize_t middle
-        cdef _Range *one
-        while low < high:
-            middle = (low + high) // 2
-            one = &self.ranges[middle]
-            if one.producer_id < producer_id or (
-                one.producer_id == producer_id and one.first_offset <= offset
-            ):
-                low = middle + 1
-            else:
-                high = middle
-        if low == 0:
-            return False
-        one = &self.ranges[low - 1]
-        return one.producer_id == producer_id and offset <= one.last_offset
 
 
 cdef class _Growable:
@@ -368,35 +299,6 @@ cdef _Decoder _decoder(columns, int64_t range_bytes, int64_t max_rows, int64_t m
     return _Decoder(frozenset(columns), rows, min(max_bytes, range_bytes))
 
 
-cdef bint _has_records_for_us(const c.BatchInfo *info, int64_t base_offset, AbortedRanges aborted) noexcept:
-    """Tell whether the batch is neither a control batch nor of an aborted transaction."""
-    if info.attributes & c.CONTROL_BIT:
-        return False
-    if aborted is None or not aborted.count or not info.attributes & c.TRANSACTIONAL_BIT:
-        return True
-    return not aborted.hold(info.producer_id, base_offset)
-
-
-cdef int _check_marker(
-    const uint8_t *p, int64_t length, const c.BatchInfo *info, AbortedRanges aborted, int64_t position
-) except -1:
-    """Check the marker of a control batch against ranges that are complete.
-
-    Raises CorruptBatch for an abort of a producer whose records were handed out.
-    """
-    cdef Marker marker
-    if not read_marker(p, length, &marker):
-        return 0
-    if marker.kind == ABORT and info.producer_id in aborted.handed_out:
-        raise CorruptBatch(
-            position,
-            f"this marker says that a transaction of producer {info.producer_id} was aborted, which its "
-            "index of aborted transactions does not know"
-        )
-    aborted.handed_out.discard(info.producer_id)
-    return 0
-
-
 def decode_range(
     const uint8_t[::1] buf, int64_t pos, int64_t end, int64_t lo_offset, int64_t hi_offset, int64_t max_rows,
     int64_t max_bytes, columns=COLUMNS, *, bint check_crc=True,
@@ -405,8 +307,9 @@ def decode_range(
     """Decode the records with offsets in [lo_offset, hi_offset) from the batches in [pos, end).
 
     Return (new position, rows, buffers by column name). 0 rows mean that there are no more records. Stop
-    before the batch that would exceed max_rows or max_bytes of stored records, but take at least one; before
-    a batch that is cut off by the end; at hi_offset. Skip control batches and those of aborted transactions,
+    before the batch that would exceed max_rows or max_bytes of stored records, but take at least one; after
+    one with which unpacked records reach 16 times max_bytes; before a batch that is cut off by the end; at
+    hi_offset. Skip control batches and those of aborted transactions,
     but check their CRCs too: a flipped bit must not make a batch one of them. Raises CorruptBatch with the
     position, ValueError for a bad range, limit or column.
     """
@@ -430,9 +333,15 @@ def decode_range(
             break
         # Look at the base offset too: a damaged last offset delta must not hide the batch from the check.
         if base_offset >= lo_offset or base_offset + info.last_offset_delta >= lo_offset:
-            has_records = _has_records_for_us(&info, base_offset, aborted)
+            has_records = not info.attributes & c.CONTROL_BIT and not (
+                aborted is not None
+                and info.attributes & c.TRANSACTIONAL_BIT
+                and aborted.hold(info.producer_id, base_offset)
+            )
             if has_records and taken and (
-                decoder.into.rows + info.count > max_rows or taken + length > max_bytes
+                decoder.into.rows + info.count > max_rows
+                or taken + length > max_bytes
+                or decoder.stream_bytes >= UNPACKED_FACTOR * max_bytes
             ):
                 break
             if check_crc and not c.crc_matches(p, length):
@@ -443,14 +352,7 @@ def decode_range(
                     break
                 if decoder.into.rows:
                     taken += length
-            if (
-                info.attributes & c.TRANSACTIONAL_BIT
-                and aborted is not None
-                and aborted.handed_out is not None
-            ):
-                if has_records and info.count:
-                    aborted.handed_out.add(info.producer_id)
-                elif info.attributes & c.CONTROL_BIT:
-                    _check_marker(p, length, &info, aborted, pos)
+            if aborted is not None and info.attributes & c.TRANSACTIONAL_BIT:
+                aborted.note(p, length, &info, has_records, pos)
         pos += length
     return pos, decoder.into.rows, decoder.cut()

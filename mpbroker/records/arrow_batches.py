@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
+from mpbroker.records.aborted import AbortedRanges
 from mpbroker.records.arrow import (
     COLUMNS,
-    AbortedRanges,
     BinaryBuffers,
     FixedBuffers,
     HeaderBuffers,
@@ -91,7 +91,8 @@ def arrow_batches(
     """Yield the records in data[start:end] with offsets in [lo_offset, hi_offset) as batches of `schema`.
 
     The schema may be any choice and order of SCHEMA's columns and of the constants. Records of aborted
-    transactions are left out. Raises CorruptBatch, and ValueError for a schema with other columns or types.
+    transactions are left out. A batch that was yielded is not kept. Raises CorruptBatch, and ValueError for a
+    schema with other columns or types.
     """
     given: dict[str, Any] = dict(constants or {})
     _check_schema(schema, given)
@@ -114,8 +115,20 @@ def arrow_batches(
         )
         if rows == 0:
             return
-        arrays = [
-            given[field.name](rows) if field.name in given else _column(buffers[field.name], rows, field.type)
+        arrays = {
+            field.name: _column(buffers[field.name], rows, field.type)
             for field in schema
-        ]
-        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+            if field.name not in given
+        }
+        del buffers
+        # A single batch of the log may have any number of records, and constants take memory for each row.
+        for row in range(0, rows, max_rows):
+            count = min(max_rows, rows - row)
+            yield pa.RecordBatch.from_arrays(
+                [
+                    given[name](count) if name in given else arrays[name].slice(row, count)
+                    for name in schema.names
+                ],
+                schema=schema,
+            )
+        del arrays

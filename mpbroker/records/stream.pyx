@@ -19,6 +19,7 @@ cdef enum:
     WALKED_AT_ONCE = 64
     HEADERS_AT_ONCE = 4096
     LENGTH_BYTES_MAX = 10      # of a record's length
+    RECORD_HEAD_BYTES_MAX = 21  # of a record's length, attributes, timestamp and offset
 
 
 cdef object _bytes_or_none(const uint8_t *p, int64_t size):
@@ -245,6 +246,75 @@ cdef class RecordRules:
                     self.refused.append((self.done, timestamp, bool(keyless)))
             self.done += 1
         return self.done == self.count
+
+
+cdef class TimeSearch:
+    """The search for the first record at `wanted` or later, at or behind `from_offset`, in `count` records.
+
+    `append_time`: the timestamp (ms) of all of them, if not None. The stream may still be unpacked: each step
+    gets its beginning, and steps over what it does not need of a record. `timestamp` and `offset` belong to
+    the first record with the largest timestamp so far, and are -1 as long as there is none.
+    """
+
+    cdef int64_t base_offset, base_timestamp, wanted, from_offset, stamp, at
+    cdef int32_t count, done
+    cdef bint stamped
+    cdef readonly int64_t timestamp, offset
+
+    def __init__(
+        self, int32_t count, int64_t base_offset, int64_t base_timestamp, append_time, *, int64_t wanted,
+        int64_t from_offset
+    ):
+        self.count, self.base_offset, self.base_timestamp = count, base_offset, base_timestamp
+        self.wanted, self.from_offset = wanted, from_offset
+        self.stamped, self.stamp = append_time is not None, append_time or 0
+        self.timestamp = self.offset = -1
+
+    def step(self, const uint8_t[::1] data, int64_t most_bytes, bint is_whole) -> bool:
+        """Look at about `most_bytes` more; return True if the record is found, or that was all.
+
+        `data` is the beginning of the stream; `is_whole`: all of it. Raises CorruptBatch if a record is
+        malformed or the records do not fill the data.
+        """
+        cdef int64_t upto = self.at + most_bytes
+        cdef const uint8_t *start = &data[0] if data.shape[0] else NULL
+        cdef bint found = False, good = True
+        with nogil:
+            while good and not found and self.done < self.count and self.at < upto:
+                if not is_whole and data.shape[0] - self.at < RECORD_HEAD_BYTES_MAX:
+                    break
+                good = self.look(start, data.shape[0], is_whole, &found)
+        if not good:
+            raise CorruptBatch(self.at, f"record {self.done} is malformed")
+        if is_whole and self.done == self.count and self.at != data.shape[0]:
+            raise CorruptBatch(self.at, reason_text(c.REASON_BATCH_END))
+        return found or self.done == self.count
+
+    cdef bint look(self, const uint8_t *start, int64_t size, bint is_whole, bint *found) noexcept nogil:
+        """Look at the next record, and step over it. Return False if it is malformed."""
+        cdef const uint8_t *p = start + self.at
+        cdef const uint8_t *end = start + size
+        cdef int64_t length, timestamp, offset
+        if self.at >= size:
+            return False
+        length = c.read_varint(&p, end)
+        if p == NULL or length < 1 or is_whole and length > end - p:
+            return False
+        self.at = p - start + length
+        if self.at < size:
+            end = start + self.at
+        p += 1
+        timestamp = c.add_wrapping(self.base_timestamp, c.read_varlong(&p, end))
+        offset = self.base_offset + c.read_varint(&p, end)
+        if p == NULL:
+            return False
+        self.done += 1
+        if offset >= self.from_offset:
+            timestamp = self.stamp if self.stamped else timestamp
+            if self.offset < 0 or timestamp > self.timestamp:
+                self.timestamp, self.offset = timestamp, offset
+            found[0] = timestamp >= self.wanted
+        return True
 
 
 cdef class Renumbering:

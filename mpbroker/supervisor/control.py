@@ -191,7 +191,7 @@ class ControlSocket:
         try:
             command = msgspec.json.decode(message, type=Command)
             return command, self.serve(command)
-        except (FatalError, OSError, ValueError, msgspec.MsgspecError) as error:
+        except (FatalError, OSError, ValueError, RecursionError, msgspec.MsgspecError) as error:
             return command, {"error": str(error)}
 
     def close(self) -> None:

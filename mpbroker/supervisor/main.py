@@ -6,7 +6,6 @@ import contextlib
 import gc
 import logging
 import os
-import resource
 import signal
 import time
 from collections.abc import Callable
@@ -50,6 +49,7 @@ from mpbroker.supervisor.reload import Changes, NoFile, ReadAgain, Reload, Reloa
 from mpbroker.supervisor.reloading import Reloading, publish, tell
 from mpbroker.supervisor.resize import Resize
 from mpbroker.supervisor.status import status, up_s
+from mpbroker.supervisor.system_limits import advice, raise_file_limit
 from mpbroker.supervisor.tree import BrokerStops, Tree
 from shm.region import RegionUnavailable
 
@@ -97,6 +97,14 @@ def check_size(config: BrokerConfig) -> None:
         raise FatalError(str(error), EXIT_MISCONFIGURED) from error
 
 
+def check_limits(config: BrokerConfig) -> None:
+    """Lift the limit of open files, and refuse one that is too low. Raises FatalError."""
+    try:
+        raise_file_limit(config)
+    except ValueError as error:
+        raise FatalError(str(error), EXIT_MISCONFIGURED) from error
+
+
 def run(
     config: BrokerConfig,
     read_again: ReadAgain | None = None,
@@ -123,7 +131,7 @@ def run(
         log.error("%s", error)
         return error.status
     except RegionUnavailable as error:
-        log.error("%s", error.strerror)
+        log.error("%s%s", error.strerror, advice(error))
     return EXIT_FAILED
 
 
@@ -148,7 +156,7 @@ class Supervisor:
         self.hangups = 0
         signal.signal(signal.SIGHUP, lambda *_: self._hung_up())
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
-        raise_file_limit()
+        check_limits(config)
         self.console = console
         self.notifier = Notifier()
         with contextlib.ExitStack() as undo:
@@ -218,7 +226,7 @@ class Supervisor:
             try:
                 self._start_tree()
             except OSError as error:
-                raise BrokerStops(EXIT_FAILED, f"the broker cannot start: {error}") from error
+                raise BrokerStops(EXIT_FAILED, f"the broker cannot start: {error}{advice(error)}") from error
             self._announce()
             roles.prepare_cleaner()
             if self.http or self.otlp:
@@ -696,13 +704,3 @@ class Supervisor:
                 self.reloading.error = self.resizing.error
             self.resizing.answer.give(self.resizing.result)
             self.resizing = None
-
-
-def raise_file_limit() -> None:
-    """Raise the limit of open files to what the system allows.
-
-    The log process holds three files per partition, a processor one socket per connection; the customary soft
-    limit of 1024 is meant for programs that use select().
-    """
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -29,6 +29,7 @@ from mpbroker.ipc.topology import SharedMemory, name_of
 from mpbroker.supervisor import plans
 from mpbroker.supervisor.child import Child, abandon, fork_child
 from mpbroker.supervisor.restarts import LONGEST_DELAY_MS
+from mpbroker.supervisor.system_limits import advice
 
 # Time for a child to answer an order or to stop before it is killed. Recovery of the log has no limit.
 ACKNOWLEDGE_TIMEOUT_S = 30.0
@@ -221,7 +222,7 @@ class Tree:
         try:
             self.launch(child)
         except OSError as error:
-            self.log.error("%s cannot be started, it is tried again: %s", child.name, error)
+            self.log.error("%s cannot be started, it is tried again: %s%s", child.name, error, advice(error))
             child.restart_at = time.monotonic() + RELAUNCH_S
 
     def await_serving(self, child: Child) -> None:

@@ -218,6 +218,11 @@ def connected(address: Address, timeout_s: float = 60) -> Iterator[socket.socket
 def exchange(connection: socket.socket, request: Request) -> tuple[int, bytes]:
     """Sends one request; its error code and the whole response frame."""
     connection.sendall(request.frame)
+    return answer(connection, request)
+
+
+def answer(connection: socket.socket, request: Request) -> tuple[int, bytes]:
+    """Receive the response to a request that was sent before: its error code and the whole frame."""
     size = receive(connection, 4)
     response = size + receive(connection, int.from_bytes(size, "big"))
     (correlation_id,) = struct.unpack_from(">i", response, 4)

@@ -5,7 +5,6 @@ SIGSTOP does the same to a process that nobody wakes up: the supervisor declares
 
 import random
 import signal
-import time
 from collections.abc import Callable, Sequence
 
 import psutil
@@ -13,7 +12,7 @@ import psutil
 from ops.bench.brokers import Broker, Kafka
 from ops.bench.processes import title_of
 from tests.chaos.under_way import under_way
-from tests.support.polling import PATIENCE_S
+from tests.support.polling import PATIENCE_S, comes, random_moment
 
 # Process titles begin with these; the supervisor is the process that was started.
 ROLES = ("handler", "processor", "log", "coordinator", "acceptor", "cleaner", "scrubber")
@@ -21,9 +20,6 @@ SUPERVISOR = "supervisor"
 # All of its processes at once.
 WHOLE = "broker"
 
-WHOLE_AGAIN_S = PATIENCE_S
-CHILDREN_GONE_S = PATIENCE_S
-POLL_S = 0.02
 # A death is mended in some milliseconds, a role started in some tens.
 SECOND_AFTER_MAX_S = 0.08
 PAUSE_MAX_S = 0.5
@@ -47,12 +43,9 @@ def members(broker: Broker, role: str) -> list[psutil.Process]:
     return [process for process in broker.tree().members() if title_of(process).startswith(role)]
 
 
-def _wait(until: Callable[[], bool], limit_s: float, complaint: Callable[[], str]) -> None:
-    deadline = time.monotonic() + limit_s
-    while not until():
-        if time.monotonic() > deadline:
-            raise HangError(complaint())
-        time.sleep(POLL_S)
+def _wait(holds: Callable[[], bool], complaint: Callable[[], str]) -> None:
+    if not comes(holds):
+        raise HangError(complaint())
 
 
 def _kill_supervisor(broker: Broker) -> None:
@@ -61,9 +54,9 @@ def _kill_supervisor(broker: Broker) -> None:
     children = broker.tree().members()[1:]
     broker.process.kill()
     broker.process.wait()
-    _, alive = psutil.wait_procs(children, timeout=CHILDREN_GONE_S)
+    _, alive = psutil.wait_procs(children, timeout=PATIENCE_S)
     if alive:
-        raise HangError(f"{CHILDREN_GONE_S:.0f} s after the supervisor's death there are still {alive}")
+        raise HangError(f"{PATIENCE_S} s after the supervisor's death there are still {alive}")
     broker.start()
 
 
@@ -75,7 +68,7 @@ def _await_member(broker: Broker, role: str, chance: random.Random) -> psutil.Pr
         found[:] = members(broker, role)
         return bool(found)
 
-    _wait(there_is_one, WHOLE_AGAIN_S, lambda: f"no process has a title that begins with {role!r}")
+    _wait(there_is_one, lambda: f"no process has a title that begins with {role!r}")
     return chance.choice(found)
 
 
@@ -87,7 +80,7 @@ def _kill_members(broker: Broker, roles: Sequence[str], chance: random.Random, s
         victims.append(_await_member(broker, role, chance))
         victims[-1].send_signal(sent)
         if len(victims) < len(roles):
-            time.sleep(chance.uniform(0, SECOND_AFTER_MAX_S))
+            random_moment(chance, SECOND_AFTER_MAX_S)
 
     def replaced() -> bool:
         now = [process for role in set(roles) for process in members(broker, role)]
@@ -95,9 +88,9 @@ def _kill_members(broker: Broker, roles: Sequence[str], chance: random.Random, s
 
     def complaint() -> str:
         killed = " and ".join(roles)
-        return f"{killed} have no successors {WHOLE_AGAIN_S:.0f} s later:\n{broker.output()[-4000:]}"
+        return f"{killed} have no successors {PATIENCE_S} s later:\n{broker.output()[-4000:]}"
 
-    _wait(replaced, WHOLE_AGAIN_S, complaint)
+    _wait(replaced, complaint)
 
 
 def await_progress(broker: Broker, progress: Progress, after: str) -> None:
@@ -110,9 +103,9 @@ def await_progress(broker: Broker, progress: Progress, after: str) -> None:
     def complaint() -> str:
         now = f"{start} records were acknowledged and read, now {progress()}"
         state = f"{under_way(broker)}\n{broker.output()[-4000:]}"
-        return f"{after}: no progress within {WHOLE_AGAIN_S:.0f} s ({now}):\n{state}"
+        return f"{after}: no progress within {PATIENCE_S} s ({now}):\n{state}"
 
-    _wait(moved, WHOLE_AGAIN_S, complaint)
+    _wait(moved, complaint)
 
 
 def kill(
@@ -123,7 +116,7 @@ def kill(
     sent: signal.Signals = signal.SIGKILL,
 ) -> None:
     """Kills one process of each role at a random moment, and returns when all goes on."""
-    time.sleep(chance.uniform(0, 0.5))
+    random_moment(chance, 0.5)
     if WHOLE in roles:
         broker.kill()
         broker.start()
@@ -138,6 +131,6 @@ def pause(broker: Broker, role: str, progress: Progress, chance: random.Random) 
     """One process of the role stands still for a moment, which is no death."""
     stopped = _await_member(broker, role, chance)
     stopped.suspend()
-    time.sleep(chance.uniform(0, PAUSE_MAX_S))
+    random_moment(chance, PAUSE_MAX_S)
     stopped.resume()
     await_progress(broker, progress, f"{role} paused")

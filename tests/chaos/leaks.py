@@ -1,7 +1,6 @@
 """What a broker still holds when nobody is connected any more: it must be nothing."""
 
 import gc
-import time
 from collections.abc import Mapping
 
 import psutil
@@ -24,11 +23,9 @@ from mpbroker.ipc.topology import (
 from ops.bench.brokers import Broker, Mpbroker
 from shm.region import Region
 from tests.chaos.under_way import under_way
-from tests.support.polling import PATIENCE_S
+from tests.support.polling import comes
 
 NAMED = (ACCEPTOR, COORDINATOR, *LOG_WORKERS, *PROCESSORS, *HANDLERS)
-QUIET_WITHIN_S = PATIENCE_S
-POLL_S = 0.1
 
 
 def held(broker: Mpbroker) -> Mapping[str, int]:
@@ -51,11 +48,9 @@ def complaints(broker: Broker) -> list[str]:
         return []
     # A client object in a reference cycle is connected until it is collected.
     gc.collect()
-    deadline = time.monotonic() + QUIET_WITHIN_S
-    while (left := held(broker)) and time.monotonic() < deadline:
-        time.sleep(POLL_S)
-    if not left:
+    if comes(lambda: not held(broker)):
         return []
+    left = held(broker)
     connections = psutil.Process().net_connections()
     ours = sum(1 for each in connections if each.raddr and each.raddr.port == broker.port)
     counts = [f"{ours} are connected, and {what}: {count}" for what, count in left.items()]

@@ -6,7 +6,6 @@ import contextlib
 import os
 import random
 import signal
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from tests.chaos.workload import Workload, create_topic
 from tests.support.client_tools import eventually
 from tests.support.configured_tree import FIRST, Configured, control, described, pids
 from tests.support.forms import pick
+from tests.support.polling import random_moment
 from tests.support.real_brokers import stop_cleanly
 
 SEED = 3
@@ -40,7 +40,7 @@ def broker(tmp_path: Path) -> Iterator[Configured]:
 
 
 def kill_one(broker: Configured, role: str, chance: random.Random) -> None:
-    threading.Event().wait(chance.uniform(0, KILLED_AFTER_MAX_S))
+    random_moment(chance, KILLED_AFTER_MAX_S)
     # One that leaves at this moment may be gone.
     with contextlib.suppress(IndexError, psutil.NoSuchProcess):
         chance.choice(members(broker, role)).kill()

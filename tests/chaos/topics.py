@@ -2,7 +2,6 @@
 
 import itertools
 import threading
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -100,7 +99,7 @@ class Topics:
             except TimeoutError:
                 self.complaints.append(f"{name}: no answer for {ANSWER_TIMEOUT_S:.0f} s")
                 return False
-            time.sleep(PACE_S)
+            self.stopping.wait(PACE_S)
         self.complaints.append(f"{name}: asked {ATTEMPTS} times in vain")
         return False
 

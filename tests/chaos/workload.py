@@ -19,7 +19,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.chaos.history import OFFSET_UNKNOWN, History, Read, RecordId
-from tests.support.polling import PATIENCE_S
+from tests.support.polling import PATIENCE_S, comes, until
 
 TOPIC = "chaos"
 PARTITIONS = 4
@@ -92,19 +92,21 @@ def _reader(bootstrap: str, note: Callable[[KafkaError], None]) -> Consumer:
     return consumer
 
 
-def _end_offset(consumer: Consumer, partition: int, deadline: float) -> int:
+def _end_offset(consumer: Consumer, partition: int) -> int:
     """Asked again while a broker that has just started says that it does not lead the partition yet."""
-    while True:
+    found: list[int] = []
+
+    def is_told() -> bool:
         try:
-            end: int = consumer.get_watermark_offsets(TopicPartition(TOPIC, partition), timeout=5)[1]
-            return end
+            found.append(consumer.get_watermark_offsets(TopicPartition(TOPIC, partition), timeout=5)[1])
         except KafkaException as raised:
             error: KafkaError = raised.args[0]
             if not error.retriable() and error.code() != KafkaError.NOT_LEADER_FOR_PARTITION:
                 raise
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.1)
+        return bool(found)
+
+    until(is_told, f"the broker leads partition {partition}")
+    return found[0]
 
 
 @dataclass
@@ -209,9 +211,7 @@ class Workload:
         self.stopping.set()
         for writer in self.writers:
             writer.join(DELIVERY_TIMEOUT_S + 10)
-        deadline = time.monotonic() + READ_TIMEOUT_S
-        while len(self.history.live) < self.progress()[0] and time.monotonic() < deadline:
-            time.sleep(0.05)
+        comes(lambda: len(self.history.live) >= self.progress()[0])
         acked, read = self.progress()
         if read < acked:
             self.history.complaints.append(f"the live reader has got {read} of {acked} acknowledged records")
@@ -226,7 +226,7 @@ class Workload:
         """Reads the whole topic into the history."""
         consumer = _reader(self.bootstrap, self._note_client_error)
         deadline = time.monotonic() + READ_TIMEOUT_S
-        ends = [_end_offset(consumer, partition, deadline) for partition in range(PARTITIONS)]
+        ends = [_end_offset(consumer, partition) for partition in range(PARTITIONS)]
         while len(self.history.final) < sum(ends):
             if time.monotonic() > deadline:
                 self.history.complaints.append(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
@@ -24,8 +24,8 @@ class Client:
         self.place = place
         self.server = server
 
-    async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection(*self.place)
+    async def open(self, host: str = "127.0.0.1") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(*self.place, local_addr=(host, 0))
 
     async def say(self, data: bytes) -> bytes:
         """Return all that comes back until the server closes."""
@@ -206,15 +206,16 @@ def test_a_body_has_no_more_time_than_its_request(monkeypatch: pytest.MonkeyPatc
     served(talk)
 
 
-def test_a_body_that_nobody_wants_is_not_waited_for() -> None:
+def test_a_body_that_nobody_wants_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "REQUEST_TIMEOUT_S", 2 * PATIENCE_S)
+
     async def talk(client: Client) -> None:
-        started = asyncio.get_running_loop().time()
-        answer = await client.say(
-            b"POST /asks-nothing HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nz"
-        )
+        async with asyncio.timeout(PATIENCE_S):
+            answer = await client.say(
+                b"POST /asks-nothing HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nz"
+            )
         assert answer.endswith(b"answer")
         assert b"connection: close" in answer.lower()
-        assert asyncio.get_running_loop().time() - started < http_server.REQUEST_TIMEOUT_S / 2
 
     served(talk)
 
@@ -464,6 +465,141 @@ def test_a_newcomer_gets_in_when_all_others_are_being_answered(request_head: byt
             writer.close()
 
     served(talk)
+
+
+PROBE = b"GET /asks-nothing HTTP/1.0\r\n\r\n"
+# What the clients of a crowd do: they connect, begin a request, ask and do not read, ask what takes long.
+CROWDS = {
+    "connects": b"",
+    "begins": b"GET / HTTP/1.1\r\nHos",
+    "reads nothing of much": b"GET /last HTTP/1.1\r\nHost: x\r\n\r\n" * 2,
+    "reads nothing of little": b"GET /asks-nothing HTTP/1.1\r\nHost: x\r\n\r\n" * 2,
+    "waits": b"GET /waits HTTP/1.1\r\nHost: x\r\n\r\n",
+    "sends slowly": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nz",
+    "streams": b"GET /stream HTTP/1.1\r\nHost: x\r\n\r\n",
+}
+
+
+@pytest.fixture
+def crowd() -> Iterator[list[socket.socket]]:
+    """Sockets of clients that never read."""
+    sockets: list[socket.socket] = []
+    yield sockets
+    for sock in sockets:
+        sock.close()
+
+
+async def come(client: Client, crowd: list[socket.socket], count: int, request: bytes) -> None:
+    """Have so many more clients connect, and let the server get to each of them."""
+    for _ in range(count):
+        crowd.append(await slow_reader(client, request))
+        for _ in range(6):
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("kind", CROWDS)
+@pytest.mark.parametrize(
+    ("host", "more"), [("127.0.0.1", CONNECTIONS_MAX // 2), ("127.0.0.2", 2 * CONNECTIONS_MAX)]
+)
+def test_a_probe_that_has_connected_is_answered_whatever_a_crowd_does(
+    monkeypatch: pytest.MonkeyPatch, crowd: list[socket.socket], kind: str, host: str, more: int
+) -> None:
+    """Between its connect and its request come others: half of all places, or any number from elsewhere."""
+    monkeypatch.setattr(http_server, "FRESH_S", 2 * PATIENCE_S)
+
+    async def talk(client: Client) -> None:
+        client.server._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        await come(client, crowd, CONNECTIONS_MAX + 8, CROWDS[kind])
+        for _ in range(3):
+            reader, writer = await client.open(host)
+            await come(client, crowd, more, CROWDS[kind])
+            writer.write(PROBE)
+            assert (await reader.read()).endswith(b"answer")
+            writer.close()
+        assert len(client.server._connections) <= CONNECTIONS_MAX
+
+    served(talk)
+
+
+def test_probes_are_answered_among_two_crowds(
+    monkeypatch: pytest.MonkeyPatch, crowd: list[socket.socket]
+) -> None:
+    """Neither those that only connect nor those that are answered are alone then."""
+    monkeypatch.setattr(http_server, "FRESH_S", 2 * PATIENCE_S)
+
+    async def talk(client: Client) -> None:
+        for _ in range(CONNECTIONS_MAX):
+            await come(client, crowd, 1, CROWDS["connects"])
+            await come(client, crowd, 1, CROWDS["waits"])
+        for _ in range(3):
+            reader, writer = await client.open()
+            for _ in range(CONNECTIONS_MAX // 8):
+                await come(client, crowd, 1, CROWDS["connects"])
+                await come(client, crowd, 1, CROWDS["waits"])
+            writer.write(PROBE)
+            assert (await reader.read()).endswith(b"answer")
+            writer.close()
+
+    served(talk)
+
+
+def test_a_probe_in_a_queue_of_connections_is_answered(crowd: list[socket.socket]) -> None:
+    """It has sent its request before the server accepts it, and very many come at the same moment."""
+
+    async def talk(client: Client) -> None:
+        def connect() -> socket.socket:
+            crowd.append(socket.create_connection(client.place))
+            return crowd[-1]
+
+        for _ in range(200):
+            connect()
+        probe = connect()
+        probe.sendall(PROBE)
+        for _ in range(200):
+            connect()
+        probe.setblocking(False)
+        answer = b""
+        while piece := await asyncio.get_running_loop().sock_recv(probe, 1 << 16):
+            answer += piece
+        assert answer.endswith(b"answer")
+
+    served(talk)
+
+
+def test_an_idle_connection_goes_before_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that has never asked, after a while."""
+    monkeypatch.setattr(http_server, "FRESH_S", 2 * PATIENCE_S)
+
+    async def talk(client: Client) -> None:
+        first = await client.open()
+        kept = await client.open()
+        kept[1].write(b"GET /asks-nothing HTTP/1.1\r\nHost: x\r\n\r\n")
+        await kept[0].readuntil(b"answer")
+        monkeypatch.setattr(http_server, "FRESH_S", 0)
+        old = await client.open()
+        monkeypatch.setattr(http_server, "FRESH_S", 2 * PATIENCE_S)
+        others = [await client.open() for _ in range(CONNECTIONS_MAX - 1)]
+        assert await gone(kept[0])
+        assert await gone(old[0])
+        first[1].write(PROBE)
+        assert (await first[0].read()).endswith(b"answer")
+        for _, writer in (first, kept, old, *others):
+            writer.close()
+
+    served(talk)
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("127.0.0.1", b"\x7f\0\0\x01"),
+        ("::ffff:127.0.0.1", b"\x7f\0\0\x01"),
+        ("2001:db8::1:2:3:4", b"\x20\x01\x0d\xb8\0\0\0\0"),
+        ("fe80::1%eth0", b"\xfe\x80\0\0\0\0\0\0"),
+    ],
+)
+def test_a_host_has_one_address_or_a_network(address: str, network: bytes) -> None:
+    assert http_server._network_of((address, 9644)) == network
 
 
 def test_a_stop_lets_the_answer_under_way_end(monkeypatch: pytest.MonkeyPatch) -> None:

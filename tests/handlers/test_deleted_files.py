@@ -5,6 +5,7 @@ An operator whose disk is full deletes a topic and looks at `df`.
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from mpbroker.handlers.fetch.partition_readers import LOOKED_AT_ONCE, Readers
@@ -17,6 +18,7 @@ from mpbroker.records.record import NewRecord
 from ops.bench import frames
 from ops.bench.brokers import Mpbroker
 from tests.support.client_tools import eventually
+from tests.support.handler_logs import learn
 from tests.support.real_brokers import stop_cleanly
 
 SEGMENT = f"{0:020d}"
@@ -65,9 +67,14 @@ def test_a_partition_that_moved_away_and_back(tmp_path: Path) -> None:
     partition = partition_of(0, tmp_path)
     read(readers, partition)
     directory = tmp_path / "t-0"
-    directory.rename(tmp_path / f"t-0.{'f' * 32}-delete")
+    away = tmp_path / f"t-0.{'f' * 32}-delete"
+    directory.rename(away)
     # In the middle of it: what was open still is.
     read(readers, partition)
+    # It is held: a directory that was made anew could have its inode number otherwise.
+    assert str(away) in [
+        str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()
+    ]
     partition_of(0, tmp_path)
     later = build_batch([NewRecord(b"k", b"later", -1)])
     assign_offset_and_epoch(later, 1, 0)
@@ -115,12 +122,34 @@ def test_places_close_what_was_deleted_and_nothing_else(tmp_path: Path) -> None:
     places = FetchPositions(memoryview(bytes(8)))
     for number in range(4):
         partition_of(number, tmp_path)
-        places.learn(number, 1, 0, bytes(tmp_path / f"t-{number}" / f"{SEGMENT}.log"))
+        learn(places, number, tmp_path / f"t-{number}" / f"{SEGMENT}.log", 1)
     (tmp_path / "t-1" / f"{SEGMENT}.log").unlink()
     (tmp_path / "t-2" / f"{SEGMENT}.index").unlink()
     places.forget_deleted()
     assert deleted_files("self", tmp_path) == []
     assert len(places) == 2
+    places.forget_all()
+
+
+def test_the_directory_of_a_reader_without_files_is_let_go_of(tmp_path: Path) -> None:
+    readers = Readers([str(tmp_path)])
+    readers.get("t", partition_of(0, tmp_path))
+    shutil.rmtree(tmp_path / "t-0")
+    assert deleted_files("self", tmp_path) == [f"{tmp_path}/t-0 (deleted)"]
+    look_at_all(readers)
+    assert deleted_files("self", tmp_path) == []
+
+
+def test_places_read_another_file_of_the_name_only_when_it_is_served_from(tmp_path: Path) -> None:
+    places = FetchPositions(memoryview(bytes(8)))
+    partition_of(0, tmp_path)
+    path = tmp_path / "t-0" / f"{SEGMENT}.log"
+    learn(places, 0, path, 1)
+    (tmp_path / "new").write_bytes(path.read_bytes())
+    (tmp_path / "new").rename(path)
+    assert deleted_files("self", tmp_path) == [f"{path} (deleted)"]
+    learn(places, 0, path, 1)
+    assert deleted_files("self", tmp_path) == []
     places.forget_all()
 
 

@@ -11,7 +11,6 @@ import shlex
 import socket
 import struct
 import sys
-import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -36,7 +35,7 @@ from ops.bench.brokers import HOST, Mpbroker, free_port
 from tests.support import faulty_broker as faults
 from tests.support.filled_requests import filled
 from tests.support.forwarded_requests import errors_in
-from tests.support.polling import PATIENCE_S
+from tests.support.polling import PATIENCE_S, until
 from tests.support.real_brokers import served
 from tests.support.secure_broker import JAAS, RawClient
 
@@ -374,9 +373,7 @@ def test_whoever_takes_a_handler_along_is_given_up_after_the_second(
             with pytest.raises(ConnectionError):
                 frames.receive(connection, 4)
         assert broker.output().count(said) == 2
-        deadline = time.monotonic() + GIVEN_UP_WITHIN_S
-        while broker.output().count("was replaced") < 2:
-            assert time.monotonic() < deadline
+        until(lambda: broker.output().count("was replaced") >= 2, "both handlers are replaced")
         assert others_are_served(broker)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,21 @@ from mpbroker.ipc.slots import SlotFlag, SlotKind
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.headers import decode_response_frame
-from mpbroker.protocol.messages import DescribeClusterRequest, FetchRequest, ListOffsetsRequest
+from mpbroker.protocol.messages import (
+    DescribeClusterRequest,
+    FetchRequest,
+    ListOffsetsRequest,
+    MetadataRequest,
+)
+from mpbroker.records.compression import Codec
+from mpbroker.records.record_search import RecordSearch
+from tests.support.compacted_segments import (
+    PER_SEGMENT,
+    Segments,
+    clean_each,
+    end_of,
+    twelve_segments,
+)
 from tests.support.handler_logs import (
     FETCH,
     LIST_OFFSETS,
@@ -39,7 +54,7 @@ from tests.support.handler_rig import (
     rig,
     topic_id,
 )
-from tests.support.polling import PATIENCE_S, Patience
+from tests.support.polling import PATIENCE_S, Patience, until
 
 
 @pytest.fixture(name="log")
@@ -172,9 +187,13 @@ def test_min_bytes_counts(log: Logged) -> None:
 def test_a_parked_fetch_is_answered_empty_in_time(log: Logged) -> None:
     started = time.monotonic()
     park(log, fetch(0, wait_ms=30))
-    while not (found := replies(log)):
+    found: list[Any] = []
+
+    def work() -> None:
         log.rig.handler.run_once(log.rig.handler.sleep_ms())
-        assert time.monotonic() - started < 5
+        found.extend(replies(log))
+
+    until(lambda: found, "the fetch is answered", work)
     assert time.monotonic() - started >= 0.02
     frame = whole(log.rig, found[0], log.directory)
     assert bytes(partition_of(decode_response_frame(FETCH, 12, frame[4:])[1]).records) == b""
@@ -414,6 +433,36 @@ def test_times_by_isolation(log: Logged) -> None:
         assert (found.error_code, found.timestamp, found.offset) == (0, *expected)
 
 
+@pytest.mark.parametrize("timestamp", [-3, T0 + 9])
+def test_a_batch_is_searched_in_pieces_and_once_for_all_who_ask(
+    log: Logged, monkeypatch: pytest.MonkeyPatch, timestamp: int
+) -> None:
+    """Check that others are served between two pieces, and that whoever asks later is answered at once."""
+    begun, steps = [], []
+    init, step = RecordSearch.__init__, RecordSearch.step
+    monkeypatch.setattr(RecordSearch, "__init__", lambda *args: begun.append(init(*args)))
+    monkeypatch.setattr(RecordSearch, "step", lambda search: (steps.append(search), step(search))[1])
+    log.append(value=bytes(2 << 20), codec=Codec.ZSTD)
+    wanted = ListOffsetsRequest.ListOffsetsPartition(0, timestamp=timestamp)
+    request = ListOffsetsRequest(-1, 0, [ListOffsetsRequest.ListOffsetsTopic("logged", [wanted])])
+    for connection in (1, 2, 3):
+        log.rig.processor.send(request_frame(LIST_OFFSETS, 7, request), connection=connection)
+    log.rig.turn()
+    answered = []
+    while log.rig.handler.has_heavy():
+        log.rig.processor.send(request_frame(ApiKey.METADATA, 5, MetadataRequest([])), connection=9)
+        log.rig.handler.take_and_serve(0)
+        log.rig.handler.work()
+        answered += [reply.connection for reply in replies(log)]
+    assert answered.count(9) > 10
+    assert sorted(set(answered)) == [1, 2, 3, 9]
+    assert len(begun) == 1
+    assert len(steps) < 30
+    before = len(steps)
+    assert offsets(log, timestamp).offset == 9
+    assert len(steps) == before + 1
+
+
 def test_offsets_that_cannot_be_told(log: Logged) -> None:
     log.append()
     log.publish(leader_epoch=2)
@@ -427,3 +476,76 @@ def test_offsets_that_cannot_be_told(log: Logged) -> None:
     ]
     found = log.rig.ask(LIST_OFFSETS, 7, ListOffsetsRequest(-1, 0, twice)).topics[0].partitions
     assert [p.error_code for p in found] == [42, 42, 3]
+
+
+# ---- compacted and deleted segments ----
+
+
+def publish(log: Logged, segments: Segments, log_start: int = 0) -> None:
+    end, base, position = end_of(segments)
+    seen = {"high_watermark": end, "high_watermark_segment": base, "high_watermark_position": position}
+    stable = {"last_stable_offset": end, "last_stable_segment": base, "last_stable_position": position}
+    log.publish(log_end_offset=end, log_start_offset=log_start, **seen, **stable)
+
+
+def first_offset(log: Logged, offset: int, named: int, version: int) -> int:
+    """Return the base offset of the first batch of the first of many partitions that a fetch names.
+
+    The fetch begins a session. The turn leaves it to Python.
+    """
+    request = fetch(offset, each=1, session_epoch=0)
+    others = [FetchRequest.FetchPartition(n, fetch_offset=0, partition_max_bytes=1) for n in range(1, named)]
+    request.topics[0].partitions += others
+    found = partition_of(ask(log, request, version))
+    assert found.error_code == 0
+    return int.from_bytes(bytes(found.records)[:8], "big")
+
+
+@pytest.mark.parametrize(("named", "version"), [(21, 17), (150, 12)])
+@pytest.mark.parametrize("sizes", [(20,), (20, 300, 7, 90)], ids=["equal", "unequal"])
+def test_a_consumer_in_the_middle_of_a_segment_that_is_compacted(
+    log: Logged, named: int, version: int, sizes: tuple[int, ...]
+) -> None:
+    segments = twelve_segments(log.directory, sizes)
+    publish(log, segments)
+    for offset in range(22):
+        assert first_offset(log, offset, named, version) == offset
+    for number in range(1, 7):
+        assert first_offset(log, number * PER_SEGMENT, named, version) == number * PER_SEGMENT
+    clean_each(segments)
+    publish(log, segments)
+    assert first_offset(log, 22, named, version) == 22
+
+
+@pytest.mark.parametrize("native", [False, True])
+@pytest.mark.parametrize("is_compacted", [False, True], ids=["deleted", "merged"])
+def test_a_consumer_at_the_first_offset_of_a_segment_whose_predecessor_is_gone(
+    log: Logged, native: bool, is_compacted: bool
+) -> None:
+    log.rig.handler.turn.fetch_is_fast = native
+    segments = twelve_segments(log.directory)
+    publish(log, segments)
+    start = 2 * PER_SEGMENT
+    for offset in [*range(start), *range(start, 7 * PER_SEGMENT, PER_SEGMENT)]:
+        assert bytes(partition_of(ask(log, fetch(offset, each=1))).records)[:8] == offset.to_bytes(8, "big")
+    if is_compacted:
+        segments.clean()
+    else:
+        for base in (0, PER_SEGMENT):
+            segments.path(base).unlink()
+    publish(log, segments, 0 if is_compacted else start)
+    for _ in range(2):
+        found = partition_of(ask(log, fetch(start, each=1)))
+        assert (found.error_code, bytes(found.records)[:8]) == (0, (start + is_compacted).to_bytes(8, "big"))
+
+
+def test_the_turn_does_not_send_from_a_file_that_was_left_behind_by_two_moves(log: Logged) -> None:
+    """Check a partition that has moved to another log directory and back while nobody fetched from it."""
+    log.append()
+    for _ in range(2):
+        assert bytes(partition_of(ask(log, fetch(0))).records) == log.batches[0]
+    away = log.directory.rename(log.directory.with_name(f"logged-0.{'f' * 32}-delete"))
+    shutil.copytree(away, log.directory)
+    log.append()
+    for _ in range(2):
+        assert bytes(partition_of(ask(log, fetch(10))).records) == log.batches[1]

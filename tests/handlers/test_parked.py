@@ -15,14 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from mpbroker.ipc.control_client import ControlClient
 from ops.bench import frames
 from ops.bench.brokers import Mpbroker
 from tests.chaos.leaks import held
 from tests.support.client_tools import eventually
 from tests.support.metered_client import Meter
 from tests.support.polling import is_soon
-from tests.support.real_brokers import create_topic, served, stop_cleanly, with_settings
+from tests.support.real_brokers import control, create_topic, served, stop_cleanly, with_settings
 
 WAIT_MS = 2_000
 # Fetch v4: replica_id, max_wait_ms behind the header.
@@ -35,7 +34,7 @@ PARKED = "kafka.server:type=DelayedOperationPurgatory,name=NumDelayedOperations,
 
 
 def handlers(broker: Mpbroker) -> list[int]:
-    processes = ControlClient(broker.runtime_dir).call("status")["processes"]
+    processes = control(broker).call("status")["processes"]
     return [each["pid"] for each in processes if each["name"].startswith("handler ")]
 
 

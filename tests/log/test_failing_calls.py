@@ -90,23 +90,35 @@ def look(process: LogProcess, steps: Iterable[None]) -> None:
         wait_for_io(process)
 
 
+def said(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
+    return [record.getMessage() for record in caplog.records if text in record.getMessage()]
+
+
 def test_retention_in_a_directory_that_fails(
-    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+    node: Callable[..., Node],
+    batch: Callable[..., bytearray],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Check a partition without records, for which the segment's last write counts."""
+    """Check partitions without records, for which the last write counts. One of them is reported."""
     made = node(2)
     process, (first, second) = two_dirs(made)
     with monkeypatch.context() as disk:
         asked = failing("stat", made.dirs[1], disk)
         look(process, process.deletion.looking())
         assert asked
+    assert len(said(caplog, "its segments cannot be reached")) == 1
     assert is_offline(made, second)
     assert made.produce(first, batch()) == [0]
 
 
 @pytest.mark.parametrize("what", ["deleting", "choosing"])
 def test_others_that_look_at_segments(
-    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch, what: str
+    node: Callable[..., Node],
+    batch: Callable[..., bytearray],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    what: str,
 ) -> None:
     made = node(2)
     process = made.boot()
@@ -120,8 +132,27 @@ def test_others_that_look_at_segments(
         asked = failing("stat", made.dirs[1], disk)
         look(process, steps)
         assert asked
+    assert len(said(caplog, "its segments cannot be reached")) == 1
     assert is_offline(made, second)
     assert made.produce(first, batch()) == [0]
+
+
+def test_jobs_for_many_partitions_that_fail_alike(
+    node: Callable[..., Node], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Check that an error is reported once for each directory, and tried again."""
+    made = node(2)
+    process, _ = two_dirs(made)
+
+    def fails() -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for number in (0, 1, 1, 1):
+        process.io_thread.submit(fails, number)
+    wait_for_io(process)
+    process._take_failures()
+    lines = said(caplog, "are not written: No space left on device; trying again")
+    assert [line.split()[2] for line in lines] == [str(path) for path in made.dirs]
 
 
 def test_a_topic_goes_from_the_directories_that_work(

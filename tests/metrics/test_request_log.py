@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from mpbroker.handlers.requests.request_log import HIDDEN, as_json
-from mpbroker.ipc.control_client import ControlClient
 from mpbroker.network.processor.request_log import Ended, line
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.api_keys import ApiKey
@@ -20,6 +19,7 @@ from ops.bench.brokers import Mpbroker
 from tests.metrics.test_with_broker import FETCH_VERSION, PRODUCE_VERSION, batch, create, fetch, produce
 from tests.support.client_tools import eventually
 from tests.support.metered_client import Client, Meter
+from tests.support.real_brokers import control
 from tests.support.secure_broker import PLAIN_PASSWORD, SecureBroker
 
 PARKED = "kafka.server:type=DelayedOperationPurgatory,name=NumDelayedOperations,delayedOperation=Fetch"
@@ -27,7 +27,7 @@ STAGES = ("requestQueueTimeMs", "localTimeMs", "remoteTimeMs", "responseQueueTim
 
 
 def switch(broker: Mpbroker, on: bool) -> None:
-    assert ControlClient(broker.runtime_dir).call("request-log", on=on) == {"request_log": on}
+    assert control(broker).call("request-log", on=on) == {"request_log": on}
 
 
 def lines(broker: Mpbroker, client_id: str) -> list[dict[str, Any]]:

@@ -16,7 +16,6 @@ import pytest
 from mpbroker.cli.errors import CliError
 from mpbroker.cli.host import metrics
 from mpbroker.cli.host.local_broker import LocalBroker
-from mpbroker.ipc.control_client import ControlClient
 from mpbroker.ipc.meters import ApiHistogram
 from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.metrics.snapshot import Distribution
@@ -31,6 +30,7 @@ from tests.support.client_tools import eventually
 from tests.support.handler_rig import for_python
 from tests.support.metered_client import Client, Meter
 from tests.support.polling import PATIENCE_S, TRIES
+from tests.support.real_brokers import control
 
 REQUESTS = "kafka.network:type=RequestMetrics,name="
 TOPICS = "kafka.server:type=BrokerTopicMetrics,name="
@@ -83,7 +83,7 @@ def test_a_partition_that_is_damaged_is_counted_as_offline(own_broker: Mpbroker)
 def in_use(broker: Mpbroker) -> tuple[float, int]:
     """Partitions of the log directory, as metrics and as the status have it."""
     (bean,) = Meter(broker).beans("mpbroker:type=LogDir,").values()
-    (directory,) = ControlClient(broker.runtime_dir).call("status")["log_dirs"]
+    (directory,) = control(broker).call("status")["log_dirs"]
     return bean["partitions"], directory["partitions"]
 
 
@@ -97,7 +97,7 @@ def offline(broker: Mpbroker) -> tuple[float, float, int]:
             "kafka.controller:type=KafkaController,name=OfflinePartitionsCount",
         )
     )
-    status = ControlClient(broker.runtime_dir).call("status")
+    status = control(broker).call("status")
     return replicas, partitions, status["offline_partitions"]
 
 

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from mpbroker.ipc.control_client import ControlClient
 from ops.bench import frames
 from ops.bench.brokers import running
 from tests.network import fuzz
@@ -13,6 +12,7 @@ from tests.network.fuzz import Holdings, differences
 from tests.network.fuzz_inputs import KINDS, inputs
 from tests.support.forms import pick
 from tests.support.open_broker import OpenBroker
+from tests.support.real_brokers import control
 
 INPUTS = pick("inputs", short=3_000, long=100_000)
 SEED = 20
@@ -30,7 +30,7 @@ def test_nothing_is_left(broker: OpenBroker) -> None:
     assert "Traceback" not in broker.output()
     came = {
         one["listener"].partition(":")[0]: one["accepted"]
-        for one in ControlClient(broker.runtime_dir).call("listeners")["listeners"]
+        for one in control(broker).call("listeners")["listeners"]
     }
     assert came.keys() == {listener.name for listener in broker.listeners}
     assert min(came.values()) >= INPUTS // len(broker.listeners), "all kinds of listeners had their share"

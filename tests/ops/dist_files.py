@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 import platform
 import re
-import shutil
-import subprocess
 import sys
 import zipfile
 from email.message import Message
@@ -21,7 +19,7 @@ import pytest
 from mpbroker.config.version import VERSION
 from ops.setup.wheels import OUTSIDE, interpreters
 from tests.ops.test_dist import NATIVE, try_out
-from tests.support.distributions import ROOT, outside, run
+from tests.support.distributions import ROOT, install, outside, run, without_compiler
 
 DIST = ROOT / "dist"
 # One for another processor has tests of its own (aarch64_wheel).
@@ -96,12 +94,8 @@ def metadata_of(wheel: Path) -> Message:
 def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make an environment with a wheel, where no compiler is to be found."""
     directory = tmp_path_factory.mktemp("installed")
-    programs = directory / "bin"
-    programs.mkdir()
-    for name in ("env", "sh"):
-        (programs / name).symlink_to(str(shutil.which(name)))
     python = interpreters()[(3, int(named(request.param)["minor"]))]
-    return install(request.param, python, directory, {"PATH": str(programs)})
+    return install(request.param, python, directory, {**outside(), "PATH": without_compiler(directory)})
 
 
 @pytest.mark.timeout(900)
@@ -120,18 +114,7 @@ def test_a_base_install_is_small(installed: Path) -> None:
 @pytest.mark.timeout(1800)
 def test_a_broker_starts_from_the_sdist(tmp_path: Path) -> None:
     (sdist,) = DIST.glob("*.tar.gz")
-    try_out(install(sdist, sys.executable, tmp_path, {}), tmp_path / "broker")
-
-
-def install(file: Path, python: str, directory: Path, variables: dict[str, str]) -> Path:
-    environment = directory / "env"
-    run([python, "-m", "venv", str(environment)], directory, outside())
-    pip = [str(environment / "bin" / "pip"), "install", "--quiet", str(file)]
-    done = subprocess.run(
-        pip, cwd=directory, env={**outside(), **variables}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return environment
+    try_out(install(sdist, sys.executable, tmp_path, outside()), tmp_path / "broker")
 
 
 def sizes_of(environment: Path) -> list[tuple[str, int]]:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from mpbroker.log.format.names import segment_name
 from mpbroker.reading import transactions
-from mpbroker.reading.errors import CorruptLog
+from mpbroker.reading.errors import CorruptLog, SourceUnavailable
 from tests.support.reading_queries import UNCOMMITTED, TransactionalWriter, offsets_of, planned, query, read
-from tests.support.spark_logs import FakeBroker, checkpoint
+from tests.support.spark_logs import FakeBroker, PartitionWriter, checkpoint, numbered
 
 
 @pytest.fixture
@@ -225,3 +226,53 @@ def test_an_index_that_goes_while_it_is_read(
 
     monkeypatch.setattr(transactions.os, "listdir", and_merged)
     assert offsets_of(tasks, options) == [3]
+
+
+def test_a_deleted_last_index(log_dir: Path, fake_broker: FakeBroker) -> None:
+    """DeleteRecords up to the end passes an open transaction: LSO and log start meet, and the segment of the
+    last abort marker is gone with its index. That is no damage, of this topic or of another one.
+    """
+    writer = TransactionalWriter(log_dir, "t")
+    writer.begin()
+    writer.write(1, 1)
+    writer.write(2, 1)
+    writer.abort(2)
+    first = sorted(writer.directory.glob("*0000.*"))
+    writer.roll()
+    writer.plain(1)
+    # As `PartitionState.raise_stable` leaves it: the offset is raised, its segment stays that of the batch.
+    stable = writer.stable._replace(offset=writer.next_offset)
+    fake_broker.publish(writer, stable=stable, aborted_end=writer.aborted_end, log_start=writer.next_offset)
+    for path in first:
+        path.unlink()
+    other = PartitionWriter(log_dir, "other")
+    other.append(numbered(2))
+    fake_broker.publish(other)
+    assert read(log_dir, "other") == [0, 1]
+    assert read(log_dir) == []
+    writer.commit(1)
+    writer.plain(1)
+    publish(fake_broker, writer)
+    assert read(log_dir, startingOffsets='{"t":{"0":4}}') == [5]
+
+
+@pytest.mark.parametrize("is_served", [True, False], ids=["beside a broker", "at rest"])
+def test_what_is_wrong_with_one_topic_is_no_matter_of_another(
+    log_dir: Path, writer: TransactionalWriter, fake_broker: FakeBroker, is_served: bool
+) -> None:
+    writer.write(1, 2)
+    writer.abort(1)
+    publish(fake_broker, writer)
+    writer.index.unlink()
+    segment = writer.directory / segment_name(0)
+    other = PartitionWriter(log_dir, "other")
+    other.append(numbered(2))
+    fake_broker.publish(other)
+    if not is_served:
+        fake_broker.stop()
+        checkpoint(log_dir, {("t", 0): 3, ("other", 0): 2})
+        segment.unlink()
+        segment.symlink_to("nowhere")
+    assert read(log_dir, "other") == [0, 1]
+    with pytest.raises(CorruptLog if is_served else SourceUnavailable, match=r"/t-0/0"):
+        read(log_dir)

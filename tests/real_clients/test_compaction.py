@@ -11,13 +11,19 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
+from mpbroker.log.format.names import segment_name
+from mpbroker.log.partition.partition_log import segments_of
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.messages import FetchRequest
 from ops.bench.brokers import Mpbroker
 from ops.bench.processes import title_of
 from tests.real_clients.test_java_tools import dump
 from tests.support.client_tools import eventually
-from tests.support.polling import PATIENCE_S
+from tests.support.polling import PATIENCE_S, random_moment
 from tests.support.real_brokers import create_topic, served, stop_cleanly
+from tests.support.socket_client import SocketClient
 
 KEYS = 200
 SEGMENT_BYTES = 1 << 20
@@ -158,11 +164,101 @@ def test_either_process_may_be_killed(cleaning: Mpbroker, role: str) -> None:
         for _ in range(6):
             done = swaps(cleaning)
             eventually(lambda done=done: swaps(cleaning) > done, "it is compacted")  # type: ignore[misc]
-            threading.Event().wait(chance.random() * 0.1)
+            random_moment(chance, 0.1)
             killed = pid_of(cleaning, role)
             os.kill(killed, signal.SIGKILL)
             eventually(lambda was=killed: pid_of(cleaning, role) not in (0, was), "it is replaced")  # type: ignore[misc]
     check(cleaning, "killed", load.last)
+
+
+def test_what_is_aborted_takes_no_value_along(cleaning: Mpbroker) -> None:
+    """Check transactions that are longer than segments, compacted when their markers are in the last one."""
+    create_topic(cleaning.bootstrap, "transacted", 1, COMPACTED)
+    chance, last = random.Random(7), dict[bytes, bytes | None]()
+    producers = [
+        Producer({"bootstrap.servers": cleaning.bootstrap, "transactional.id": name}) for name in "ab"
+    ]
+    for producer in producers:
+        producer.init_transactions(TIMEOUT_S)
+    for _ in range(5):
+        written: list[dict[bytes, bytes | None]] = [{}, {}]
+        for producer in producers:
+            producer.begin_transaction()
+        for _ in range(4):
+            for producer, values in zip(producers, written, strict=True):
+                for _ in range(40):
+                    key = b"%d of %d" % (chance.randrange(500), producers.index(producer))
+                    values[key] = None if chance.random() < 0.3 else chance.randbytes(10_000)
+                    producer.produce("transacted", key=key, value=values[key])
+                assert producer.flush(TIMEOUT_S) == 0
+        done = swaps(cleaning)
+        for producer, values in zip(producers, written, strict=True):
+            if chance.random() < 0.5:
+                producer.commit_transaction(TIMEOUT_S)
+                last.update(values)
+            else:
+                producer.abort_transaction(TIMEOUT_S)
+        eventually(lambda done=done: swaps(cleaning) > done, "it is compacted")  # type: ignore[misc]
+    check(cleaning, "transacted", last)
+
+
+def test_slow_consumers_of_segments_that_are_compacted_or_deleted(tmp_path: Path) -> None:
+    """Check one in the middle of a segment that is compacted, and one at the end of one that is deleted."""
+    (tmp_path / "broker").mkdir()
+    with served(Mpbroker(tmp_path / "broker", flags=(*FLAGS, "--handlers", "1"))) as broker:
+        lag = "min.compaction.lag.ms"
+        policy = {"cleanup.policy": "compact,delete", "retention.ms": "-1", lag: "1000000000"}
+        # The handler keeps its reader until files are deleted.
+        create_topic(broker.bootstrap, "slow", 1, COMPACTED | policy | {"file.delete.delay.ms": "60000"})
+        bases, first = fill_segments(broker, 9), broker.log_dir / "slow-0" / segment_name(0)
+        assert bases[1] > 42
+        with SocketClient(broker) as client:
+            for offset in [*range(22), *bases[1:7]]:
+                assert first_offset(client, offset) == offset
+            admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+            entry = ConfigEntry(lag, "0", incremental_operation=AlterConfigOpType.SET)
+            resource = ConfigResource(ResourceType.TOPIC, "slow", incremental_configs=[entry])
+            admin.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
+            eventually(
+                lambda: first.stat().st_size < SEGMENT_BYTES * 3 // 4, "the first segment is compacted"
+            )
+            assert first_offset(client, 22) == 22
+            eventually(lambda: cleanings(broker) != [], "all of them are")
+            bases = segments_of(broker.log_dir / "slow-0")
+            for offset in [bases[4] - 1, *bases[4:9], *bases[:3]]:
+                first_offset(client, offset)
+            deleted = admin.delete_records([TopicPartition("slow", 0, bases[4])])
+            for future in deleted.values():
+                future.result(TIMEOUT_S)
+            eventually(lambda: segments_of(broker.log_dir / "slow-0")[0] == bases[4], "segments are deleted")
+            assert first_offset(client, bases[4]) == bases[4]
+
+
+def fill_segments(broker: Mpbroker, count: int) -> list[int]:
+    """Write one-record batches of equal size until there are so many segments; return their first offsets.
+
+    The cleaner takes the first twenty records.
+    """
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    directory, written = broker.log_dir / "slow-0", 0
+    while len(found := segments_of(directory)) < count:
+        is_often = written < 20 or len(found) == 2
+        key = b"often" if is_often else b"%05d" % written
+        producer.produce("slow", key=key, value=bytes(22_000), partition=0)
+        assert producer.flush(TIMEOUT_S) == 0
+        written += 1
+    return found
+
+
+def first_offset(client: SocketClient, offset: int) -> int:
+    """Return the base offset of a fetch's first batch. Python serves it, since it names many partitions."""
+    others = [FetchRequest.FetchPartition(n, partition_max_bytes=1) for n in range(1, 21)]
+    wanted = FetchRequest.FetchPartition(0, fetch_offset=offset, partition_max_bytes=1)
+    request = FetchRequest(min_bytes=1, max_bytes=1 << 20, session_epoch=-1)
+    request.topics = [FetchRequest.FetchTopic("slow", partitions=[wanted, *others])]
+    found = client.ask(ApiKey.FETCH, 12, request).responses[0].partitions[0]
+    assert found.error_code == 0
+    return int.from_bytes(bytes(found.records)[:8], "big")
 
 
 def test_committed_offsets_are_compacted(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def poll_until(holds: Callable[[], bool], *consumers: Consumer) -> list[tuple[in
     deadline = time.monotonic() + WITHIN_S
     got: list[tuple[int, int]] = []
     while not holds():
-        assert time.monotonic() < deadline, f"not within {WITHIN_S} s"
+        assert time.monotonic() < deadline, f"not within {WITHIN_S} s; got {len(got)} records"
         for consumer in consumers:
             message = consumer.poll(0.02)
             if message is not None:

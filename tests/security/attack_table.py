@@ -524,7 +524,7 @@ def measured(broker: SecureBroker, attack: Attack, process: str = "") -> Row:
         other = Other(broker)
         stack.callback(other.end)
         other.longest()
-        time.sleep(QUIET_S)
+        time.sleep(QUIET_S)  # noqa: TID251 - it measures
         quiet_ms, _ = other.longest()
         members = pids(broker)
         memory = Memory(broker)
@@ -532,7 +532,7 @@ def measured(broker: SecureBroker, attack: Attack, process: str = "") -> Row:
         attack.run(attacker)
         longest_ms, longest_of = other.longest()
         connections.close()
-        time.sleep(SETTLING_S)
+        time.sleep(SETTLING_S)  # noqa: TID251
         after = memory.now()
         replaced = sorted(name for name, pid in pids(broker).items() if members.get(name) != pid)
         worst = process or memory.worst()

@@ -31,7 +31,7 @@ from mpbroker.protocol.messages import (
 from mpbroker.security.scram import ScramClient, ScramType
 from ops.bench.brokers import HOST
 from tests.chaos.leaks import complaints
-from tests.support.polling import PATIENCE_S
+from tests.support.polling import PATIENCE_S, until
 from tests.support.secure_broker import PLAIN_PASSWORD, Closed, RawClient, SecureBroker
 from tests.support.tls_key_changes import TLS_1_2, TLS_1_3, KeyChanger
 
@@ -263,10 +263,10 @@ def run(broker: SecureBroker, rounds: int, seed: int = SEED) -> Counter[str]:
         with broker.connect(listener) as client:
             assert client.ask(ApiKey.METADATA, 12, MetadataRequest()).brokers
     assert complaints(broker) == []
-    deadline = time.monotonic() + PATIENCE_S
-    while (after := state_of(broker)) != before and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert after == before, f"processes and descriptors were {before} and are {after}"
+    until(
+        lambda: state_of(broker) == before,
+        lambda: f"processes and descriptors are {state_of(broker)}, not {before} as they were",
+    )
     assert "Traceback" not in broker.output()
     return fuzz.outcomes
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import psutil
 import pytest
 
-from mpbroker.ipc.control_client import ControlClient, ControlError
+from mpbroker.ipc.control_client import ControlError
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.messages import AlterUserScramCredentialsRequest, MetadataRequest
 from mpbroker.security.scram import ScramType, salted_password
@@ -20,7 +20,7 @@ from ops.bench.brokers import HOST, Mpbroker
 from tests.support.certificates import Authority
 from tests.support.client_tools import eventually
 from tests.support.polling import PATIENCE_S
-from tests.support.real_brokers import served
+from tests.support.real_brokers import control, served
 from tests.support.secure_broker import KEY_PASSWORD, SCRAM_PASSWORD, RawClient
 
 SHA512 = ScramType.SCRAM_SHA_512
@@ -49,7 +49,7 @@ class PlainBroker(Mpbroker):
         self.flags = ("--config", str(properties), "--processors", "1")
 
     def control(self, command: str, **arguments: str) -> dict[str, str]:
-        return dict(ControlClient(self.runtime_dir).call(command, **arguments))
+        return dict(control(self).call(command, **arguments))
 
     def add(self, listener: str, **arguments: str) -> int:
         added = self.control("listener-add", listener=listener, **arguments)
@@ -77,7 +77,7 @@ class PlainBroker(Mpbroker):
 
     def kill_processor(self) -> None:
         def pid() -> int:
-            found = ControlClient(self.runtime_dir).call("status")["processes"]
+            found = control(self).call("status")["processes"]
             return next(int(each["pid"]) for each in found if each["name"] == "processor 0")
 
         before = pid()

@@ -28,7 +28,7 @@ from confluent_kafka.admin import (
 
 from mpbroker.handlers.apis import all_apis
 from mpbroker.handlers.requests.permissions import ADMINISTRATION
-from mpbroker.ipc.control_client import ControlClient, ControlError
+from mpbroker.ipc.control_client import ControlError
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.messages import REQUESTS
 from ops.bench.brokers import HOST, free_port
@@ -36,7 +36,7 @@ from tests.support.client_tools import ToolError, eventually, kafka_tool
 from tests.support.filled_requests import filled
 from tests.support.forwarded_requests import errors_in
 from tests.support.polling import PATIENCE_S
-from tests.support.real_brokers import served
+from tests.support.real_brokers import control, served
 from tests.support.secure_broker import (
     KEY_PASSWORD,
     PLAIN_PASSWORD,
@@ -99,7 +99,7 @@ class Confined(SecureBroker):
         self.properties.write_text(self.first + MORE.format(**of) + of.get("more", ""))
 
     def control(self, command: str, **arguments: str) -> dict[str, Any]:
-        return dict(ControlClient(self.runtime_dir).call(command, **arguments))
+        return dict(control(self).call(command, **arguments))
 
     def admin(self, listener: str) -> AdminClient:
         return AdminClient(self.settings_for(listener))

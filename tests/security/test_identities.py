@@ -12,11 +12,11 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from mpbroker.ipc.control_client import ControlClient
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.messages import MetadataRequest
 from tests.support.certificates import Authority, Signed, name
 from tests.support.client_tools import eventually
+from tests.support.real_brokers import control
 from tests.support.secure_broker import Closed, RawClient, SecureBroker
 
 ANONYMOUS = "User:ANONYMOUS"
@@ -25,10 +25,10 @@ ANONYMOUS = "User:ANONYMOUS"
 @pytest.fixture(name="logging", scope="module")
 def _logging(broker: SecureBroker) -> Iterator[SecureBroker]:
     """The same broker while its request log is on."""
-    control = ControlClient(broker.runtime_dir)
-    control.call("request-log", on=True)
+    supervisor = control(broker)
+    supervisor.call("request-log", on=True)
     yield broker
-    control.call("request-log", on=False)
+    supervisor.call("request-log", on=False)
 
 
 def principal(broker: SecureBroker, listener: str, client: RawClient) -> str:

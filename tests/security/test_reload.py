@@ -15,7 +15,7 @@ from mpbroker.protocol.messages import MetadataRequest
 from ops.bench.brokers import HOST
 from tests.support.client_tools import eventually
 from tests.support.polling import PATIENCE_S
-from tests.support.real_brokers import served
+from tests.support.real_brokers import control, served
 from tests.support.secure_broker import KEY_PASSWORD, PLAIN_PASSWORD, Closed, RawClient, SecureBroker
 
 NEW_PASSWORD = "n3w-Pa55word"
@@ -47,7 +47,7 @@ def shown_certificate(broker: SecureBroker, listener: str) -> bytes:
 
 
 def test_another_certificate_and_other_users(broker: SecureBroker) -> None:
-    pids = {each["pid"] for each in ControlClient(broker.runtime_dir).call("status")["processes"]}
+    pids = {each["pid"] for each in control(broker).call("status")["processes"]}
     other = broker.signed("other")
     other.write(broker.directory / "other.pem", KEY_PASSWORD.encode())
     with broker.connect("TLS") as tls, broker.connect("SASL") as sasl:
@@ -67,11 +67,9 @@ def test_another_certificate_and_other_users(broker: SecureBroker) -> None:
             assert later.plain("ann", PLAIN_PASSWORD).error_code != 0
         assert is_answered(tls)
         assert is_answered(sasl), "who is in stays in"
-    assert {each["pid"] for each in ControlClient(broker.runtime_dir).call("status")["processes"]} == pids
+    assert {each["pid"] for each in control(broker).call("status")["processes"]} == pids
     (victim,) = [
-        each["pid"]
-        for each in ControlClient(broker.runtime_dir).call("status")["processes"]
-        if each["name"] == "processor 0"
+        each["pid"] for each in control(broker).call("status")["processes"] if each["name"] == "processor 0"
     ]
     psutil.Process(victim).kill()
 

@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
 
-from mpbroker.ipc.control_client import ControlClient
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import (
@@ -35,6 +34,7 @@ from tests.security.test_real_clients import command
 from tests.support.certificates import Authority
 from tests.support.client_tools import eventually
 from tests.support.polling import PATIENCE_S, is_readable
+from tests.support.real_brokers import control
 from tests.support.secure_broker import (
     KEY_PASSWORD,
     PLAIN_PASSWORD,
@@ -115,8 +115,8 @@ def log_in_in_every_way(broker: SecureBroker, good: str, forged: str) -> bytes:
 
 def test_nothing_that_an_operator_looks_at_has_a_secret(broker: SecureBroker) -> None:
     good, forged = broker.token(), broker.token(by=Signer())
-    control = ControlClient(broker.runtime_dir)
-    control.call("request-log", on=True)
+    supervisor = control(broker)
+    supervisor.call("request-log", on=True)
     try:
         with broker.connect("OPEN") as client:
 
@@ -131,7 +131,7 @@ def test_nothing_that_an_operator_looks_at_has_a_secret(broker: SecureBroker) ->
         for key in ("CREATE", "RENEW", "EXPIRE", "DESCRIBE"):
             eventually(lambda key=key: f'"{key}_DELEGATION_TOKEN"' in broker.output(), f"{key} is logged")
     finally:
-        control.call("request-log", on=False)
+        supervisor.call("request-log", on=False)
     places = {"log": broker.output()}
     directory = ("--log-dirs", str(broker.log_dir))
     for shown in (("status",), ("status", "--json"), ("metrics",), ("metrics", "--json")):
@@ -217,7 +217,7 @@ class Terminal:
     def read_until(self, text: str) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while text not in self.shown:
-            assert time.monotonic() < deadline, self.shown
+            assert time.monotonic() < deadline, f"no {text!r} in {self.shown!r}"
             if not self._read():
                 pytest.fail(f"it ended without {text!r}: {self.shown}")
 

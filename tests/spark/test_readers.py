@@ -16,6 +16,7 @@ from crc32c import crc32c
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
+from mpbroker.log.format.checkpoints import write_topic_id
 from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import Codec
 from mpbroker.records.markers import ABORT, COMMIT
@@ -25,6 +26,9 @@ from spark_integration import session
 from spark_integration.environment import SparkSetupError
 from spark_integration.jvm import jar
 from spark_integration.jvm.planner import manifest
+from tests.support.forms import pick, rounds
+from tests.support.partition_model import pairs_of
+from tests.support.partition_walk import LOG_DIR, history, walker
 from tests.support.polling import PATIENCE_S
 from tests.support.reading_queries import UNCOMMITTED, TransactionalWriter
 from tests.support.spark_jvm import end_jvm
@@ -33,6 +37,9 @@ from tests.support.spark_logs import FakeBroker, PartitionWriter, checkpoint, fi
 ROOT = Path(__file__).parents[2]
 READERS = ("python", "jvm")
 BY_JVM = "by its JVM reader"
+
+COMMITTED = {"kafka.isolation.level": "read_committed"}
+HISTORIES = pick("histories", short=rounds(60), long=500)
 
 Read = Callable[..., DataFrame]
 
@@ -119,6 +126,35 @@ def replace(path: Path, content: bytes) -> None:
     fresh = path.with_suffix(".swap")
     fresh.write_bytes(content)
     fresh.replace(path)
+
+
+def test_random_histories(spark: SparkSession, tmp_path: Path) -> None:
+    """Both readers get what the model says, of logs that random histories have left."""
+    log_dir = new_log_dir(tmp_path / "all")
+    ends: dict[tuple[str, int], int] = {}
+    starts: dict[tuple[str, int], int] = {}
+    committed, everything = [], []
+    with walker(tmp_path) as made:
+        for seed in range(HISTORIES):
+            topic = f"h{seed}"
+            model = made.walk(*history(seed))
+            shutil.copytree(tmp_path / LOG_DIR / "t-0", log_dir / f"{topic}-0")
+            write_topic_id(log_dir / f"{topic}-0", bytes([1]) * 8 + seed.to_bytes(8, "big"))
+            ends[topic, 0], starts[topic, 0] = model.end, model.log_start
+            committed += [(topic, *row) for row in pairs_of(model.committed())]
+            everything += [(topic, *row) for row in pairs_of(model.records())]
+    checkpoint(log_dir, ends, starts)
+    for isolation, wanted in ((COMMITTED, committed), (UNCOMMITTED, everything)):
+        for kind in READERS:
+            options = {"log.dir": str(log_dir), "subscribePattern": "h.*", **isolation}
+            reader = with_reader(spark.read.format("mpbroker").options(**options), kind)
+            frame = reader.load().select("topic", "offset", "key", "value")
+            assert (BY_JVM in physical_plan(frame)) == (kind == "jvm")
+            found = [
+                (row.topic, row.offset, bytes(row.key), row.value and bytes(row.value))
+                for row in frame.collect()
+            ]
+            assert sorted(found) == sorted(wanted), kind
 
 
 def test_every_column_codec_and_segment(read: Read, log_dir: Path, fake_broker: FakeBroker) -> None:

@@ -6,8 +6,10 @@ import base64
 import io
 import json
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
 from datetime import time as clock
 from decimal import Decimal
@@ -37,6 +39,7 @@ from spark_integration.schema_registry import (
     open_schemas,
 )
 from spark_integration.values import CORRUPT, MalformedRecord, Mode, decode_column
+from tests.support.polling import PATIENCE_S
 
 NOON = datetime(2024, 5, 1, 12, 30, 0, 123456, UTC)
 
@@ -122,6 +125,20 @@ def test_what_does_not_fit_is_kept_with_the_reason(ddl: str, value: Any, expecte
     assert corrupt["data"] == (value if isinstance(value, bytes) else msgspec.msgpack.encode(value))
     with pytest.raises(MalformedRecord, match=expected):
         unpacked(ddl, [{}, value, None], Mode.FAILFAST)
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("ddl", ["id bigint", "l bigint", "l array<array<int>>"])
+def test_values_nested_too_deeply_are_kept_with_the_reason(ddl: str) -> None:
+    """Some are too deep for the decoder, others for the text of an error; both depend on the stack."""
+    values = [b"\x81\xa1l" + b"\x91" * depth + b"\x01" for depth in (900, 950, 1000, 2000, 100_000)]
+    *rows, good = unpacked(ddl, [*values, {}])
+    assert good[CORRUPT] is None
+    corrupt = [row[CORRUPT] for row in rows if row[CORRUPT]]
+    assert [one["data"] for one in corrupt] == values[-len(corrupt) :]
+    assert "recursion" in corrupt[-1]["error"]
+    with pytest.raises(MalformedRecord, match="recursion"):
+        unpacked(ddl, [values[-1]], Mode.FAILFAST)
 
 
 @pytest.mark.usefixtures("spark")
@@ -360,6 +377,41 @@ def test_records_of_several_schemas_are_resolved_to_one_and_each_is_asked_for_on
     assert [error for error, part in zip(errors, expected, strict=True) if part not in error] == []
     assert [row[CORRUPT]["data"] for row in rows[3:8]] == data[3:8]
     assert registry.asked.count("/schemas/ids/1") == 1
+
+
+def test_a_schema_that_the_registry_lacks_is_asked_for_once_in_a_while(
+    registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schemas = open_schemas(registry.url)
+    decode = framed_decoder(schemas, FIRST)
+    spark = AvroType(FIRST).spark
+    unknown = [framed(4, FIRST, {"id": 8})] * 500
+    errors = {row[CORRUPT]["error"] for row in rows_of(spark, decode, unknown)}
+    assert registry.asked == ["/schemas/ids/4"]
+    assert errors == {f"the registry has no {registry.url}/schemas/ids/4"}
+    registry.documents["/schemas/ids/4"] = registry.documents["/schemas/ids/1"]
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + schema_registry._MISSING_FOR_SECONDS)
+    assert [row["id"] for row in rows_of(spark, decode, unknown[:2])] == [8, 8]
+    assert registry.asked == ["/schemas/ids/4"] * 2
+
+
+def test_threads_that_want_one_schema_ask_once(registry: FakeRegistry) -> None:
+    schemas = open_schemas(registry.url)
+    together = threading.Barrier(8)
+
+    def ask(number: int) -> str:
+        together.wait(PATIENCE_S)
+        try:
+            return str(schemas.by_id(number))
+        except UnknownSchema:
+            return "unknown"
+
+    for number, answer in ((1, str(FIRST)), (4, "unknown")):
+        registry.asked.clear()
+        with ThreadPoolExecutor(together.parties) as threads:
+            assert set(threads.map(ask, [number] * together.parties)) == {answer}
+        assert registry.asked == [f"/schemas/ids/{number}"]
 
 
 def test_a_registry_that_stumbles_is_asked_again_and_one_that_is_down_is_no_corrupt_record(

@@ -63,6 +63,22 @@ def asked(control: ControlSocket, directory: Path, watched: dict[int, Callable[[
     return told[0]
 
 
+@pytest.mark.parametrize(
+    "message", [b"[]", b"\xff", b'{"command":' + b"[" * 100_000, b'{"a":' + b"[" * 100_000]
+)
+def test_what_is_no_command_is_an_error(tmp_path: Path, message: bytes) -> None:
+    watched: dict[int, Callable[[], None]] = {}
+    socket_of = ControlSocket(tmp_path, lambda _: {}, untold, watched.__setitem__, lambda _: None)
+    with closing(socket_of) as control, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+        client.connect(control.sock.getsockname())
+        control.sock.setblocking(True)
+        control.accept()
+        client.sendall(message)
+        (read,) = watched.values()
+        read()
+        assert msgspec.json.decode(client.recv(1 << 16)).keys() == {"error"}
+
+
 def test_the_kernel_says_who_sent_a_command(tmp_path: Path) -> None:
     watched: dict[int, Callable[[], None]] = {}
     told: list[tuple[Peer, str, dict[str, Any]]] = []

@@ -21,7 +21,7 @@ from ops.bench import frames
 from ops.bench.brokers import BrokerError, Mpbroker
 from tests.support.client_tools import eventually
 from tests.support.polling import PATIENCE_S
-from tests.support.real_brokers import stop_cleanly
+from tests.support.real_brokers import control, stop_cleanly
 
 TOPIC = "many"
 PARTITIONS = 250
@@ -65,7 +65,7 @@ def test_more_partitions_than_descriptors(broker: Mpbroker, is_clean: bool) -> N
     # By name they are gone when all is open, and they leave nothing behind.
     assert not [p for p in broker.tree().members() if "recovery" in " ".join(p.cmdline())]
     assert set(produce_to_all(broker)) == {0}
-    assert ControlClient(broker.runtime_dir).call("status")["recovery"] == []
+    assert control(broker).call("status")["recovery"] == []
 
 
 def test_a_start_says_what_it_checked_after_a_stop_that_was_not_clean(broker: Mpbroker) -> None:

@@ -22,7 +22,7 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.version import VERSION
-from mpbroker.ipc.control_client import ControlClient, ControlError
+from mpbroker.ipc.control_client import ControlError
 from mpbroker.ipc.process import FatalError
 from mpbroker.supervisor.main import SAME_STOP_S, Supervisor, run
 from ops.bench import frames
@@ -32,7 +32,7 @@ from tests.support.client_adapters import confluent_read, confluent_write
 from tests.support.client_samples import sample_records, stored_in
 from tests.support.client_tools import eventually
 from tests.support.polling import PATIENCE_S
-from tests.support.real_brokers import create_topic, stop_cleanly
+from tests.support.real_brokers import control, create_topic, stop_cleanly
 
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 IN_FLIGHT_MAX = 50
@@ -72,10 +72,6 @@ def titled(broker: Broker, title: str) -> psutil.Process:
 def all_end(members: list[psutil.Process]) -> bool:
     _, alive = psutil.wait_procs(members, timeout=PATIENCE_S)
     return not alive
-
-
-def control(broker: Mpbroker) -> ControlClient:
-    return ControlClient(broker.runtime_dir)
 
 
 def refused(tmp_path: Path, *flags: str, runtime_dir: str | None = None) -> tuple[int, str]:
@@ -554,8 +550,8 @@ def test_a_log_for_programs_is_json_from_its_first_line(tmp_path: Path) -> None:
         made.start()
         eventually(lambda: "serving on" in made.output(), "it says that it serves")
         passed_s = time.monotonic() - before
-        control = ControlClient(made.runtime_dir)
-        now = control.call("log-level", logger="mpbroker.network.processor", level="DEBUG")["loggers"]
+        supervisor = control(made)
+        now = supervisor.call("log-level", logger="mpbroker.network.processor", level="DEBUG")["loggers"]
         assert (now["mpbroker.network.processor"], now["mpbroker.network"]) == ("DEBUG", "INFO")
         frames.advertised_apis(made.address, timeout_s=PATIENCE_S)
         eventually(lambda: '"level": "DEBUG"' in made.output(), "a processor logs at DEBUG")

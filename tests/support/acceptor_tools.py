@@ -11,7 +11,6 @@ from typing import Any
 import psutil
 
 from mpbroker.ipc import topology
-from mpbroker.ipc.control_client import ControlClient
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.pointer import PUBLIC_NAME
 from ops.bench import frames
@@ -19,6 +18,7 @@ from ops.bench.brokers import HOST, Mpbroker
 from shm.region import Region
 from tests.support.client_tools import eventually
 from tests.support.polling import PATIENCE_S
+from tests.support.real_brokers import control
 
 TIMEOUT_S = PATIENCE_S
 Start = Callable[..., Mpbroker]
@@ -51,10 +51,6 @@ def port_of_both_families() -> Iterator[int]:
 def options(**settings: str | int) -> list[str]:
     """max_connections=1 -> -o max.connections=1."""
     return [word for key, value in settings.items() for word in ("-o", f"{key.replace('_', '.')}={value}")]
-
-
-def control(broker: Mpbroker) -> ControlClient:
-    return ControlClient(broker.runtime_dir)
 
 
 def listener(broker: Mpbroker, name: str = "PLAINTEXT") -> dict[str, Any]:

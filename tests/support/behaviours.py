@@ -20,7 +20,8 @@ BEHAVIOURS: Mapping[str, Sequence[str]] = {
         *("supervisor/full_disk", "supervisor/recovery", "supervisor/workers"),
     ),
     "whole brokers or processes, as clients and operators meet them": (
-        *("client/secure_broker", "handlers/clients", "handlers/parked", "inspection/not_yours"),
+        *("client/secure_broker", "handlers/acknowledged_end", "handlers/clients", "handlers/parked"),
+        "inspection/not_yours",
         *("inspection/progress", "inspection/recover", "inspection/verify", "metrics/known_load"),
         *("metrics/request_log", "exporter/with_broker", "metrics/with_broker", "network/real_broker"),
         *("network/acceptor/control_plane", "network/acceptor/listeners", "network/acceptor/reload"),
@@ -40,7 +41,8 @@ BEHAVIOURS: Mapping[str, Sequence[str]] = {
         *("handlers/transaction_apis", "quotas/apis"),
     ),
     "a rule that several modules keep together": (
-        *("coordinator/request_paths", "handlers/busy_slots", "handlers/deleted_files"),
+        *("coordinator/histories", "coordinator/request_paths", "handlers/busy_slots"),
+        *("handlers/deleted_files", "log/histories"),
         *(
             "handlers/bounds",
             "handlers/heavy",

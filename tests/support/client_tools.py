@@ -54,8 +54,11 @@ def run(command: Sequence[str], stdin: bytes = b"", cwd: Path | None = None) -> 
 
 
 def eventually(holds: Callable[[], bool], what: str) -> None:
-    """Wait for what Kafka does not promise at once: it answers changes before all metadata knows them."""
-    until(holds, what, lambda: time.sleep(0.02))
+    """Wait for what Kafka does not promise at once: it answers changes before all metadata knows them.
+
+    Most questions here are requests to a broker, which has better things to do than to answer them in turns.
+    """
+    until(holds, what, lambda: time.sleep(0.02))  # noqa: TID251
 
 
 @cache

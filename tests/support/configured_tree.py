@@ -8,9 +8,9 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
-from mpbroker.ipc.control_client import ControlClient
 from ops.bench.brokers import Mpbroker
 from tests.support.polling import PATIENCE_S
+from tests.support.real_brokers import control
 
 FIRST = """\
 num.io.threads=2
@@ -50,10 +50,6 @@ class Configured(Mpbroker):
     def reload(self, text: str) -> dict[str, Any]:
         self.write(text)
         return control(self).call("reload")
-
-
-def control(broker: Mpbroker) -> ControlClient:
-    return ControlClient(broker.runtime_dir, timeout_seconds=PATIENCE_S)
 
 
 def pids(broker: Mpbroker) -> dict[str, int]:

@@ -70,6 +70,23 @@ def _add_compiled(unpacked: Path) -> None:
     run(["strip", "--strip-debug", *map(str, compiled.rglob("*.so"))], unpacked)
 
 
+def without_compiler(directory: Path) -> str:
+    """Return a PATH where there is a shell, and no compiler."""
+    programs = directory / "bin"
+    programs.mkdir()
+    for name in ("env", "sh"):
+        (programs / name).symlink_to(str(shutil.which(name)))
+    return str(programs)
+
+
+def install(file: Path, python: str, directory: Path, environment: dict[str, str]) -> Path:
+    """Make a virtual environment with a distribution, and what it requires of the registry."""
+    made = directory / "env"
+    run([python, "-m", "venv", str(made)], directory, outside())
+    run([str(made / "bin" / "pip"), "install", "--quiet", str(file)], directory, environment)
+    return made
+
+
 def make_environment(directory: Path, wheel: Path, beside: Sequence[str] = ()) -> Path:
     """A virtual environment in the directory, with the wheel, what it requires, and these other packages."""
     environment = directory / "env"

@@ -12,10 +12,12 @@ from typing import Any
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc import slots
 from mpbroker.ipc.slots import PartKind, SlotKind, file_generation
+from mpbroker.log.read.fetch_positions import FetchPositions
 from mpbroker.protocol.headers import decode_response_frame
 from mpbroker.protocol.messages import FetchRequest
 from mpbroker.records.batch import assign_offset_and_epoch
 from mpbroker.records.builder import build_batch
+from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
 from tests.support.handler_rig import (
     Rig,
@@ -54,9 +56,9 @@ class Logged:
         self.base, self.position = base, 0
         (self.directory / f"{base:020d}.log").touch()
 
-    def append(self, visible: bool = True) -> None:
+    def append(self, visible: bool = True, value: bytes = b"v" * 50, codec: Codec = Codec.NONE) -> None:
         first = self.end
-        batch = build_batch([NewRecord(b"k", b"v" * 50, T0 + first + i) for i in range(10)])
+        batch = build_batch([NewRecord(value, b"k", T0 + first + i) for i in range(10)], codec=codec)
         assign_offset_and_epoch(batch, first, 0)
         with (self.directory / f"{self.base:020d}.log").open("ab") as file:
             file.write(batch)
@@ -92,6 +94,11 @@ def two_segments(directory: Path, sealed: int = 5) -> Iterator[Logged]:
         for _ in range(5):
             log.append()
         yield log
+
+
+def learn(places: FetchPositions, slot: int, path: Path, generation: int = 5) -> None:
+    """Tell the turn of a segment as the slow path does that has served a fetch from it."""
+    places.learn(slot, generation, int(path.stem), file_generation(path.stat()), bytes(path))
 
 
 def fetch(

@@ -26,7 +26,7 @@ from mpbroker.ipc.slots import (
 from mpbroker.ipc.topology import SharedMemory, Sizes
 from mpbroker.network.processor.processor import connection_prefix, first_flexible_versions
 from mpbroker.network.processor.turn import ProcessorTurn, TurnFiles
-from tests.support.polling import PATIENCE_S
+from tests.support.polling import PATIENCE_S, until
 
 FRAME_BYTES_MAX = 4 << 20
 PROCESSOR = topology.processor(0)
@@ -136,11 +136,8 @@ class Rig:
 
     def await_requests(self, handler: int = 0) -> list[Request]:
         """Wait for frames larger than the socket buffers, which need several rounds between the two ends."""
-        for _ in range(5000):
-            self.turn.turn(1)
-            if found := self.requests_taken(handler):
-                return found
-        raise TimeoutError("no request came")
+        self.turn.turn(1)
+        return until(lambda: self.requests_taken(handler), "a request", lambda: self.turn.turn(1))
 
     def counter(self, counter: Counter) -> int:
         return self.memory.counters(PROCESSOR).get(counter)

@@ -13,6 +13,7 @@ from typing import TypeVar
 import psutil
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from mpbroker.ipc.control_client import ControlClient
 from ops.bench.brokers import Broker, Kafka, Mpbroker
 from tests.support.client_tools import SMALL_JVM, eventually
 from tests.support.polling import PATIENCE_S
@@ -65,6 +66,11 @@ def shared_files(broker: Broker) -> set[Path]:
     if isinstance(broker, Mpbroker):
         files |= {path for path in broker.runtime_dir.rglob("*") if not path.is_dir()}
     return {path for path in files if path.exists()}
+
+
+def control(broker: Mpbroker) -> ControlClient:
+    """Return a client of the supervisor, which may be late on a machine that is busy."""
+    return ControlClient(broker.runtime_dir, timeout_seconds=PATIENCE_S)
 
 
 def stop_cleanly(broker: Broker) -> None:

@@ -8,12 +8,12 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from mpbroker.ipc.control_client import ControlClient
 from mpbroker.protocol.headers import RequestHeader, decode_response_frame, encode_request_frame
 from mpbroker.protocol.messages import Message
-from ops.bench.brokers import Mpbroker
+from ops.bench.brokers import Broker, Mpbroker
 from ops.bench.frames import receive
 from tests.support.polling import PATIENCE_S
+from tests.support.real_brokers import control
 
 CORRELATION = 77
 
@@ -25,7 +25,7 @@ def frame_of(api_key: int, version: int, body: Message, client: str = "hostile")
 class SocketClient:
     """One plain connection, asked one request after the other."""
 
-    def __init__(self, broker: Mpbroker) -> None:
+    def __init__(self, broker: Broker) -> None:
         self.socket = socket.create_connection(broker.address, timeout=PATIENCE_S)
 
     def __enter__(self) -> SocketClient:
@@ -59,7 +59,7 @@ class SocketClient:
 
 def pids_of(broker: Mpbroker, kind: str) -> list[int]:
     """Return the processes whose name begins so: "handler ", "coordinator"."""
-    processes = ControlClient(broker.runtime_dir).call("status")["processes"]
+    processes = control(broker).call("status")["processes"]
     return [each["pid"] for each in processes if each["name"].startswith(kind)]
 
 

@@ -158,7 +158,7 @@ class FakeBroker:
         slot = self._slots.setdefault((writer.topic_id, writer.partition), len(self._slots))
         bound = bound or writer.end
         start = writer.log_start if log_start is None else log_start
-        payload = pack_partition(
+        self.publish_slot(
             Partition(
                 writer.topic_id,
                 writer.partition,
@@ -172,9 +172,13 @@ class FakeBroker:
                 *(stable or bound),
                 writer.next_offset,
                 aborted_end,
-            )
+            ),
+            slot,
         )
-        self._table.write(slot, payload)
+
+    def publish_slot(self, partition: Partition, slot: int = 0) -> None:
+        """Publish what another partition table has."""
+        self._table.write(slot, pack_partition(partition))
 
     def stop(self) -> None:
         """Stop as SIGKILL does it: the pointer stays and leads nowhere, and the locks are nobody's."""

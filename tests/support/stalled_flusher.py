@@ -10,7 +10,7 @@ from typing import Any
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.topology import LOG
 from tests.support.log_rig import Reply
-from tests.support.polling import until
+from tests.support.polling import is_readable, until
 from tests.support.stepped_log import Broker, settle
 
 MakeRig = Callable[..., Any]
@@ -63,11 +63,19 @@ class Stalled(Broker):
         os.dup2(nowhere, self.wake_fd)
         os.close(nowhere)
 
-    def release(self) -> None:
-        """The thread takes the round that it missed, and goes on with the descriptor that is there now."""
+    def sync(self) -> None:
+        """The thread does the round that it missed, and goes on with the descriptor that is there now.
+
+        The log worker has not heard of it when this returns.
+        """
         os.eventfd_write(self.thread_waits_at, 1)
+        until(lambda: not is_readable(self.thread_waits_at), "the thread is awake")
+        until_asleep()
         os.close(self.thread_waits_at)
         self.thread_waits_at = -1
+
+    def release(self) -> None:
+        self.sync()
         settle(self.process)
 
     def wait(self) -> Reply:

@@ -28,6 +28,7 @@ from mpbroker.protocol.messages import (
 )
 from mpbroker.security.listener import secure_listeners
 from tests.support.certificates import Authority
+from tests.support.polling import until
 from tests.support.processor_rig import PROCESSOR, Rig
 
 METADATA = 3
@@ -93,11 +94,8 @@ class SecureRig(Rig):
                 self.ends.append((session.connection, reason))
 
     def until(self, done: Callable[[], bool]) -> None:
-        for _ in range(20_000):
-            self.step(1)
-            if done():
-                return
-        raise TimeoutError
+        self.step(1)
+        until(done, lambda: f"it is done; connections that ended: {self.ends}", lambda: self.step(1))
 
     def handshake(
         self, context: ssl.SSLContext | None = None, session: ssl.SSLSession | None = None

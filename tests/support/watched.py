@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from mpbroker.ipc.control_client import ControlClient
 from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.ipc.topology import (
     COORDINATOR,
@@ -28,6 +27,7 @@ from mpbroker.ipc.topology import (
 from ops.bench.brokers import Mpbroker
 from shm.counters import CounterPage
 from shm.region import Region
+from tests.support.real_brokers import control
 from tests.support.socket_client import own_bytes
 
 Asked: TypeAlias = tuple[int, ...]
@@ -88,7 +88,7 @@ class Watch:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def status(self) -> list[dict[str, int | str]]:
-        found: list[dict[str, int | str]] = ControlClient(self.broker.runtime_dir).call("status")["processes"]
+        found: list[dict[str, int | str]] = control(self.broker).call("status")["processes"]
         return found
 
     def __enter__(self) -> Watch:

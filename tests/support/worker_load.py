@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Mapping
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
-from mpbroker.ipc.control_client import ControlClient
 from ops.bench.brokers import Mpbroker
-from tests.support.polling import PATIENCE_S
-
-
-def control(broker: Mpbroker) -> ControlClient:
-    return ControlClient(broker.runtime_dir, timeout_seconds=60)
+from tests.support.polling import PATIENCE_S, until
+from tests.support.real_brokers import control
 
 
 def pids(broker: Mpbroker) -> dict[str, int]:
@@ -69,13 +64,10 @@ class Load:
                 self.read += 1
         consumer.close()
 
-    def goes_on(self) -> bool:
-        """Tell whether records that are sent from now on are acknowledged and read."""
+    def goes_on(self) -> None:
+        """Wait until records that are sent from now on are acknowledged and read."""
         sent = self.sent
-        end = time.monotonic() + PATIENCE_S
-        while self.read <= sent and time.monotonic() < end:
-            threading.Event().wait(0.01)
-        return self.read > sent
+        until(lambda: self.read > sent, lambda: f"{self.read} of {sent} records are read, {self.acked} acked")
 
     def end(self) -> None:
         self._ending.set()

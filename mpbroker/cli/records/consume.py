@@ -20,9 +20,9 @@ from mpbroker.client.errors import ApiFailed
 from mpbroker.client.group_member import GroupMember, quietly_leave
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.printable import printable
-from mpbroker.reading.committed import AbortedRange, from_fetch
+from mpbroker.records.aborted import from_fetch
 from mpbroker.records.errors import CorruptBatch
-from mpbroker.records.iterate import Batch, iterate_batches
+from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.record import Record
 
 MAX_WAIT_MS = 500
@@ -259,10 +259,10 @@ class Consumer:
         """Yield records from the position on. A batch may begin before it, and may have none left."""
         stop = self._stops.get(fetched.partition)
         try:
-            aborted = from_fetch(memoryview(fetched.records), fetched.aborted)
+            aborted = from_fetch(fetched.records, fetched.aborted)
             for batch in iterate_batches(fetched.records):
                 position = self._positions[fetched.partition]
-                if not batch.is_control and not is_aborted(batch, aborted):
+                if not batch.is_control and not aborted.holds(batch):
                     records = [record for record in batch.records() if record.offset >= position]
                     yield records if stop is None else [one for one in records if one.offset < stop]
                 self._positions[fetched.partition] = batch.last_offset + 1
@@ -277,15 +277,6 @@ class Consumer:
 
     def _where(self, partition: int) -> str:
         return f"{self._topic.name}-{partition} at offset {self._positions[partition]}"
-
-
-def is_aborted(batch: Batch, aborted: list[AbortedRange]) -> bool:
-    """Tell whether a batch belongs to an aborted transaction."""
-    return batch.is_transactional and any(
-        one.producer_id == batch.header.producer_id
-        and one.first_offset <= batch.header.base_offset <= one.last_offset
-        for one in aborted
-    )
 
 
 def _print_all(

@@ -193,7 +193,9 @@ def _writer(path: Path, file: Any, schema: pa.Schema) -> Iterator[Callable[[pa.T
     else:
         import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
-        with pq.ParquetWriter(file, schema, compression="zstd") as writer:
+        # Arrow copies the least and the largest value several times, which may have 100 MiB each.
+        small = [name for name in schema.names if name not in ("key", "value", "headers")]
+        with pq.ParquetWriter(file, schema, compression="zstd", write_statistics=small) as writer:
             yield writer.write_table
 
 

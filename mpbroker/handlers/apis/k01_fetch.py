@@ -5,8 +5,9 @@ mpbroker/handlers/hot_path/fetch.pxd). Only here do fetches wait.
 
 Topics are named up to v12, and have ids from v13. From v7 on a session says which partitions a fetch asks
 for, and which of them its client is told of (mpbroker/handlers/fetch/fetch_sessions.py). There are no
-followers. A slice is whole batches except perhaps for its end, which clients ignore. (Kafka:
-KafkaApis.handleFetchRequest, ReplicaManager.fetchMessages, DelayedFetch.)
+followers: one that asks needs ClusterAction, and is told that this node does not lead it. A slice is whole
+batches except perhaps for its end, which clients ignore. (Kafka: KafkaApis.handleFetchRequest,
+ReplicaManager.fetchMessages, DelayedFetch.)
 
 A fetch of very many partitions is worked on in pieces, between other requests.
 """
@@ -36,7 +37,7 @@ from mpbroker.handlers.requests.answers import FileSlice
 from mpbroker.handlers.requests.limits import LOOKUPS_PER_PIECE
 from mpbroker.handlers.requests.metadata import Topic
 from mpbroker.handlers.requests.parked_memory import PARTITION_BYTES, REQUEST_BYTES
-from mpbroker.handlers.requests.permissions import READ_TOPIC
+from mpbroker.handlers.requests.permissions import CLUSTER_ACTION, READ_TOPIC, Need
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.metadata import PartitionImage
 from mpbroker.ipc.slots import Request, SlotFlag
@@ -50,6 +51,7 @@ from mpbroker.protocol.headers import encode_response_frame_in_pieces
 from mpbroker.protocol.messages import FetchRequest, FetchResponse
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.validation import at_once
+from mpbroker.security.acls import CLUSTER_NAME
 from shm.table import SlotBusy
 
 log = logging.getLogger("mpbroker.handlers")
@@ -119,9 +121,10 @@ class Fetch:
         self.context = context
         # Interests whose topics do not exist at the start: no reason to answer before the others can be.
         self.unknown: frozenset[int] | None = None
-        # Names of topics that the client may not read, and was told so in the log.
+        # Names of what the client may not use, of which the log has been told.
         self.refused: set[str] = set()
         self.request: FetchRequest = exchange.body
+        self.is_follower = replica_of(self.request) >= 0
         self.slot: Request = exchange.slot
         self.limit = min(self.request.max_bytes, exchange.broker.config.fetch_max_bytes)
         if exchange.broker.throttling.on:
@@ -207,6 +210,8 @@ class Fetch:
 
     def _topic(self, interest: Interest) -> Topic | ErrorCode:
         metadata, names = self.exchange.broker.metadata, self.context.names
+        if self.is_follower and not self._may_follow():
+            return READ_TOPIC.denied
         if isinstance(interest.topic, str):
             topic = metadata.by_name.get(interest.topic)
             if topic is None and not self._may_read(interest.topic):
@@ -226,13 +231,21 @@ class Fetch:
     def _readable(self, topic: Topic) -> Topic | ErrorCode:
         if not self._may_read(topic.name):
             return READ_TOPIC.denied
-        self.exchange.broker.authorization.grant(self.exchange, READ_TOPIC, topic)
+        if not self.is_follower:
+            self.exchange.broker.authorization.grant(self.exchange, READ_TOPIC, topic)
         return topic
 
     def _may_read(self, name: str) -> bool:
-        """Ask whether the client may read a topic; a refusal is logged once."""
+        """Ask whether the client may read a topic. A follower needs no more than `_may_follow`."""
+        return self.is_follower or self._allows(READ_TOPIC, name)
+
+    def _may_follow(self) -> bool:
+        return self._allows(CLUSTER_ACTION, CLUSTER_NAME)
+
+    def _allows(self, need: Need, name: str) -> bool:
+        """Ask whether the client has a permission; a refusal is logged once."""
         is_told = name not in self.refused
-        may = self.exchange.broker.authorization.allows(self.exchange, READ_TOPIC, name, is_told=is_told)
+        may = self.exchange.broker.authorization.allows(self.exchange, need, name, is_told=is_told)
         if not may:
             self.refused.add(name)
         return may
@@ -422,12 +435,17 @@ class Fetch:
                     aborted = reader.aborted(wanted.fetch_offset, piece, bound, now.aborted_end)
                 # The turn can answer the next fetch.
                 broker.places.learn(
-                    image.slot, image.slot_generation, piece.segment_base, piece.path, now.log_dir
+                    image.slot,
+                    image.slot_generation,
+                    piece.segment_base,
+                    piece.inode,
+                    piece.path,
+                    now.log_dir,
                 )
         return self._found(self._answer_of(index, now), image, bound, piece, aborted)
 
     def _refusal(self, wanted: Wanted, now: Partition) -> ErrorCode | None:
-        if replica_of(self.request) >= 0:
+        if self.is_follower:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return check_leader_epoch(wanted.current_leader_epoch, now)
 

@@ -2,24 +2,34 @@
 
 Special times: -1 latest (high watermark, or last stable offset if read_committed), -2 earliest, -3 the record
 with the largest timestamp (v7), -4 earliest local (v8, the same as -2), -5 latest tiered (v9) and -6 earliest
-pending upload (v11). There are no records for the last two. (Kafka: KafkaApis.handleListOffsetRequest,
-UnifiedLog.fetchOffsetByTimestamp; KIP-79, KIP-405, KIP-734, KIP-1005.)
+pending upload (v11). There are no records for the last two. A look-up that depends on the end of the log
+waits until that is durable. (Kafka: KafkaApis.handleListOffsetRequest, UnifiedLog.fetchOffsetByTimestamp;
+KIP-79, KIP-405, KIP-734, KIP-1005.)
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from typing import TypeAlias
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import NamedTuple, TypeAlias
 
+from mpbroker.handlers.api_parts.durability_waits import LogEnd, log_end_to_wait_for, wait_until_durable
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange, check_leader_epoch
-from mpbroker.handlers.fetch.partition_readers import bound_of
+from mpbroker.handlers.fetch.partition_readers import READ_UNCOMMITTED, bound_of
 from mpbroker.handlers.requests.metadata import Topic
 from mpbroker.handlers.requests.permissions import DESCRIBE_TOPIC
 from mpbroker.ipc.table import Partition
 from mpbroker.log.format.leader_epochs import epoch_of
-from mpbroker.log.read.reader import NOTHING_FOUND, FoundOffset, SegmentGone
+from mpbroker.log.read.reader import (
+    NOTHING_FOUND,
+    Bound,
+    FoundOffset,
+    SegmentGone,
+    offset_of_largest_time,
+    offset_of_time,
+)
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import ListOffsetsRequest, ListOffsetsResponse
@@ -32,11 +42,14 @@ from mpbroker.protocol.numbers import (
     MAX_TIMESTAMP,
 )
 from mpbroker.records.errors import CorruptBatch
+from mpbroker.records.validation import Pieces
 
 log = logging.getLogger("mpbroker.handlers")
 
 FIRST_VERSION_OF = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 TRIES = 3
+# The replica id of a consumer.
+CONSUMER = -1
 
 Answer: TypeAlias = ListOffsetsResponse.ListOffsetsPartitionResponse
 Wanted: TypeAlias = ListOffsetsRequest.ListOffsetsPartition
@@ -53,18 +66,26 @@ def failed(exchange: ApiExchange, code: ErrorCode) -> ListOffsetsResponse:
     )
 
 
-def search(exchange: ApiExchange, topic: Topic, now: Partition, timestamp_ms: int) -> FoundOffset:
+def visible(exchange: ApiExchange, now: Partition) -> Bound:
+    """Return the end of what the client may see; only a consumer has an isolation level."""
+    request = exchange.body
+    return bound_of(now, request.isolation_level if request.replica_id == CONSUMER else READ_UNCOMMITTED)
+
+
+def search(exchange: ApiExchange, topic: Topic, now: Partition, timestamp_ms: int) -> Pieces[FoundOffset]:
     """Find the record for a time, or the one with the largest timestamp.
 
     Raises ApiError if the partition cannot be read.
     """
     for _ in range(TRIES):
-        bound = bound_of(now, exchange.body.isolation_level)
+        bound = visible(exchange, now)
+        reader = partial(exchange.broker.reader, topic, now)
+        if timestamp_ms == MAX_TIMESTAMP:
+            pieces = offset_of_largest_time(reader, bound, now.log_start_offset)
+        else:
+            pieces = offset_of_time(reader, timestamp_ms, now.log_start_offset, bound)
         try:
-            reader = exchange.broker.reader(topic, now)
-            if timestamp_ms == MAX_TIMESTAMP:
-                return reader.max_timestamp(bound, now.log_start_offset)
-            return reader.find_timestamp(timestamp_ms, now.log_start_offset, bound)
+            return (yield from exchange.pausing(pieces))
         except SegmentGone:
             # The table had the new log start before the segment was deleted.
             found = exchange.broker.partition(topic, now.partition)
@@ -81,18 +102,14 @@ def search(exchange: ApiExchange, topic: Topic, now: Partition, timestamp_ms: in
     raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
-def offset_at(exchange: ApiExchange, topic: Topic, now: Partition, timestamp_ms: int) -> FoundOffset:
-    if timestamp_ms < EARLIEST and exchange.version < FIRST_VERSION_OF.get(
-        timestamp_ms, exchange.version + 1
-    ):
-        raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
+def offset_at(exchange: ApiExchange, topic: Topic, now: Partition, timestamp_ms: int) -> Pieces[FoundOffset]:
     if timestamp_ms == LATEST:
-        return FoundOffset(-1, bound_of(now, exchange.body.isolation_level).offset)
+        return FoundOffset(-1, visible(exchange, now).offset)
     if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
         return FoundOffset(-1, now.log_start_offset)
     if timestamp_ms in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return NOTHING_FOUND
-    return search(exchange, topic, now, timestamp_ms)
+    return (yield from search(exchange, topic, now, timestamp_ms))
 
 
 def epoch_of_answer(
@@ -111,33 +128,70 @@ def epoch_of_answer(
     return epoch_of(epochs, offset)
 
 
-def look_up(exchange: ApiExchange, topic: Topic | None, wanted: Wanted) -> Answer:
-    """Answer for one partition. Raises ApiError if it has no offset to tell."""
+class Waited(NamedTuple):
+    """The log end that a look-up has waited for, and the error if it is not durable."""
+
+    end: LogEnd
+    error: ErrorCode
+
+
+def look_up(
+    exchange: ApiExchange, topic: Topic | None, wanted: Wanted, waited: Waited | None
+) -> Pieces[Answer | LogEnd]:
+    """Answer for one partition, or tell what to wait for. Raises ApiError if it has no offset to tell."""
     if topic is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     found = exchange.broker.partition(topic, wanted.partition_index)
     if isinstance(found, ErrorCode):
         raise ApiError(found)
-    now = found[1]
+    image, now = found
     problem = check_leader_epoch(wanted.current_leader_epoch, now)
     if problem is not None:
         raise ApiError(problem)
-    timestamp_ms, offset = offset_at(exchange, topic, now, wanted.timestamp)
+    asked = wanted.timestamp
+    if asked < EARLIEST and exchange.version < FIRST_VERSION_OF.get(asked, exchange.version + 1):
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
+    if waited is not None and now.high_watermark < waited.end.offset:
+        raise ApiError(waited.error)
+    # What was appended meanwhile is not waited for.
+    end = log_end_to_wait_for(image, now) if waited is None else None
+    if end is not None and asked in (LATEST, MAX_TIMESTAMP):
+        return end
+    timestamp_ms, offset = yield from offset_at(exchange, topic, now, asked)
+    if end is not None and asked > LATEST and offset < 0:
+        # A record of that time may be among those that are not durable.
+        return end
     return Answer(
         partition_index=wanted.partition_index,
         timestamp=timestamp_ms,
         offset=offset,
-        leader_epoch=epoch_of_answer(exchange, topic, now, wanted.timestamp, offset),
+        leader_epoch=epoch_of_answer(exchange, topic, now, asked, offset),
     )
 
 
-def answer(exchange: ApiExchange, topic: Topic | None, wanted: Wanted, twice: bool) -> Answer:
-    try:
-        if twice:
-            raise ApiError(ErrorCode.INVALID_REQUEST)
-        return look_up(exchange, topic, wanted)
-    except ApiError as error:
-        return Answer(partition_index=wanted.partition_index, error_code=error.code)
+class LookUp:
+    """A partition that a request asks for, and the place of its answer."""
+
+    def __init__(self, answers: list[Answer], topic: Topic | None, wanted: Wanted) -> None:
+        self._answers, self._place = answers, len(answers)
+        self._topic = topic
+        self._wanted = wanted
+        answers.append(Answer(partition_index=wanted.partition_index))
+
+    def refuse(self, code: ErrorCode) -> None:
+        self._answers[self._place].error_code = code
+
+    def answer(self, exchange: ApiExchange, waited: Waited | None = None) -> Pieces[LogEnd | None]:
+        """Fill in the answer, or return what to wait for before."""
+        try:
+            found = yield from look_up(exchange, self._topic, self._wanted, waited)
+        except ApiError as error:
+            self.refuse(error.code)
+            return None
+        if isinstance(found, LogEnd):
+            return found
+        self._answers[self._place] = found
+        return None
 
 
 def pieces(exchange: ApiExchange) -> Iterator[None]:
@@ -148,21 +202,41 @@ def pieces(exchange: ApiExchange) -> Iterator[None]:
             key = asked.name, wanted.partition_index
             seen[key] = seen.get(key, 0) + 1
     response, done = ListOffsetsResponse(), 0
+    late: list[tuple[LookUp, LogEnd]] = []
     for asked in exchange.body.topics:
         topic = exchange.broker.metadata.by_name.get(asked.name)
         may = exchange.allows(DESCRIBE_TOPIC, asked.name)
         answers: list[Answer] = []
         for wanted in asked.partitions:
-            twice = seen[asked.name, wanted.partition_index] > 1
-            answers.append(
-                answer(exchange, topic, wanted, twice)
-                if may
-                else Answer(partition_index=wanted.partition_index, error_code=DESCRIBE_TOPIC.denied)
-            )
+            one = LookUp(answers, topic, wanted)
+            if not may:
+                one.refuse(DESCRIBE_TOPIC.denied)
+            elif seen[asked.name, wanted.partition_index] > 1:
+                one.refuse(ErrorCode.INVALID_REQUEST)
+            elif (end := (yield from one.answer(exchange))) is not None:
+                late.append((one, end))
             done += 1
             if exchange.has_had_its_share(done):
                 yield
         response.topics.append(ListOffsetsResponse.ListOffsetsTopicResponse(asked.name, answers))
+    if not late:
+        exchange.reply(response)
+        return
+
+    def then(code: ErrorCode) -> None:
+        exchange.work_off(late_pieces(exchange, response, [(one, Waited(end, code)) for one, end in late]))
+
+    wait_until_durable(exchange, [end for _, end in late], exchange.body.timeout_ms, then)
+
+
+def late_pieces(
+    exchange: ApiExchange, response: ListOffsetsResponse, late: Sequence[tuple[LookUp, Waited]]
+) -> Iterator[None]:
+    """Answer for the partitions whose log end had to become durable."""
+    for done, (one, waited) in enumerate(late, start=1):
+        yield from one.answer(exchange, waited)
+        if exchange.has_had_its_share(done):
+            yield
     exchange.reply(response)
 
 

@@ -2,15 +2,21 @@
 
 The log worker moves the log start offset and answers when that is on disk. Segments below it go at once; the
 rest of a segment stays in its file and can no longer be read. If a partition is named twice, the last offset
-counts. The request's timeout is for followers, and there are none. (Kafka:
-KafkaApis.handleDeleteRecordsRequest, Partition.deleteRecordsOnLeader; KIP-107.)
+counts. Records that are not durable yet are deleted when they are, if that is within the request's timeout.
+(Kafka: KafkaApis.handleDeleteRecordsRequest, Partition.deleteRecordsOnLeader; KIP-107.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
+from mpbroker.handlers.api_parts.durability_waits import (
+    LogEnd,
+    is_durable,
+    log_end_to_wait_for,
+    wait_until_durable,
+)
 from mpbroker.handlers.api_parts.log_questions import ask_owners
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
@@ -26,7 +32,7 @@ from mpbroker.protocol.messages import DeleteRecordsRequest, DeleteRecordsRespon
 Result: TypeAlias = DeleteRecordsResponse.DeleteRecordsPartitionResult
 Wanted: TypeAlias = DeleteRecordsRequest.DeleteRecordsPartition
 
-NOTHING = -1
+NOTHING = ALL = -1
 
 
 def refused(wanted: Wanted, code: ErrorCode) -> Result:
@@ -48,8 +54,16 @@ def failed(exchange: ApiExchange, code: ErrorCode) -> DeleteRecordsResponse:
     return response_of(exchange, [refused(p, code) for t in exchange.body.topics for p in t.partitions])
 
 
-def checked(exchange: ApiExchange, topic: Topic | None, wanted: Wanted) -> DeleteBefore | ErrorCode:
-    """Return what to ask the log process for, or the error if it is not asked."""
+class Deletion(NamedTuple):
+    """What to ask a log worker for, the place of its result, and the log end that must be durable before."""
+
+    before: DeleteBefore
+    result: Result
+    end: LogEnd | None
+
+
+def checked(exchange: ApiExchange, topic: Topic | None, wanted: Wanted) -> Deletion | ErrorCode:
+    """Return the deletion, or the error if the log process is not asked."""
     if topic is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if topic.internal:
@@ -59,7 +73,12 @@ def checked(exchange: ApiExchange, topic: Topic | None, wanted: Wanted) -> Delet
         return found
     if topic.config.cleanup_policy == ("compact",):
         return ErrorCode.POLICY_VIOLATION
-    return DeleteBefore(found[0].slot, found[0].slot_generation, wanted.offset)
+    image, now = found
+    end = log_end_to_wait_for(image, now)
+    if end is not None and not (wanted.offset == ALL or now.high_watermark < wanted.offset <= end.offset):
+        end = None
+    before = DeleteBefore(image.slot, image.slot_generation, wanted.offset)
+    return Deletion(before, Result(wanted.partition_index, NOTHING, ErrorCode.NONE), end)
 
 
 def deleted(asked: list[Result], answer: calls.Message) -> None:
@@ -86,13 +105,46 @@ def each_once(exchange: ApiExchange) -> Generator[None]:
     )
 
 
+def ask(exchange: ApiExchange, results: list[Result], deletions: list[Deletion]) -> None:
+    """Ask the log workers, if for anything, and answer."""
+    if not deletions:
+        exchange.reply(response_of(exchange, results))
+        return
+    ask_owners(
+        exchange,
+        [(one.before, one.result) for one in deletions],
+        DeleteRecords,
+        deleted,
+        lambda: exchange.reply(response_of(exchange, results)),
+    )
+
+
+def ask_when_durable(exchange: ApiExchange, results: list[Result], deletions: list[Deletion]) -> None:
+    """Ask the log workers once nothing is to be deleted that is not durable yet."""
+
+    def then(code: ErrorCode) -> None:
+        durable = []
+        for one in deletions:
+            if one.end is None or is_durable(exchange.broker, one.end):
+                durable.append(one)
+            else:
+                one.result.error_code = code
+        ask(exchange, results, durable)
+
+    ends = [one.end for one in deletions if one.end is not None]
+    if ends:
+        wait_until_durable(exchange, ends, exchange.body.timeout_ms, then)
+    else:
+        ask(exchange, results, deletions)
+
+
 @api(ApiKey.DELETE_RECORDS, 0, 2, name="DeleteRecords", failed=failed)
-def handle(exchange: ApiExchange) -> Generator[None, None, DeleteRecordsResponse | None]:
+def handle(exchange: ApiExchange) -> Generator[None]:
     """Deletes the records of partitions below an offset."""
     yield from each_once(exchange)
     done = 0
     results: list[Result] = []
-    wanted: list[tuple[DeleteBefore, Result]] = []
+    deletions: list[Deletion] = []
     for named in exchange.body.topics:
         topic = exchange.broker.metadata.by_name.get(named.name)
         may = exchange.allows(DELETE_TOPIC, named.name)
@@ -103,12 +155,7 @@ def handle(exchange: ApiExchange) -> Generator[None, None, DeleteRecordsResponse
             found = checked(exchange, topic, one) if may else DELETE_TOPIC.denied
             if isinstance(found, ErrorCode):
                 results.append(refused(one, found))
-                continue
-            results.append(Result(one.partition_index, NOTHING, ErrorCode.NONE))
-            wanted.append((found, results[-1]))
-    if not wanted:
-        return response_of(exchange, results)
-    ask_owners(
-        exchange, wanted, DeleteRecords, deleted, lambda: exchange.reply(response_of(exchange, results))
-    )
-    return None
+            else:
+                results.append(found.result)
+                deletions.append(found)
+    ask_when_durable(exchange, results, deletions)

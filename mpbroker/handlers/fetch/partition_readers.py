@@ -10,14 +10,18 @@ from typing import TypeAlias
 
 from mpbroker.ipc.table import Partition
 from mpbroker.log.format.names import partition_name
-from mpbroker.log.read.reader import Bound, PartitionReader
+from mpbroker.log.read.reader import OPEN_ABORTED_INDEXES, OPEN_SEGMENTS, Bound, PartitionReader
+from shm.procfs import descriptors_left
 
-# Each may hold eight open files.
 OPEN_PARTITIONS = 256
+# Segments with their indexes, those of aborted transactions, and the directory.
+FILES_OF_ONE = 2 * OPEN_SEGMENTS + OPEN_ABORTED_INDEXES + 1
+# Descriptors for other short uses: reads from the disk, directories, other indexes.
+SPARE_DESCRIPTORS = 32
 # Readers checked for deleted files at a time: a fraction of a millisecond.
 LOOKED_AT_ONCE = 32
 
-READ_COMMITTED = 1
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 
 
 def bound_of(partition: Partition, isolation_level: int) -> Bound:
@@ -39,25 +43,43 @@ def _key(partition: Partition) -> Key:
     return partition.topic_id, partition.partition, partition.generation, partition.log_dir
 
 
-def _inode(directory: Path) -> int:
-    """Return the inode of a directory, 0 if it does not exist."""
-    try:
-        return os.stat(directory).st_ino  # noqa: PTH116 - for each fetch
-    except FileNotFoundError:
-        return 0
+class _Held:
+    """A directory that a reader reads from, held open: nothing else can have its inode number meanwhile."""
+
+    def __init__(self, path: Path) -> None:
+        """Hold the directory with this name. Raises OSError."""
+        self._fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._status = os.fstat(self._fd)
+
+    def has_lost(self, path: Path) -> bool:
+        """Return whether another directory has the name. Nothing has it while a directory is renamed."""
+        try:
+            return not os.path.samestat(os.stat(path), self._status)  # noqa: PTH116 - for each fetch
+        except FileNotFoundError:
+            return False
+
+    def is_deleted(self) -> bool:
+        return os.fstat(self._fd).st_nlink == 0
+
+    def close(self) -> None:
+        os.close(self._fd)
 
 
 class Readers:
-    """Open readers. `log_dirs` are in the order of the configuration, as the partition table numbers them."""
+    """Open readers, as many as this process has descriptors for.
+
+    `log_dirs` are in the order of the configuration, as the partition table numbers them.
+    """
 
     def __init__(
         self, log_dirs: Sequence[str], make: Callable[[Path], PartitionReader] = PartitionReader
     ) -> None:
         self._log_dirs = [Path(directory) for directory in log_dirs]
         self._make = make
+        self._most = max(1, min(OPEN_PARTITIONS, (descriptors_left() - SPARE_DESCRIPTORS) // FILES_OF_ONE))
         self._open: OrderedDict[Key, PartitionReader] = OrderedDict()
-        # The inode of each reader's directory, from before its first file was opened.
-        self._directories: dict[Key, int] = {}
+        # Each reader's directory, from before its first file was opened.
+        self._directories: dict[Key, _Held] = {}
         self._to_look_at: list[Key] = []
 
     def get(self, name: str, partition: Partition) -> PartitionReader:
@@ -65,19 +87,17 @@ class Readers:
 
         A partition that has moved away and back has other files under the same names, while the earlier ones
         wait for their deletion. A reader that still had those open would see no further than they go, so it
-        is replaced.
+        is replaced. Raises OSError if there is no directory.
         """
         key = _key(partition)
         directory = self.directory(name, partition)
-        inode = _inode(directory)
-        # There is no directory while it is renamed; that says nothing about the reader.
-        if inode and self._directories.get(key) != inode:
+        if key in self._open and self._directories[key].has_lost(directory):
             self._drop(key)
         reader = self._open.get(key)
         if reader is None:
+            self._directories[key] = _Held(directory)
             reader = self._open[key] = self._make(directory)
-            self._directories[key] = inode
-            if len(self._open) > OPEN_PARTITIONS:
+            if len(self._open) > self._most:
                 self._drop(next(iter(self._open)))
         self._open.move_to_end(key)
         return reader
@@ -99,7 +119,7 @@ class Readers:
             self._to_look_at = list(self._open)
         for key in self._to_look_at[-LOOKED_AT_ONCE:]:
             reader = self._open.get(key)
-            if reader is not None and reader.has_deleted():
+            if reader is not None and (reader.has_deleted() or self._directories[key].is_deleted()):
                 # The whole reader with the positions it knows: another file may have the name by now.
                 self._drop(key)
         del self._to_look_at[-LOOKED_AT_ONCE:]
@@ -112,6 +132,6 @@ class Readers:
 
     def _drop(self, key: Key) -> None:
         reader = self._open.pop(key, None)
-        self._directories.pop(key, None)
         if reader is not None:
             reader.close()
+            self._directories.pop(key).close()

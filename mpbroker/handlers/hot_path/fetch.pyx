@@ -126,7 +126,7 @@ cdef inline bint slice_of(
     most = most if most > 0 else 0
     # Neither this process nor the processor may wait for the disk when it reads or sends the slice.
     if not is_warm(
-        reader, &spot, most if most > BATCH_HEADER_BYTES else BATCH_HEADER_BYTES, bound, places.now_ms,
+        &spot, most if most > BATCH_HEADER_BYTES else BATCH_HEADER_BYTES, bound, places.now_ms,
     ):
         return False
     length = spot.limit - spot.position
@@ -138,11 +138,11 @@ cdef inline bint slice_of(
         if length < batch:
             if not first:
                 return True     # the next fetch gets it
-            if not is_warm(reader, &spot, batch, bound, places.now_ms):
+            if not is_warm(&spot, batch, bound, places.now_ms):
                 return False
             length = batch
     elif spot.segment.base == bound.segment_base:
-        remember(reader, bound.offset, bound.segment_base, bound.position)
+        remember(spot.segment, bound.offset, bound.position)
     if length > 0x7fffffff:
         return False
     sliced = &answer.sliced[answer.slices]

@@ -93,7 +93,11 @@ RULES: Final[dict[ApiKey, Rule]] = {
         each=(WRITE_TOPIC, WRITE_TRANSACTION),
         remark="the transactional id counts if records are transactional",
     ),
-    ApiKey.FETCH: Rule(each=(READ_TOPIC,), remark="asked again whenever a fetch that waits is looked at"),
+    ApiKey.FETCH: Rule(
+        each=(READ_TOPIC,),
+        remark="asked again whenever a fetch that waits is looked at; a follower needs ClusterAction Cluster "
+        "in place of it",
+    ),
     ApiKey.LIST_OFFSETS: Rule(each=(DESCRIBE_TOPIC,)),
     ApiKey.METADATA: Rule(
         each=(DESCRIBE_TOPIC,),

@@ -78,8 +78,11 @@ cdef bint retire_file(CommitRef *commit, int fd, int log_dir) noexcept nogil:
     return True
 
 
-cdef void move(CommitRef *commit, PartitionCore *core) noexcept nogil:
-    """List the partition for publication at the end of this round."""
+cdef void move(CommitRef *commit, PartitionCore *core, bint wakes) noexcept nogil:
+    """List the partition for publication at the end of this round. `wakes`: ring the handlers that wait for
+    it, too.
+    """
+    core.wakes |= wakes
     if not core.moved:
         core.moved = 1
         commit.moved[commit.moved_count] = core
@@ -90,8 +93,9 @@ cdef void appended(CommitRef *commit, PartitionCore *core, int64_t count) noexce
     """Note that the partition's log end moved by `count` bytes: visible at once, or with the next commit
     round.
 
-    Where flush.messages is due, visibility waits for a flush (Kafka: UnifiedLog.append, which flushes before
-    it returns).
+    The log end itself is published at once: a batch may be acknowledged before it is durable, and its
+    producer must not be told that there is no such offset. Where flush.messages is due, visibility waits for
+    a flush (Kafka: UnifiedLog.append, which flushes before it returns).
     """
     if not commit.group and flush_is_due(core):
         core.awaits_flush = 1
@@ -99,11 +103,11 @@ cdef void appended(CommitRef *commit, PartitionCore *core, int64_t count) noexce
         join_round(commit, core)
         core.commit_number = commit.started + 1
         commit.unsynced_bytes += count
-        return
-    core.slot.high_watermark = end_bound(core)
-    core.slot.last_stable = stable_bound(core)
+    else:
+        core.slot.high_watermark = end_bound(core)
+        core.slot.last_stable = stable_bound(core)
     core.slot.log_end_offset = core.log_end
-    move(commit, core)
+    move(commit, core, core.slot.high_watermark.offset == core.log_end)
 
 
 cdef bint flush_is_due(const PartitionCore *core) noexcept nogil:
@@ -320,8 +324,7 @@ cdef void land(CommitRef *commit, const FlushRound *flush, const CommitEntry *fl
     core.awaits_flush = core.awaits_flush and (core.unsynced or core.in_flight)
     raise_mark(&core.slot.high_watermark, &flight.covered)
     raise_mark(&core.slot.last_stable, &flight.stable)
-    core.slot.log_end_offset = core.log_end
-    move(commit, core)
+    move(commit, core, True)
 
 
 cdef void raise_mark(Bound *mark, const Bound *to) noexcept nogil:
@@ -453,8 +456,9 @@ cdef void publish_moved(CommitRef *commit, AnswersRef *answers) noexcept nogil:
     fence_full()
     for i in range(commit.moved_count):
         if commit.moved[i] != NULL:
-            commit.moved[i].moved = 0
-            waiting |= marks_waiting(commit.marks, commit.moved[i].table_slot)
+            if commit.moved[i].wakes:
+                waiting |= marks_waiting(commit.marks, commit.moved[i].table_slot)
+            commit.moved[i].moved = commit.moved[i].wakes = 0
     commit.moved_count = 0
     if waiting == 0:
         return
@@ -484,7 +488,7 @@ cdef void drop_core(CommitRef *commit, PartitionCore *core) noexcept nogil:
         if commit.moved[i] == core:
             commit.moved[i] = NULL
     forget_behind(commit, core)
-    core.unsynced = core.in_flight = core.moved = 0
+    core.unsynced = core.in_flight = core.moved = core.wakes = 0
 
 
 cdef void forget_behind(CommitRef *commit, PartitionCore *core) noexcept nogil:
@@ -513,4 +517,4 @@ cdef void fail_dir(CommitRef *commit, AnswersRef *answers, int log_dir, int erro
             # One that is being deleted stays deleted, but its last batches must not be acknowledged either.
             core.slot.flags = PARTITION_OFFLINE | (core.slot.flags & PARTITION_DELETED)
             core.appendable = 0
-            move(commit, core)
+            move(commit, core, True)

@@ -592,6 +592,8 @@ cdef class AppendTurn:
             raise ValueError(f"a slot has {sizeof(Slot)} bytes, not {len(slot)}")
         push(&self.answers, process, <Slot *><char *>slot)
         with nogil:
+            # Among the answers may be some of a round that was taken in: its marks are published before them.
+            publish_moved(&self.commit, &self.answers)
             send_kept(&self.answers)
             publish_answers(&self.answers)
 

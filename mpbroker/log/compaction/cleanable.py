@@ -59,9 +59,9 @@ def dirty_part(
     first_dirty = limits.checkpoint if limits.checkpoint is not None else limits.log_start
     if not limits.log_start <= first_dirty <= limits.log_end:
         first_dirty = limits.log_start
-    end = max(_end(segments, config, limits, first_dirty), first_dirty)
-    clean = sum(one.size for one in segments if one.base < first_dirty)
-    dirty = sum(one.size for one in segments if one.end > first_dirty and one.base < end)
+    end = _end(segments, config, limits, first_dirty)
+    clean = sum(one.size for one in segments if one.end <= first_dirty)
+    dirty = sum(one.size for one in segments if first_dirty < one.end <= end)
     first_ms = [
         time_ms
         for one, time_ms in zip(segments, first_times_ms, strict=True)

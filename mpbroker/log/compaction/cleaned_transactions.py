@@ -1,70 +1,105 @@
-"""Batches of aborted transactions, and markers that end nothing any more. No I/O.
+"""The outcomes of transactions in a walk over a log: batches to discard, markers that end nothing. No I/O.
 
-(Kafka: CleanedTransactionMetadata.) Batches are shown in the order of the log, each once per walk. Aborted
-transactions are known from the `.txnindex` files of the segments. An entry stays as long as its transaction
-has batches in the log: read_committed consumers need it.
+(Kafka: CleanedTransactionMetadata; KIP-98, KIP-534.) A cleaning walks twice over the log: over the dirty part
+for the offset map, then from the first segment on for the new segments. Both follow these rules:
+
+* A data batch is aborted if it lies within an aborted transaction of its producer: at or behind the first
+  offset and before the marker. Nothing else decides it, neither earlier transactions of the producer nor
+  where the walk begins. So a walk may begin anywhere, also within a transaction.
+* Every transaction with records in the cleaned part has ended, since that part ends at or below the last
+  stable offset. Its marker may lie in any later segment, also in the active one, and its entry lies in that
+  segment's index. So the indexes of later segments count, up to the first entry whose last stable offset is
+  not below the end of the cleaned part.
+* Aborted batches are neither in the offset map nor in the new segments. If one has the last sequence number
+  of its producer, its header stays, without records.
+* A marker stays as long as its transaction has a batch in the log, also a header. The first walk that finds
+  none sets the marker's delete horizon, and the first one after the horizon removes the marker. Each walk
+  looks at all files from the first segment on, so it does not matter whether the cleaning before was killed.
+* An entry stays as long as a walk finds a batch of its transaction, since read_committed consumers need it.
+  It goes when the marker gets its horizon, so no entry outlives its marker: consumers would discard what
+  the producer committed later.
+* Entries and markers agree. If a marker aborts records of which no entry tells, or lies within the range of
+  another entry of its producer, an index is damaged, and the log is not cleaned.
 """
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mpbroker.log.format.transaction_index import AbortedTransaction
+from mpbroker.log.format.transaction_index import AbortedTransaction, TransactionIndexCorrupt
 from mpbroker.records.iterate import Batch
 from mpbroker.records.markers import ABORT, marker_of
 
 
 @dataclass
-class _Aborting:
+class _Aborted:
     transaction: AbortedTransaction
     has_batches: bool = False
 
+    @property
+    def marker_offset(self) -> int:
+        return self.transaction.last_offset
+
 
 class CleanedTransactions:
-    """The transactions of a walk over the log.
+    """The transactions of a walk, to which batches are shown once, in the order of the log.
 
-    `kept`: entries of aborted transactions that still have batches, found since the list was last emptied.
+    `aborted`: those with records in the cleaned part. `kept`: entries of aborted transactions that still have
+    batches, found since the list was last emptied.
     """
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
-        self._coming = sorted(set(aborted), key=lambda one: one.first_offset, reverse=True)
-        self._aborting: dict[int, _Aborting] = {}
-        self._committing: set[int] = set()
+        self._coming = sorted(aborted, key=lambda one: one.first_offset, reverse=True)
+        # By producer, those that began before the current batch, in the order of their markers.
+        self._begun: dict[int, list[_Aborted]] = {}
+        # By producer, whether a batch that no entry has told of since its last marker has records.
+        self._committing: dict[int, bool] = {}
         self.kept: list[AbortedTransaction] = []
 
     def discards(self, batch: Batch) -> bool:
         """Tell whether a data batch is of an aborted transaction."""
-        self._advance(batch.last_offset)
         if not batch.is_transactional:
             return False
-        producer_id = batch.header.producer_id
-        aborting = self._aborting.get(producer_id)
-        if aborting is not None:
-            aborting.has_batches = True
+        aborted = self._aborted_at(batch)
+        if aborted is not None:
+            aborted.has_batches = True
             return True
-        self._committing.add(producer_id)
+        producer_id, has_records = batch.header.producer_id, batch.header.record_count > 0
+        self._committing[producer_id] = self._committing.get(producer_id, False) or has_records
         return False
 
     def marks_nothing(self, batch: Batch) -> bool:
-        """Tell whether a control batch ends a transaction that has no batch in the log any more."""
-        self._advance(batch.last_offset)
+        """Tell whether a control batch ends a transaction that has no batch in the log any more.
+
+        Raises TransactionIndexCorrupt if it contradicts the entries.
+        """
         marker = marker_of(batch.bytes)
         if marker is None:
             # An emptied batch, kept for its producer's last sequence number, marks nothing.
             return batch.header.record_count == 0
-        producer_id = batch.header.producer_id
-        if marker[0] == ABORT:
-            aborting = self._aborting.pop(producer_id, None)
-            if aborting is not None and aborting.has_batches:
-                self.kept.append(aborting.transaction)
-                return False
-            return True
-        had_batches = producer_id in self._committing
-        self._committing.discard(producer_id)
-        return not had_batches
+        producer_id, aborts = batch.header.producer_id, marker[0] == ABORT
+        aborted, committed_records = self._aborted_at(batch), self._committing.pop(producer_id, None)
+        is_its_own = aborted is None or (aborts and aborted.marker_offset == batch.last_offset)
+        if not is_its_own or (aborts and committed_records):
+            raise TransactionIndexCorrupt(
+                f"the marker at offset {batch.last_offset} {'aborts' if aborts else 'commits'} records of "
+                f"producer {producer_id} of which the .txnindex files say something else"
+            )
+        if aborted is not None and aborted.has_batches:
+            self.kept.append(aborted.transaction)
+            return False
+        return committed_records is None
 
-    def _advance(self, offset: int) -> None:
+    def _aborted_at(self, batch: Batch) -> _Aborted | None:
+        """Return the aborted transaction within which a batch of its producer lies, be it its marker."""
+        offset = batch.last_offset
         while self._coming and self._coming[-1].first_offset <= offset:
-            transaction = self._coming.pop()
-            self._aborting.setdefault(transaction.producer_id, _Aborting(transaction))
+            one = self._coming.pop()
+            begun = self._begun.setdefault(one.producer_id, [])
+            insort(begun, _Aborted(one), key=lambda other: other.marker_offset)
+        begun = self._begun.get(batch.header.producer_id, [])
+        while begun and begun[0].marker_offset < offset:
+            del begun[0]
+        return begun[0] if begun else None

@@ -31,11 +31,13 @@ from mpbroker.log.format.producer_state import Producers
 from mpbroker.log.format.transaction_index import (
     AbortedTransaction,
     TransactionIndexCorrupt,
+    aborted_between,
     packed,
     read_aborted,
 )
 from mpbroker.log.io.background_io import PIECE_BYTES, SYNC_EVERY_BYTES, no_read_ahead, read, sync, write
 from mpbroker.log.io.piece_size import PieceSize
+from mpbroker.log.partition.partition_log import offsets_of, segments_of
 from mpbroker.log.partition.state import PartitionState
 from mpbroker.records.compression import compress
 from mpbroker.records.errors import CorruptBatch
@@ -44,6 +46,7 @@ from mpbroker.records.iterate import Batch, iterate_batches
 _WRITE = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 _FILES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 READ_BYTES_LEAST = 4096
+_ADVICE = "Stop the broker and delete the .txnindex and the .index beside it: both are made anew"
 Result = TypeVar("Result")
 
 
@@ -141,7 +144,8 @@ class Cleaner:
         self.disk(partial(remove_cleaned, task.directory))
         ends = [*task.bases[1:], task.end]
         sources = [self._source(base, end) for base, end in zip(task.bases, ends, strict=True)]
-        offsets = self._map(sources)
+        aborted = self._aborted()
+        offsets = self._map(sources, CleanedTransactions(aborted))
         if offsets.latest < task.first_dirty:
             raise CleaningFailed(
                 f"the {len(offsets)} keys that the buffer takes are not even those of one batch: "
@@ -154,8 +158,8 @@ class Cleaner:
         producers = Producers()
         if task.producers:
             producers.load(task.producers)
-        keep = Filter(offsets, producers, task.now_ms, task.delete_retention_ms, self.end)
-        transactions = CleanedTransactions(self._aborted(concerned))
+        keep = Filter(offsets, producers, task.now_ms, task.delete_retention_ms, task.end)
+        transactions = CleanedTransactions(aborted)
         for group in groups(concerned, task.segment_bytes, task.index_bytes):
             yield self._clean(group, keep, transactions)
         self.statistics.records_read = keep.records_read
@@ -171,25 +175,32 @@ class Cleaner:
         ]
         return Source(base, end, self._path(base).stat().st_size, *sizes)
 
-    def _aborted(self, sources: list[Source]) -> Iterator[AbortedTransaction]:
-        for one in sources:
-            try:
-                found = read_aborted(self._path(one.base, TXN_INDEX_SUFFIX))
-            except FileNotFoundError:
-                continue
-            except TransactionIndexCorrupt as error:
-                # Aborted records would be taken for the latest values of their keys.
-                raise CleaningFailed(str(error)) from error
-            yield from found
+    def _aborted(self) -> list[AbortedTransaction]:
+        """Read the aborted transactions that can have records in the segments.
+
+        (Kafka: UnifiedLog.collectAbortedTransactions.) Raises CleaningFailed, OSError; FileNotFoundError if
+        retention removes an index meanwhile.
+        """
+        directory, first = self.task.directory, self.task.bases[0]
+        bases = [base for base in offsets_of(directory, TXN_INDEX_SUFFIX) if base >= first]
+        # Listed afterwards, so that no later segment's index is read as one that may grow.
+        active = segments_of(directory)[-1]
+        indexes = (
+            read_aborted(self._path(base, TXN_INDEX_SUFFIX), may_grow=base == active) for base in bases
+        )
+        try:
+            return list(aborted_between(indexes, first, self.task.end))
+        except TransactionIndexCorrupt as error:
+            # Aborted records would be taken for the latest values of their keys.
+            raise CleaningFailed(str(error)) from error
 
     # ---- the offset map ----
 
-    def _map(self, sources: list[Source]) -> OffsetMap:
+    def _map(self, sources: list[Source], transactions: CleanedTransactions) -> OffsetMap:
         task = self.task
         dirty = [one for one in sources if one.end > task.first_dirty]
         expected = task.end - task.first_dirty
         offsets = OffsetMap(max(self.buffers.dedupe_bytes, SLOT_BYTES), self.buffers.load_factor, expected)
-        transactions = CleanedTransactions(self._aborted(sources))
         for one in dirty:
             if self._each_piece(one.base, partial(self._map_piece, offsets, transactions)) == Stop.FULL:
                 return offsets
@@ -307,7 +318,7 @@ class Cleaner:
     def _each_piece(self, base: int, do: Callable[[BatchWalk], int]) -> int:
         """Call `do` with the segment's batches, a piece of the file at a time. Return FULL if `do` does.
 
-        Raises CleaningFailed if a batch is damaged.
+        Raises CleaningFailed if a batch is damaged, or a marker contradicts the indexes.
         """
         path = self._path(base)
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -321,6 +332,8 @@ class Cleaner:
                 walk = BatchWalk(data)
                 try:
                     stop = do(walk)
+                except TransactionIndexCorrupt as error:
+                    raise CleaningFailed(f"{path}: {error}. {_ADVICE}") from error
                 except CorruptBatch as error:
                     where = position + error.position
                     raise CleaningFailed(f"{path} is damaged at byte {where}: {error.reason}") from error

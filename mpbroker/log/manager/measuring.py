@@ -70,7 +70,12 @@ class Measuring:
         return [*sealed, active]
 
     def cannot_reach(self, log: PartitionLog, error: OSError) -> None:
-        """Report an error that is retried with the next look if it may pass; else fail the directory."""
+        """Report an error that is retried with the next look if it may pass; else fail the directory.
+
+        Nothing is logged of the other partitions in a directory that has failed.
+        """
+        if log.state.is_offline:
+            return
         _log.error("%s: its segments cannot be reached: %s", log.directory, error)
         if error.errno not in PASSING:
             self._manager.turn.storage_failed(log.state.log_dir, error.errno or 0)

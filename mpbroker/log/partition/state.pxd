@@ -38,7 +38,8 @@ cdef struct PartitionCore:
     int64_t flush_ms                # time in no synced segment, too; INT64_MAX: never
     uint32_t oldest_config_version  # batches checked under older settings are not taken
     # durability
-    int moved                       # to be published at the end of this round
+    int moved                       # to be published at the end of this round ...
+    int wakes                       # ... with a ring for the handlers that wait for it
     int unsynced                    # appended to since the last commit round began
     int in_flight                   # number of commit rounds in flight with appends of it
     Bound covered                   # it is durable up to here when those rounds are done

@@ -13,6 +13,7 @@ import os
 from mpbroker.log.format import index, scan
 
 BEFORE_ALL = -(1 << 63)
+BEHIND_ALL = (1 << 63) - 1
 LATEST_TIME = (1 << 63) - 1
 NO_TIMESTAMP = -1
 

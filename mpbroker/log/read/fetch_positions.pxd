@@ -1,7 +1,11 @@
 """Segments that consumers read, and byte positions of the offsets that they will fetch next.
 
     FetchPositions    READERS places; a partition table slot has one place, which it may lose to another slot
-    Reader           the last SEGMENTS segments read of one partition, the last FOUND positions in them
+    Reader           the last SEGMENTS segments read of one partition
+    Segment          its open files, and the last FOUND positions in the log file
+
+What is known of a segment is about the files that are open: it ends with them, since compaction puts another
+file under the same name.
 
 Only resident data is located here; Python has other data read from the disk
 (`mpbroker.handlers.fetch.disk_prefetch`).
@@ -24,6 +28,10 @@ cdef enum:
     FOUND = 8
     WARM_MS = 1000
 
+cdef struct Found:
+    int64_t offset              # -1: none
+    int64_t position
+
 cdef struct Segment:
     int64_t base                # -1: none
     int fd
@@ -31,25 +39,19 @@ cdef struct Segment:
     uint64_t inode
     char *path
     uint32_t path_length
+    uint32_t next_found         # place that is overwritten next
+    Found found[FOUND]
     int64_t index_warm_ms       # when the index was found resident
-
-cdef struct Found:
-    int64_t offset              # -1: none
-    int64_t base
-    int64_t position
+    int64_t warm_from           # a resident part of the log file, ...
+    int64_t warm_to             # ... up to here; NO_END if appends follow it
+    int64_t warm_ms             # ... as tested at this time
 
 cdef struct Reader:
     uint32_t slot
     uint32_t generation         # 0: free
     uint32_t log_dir            # of its segments: a partition may move
     uint32_t next_segment       # place that is overwritten next
-    uint32_t next_found
     Segment segments[SEGMENTS]
-    Found found[FOUND]
-    int64_t warm_base           # the segment with a resident part, ...
-    int64_t warm_from
-    int64_t warm_to             # ... up to here; NO_END if appends follow it
-    int64_t warm_ms             # ... as tested at this time
 
 cdef struct Spot:
     Segment *segment
@@ -73,10 +75,10 @@ cdef bint locate(
     PlacesRef *places, Reader *reader, int64_t offset, const Bound *bound, Spot *spot,
 ) noexcept nogil
 cdef bint is_warm(
-    Reader *reader, const Spot *spot, int64_t length, const Bound *bound, int64_t now_ms,
+    const Spot *spot, int64_t length, const Bound *bound, int64_t now_ms,
 ) noexcept nogil
 cdef int64_t first_batch_bytes(Spot *spot, Chunk *chunk) noexcept nogil
-cdef void remember(Reader *reader, int64_t offset, int64_t base, int64_t position) noexcept nogil
+cdef void remember(Segment *segment, int64_t offset, int64_t position) noexcept nogil
 
 
 cdef class FetchPositions:

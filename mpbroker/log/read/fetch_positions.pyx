@@ -53,44 +53,49 @@ cdef bint is_deleted(const Segment *segment) noexcept nogil:
 cdef int64_t limit_of(const Segment *segment, const Bound *bound) noexcept nogil:
     """Return the first invisible byte of a segment; -1 if nothing of it is visible.
 
-    All of a segment below the bound's is visible.
+    All of a segment below the bound's is visible. A file that ends before the bound is not the bound's: the
+    partition has moved to another log directory and back.
     """
+    cdef int64_t size = file_bytes(segment.fd) if segment.base <= bound.segment_base else -1
     if segment.base == bound.segment_base:
-        return bound.position
-    return file_bytes(segment.fd) if segment.base < bound.segment_base else -1
+        return bound.position if bound.position <= size else -1
+    return size
 
 
 cdef bint remembered(Reader *reader, int64_t offset, const Bound *bound, Spot *spot) noexcept nogil:
+    cdef Segment *segment
     cdef int i, k
-    for i in range(FOUND):
-        if reader.found[i].offset != offset:
+    for k in range(SEGMENTS):
+        segment = &reader.segments[k]
+        if segment.base < 0:
             continue
-        for k in range(SEGMENTS):
-            if reader.segments[k].base == reader.found[i].base:
-                spot.segment = &reader.segments[k]
-                spot.position = reader.found[i].position
-                spot.limit = limit_of(spot.segment, bound)
-                return spot.position < spot.limit
+        for i in range(FOUND):
+            if segment.found[i].offset == offset:
+                spot.segment, spot.position = segment, segment.found[i].position
+                spot.limit = limit_of(segment, bound)
+                if spot.position < spot.limit:
+                    return True
     return False
 
 
 cdef bint is_warm(
-    Reader *reader, const Spot *spot, int64_t length, const Bound *bound, int64_t now_ms,
+    const Spot *spot, int64_t length, const Bound *bound, int64_t now_ms,
 ) noexcept nogil:
     """Return whether `length` visible bytes from the spot on can be read without waiting for the disk."""
-    cdef int64_t base = spot.segment.base, position = spot.position, end = min(position + length, spot.limit)
-    cdef bint known = base == reader.warm_base and reader.warm_from <= position <= reader.warm_to
-    if now_ms - reader.warm_ms > WARM_MS:
+    cdef Segment *segment = spot.segment
+    cdef int64_t position = spot.position, end = min(position + length, spot.limit)
+    cdef bint known = segment.warm_from <= position <= segment.warm_to
+    if now_ms - segment.warm_ms > WARM_MS:
         known = False
-    if known and end <= reader.warm_to:
+    if known and end <= segment.warm_to:
         return True
-    if not is_resident(spot.segment.fd, position, end - position):
+    if not is_resident(segment.fd, position, end - position):
         return False
     if not known:
-        reader.warm_base, reader.warm_from, reader.warm_ms = base, position, now_ms
-    reader.warm_to = end
-    if base == bound.segment_base and end == bound.position:
-        reader.warm_to = NO_END
+        segment.warm_from, segment.warm_ms = position, now_ms
+    segment.warm_to = end
+    if segment.base == bound.segment_base and end == bound.position:
+        segment.warm_to = NO_END
     return True
 
 
@@ -150,7 +155,7 @@ cdef bint locate(
     spot.limit, spot.position = limit_of(spot.segment, bound), indexed(spot.segment, offset, &named)
     chunk.count = 0             # the chunk may hold another file
     while 0 <= spot.position < spot.limit:
-        if not is_warm(reader, spot, CHUNK_BYTES, bound, places.now_ms):
+        if not is_warm(spot, CHUNK_BYTES, bound, places.now_ms):
             return False
         header = have(chunk, spot.segment.fd, spot.position, BATCH_HEADER_BYTES, spot.limit)
         length = batch_length(header) if header != NULL else 0
@@ -161,7 +166,7 @@ cdef bint locate(
             <int64_t>load_u64(header + BASE_OFFSET_AT)
             + <int32_t>load_u32(header + LAST_OFFSET_DELTA_AT) >= offset
         ):
-            remember(reader, offset, spot.segment.base, spot.position)
+            remember(spot.segment, offset, spot.position)
             return True
         spot.position += length
     return False
@@ -175,16 +180,16 @@ cdef int64_t first_batch_bytes(Spot *spot, Chunk *chunk) noexcept nogil:
     return batch_length(header) if header != NULL else 0
 
 
-cdef void remember(Reader *reader, int64_t offset, int64_t base, int64_t position) noexcept nogil:
+cdef void remember(Segment *segment, int64_t offset, int64_t position) noexcept nogil:
     cdef Found *place = NULL
     cdef int i
     for i in range(FOUND):
-        if reader.found[i].offset == offset:
-            place = &reader.found[i]
+        if segment.found[i].offset == offset:
+            place = &segment.found[i]
     if place == NULL:
-        place = &reader.found[reader.next_found % FOUND]
-        reader.next_found += 1
-    place.offset, place.base, place.position = offset, base, position
+        place = &segment.found[segment.next_found % FOUND]
+        segment.next_found += 1
+    place.offset, place.position = offset, position
 
 
 cdef void forget_segment(Segment *segment) noexcept:
@@ -200,10 +205,7 @@ cdef void forget_reader(Reader *reader) noexcept:
     cdef int i
     for i in range(SEGMENTS):
         forget_segment(&reader.segments[i])
-    for i in range(FOUND):
-        reader.found[i].offset = -1
     reader.generation = 0
-    reader.warm_base = -1
 
 
 cdef class FetchPositions:
@@ -236,31 +238,32 @@ cdef class FetchPositions:
         cdef int i
         return sum(self.ref.readers[i].generation != 0 for i in range(READERS))
 
-    def learn(self, uint32_t slot, uint32_t generation, int64_t base, bytes path, uint32_t log_dir=0) -> None:
+    def learn(
+        self, uint32_t slot, uint32_t generation, int64_t base, uint64_t inode, bytes path,
+        uint32_t log_dir=0,
+    ) -> None:
         """Note the segment that a fetch was served from; its slot may take the place of another one."""
         cdef Reader *reader = &self.ref.readers[slot % READERS]
+        cdef Segment *segment
         cdef int i
         if reader_of(&self.ref, slot, generation, log_dir) == NULL:
             forget_reader(reader)
             reader.slot, reader.generation, reader.log_dir = slot, generation, log_dir
         for i in range(SEGMENTS):
-            if reader.segments[i].base == base:
+            segment = &reader.segments[i]
+            if segment.base == base and segment.inode == inode:
                 return
-        for i in range(FOUND):
-            # These positions may be of the file that had the name before it was cleaned.
-            if reader.found[i].base == base:
-                reader.found[i].offset = -1
-        if reader.warm_base == base:
-            reader.warm_base = -1
-        i = reader.next_segment % SEGMENTS
+            if segment.base == base:
+                forget_segment(segment)     # another file has its name now
+        segment = &reader.segments[reader.next_segment % SEGMENTS]
         reader.next_segment += 1
-        forget_segment(&reader.segments[i])
-        self._open(&reader.segments[i], base, path)
+        forget_segment(segment)
+        self._open(segment, base, path)
 
     cdef _open(self, Segment *segment, int64_t base, bytes path):
         cdef struct_stat status
         cdef bytes index = path.removesuffix(LOG_SUFFIX) + INDEX_SUFFIX
-        cdef int fd = open_file(<const char *>path, O_RDONLY | O_CLOEXEC)
+        cdef int fd = open_file(<const char *>path, O_RDONLY | O_CLOEXEC), i
         if fd < 0:
             return              # it was just deleted
         segment.path = <char *>malloc(len(path))
@@ -271,7 +274,9 @@ cdef class FetchPositions:
         memcpy(segment.path, <const char *>path, len(path))
         segment.path_length, segment.fd = len(path), fd
         segment.inode = file_generation_of(status.st_ino, status.st_dev)
-        segment.index_warm_ms = -WARM_MS - 1
+        segment.index_warm_ms = segment.warm_ms = -WARM_MS - 1
+        for i in range(FOUND):
+            segment.found[i].offset = -1
         segment.index_fd = open_file(<const char *>index, O_RDONLY | O_CLOEXEC)
         segment.base = base
         if (

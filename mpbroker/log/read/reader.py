@@ -3,6 +3,12 @@
 A reader never sees a byte behind the bound it is given (from the partition table), and stays correct while
 the log process appends and rolls: it reads sealed segments to their end, and the bound's segment to the
 bound's position. (Kafka: LocalLog.read, LogSegment.read, UnifiedLog.fetchOffsetByTimestamp.)
+
+Compaction puts another file under the name of a segment, and retention removes segments. So what a reader
+remembers of a file is kept with the open file (`_OpenSegment`, `AbortedIndex`) and ends when that is closed.
+A position means nothing in another file, and an inode number may be another file's once this one is closed.
+Only the listing of the directory is remembered without open files. It is read again when a file is not where
+it says.
 """
 
 from __future__ import annotations
@@ -12,7 +18,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,21 +28,40 @@ from mpbroker.log.format.checkpoints import read_epochs
 from mpbroker.log.format.damage import Damage, damages_of
 from mpbroker.log.format.names import (
     INDEX_SUFFIX,
+    INDEX_SUFFIXES,
     LOG_SUFFIX,
+    SWAP_FILE_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     parse_segment,
     segment_name,
 )
-from mpbroker.log.format.transaction_index import AbortedTransaction, aborted_between, read_aborted
+from mpbroker.log.format.transaction_index import (
+    AbortedIndex,
+    AbortedTransaction,
+    Entries,
+    TransactionIndexCorrupt,
+    aborted_between,
+)
 from mpbroker.log.io.residency import resident
-from mpbroker.log.partition.trusted_entries import LATEST_TIME, NO_TIMESTAMP, position_before, time_before
+from mpbroker.log.partition.trusted_entries import (
+    BEHIND_ALL,
+    LATEST_TIME,
+    NO_TIMESTAMP,
+    position_before,
+    time_before,
+)
+from mpbroker.records.batch import BATCH_HEADER_BYTES
+from mpbroker.records.record_search import BEGUN_WITH_BYTES, RecordSearch
+from mpbroker.records.validation import Pieces, at_once
 
 # The first read of a search for an offset in a segment.
 LOOKED_AT_BYTES = 16384
 NO_OFFSET = -1
+# In each open segment.
 REMEMBERED_POSITIONS = 64
-OPEN_SEGMENTS = 4
+REMEMBERED_SEARCHES = 64
+OPEN_SEGMENTS = OPEN_ABORTED_INDEXES = 4
 
 
 class OffsetOutOfRange(Exception):
@@ -87,19 +112,32 @@ class FoundOffset(NamedTuple):
 
 
 NOTHING_FOUND = FoundOffset(NO_TIMESTAMP, NO_OFFSET)
-# (timestamp, offset) of each record in one batch's bytes, in order.
-RecordTimes = Callable[[bytes], list[tuple[int, int]]]
+
+
+class TimedBatch(NamedTuple):
+    """A batch that a search for a time has found; its header is the bytes of it, and tells it from others."""
+
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+    header: bytes
+    piece: Slice
 
 
 @dataclass
 class _OpenSegment:
-    """The files of one segment, kept open for the next read."""
+    """The files of one segment, kept open for the next read, and what is known of these very files."""
 
     base: int
     fd: int
     index_fd: int
     inode: int
     path: bytes
+    # By offsets that consumers will ask for: where to search for them. The last used come last.
+    positions: OrderedDict[int, int] = field(default_factory=OrderedDict)
+    # Behind the last offset, once that was asked for.
+    _end: int | None = None
+    _has_its_indexes: bool = False
 
     @classmethod
     def open(cls, directory: Path, base: int) -> _OpenSegment:
@@ -130,6 +168,35 @@ class _OpenSegment:
         except FileNotFoundError:
             return False
 
+    def has_its_indexes(self) -> bool:
+        """Return False while the file is being swapped in, and files of the old one may be beside it."""
+        if not self._has_its_indexes:
+            path = Path(os.fsdecode(self.path))
+            try:
+                swapped = path.with_suffix(LOG_SUFFIX + SWAP_FILE_SUFFIX).stat()
+            except FileNotFoundError:
+                self._has_its_indexes = True
+            else:
+                self._has_its_indexes = file_generation(swapped) != self.inode or not any(
+                    path.with_suffix(suffix + SWAP_FILE_SUFFIX).exists() for suffix in INDEX_SUFFIXES
+                )
+        return self._has_its_indexes
+
+    def remember(self, offset: int, position: int) -> None:
+        """Note the position where the next fetch of a sequential consumer begins."""
+        self.positions[offset] = position
+        self.positions.move_to_end(offset)
+        if len(self.positions) > REMEMBERED_POSITIONS:
+            self.positions.popitem(last=False)
+
+    def end(self) -> int:
+        """Return the offset behind the last one of a sealed segment. Raises OSError."""
+        if self._end is None:
+            position = position_before(self.fd, self.index_fd, self.base, BEHIND_ALL)
+            last = scan.last_batch(self.fd, position, os.fstat(self.fd).st_size)
+            self._end = last.last_offset + 1 if last is not None else self.base
+        return self._end
+
     def is_deleted(self) -> bool:
         fds = (self.fd, self.index_fd) if self.index_fd >= 0 else (self.fd,)
         return any(os.fstat(fd).st_nlink == 0 for fd in fds)
@@ -145,13 +212,15 @@ class PartitionReader:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        # Segments as they were listed last, and those of them that have a `.txnindex`, once these are needed.
         self._bases: list[int] = []
-        # Contents of `.txnindex` files by segment, and the `aborted_end` that they were listed for.
-        self._with_aborted: list[int] = []
-        self._aborted: dict[int, list[AbortedTransaction]] = {}
+        self._with_aborted: list[int] | None = None
+        # The `aborted_end` that the listing is known to cover.
         self._aborted_end = 0
         self._open: OrderedDict[int, _OpenSegment] = OrderedDict()
-        self._positions: OrderedDict[int, tuple[int, int]] = OrderedDict()
+        self._aborted: OrderedDict[int, AbortedIndex] = OrderedDict()
+        # Searches for a time in a batch, of which some may be under way.
+        self._searches: OrderedDict[tuple[bytes, int, int], RecordSearch] = OrderedDict()
         self._damages: list[Damage] = []
         self._damaged_indexes: dict[int, Damage] = {}
         self._damage_version = 0
@@ -168,13 +237,21 @@ class PartitionReader:
             self._damage_version = damage_version
 
     def close(self) -> None:
+        self._close_segments()
+        for aborted in self._aborted.values():
+            aborted.close()
+        self._aborted.clear()
+
+    def _close_segments(self) -> None:
         for segment in self._open.values():
             segment.close()
         self._open.clear()
 
     def has_deleted(self) -> bool:
         """Return whether an open file has been deleted, so that only this reader keeps its space."""
-        return any(segment.is_deleted() for segment in self._open.values())
+        return any(segment.is_deleted() for segment in self._open.values()) or any(
+            aborted.is_deleted() for aborted in self._aborted.values()
+        )
 
     def segments(self) -> list[int]:
         """List the base offsets of all segments, read anew. Raises OSError.
@@ -182,14 +259,19 @@ class PartitionReader:
         Closes all open segments: compaction may have merged later segments into one of them, whose offsets
         would be missed in the old file.
         """
-        self.close()
-        self._aborted.clear()
-        names = os.listdir(self.directory)  # noqa: PTH208
-        self._bases, self._with_aborted = (
-            sorted(base for name in names if (base := parse_segment(name, suffix)) is not None)
-            for suffix in (LOG_SUFFIX, TXN_INDEX_SUFFIX)
-        )
+        self._close_segments()
+        self._bases, self._with_aborted = self._list(LOG_SUFFIX), None
         return self._bases
+
+    def _list(self, suffix: str) -> list[int]:
+        names = os.listdir(self.directory)  # noqa: PTH208
+        return sorted(base for name in names if (base := parse_segment(name, suffix)) is not None)
+
+    def _gone(self, base: int, how: str) -> SegmentGone:
+        """Have the directory listed anew, and return the exception to raise: look for the offset again."""
+        self._close_segments()
+        self._bases = []
+        return SegmentGone(f"{self.directory / segment_name(base)} {how}")
 
     def epochs(self) -> list[tuple[int, int]]:
         """List (epoch, start offset), ascending. Raises CheckpointCorrupt, a ValueError, or OSError."""
@@ -226,7 +308,7 @@ class PartitionReader:
         if not wait:
             _check_resident(segment.fd, batch.position, length)
         if batch.position + length == limit and segment.base == bound.segment_base:
-            self._remember(bound.offset, bound.segment_base, bound.position)
+            segment.remember(bound.offset, bound.position)
         return Slice(segment.base, batch.position, length, segment.inode, segment.path)
 
     def aborted(self, offset: int, piece: Slice, bound: Bound, aborted_end: int) -> list[AbortedTransaction]:
@@ -238,81 +320,153 @@ class PartitionReader:
         # With a damaged index `aborted_end` may be wrong as well.
         if offset >= aborted_end and not self._damaged_indexes:
             return []
-        if aborted_end != self._aborted_end:
-            self.segments()
-            self._aborted_end = aborted_end
-        indexes = (self._aborted_in(base) for base in self._with_aborted if base >= piece.segment_base)
-        return list(aborted_between(indexes, offset, self._end_of(piece, bound)))
+        bases = self._bases_with_aborted(piece, bound, aborted_end)
+        segment = self._of(piece)
+        if not segment.has_its_indexes():
+            raise self._gone(segment.base, "is just being put in place")
+        end = self._end_of(segment, piece, bound)
+        found = list(aborted_between(map(self._aborted_in, bases), offset, end, segment.end))
+        if not segment.is_in_place():
+            # The indexes may be of the file that took its place, and lack transactions.
+            raise self._gone(segment.base, "is another file now")
+        return found
 
-    def _aborted_in(self, base: int) -> list[AbortedTransaction]:
+    def _bases_with_aborted(self, piece: Slice, bound: Bound, aborted_end: int) -> list[int]:
+        """List the segment of a slice, and later ones that may have a `.txnindex`."""
+        self._visible(bound, piece.segment_base)
+        if aborted_end != self._aborted_end and not self._has_marker(aborted_end - 1):
+            # It is in a segment that is newer than the listing, unless the cleaner has removed it.
+            self.segments()
+        self._aborted_end = aborted_end
+        if self._with_aborted is None:
+            # Listed after the segments: those that were sealed by then have all their entries.
+            self._with_aborted = self._list(TXN_INDEX_SUFFIX)
+        # The last one was active when it was listed, and may have got its index since.
+        later = {*self._with_aborted, *self._bases[-1:]}
+        return [piece.segment_base, *sorted(base for base in later if base > piece.segment_base)]
+
+    def _has_marker(self, offset: int) -> bool:
+        """Return whether the last segment of the listing has an abort marker at the offset or behind it."""
+        if not self._bases or self._bases[-1] in self._damaged_indexes:
+            return False
+        try:
+            entries = self._aborted_in(self._bases[-1])
+        except TransactionIndexCorrupt:
+            # Only fetches that need its entries fail.
+            return False
+        return len(entries) > 0 and entries[len(entries) - 1].last_offset >= offset
+
+    def _aborted_in(self, base: int) -> Entries:
+        """Return the entries of a segment's `.txnindex`, of which only new ones are read."""
         damage = self._damaged_indexes.get(base)
         if damage is not None and damage.is_there(self.directory.parent):
             raise RangeDamaged(str(damage))
-        if base not in self._aborted:
-            path = self.directory / segment_name(base, TXN_INDEX_SUFFIX)
+        known = self._aborted.get(base)
+        if known is not None and not known.read_on():
+            self._aborted.pop(base).close()
+            known = None
+        if known is None:
             try:
-                self._aborted[base] = read_aborted(path)
-            except FileNotFoundError as error:
-                self.segments()
-                raise SegmentGone(f"{path} is gone") from error
-        return self._aborted[base]
+                known = AbortedIndex(self.directory / segment_name(base, TXN_INDEX_SUFFIX))
+            except FileNotFoundError:
+                # The log file of a segment is removed before its indexes.
+                if not (self.directory / segment_name(base)).exists():
+                    raise self._gone(base, "is gone") from None
+                return ()
+            self._aborted[base] = known
+            if len(self._aborted) > OPEN_ABORTED_INDEXES:
+                self._aborted.popitem(last=False)[1].close()
+        self._aborted.move_to_end(base)
+        return known
 
-    def _end_of(self, piece: Slice, bound: Bound) -> int:
+    def _end_of(self, segment: _OpenSegment, piece: Slice, bound: Bound) -> int:
         """Return an offset behind all those of the slice, as near as indexes can tell."""
-        segment = self._segment(piece.segment_base)
         if segment.index_fd >= 0:
             end = piece.position + piece.length
             offset = index.offset_ceiling(segment.index_fd, segment.base, end)
             if offset is not None:
                 return offset
-        later = self._bases[bisect_right(self._bases, piece.segment_base) :]
-        return min([*later[:1], bound.offset])
+        return bound.offset if segment.base == bound.segment_base else min(segment.end(), bound.offset)
 
     def read(self, piece: Slice) -> bytes:
         """Read the bytes of a slice. Raises SegmentGone, OSError."""
+        return os.pread(self._of(piece).fd, piece.length, piece.position)
+
+    def _of(self, piece: Slice) -> _OpenSegment:
+        """Return the segment of a slice. Raises SegmentGone, OSError."""
         segment = self._segment(piece.segment_base)
         if segment.inode != piece.inode:
             raise SegmentGone(f"{self.directory / segment_name(piece.segment_base)} is another file now")
-        return os.pread(segment.fd, piece.length, piece.position)
+        return segment
 
-    def find_timestamp(
-        self, timestamp_ms: int, log_start: int, bound: Bound, times: RecordTimes | None = None
-    ) -> FoundOffset:
-        """Find the first record at `timestamp_ms` or later. Raises CorruptBatch, SegmentGone, OSError."""
-        times = times or record_times
-        for base in self._visible(bound, log_start):
+    # ---- searches for a time ----
+
+    def find_timestamp(self, timestamp_ms: int, log_start: int, bound: Bound) -> FoundOffset:
+        """Do at once what `offset_of_time` does."""
+        return at_once(offset_of_time(lambda: self, timestamp_ms, log_start, bound))
+
+    def max_timestamp(self, bound: Bound, log_start: int = 0) -> FoundOffset:
+        """Do at once what `offset_of_largest_time` does."""
+        return at_once(offset_of_largest_time(lambda: self, bound, log_start))
+
+    def batch_of_time(self, timestamp_ms: int, from_offset: int, bound: Bound) -> TimedBatch | None:
+        """Find the first batch from an offset on with a record at `timestamp_ms` or later.
+
+        Raises CorruptBatch, SegmentGone, OSError.
+        """
+        for base in self._visible(bound, from_offset):
             segment = self._segment(base)
             limit = self._limit(segment, bound)
-            at = self._time_start(segment, timestamp_ms, log_start)
-            for batch in self._reaching(segment, at, limit, log_start, timestamp_ms):
-                data = os.pread(segment.fd, batch.length, batch.position)
-                for timestamp, offset in times(data):
-                    if timestamp >= timestamp_ms and log_start <= offset:
-                        return FoundOffset(timestamp, offset) if offset < bound.offset else NOTHING_FOUND
-        return NOTHING_FOUND
+            at = self._time_start(segment, timestamp_ms, from_offset)
+            batch = next(self._reaching(segment, at, limit, from_offset, timestamp_ms), None)
+            if batch is not None:
+                return _timed(segment, batch)
+        return None
 
-    def max_timestamp(
-        self, bound: Bound, log_start: int = 0, times: RecordTimes | None = None
-    ) -> FoundOffset:
-        """Find the first record with the largest timestamp. Raises CorruptBatch, SegmentGone, OSError."""
-        times = times or record_times
-        best: scan.BatchAt | None = None
-        holder: _OpenSegment | None = None
+    def batch_of_largest_time(self, bound: Bound, log_start: int) -> TimedBatch | None:
+        """Find the first batch with the largest timestamp, None if no record has one.
+
+        Raises CorruptBatch, SegmentGone, OSError.
+        """
+        best: TimedBatch | None = None
         for base in self._visible(bound, log_start):
             segment = self._segment(base)
             limit = self._limit(segment, bound)
             below = bound.offset if base == bound.segment_base else None
             found = self._largest_in(segment, limit, log_start, below)
-            if found is not None and (best is None or found.max_timestamp > best.max_timestamp):
-                best, holder = found, self._segment(base)
-        if best is None or holder is None or best.max_timestamp < 0:
-            return NOTHING_FOUND
-        segment = self._segment(holder.base)
-        if segment.inode != holder.inode:
-            raise SegmentGone(f"{self.directory / segment_name(holder.base)} is another file now")
-        data = os.pread(segment.fd, best.length, best.position)
-        left = [FoundOffset(*one) for one in times(data) if one[1] >= log_start]
-        return max(left, key=lambda one: one.timestamp, default=NOTHING_FOUND)
+            if found is not None and found.max_timestamp > (best.max_timestamp if best else NO_TIMESTAMP):
+                best = _timed(self._segment(base), found)
+        return best
+
+    def search(
+        self, batch: TimedBatch, timestamp_ms: int, from_offset: int
+    ) -> Pieces[tuple[int, int] | None]:
+        """Search a batch like `RecordSearch`, once for all who ask, also later.
+
+        Its file is read before the first pause. Raises CorruptBatch, SegmentGone, OSError.
+        """
+        key = _search_key(batch, timestamp_ms, from_offset)
+        search = self._searches.get(key)
+        if search is None:
+            search = self._searches[key] = RecordSearch(self.read(batch.piece), timestamp_ms, from_offset)
+            if len(self._searches) > REMEMBERED_SEARCHES:
+                self._searches.popitem(last=False)
+        search.askers += 1
+        try:
+            while not search.step():
+                yield
+        finally:
+            search.askers -= 1
+            if not (search.askers or search.is_over) and self._searches.get(key) is search:
+                # The last one that asked has gone: nobody would take its memory back.
+                del self._searches[key]
+        return search.found
+
+    def begins_at_once(self, batch: TimedBatch, timestamp_ms: int, from_offset: int) -> bool:
+        """Return whether the first piece of a search takes little time and memory."""
+        if batch.piece.length <= BEGUN_WITH_BYTES:
+            return True
+        return _search_key(batch, timestamp_ms, from_offset) in self._searches
 
     # ---- positions ----
 
@@ -329,32 +483,26 @@ class PartitionReader:
         if offset > bound.offset:
             raise OffsetOutOfRange(f"offset {offset} is beyond {bound.offset}")
         self._refuse_damaged(offset)
-        base, position = self._start_for(offset, bound, unread)
+        segment, position = self._start_for(offset, bound, unread)
         while True:
-            segment = self._segment(base)
-            position = self._behind_damage(base, position, offset)
+            position = self._behind_damage(segment.base, position, offset)
             limit = self._limit(segment, bound)
             if unread is not None:
                 _check_beginning(segment.fd, position, limit, unread)
             batch = scan.find_offset(segment.fd, position, limit, offset, strict=True)
             if batch is not None:
-                self._remember(batch.last_offset + 1, base, batch.position + batch.length)
+                segment.remember(batch.last_offset + 1, batch.position + batch.length)
                 return segment, batch
-            later = [b for b in self._visible(bound, offset) if b > base]
-            if base < bound.segment_base and not segment.is_in_place():
+            if segment.base < bound.segment_base and not segment.is_in_place():
                 # The new file may hold the offsets of segments that are gone.
-                self.close()
-                self._bases = []
-                raise SegmentGone(f"{self.directory / segment_name(base)} is another file now")
+                raise self._gone(segment.base, "is another file now")
+            later = [base for base in self._visible(bound, offset) if base > segment.base]
             if not later:
                 return None
-            base, position = later[0], 0
+            segment, position = self._segment(later[0]), 0
 
-    def _start_for(self, offset: int, bound: Bound, unread: int | None) -> tuple[int, int]:
-        """Return segment and position of a batch at or before the offset."""
-        remembered = self._positions.get(offset)
-        if remembered is not None and remembered[1] < self._limit(self._segment(remembered[0]), bound):
-            return remembered
+    def _start_for(self, offset: int, bound: Bound, unread: int | None) -> tuple[_OpenSegment, int]:
+        """Return the segment that has the offset by its name, and where to search for it there."""
         bases = self._bases
         place = bisect_right(bases, offset)
         if place == 0 or (place == len(bases) and bases[-1] < bound.segment_base):
@@ -363,9 +511,9 @@ class PartitionReader:
             place = bisect_right(bases, offset)
         if place == 0:
             raise OffsetOutOfRange(f"offset {offset} is below the first segment of {self.directory}")
-        base = bases[place - 1]
-        segment = self._segment(base)
-        return base, self._indexed(segment, offset, unread)
+        segment = self._segment(bases[place - 1])
+        position = segment.positions.get(offset)
+        return segment, self._indexed(segment, offset, unread) if position is None else position
 
     def _indexed(self, segment: _OpenSegment, offset: int, unread: int | None = None) -> int:
         if unread is not None and segment.index_fd >= 0:
@@ -420,21 +568,10 @@ class PartitionReader:
             except SegmentGone:
                 self._bases = []  # to be listed anew
                 raise
-            # What is known may be of an earlier file of that name.
-            self._aborted.pop(base, None)
-            for offset in [at for at, (of, _) in self._positions.items() if of == base]:
-                del self._positions[offset]
             if len(self._open) > OPEN_SEGMENTS:
                 self._open.popitem(last=False)[1].close()
         self._open.move_to_end(base)
         return segment
-
-    def _remember(self, offset: int, base: int, position: int) -> None:
-        """Note the position where the next fetch of a sequential consumer begins."""
-        self._positions[offset] = (base, position)
-        self._positions.move_to_end(offset)
-        if len(self._positions) > REMEMBERED_POSITIONS:
-            self._positions.popitem(last=False)
 
     # ---- times ----
 
@@ -528,10 +665,45 @@ def segment_bytes(directory: Path) -> int:
     return total
 
 
-def record_times(batch: bytes) -> list[tuple[int, int]]:
-    """List (timestamp, offset) of every record of a batch. Raises mpbroker.records.errors.CorruptBatch."""
-    from mpbroker.records.iterate import iterate_batches
+def _timed(segment: _OpenSegment, batch: scan.BatchAt) -> TimedBatch:
+    header = os.pread(segment.fd, BATCH_HEADER_BYTES, batch.position)
+    piece = Slice(segment.base, batch.position, batch.length, segment.inode, segment.path)
+    return TimedBatch(batch.base_offset, batch.last_offset, batch.max_timestamp, header, piece)
 
-    return [
-        (record.timestamp, record.offset) for found in iterate_batches(batch) for record in found.records()
-    ]
+
+def _search_key(batch: TimedBatch, timestamp_ms: int, from_offset: int) -> tuple[bytes, int, int]:
+    return batch.header, timestamp_ms, max(from_offset, batch.base_offset)
+
+
+def offset_of_time(
+    reader: Callable[[], PartitionReader], timestamp_ms: int, log_start: int, bound: Bound
+) -> Pieces[FoundOffset]:
+    """Find the first record at `timestamp_ms` or later.
+
+    `reader` is called again after each pause, in which the reader may have been replaced. Raises
+    CorruptBatch, SegmentGone, OSError.
+    """
+    while (batch := reader().batch_of_time(timestamp_ms, log_start, bound)) is not None:
+        if not reader().begins_at_once(batch, timestamp_ms, log_start):
+            yield
+            batch = reader().batch_of_time(timestamp_ms, log_start, bound) or batch
+        found = yield from reader().search(batch, timestamp_ms, log_start)
+        if found is not None and found[0] >= timestamp_ms:
+            return FoundOffset(*found) if found[1] < bound.offset else NOTHING_FOUND
+        # Its late records lie before the log start, or its header is wrong.
+        log_start = batch.last_offset + 1
+    return NOTHING_FOUND
+
+
+def offset_of_largest_time(
+    reader: Callable[[], PartitionReader], bound: Bound, log_start: int
+) -> Pieces[FoundOffset]:
+    """Find the first record with the largest timestamp; see `offset_of_time`."""
+    batch = reader().batch_of_largest_time(bound, log_start)
+    if batch is not None and not reader().begins_at_once(batch, batch.max_timestamp, log_start):
+        yield
+        batch = reader().batch_of_largest_time(bound, log_start)
+    if batch is None:
+        return NOTHING_FOUND
+    found = yield from reader().search(batch, batch.max_timestamp, log_start)
+    return FoundOffset(*found) if found is not None else NOTHING_FOUND

@@ -71,9 +71,10 @@ class Abandoned(Exception):
 
 
 class ScrubbedDir:
-    """One entry of log.dirs: what is known of its damage, and the file that keeps it."""
+    """One entry of log.dirs, the `number`-th: what is known of its damage, and the file that keeps it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, number: int, path: Path) -> None:
+        self.number = number
         self.path = path
         self.known = Scrubbed()
         self.problem = ""
@@ -119,14 +120,15 @@ class ScrubProcess:
         self.table = context.memory.table()
         self.damaged = context.memory.words("damaged")
         self.asked = context.memory.words("scrub_asked")
-        self.dirs = [ScrubbedDir(Path(name)) for name in context.config.log_dirs]
+        self.dirs = [ScrubbedDir(number, Path(name)) for number, name in enumerate(context.config.log_dirs)]
         # The damages that the words stand for, by slot.
         self._published: dict[int, Found] = {}
         self._next_tend = 0.0
         self._next_save = 0.0
         self._first_at = time.monotonic() + context.config.log_initial_task_delay_ms / 1000
         self._pace = Pace(lambda: context.config.log_scrub_max_bytes_per_second)
-        self._said: set[Path] = set()
+        # The problems logged in the last pass of each log directory.
+        self._said: set[tuple[Path, Path | int]] = set()
         self._places: dict[tuple[bytes, int], tuple[int, Partition]] = {}
         self._places_until = 0.0
 
@@ -198,7 +200,7 @@ class ScrubProcess:
         if asked != self.asked.load(BEGUN):
             self._first_at = 0
             for one in self.dirs:
-                if one.known.current is None:
+                if one.known.current is None and not self._has_failed(one):
                     one.known.current = Pass(wall_ms())
                     # Saved before it begins: after a kill only the file tells a successor.
                     self._save(one)
@@ -211,8 +213,13 @@ class ScrubProcess:
     def _next(self) -> ScrubbedDir | None:
         if not self.context.config.log_scrub_max_bytes_per_second or time.monotonic() < self._first_at:
             return None
-        due = [log_dir for log_dir in self.dirs if log_dir.is_due(wall_ms(), self._interval_ms)]
-        return due[0] if due else None
+        now_ms, interval_ms = wall_ms(), self._interval_ms
+        due = (one for one in self.dirs if one.is_due(now_ms, interval_ms) and not self._has_failed(one))
+        return next(due, None)
+
+    def _has_failed(self, log_dir: ScrubbedDir) -> bool:
+        """Tell whether a log process has found the directory broken. It has logged that."""
+        return bool(self.context.memory.failed_dirs() >> log_dir.number & 1)
 
     @property
     def _interval_ms(self) -> int:
@@ -249,7 +256,7 @@ class ScrubProcess:
             try:
                 found = self._place_of(directory)
             except (CheckpointCorrupt, OSError) as error:
-                self._cannot_read(directory, error)
+                self._cannot_read(log_dir, directory, error)
                 is_sure = False
                 continue
             if found is not None:
@@ -289,11 +296,13 @@ class ScrubProcess:
                 yield (now.topic_id, now.partition), (slot, now)
 
     def _save(self, log_dir: ScrubbedDir) -> None:
-        """Write the file; log a failure once.
+        """Write the file; log a failure once. Write nothing in a directory that has failed.
 
         A later save tries again; a restart before that loses what was not written.
         """
         self._next_save = time.monotonic() + SAVE_EVERY_S
+        if self._has_failed(log_dir):
+            return
         try:
             log_dir.save()
             log_dir.problem = ""
@@ -309,6 +318,7 @@ class ScrubProcess:
         known = log_dir.known
         current = known.current = known.current or Pass(wall_ms())
         counters = self.context.counters
+        self._said = {one for one in self._said if one[0] != log_dir.path}
         try:
             counters.set(Counter.COUNT_SCRUB_PASS_BYTES, current.bytes)
             names = log_dir.partitions()
@@ -316,11 +326,15 @@ class ScrubProcess:
             counters.set(Counter.COUNT_SCRUB_PASS_TOTAL, total)
             self._save(log_dir)
             for name in names:
+                if self._has_failed(log_dir):
+                    break
                 if known.at is None or name >= known.at.partition:
                     self._scrub_partition(log_dir, name)
+            is_done = not self._has_failed(log_dir)
         except OSError as error:
-            self._cannot_read(log_dir.path, error)
-        else:
+            is_done = False
+            self._cannot_read(log_dir, log_dir.path, error)
+        if is_done:
             self.context.log.info(
                 "%s is scrubbed: %d batches, %d bytes; damaged ranges: %d",
                 log_dir.path,
@@ -355,7 +369,7 @@ class ScrubProcess:
         except (SegmentReplaced, FileNotFoundError, NotADirectoryError):
             return
         except (CheckpointCorrupt, OSError) as error:
-            self._cannot_read(directory, error)
+            self._cannot_read(log_dir, directory, error)
 
     def _sealed(self, directory: Path) -> list[tuple[int, int]]:
         """List (base, next base) of the segments below the high watermark's.
@@ -475,11 +489,18 @@ class ScrubProcess:
                 return
             self.context.wait(lambda: False, max(1, round(left_s * 1000)))
 
-    def _cannot_read(self, path: Path, error: Exception) -> None:
-        """Log once that a directory cannot be read; the log process decides what becomes of it."""
-        if path not in self._said:
-            self._said.add(path)
-            self.context.log.error("%s cannot be scrubbed: %s", path, error)
+    def _cannot_read(self, log_dir: ScrubbedDir, path: Path, error: Exception) -> None:
+        """Log that a directory cannot be read; the log process decides what becomes of it.
+
+        The file system usually has the same error for all partitions of a log directory: log each error once.
+        """
+        code = error.errno if isinstance(error, OSError) else None
+        problem = (log_dir.path, path if code is None else code)
+        if problem in self._said or self._has_failed(log_dir):
+            return
+        self._said.add(problem)
+        others = "" if code is None else f". Others in {log_dir.path} with this error are not listed"
+        self.context.log.error("%s cannot be scrubbed: %s%s", path, error, others)
 
 
 def _key_of(directory: Path) -> tuple[bytes, int]:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import resource
-from pathlib import Path
 from typing import NamedTuple
 
 from mpbroker.ipc.counters import Counter
@@ -19,6 +17,7 @@ from mpbroker.ipc.slots import file_generation
 from mpbroker.network.processor.channel import CloseReason
 from mpbroker.network.processor.turn import FILES_MAX, ProcessorTurn, TurnFiles
 from shm.counters import CounterPage
+from shm.procfs import descriptors_left
 
 # Descriptors for other short uses: sockets on their way, directories, settings and keys.
 SPARE_DESCRIPTORS = 16
@@ -33,19 +32,16 @@ class Descriptors(NamedTuple):
     connections: int
 
 
-def shares(limit: int, in_use: int) -> Descriptors:
+def shares(free: int) -> Descriptors:
     """Divide the descriptors that are left. Connections get what files will never need."""
-    left = max(2, limit - in_use - SPARE_DESCRIPTORS)
+    left = max(2, free - SPARE_DESCRIPTORS)
     files = max(1, min(FILES_MAX, left // FILES_SHARE))
     return Descriptors(files, left - files)
 
 
 def own_shares() -> Descriptors:
     """Divide this process's descriptors. Call this before its first connection."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if limit == resource.RLIM_INFINITY:
-        limit = 1 << 30
-    return shares(limit, sum(1 for _ in Path("/proc/self/fd").iterdir()))
+    return shares(descriptors_left())
 
 
 class SegmentFiles:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -12,7 +11,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from mpbroker.testing import Broker
 from tests.support.own_cli import OwnCli
-from tests.support.polling import PATIENCE_S
+from tests.support.polling import until
 
 
 @pytest.fixture(name="cli")
@@ -26,10 +25,7 @@ def member(cli: OwnCli, group: str, topic: str) -> Iterator[Consumer]:
     settings = {"bootstrap.servers": cli.bootstrap, "group.id": group, "enable.auto.commit": False}
     with closing(Consumer({**settings, "auto.offset.reset": "earliest"})) as consumer:
         consumer.subscribe([topic])
-        deadline = time.monotonic() + PATIENCE_S
-        while not consumer.assignment():
-            assert time.monotonic() < deadline
-            consumer.poll(0.02)
+        until(consumer.assignment, f"the member of {group} has partitions", lambda: consumer.poll(0.02))
         yield consumer
 
 

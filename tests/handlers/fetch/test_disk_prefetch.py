@@ -29,7 +29,7 @@ from mpbroker.protocol.messages import FetchRequest
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
 from tests.handlers.test_fetch import FETCH, Logged, answer, fetch, partition_of
-from tests.support.handler_logs import two_segments
+from tests.support.handler_logs import learn, two_segments
 from tests.support.handler_rig import Rig, partition_payload, request_frame, rig, topic_image
 from tests.support.page_cache import evict
 from tests.support.polling import PATIENCE_S, until
@@ -134,7 +134,7 @@ def test_the_turn_does_not_send_what_is_cold(log: Logged) -> None:
     send(log, fetch(0))
     evict(segment(log, 0))
     places.forget_all()
-    places.learn(0, 5, 0, bytes(segment(log, 0)))
+    learn(places, 0, segment(log, 0))
     before = count(log, Counter.COUNT_FETCHES_FAST)
     assert [reply.kind for reply in send(log, fetch(0))] == [SlotKind.PARKED]
     assert count(log, Counter.COUNT_FETCHES_FAST) == before
@@ -149,7 +149,7 @@ def test_the_turn_does_not_wait_for_an_index(log: Logged) -> None:
     index.write_bytes(struct.pack(">ii", 39, third))
     evict(index)
     places = log.rig.handler.turn.places
-    places.learn(0, 5, 0, bytes(segment(log, 0)))
+    learn(places, 0, segment(log, 0))
     before = count(log, Counter.COUNT_FETCHES_FAST)
     assert [reply.kind for reply in send(log, fetch(55))] == [SlotKind.PARKED]
     assert bytes(await_answer(log).records) == b"".join(log.batches[5:30])
@@ -164,7 +164,7 @@ def test_the_end_of_a_log_costs_one_look(log: Logged) -> None:
 
     def follow() -> None:
         places.forget_all()
-        places.learn(0, 5, 300, bytes(segment(log, 300)))
+        learn(places, 0, segment(log, 300))
         last = segment(log, 300).read_bytes()
         assert len(last) == log.position
         send(log, fetch(log.end - 10))

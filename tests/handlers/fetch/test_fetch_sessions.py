@@ -33,6 +33,7 @@ from tests.support.fetch_logs import (
     wanted,
 )
 from tests.support.forms import rounds
+from tests.support.handler_logs import learn
 from tests.support.handler_rig import (
     base,
     delta,
@@ -360,7 +361,7 @@ def vars_of(session: FetchSession, key: Any) -> Any:
 
 def learned(made: Logs) -> None:
     for number, log in enumerate(made.partitions):
-        made.rig.handler.turn.places.learn(number, 5, 0, bytes(log.path))
+        learn(made.rig.handler.turn.places, number, log.path)
 
 
 def test_the_turn_answers_what_is_common(made: Logs) -> None:

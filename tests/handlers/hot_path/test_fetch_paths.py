@@ -14,7 +14,7 @@ from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.slots import SlotFlag, SlotKind
 from mpbroker.protocol.messages import FetchRequest
 from tests.support.forms import rounds
-from tests.support.handler_logs import TOPIC, VERSIONS, Logged, fetch, two_segments, whole
+from tests.support.handler_logs import TOPIC, VERSIONS, Logged, fetch, learn, two_segments, whole
 from tests.support.handler_rig import PROCESSOR, Rig, partition_payload, request_frame, topic_id
 
 FETCH = 1
@@ -25,7 +25,7 @@ def _log(tmp_path: Path) -> Iterator[Logged]:
     """Make a log whose segments the turn knows."""
     with two_segments(tmp_path) as log:
         for base in (0, 50):
-            log.rig.handler.turn.places.learn(0, 5, base, bytes(log.directory / f"{base:020d}.log"))
+            learn(log.rig.handler.turn.places, 0, log.directory / f"{base:020d}.log")
         yield log
 
 

@@ -14,18 +14,20 @@ from mpbroker.config.broker import STANDARD_AUTHORIZER, BrokerConfig
 from mpbroker.ipc.acls import AclImage
 from mpbroker.ipc.calls import CreatedTopics, ForwardedRequest, ForwardedResponse
 from mpbroker.ipc.counters import Counter
+from mpbroker.log.format.names import segment_name
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.codec import decode_request, encode_bytes, encode_response
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
-from tests.support.handler_logs import TOPIC, Logged, answer, ask, fetch, park, partition_of
+from tests.support.handler_logs import TOPIC, Logged, answer, ask, fetch, learn, park, partition_of
 from tests.support.handler_rig import Rig, delta, request_frame, topic_image
 from tests.support.handler_rig import rig as make_rig
 
 TOPIC_KIND, GROUP, CLUSTER = 2, 3, 4
 READ, WRITE, CREATE, DELETE, DESCRIBE, ALL = 3, 4, 5, 6, 8, 2
-DENIED = 29
+CLUSTER_ACTION = 9
+DENIED, UNKNOWN, UNKNOWN_ID, NOT_LEADER = 29, 3, 100, 6
 ORDERS, SECRETS = topic_image("orders", 1), topic_image("secrets", 2, first_slot=1)
 
 
@@ -118,6 +120,46 @@ def test_a_denied_partition_does_not_keep_a_fetch_from_waiting(
     guarded.turn()
     codes = {t.topic: [p.error_code for p in t.partitions] for t in answer(log, 12).responses}
     assert codes == {"logged": [0], "secrets": [DENIED]}
+
+
+FOLLOWERS = {
+    4: {"replica_id": 1},
+    14: {"replica_id": 1},
+    15: {"replica_state": m.FetchRequest.ReplicaState(1, 1)},
+    18: {"replica_state": m.FetchRequest.ReplicaState(1, 1)},
+}
+
+
+@pytest.mark.parametrize(("version", "follower"), FOLLOWERS.items())
+def test_a_follower_needs_the_right_to_act_for_the_cluster(
+    guarded: Rig, tmp_path: Path, caplog: pytest.LogCaptureFixture, version: int, follower: dict[str, Any]
+) -> None:
+    """Check that without it each partition is refused, whether it exists or not, and READ does not count."""
+    caplog.set_level(logging.INFO, "mpbroker.kafka.authorizer.logger")
+    guarded.publish(TOPIC, acls=[allow("logged", READ)])
+    log = Logged(tmp_path, guarded)
+    log.append()
+    body = fetch(0, **follower)
+    partitions = [*body.topics[0].partitions, m.FetchRequest.FetchPartition(7)]
+    body.topics[0].partitions = partitions
+    body.topics.append(m.FetchRequest.FetchTopic("nope", bytes(15) + b"n", partitions))
+
+    def codes() -> list[int]:
+        response = ask(log, body, version)
+        return [one.error_code for topic in response.responses for one in topic.partitions]
+
+    assert codes() == [DENIED] * 4
+    assert len(caplog.messages) == 1
+    cluster = allow("kafka-cluster", CLUSTER_ACTION, CLUSTER)
+    change(guarded, 2, acls=[cluster], removed_acls=[allow("logged", READ)])
+    unknown = UNKNOWN_ID if version >= 13 else UNKNOWN
+    assert codes() == [NOT_LEADER, UNKNOWN, unknown, unknown]
+    # The turn has not learned from that to serve consumers on this connection.
+    learn(guarded.handler.turn.places, 0, log.directory / segment_name(0))
+    assert partition_of(ask(log, fetch(0), version)).error_code == DENIED
+    # A consumer needs no more than READ.
+    change(guarded, 3, acls=[allow("logged", READ)], removed_acls=[cluster])
+    assert partition_of(ask(log, fetch(0), version)).error_code == 0
 
 
 def test_a_denial_that_comes_later_counts_at_once(guarded: Rig) -> None:

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from mpbroker.ipc import calls
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.slots import SlotKind
+from mpbroker.ipc.topology import COORDINATOR
+from mpbroker.log.append.turn import Pause
 from tests.support.log_rig import Result
 from tests.support.stalled_flusher import MakeRig, Stalled
-from tests.support.stepped_log import T0
+from tests.support.stepped_log import T0, settle
 
 pytestmark = pytest.mark.usefixtures("tidy")
 TIMED_OUT = 7
@@ -90,6 +93,39 @@ def test_acks_1_does_not_wait(stalled: Stalled, batch: Callable[..., bytes]) -> 
     stalled.rig.job([(stalled.targets[0], batch())], timeout_ms=0, acks=1)
     assert stalled.wait().results[0].error == 0
     stalled.release()
+
+
+def test_the_log_end_is_published_before_an_answer(stalled: Stalled, batch: Callable[..., bytes]) -> None:
+    """Check that acks=1 acknowledges nothing that is out of range, and wakes nobody who waits for records."""
+    slot = stalled.targets[0][0]
+    marks, dirty = stalled.rig.memory.marks(), stalled.rig.memory.words("dirty")
+    marks.mark(slot, 4)
+    stalled.stall()
+    stalled.rig.job([(stalled.targets[0], batch(3))], acks=1)
+    assert stalled.wait().results[0].base_offset == 0
+    now = stalled.rig.partition(slot)
+    assert (now.high_watermark, now.last_stable_offset, now.log_end_offset) == (0, 0, 3)
+    assert dirty.load(4) == 0
+    stalled.release()
+    now = stalled.rig.partition(slot)
+    assert (now.high_watermark, now.last_stable_offset, now.log_end_offset) == (3, 3, 3)
+    assert dirty.load(4) > 0
+
+
+def test_the_marks_are_published_before_an_answer(stalled: Stalled, batch: Callable[..., bytes]) -> None:
+    """Check it where Python answers a call while the answers of a finished round lie ready."""
+    stalled.stall()
+    stalled.rig.job([(stalled.targets[0], batch(3))])
+    stalled.process.work(0)
+    stalled.sync()
+    stalled.rig.call(calls.TellMoves())
+    turn = stalled.process.turn
+    assert turn.run(0) == Pause.SLOT_FOR_PYTHON
+    assert not stalled.is_answered()
+    turn.send(COORDINATOR, bytes(64))
+    assert stalled.is_answered()
+    assert stalled.rig.partition(stalled.targets[0][0]).high_watermark == 3
+    settle(stalled.process)
 
 
 def test_a_sender_that_dies_while_its_produce_waits(stalled: Stalled, batch: Callable[..., bytes]) -> None:

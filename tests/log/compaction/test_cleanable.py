@@ -61,6 +61,29 @@ def test_a_checkpoint_outside_of_the_log_does_not_count(checkpoint: int) -> None
     assert part(segments(1, 1, 1, 1), config(), checkpoint=checkpoint, start=10).first_dirty == 10
 
 
+def test_a_segment_counts_once() -> None:
+    """Check a dirty part that begins within a segment, and one that begins within the active segment."""
+    of = segments(100, 100, 100, 50)
+    dirty = part(of, config(), checkpoint=15)
+    assert (dirty.bytes_clean, dirty.bytes_dirty, dirty.end) == (100, 200, 30)
+    dirty = part(segments(100), config(min_cleanable_dirty_ratio="0.4"), start=5)
+    assert (dirty.first_dirty, dirty.bytes_clean, dirty.bytes_dirty) == (5, 0, 0)
+    dirty = part(of, config(), checkpoint=35)
+    assert (dirty.bytes_clean, dirty.bytes_dirty) == (300, 0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "safe_end"), [({}, 25), ({}, 10), ({"min_compaction_lag_ms": "100"}, 1000)]
+)
+def test_a_dirty_part_that_begins_behind_what_may_be_cleaned_waits(
+    settings: dict[str, str], safe_end: int
+) -> None:
+    """Check a log start, from DeleteRecords, within a segment with an open transaction or young records."""
+    dirty = part(segments(100, 100, 100, 50), config(**settings), start=25, safe_end=safe_end)
+    assert (dirty.first_dirty, dirty.bytes_dirty) == (25, 0)
+    assert not is_due(dirty, config(min_cleanable_dirty_ratio="0"))
+
+
 @pytest.mark.parametrize(("safe_end", "end"), [(1000, 30), (30, 30), (29, 20), (10, 10), (9, 0)])
 def test_what_is_not_durable_in_segments_is_not_cleaned(safe_end: int, end: int) -> None:
     assert part(segments(1, 1, 1, 1), config(), safe_end=safe_end).end == end

@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpbroker.log.compaction import cleaner
@@ -20,13 +22,15 @@ from mpbroker.log.format.index import read_offset_entries, read_time_entries
 from mpbroker.log.format.names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
 from mpbroker.log.format.producer_state import Producers
 from mpbroker.log.format.transaction_index import AbortedTransaction, packed, read_aborted
+from mpbroker.reading.transactions import aborted_in
 from mpbroker.records.batch import BATCH_HEADER_BYTES, NO_TIMESTAMP
-from mpbroker.records.builder import build_batch, build_transaction_marker
+from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import Codec
 from mpbroker.records.iterate import iterate_batches
-from mpbroker.records.markers import ABORT, COMMIT
+from mpbroker.records.markers import ABORT, COMMIT, marker_of
 from mpbroker.records.record import NewRecord, Record
 from tests.support.compacted_segments import DAY_MS, T0, KeyValue, Segments
+from tests.support.forms import rounds
 
 
 @pytest.fixture
@@ -266,16 +270,42 @@ def test_pace_is_told_of_all_bytes_and_may_end_it(log: Segments) -> None:
         list(Cleaner(task, Buffers(), enough).run())
 
 
-# ---- transactions, in logs that Kafka wrote ----
+# ---- transactions ----
 
 
-def marker(log: Segments, kind: int, producer_id: int) -> None:
-    log.put(
-        build_transaction_marker(
-            kind, producer_id=producer_id, producer_epoch=0, coordinator_epoch=0, timestamp=T0
-        ),
-        1,
-    )
+def write(log: Segments, text: str, *, epoch: int = 0) -> None:
+    """Append what the words say.
+
+    `a1`: a record; `5:a1`: one in a transaction of producer 5; `5!` aborts it, `5.` commits it; `/`: a roll.
+    """
+    for word in text.split():
+        if word == "/":
+            log.roll()
+        elif word[-1] in MARKERS:
+            log.end_transaction(MARKERS[word[-1]], int(word[:-1]), epoch)
+        elif ":" in word:
+            producer_id, _, pair = word.partition(":")
+            log.append(pairs(pair), producer=(int(producer_id), epoch, log.end), transactional=True)
+        else:
+            log.append(pairs(word))
+
+
+MARKERS = {"!": ABORT, ".": COMMIT}
+
+
+def written(log: Segments) -> str:
+    """Return the words of what is in the log. `5:` is an emptied batch, `5?` an emptied marker."""
+    words = []
+    for batch in log.batches():
+        producer_id = batch.header.producer_id
+        if batch.is_control:
+            marker = marker_of(batch.bytes)
+            sign = "?" if marker is None else {kind: sign for sign, kind in MARKERS.items()}[marker[0]]
+            words.append(f"{producer_id}{sign}")
+        else:
+            owner = f"{producer_id}:" if batch.is_transactional else ""
+            words.append(owner + shown(batch.records()))
+    return " ".join(words)
 
 
 def test_an_empty_control_batch_marks_nothing() -> None:
@@ -293,17 +323,14 @@ def test_a_disk_that_takes_a_part_at_a_time(log: Segments, monkeypatch: pytest.M
 
     Half an entry would make the whole segment unreadable for read_committed.
     """
-    log.append(pairs("a9 b9"), producer=(5, 0, 0), transactional=True)
-    marker(log, ABORT, 5)
-    log.append(pairs("z1"))
-    log.roll()
-    entry = AbortedTransaction(5, 0, 2, 3)
-    log.path(0, TXN_INDEX_SUFFIX).write_bytes(packed([entry]))
-    write = os.write
-    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:20]))
+    write(log, "5:a9 5:b9 5! z1 /")
+    wanted = log.aborted()
+    assert wanted == [AbortedTransaction(5, 0, 2, 3)]
+    write_some = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: write_some(fd, data[:20]))
     log.clean()
     monkeypatch.undo()
-    assert read_aborted(log.path(0, TXN_INDEX_SUFFIX)) == [entry]
+    assert log.aborted() == wanted
     assert shown(log.records()) == "z1"
 
 
@@ -311,11 +338,8 @@ def test_aborted_transactions_that_cannot_be_read_end_it(
     log: Segments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check it also with Path.exists false for such a file, as from Python 3.14 on."""
-    log.append(pairs("a1"))
-    log.append(pairs("a9"), producer=(5, 0, 0), transactional=True)
-    marker(log, ABORT, 5)
-    log.roll()
-    log.path(0, TXN_INDEX_SUFFIX).write_bytes(packed([AbortedTransaction(5, 1, 2, 1)]))
+    write(log, "a1 5:a9 5! /")
+    task = log.task()
 
     def fails(path: Path) -> bytes:
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
@@ -323,89 +347,393 @@ def test_aborted_transactions_that_cannot_be_read_end_it(
     monkeypatch.setattr(transaction_index, "read_whole", fails)
     monkeypatch.setattr(Path, "exists", lambda *_: False)
     with pytest.raises(OSError, match="Input/output error"):
-        list(Cleaner(log.task(), Buffers()).run())
+        list(Cleaner(task, Buffers()).run())
 
 
 def test_what_was_aborted_goes_and_its_marker_later(log: Segments) -> None:
-    log.append(pairs("a1"))
-    log.append(pairs("a9 b9"), producer=(5, 0, 0), transactional=True)
-    log.append(pairs("b1"), producer=(6, 0, 0), transactional=True)
-    marker(log, ABORT, 5)
-    marker(log, COMMIT, 6)
-    log.append(pairs("z1"))
-    log.roll()
-    entry = AbortedTransaction(5, 1, 4, 3)
-    log.path(0, TXN_INDEX_SUFFIX).write_bytes(packed([entry]))
+    write(log, "a1 5:a9 5:b9 6:b1 5! 6. z1 /")
+    entries = log.aborted()
+    assert entries == [AbortedTransaction(5, 1, 4, 3)]
     log.clean()
     # Aborted records are not in the map, so a1 is the latest; its batches go, its marker is kept so far.
-    assert shown(log.records()) == "a1 b1 z1"
-    assert [b.header.producer_id for b in log.batches() if b.is_control] == [5, 6]
-    assert read_aborted(log.path(0, TXN_INDEX_SUFFIX)) == [entry]
+    assert written(log) == "a1 6:b1 5! 6. z1"
+    assert log.aborted() == entries
     log.clean_up_to = 0
     log.clean()
     assert [b.delete_horizon_ms for b in log.batches() if b.is_control] == [T0 + DAY_MS, None]
     assert not log.path(0, TXN_INDEX_SUFFIX).exists()
     log.clean_up_to = 0
     log.clean(now_ms=T0 + DAY_MS)
-    assert [b.header.producer_id for b in log.batches() if b.is_control] == [6]
-    assert shown(log.records()) == "a1 b1 z1"
+    assert written(log) == "a1 6:b1 6. z1"
+
+
+@pytest.mark.parametrize("behind", ["5!", "b2 / 5!", "6:c1 / 6! / 6:c1 / 5! 6!"])
+def test_a_marker_in_a_later_segment_aborts(log: Segments, behind: str) -> None:
+    """Check that the committed value stays, whether the marker's segment is sealed, young or active."""
+    write(log, "4:a1 4. / 5:a2 5:a- / " + behind)
+    log.clean(young=len(log.bases) - 3)
+    # A header keeps the last offset.
+    assert written(log) == f"4:a1 4. 5: {behind.replace('/ ', '')}"
+
+
+def test_nothing_above_the_last_stable_offset_is_cleaned(log: Segments) -> None:
+    write(log, "a1 / a2 / b1 5:a3 / a4 /")
+    assert log.clean().end == 2
+    assert written(log) == "a2 b1 5:a3 a4"
+    log.end_transaction(ABORT, 5)
+    assert log.clean().end == 5
+    assert written(log) == "b1 a4 5!"
+
+
+@pytest.mark.parametrize("between", ["", "/"])
+def test_earlier_transactions_of_the_producer_do_not_count(log: Segments, between: str) -> None:
+    """Check that a deleted key stays deleted, its tombstone being of a producer that aborted before.
+
+    The dirty part begins with a segment, or within one.
+    """
+    write(log, f"k1 5:x1 5! 5:y1 5! z1 {between} 5:k- 5. z2 /")
+    log.clean_up_to = 6
+    log.clean()
+    assert written(log) == "5! 5! 5:k- 5. z2"
+    log.clean_up_to = 0
+    log.clean(now_ms=T0 + DAY_MS)
+    assert log.batches()[2].header.producer_id == 5
+    assert shown(log.records()) == "z2"
+
+
+def test_an_entry_that_was_left_behind_aborts_nothing_later(log: Segments) -> None:
+    """Check an entry of a transaction of which nothing is left, from a kill amid a swap."""
+    write(log, "a1 b1 5:a2 5. 5:b2 5. z1 /")
+    log.path(0, TXN_INDEX_SUFFIX).write_bytes(packed([AbortedTransaction(5, 0, 1, 2)]))
+    log.clean()
+    assert written(log) == "5:a2 5. 5:b2 5. z1"
+    assert log.aborted() == []
+
+
+@pytest.mark.parametrize("swaps", [0, 1, None])
+def test_a_transaction_across_two_new_segments(log: Segments, swaps: int | None) -> None:
+    """Check it also when a kill interrupted the cleaning, before or after the first swap."""
+    write(log, "4:a1 5:b1 6:c1 / 4:a2 5:b2 6:c2 / 4! 5. 6:c3 6. z1 /")
+    entries = log.aborted()
+    two_bytes = log.path(0).stat().st_size + log.path(3).stat().st_size
+    if swaps is not None:
+        log.clean(segment_bytes=two_bytes, swaps=swaps)
+        assert log.clean_up_to == 0
+    log.clean(segment_bytes=two_bytes)
+    assert written(log) == "5:b2 4! 5. 6:c3 6. z1"
+    assert log.bases[0] == 0
+    if swaps is None:
+        assert log.bases == [0, 6, 11]
+        # Read_committed consumers of the old first segment need it.
+        assert read_aborted(log.path(6, TXN_INDEX_SUFFIX)) == entries
+    log.clean_up_to = 0
+    log.clean()
+    assert log.aborted() == []
+    assert written(log) == "5:b2 4! 5. 6:c3 6. z1"
+    assert [b.delete_horizon_ms is None for b in log.batches() if b.is_control] == [False, True, True]
+
+
+def test_a_transaction_whose_beginning_was_deleted(log: Segments) -> None:
+    write(log, "a1 4:a2 5:b2 / a3 4:a4 5:b4 / 4! 5. z1 /")
+    log.delete_records(4)
+    assert log.bases == [3, 6, 9]
+    assert (log.aborted()[0].first_offset, log.dirty().first_dirty) == (1, 4)
+    log.clean()
+    assert written(log) == "a3 5:b4 4! 5. z1"
+    log.delete_records(6)
+    log.clean_up_to = 0
+    write(log, "/ z2 /")
+    log.clean()
+    assert written(log) == "a3 5:b4 4! 5. z2"
+
+
+def test_a_log_that_begins_behind_all_data_of_its_markers(log: Segments) -> None:
+    write(log, "4:a1 5:b1 / 4! 5. z1 /")
+    log.delete_records(2)
+    log.clean()
+    assert log.aborted() == []
+    log.clean_up_to = 0
+    log.clean(now_ms=T0 + DAY_MS)
+    assert written(log) == "z1"
+
+
+def test_a_new_epoch_of_the_producer_changes_nothing(log: Segments) -> None:
+    """Check markers of a raised epoch (KIP-890), and a fenced producer's transaction."""
+    write(log, "a1 5:a2")
+    write(log, "5! 5:a3", epoch=1)
+    write(log, "5. 5:a4", epoch=2)
+    write(log, "5! z1 /", epoch=3)
+    log.clean()
+    assert written(log) == "5! 5:a3 5. 5! z1"
+    assert [entry.last_offset for entry in log.aborted()] == [2, 6]
+
+
+def test_a_marker_without_a_transaction_goes(log: Segments) -> None:
+    write(log, "5! 6. 5:a1 5. 5! z1 /")
+    log.clean()
+    assert [b.delete_horizon_ms is None for b in log.batches()] == [False, False, True, True, False, True]
+    log.clean_up_to = 0
+    log.clean(now_ms=T0 + DAY_MS)
+    assert written(log) == "5:a1 5. z1"
+
+
+def test_headers_that_stay_keep_marker_and_entry(log: Segments) -> None:
+    write(log, "5:a1 5:b1 /")
+    producers = log.producers.snapshot()
+    write(log, "5! z1 /", epoch=1)
+    entries = log.aborted()
+    for _ in range(2):
+        log.clean_up_to = 0
+        log.clean(now_ms=T0 + DAY_MS, producers=producers)
+        assert written(log) == "5: 5! z1"
+        assert log.aborted() == entries
+    # The marker's new epoch ended the sequence. The marker of that epoch stays, with or without a record.
+    for now_ms, left in ((0, "5! z1"), (0, "5! z1"), (3 * DAY_MS, "5? z1")):
+        log.clean_up_to = 0
+        log.clean(now_ms=T0 + now_ms, producers=log.producers.snapshot())
+        assert written(log) == left
+    assert log.aborted() == []
+    log.clean_up_to = 0
+    log.clean()
+    assert written(log) == "z1"
+
+
+@pytest.mark.parametrize("sign", MARKERS)
+def test_a_header_without_an_entry_keeps_its_marker(log: Segments, sign: str) -> None:
+    """Check that no start takes the transaction for open, also where the index of a clean segment is lost."""
+    write(log, f"5:a1 5{sign} a2 /")
+    producers = log.producers.snapshot()
+    for _ in range(3):
+        log.clean(producers=producers, now_ms=T0 + 5 * DAY_MS)
+        assert written(log) == f"5: 5{sign} a2"
+        log.path(0, TXN_INDEX_SUFFIX).unlink(missing_ok=True)
+        log.clean_up_to = 0
+
+
+def test_the_last_batch_stays_though_the_map_is_full_and_it_is_aborted(log: Segments) -> None:
+    write(log, "a1 b1 c1 d1 5:a9 / 5!")
+    assert log.clean(keys=2).end == 2
+    assert written(log) == "a1 b1 c1 d1 5: 5!"
+
+
+def test_ranges_of_one_producer_that_overlap(log: Segments) -> None:
+    """Check that a batch of any of them is aborted, and entries that two indexes have."""
+    write(log, "a1 5:b1 5:a2 5:b2 5! 5:a3 5! z1 / y1")
+    entries = [AbortedTransaction(5, 2, 4, 7), AbortedTransaction(5, 1, 6, 7)]
+    for base in log.bases:
+        log.path(base, TXN_INDEX_SUFFIX).write_bytes(packed(entries))
+    log.clean()
+    assert written(log) == "a1 5! 5! z1 y1"
+    assert read_aborted(log.path(0, TXN_INDEX_SUFFIX)) == entries
+
+
+@pytest.mark.parametrize(
+    ("entries", "says"),
+    [
+        ([], "the marker at offset 2 aborts records of producer 5"),
+        ([AbortedTransaction(5, 1, 4, 5)], "the marker at offset 2 aborts"),
+        ([AbortedTransaction(5, 1, 2, 3), AbortedTransaction(5, 3, 5, 6)], "the marker at offset 4 commits"),
+        ([AbortedTransaction(6, 1, 2, 3)], "the marker at offset 2 aborts"),
+    ],
+)
+def test_an_index_that_contradicts_the_markers_ends_it(
+    log: Segments, entries: list[AbortedTransaction], says: str
+) -> None:
+    """Check that nothing is taken for committed, or aborted, because an entry is lost or wrong."""
+    write(log, "a1 5:a2 5! 5:a3 5. z1 /")
+    before = log.path(0).read_bytes()
+    log.path(0, TXN_INDEX_SUFFIX).write_bytes(packed(entries))
+    with pytest.raises(CleaningFailed, match=rf"{log.path(0)}: {says} .*\. Stop the broker"):
+        log.clean()
+    assert log.path(0).read_bytes() == before
+
+
+def test_an_index_of_a_later_segment_counts_for_what_it_says(log: Segments) -> None:
+    """Check a damaged one, one that the log process is writing to, and one that retention removes."""
+    write(log, "a1 5:a2 / 5! / b1 6:c1 6!")
+    task = log.task(young=1)
+    sealed, active = log.path(2, TXN_INDEX_SUFFIX), log.path(3, TXN_INDEX_SUFFIX)
+    whole = sealed.read_bytes()
+    sealed.write_bytes(whole[:20])
+    with pytest.raises(CleaningFailed, match=f"{sealed} ends within an entry"):
+        list(Cleaner(task, Buffers()).run())
+    sealed.unlink()
+    sealed.symlink_to("gone")
+    with pytest.raises(FileNotFoundError):
+        list(Cleaner(task, Buffers()).run())
+    sealed.unlink()
+    # As if the marker was in the active segment.
+    active.write_bytes(whole + whole[:20])
+    for new in Cleaner(task, Buffers()).run():
+        log.replace(new)
+    assert written(log) == "a1 5: 5! b1 6:c1 6!"
+
+
+def test_each_new_segment_has_the_entries_of_its_markers(log: Segments) -> None:
+    write(log, "4:a1 4! 5:a1 a2 / 5! 4:a3 4! b1 / b2")
+    first, second, third = log.aborted()
+    log.clean(segment_bytes=log.path(0).stat().st_size)
+    assert read_aborted(log.path(0, TXN_INDEX_SUFFIX)) == [first]
+    assert read_aborted(log.path(4, TXN_INDEX_SUFFIX)) == [second, third]
 
 
 # ---- the model ----
 
-KEYS = st.sampled_from([b"a", b"b", b"c", b"d", b"e", b""])
-PAIRS = st.lists(st.tuples(KEYS, st.one_of(st.none(), st.binary(max_size=8))), min_size=1, max_size=5)
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("append"), PAIRS, st.sampled_from([Codec.NONE, Codec.NONE, Codec.LZ4])),
-        st.just(("roll",)),
-        st.tuples(st.just("clean"), st.integers(6, 12), st.integers(200, 3000), st.integers(0, 2)),
+PAIRS = st.lists(
+    st.tuples(st.sampled_from([b"a", b"b", b"c", b""]), st.one_of(st.none(), st.binary(max_size=4))),
+    min_size=1,
+    max_size=3,
+)
+CODECS = st.sampled_from([Codec.NONE, Codec.NONE, Codec.LZ4])
+PRODUCERS = st.integers(1, 2)
+APPEND = st.tuples(st.just("append"), PAIRS, CODECS)
+TRANSACT = st.tuples(st.just("append"), PAIRS, CODECS, PRODUCERS)
+END = st.tuples(st.just("end"), PRODUCERS, st.sampled_from([ABORT, COMMIT]), st.sampled_from([0, 0, 1]))
+ROLL = st.just(("roll",))
+DELETE = st.tuples(st.just("delete"), st.integers(1, 10))
+CLEAN = st.tuples(
+    st.just("clean"),
+    st.fixed_dictionaries(
+        {
+            "keys": st.integers(4, 12),
+            "segment_bytes": st.sampled_from([100, 300, 600, 3000]),
+            "times": st.integers(1, 3),
+            "days": st.integers(0, 2),
+            "young": st.sampled_from([0, 0, 0, 1]),
+            "swaps": st.sampled_from([None, None, None, 0, 1]),
+            "with_producers": st.booleans(),
+        }
     ),
-    max_size=40,
+)
+STEPS = st.lists(
+    st.one_of(APPEND, TRANSACT, TRANSACT, END, END, ROLL, CLEAN, CLEAN, DELETE), min_size=12, max_size=60
 )
 
 
+@dataclass
+class Model:
+    """What was produced, and what became of it.
+
+    `undecided`: the offsets in open transactions, by producer.
+    """
+
+    log: Segments
+    produced: dict[int, Record] = field(default_factory=dict)
+    undecided: dict[int, list[int]] = field(default_factory=dict)
+    aborted: set[int] = field(default_factory=set)
+    epochs: dict[int, int] = field(default_factory=dict)
+    day: int = 0
+
+    def append(self, of: list[KeyValue], codec: Codec, producer_id: int = -1) -> None:
+        log = self.log
+        producer = (
+            (producer_id, self.epochs.get(producer_id, 0), log.end) if producer_id >= 0 else (-1, -1, -1)
+        )
+        base = log.append(
+            of, codec=codec, timestamp=T0 + log.end, producer=producer, transactional=producer_id >= 0
+        )
+        for offset, (key, value) in enumerate(of, base):
+            self.produced[offset] = Record(offset, T0 + offset, 0, key, value, ())
+            if producer_id >= 0:
+                self.undecided.setdefault(producer_id, []).append(offset)
+
+    def end(self, producer_id: int, kind: int, bump: int) -> None:
+        self.epochs[producer_id] = self.epochs.get(producer_id, 0) + bump
+        self.log.end_transaction(kind, producer_id, self.epochs[producer_id])
+        offsets = self.undecided.pop(producer_id, [])
+        if kind == ABORT:
+            self.aborted.update(offsets)
+
+    def clean(self, times: int, days: int, young: int, with_producers: bool, **how: Any) -> None:
+        """Clean, and again as if the checkpoint was lost."""
+        log = self.log
+        for _ in range(times):
+            self.day += days
+            now_ms = T0 + self.day * DAY_MS
+            if not log.dirty(now_ms, young).bytes_dirty:
+                return
+            producers = log.producers.snapshot() if with_producers else b""
+            log.clean(now_ms=now_ms, young=young, producers=producers, **how)
+            check(self)
+            log.clean_up_to = 0
+
+    def committed(self) -> list[Record]:
+        end = self.log.last_stable_offset
+        return [one for at, one in self.produced.items() if at < end and at not in self.aborted]
+
+
 @given(STEPS)
+@settings(max_examples=rounds(600), deadline=None)
 def test_any_sequence_of_produces_and_cleanings(steps: list[tuple]) -> None:  # type: ignore[type-arg]
     """Check that a reader from any offset ends up with the same values as a reader of the whole log."""
     with tempfile.TemporaryDirectory() as name:
-        log = Segments(Path(name))
+        model = Model(Segments(Path(name)))
+        log = model.log
         log.path(0).touch()
-        produced: list[Record] = []
-        day = 0
-        for step in steps:
-            if step[0] == "append":
-                base = log.append(step[1], codec=step[2], timestamp=T0 + log.end)
-                produced += [
-                    Record(base + i, T0 + base + i, 0, key, value, ())
-                    for i, (key, value) in enumerate(step[1])
-                ]
-            elif step[0] == "roll":
-                log.roll()
-            elif log.bases[-1] > log.clean_up_to:
-                day += step[3]
-                log.clean(keys=step[1], segment_bytes=step[2], now_ms=T0 + day * DAY_MS)
-            check(log, produced)
+        for what, *given_with in steps:
+            match what:
+                case "append":
+                    model.append(*given_with)
+                case "end":
+                    model.end(*given_with)
+                case "roll":
+                    log.roll()
+                case "clean":
+                    model.clean(**given_with[0])
+                case "delete":
+                    log.delete_records(min(log.start + given_with[0], log.end))
+        check(model)
 
 
-def check(log: Segments, produced: list[Record]) -> None:
-    left = log.records()
-    by_offset = {record.offset: record for record in produced}
-    assert all(by_offset[record.offset] == record for record in left)
+def check(model: Model) -> None:
+    log, left = model.log, model.log.records()
+    assert all(model.produced[record.offset] == record for record in left)
     assert [record.offset for record in left] == sorted({record.offset for record in left})
-    assert [r for r in left if r.offset >= log.bases[-1]] == produced[log.bases[-1] :]
-    if log.end:
-        assert log.batches()[-1].last_offset == log.end - 1
-    for start in range(0, log.end + 1, 3):
-        of_all = {r.key: r.value for r in produced if r.offset >= start}
-        of_left = {r.key: r.value for r in left if r.offset >= start}
-        newest = {r.key: r.offset for r in produced}
+    active = [at for at in model.produced if at >= log.bases[-1]]
+    assert [r.offset for r in left if r.offset >= log.bases[-1]] == active
+    batches = log.batches()
+    if batches or not log.start:
+        assert not log.end or batches[-1].last_offset == log.end - 1
+    committed = model.committed()
+    newest = {r.key: r.offset for r in committed}
+    for start in range(log.start, log.end + 1, 3):
+        seen = read_committed(log, start)
+        assert {r.offset for r in seen} <= {r.offset for r in committed}
+        of_all = {r.key: r.value for r in committed if r.offset >= start}
+        of_left = {r.key: r.value for r in seen}
         for key, value in of_all.items():
             if newest[key] >= start:
                 # A tombstone may be gone: then so is everything that it deleted.
                 assert of_left.get(key) == value
-    clean = [r.key for r in left if r.offset < log.clean_up_to]
+    clean = [r.key for r in left if log.start <= r.offset < log.clean_up_to]
     assert len(clean) == len(set(clean))
+    markers = {b.last_offset: b.header.producer_id for b in batches if b.is_control and b.header.record_count}
+    for base, end in zip(log.bases, [*log.bases[1:], log.end], strict=True):
+        path = log.path(base, TXN_INDEX_SUFFIX)
+        for entry in read_aborted(path) if path.exists() else ():
+            assert base <= entry.last_offset < end
+            assert markers[entry.last_offset] == entry.producer_id
+
+
+def read_committed(log: Segments, start: int) -> list[Record]:
+    """Return what a consumer has from an offset on (Kafka: CompletedFetch, read_committed)."""
+    end = log.last_stable_offset
+    begun = sorted(aborted_in(log.directory, start, end), key=lambda one: -one.first_offset)
+    aborting: set[int] = set()
+    found: list[Record] = []
+    for batch in log.batches():
+        if batch.last_offset < start or batch.last_offset >= end:
+            continue
+        while begun and begun[-1].first_offset <= batch.last_offset:
+            aborting.add(begun.pop().producer_id)
+        producer_id = batch.header.producer_id
+        if batch.is_control:
+            marker = marker_of(batch.bytes)
+            if marker is not None and marker[0] == ABORT:
+                aborting.discard(producer_id)
+        elif not (batch.is_transactional and producer_id in aborting):
+            found += [record for record in batch.records() if record.offset >= start]
+    return found
 
 
 def test_a_disk_that_is_slow_to_begin_is_given_more_at_a_time(

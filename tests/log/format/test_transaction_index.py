@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mpbroker.log.format import transaction_index
 from mpbroker.log.format.transaction_index import (
+    AbortedIndex,
     AbortedTransaction,
     TransactionIndexCorrupt,
     aborted_between,
+    add_aborted,
     read_aborted,
     replace_aborted,
 )
@@ -47,6 +52,67 @@ def test_what_is_corrupt_is_refused(tmp_path: Path) -> None:
         read_aborted(write(path, (1, 0, 5, 6), (2, 1, 5, 6)))
     with pytest.raises(TransactionIndexCorrupt, match="ends before it began"):
         read_aborted(write(path, (0, 0, 0, 0)))
+
+
+def test_of_an_index_that_grows_only_new_entries_are_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "0.txnindex"
+    entries = [AbortedTransaction(1, 2 * i, 2 * i + 1, 2 * i + 2) for i in range(9)]
+    checked: list[int] = []
+    check = transaction_index._checked
+
+    def counted(path: Path, data: bytes, last_marker: int) -> Iterator[AbortedTransaction]:
+        checked.append(len(data) // ENTRY.size)
+        return check(path, data, last_marker)
+
+    monkeypatch.setattr(transaction_index, "_checked", counted)
+    monkeypatch.setattr(transaction_index, "_READ_ENTRIES", 5)
+    monkeypatch.setattr(transaction_index, "_TAKEN_ENTRIES", 2)
+    write(path, *entries[:6])
+    with closing(AbortedIndex(path)) as found:
+        assert [*found[0:6]] == entries[:6]
+        for entry in entries[6:]:
+            add_aborted(path, entry)
+            assert found.read_on()
+        assert found.read_on()
+        assert checked == [5, 1, 1, 1, 1]
+        assert list(aborted_between([found], 3, 12)) == entries[1:6]
+        assert found[8] == entries[8]
+
+
+def test_another_file_of_the_name_and_one_that_lost_entries_are_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "0.txnindex"
+    write(path, (1, 0, 1, 2), (1, 2, 3, 4))
+    with closing(AbortedIndex(path)) as found:
+        write(tmp_path / "new", (1, 0, 1, 2), (1, 2, 3, 4)).rename(path)
+        assert not found.read_on()
+    with closing(AbortedIndex(path)) as found:
+        write(path, (1, 0, 1, 2))
+        assert not found.read_on()
+        with pytest.raises(TransactionIndexCorrupt, match="shorter than 2 entries"):
+            found[1]
+        path.unlink()
+        assert not found.read_on()
+
+
+def test_corrupt_new_entries_are_refused_each_time(tmp_path: Path) -> None:
+    path = write(tmp_path / "0.txnindex", (1, 0, 5, 6))
+    with closing(AbortedIndex(path)) as found:
+        write(path, (1, 0, 5, 6), (2, 1, 5, 6))
+        for _ in range(2):
+            with pytest.raises(TransactionIndexCorrupt, match="at 5"):
+                found.read_on()
+        write(path, (1, 0, 5, 6), rest=b"abc")
+        with pytest.raises(TransactionIndexCorrupt, match="within an entry, after 37 bytes"):
+            found.read_on()
+
+
+def test_markers_of_a_segment_that_was_merged_into_the_first_one_do_not_count_twice() -> None:
+    first = [AbortedTransaction(1, 0, 5, 6), AbortedTransaction(1, 10, 15, 9)]
+    merged = [AbortedTransaction(2, 9, 12, 9), AbortedTransaction(1, 10, 15, 9)]
+    later = [AbortedTransaction(3, 11, 30, 31)]
+    assert list(aborted_between([first, merged, later], 0, 20, lambda: 20)) == [*first, *later]
 
 
 Entries = list[AbortedTransaction]

@@ -27,7 +27,7 @@ from mpbroker.records.validation import at_once
 from tests.support.log_moves import order, turn_until
 from tests.support.log_node import wait_for_io
 from tests.support.log_rig import TOPIC_ID, end, ensure
-from tests.support.polling import PATIENCE_S
+from tests.support.polling import PATIENCE_S, until
 from tests.support.several_log_workers import Several, SeveralRig
 from tests.support.stepped_log import settle
 
@@ -273,7 +273,7 @@ def test_the_others_begin_when_the_first_one_has_taken_over(make: Make) -> None:
         os._exit(run(ProcessContext(role, made.memory, made.config)))
     try:
         beats = made.memory.counters(role)
-        made.until(SUPERVISOR, lambda: beats.turns > 1 or (not threading.Event().wait(0.01) and False))
+        until(lambda: beats.turns > 1, "worker 1 turns while it waits")
         assert states.load(role) == State.STARTING
         assert made.memory.words("taken_over").load(IS_TAKEN_OVER) == 0
         first = made.start_worker(0)

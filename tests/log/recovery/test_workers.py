@@ -32,7 +32,7 @@ from shm.word import Words
 from tests.support.log_node import Node, flip_bit
 from tests.support.log_rig import TOPIC_ID
 from tests.support.log_writer import Writer, make_batch
-from tests.support.polling import PATIENCE_S
+from tests.support.polling import PATIENCE_S, until
 from tests.support.stepped_log import settle
 
 PARTITIONS = 30
@@ -69,7 +69,7 @@ def results(recovery: Recovery, numbers: list[int]) -> dict[int, object]:
     found: dict[int, object] = {}
     deadline = time.monotonic() + PATIENCE_S
     while len(found) < len(numbers):
-        assert time.monotonic() < deadline
+        assert time.monotonic() < deadline, f"only {sorted(found)} of {numbers} are there"
         recovery.step()
         for number in set(numbers) - found.keys():
             try:
@@ -334,10 +334,7 @@ def test_workers_end_with_the_log_process(log_dir: Path) -> None:
     assert len(workers) == 2
     # Whoever follows waits for that, and for nothing else.
     outlive(log_dir, LANE)
-    deadline = time.monotonic() + PATIENCE_S
-    while any(Path(f"/proc/{worker}").exists() for worker in workers):
-        assert time.monotonic() < deadline
-        os.sched_yield()
+    until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers), "the workers are gone")
     os.close(theirs)
     os.close(ours)
 

@@ -220,6 +220,70 @@ def test_a_partition_that_does_not_say_which_one_it_is(
     assert world.version == 0
 
 
+@pytest.fixture(name="many")
+def _many(rig: Callable[..., Rig]) -> Iterator[World]:
+    made = rig(log_scrub_max_bytes_per_second=1 << 40)
+    broker = Broker(made, 3)
+    found = World(broker, ScrubProcess(ProcessContext(SCRUBBER, made.memory, made.config)))
+    found.process.start()
+    yield found
+    broker.close()
+
+
+def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return the lines since the last call."""
+    found = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    caplog.clear()
+    return found
+
+
+def test_an_error_of_all_partitions_is_said_once(
+    many: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Check a disk that reads nothing any more, in two passes; and a damage that each partition has alone."""
+
+    def fails(directory: Path) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(directory))
+
+    def is_corrupt(directory: Path) -> bytes:
+        raise CheckpointCorrupt(f"{directory}: no topic id")
+
+    monkeypatch.setattr(scrub_process, "read_topic_id", fails)
+    for _ in range(2):
+        many.scrub()
+        (line,) = errors(caplog)
+        first = many.rig.directory / "__cluster_metadata-0"
+        assert line.startswith(f"{first} cannot be scrubbed: [Errno 5] Input/output error: ")
+        assert line.endswith(f". Others in {many.rig.directory} with this error are not listed")
+    monkeypatch.setattr(scrub_process, "read_topic_id", is_corrupt)
+    many.scrub()
+    partitions = [Path(line.split()[0]).name for line in errors(caplog)]
+    assert partitions == ["__cluster_metadata-0", "t-0", "t-1", "t-2"]
+
+
+def test_a_directory_that_has_failed_is_left_alone(
+    many: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Check a failure amid a pass, which the log process reports; and that a scrub asked for later ends."""
+    looked_at: list[str] = []
+
+    def fails(directory: Path) -> bytes:
+        looked_at.append(directory.name)
+        many.broker.process.turn.storage_failed(0, errno.EROFS)
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(directory))
+
+    monkeypatch.setattr(scrub_process, "read_topic_id", fails)
+    with caplog.at_level("INFO"):
+        many.scrub()
+        before = (many.rig.directory / SCRUB).stat()
+        many.scrub()
+    assert looked_at == ["__cluster_metadata-0"]
+    assert not caplog.records
+    # The pass began before the failure.
+    assert many.known().current is not None
+    assert (many.rig.directory / SCRUB).stat() == before
+
+
 def test_the_segment_that_is_written_is_left_alone(world: World) -> None:
     flip(world.segments[-1], 100)
     world.scrub()

@@ -20,7 +20,7 @@ from tests.support.acceptor_tools import (
     options,
 )
 from tests.support.client_tools import eventually
-from tests.support.polling import PATIENCE_S
+from tests.support.polling import PATIENCE_S, until
 
 # Less than what they would all keep: some are refused.
 LIMIT = 20
@@ -28,7 +28,8 @@ CHURNERS = 4
 KEPT_MOST = 10
 # Each dies in the middle of it, twice.
 VICTIMS = ("processor 0", "acceptor", "handler 0", "processor 1", "coordinator", "acceptor", "processor 0")
-BETWEEN_S = 0.3
+# So many times each client connects between two deaths.
+BETWEEN = 30
 
 
 class Churn(threading.Thread):
@@ -76,7 +77,13 @@ def test_counts_never_drift(start: Start, processors: int) -> None:
         for victim in VICTIMS:
             if victim == "processor 1" and processors == 1:
                 continue
-            threading.Event().wait(BETWEEN_S)
+            before = [churner.connected for churner in churners]
+            until(
+                lambda before=before: all(  # type: ignore[misc]
+                    churner.connected >= was + BETWEEN for churner, was in zip(churners, before, strict=True)
+                ),
+                f"each client has connected {BETWEEN} times before the death of {victim}",
+            )
             kill_and_await(broker, victim, lambda: None)
     finally:
         for churner in churners:

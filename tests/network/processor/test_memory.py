@@ -14,7 +14,7 @@ from mpbroker.config.broker import LARGEST_REQUEST_BYTES
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.slots import Request
 from mpbroker.network.processor.channel import CloseReason
-from tests.support.polling import PATIENCE_S
+from tests.support.polling import PATIENCE_S, until
 from tests.support.processor_rig import PROCESSOR, Rig, answer_frame, frame, is_closed, receive
 
 METADATA, PRODUCE = 3, 0
@@ -76,16 +76,15 @@ def test_the_second_of_two_big_requests_is_let_in_and_the_third_waits() -> None:
 
 def resume(rig: Rig, client: socket.socket, whole: bytes) -> Request:
     """The broker has part of the frame, the socket's buffers another; the client sends what is left."""
-    for _ in range(20_000):
-        rig.turn.turn(0)
-        if found := rig.requests_taken():
-            return found[0]
-        client.setblocking(False)
-        try:
+    client.setblocking(False)
+
+    def step() -> None:
+        with contextlib.suppress(BlockingIOError):
             client.send(bytes(64 << 10))
-        except BlockingIOError:
-            continue
-    raise TimeoutError(f"the rest of {len(whole)} bytes did not come")
+        rig.turn.turn(0)
+
+    rig.turn.turn(0)
+    return until(rig.requests_taken, f"the rest of {len(whole)} bytes", step)[0]
 
 
 def test_those_who_wait_longest_go_on_first() -> None:
@@ -155,16 +154,21 @@ def test_slow_writers_cost_what_they_hold_and_go_when_others_starve() -> None:
 def drip_until_served(rig: Rig, slow: list[socket.socket], chunk: bytes, correlation: int) -> list[int]:
     """Let each slow client send a chunk with every turn. Returns the reasons of those that were closed."""
     closed: list[int] = []
-    until = time.monotonic() + PATIENCE_S
-    while time.monotonic() < until:
+
+    def step() -> None:
         for client in slow:
             with contextlib.suppress(OSError):
                 client.send(chunk, socket.MSG_DONTWAIT)
         rig.turn.turn(20)
-        closed += [reason for _, reason, _ in rig.turn.closed()]
-        if [request for request in rig.requests_taken() if request.correlation == correlation]:
-            return closed
-    raise TimeoutError("the honest client starved")
+        closed.extend(reason for _, reason, _ in rig.turn.closed())
+
+    step()
+    until(
+        lambda: any(request.correlation == correlation for request in rig.requests_taken()),
+        "the request of the honest client",
+        step,
+    )
+    return closed
 
 
 def test_a_byte_now_and_then_is_no_progress() -> None:

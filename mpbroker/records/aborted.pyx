@@ -1,0 +1,156 @@
+"""Which batches belong to aborted transactions, and so are hidden from read_committed readers (KIP-98).
+
+Every reader asks `AbortedRanges`: those of files, of fetched bytes, and Arrow's decoder.
+"""
+
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from libc.stdint cimport int64_t, uint8_t
+
+from mpbroker.records.batch cimport CONTROL_BIT, BatchInfo
+from mpbroker.records.markers cimport ABORT, Marker, read_marker
+
+from bisect import bisect_right
+from typing import NamedTuple
+
+from mpbroker.records.batch import frame_at
+from mpbroker.records.errors import CorruptBatch
+from mpbroker.records.markers import marker_of
+
+NOT_ENDED = (1 << 63) - 1
+
+
+class AbortedRange(NamedTuple):
+    """The transactional records of a producer with offsets in [first_offset, last_offset] were aborted.
+
+    `last_offset` is that of the abort marker, or NOT_ENDED if the marker is not known yet.
+    """
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
+cdef class AbortedRanges:
+    """Aborted transactions as (producer id, first offset, last offset).
+
+    They are sorted once, so that a look-up per batch takes logarithmic time. `complete`: all aborted
+    transactions of the range are given. Then an abort marker behind records that belong to none of them is
+    an error.
+    """
+
+    def __cinit__(self, found=(), *, complete=False):
+        # The producers with records handed out since their last marker.
+        self.handed_out = set() if complete else None
+        ordered = sorted(found)
+        cdef Range *previous
+        cdef Py_ssize_t number
+        self.ranges = <Range *>PyMem_Malloc(max(len(ordered), 1) * sizeof(Range))
+        if self.ranges == NULL:
+            raise MemoryError
+        for number, (producer_id, first_offset, last_offset) in enumerate(ordered):
+            self.ranges[number] = Range(producer_id, first_offset, last_offset)
+            if number == 0:
+                continue
+            previous = &self.ranges[number - 1]
+            # `hold` looks at the last range that begins at or before an offset: where ranges of a producer
+            # overlap, it must reach as far as those before it.
+            if previous.producer_id == producer_id and previous.last_offset > last_offset:
+                self.ranges[number].last_offset = previous.last_offset
+        self.count = len(ordered)
+
+    def __dealloc__(self):
+        PyMem_Free(self.ranges)
+
+    def __len__(self):
+        return self.count
+
+    def __iter__(self):
+        cdef Py_ssize_t number
+        for number in range(self.count):
+            one = self.ranges[number]
+            yield AbortedRange(one.producer_id, one.first_offset, one.last_offset)
+
+    @property
+    def unmarked(self):
+        """Return the ids of producers with records handed out and no marker yet; empty unless `complete`."""
+        return frozenset(self.handed_out or ())
+
+    def holds(self, batch):
+        """Tell whether an `iterate.Batch` belongs to one of the transactions."""
+        header = batch.header
+        return batch.is_transactional and self.hold(header.producer_id, header.base_offset)
+
+    cdef bint hold(self, int64_t producer_id, int64_t offset) noexcept nogil:
+        """Tell whether this producer's transactional batch at this offset belongs to one of them."""
+        cdef Py_ssize_t low = 0
+        cdef Py_ssize_t high = self.count
+        cdef Py_ssize_t middle
+        cdef Range *one
+        while low < high:
+            middle = (low + high) // 2
+            one = &self.ranges[middle]
+            if one.producer_id < producer_id or (
+                one.producer_id == producer_id and one.first_offset <= offset
+            ):
+                low = middle + 1
+            else:
+                high = middle
+        if low == 0:
+            return False
+        one = &self.ranges[low - 1]
+        return one.producer_id == producer_id and offset <= one.last_offset
+
+    cdef int note(
+        self, const uint8_t *p, int64_t length, const BatchInfo *info, bint is_handed_out, int64_t position
+    ) except -1:
+        """Note a transactional batch that is read; without `complete` nothing is noted.
+
+        Raises CorruptBatch for an abort marker of a producer whose records were handed out.
+        """
+        cdef Marker marker
+        if self.handed_out is None:
+            return 0
+        if is_handed_out:
+            if info.count:
+                self.handed_out.add(info.producer_id)
+        elif info.attributes & CONTROL_BIT and read_marker(p, length, &marker):
+            if marker.kind == ABORT and info.producer_id in self.handed_out:
+                raise CorruptBatch(
+                    position,
+                    f"this marker says that a transaction of producer {info.producer_id} was aborted, which "
+                    "its index of aborted transactions does not know"
+                )
+            self.handed_out.discard(info.producer_id)
+        return 0
+
+
+def from_fetch(records, aborted):
+    """Return the AbortedRanges of a Fetch response.
+
+    `aborted` has (producer id, first offset) of each transaction, as the response lists them; `records` are
+    the response's batches. A transaction ends at its producer's next abort marker in them, and is NOT_ENDED
+    if they have none. Raises CorruptBatch. (Kafka: CompletedFetch.consumeAbortedTransactionsUpTo.)
+    """
+    listed = set(aborted)
+    markers = _abort_markers(records, {producer_id for producer_id, _ in listed}) if listed else {}
+    ranges = []
+    for producer_id, first_offset in listed:
+        offsets = markers.get(producer_id, [])
+        behind = bisect_right(offsets, first_offset)
+        ranges.append((producer_id, first_offset, offsets[behind] if behind < len(offsets) else NOT_ENDED))
+    return AbortedRanges(ranges)
+
+
+def _abort_markers(records, producer_ids):
+    """Return the offsets of these producers' abort markers, ascending."""
+    view = memoryview(records)
+    found = {}
+    position = 0
+    while (frame := frame_at(view, position, False)) is not None:
+        end = position + frame.length
+        if frame.attributes & CONTROL_BIT and frame.producer_id in producer_ids:
+            marker = marker_of(view[position:end])
+            if marker is not None and marker[0] == ABORT:
+                found.setdefault(frame.producer_id, []).append(frame.base_offset)
+        position = end
+    return found

@@ -1,0 +1,221 @@
+"""Walks through Avro's binary encoding before fastavro decodes it, where fastavro has no bounds of its own.
+
+A few bytes can make fastavro 1.13 use up the stack (a schema that contains itself), the memory (an array
+whose elements take no bytes) or the time (a decimal of many digits; blocks that it skips because the reader's
+schema lacks their field, and whose size leads back). Schemas without any of these need no walk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+DEPTH_MAX: Final = 100
+"""A value contains itself, by way of a schema that does, so many times at most."""
+EMPTY_ELEMENTS_MAX: Final = 1024
+"""A value has so many elements of arrays that take no bytes."""
+DECIMAL_BYTES_MAX: Final = 64
+"""A decimal has so many bytes; the 38 digits that Spark has fit into 16."""
+
+_LONG_BITS: Final = 64
+_SIZES: Final[Mapping[str, int]] = {"null": 0, "boolean": 1, "float": 4, "double": 8}
+
+Bounds = Callable[[bytes, int], None]
+
+
+class OutOfBounds(ValueError):
+    """An encoded value is larger than it may be, or no value of the schema."""
+
+
+def bounds_of(written: Any, *, is_resolved: bool) -> Bounds | None:
+    """Return a check of the bytes from a position on, None if the schema needs none. It raises OutOfBounds.
+
+    `written` is the writer's schema as fastavro parses it. With `is_resolved` the reader's schema is another
+    one, so that fields may be skipped.
+    """
+    plan = _Plan(is_resolved=is_resolved)
+    step = plan.of(written).step
+    return (lambda data, start: step(_Walk(data, start))) if plan.is_needed else None
+
+
+class _Walk:
+    """A position in encoded bytes."""
+
+    __slots__ = ("at", "data", "depth", "empty_elements")
+
+    def __init__(self, data: bytes, at: int) -> None:
+        self.data = data
+        self.at = at
+        self.depth = 0
+        self.empty_elements = 0
+
+    def skip(self, size: int) -> None:
+        self.at += size
+        if size < 0 or self.at > len(self.data):
+            raise OutOfBounds(f"it ends too early, or {size} is no size")
+
+    def long(self) -> int:
+        """Read a number of variable length, in zigzag."""
+        data, at, bits, shift = self.data, self.at, 0, 0
+        while True:
+            if at >= len(data):
+                raise OutOfBounds("it ends within a number")
+            byte = data[at]
+            at += 1
+            bits |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                break
+            shift += 7
+            if shift >= _LONG_BITS:
+                break
+        if shift >= _LONG_BITS or bits >> _LONG_BITS:
+            raise OutOfBounds(f"a number has more than {_LONG_BITS} bits")
+        self.at = at
+        return (bits >> 1) ^ -(bits & 1)
+
+
+Step = Callable[[_Walk], None]
+
+
+class _Planned(NamedTuple):
+    """The step over a value of a schema, and whether such a value takes no bytes."""
+
+    step: Step
+    is_empty: bool = False
+
+
+class _Plan:
+    """Makes the steps of a schema."""
+
+    def __init__(self, *, is_resolved: bool) -> None:
+        self._is_resolved = is_resolved
+        self._named: dict[str, _Planned] = {}
+        self._open: set[str] = set()
+        self.is_needed = False
+
+    def of(self, schema: Any) -> _Planned:
+        if isinstance(schema, list):
+            return _Planned(_over_branch([self.of(branch).step for branch in schema]))
+        if isinstance(schema, str):
+            return _PLAIN[schema] if schema in _PLAIN else self._of_name(schema)
+        match schema["type"]:
+            case "record" | "error":
+                return self._of_record(schema)
+            case "array":
+                return self._of_array(schema)
+            case "map":
+                self.is_needed |= self._is_resolved
+                return _Planned(_over_blocks(_in_order([_over_bytes, self.of(schema["values"]).step])))
+            case "enum":
+                return self._named.setdefault(schema["name"], _PLAIN["int"])
+            case "fixed":
+                size = schema["size"]
+                return self._named.setdefault(schema["name"], _Planned(_over(size), size == 0))
+            case "bytes" if schema.get("logicalType") == "decimal":
+                self.is_needed = True
+                return _Planned(_over_decimal)
+        return _PLAIN[schema["type"]]
+
+    def _of_name(self, name: str) -> _Planned:
+        if name not in self._open:
+            return self._named[name]
+        self.is_needed = True
+        return _Planned(self._over_itself(name))
+
+    def _of_record(self, schema: Mapping[str, Any]) -> _Planned:
+        name = schema["name"]
+        self._open.add(name)
+        fields = [self.of(field["type"]) for field in schema["fields"]]
+        self._open.remove(name)
+        planned = _Planned(_in_order([one.step for one in fields]), all(one.is_empty for one in fields))
+        self._named[name] = planned
+        return planned
+
+    def _of_array(self, schema: Mapping[str, Any]) -> _Planned:
+        items = self.of(schema["items"])
+        self.is_needed |= self._is_resolved or items.is_empty
+        return _Planned(_over_blocks(items.step))
+
+    def _over_itself(self, name: str) -> Step:
+        def step(walk: _Walk) -> None:
+            walk.depth += 1
+            if walk.depth > DEPTH_MAX:
+                raise OutOfBounds(f"it is nested deeper than {DEPTH_MAX} records")
+            self._named[name].step(walk)
+            walk.depth -= 1
+
+        return step
+
+
+def _over(size: int) -> Step:
+    return lambda walk: walk.skip(size)
+
+
+def _over_number(walk: _Walk) -> None:
+    walk.long()
+
+
+def _over_bytes(walk: _Walk) -> None:
+    walk.skip(walk.long())
+
+
+def _over_decimal(walk: _Walk) -> None:
+    size = walk.long()
+    if size > DECIMAL_BYTES_MAX:
+        raise OutOfBounds(f"a decimal has {size} bytes, and may have {DECIMAL_BYTES_MAX}")
+    walk.skip(size)
+
+
+def _in_order(steps: list[Step]) -> Step:
+    def step(walk: _Walk) -> None:
+        for one in steps:
+            one(walk)
+
+    return step
+
+
+def _over_branch(branches: list[Step]) -> Step:
+    def step(walk: _Walk) -> None:
+        number = walk.long()
+        if not 0 <= number < len(branches):
+            raise OutOfBounds(f"a union of {len(branches)} has no branch {number}")
+        branches[number](walk)
+
+    return step
+
+
+def _over_blocks(element: Step) -> Step:
+    """Step over blocks of elements.
+
+    A block begins with its number of elements. If that is negative, its size in bytes comes next, by which
+    fastavro skips the block: a size that is wrong would lead it elsewhere, also back.
+    """
+
+    def step(walk: _Walk) -> None:
+        while count := walk.long():
+            end = None
+            if count < 0:
+                size = walk.long()
+                end, count = walk.at + size, -count
+            for _ in range(count):
+                before = walk.at
+                element(walk)
+                if walk.at == before:
+                    walk.empty_elements += 1
+                    if walk.empty_elements > EMPTY_ELEMENTS_MAX:
+                        raise OutOfBounds(
+                            f"arrays have more than {EMPTY_ELEMENTS_MAX} elements that take no bytes"
+                        )
+            if end is not None and end != walk.at:
+                raise OutOfBounds(
+                    f"a block of an array or a map says that it has {size} bytes, which is wrong"
+                )
+
+    return step
+
+
+_PLAIN: Final[Mapping[str, _Planned]] = {
+    **{kind: _Planned(_over(size), size == 0) for kind, size in _SIZES.items()},
+    **dict.fromkeys(("int", "long"), _Planned(_over_number)),
+    **dict.fromkeys(("bytes", "string"), _Planned(_over_bytes)),
+}
