@@ -134,7 +134,7 @@ class Creation:
         return errors
 
     def _is_written_again(self) -> bool:
-        """Write what a failed sync may have dropped: the next one would miss nothing. Return whether it worked."""
+        """Write what a failed sync may have dropped: the next would miss nothing. Return success."""
         self._syncing = [log for log in self._syncing if self._logs.get(log.state.table_slot) is log]
         try:
             for log in self._syncing:
