@@ -425,7 +425,7 @@ cdef class AppendTurn:
         self.batches_done = 0
 
     cdef void settle(self) noexcept nogil:
-        """Ask for the next commit round, or do it; publish the table, then the answers, then ring the bells."""
+        """Begin the next commit round, publish the table, then the answers, then ring the bells."""
         if ask_next(&self.commit, self.answers.count > self.answers.overdue):
             self.answers.now_ns = monotonic_ns()
             take_in(&self.commit, &self.answers)
