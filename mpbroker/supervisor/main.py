@@ -228,9 +228,6 @@ class Supervisor:
             except OSError as error:
                 raise BrokerStops(EXIT_FAILED, f"the broker cannot start: {error}{advice(error)}") from error
             self._announce()
-            roles.prepare_cleaner()
-            if self.http or self.otlp:
-                roles.prepare_exporter()
             self.serves = True
             self._watch(audit)
             self.serves = False
@@ -282,9 +279,11 @@ class Supervisor:
             for number in range(self.config.log_workers)
         ]
         # The first worker clears up what the last run left. The others wait for that by themselves.
+        has_exporter = bool(self.http or self.otlp)
+        roles.prepare(has_exporter=has_exporter)
         gc.freeze()
         tree.launch(first)
-        if self.http or self.otlp:
+        if has_exporter:
             # Before all others: it tells how far the recovery is.
             exporter = partial(
                 roles.exporter,
@@ -296,7 +295,6 @@ class Supervisor:
             )
             fds = (self.http_fd,) if self.http else ()
             tree.launch(Child(topology.EXPORTER, exporter, fds, lambda: self.http))
-        roles.prepare_coordinator()
         tree.await_serving(first)
         for child in others:
             tree.launch(child)
@@ -308,7 +306,6 @@ class Supervisor:
         )
         gc.freeze()
         tree.launch(coordinator)
-        roles.prepare_workers()
         tree.await_serving(coordinator)
         # Only now: the metadata are ours to the last record, and nobody has added to them.
         forget_exports(self.config.log_dirs)
@@ -328,7 +325,6 @@ class Supervisor:
             workers = [control, self.listeners.processor(topology.CONTROL_PROCESSOR), *workers]
         for child in workers:
             tree.launch(child)
-        roles.prepare_scrubber()
         # Start the scrubber before any client can ask for what is known to be damaged.
         scrubber = Child(topology.SCRUBBER, roles.scrubber, tuple(self.locks))
         tree.launch(scrubber)

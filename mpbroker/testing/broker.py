@@ -47,6 +47,7 @@ DEFAULTS = {
     "log.journal.bytes": "4194304",
 }
 LOG_TAIL_LINES = 30
+KEEP_NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 # `sys.path` may lack the directory of this package in a new interpreter; `-P` keeps that of the test out.
 COMMAND = (
     "import sys; sys.path.append(sys.argv.pop()); "
@@ -382,6 +383,8 @@ class Broker:
             RUNTIME_DIR: str(self._memory),
             "NOTIFY_SOCKET": f"@{notices}",
         }
+        # It runs nothing of the test's. Without bytecode each start would compile six hundred modules.
+        environment.pop(KEEP_NO_BYTECODE, None)
         # A session of its own: the keys of a terminal are for the test, and one signal reaches all of it.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-c", COMMAND, str(Path(__file__).parents[2])],

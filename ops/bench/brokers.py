@@ -15,6 +15,7 @@ from typing import BinaryIO, ClassVar, Protocol
 
 import psutil
 
+from mpbroker.testing.broker import KEEP_NO_BYTECODE
 from ops.bench import frames, maven
 from ops.bench.ports import HOST as HOST
 from ops.bench.ports import free_port as free_port
@@ -220,7 +221,9 @@ class Mpbroker(Broker):
         # A session of Spark in this process may have put the checkout there, too.
         given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
         path = os.pathsep.join([str(ROOT), *(one for one in given if one not in ("", str(ROOT)))])
-        return {**os.environ, "PYTHONPATH": path, "MPBROKER_RUNTIME_DIR": str(self.runtime_dir)}
+        ours = {"PYTHONPATH": path, "MPBROKER_RUNTIME_DIR": str(self.runtime_dir)}
+        # As where it is installed: with bytecode.
+        return {name: text for name, text in os.environ.items() if name != KEEP_NO_BYTECODE} | ours
 
 
 @dataclass

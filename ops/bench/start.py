@@ -9,7 +9,6 @@ it. The same broker, with two processors and two handlers, then idles for half a
 """
 
 import argparse
-import os
 import resource
 import sys
 import tempfile
@@ -160,8 +159,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    # What is installed has its bytecode; where that may not be kept, each start compiles all of the source.
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     bounds = Bounds()
     with tempfile.TemporaryDirectory() as directory:
         compile_once(Path(directory) / "first")

@@ -365,7 +365,7 @@ def _continue(broker: Broker) -> None:
 def test_nothing_of_it_is_loaded_when_it_is_off() -> None:
     code = (
         "import sys; from mpbroker.supervisor import main, roles; from mpbroker.cli import main as cli\n"
-        "roles.prepare_coordinator(); roles.prepare_workers(); roles.prepare_cleaner()\n"
+        "roles.prepare(has_exporter=False)\n"
         "print([name for name in sys.modules if name.startswith(('h11', 'prometheus', 'mpbroker.exporter'))])"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"

@@ -50,7 +50,12 @@ BEHAVIOURS: Mapping[str, Sequence[str]] = {
             "log/append/altered_settings",
             "log/append/delayed_produce",
         ),
-        *("log/append/offered_rounds", "log/append/transactions", "log/append/writeback"),
+        *(
+            "log/append/offered_rounds",
+            "log/append/own_rounds",
+            "log/append/transactions",
+            "log/append/writeback",
+        ),
         *("handlers/produce/pipelined", "log/format/files", "log/manager/several_workers"),
         *(
             "log/manager/recreated_topic",

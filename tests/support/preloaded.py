@@ -207,10 +207,7 @@ def preload() -> None:
     gc.disable()
     for name in ("cli.host.serve", "supervisor.main"):
         import_module(f"mpbroker.{name}")
-    roles.prepare_coordinator()
-    roles.prepare_workers()
-    roles.prepare_scrubber()
-    roles.prepare_cleaner()
+    roles.prepare(has_exporter=False)
     # It looks for its place among arguments and environment once, as they were at the exec.
     setproctitle.getproctitle()
     gc.freeze()

@@ -183,6 +183,15 @@ def test_topics_of_a_broker_that_asks_who_it_is() -> None:
             broker.create_topic("u")
 
 
+def test_it_keeps_bytecode_where_tests_keep_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that not each start compiles what the one before it compiled."""
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path))
+    with Broker():
+        kept = {path.name.split(".")[0] for path in tmp_path.rglob("*.pyc")}
+    assert {"messages", "log_manager", "k00_produce"} <= kept
+
+
 def test_a_listener_on_all_addresses_is_reached() -> None:
     with Broker({"listeners": "PLAINTEXT://:0"}) as broker:
         assert broker.bootstrap_servers.startswith("127.0.0.1:")

@@ -20,7 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias
 
-from mpbroker.log.format.names import LEADER_EPOCHS, PARTITION_METADATA
+from mpbroker.log.format.names import LEADER_EPOCHS, LOG_SUFFIX, PARTITION_METADATA, parse_segment
 from mpbroker.log.format.partition_map import PartitionMap
 from mpbroker.protocol.uuids import uuid_bytes, uuid_text
 from mpbroker.records.batch import checksum
@@ -72,15 +72,16 @@ def write_whole(path: Path, data: bytes) -> None:
     fsync_directory(path.parent)
 
 
-def _put_whole(path: Path, data: bytes) -> None:
-    """Replace a file atomically; it is durable when its directory is synced. Raises OSError."""
-    making = path.with_name(path.name + ".tmp")
+def _put_whole(path: Path | str, data: bytes, *, synced: bool = True) -> None:
+    """Replace a file atomically; if `synced` it is durable when its directory is synced. Raises OSError."""
+    making = f"{path}.tmp"
     fd = os.open(making, _NEW_FILE, 0o644)
     try:
-        _fill(fd, data)
-        making.rename(path)
+        _fill(fd, data, synced=synced)
+        os.rename(making, path)  # noqa: PTH104 - of thousands of partitions
     except OSError:
-        making.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(making)  # noqa: PTH108
         raise
 
 
@@ -115,11 +116,12 @@ def write_all_at(fd: int, data: bytes | memoryview, position: int) -> None:
         at += os.pwrite(fd, data[at:], position + at)
 
 
-def _fill(fd: int, data: bytes) -> None:
+def _fill(fd: int, data: bytes, *, synced: bool = True) -> None:
     """Write, sync and close. Raises OSError."""
     try:
         write_all(fd, data)
-        os.fsync(fd)
+        if synced:
+            os.fsync(fd)
     finally:
         os.close(fd)
 
@@ -172,13 +174,15 @@ def _plain(entries: Iterable[str]) -> Iterator[str]:
     return (" ".join(entry.split()) for entry in entries)
 
 
-def put_id_and_epochs(directory: Path, topic_id: bytes, epochs: Iterable[tuple[int, int]]) -> None:
-    """Write a new partition's topic id and leader epochs; both are durable when the directory is synced.
+def put_id_and_epochs(
+    directory: Path | str, topic_id: bytes, epochs: Iterable[tuple[int, int]], *, synced: bool = True
+) -> None:
+    """Write a new partition's topic id and leader epochs.
 
-    Raises OSError.
+    If `synced` both are durable when the directory is synced. Raises OSError.
     """
-    _put_whole(directory / PARTITION_METADATA, text_of_id(topic_id))
-    _put_whole(directory / LEADER_EPOCHS, _text_of_epochs(epochs))
+    _put_whole(f"{directory}/{PARTITION_METADATA}", text_of_id(topic_id), synced=synced)
+    _put_whole(f"{directory}/{LEADER_EPOCHS}", _text_of_epochs(epochs), synced=synced)
 
 
 @contextlib.contextmanager
@@ -252,7 +256,7 @@ def text_of_id(topic_id: bytes) -> bytes:
 
 
 def read_topic_id(directory: Path | str, expected: bytes | None = None) -> bytes | None:
-    """Read the topic id of a partition; None if the file is missing. Raises CheckpointCorrupt, OSError.
+    """Read the topic id of a partition; None if it has none. Raises CheckpointCorrupt, OSError.
 
     `expected` is the id of the topic that the directory is named after. Another id belongs to a deleted
     topic and is returned, unless a flipped bit explains it: that is CheckpointCorrupt.
@@ -262,6 +266,9 @@ def read_topic_id(directory: Path | str, expected: bytes | None = None) -> bytes
         data = read_whole(path)
         if expected is not None and data == text_of_id(expected):
             return expected
+        if not data.strip(b"\0") and not _was_used(directory):
+            # The power failed before the creation of the partition was on disk.
+            return None
         lines = data.decode().splitlines()
     except FileNotFoundError:
         return None
@@ -282,6 +289,13 @@ def read_topic_id(directory: Path | str, expected: bytes | None = None) -> bytes
             f"has flipped. Write topic_id: {uuid_text(expected)} there, and restart the broker"
         )
     return topic_id
+
+
+def _was_used(directory: Path | str) -> bool:
+    """Tell whether a partition may ever have had records. Raises OSError."""
+    with os.scandir(directory) as entries:
+        segments = [entry for entry in entries if entry.name.endswith(LOG_SUFFIX)]
+        return any(parse_segment(entry.name) or entry.stat().st_size for entry in segments)
 
 
 def is_flipped(found: bytes, expected: bytes) -> bool:

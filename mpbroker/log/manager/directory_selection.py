@@ -76,7 +76,7 @@ class DirectorySelection:
         if preferred is not None and not self._dirs[preferred].failed:
             return self._dirs[preferred]
         counts = dict.fromkeys((log_dir.number for log_dir in self._dirs if not log_dir.failed), 0)
-        for log in logs:
+        for log in logs if len(counts) > 1 else ():
             if log.state.log_dir in counts:
                 counts[log.state.log_dir] += 1
         # Each worker starts at another directory, so that ties do not all go to the first one.

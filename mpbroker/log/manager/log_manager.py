@@ -30,9 +30,10 @@ from mpbroker.log.io.disk_errors import PASSING
 from mpbroker.log.io.io_thread import IoThread
 from mpbroker.log.io.strict_stat import is_directory
 from mpbroker.log.manager.checkpointing import Checkpointing
+from mpbroker.log.manager.creation import Creation, is_unused
 from mpbroker.log.manager.directory_selection import DirectorySelection
 from mpbroker.log.manager.open_partitions import OpenPartitions
-from mpbroker.log.manager.opening import PartitionOpening
+from mpbroker.log.manager.opening import Opened, PartitionOpening
 from mpbroker.log.manager.refusals import WaitingPartitions
 from mpbroker.log.manager.removal import Removal
 from mpbroker.log.manager.slot_allocator import SlotAllocator
@@ -107,6 +108,7 @@ class LogManager:
         self.checkpoints = Checkpointing(
             self.dirs, self.logs, turn, self.journals, io_thread, say, group=self.group
         )
+        self.creation = Creation(self.dirs, self.logs, io_thread, turn.storage_failed)
         self._slots = SlotAllocator(table, worker)
         self.removal = Removal(
             self.dirs, self.logs, turn, io_thread, self._slots, self.checkpoints, self.open_partitions
@@ -121,6 +123,7 @@ class LogManager:
             say,
             group=self.group,
         )
+        self._last_resolved: tuple[Mapping[str, str], tuple[TopicConfig, str | None]] | None = None
         self._waiting = WaitingPartitions([log_dir.path for log_dir in self.dirs], config)
         recovery_scheduler.found(self.dirs, is_successor=not is_first_life)
 
@@ -154,11 +157,16 @@ class LogManager:
             try:
                 next(steps)
             except StopIteration as end:
+                for number, error in self.creation.finish():
+                    self.turn.storage_failed(number, error.errno or errno.EIO)
                 ensured: EnsuredTopic = end.value
                 return ensured
 
     def ensuring(self, topic: EnsureTopic) -> Generator[None, None, EnsuredTopic]:
-        """Do `ensure` in steps, one per partition to open, so that the log can append in between."""
+        """Do `ensure` in steps, one per partition to open, so that the log can append in between.
+
+        New partitions are on disk when the newest sync of `creation` is over.
+        """
         config, problem = self._resolved(topic.configs)
         done = []
         for number in (one for one in topic.partitions if self.worker.owns(topic.name, one)):
@@ -169,15 +177,19 @@ class LogManager:
     def _resolved(self, configs: Mapping[str, str]) -> tuple[TopicConfig, str | None]:
         """Return a topic's settings, and the problem with its own ones (None if there is none).
 
-        With a problem, the settings are the broker's defaults.
+        With a problem, the settings are the broker's defaults. Topics that are opened together often have the
+        same ones.
         """
-        try:
-            return resolve(self.config, configs), None
-        except TopicConfigError as error:
-            return resolve(self.config, {}), str(error)
+        if self._last_resolved is None or self._last_resolved[0] != configs:
+            try:
+                self._last_resolved = configs, (resolve(self.config, configs), None)
+            except TopicConfigError as error:
+                self._last_resolved = configs, (resolve(self.config, {}), str(error))
+        return self._last_resolved[1]
 
     def follow_settings(self) -> None:
         """Apply changed broker settings to the topics that do not override them."""
+        self._last_resolved = None
         own = {id(log.overrides): log.overrides for log in self.logs.values()}
         resolved = {which: self._resolved(overrides)[0] for which, overrides in own.items()}
         for log in self.logs.values():
@@ -225,19 +237,21 @@ class LogManager:
             log.overrides = topic.configs
             self._alter(log, config, topic.config_version)
             return log
-        log, log_dir = yield from self._recovered(topic, number, config)
+        log, log_dir, is_on_disk = yield from self._recovered(topic, number, config)
         epoch = log.epochs[-1][0]
         self._place(log, log_dir, topic, epoch)
         log.state.all_is_durable(log.recovery_point)
         log.state.flags = PartitionFlag.PARTITION_LIVE
         self.open_partitions.begin(log)
+        if not is_on_disk:
+            self.creation.add(log)
         self.recovery_scheduler.count(log_dir.number)
         return log
 
     def _recovered(
         self, topic: EnsureTopic, number: int, config: TopicConfig
-    ) -> Generator[None, None, tuple[PartitionLog, LogDirectory]]:
-        """Return the partition's log and directory: opened by a recovery worker, loaded here, or created."""
+    ) -> Generator[None, None, Opened]:
+        """Return the partition as a recovery worker has opened it, as it is loaded here, or created."""
         by_worker = yield from self.recovery_scheduler.result((topic.topic_id, number))
         if by_worker is not None:
             return self.partition_opening.adopt(by_worker, topic, number, config)
@@ -283,8 +297,8 @@ class LogManager:
             holder = read_topic_id(directory, topic.topic_id)
             if holder == topic.topic_id:
                 continue
-            if holder is None and not any(directory.glob(f"*{names.LOG_SUFFIX}")):
-                # Its creation was cut short: nothing was ever appended.
+            if holder is None and is_unused(directory) and not log_dir.durable(key):
+                # Its creation was cut short.
                 shutil.rmtree(directory)
             elif holder is not None and self._is_known(holder):
                 yield from self.removing(topic.name, holder)
@@ -441,7 +455,7 @@ class LogManager:
             closed.update(log.path for log in clean_stop.close_cleanly(log_dir, its, self.say))
         self.checkpoints.write_at_the_end()
         self.io_thread.close()
-        for number, problem in self.io_thread.failures():
+        for number, problem in (*self.io_thread.failures(), *self.creation.finish()):
             _log.error("%s: %s", self.dirs[number].path, problem)
             self.dirs[number].failed = True
         for log_dir in self.dirs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Sequence
+from typing import NamedTuple
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.topic_config import TopicConfig
@@ -16,6 +17,14 @@ from mpbroker.log.manager.slot_allocator import SlotAllocator
 from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.log.recovery.log_loader import Known, load
 from mpbroker.log.recovery.scheduler import ByWorker, RecoveryScheduler
+
+
+class Opened(NamedTuple):
+    """A partition that has just been opened. If it is not `is_on_disk` it is empty, and may still be new."""
+
+    log: PartitionLog
+    log_dir: LogDirectory
+    is_on_disk: bool
 
 
 class PartitionOpening:
@@ -46,20 +55,18 @@ class PartitionOpening:
         self._checkpoints = checkpoints
         self._say = say
 
-    def adopt(
-        self, by_worker: ByWorker, topic: EnsureTopic, number: int, config: TopicConfig
-    ) -> tuple[PartitionLog, LogDirectory]:
-        """Return the log and directory of a partition that a recovery worker has opened."""
+    def adopt(self, by_worker: ByWorker, topic: EnsureTopic, number: int, config: TopicConfig) -> Opened:
+        """Return a partition that a recovery worker has opened."""
         name = names.partition_name(topic.name, number)
         log_dir = self._dirs[by_worker.log_dir]
         log = PartitionLog(f"{log_dir.path}/{name}", topic.name, number, topic.topic_id, config)
         by_worker.recovered.adopt(log)
-        return log, log_dir
+        return Opened(log, log_dir, log.state.log_end > 0)
 
     def load_or_create(
         self, topic: EnsureTopic, number: int, config: TopicConfig, others: Collection[PartitionLog]
-    ) -> Generator[None, None, tuple[PartitionLog, LogDirectory]]:
-        """Return the log and directory of a partition: loaded if it is in a directory, else created.
+    ) -> Generator[None, None, Opened]:
+        """Return a partition: loaded if it is in a directory, else created.
 
         `others`: the open partitions; a new one goes where there are the fewest. No directory may have a
         partition of another topic under this name. Raises PartitionDamaged, OSError or CheckpointCorrupt.
@@ -71,7 +78,7 @@ class PartitionOpening:
             count = self._recovery_scheduler.checked(found.number)
             log = load(found.path / name, topic.name, number, topic.topic_id, config, known, self._say, count)
             log.close_files()
-            return log, found
+            return Opened(log, found, known.clean or log.state.log_end > 0)
         earlier = self._slots.before((topic.topic_id, number))
         is_new = earlier is None and topic.new_from is not None and number >= topic.new_from
         if not is_new:
@@ -80,7 +87,8 @@ class PartitionOpening:
             )
         yield from self._checkpoints.forgotten(self._dirs, (topic.name, number))
         log_dir = self._directory_selection.for_new((topic.name, number), others)
-        return PartitionLog.create(log_dir.path / name, topic.name, number, topic.topic_id, config), log_dir
+        log = PartitionLog.create(log_dir.path / name, topic.name, number, topic.topic_id, config)
+        return Opened(log, log_dir, is_on_disk=False)
 
     def known(self, log_dir: LogDirectory, topic: EnsureTopic, number: int) -> Known:
         """Return what checkpoints and the predecessor say of a partition that is in `log_dir`."""

@@ -34,10 +34,12 @@ class TopicWork:
         # The first topic comes first.
         self._opening: deque[_Work] = deque()
         self._removing: deque[_Work] = deque()
+        # Topics that are open, each with the sync behind which all of it is on disk.
+        self._opened: deque[tuple[int, Call | None, calls.Message]] = deque()
         self._awaiting = 0
 
     def __bool__(self) -> bool:
-        return bool(self._opening or self._removing)
+        return bool(self._opening or self._removing or self._opened)
 
     @property
     def is_removing(self) -> bool:
@@ -66,8 +68,20 @@ class TopicWork:
         self._awaiting = 0
         had_work = bool(self)
         self._advance(self._opening, "opened")
+        self._answer_opened()
         self._advance(self._removing, "removed")
         return had_work
+
+    def _answer_opened(self) -> None:
+        """Answer for the topics that are on disk. Have the others synced when no more can be opened now."""
+        creation = self._manager.creation
+        creation.take_in()
+        while self._opened and self._opened[0][0] <= creation.synced:
+            _, call, answer = self._opened.popleft()
+            if call is not None:
+                self._answer(call, answer)
+        if not self._opening or self._awaiting:
+            creation.begin_sync()
 
     def advance_removals(self) -> None:
         """Do a piece of work on the first removal."""
@@ -98,7 +112,9 @@ class TopicWork:
             answer = calls.Failed(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
         waiting.popleft()
         self._manager.say("running")
-        if call is not None:
+        if waiting is self._opening:
+            self._opened.append((self._manager.creation.newest, call, answer))
+        elif call is not None:
             self._answer(call, answer)
 
     def drop(self, role: int) -> None:
@@ -110,10 +126,15 @@ class TopicWork:
             (None if call is None or call.owner == role else call, steps) for call, steps in self._removing
         )
         self._stop_opening([work for work in self._opening if work[0] is None or work[0].owner != role])
+        self._opened = deque(
+            (sync, None if call is None or call.owner == role else call, answer)
+            for sync, call, answer in self._opened
+        )
 
     def stop_opening(self) -> None:
         """Drop the topics that are to be opened, before a stop."""
         self._stop_opening([])
+        self._opened.clear()
 
     def _stop_opening(self, left: Iterable[_Work]) -> None:
         """Open nothing but what is `left`. Go on with removals that were in the way of the others."""

@@ -203,15 +203,16 @@ class PartitionLog:
     def create(
         cls, directory: Path, topic: str, partition: int, topic_id: bytes, config: TopicConfig
     ) -> PartitionLog:
-        """Create an empty partition, durable on return. Raises OSError with nothing left of it."""
+        """Create an empty partition, which is not durable yet (`mpbroker.log.manager.creation`).
+
+        Raises OSError with nothing left of it.
+        """
         directory.mkdir()
         log = cls(directory, topic, partition, topic_id, config)
         log.apply_config(config)
         try:
-            put_id_and_epochs(directory, topic_id, log.epochs)
+            put_id_and_epochs(directory, topic_id, log.epochs, synced=False)
             log.open_fresh_segment(0)
-            fsync_directory(directory)
-            fsync_directory(directory.parent)
             log.settled_end = 0
         except OSError:
             log.close_files()

@@ -1,0 +1,184 @@
+"""New partitions on their way to the disk: many are created together, and one sync is for all of them.
+
+A request may create hundreds of partitions, and a sync takes a millisecond, or ten on a busy disk. So files
+are made without a sync, and the I/O thread syncs what has gathered. What comes meanwhile shares the next
+sync. Nobody hears of a partition, and nothing is appended to it, before it is on disk. A power cut until then
+leaves parts of a directory; the start finds them without a topic id and makes the partition again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import math
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from mpbroker.log.directories.log_directory import LogDirectory
+from mpbroker.log.format.checkpoints import fsync_directory, put_id_and_epochs
+from mpbroker.log.format.names import (
+    INDEX_SUFFIX,
+    LEADER_EPOCHS,
+    LOG_SUFFIX,
+    PARTITION_METADATA,
+    TIME_INDEX_SUFFIX,
+    segment_name,
+)
+from mpbroker.log.io.disk_errors import PASSING
+from mpbroker.log.io.io_thread import IoThread
+from mpbroker.log.partition.durable_reads import FEW
+from mpbroker.log.partition.partition_log import PartitionLog
+
+# How long to wait after an error that passes.
+RETRY_S = 1.0
+_log = logging.getLogger("mpbroker.log")
+_TEXTS = (PARTITION_METADATA, LEADER_EPOCHS)
+_EMPTY = tuple(segment_name(0, suffix) for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX))
+_FILES = frozenset((*_EMPTY, *_TEXTS, *(f"{name}.tmp" for name in _TEXTS)))
+
+
+def is_unused(directory: Path) -> bool:
+    """Tell whether a directory has files of a creation alone, and no record. Raises OSError."""
+    with os.scandir(directory) as entries:
+        return all(
+            entry.name in _FILES and (entry.name not in _EMPTY or entry.stat().st_size == 0)
+            for entry in entries
+        )
+
+
+class Creation:
+    """The partitions whose files may not be on disk yet. Syncs have numbers, and one is under way at a time.
+
+    `logs`: the worker's partitions by slot, as its LogManager keeps them. `failed` is called with the number
+    of a log directory and an errno when a sync there fails for good.
+    """
+
+    def __init__(
+        self,
+        dirs: Sequence[LogDirectory],
+        logs: Mapping[int, PartitionLog],
+        io_thread: IoThread,
+        failed: Callable[[int, int], None],
+    ) -> None:
+        self._dirs = dirs
+        self._logs = logs
+        self._io_thread = io_thread
+        self._failed = failed
+        self._waiting: list[PartitionLog] = []
+        self._syncing: list[PartitionLog] = []
+        self._begun = 0
+        self._is_under_way = False
+        self._retry_at = -math.inf
+        # Of the sync under way: what went wrong in which log directory, once it is over.
+        self._errors: list[tuple[int, OSError]] | None = None
+        # The last sync that is over.
+        self.synced = 0
+
+    @property
+    def newest(self) -> int:
+        """Return the number of the sync behind which all that was added so far is on disk.
+
+        Or its log directory has failed.
+        """
+        return self._begun + bool(self._waiting)
+
+    def add(self, log: PartitionLog) -> None:
+        """Have a partition synced that has its slot, and no records."""
+        self._waiting.append(log)
+
+    def begin_sync(self) -> None:
+        """Let the I/O thread sync what has gathered, if it is not at it."""
+        if self._is_under_way or time.monotonic() < self._retry_at:
+            return
+        if self._syncing:
+            if not self._is_written_again():
+                return
+        elif self._waiting:
+            self._syncing, self._waiting = self._waiting, []
+            self._begun += 1
+        else:
+            return
+        self._is_under_way = True
+        self._io_thread.submit(self._sync, 0)
+
+    def take_in(self) -> None:
+        """End a sync that is over. Its partitions that found no room for the moment are synced again."""
+        if self._errors is None:
+            return
+        errors, self._errors, self._is_under_way = self._errors, None, False
+        short = set()
+        for number, error in errors:
+            if error.errno in PASSING:
+                _log.error("new partitions in %s have to wait: %s", self._dirs[number].path, error.strerror)
+                self._retry_at = time.monotonic() + RETRY_S
+                short.add(number)
+            else:
+                self._failed(number, error.errno or errno.EIO)
+        self._syncing = [log for log in self._syncing if log.state.log_dir in short]
+        if not self._syncing:
+            self.synced = self._begun
+
+    def finish(self) -> list[tuple[int, OSError]]:
+        """Sync all that is left, at once; return (log directory, error) of what failed.
+
+        The I/O thread must not be at it.
+        """
+        self._syncing += self._waiting
+        if self._syncing:
+            self._sync()
+        errors, self._errors, self._is_under_way = self._errors or [], None, False
+        self._waiting, self._syncing, self.synced = [], [], self._begun
+        return errors
+
+    def _is_written_again(self) -> bool:
+        """Write what a failed sync may have dropped: the next would miss nothing. Return success."""
+        self._syncing = [log for log in self._syncing if self._logs.get(log.state.table_slot) is log]
+        try:
+            for log in self._syncing:
+                put_id_and_epochs(log.directory, log.topic_id, log.epochs)
+        except OSError as error:
+            self._errors = [(number, error) for number in {log.state.log_dir for log in self._syncing}]
+            return False
+        return True
+
+    def _sync(self) -> None:
+        errors = []
+        for log_dir in self._dirs:
+            logs = [log for log in self._syncing if log.state.log_dir == log_dir.number]
+            try:
+                if logs and not log_dir.failed and not _synced_at_once(log_dir, logs):
+                    for log in logs:
+                        _sync_files(log.path)
+                    fsync_directory(log_dir.path)
+            except OSError as error:
+                errors.append((log_dir.number, error))
+        self._errors = errors
+
+
+def _synced_at_once(log_dir: LogDirectory, logs: Sequence[PartitionLog]) -> bool:
+    """Sync the file system, if that is less work and possible."""
+    whole = log_dir.file_system
+    if len(logs) <= FEW or whole is None or not whole.is_synced_at_once:
+        return False
+    try:
+        if not all(whole.has(log.path) for log in logs):
+            return False
+        whole.sync()
+    except OSError as error:
+        _log.warning("the file system of %s cannot be synced as a whole: %s", log_dir.path, error.strerror)
+        return False
+    return True
+
+
+def _sync_files(directory: str) -> None:
+    """Sync the files that have bytes, and all names. Of a partition that was removed meanwhile, nothing."""
+    with contextlib.suppress(FileNotFoundError):
+        for name in (*_TEXTS, ""):
+            fd = os.open(f"{directory}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
