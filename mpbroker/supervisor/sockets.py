@@ -105,10 +105,9 @@ def listen(fd: int, listener: Listener, config: BrokerConfig) -> None:
 def bind_http(listener: Listener, config: BrokerConfig) -> tuple[int, str]:
     """Return the fd of the socket that serves HTTP, and its address. Raises FatalError.
 
-    It listens at once: what is asked before the exporter runs waits for it. The exporter of a broker that was
-    just killed may have the port for a moment.
+    It listens at once: what is asked before the exporter runs waits for it.
     """
-    sock = _bind_address(listener, config, v6_only=False, flag="--http", patience_s=LOCK_PATIENCE_S)
+    sock = _bind_address(listener, config, v6_only=False, flag="--http")
     sock.listen(HTTP_BACKLOG)
     listening = structs.replace(listener, port=sock.getsockname()[1])
     return sock.detach(), str(listening).partition("://")[2]
@@ -120,7 +119,6 @@ def _bind_address(
     *,
     v6_only: bool,
     flag: str = "--listeners",
-    patience_s: float = 0.0,
 ) -> socket.socket:
     for family, address in (places := _places(listener)):
         sock = None
@@ -131,7 +129,7 @@ def _bind_address(
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, v6_only)
             if config.socket_receive_buffer_bytes != -1:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, config.socket_receive_buffer_bytes)
-            _bind(sock, address, patience_s)
+            _bind(sock, address)
         except OSError as error:
             if sock is not None:
                 sock.close()
@@ -143,15 +141,18 @@ def _bind_address(
     raise AssertionError(f"there is no place for {listener}")
 
 
-def _bind(sock: socket.socket, address: Any, patience_s: float) -> None:
-    """Bind, and wait for what may be left of a broker that was killed. Raises OSError."""
+def _bind(sock: socket.socket, address: Any) -> None:
+    """Bind. A child of a broker that was just killed may have the port for a moment: wait for it.
+
+    Raises OSError.
+    """
     begun = time.monotonic()
     while True:
         try:
             sock.bind(address)
             return
         except OSError as error:
-            is_late = time.monotonic() - begun >= patience_s
+            is_late = time.monotonic() - begun >= LOCK_PATIENCE_S
             if error.errno != errno.EADDRINUSE or is_late or not _may_end(address[1]):
                 raise
         time.sleep(LOCK_POLL_S)
