@@ -15,7 +15,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import Cython
+from Cython import __version__ as cython_version  # type: ignore[attr-defined]
 from Cython.Build import cythonize
 
 # The module with the code that Cython would otherwise add to each: that is half of the time and of the size.
@@ -66,7 +66,7 @@ def _build_one(name: str) -> bool:
 
 def translate(extension: Any, force: bool) -> None:
     """Have Cython write an extension's C source if that is older than what it is made of."""
-    (translated,) = cythonize(
+    (translated,) = cythonize(  # type: ignore[no-untyped-call]
         [extension],
         force=force,
         quiet=True,
@@ -81,7 +81,7 @@ def write_shared() -> bool:
     """Have Cython write the shared module. Return False if this version of it wrote it before."""
     if SHARED_SOURCE.exists():
         with SHARED_SOURCE.open(encoding="utf-8") as text:
-            if f"Cython {Cython.__version__} " in text.readline():
+            if f"Cython {cython_version} " in text.readline():
                 return False
     command = [sys.executable, "-m", "cython", f"--generate-shared={SHARED_SOURCE}", "--module-name", SHARED]
     subprocess.run(command, check=True)
@@ -90,9 +90,9 @@ def write_shared() -> bool:
 
 def _source_bytes(extension: Any) -> int:
     """Return the size of a module's source, with what it includes textually."""
-    path = Path(extension.sources[0])
+    path = Path(str(extension.sources[0]))
     if path.suffix != ".pyx":
         return sys.maxsize
     text = path.read_text("utf-8")
     parts = re.findall(r'^ *include "(.*)"', text, re.MULTILINE)
-    return len(text) + sum((path.parent / part).stat().st_size for part in parts)
+    return len(text) + sum(int((path.parent / part).stat().st_size) for part in parts)

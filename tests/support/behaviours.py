@@ -52,7 +52,6 @@ BEHAVIOURS: Mapping[str, Sequence[str]] = {
         ),
         *(
             "log/append/offered_rounds",
-            "log/append/own_rounds",
             "log/append/transactions",
             "log/append/writeback",
         ),

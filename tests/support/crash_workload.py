@@ -100,8 +100,7 @@ class Workload:
         assert [target.error for target in self.targets] == [0] * PARTITIONS
         logs = {slot: log for process in self.processes for slot, log in process.manager.logs.items()}
         for process in self.processes:
-            # Rounds of a quick disk are the log worker's own, others the flusher's.
-            process.turn.for_tests(offered_bytes=0, average_ns=self.random.choice((0, 1 << 40)))
+            process.turn.for_tests(offered_bytes=0)
         for target in self.targets:
             log = logs[target.slot]
             log.apply_config(msgspec.structs.replace(log.config, segment_bytes=SEGMENT_BYTES))

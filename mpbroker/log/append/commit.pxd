@@ -10,11 +10,6 @@ close a file descriptor with unsynced bytes: rolled files go through `retired`.
 A round makes a partition durable through the journal of its log directory, or by a sync of its segment: where
 there is no journal (yet), where much was appended, and where the journal has no room. Segments with bytes in
 the journal are synced in the background before the ring comes round again.
-
-A quick round that somebody waits for is done by the log worker itself (`is_own`), which saves two wake-ups:
-that of the flusher, and that of the log worker behind it. What comes meanwhile waits for a sync, and is then
-appended in less time than they take. Larger rounds, and slow disks, are the flusher's: beside them appends
-and answers go on.
 """
 from libc.stdint cimport int64_t, uint64_t
 
@@ -46,7 +41,6 @@ cdef extern from "mpbroker/log/append/flusher.h" nogil:
     int flusher_reserve(FlushRound *r, int count)
     int flusher_reserve_record(Flusher *f, uint64_t bytes)
     void flusher_ask(Flusher *f, uint64_t number)
-    void flusher_do(Flusher *f, uint64_t number)
     void flusher_offer(Flusher *f, uint64_t number)
     bint flusher_take_back(Flusher *f)
     void flusher_stop(Flusher *f)
@@ -55,9 +49,6 @@ cdef enum:
     BEHIND_PER_ROUND = 256          # segments that are synced in the background at a time
     # Rounds smaller than this lose again what is saved between two rounds.
     OFFERED_BYTES = 32768
-    # The log worker itself does rounds of up to so many partitions, on a disk that is this quick on average.
-    OWN_PARTITIONS = 16
-    OWN_NS = 500000
 
 cdef struct RetiredFile:
     int fd
@@ -83,7 +74,6 @@ cdef struct CommitRef:
     uint64_t started                # the last round known to be the flusher's
     bint offered                    # whether the round behind `started` is offered
     int64_t offered_bytes           # a round is offered if it covers at least this many bytes
-    int64_t average_ns              # of write and sync of a round, over the last dozen
     CommitRound rounds[2]           # by the same places as the flusher's rounds
     PartitionCore **unsynced
     int64_t unsynced_count
@@ -117,7 +107,7 @@ cdef bint retire_file(CommitRef *commit, int fd, int log_dir) noexcept nogil
 cdef void appended(CommitRef *commit, PartitionCore *core, int64_t count) noexcept nogil
 cdef void sync_itself(CommitRef *commit, PartitionCore *core) noexcept nogil
 cdef void take_in(CommitRef *commit, AnswersRef *answers) noexcept nogil
-cdef bint ask_next(CommitRef *commit, bint is_awaited) noexcept nogil
+cdef void ask_next(CommitRef *commit) noexcept nogil
 cdef uint64_t coming_round(CommitRef *commit) noexcept nogil
 cdef bint something_is_done(CommitRef *commit) noexcept nogil
 cdef bint commit_is_busy(CommitRef *commit) noexcept nogil

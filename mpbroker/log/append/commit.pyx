@@ -28,8 +28,6 @@ cdef bint commit_open(CommitRef *commit, int64_t slots) noexcept nogil:
     cdef int i
     memset(commit, 0, sizeof(CommitRef))
     commit.offered_bytes = OFFERED_BYTES
-    # A disk has to show first that it is quick.
-    commit.average_ns = 2 * OWN_NS
     commit.unsynced = <PartitionCore **>calloc(slots * 2, sizeof(PartitionCore *))
     commit.moved = <PartitionCore **>calloc(slots * 2, sizeof(PartitionCore *))
     commit.journals = <JournalRef *>calloc(LOG_DIRS_MOST, sizeof(JournalRef))
@@ -147,45 +145,26 @@ cdef uint64_t coming_round(CommitRef *commit) noexcept nogil:
     return commit.started + 1
 
 
-cdef bint ask_next(CommitRef *commit, bint is_awaited) noexcept nogil:
+cdef void ask_next(CommitRef *commit) noexcept nogil:
     """Start the next round if none is in flight and something needs a sync.
 
-    Offer it behind one in flight if it is large. Return whether the round was done here, because it is quick
-    and somebody waits for it.
+    Offer it behind one in flight if it is large.
     """
     cdef uint64_t number
-    cdef bint is_small = commit.unsynced_bytes < OFFERED_BYTES
     sync_behind(commit)
     if commit.offered and commit.started == commit.finished:
         # The flusher looked for the offer before it was there, or the round in front did not go well.
         reopen(commit)
     if commit.offered or commit.started > commit.finished + 1:
-        return False
+        return
     number = commit.started + 1
     if commit.started == commit.finished:
         if gather_round(commit, number):
             submit_round(commit)
-            if is_awaited and is_small and is_own(commit, number):
-                flusher_do(&commit.flusher, number)
-                return True
             flusher_ask(&commit.flusher, number)
     elif commit.unsynced_bytes >= commit.offered_bytes and gather_round(commit, number):
         commit.offered = True
         flusher_offer(&commit.flusher, number)
-    return False
-
-
-cdef bint is_own(CommitRef *commit, uint64_t number) noexcept nogil:
-    """Tell whether the log worker does the round: one sync, of a journal, on a disk that has been quick."""
-    cdef int64_t i
-    cdef CommitRound *round = place(commit, number)
-    cdef uint64_t journals = flusher_place(&commit.flusher, number).journals
-    if commit.average_ns > OWN_NS or round.count > OWN_PARTITIONS:
-        return False
-    for i in range(round.count):
-        if not round.flights[i].journaled:
-            return False
-    return round.retiring == 0 and journals & (journals - 1) == 0
 
 
 cdef void reopen(CommitRef *commit) noexcept nogil:
@@ -296,7 +275,6 @@ cdef void take_in_round(
     CommitRef *commit, AnswersRef *answers, CommitRound *round, FlushRound *flush
 ) noexcept nogil:
     cdef int64_t i
-    commit.average_ns += (<int64_t>flush.took_ns - commit.average_ns) // 8
     take_in_errors(commit, answers, round, flush)
     for i in range(commit.journal_count):
         if flush.journals >> i & 1:

@@ -8,10 +8,7 @@
  *
  * While the thread works on a round, the owner may offer the next one in `offered`. The thread goes on
  * with it without being woken, if all of the round in front went well. Both sides take the offer by an
- * exchange: until the thread has taken it, the owner may take it back and add to it.
- *
- * While the thread is at rest the owner may do a round itself, which saves two wake-ups. `done` has one
- * writer then, too: the thread reads it again only after it was woken for a later round. */
+ * exchange: until the thread has taken it, the owner may take it back and add to it. */
 #ifndef MPBROKER_LOG_FLUSHER_H
 #define MPBROKER_LOG_FLUSHER_H
 
@@ -295,12 +292,6 @@ static void flusher_ask(Flusher *f, uint64_t round) {
     store_release(&f->asked, round);
     ssize_t put = write(f->wake_fd, &one, sizeof one);
     (void)put;
-}
-
-/* Write and sync a round in the owner's thread, while the flusher's is at rest. Nobody is rung. */
-static void flusher_do(Flusher *f, uint64_t round) {
-    flusher_sync_round(flusher_place(f, round), f->buffer);
-    store_release(&f->done, round);
 }
 
 static void flusher_offer(Flusher *f, uint64_t round) { flusher_exchange(&f->offered, round); }

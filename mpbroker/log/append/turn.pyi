@@ -69,6 +69,5 @@ class AppendTurn:
         fixed_now_ms: int | None = None,
         by_reference: bool | None = None,
         offered_bytes: int | None = None,
-        average_ns: int | None = None,
     ) -> None: ...
     def clock_ms(self) -> int: ...

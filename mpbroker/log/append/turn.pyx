@@ -425,10 +425,8 @@ cdef class AppendTurn:
         self.batches_done = 0
 
     cdef void settle(self) noexcept nogil:
-        """Begin the next commit round, publish the table, then the answers, then ring the bells."""
-        if ask_next(&self.commit, self.answers.count > self.answers.overdue):
-            self.answers.now_ns = monotonic_ns()
-            take_in(&self.commit, &self.answers)
+        """Ask for the next commit round, publish the table, then the answers, then ring the bells."""
+        ask_next(&self.commit)
         publish_moved(&self.commit, &self.answers)
         answer_overdue(&self.answers)
         count_delayed(&self.answers)
@@ -663,14 +661,13 @@ cdef class AppendTurn:
         """End the flusher's threads."""
         commit_close(&self.commit)
 
-    def for_tests(self, fixed_now_ms=None, by_reference=None, offered_bytes=None, average_ns=None) -> None:
-        """Set a clock that stands still, send every batch through Python (to compare both ways), offer rounds
-        of few bytes, or set how long rounds take on average.
+    def for_tests(self, fixed_now_ms=None, by_reference=None, offered_bytes=None) -> None:
+        """Set a clock that stands still, send every batch through Python (to compare both ways), or offer
+        rounds of few bytes.
         """
         self.fixed_now_ms = self.fixed_now_ms if fixed_now_ms is None else fixed_now_ms
         self.by_reference = self.by_reference if by_reference is None else by_reference
         self.commit.offered_bytes = self.commit.offered_bytes if offered_bytes is None else offered_bytes
-        self.commit.average_ns = self.commit.average_ns if average_ns is None else average_ns
 
     def clock_ms(self) -> int:
         return self.now_ms()

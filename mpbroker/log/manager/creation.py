@@ -14,6 +14,7 @@ import logging
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -35,6 +36,7 @@ from mpbroker.log.partition.partition_log import PartitionLog
 # How long to wait after an error that passes.
 RETRY_S = 1.0
 _log = logging.getLogger("mpbroker.log")
+_UNSUPPORTED = frozenset((errno.ENOSYS, errno.EINVAL, errno.EPERM, errno.EOPNOTSUPP))
 _TEXTS = (PARTITION_METADATA, LEADER_EPOCHS)
 _EMPTY = tuple(segment_name(0, suffix) for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX))
 _FILES = frozenset((*_EMPTY, *_TEXTS, *(f"{name}.tmp" for name in _TEXTS)))
@@ -50,7 +52,7 @@ def is_unused(directory: Path) -> bool:
 
 
 class Creation:
-    """The partitions whose files may not be on disk yet. Syncs have numbers, and one is under way at a time.
+    """The partitions whose files may not be on disk yet. One sync is under way at a time.
 
     `logs`: the worker's partitions by slot, as its LogManager keeps them. `failed` is called with the number
     of a log directory and an errno when a sync there fails for good.
@@ -67,40 +69,32 @@ class Creation:
         self._logs = logs
         self._io_thread = io_thread
         self._failed = failed
+        # Partitions that wait for the next sync, those of the last one that found no room, and those of the
+        # one under way, `_again` among them.
         self._waiting: list[PartitionLog] = []
+        self._again: list[PartitionLog] = []
         self._syncing: list[PartitionLog] = []
-        self._begun = 0
+        # How many of these each topic has, by its id.
+        self._unsynced: Counter[bytes] = Counter()
         self._is_under_way = False
         self._retry_at = -math.inf
         # Of the sync under way: what went wrong in which log directory, once it is over.
         self._errors: list[tuple[int, OSError]] | None = None
-        # The last sync that is over.
-        self.synced = 0
-
-    @property
-    def newest(self) -> int:
-        """Return the number of the sync behind which all that was added so far is on disk.
-
-        Or its log directory has failed.
-        """
-        return self._begun + bool(self._waiting)
 
     def add(self, log: PartitionLog) -> None:
         """Have a partition synced that has its slot, and no records."""
         self._waiting.append(log)
+        self._unsynced[log.topic_id] += 1
+
+    def has(self, topic_id: bytes) -> bool:
+        """Tell whether a topic has partitions that may not be on disk, in a directory that has not failed."""
+        return topic_id in self._unsynced
 
     def begin_sync(self) -> None:
         """Let the I/O thread sync what has gathered, if it is not at it."""
-        if self._is_under_way or time.monotonic() < self._retry_at:
+        if self._is_under_way or time.monotonic() < self._retry_at or not (self._waiting or self._again):
             return
-        if self._syncing:
-            if not self._is_written_again():
-                return
-        elif self._waiting:
-            self._syncing, self._waiting = self._waiting, []
-            self._begun += 1
-        else:
-            return
+        self._syncing, self._waiting = [*self._again, *self._waiting], []
         self._is_under_way = True
         self._io_thread.submit(self._sync, 0)
 
@@ -117,38 +111,39 @@ class Creation:
                 short.add(number)
             else:
                 self._failed(number, error.errno or errno.EIO)
-        self._syncing = [log for log in self._syncing if log.state.log_dir in short]
-        if not self._syncing:
-            self.synced = self._begun
+        self._again = [
+            log
+            for log in self._syncing
+            if log.state.log_dir in short and self._logs.get(log.state.table_slot) is log
+        ]
+        self._unsynced -= Counter(log.topic_id for log in self._syncing)
+        self._unsynced += Counter(log.topic_id for log in self._again)
+        self._syncing = []
 
     def finish(self) -> list[tuple[int, OSError]]:
         """Sync all that is left, at once; return (log directory, error) of what failed.
 
         The I/O thread must not be at it.
         """
-        self._syncing += self._waiting
+        if self._syncing:
+            # The sync under way is over, or was never begun.
+            self._again = self._syncing
+        self._syncing = [*self._again, *self._waiting]
         if self._syncing:
             self._sync()
         errors, self._errors, self._is_under_way = self._errors or [], None, False
-        self._waiting, self._syncing, self.synced = [], [], self._begun
+        self._waiting, self._again, self._syncing = [], [], []
+        self._unsynced.clear()
         return errors
-
-    def _is_written_again(self) -> bool:
-        """Write what a failed sync may have dropped: the next would miss nothing. Return success."""
-        self._syncing = [log for log in self._syncing if self._logs.get(log.state.table_slot) is log]
-        try:
-            for log in self._syncing:
-                put_id_and_epochs(log.directory, log.topic_id, log.epochs)
-        except OSError as error:
-            self._errors = [(number, error) for number in {log.state.log_dir for log in self._syncing}]
-            return False
-        return True
 
     def _sync(self) -> None:
         errors = []
         for log_dir in self._dirs:
             logs = [log for log in self._syncing if log.state.log_dir == log_dir.number]
             try:
+                for log in self._again:
+                    if log.state.log_dir == log_dir.number and not log_dir.failed:
+                        _write_again(log)
                 if logs and not log_dir.failed and not _synced_at_once(log_dir, logs):
                     for log in logs:
                         _sync_files(log.path)
@@ -156,6 +151,12 @@ class Creation:
             except OSError as error:
                 errors.append((log_dir.number, error))
         self._errors = errors
+
+
+def _write_again(log: PartitionLog) -> None:
+    """Write what a failed sync may have dropped: the next one would not miss it. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        put_id_and_epochs(log.directory, log.topic_id, log.epochs)
 
 
 def _synced_at_once(log_dir: LogDirectory, logs: Sequence[PartitionLog]) -> bool:
@@ -168,6 +169,9 @@ def _synced_at_once(log_dir: LogDirectory, logs: Sequence[PartitionLog]) -> bool
             return False
         whole.sync()
     except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            # What was not written is marked as clean: no later sync would miss it.
+            raise
         _log.warning("the file system of %s cannot be synced as a whole: %s", log_dir.path, error.strerror)
         return False
     return True

@@ -165,7 +165,7 @@ class LogManager:
     def ensuring(self, topic: EnsureTopic) -> Generator[None, None, EnsuredTopic]:
         """Do `ensure` in steps, one per partition to open, so that the log can append in between.
 
-        New partitions are on disk when the newest sync of `creation` is over.
+        New partitions are on disk when `creation` has none of the topic.
         """
         config, problem = self._resolved(topic.configs)
         done = []

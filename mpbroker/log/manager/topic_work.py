@@ -34,8 +34,8 @@ class TopicWork:
         # The first topic comes first.
         self._opening: deque[_Work] = deque()
         self._removing: deque[_Work] = deque()
-        # Topics that are open, each with the sync behind which all of it is on disk.
-        self._opened: deque[tuple[int, Call | None, calls.Message]] = deque()
+        # Topics that are open, and not known to be on disk.
+        self._opened: list[tuple[Call | None, calls.Message]] = []
         self._awaiting = 0
 
     def __bool__(self) -> bool:
@@ -76,9 +76,12 @@ class TopicWork:
         """Answer for the topics that are on disk. Have the others synced when no more can be opened now."""
         creation = self._manager.creation
         creation.take_in()
-        while self._opened and self._opened[0][0] <= creation.synced:
-            _, call, answer = self._opened.popleft()
-            if call is not None:
+        opened, self._opened = self._opened, []
+        for call, answer in opened:
+            # What is no topic has followed all topics before it.
+            if creation.has(answer.topic_id) if isinstance(answer, calls.EnsuredTopic) else self._opened:
+                self._opened.append((call, answer))
+            elif call is not None:
                 self._answer(call, answer)
         if not self._opening or self._awaiting:
             creation.begin_sync()
@@ -113,7 +116,7 @@ class TopicWork:
         waiting.popleft()
         self._manager.say("running")
         if waiting is self._opening:
-            self._opened.append((self._manager.creation.newest, call, answer))
+            self._opened.append((call, answer))
         elif call is not None:
             self._answer(call, answer)
 
@@ -126,10 +129,9 @@ class TopicWork:
             (None if call is None or call.owner == role else call, steps) for call, steps in self._removing
         )
         self._stop_opening([work for work in self._opening if work[0] is None or work[0].owner != role])
-        self._opened = deque(
-            (sync, None if call is None or call.owner == role else call, answer)
-            for sync, call, answer in self._opened
-        )
+        self._opened = [
+            (None if call is None or call.owner == role else call, answer) for call, answer in self._opened
+        ]
 
     def stop_opening(self) -> None:
         """Drop the topics that are to be opened, before a stop."""
