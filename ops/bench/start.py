@@ -9,7 +9,6 @@ it. The same broker, with two processors and two handlers, then idles for half a
 """
 
 import argparse
-import os
 import resource
 import sys
 import tempfile

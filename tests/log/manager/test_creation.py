@@ -157,6 +157,30 @@ def test_no_room_at_a_sync_passes(
     process.io_thread.close()
 
 
+def test_a_topic_that_is_on_disk_waits_for_no_other(
+    rig: Callable[..., Rig], syncs: Syncs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check a coordinator that asks for all topics again while one of them finds no room."""
+    monkeypatch.setattr(creation, "RETRY_S", 1000.0)
+    made = rig()
+    process = made.in_process()
+    made.call(topic(0))
+    settle(process)
+    assert len(answers(made)) == 1
+    syncs.errors.append(errno.ENOSPC)
+    made.call(topic(1))
+    opened(process)
+    until(lambda: process.manager.creation._errors is not None, "the sync is over")
+    made.call(topic(1))
+    made.call(topic(0))
+    assert opened(process) == 2
+    (answer,) = answers(made)
+    assert isinstance(answer, calls.EnsuredTopic)
+    assert answer.topic_id == topic(0).topic_id
+    process.turn.close()
+    process.io_thread.close()
+
+
 def test_what_is_removed_meanwhile_is_not_missed(rig: Callable[..., Rig], syncs: Syncs) -> None:
     """Check a removal that a coordinator asks for, after the death of the one that asked for the topic."""
     made = rig()
