@@ -114,10 +114,8 @@ def headers(segment: Segment) -> Iterator[pa.RecordBatch]:
     with mapped(Path(segment.path), unreadable) as view:
         published = _published_bytes(segment)
         end = len(view) if published is None else min(published, len(view))
-        for found in batches(view[:end], segment.base) if end else ():
-            if isinstance(found, BatchFrame) and segment.bound and found.base_offset >= segment.bound.offset:
-                break
-            rows.append(_row(segment, found))
+        for row in _rows(segment, view[:end]) if end else ():
+            rows.append(row)
             if len(rows) >= ROWS:
                 yield _arrow(rows)
                 rows = []
@@ -127,6 +125,16 @@ def headers(segment: Segment) -> Iterator[pa.RecordBatch]:
     rows += [_fault(segment, at, "the disk cannot read this page") for at in unreadable[:1]]
     if rows:
         yield _arrow(rows)
+
+
+def _rows(segment: Segment, view: memoryview) -> Iterator[tuple[object, ...]]:
+    for found in batches(view, segment.base):
+        if isinstance(found, CorruptBatch):
+            yield _fault(segment, found.position, found.reason)
+        elif segment.bound is not None and found.base_offset >= segment.bound.offset:
+            return
+        else:
+            yield _row(segment, found)
 
 
 def _published_bytes(segment: Segment) -> int | None:
@@ -139,9 +147,7 @@ def _published_bytes(segment: Segment) -> int | None:
     return segment.bound.position
 
 
-def _row(segment: Segment, found: BatchFrame | CorruptBatch) -> tuple[object, ...]:
-    if isinstance(found, CorruptBatch):
-        return _fault(segment, found.position, found.reason)
+def _row(segment: Segment, found: BatchFrame) -> tuple[object, ...]:
     return (
         *(segment.topic, segment.partition, segment.path, found.position, found.length),
         *(found.base_offset, found.base_offset + found.last_offset_delta, found.record_count),

@@ -100,7 +100,7 @@ def _steps(
     The range begins at the offset and ends at the high watermark.
     """
     first = max((base for base in bases if base <= offset), default=bases[0])
-    for base in bases:
+    for base, following in zip(bases, [*bases[1:], high_watermark], strict=True):
         if not first <= base < high_watermark:
             continue
         with opened(directory, base) as fd:
@@ -109,10 +109,8 @@ def _steps(
                 batch = find_offset(fd, position_by_offset(directory, base, fd, offset), size, offset)
                 start = size if batch is None else batch.position
             steps = transaction_steps(fd, start, size)
-        for step in steps:
-            if step[1] >= high_watermark:
-                return
-            yield step
+        # A killed swap leaves a segment beside those that it took the place of.
+        yield from (step for step in steps if step[1] < min(following, high_watermark))
 
 
 def aborted_in(directory: Path, start: int, end: int) -> list[AbortedRange]:

@@ -197,6 +197,9 @@ final class SegmentFiles implements Closeable {
         break;
       }
       position += header.length();
+      if (position > size) {
+        throw headers.corrupt(position - header.length(), BatchHeader.reachesBeyond(size));
+      }
     }
     return position;
   }
