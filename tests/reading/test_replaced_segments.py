@@ -260,21 +260,22 @@ def test_ranges_are_cut_in_files_that_are_replaced_meanwhile(
     assert offsets_of(tasks, options) == [n for n in range(200) if n // 10 % 3 == 0]
 
 
-@pytest.mark.parametrize("keeps", [even, lambda offset: offset < 30], ids=["some", "the first"])
+@pytest.mark.parametrize("keeps", [even, lambda offset: offset < 30, lambda offset: offset >= 20])
 def test_times_are_looked_for_after_the_bounds_segment_was_cleaned(
     log_dir: Path, writer: PartitionWriter, fake_broker: FakeBroker, keeps: Callable[[int], bool]
 ) -> None:
-    fill(writer, 10, value_bytes=500)
+    fill(writer, 10)
     fake_broker.publish(writer)
     with closing(LocalCatalog([str(log_dir)])) as catalog:
         assert catalog.bounds([("t", 0)])["t", 0].end == 100
         writer.roll()
-        fill(writer, 1)
-        clean_in_place(writer.directory, [0], keeps)
+        fill(writer, 5, value_bytes=500)
+        writer.roll()
+        clean_in_place(writer.directory, [0, 100], keeps)
         for number in range(101):
-            time_ms = 1_700_000_000_000 + number
             expected = next((n for n in range(number, 100) if keeps(n // 10 * 10)), None)
-            assert catalog.offsets_for_times({("t", 0): time_ms}) == {("t", 0): expected}
+            found = catalog.offsets_for_times({("t", 0): 1_700_000_000_000 + number})
+            assert found == {("t", 0): expected}, number
 
 
 def test_a_followed_partition_is_cleaned_after_a_look(
