@@ -19,6 +19,7 @@ from mpbroker.log.format.scan import batches, find_offset
 from mpbroker.log.partition.trusted_entries import position_before
 from mpbroker.log.read.reader import Bound, SegmentGone
 from mpbroker.reading.errors import CorruptLog
+from mpbroker.records.errors import CorruptBatch
 
 _LARGEST_RELATIVE_OFFSET = (1 << 31) - 1
 _LISTINGS = 3
@@ -163,8 +164,12 @@ def _piece(directory: Path, span: Span, fd: int) -> Piece:
     base, start, end = span
     size = os.fstat(fd).st_size
     position = 0
+    path = directory / segment_name(base)
     if start > base:
-        first = find_offset(fd, position_by_offset(directory, base, fd, start), size, start)
+        try:
+            first = find_offset(fd, position_by_offset(directory, base, fd, start), size, start, strict=True)
+        except CorruptBatch as error:
+            raise CorruptLog(f"{path} is damaged at position {error.position}: {error.reason}") from error
         position = size if first is None else first.position
     near_end = max(position, position_by_offset(directory, base, fd, end - 1))
     last = find_offset(fd, near_end, size, end - 1)
@@ -175,7 +180,7 @@ def _piece(directory: Path, span: Span, fd: int) -> Piece:
     # Looked for now, since the file that was opened may have been followed and cleaned after it was listed.
     if segment_bases(directory)[-1:] == [base]:
         raise CorruptLog(
-            f"{directory / segment_name(base)} has {size} bytes and ends before offset {end}, up to which it "
+            f"{path} has {size} bytes and ends before offset {end}, up to which it "
             "was published as readable: it is damaged, or an older copy of the log"
         )
     # Compaction took the last records of a segment that others follow.

@@ -151,6 +151,20 @@ def test_an_older_copy_of_the_log_is_an_error(
         offsets_of(tasks, options)
 
 
+def test_damage_before_the_first_wanted_offset_hides_nothing(
+    log_dir: Path, writer: PartitionWriter, fake_broker: FakeBroker
+) -> None:
+    """The walk from the last indexed batch to the offset ends there; the records behind it are not lost."""
+    fill(writer, 10, roll_every=5)
+    fake_broker.publish(writer)
+    path = writer.directory / segment_name(0)
+    data = bytearray(path.read_bytes())
+    data[8] ^= 0x40
+    path.write_bytes(data)
+    with pytest.raises(CorruptLog, match=r"0\.log is damaged at position 0: .*beyond the end"):
+        read(log_dir, startingOffsets='{"t":{"0":25}}')
+
+
 def test_a_moved_partition_has_more_in_its_file_than_is_committed(
     log_dir: Path, writer: PartitionWriter, fake_broker: FakeBroker, tmp_path: Path
 ) -> None:
