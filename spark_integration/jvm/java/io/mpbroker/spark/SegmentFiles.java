@@ -25,7 +25,7 @@ final class SegmentFiles implements Closeable {
 
   private final LogRange range;
   private final Manifest.Rules rules;
-  private final TreeSet<Long> bases = new TreeSet<>();
+  private TreeSet<Long> bases;
   /** Where the partition is; null if its loss was reported and is accepted. */
   private Path directory;
   /** The first offset of the next file. */
@@ -91,7 +91,7 @@ final class SegmentFiles implements Closeable {
     if (directory == null) {
       return;
     }
-    list();
+    bases = list();
     if (bases.isEmpty()) {
       String text = "Cannot read " + range + ": " + directory + " has no segment of it any more.";
       Failures.reportLoss(rules, text);
@@ -141,16 +141,17 @@ final class SegmentFiles implements Closeable {
     return range.topicId() != null && Files.readAllLines(metadata).contains("topic_id: " + range.topicId());
   }
 
-  private void list() throws IOException {
-    bases.clear();
+  private TreeSet<Long> list() throws IOException {
+    TreeSet<Long> found = new TreeSet<>();
     try (var names = Files.newDirectoryStream(directory, "*" + LOG_SUFFIX)) {
       for (Path name : names) {
         String number = name.getFileName().toString().replace(LOG_SUFFIX, "");
         if (number.matches("\\d{20}")) {
-          bases.add(Long.parseLong(number));
+          found.add(Long.parseLong(number));
         }
       }
     }
+    return found;
   }
 
   /** Opens a segment for its batches of [start, until). Returns false if another look is needed. */
@@ -171,8 +172,8 @@ final class SegmentFiles implements Closeable {
         end = size + 1;
       }
       if (end > size) {
-        list();
-        if (bases.isEmpty() || bases.last() == base) {
+        // Listed now, since the file that was opened may have been followed and cleaned after it was listed.
+        if (list().higher(base) == null) {
           throw new CorruptLog(
               path + " has " + size + " bytes and ends before offset " + until + ", up to which it was "
                   + "published as readable: it is damaged, or an older copy of the log");
