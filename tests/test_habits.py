@@ -103,6 +103,7 @@ NARROW = {
             f"mpbroker.log.format.{module}"
             for module in ("checkpoints", "index", "names", "producer_state", "scan", "transaction_index")
         ),
+        "mpbroker.log.partition.trusted_entries",
         "mpbroker.log.read.reader",
     ),
     "mpbroker.writing": (

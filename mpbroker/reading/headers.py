@@ -16,6 +16,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from mpbroker.inspection.segment import batches, mapped
 from mpbroker.log.format.checkpoints import read_offsets
 from mpbroker.log.format.names import CLEANER_OFFSETS, segment_name
+from mpbroker.log.read.reader import Bound
 from mpbroker.reading.catalogs import open_catalog
 from mpbroker.reading.errors import SourceUnavailable
 from mpbroker.reading.options import ReadOptions
@@ -50,13 +51,13 @@ ROWS: Final = 10_000
 
 @dataclass(frozen=True)
 class Segment:
-    """A segment file of a partition, to be read up to `end` bytes, or to its end if `end` is None."""
+    """A segment file of a partition, to be read up to the bound, or to its end without one."""
 
     topic: str
     partition: int
     path: str
     base: int
-    end: int | None
+    bound: Bound | None
 
 
 class Log(NamedTuple):
@@ -100,8 +101,8 @@ def _log(topic: str, number: int, start: int, end: int, files: LocalFiles | None
     segments = []
     for base in bases:
         if first <= base <= files.bound.segment_base:
-            limit = files.bound.position if base == files.bound.segment_base else None
-            segments.append(Segment(topic, number, str(directory / segment_name(base)), base, limit))
+            bound = files.bound if base == files.bound.segment_base else None
+            segments.append(Segment(topic, number, str(directory / segment_name(base)), base, bound))
     cleaned = read_offsets(directory.parent / CLEANER_OFFSETS).get((topic, number), 0)
     return Log(topic, number, start, end, cleaned, tuple(segments))
 
@@ -111,23 +112,42 @@ def headers(segment: Segment) -> Iterator[pa.RecordBatch]:
     rows: list[tuple[object, ...]] = []
     unreadable: list[int] = []
     with mapped(Path(segment.path), unreadable) as view:
-        end = len(view) if segment.end is None else min(segment.end, len(view))
-        for found in batches(view[:end], segment.base) if end else ():
-            rows.append(_row(segment, found))
+        published = _published_bytes(segment)
+        end = len(view) if published is None else min(published, len(view))
+        for row in _rows(segment, view[:end]) if end else ():
+            rows.append(row)
             if len(rows) >= ROWS:
                 yield _arrow(rows)
                 rows = []
-        if segment.end is not None and segment.end > end:
-            text = f"the file has {end} bytes, {segment.end} were published as readable"
+        if published is not None and published > end:
+            text = f"the file has {end} bytes, {published} were published as readable"
             rows.append(_fault(segment, end, text))
     rows += [_fault(segment, at, "the disk cannot read this page") for at in unreadable[:1]]
     if rows:
         yield _arrow(rows)
 
 
-def _row(segment: Segment, found: BatchFrame | CorruptBatch) -> tuple[object, ...]:
-    if isinstance(found, CorruptBatch):
-        return _fault(segment, found.position, found.reason)
+def _rows(segment: Segment, view: memoryview) -> Iterator[tuple[object, ...]]:
+    for found in batches(view, segment.base):
+        if isinstance(found, CorruptBatch):
+            yield _fault(segment, found.position, found.reason)
+        elif segment.bound is not None and found.base_offset >= segment.bound.offset:
+            return
+        else:
+            yield _row(segment, found)
+
+
+def _published_bytes(segment: Segment) -> int | None:
+    """Return how much of a segment, which has been opened, was published; None if all of it is by now.
+
+    If others follow, the open file may be one that the cleaner has made since the bound was published.
+    """
+    if segment.bound is None or segment_bases(Path(segment.path).parent)[-1] != segment.base:
+        return None
+    return segment.bound.position
+
+
+def _row(segment: Segment, found: BatchFrame) -> tuple[object, ...]:
     return (
         *(segment.topic, segment.partition, segment.path, found.position, found.length),
         *(found.base_offset, found.base_offset + found.last_offset_delta, found.record_count),

@@ -40,7 +40,15 @@ from mpbroker.reading.log_dirs import (
 )
 from mpbroker.reading.options import TopicPartition
 from mpbroker.reading.plan import LocalFiles, OffsetRange, PartitionBounds, TaskRange, by_offsets
-from mpbroker.reading.segments import Piece, cut_offsets, opened, pieces, position_by_offset, segment_bases
+from mpbroker.reading.segments import (
+    Piece,
+    cut_offsets,
+    opened,
+    pieces,
+    position_by_offset,
+    segment_bases,
+    weight,
+)
 from mpbroker.reading.transactions import at_rest, check_last_index
 from mpbroker.records.aborted import AbortedRange
 from mpbroker.records.errors import CorruptBatch
@@ -186,15 +194,17 @@ class LocalCatalog:
 
     def weight(self, wanted: OffsetRange) -> int:
         partition = self._partitions[wanted.topic_partition]
-        found = _found(partition, wanted)
-        return sum(piece.end_position - piece.position for piece in found)
+        with _faults_named(partition.directory):
+            return weight(_found(partition, wanted))
 
     def tasks(self, wanted: OffsetRange, parts: int, max_records: int | None) -> list[TaskRange]:
         partition = self._partitions[wanted.topic_partition]
-        with _faults_named(partition.directory):
-            found = _found(partition, wanted)
-            inner = cut_offsets(partition.directory, found, parts, wanted.start, wanted.end)
-        cuts = [wanted.start, *inner, wanted.end]
+        cuts = [wanted.start, wanted.end]
+        if parts > 1:
+            total = self.weight(wanted)
+            with _faults_named(partition.directory):
+                found = _found(partition, wanted)
+                cuts[1:1] = cut_offsets(partition.directory, found, total, parts, *cuts)
         cluster_id, node_id, _ = partition.identity
         files = LocalFiles(
             str(partition.directory),
@@ -332,9 +342,8 @@ def _faults_named(directory: Path) -> Iterator[None]:
         raise CorruptLog(f"{directory} is damaged: {error}") from error
 
 
-def _found(partition: LocalPartition, wanted: OffsetRange) -> list[Piece]:
-    with _faults_named(partition.directory):
-        return pieces(partition.directory, partition.readable.bound, wanted.start, wanted.end)[1]
+def _found(partition: LocalPartition, wanted: OffsetRange) -> Iterator[Piece]:
+    return pieces(partition.directory, partition.readable.bound, wanted.start, wanted.end)
 
 
 def _directories(log_dirs: Sequence[Path]) -> dict[TopicPartition, Path]:
@@ -365,7 +374,7 @@ def bound_at(directory: Path, bases: Sequence[int], high_watermark: int) -> Boun
     base = max((one for one in bases if one <= high_watermark), default=bases[0])
     with opened(directory, base) as fd:
         size = os.fstat(fd).st_size
-        start = position_by_offset(directory, base, high_watermark)
+        start = position_by_offset(directory, base, fd, high_watermark)
         batch = find_offset(fd, start, size, high_watermark)
         if batch is None:
             whole = batches(fd, start, size)

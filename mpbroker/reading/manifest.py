@@ -1,8 +1,9 @@
-"""Describes planned ranges as JSON, with the bytes that hold each, for readers that are not Python."""
+"""Describes planned ranges as JSON for readers that are not Python, which find the bytes themselves."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,9 @@ from mpbroker.protocol.uuids import uuid_text
 from mpbroker.reading.errors import LOSS_ADVICE, SourceUnavailable
 from mpbroker.reading.options import ReadOptions
 from mpbroker.reading.plan import LocalFiles, TaskRange
-from mpbroker.reading.segments import Piece, pieces
+from mpbroker.reading.segments import pieces, weight
 from mpbroker.reading.transactions import aborted_in
 from mpbroker.records.aborted import AbortedRange
-
-NO_INODE = -1
-"""No file has this inode: a reader that compares inodes then looks for the range itself."""
 
 
 def manifest_of(tasks: Sequence[TaskRange], options: ReadOptions) -> dict[str, Any]:
@@ -38,9 +36,7 @@ def manifest_of(tasks: Sequence[TaskRange], options: ReadOptions) -> dict[str, A
 
 
 def _described(task: TaskRange, files: LocalFiles, *, read_committed: bool) -> dict[str, Any]:
-    # Read before looking at the segments: see `aborted_in`.
     aborted = _aborted(task, files) if read_committed else None
-    first, found = _pieces(task, files)
     return {
         "topic": task.topic,
         "partition": task.partition,
@@ -48,8 +44,7 @@ def _described(task: TaskRange, files: LocalFiles, *, read_committed: bool) -> d
         "end": task.end,
         "topicId": None if task.topic_id is None else uuid_text(task.topic_id),
         "places": [str(place) for place in files.places()],
-        "first": first,
-        "pieces": [list(piece) for piece in found],
+        "bytes": _bytes(task, files),
         "clusterId": files.cluster_id,
         "nodeId": files.node_id,
         # Null, not an empty list, means that aborted records are wanted.
@@ -68,9 +63,8 @@ def _aborted(task: TaskRange, files: LocalFiles) -> list[AbortedRange]:
         ) from error
 
 
-def _pieces(task: TaskRange, files: LocalFiles) -> tuple[int, list[Piece]]:
+def _bytes(task: TaskRange, files: LocalFiles) -> int:
     """Return the bytes of the range as of now. The task reports records that are gone already."""
-    try:
-        return pieces(Path(files.directory), files.bound, task.start, task.end)
-    except (SegmentGone, FileNotFoundError):
-        return task.start, [Piece(task.start, 0, 1, NO_INODE)]
+    with suppress(SegmentGone, FileNotFoundError):
+        return weight(pieces(Path(files.directory), files.bound, task.start, task.end))
+    return 0

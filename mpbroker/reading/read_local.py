@@ -23,7 +23,7 @@ from mpbroker.reading.columns import Columns
 from mpbroker.reading.errors import CorruptLog
 from mpbroker.reading.log_dirs import is_of, permission_needed
 from mpbroker.reading.plan import LocalFiles, TaskRange, report_loss
-from mpbroker.reading.segments import Piece, opened, pieces, windows
+from mpbroker.reading.segments import Piece, Span, opened_piece, spans, windows
 from mpbroker.reading.transactions import aborted_in, check_markers_behind
 from mpbroker.records.aborted import AbortedRanges
 from mpbroker.records.errors import CorruptBatch
@@ -69,7 +69,7 @@ def read_local(
             if aborted is None:
                 # Read before any segment is opened: see `aborted_in`.
                 aborted = _aborted_of(directory, task, files)
-            first, found = _pieces_of(directory, task, files, start)
+            first, found = _spans_of(directory, task, files, start)
         except _HasMoved as error:
             tries += 1
             if tries <= TRIES:
@@ -86,13 +86,12 @@ def read_local(
                 f"Cannot read offsets {start} to {lost} of {task}: the log starts at {first} now.",
             )
             start = first
-        for piece in found:
-            begun = max(start, piece.base)
+        for span in found:
             try:
-                with opened(directory, piece.base, inode=piece.inode) as fd:
-                    yield from _read_piece(directory, piece, fd, task, columns, aborted)
-            except SegmentGone as error:
-                start, tries = begun, tries + 1
+                with opened_piece(directory, span) as piece:
+                    yield from _read_piece(directory, piece, task, columns, aborted)
+            except (SegmentGone, FileNotFoundError) as error:
+                start, tries = span.start, tries + 1
                 if tries > TRIES:
                     report_loss(fail_on_data_loss, f"Cannot read a part of {task}: {error}.")
                     return
@@ -117,10 +116,10 @@ def _directory_of(topic_id: bytes | None, files: LocalFiles) -> Path:
     raise SegmentGone(f"{planned} is gone")
 
 
-def _pieces_of(directory: Path, task: TaskRange, files: LocalFiles, start: int) -> tuple[int, list[Piece]]:
-    """Find the bytes of the range from `start` on. Raises SegmentGone, FileNotFoundError, _HasMoved."""
+def _spans_of(directory: Path, task: TaskRange, files: LocalFiles, start: int) -> tuple[int, list[Span]]:
+    """Find the segments of the range from `start` on. Raises SegmentGone, FileNotFoundError, _HasMoved."""
     with _moves_seen(directory, task, files):
-        return pieces(directory, files.bound, start, task.end)
+        return spans(directory, files.bound, start, task.end)
 
 
 def _aborted_of(directory: Path, task: TaskRange, files: LocalFiles) -> AbortedRanges:
@@ -160,9 +159,10 @@ def _moves_seen(directory: Path, task: TaskRange, files: LocalFiles) -> Iterator
 
 
 def _read_piece(
-    directory: Path, piece: Piece, fd: int, task: TaskRange, columns: Columns, aborted: AbortedRanges
+    directory: Path, piece: Piece, task: TaskRange, columns: Columns, aborted: AbortedRanges
 ) -> Iterator[pa.RecordBatch]:
-    for position, end in windows(directory, piece, fd, WINDOW_BYTES):
+    fd = piece.fd
+    for position, end in windows(directory, piece, WINDOW_BYTES):
         mapped_from = position - position % mmap.ALLOCATIONGRANULARITY
         if os.fstat(fd).st_size < end:
             raise CorruptLog(

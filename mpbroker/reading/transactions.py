@@ -100,19 +100,17 @@ def _steps(
     The range begins at the offset and ends at the high watermark.
     """
     first = max((base for base in bases if base <= offset), default=bases[0])
-    for base in bases:
+    for base, following in zip(bases, [*bases[1:], high_watermark], strict=True):
         if not first <= base < high_watermark:
             continue
         with opened(directory, base) as fd:
             size, start = os.fstat(fd).st_size, 0
             if base == first:
-                batch = find_offset(fd, position_by_offset(directory, base, offset), size, offset)
+                batch = find_offset(fd, position_by_offset(directory, base, fd, offset), size, offset)
                 start = size if batch is None else batch.position
             steps = transaction_steps(fd, start, size)
-        for step in steps:
-            if step[1] >= high_watermark:
-                return
-            yield step
+        # A killed swap leaves a segment beside those that it took the place of.
+        yield from (step for step in steps if step[1] < min(following, high_watermark))
 
 
 def aborted_in(directory: Path, start: int, end: int) -> list[AbortedRange]:
@@ -165,21 +163,20 @@ def check_markers_behind(directory: Path, bound: Bound, offset: int, unmarked: I
     bound is not looked for. Raises SegmentGone, OSError, too.
     """
     left = set(unmarked)
-    for piece in pieces(directory, bound, offset, bound.offset)[1] if offset < bound.offset else ():
-        with opened(directory, piece.base, inode=piece.inode) as fd:
-            for position, end in windows(directory, piece, fd, _STEPS_BYTES):
-                for producer_id, at, marker in transaction_steps(fd, position, end):
-                    if marker not in (ABORT, COMMIT) or at < offset or producer_id not in left:
-                        continue
-                    if marker == ABORT:
-                        raise CorruptLog(
-                            f"{directory / segment_name(piece.base)}: the marker at offset {at} says that a "
-                            f"transaction of producer {producer_id} was aborted, which no {TXN_INDEX_SUFFIX} "
-                            f"file knows. Its records were taken for committed. {_ADVICE}"
-                        )
-                    left.discard(producer_id)
-                if not left:
-                    return
+    for piece in pieces(directory, bound, offset, bound.offset) if offset < bound.offset else ():
+        for position, end in windows(directory, piece, _STEPS_BYTES):
+            for producer_id, at, marker in transaction_steps(piece.fd, position, end):
+                if marker not in (ABORT, COMMIT) or at < offset or producer_id not in left:
+                    continue
+                if marker == ABORT:
+                    raise CorruptLog(
+                        f"{directory / segment_name(piece.base)}: the marker at offset {at} says that a "
+                        f"transaction of producer {producer_id} was aborted, which no {TXN_INDEX_SUFFIX} "
+                        f"file knows. Its records were taken for committed. {_ADVICE}"
+                    )
+                left.discard(producer_id)
+            if not left:
+                return
 
 
 def check_last_index(directory: Path, bound: Bound, aborted_end: int) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,8 +16,12 @@ from mpbroker.log.format.names import CLEANED_FILE_SUFFIX, segment_name
 from mpbroker.log.format.scan import batches
 from mpbroker.log.partition.partition_log import remove_segment
 from mpbroker.log.partition.segment_swap import begin_swap, swap_in
-from mpbroker.reading import columns, read_local
+from mpbroker.reading import columns, local, read_local, segments
 from mpbroker.reading.errors import CorruptLog
+from mpbroker.reading.follow import follow
+from mpbroker.reading.local import LocalCatalog
+from mpbroker.reading.options import parse_options
+from mpbroker.reading.plan import OffsetRange, plan
 from mpbroker.reading.read import read_range
 from tests.support.reading_queries import OFFSETS, offsets_of, planned, query, read
 from tests.support.spark_logs import FakeBroker, PartitionWriter, fill, numbered
@@ -43,6 +49,16 @@ def clean(directory: Path, bases: list[int], keeps: Callable[[int], bool]) -> No
         swap_in(fd, bases)
     finally:
         os.close(fd)
+
+
+def clean_in_place(directory: Path, bases: list[int], keeps: Callable[[int], bool]) -> None:
+    """Clean, with a new file that has the inode number of the old one, which was free again."""
+    path = directory / segment_name(bases[0])
+    spare = directory / "inode"
+    spare.hardlink_to(path)
+    clean(directory, bases, keeps)
+    spare.write_bytes(path.read_bytes())
+    spare.replace(path)
 
 
 def even(offset: int) -> bool:
@@ -135,6 +151,20 @@ def test_an_older_copy_of_the_log_is_an_error(
         offsets_of(tasks, options)
 
 
+def test_damage_before_the_first_wanted_offset_hides_nothing(
+    log_dir: Path, writer: PartitionWriter, fake_broker: FakeBroker
+) -> None:
+    """The walk from the last indexed batch to the offset ends there; the records behind it are not lost."""
+    fill(writer, 10, roll_every=5)
+    fake_broker.publish(writer)
+    path = writer.directory / segment_name(0)
+    data = bytearray(path.read_bytes())
+    data[8] ^= 0x40
+    path.write_bytes(data)
+    with pytest.raises(CorruptLog, match=r"0\.log is damaged at position 0: .*beyond the end"):
+        read(log_dir, startingOffsets='{"t":{"0":25}}')
+
+
 def test_a_moved_partition_has_more_in_its_file_than_is_committed(
     log_dir: Path, writer: PartitionWriter, fake_broker: FakeBroker, tmp_path: Path
 ) -> None:
@@ -181,3 +211,98 @@ def test_an_index_is_never_believed_of_another_file(
         assert offset_floor(file.fileno(), 0, 355)[1] > 0
     clean(writer.directory, [0], even)
     assert offsets_of(tasks, options) == [*range(360, 370), *range(380, 390)]
+
+
+def test_the_next_segments_are_cleaned_while_a_task_reads(
+    log_dir: Path, writer: PartitionWriter, fake_broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new files have the old inode numbers; only what is open is certain to be the same file."""
+    monkeypatch.setattr(columns, "MAX_ROWS", 10)
+    fill(writer, 20, roll_every=5)
+    fake_broker.publish(writer)
+    writer.roll()
+    options = query(log_dir)
+    (task,) = planned(options)
+    found = read_range(task, OFFSETS, options)
+    rows = next(found).column(0).to_pylist()
+    clean_in_place(writer.directory, [50], even)
+    clean_in_place(writer.directory, [100, 150], even)
+    rows += [offset for batch in found for offset in batch.column(0).to_pylist()]
+    assert rows == [*range(50), *(n for n in range(50, 200) if even(n))]
+
+
+def test_the_last_segment_is_cleaned_after_it_was_listed(
+    log_dir: Path, writer: PartitionWriter, fake_broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lacks the last records below the bound, which is no damage: it is not the last one any more."""
+    fill(writer, 10)
+    fake_broker.publish(writer)
+    listed = segments.segment_bases
+    seen: list[list[int]] = []
+
+    def then_cleaned(directory: Path) -> list[int]:
+        seen.append(listed(directory))
+        if len(seen) == 1:
+            writer.roll()
+            fill(writer, 1)
+            clean_in_place(directory, [0], lambda offset: offset < 50)
+        return seen[-1]
+
+    options = query(log_dir)
+    with closing(LocalCatalog(options.log_dirs)) as catalog:
+        monkeypatch.setattr(segments, "segment_bases", then_cleaned)
+        (task,) = plan(catalog, options)
+    assert seen[0] == [0]
+    assert offsets_of([task], options) == list(range(50))
+
+
+def test_ranges_are_cut_in_files_that_are_replaced_meanwhile(
+    log_dir: Path, writer: PartitionWriter, fake_broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(writer, 20, roll_every=10)
+    fake_broker.publish(writer)
+    writer.roll()
+    options = query(log_dir, minPartitions=6)
+    cut = local.cut_offsets
+
+    def cleaned_before(*arguments: Any) -> list[int]:
+        clean_in_place(writer.directory, [0, 100], lambda offset: offset % 30 == 0)
+        return cut(*arguments)
+
+    monkeypatch.setattr(local, "cut_offsets", cleaned_before)
+    tasks = planned(options)
+    assert offsets_of(tasks, options) == [n for n in range(200) if n // 10 % 3 == 0]
+
+
+@pytest.mark.parametrize("keeps", [even, lambda offset: offset < 30, lambda offset: offset >= 20])
+def test_times_are_looked_for_after_the_bounds_segment_was_cleaned(
+    log_dir: Path, writer: PartitionWriter, fake_broker: FakeBroker, keeps: Callable[[int], bool]
+) -> None:
+    fill(writer, 10)
+    fake_broker.publish(writer)
+    with closing(LocalCatalog([str(log_dir)])) as catalog:
+        assert catalog.bounds([("t", 0)])["t", 0].end == 100
+        writer.roll()
+        fill(writer, 5, value_bytes=500)
+        writer.roll()
+        clean_in_place(writer.directory, [0, 100], keeps)
+        for number in range(101):
+            expected = next((n for n in range(number, 100) if keeps(n // 10 * 10)), None)
+            found = catalog.offsets_for_times({("t", 0): 1_700_000_000_000 + number})
+            assert found == {("t", 0): expected}, number
+
+
+def test_a_followed_partition_is_cleaned_after_a_look(
+    log_dir: Path, writer: PartitionWriter, fake_broker: FakeBroker
+) -> None:
+    """What a stream has seen is offsets; where they are is looked up for each micro-batch."""
+    fill(writer, 10)
+    fake_broker.publish(writer)
+    options = parse_options({"subscribe": "t", "log.dir": str(log_dir)}, streaming=True)
+    with closing(follow(options)) as follower:
+        end = follower.look()["t", 0].end
+        writer.roll()
+        fill(writer, 1)
+        clean_in_place(writer.directory, [0], even)
+        tasks = follower.catalog.tasks(OffsetRange(("t", 0), 25, end), 3, None)
+        assert offsets_of(tasks, options) == [n for n in range(25, 100) if even(n)]

@@ -60,6 +60,7 @@ BEHAVIOURS: Mapping[str, Sequence[str]] = {
             "log/manager/recreated_topic",
             "log/partition/rolls",
             "quotas/throttling",
+            "reading/killed_swaps",
             "reading/replaced_segments",
             "security/mechanisms",
         ),

@@ -2,7 +2,8 @@
 
 A reader never sees a byte behind the bound it is given (from the partition table), and stays correct while
 the log process appends and rolls: it reads sealed segments to their end, and the bound's segment to the
-bound's position. (Kafka: LocalLog.read, LogSegment.read, UnifiedLog.fetchOffsetByTimestamp.)
+bound's position, or to its offset if that may be another file by now. (Kafka: LocalLog.read, LogSegment.read,
+UnifiedLog.fetchOffsetByTimestamp.)
 
 Compaction puts another file under the name of a segment, and retention removes segments. So what a reader
 remembers of a file is kept with the open file (`_OpenSegment`, `AbortedIndex`) and ends when that is closed.
@@ -137,6 +138,10 @@ class _OpenSegment:
     positions: OrderedDict[int, int] = field(default_factory=OrderedDict)
     # Behind the last offset, once that was asked for.
     _end: int | None = None
+    # Whether no later segment was there when that was asked for first.
+    was_last: bool | None = None
+    # The last offset of a bound that was searched for here, and the position where it begins.
+    found_bound: tuple[int, int] = (-1, 0)
     _has_its_indexes: bool = False
 
     @classmethod
@@ -308,7 +313,7 @@ class PartitionReader:
         if not wait:
             _check_resident(segment.fd, batch.position, length)
         if batch.position + length == limit and segment.base == bound.segment_base:
-            segment.remember(bound.offset, bound.position)
+            segment.remember(bound.offset, limit)
         return Slice(segment.base, batch.position, length, segment.inode, segment.path)
 
     def aborted(self, offset: int, piece: Slice, bound: Bound, aborted_end: int) -> list[AbortedTransaction]:
@@ -429,10 +434,11 @@ class PartitionReader:
         Raises CorruptBatch, SegmentGone, OSError.
         """
         best: TimedBatch | None = None
-        for base in self._visible(bound, log_start):
+        visible = self._visible(bound, log_start)
+        for base in visible:
             segment = self._segment(base)
             limit = self._limit(segment, bound)
-            below = bound.offset if base == bound.segment_base else None
+            below = bound.offset if base == visible[-1] else None
             found = self._largest_in(segment, limit, log_start, below)
             if found is not None and found.max_timestamp > (best.max_timestamp if best else NO_TIMESTAMP):
                 best = _timed(self._segment(base), found)
@@ -486,7 +492,7 @@ class PartitionReader:
         segment, position = self._start_for(offset, bound, unread)
         while True:
             position = self._behind_damage(segment.base, position, offset)
-            limit = self._limit(segment, bound)
+            limit = self._limit(segment, bound, unread)
             if unread is not None:
                 _check_beginning(segment.fd, position, limit, unread)
             batch = scan.find_offset(segment.fd, position, limit, offset, strict=True)
@@ -555,10 +561,39 @@ class PartitionReader:
         visible = [base for base in self._bases if base <= bound.segment_base]
         return visible[max(bisect_right(visible, log_start) - 1, 0) :]
 
-    def _limit(self, segment: _OpenSegment, bound: Bound) -> int:
+    def _limit(self, segment: _OpenSegment, bound: Bound, unread: int | None = None) -> int:
+        """Return where the visible bytes of a segment end.
+
+        Since the bound was read its segment may have been followed by others and cleaned, or merged into an
+        earlier one. Then the open file is another one than the position is of, and the offset counts. The
+        last segment is never cleaned. `unread` is as for `_locate`.
+        """
+        if segment.base > bound.segment_base:
+            return 0
         if segment.base == bound.segment_base:
-            return bound.position
-        return os.fstat(segment.fd).st_size if segment.base < bound.segment_base else 0
+            if segment.was_last is None:
+                # Listed after the file was opened.
+                segment.was_last = self._list(LOG_SUFFIX)[-1:] == [segment.base]
+            if segment.was_last:
+                return bound.position
+        place = bisect_right(self._bases, bound.segment_base)
+        if segment.base < bound.segment_base and self._bases[place - 1 : place] != [segment.base]:
+            return os.fstat(segment.fd).st_size
+        if segment.found_bound[0] != bound.offset:
+            segment.found_bound = bound.offset, self._position_of_bound(segment, bound.offset, unread)
+        return segment.found_bound[1]
+
+    def _position_of_bound(self, segment: _OpenSegment, offset: int, unread: int | None) -> int:
+        """Return where the first batch that is not visible begins in a sealed segment."""
+        size = os.fstat(segment.fd).st_size
+        position = self._behind_damage(segment.base, self._indexed(segment, offset, unread), offset)
+        if unread is not None:
+            _check_beginning(segment.fd, position, size, unread)
+        batch = scan.find_offset(segment.fd, position, size, offset, strict=True)
+        if batch is None:
+            return size
+        # A batch that the bound cuts through is visible.
+        return batch.position + (batch.length if batch.base_offset < offset else 0)
 
     def _segment(self, base: int) -> _OpenSegment:
         segment = self._open.get(base)

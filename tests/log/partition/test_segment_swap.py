@@ -28,35 +28,10 @@ from mpbroker.log.partition.segment_swap import begin_swap, finish_swaps, swap_i
 from mpbroker.log.read.reader import Bound, PartitionReader, SegmentGone
 from mpbroker.log.recovery.log_loader import Known, load
 from tests.support.compacted_segments import T0, Segments
+from tests.support.killed_swaps import Killed, Steps
 
 TOPIC_ID = bytes(range(16))
 CONFIG = resolve(BrokerConfig(), {})
-
-
-class Killed(BaseException):
-    """Nothing that follows happens."""
-
-
-class Steps:
-    """The calls that change a directory, the n-th of which does not happen any more."""
-
-    NAMES = ("rename", "link", "unlink", "fsync")
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, before: Callable[[], None] = lambda: None) -> None:
-        self.left = -1
-        self.before = before
-        for name in self.NAMES:
-            monkeypatch.setattr(segment_swap.os, name, self._counted(getattr(os, name)))
-
-    def _counted(self, real: Callable[..., None]) -> Callable[..., None]:
-        def call(*args: object, **kwargs: object) -> None:
-            self.before()
-            if self.left == 0:
-                raise Killed
-            self.left -= 1
-            real(*args, **kwargs)
-
-        return call
 
 
 def make_cleaned(directory: Path) -> tuple[Segments, list[int], list[str], list[str]]:

@@ -405,3 +405,62 @@ def test_only_so_many_searches_are_remembered(writer) -> None:  # type: ignore[n
     for i in range(2 * REMEMBERED_SEARCHES):
         assert reader.find_timestamp(T0 + i, 0, bound).offset == i
     assert len(reader._searches) == REMEMBERED_SEARCHES
+
+
+def rolled_and_cleaned(directory: Path, *, merged: bool) -> tuple[Segments, Bound, PartitionReader]:
+    """A bound is read; then its segment is followed by others and compacted before a reader opens it.
+
+    The new file has records behind the bound, too, and with `merged` the name of an earlier segment.
+    """
+    log = Segments(directory)
+    for number in range(3 * PER_SEGMENT):
+        log.append(
+            [(b"often" if number % 3 else b"%d" % number, bytes(number % 7))],
+            timestamp=CLEANED_AT_MS + number,
+        )
+        if merged and number == PER_SEGMENT:
+            log.roll()
+    bound = end_of(log)
+    for count in range(2):
+        log.append([(b"more", b"%d" % count)])
+        log.roll()
+        log.append([(b"again", bytes(500))], timestamp=CLEANED_AT_MS + DAY_MS)
+    reader = PartitionReader(directory)
+    put_in_place(log, Cleaner(log.task(), Buffers()))
+    return log, bound, reader
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_a_bound_of_a_segment_that_was_compacted_since(tmp_path: Path, merged: bool) -> None:
+    log, bound, reader = rolled_and_cleaned(tmp_path, merged=merged)
+    left = [batch.header.base_offset for batch in log.batches() if batch.header.base_offset < bound.offset]
+    assert bound.segment_base not in log.bases or not merged
+    with closing(reader):
+        seen = []
+        offset = 0
+        while (piece := reader.fetch_slice(offset, 1, bound)) is not None:
+            (batch,) = iterate_batches(reader.read(piece))
+            seen.append(batch.header.base_offset)
+            offset = batch.header.base_offset + 1
+        assert seen == left
+        last_ms = CLEANED_AT_MS + left[-1]
+        assert reader.max_timestamp(bound) == (last_ms, left[-1])
+        assert reader.find_timestamp(last_ms, 0, bound) == (last_ms, left[-1])
+        assert reader.find_timestamp(last_ms + 1, 0, bound) == NOTHING_FOUND
+
+
+def test_a_bound_in_a_segment_that_others_follow_is_kept_to(tmp_path: Path) -> None:
+    """As a last stable offset: the file is its own, and the reader cannot know."""
+    log = Segments(tmp_path)
+    for number in range(9):
+        log.append([(b"%d" % number, b"")])
+        if number == 4:
+            bound = end_of(log)
+    log.roll()
+    log.append([(b"x", b"")])
+    with closing(PartitionReader(tmp_path)) as reader:
+        piece = reader.fetch_slice(0, 1 << 20, bound)
+        assert piece is not None
+        assert piece.length == bound.position
+        assert reader.locate(4, bound) is not None
+        assert reader.fetch_slice(5, 1 << 20, bound) is None

@@ -39,7 +39,7 @@ final class BatchCursor implements Closeable {
       header = null;
     }
     while (true) {
-      if (file == null || position >= file.piece().end()) {
+      if (file == null || position >= file.end()) {
         if (holds) {
           return null;
         }
@@ -52,7 +52,7 @@ final class BatchCursor implements Closeable {
       }
       BatchHeader found = read();
       if (found.baseOffset() >= range.end()) {
-        position = file.piece().end();
+        position = file.end();
       } else if (found.baseOffset() < range.start() && found.lastOffset() < range.start()) {
         position += found.length();
       } else if (!reach(found.length(), holds)) {
@@ -103,7 +103,7 @@ final class BatchCursor implements Closeable {
     window.clear();
     file = files.next();
     if (file != null) {
-      position = file.piece().position();
+      position = file.position();
     }
     return file != null;
   }
@@ -116,7 +116,7 @@ final class BatchCursor implements Closeable {
     if (holds) {
       return false;
     }
-    long end = file.piece().end();
+    long end = file.end();
     if (position + bytes > end) {
       throw corrupt(BatchHeader.reachesBeyond(end));
     }

@@ -50,16 +50,17 @@ final class CountReader implements PartitionReader<InternalRow> {
   }
 
   private void count(SegmentFiles.Opened file) throws IOException {
-    Piece piece = file.piece();
-    HeaderReader headers = new HeaderReader(file.channel(), file.path(), piece.end(), range);
-    List<Piece> unclear = new ArrayList<>();
-    for (long position = piece.position(); position < piece.end(); ) {
+    HeaderReader headers = new HeaderReader(file.channel(), file.path(), file.end(), range);
+    List<LogRange> unclear = new ArrayList<>();
+    long unclearFrom = -1;
+    long behind = -1;
+    for (long position = file.position(); position < file.end(); ) {
       BatchHeader header = headers.at(position);
       if (header.baseOffset() >= range.end()) {
         break;
       }
-      if (position + header.length() > piece.end()) {
-        throw headers.corrupt(position, BatchHeader.reachesBeyond(piece.end()));
+      if (position + header.length() > file.end()) {
+        throw headers.corrupt(position, BatchHeader.reachesBeyond(file.end()));
       }
       boolean hidden = header.isHidden(range);
       boolean within = header.baseOffset() >= range.start() && header.lastOffset() < range.end();
@@ -70,12 +71,21 @@ final class CountReader implements PartitionReader<InternalRow> {
         check(header, headers, position);
       } else if (within && header.isFull()) {
         records += header.count();
-      } else {
-        add(unclear, new Piece(piece.base(), position, position + header.length(), piece.inode()));
+        if (unclearFrom >= 0) {
+          unclear.add(range.within(unclearFrom, header.baseOffset()));
+          unclearFrom = -1;
+        }
+      } else if (unclearFrom < 0) {
+        // Unclear neighbours become one range, so that a compacted segment is read in one go.
+        unclearFrom = header.baseOffset();
       }
+      behind = header.lastOffset() + 1;
       position += header.length();
     }
-    for (Piece one : unclear) {
+    if (unclearFrom >= 0) {
+      unclear.add(range.within(unclearFrom, behind));
+    }
+    for (LogRange one : unclear) {
       walk(one);
     }
   }
@@ -100,18 +110,7 @@ final class CountReader implements PartitionReader<InternalRow> {
     }
   }
 
-  /** Adds a piece. Adjacent pieces become one, so that a compacted segment is read in one go. */
-  private static void add(List<Piece> pieces, Piece next) {
-    Piece last = pieces.isEmpty() ? null : pieces.get(pieces.size() - 1);
-    if (last != null && last.end() == next.position()) {
-      pieces.set(pieces.size() - 1, new Piece(last.base(), last.position(), next.end(), last.inode()));
-    } else {
-      pieces.add(next);
-    }
-  }
-
-  private void walk(Piece piece) throws IOException {
-    LogRange only = range.within(piece);
+  private void walk(LogRange only) throws IOException {
     try (RecordReader reader = new RecordReader(only, rules, new StructType(), Long.MAX_VALUE)) {
       while (reader.next()) {
         records += reader.get().numRows();

@@ -59,7 +59,7 @@ final class HeaderReader {
   }
 
   private void fill(long position) throws IOException {
-    chunk.clear().limit((int) Math.min(CHUNK_BYTES, end - position));
+    chunk.clear().limit((int) Math.max(0, Math.min(CHUNK_BYTES, end - position)));
     chunkFrom = position;
     while (chunk.hasRemaining() && channel.read(chunk, position + chunk.position()) >= 0) {
       // A read may return fewer bytes than were asked for.

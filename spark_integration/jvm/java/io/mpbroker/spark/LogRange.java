@@ -1,16 +1,15 @@
 package io.mpbroker.spark;
 
 import java.util.ArrayList;
-import java.util.List;
 import org.apache.spark.sql.connector.read.InputPartition;
 
 /**
- * Says what one task reads: offsets [start, end) of a partition, and the bytes where its plan found them.
+ * Says what one task reads: offsets [start, end) of a partition.
  *
  * <p>{@code clusterId} and {@code nodeId} name the broker that owns the log directory. {@code places} are the
- * directories in which the partition may be, the planned one first. {@code first} is the first offset that
- * its files could have. {@code aborted} has the aborted transactions of which the range may have records, if
- * the reader must leave these out.
+ * directories in which the partition may be, the planned one first. {@code bytes} is what the range took when
+ * it was planned. {@code aborted} has the aborted transactions of which the range may have records, if the
+ * reader must leave these out.
  */
 record LogRange(
     String topic,
@@ -21,25 +20,19 @@ record LogRange(
     String clusterId,
     String nodeId,
     ArrayList<String> places,
-    long first,
-    ArrayList<Piece> pieces,
+    long bytes,
     AbortedRanges aborted)
     implements InputPartition {
 
   /** Stands for a range of no partition. */
   static final LogRange NOTHING =
-      new LogRange("", 0, 0, 0, null, "", "", new ArrayList<>(), 0, new ArrayList<>(),
-          AbortedRanges.NOT_WANTED);
+      new LogRange("", 0, 0, 0, null, "", "", new ArrayList<>(), 0, AbortedRanges.NOT_WANTED);
 
-  /** Returns the same range, read from these bytes. */
-  LogRange within(Piece piece) {
-    ArrayList<Piece> only = new ArrayList<>(List.of(piece));
+  /** Returns the part of the range that lies within [from, to). */
+  LogRange within(long from, long to) {
     return new LogRange(
-        topic, partition, start, end, topicId, clusterId, nodeId, places, start, only, aborted);
-  }
-
-  long bytes() {
-    return pieces.stream().mapToLong(Piece::bytes).sum();
+        topic, partition, Math.max(start, from), Math.min(end, to), topicId, clusterId, nodeId, places, bytes,
+        aborted);
   }
 
   @Override

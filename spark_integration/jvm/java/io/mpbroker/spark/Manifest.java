@@ -32,11 +32,6 @@ record Manifest(List<LogRange> tasks, Rules rules, String declined) {
   }
 
   private static LogRange range(JsonNode task) {
-    ArrayList<Piece> pieces = new ArrayList<>();
-    for (JsonNode piece : task.get("pieces")) {
-      long[] numbers = longs(piece);
-      pieces.add(new Piece(numbers[0], numbers[1], numbers[2], numbers[3]));
-    }
     ArrayList<String> places = new ArrayList<>();
     task.get("places").forEach(place -> places.add(place.textValue()));
     return new LogRange(
@@ -48,8 +43,7 @@ record Manifest(List<LogRange> tasks, Rules rules, String declined) {
         task.get("clusterId").textValue(),
         task.get("nodeId").textValue(),
         places,
-        task.get("first").longValue(),
-        pieces,
+        task.get("bytes").longValue(),
         aborted(task.get("aborted")));
   }
 

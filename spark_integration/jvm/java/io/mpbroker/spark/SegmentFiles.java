@@ -9,18 +9,15 @@ import java.nio.file.Files;
 import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
-import java.util.ArrayDeque;
-import java.util.ArrayList;
-import java.util.List;
 import java.util.Properties;
 import java.util.TreeSet;
 
 /**
  * Opens the segment files of a range one after the other, as Python's read_local does.
  *
- * <p>Between plan and task, retention may delete files, the cleaner may replace them, and the partition may
- * move to another log directory. The remaining offsets are then looked for again. Offsets that cannot be
- * found are data loss.
+ * <p>Retention may delete files, the cleaner may replace them, and the partition may move to another log
+ * directory. So only offsets are kept between files; positions are looked up in the file that is open. Offsets
+ * that cannot be found are data loss.
  */
 final class SegmentFiles implements Closeable {
   private static final int TRIES = 100;
@@ -28,14 +25,16 @@ final class SegmentFiles implements Closeable {
 
   private final LogRange range;
   private final Manifest.Rules rules;
-  private final ArrayDeque<Piece> rest;
+  private TreeSet<Long> bases;
+  /** Where the partition is; null if its loss was reported and is accepted. */
   private Path directory;
+  /** The first offset of the next file. */
   private long start;
   private int tries;
   private Opened current;
 
-  /** Holds an open segment file, and which of its bytes are wanted. */
-  record Opened(Path path, FileChannel channel, Piece piece) {}
+  /** Holds an open segment file, and which of its bytes are wanted: whole batches. */
+  record Opened(Path path, FileChannel channel, long position, long end) {}
 
   SegmentFiles(LogRange range, Manifest.Rules rules) throws IOException {
     this.range = range;
@@ -49,34 +48,31 @@ final class SegmentFiles implements Closeable {
               + "give kafka.bootstrap.servers too and option accelerated=false, so that tasks here can fetch",
           null);
     }
-    rest = new ArrayDeque<>();
-    begin();
+    look();
   }
 
   /** Closes the present file and opens the next; null after the last. Throws DataLoss, CorruptLog. */
   Opened next() throws IOException {
     close();
-    while (!rest.isEmpty()) {
-      Piece piece = rest.remove();
-      Path path = directory.resolve(segmentName(piece.base()));
-      try {
-        FileChannel channel = FileChannel.open(path, StandardOpenOption.READ);
-        current = new Opened(path, channel, piece);
-        if (inode(path) == piece.inode()) {
-          checkSize(current);
+    while (directory != null && start < range.end()) {
+      long base = bases.floor(start);
+      Long following = bases.higher(start);
+      // A segment that takes the place of others may be listed beside those that it replaces.
+      long until = following == null ? range.end() : Math.min(range.end(), following);
+      Path path = directory.resolve(segmentName(base));
+      if (open(path, base, until)) {
+        start = until;
+        if (current.position() < current.end()) {
           return current;
         }
         close();
-      } catch (NoSuchFileException error) {
-        // The file is looked for again below, as if it had been replaced.
-      }
-      start = Math.max(start, piece.base());
-      if (++tries > TRIES) {
-        String text = "Cannot read a part of " + range + ": " + path + " is another file again and again.";
+      } else if (++tries > TRIES) {
+        String text = "Cannot read a part of " + range + ": " + path + " is gone again and again.";
         Failures.reportLoss(rules, text);
         return null;
+      } else {
+        look();
       }
-      lookAgain();
     }
     return null;
   }
@@ -89,23 +85,22 @@ final class SegmentFiles implements Closeable {
     }
   }
 
-  /** Uses the planned pieces if the planned directory still belongs to the topic. */
-  private void begin() throws IOException {
+  /** Finds the partition, and lists its segments. */
+  private void look() throws IOException {
     directory = find();
     if (directory == null) {
       return;
     }
-    if (range.first() > start) {
-      reportGap(range.first());
-    }
-    rest.addAll(range.pieces());
-  }
-
-  private void lookAgain() throws IOException {
-    rest.clear();
-    directory = find();
-    if (directory != null) {
-      rest.addAll(pieces());
+    bases = list();
+    if (bases.isEmpty()) {
+      String text = "Cannot read " + range + ": " + directory + " has no segment of it any more.";
+      Failures.reportLoss(rules, text);
+      directory = null;
+    } else if (bases.first() > start) {
+      long lost = Math.min(bases.first(), range.end()) - 1;
+      String offsets = "Cannot read offsets " + start + " to " + lost + " of " + range;
+      Failures.reportLoss(rules, offsets + ": the log starts at " + bases.first() + " now.");
+      start = bases.first();
     }
   }
 
@@ -146,85 +141,68 @@ final class SegmentFiles implements Closeable {
     return range.topicId() != null && Files.readAllLines(metadata).contains("topic_id: " + range.topicId());
   }
 
-  /** Finds the bytes that have [start, end) now, by a walk over the headers: this is rare. */
-  private List<Piece> pieces() throws IOException {
-    TreeSet<Long> bases = bases();
-    List<Piece> found = new ArrayList<>();
-    if (bases.isEmpty() || bases.first() >= range.end()) {
-      String text = "Cannot read " + range + ": " + directory + " has no segment of it any more.";
-      Failures.reportLoss(rules, text);
-      return found;
-    }
-    if (bases.first() > start) {
-      reportGap(bases.first());
-    }
-    for (long base : bases) {
-      Long following = bases.higher(base);
-      if (base < range.end() && (following == null || following > start)) {
-        long until = following == null ? range.end() : Math.min(range.end(), following);
-        Piece piece = walk(base, until);
-        if (piece != null && piece.bytes() > 0) {
-          found.add(piece);
+  private TreeSet<Long> list() throws IOException {
+    TreeSet<Long> found = new TreeSet<>();
+    try (var names = Files.newDirectoryStream(directory, "*" + LOG_SUFFIX)) {
+      for (Path name : names) {
+        String number = name.getFileName().toString().replace(LOG_SUFFIX, "");
+        if (number.matches("\\d{20}")) {
+          found.add(Long.parseLong(number));
         }
       }
     }
     return found;
   }
 
-  private TreeSet<Long> bases() throws IOException {
-    TreeSet<Long> bases = new TreeSet<>();
-    try (var names = Files.newDirectoryStream(directory, "*" + LOG_SUFFIX)) {
-      for (Path name : names) {
-        String number = name.getFileName().toString().replace(LOG_SUFFIX, "");
-        if (number.matches("\\d{20}")) {
-          bases.add(Long.parseLong(number));
-        }
-      }
-    }
-    return bases;
-  }
-
-  /** Finds the batches from the first that reaches `start` to the last that begins before `until`. */
-  private Piece walk(long base, long until) throws IOException {
-    Path path = directory.resolve(segmentName(base));
-    try (FileChannel channel = FileChannel.open(path, StandardOpenOption.READ)) {
-      long inode = inode(path);
+  /** Opens a segment for its batches of [start, until). Returns false if another look is needed. */
+  private boolean open(Path path, long base, long until) throws IOException {
+    try {
+      OffsetIndex index = new OffsetIndex(path, base);
+      FileChannel channel = FileChannel.open(path, StandardOpenOption.READ);
+      current = new Opened(path, channel, 0, 0);
       long size = channel.size();
       HeaderReader headers = new HeaderReader(channel, path, size, range);
-      long position = 0;
-      long first = -1;
-      while (position + BatchHeader.BYTES <= size) {
-        BatchHeader header = headers.at(position);
-        if (header.baseOffset() >= until || position + header.length() > size) {
-          break;
-        }
-        if (first < 0 && header.lastOffset() >= start) {
-          first = position;
-        }
-        position += header.length();
+      long position = reaching(headers, start > base ? index.floor(headers, start) : 0, size, start);
+      long end = reaching(headers, Math.max(position, index.floor(headers, until - 1)), size, until - 1);
+      if (end + BatchHeader.BYTES <= size) {
+        // A batch that the end cuts through is wanted. Batches after it may not be committed.
+        BatchHeader last = headers.at(end);
+        end += last.baseOffset() < until ? last.length() : 0;
+      } else {
+        end = size + 1;
       }
-      return new Piece(base, first < 0 ? position : first, position, inode);
+      if (end > size) {
+        // Listed now, since the file that was opened may have been followed and cleaned after it was listed.
+        if (list().higher(base) == null) {
+          throw new CorruptLog(
+              path + " has " + size + " bytes and ends before offset " + until + ", up to which it was "
+                  + "published as readable: it is damaged, or an older copy of the log");
+        }
+        // Compaction took the last records of a segment that others follow.
+        end = size;
+      }
+      current = new Opened(path, channel, position, end);
+      return true;
     } catch (NoSuchFileException error) {
-      return new Piece(base, 0, 1, -1);
+      close();
+      return false;
     }
   }
 
-  private void reportGap(long first) {
-    long lost = Math.min(first, range.end()) - 1;
-    String offsets = "Cannot read offsets " + start + " to " + lost + " of " + range;
-    Failures.reportLoss(rules, offsets + ": the log starts at " + first + " now.");
-    start = first;
-  }
-
-  private static void checkSize(Opened file) throws IOException {
-    if (file.channel().size() < file.piece().end()) {
-      throw new CorruptLog(
-          file.path() + " became shorter than " + file.piece().end() + " bytes while it was read");
+  /** Returns the position of the first batch that reaches the offset; if none does, the end of the last. */
+  private static long reaching(HeaderReader headers, long from, long size, long offset) throws IOException {
+    long position = from;
+    while (position + BatchHeader.BYTES <= size) {
+      BatchHeader header = headers.at(position);
+      if (header.lastOffset() >= offset) {
+        break;
+      }
+      position += header.length();
+      if (position > size) {
+        throw headers.corrupt(position - header.length(), BatchHeader.reachesBeyond(size));
+      }
     }
-  }
-
-  private static long inode(Path path) throws IOException {
-    return (Long) Files.getAttribute(path, "unix:ino");
+    return position;
   }
 
   private static String segmentName(long base) {
