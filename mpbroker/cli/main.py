@@ -123,6 +123,28 @@ def serve(
     raise typer.Exit(code)
 
 
+@app.command("run", context_settings={"allow_interspersed_args": False})
+def run_(
+    command: Annotated[list[str], typer.Argument(metavar="[--] CMD...", hidden=True)],
+    topics: Annotated[
+        list[str] | None,
+        typer.Option("--topic", metavar="NAME[:PARTITIONS]", help="Create this topic before; repeatable."),
+    ] = None,
+    options: Overrides = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Print the broker's log at the end.")
+    ] = False,
+) -> None:
+    """Run a command with a broker of its own, which goes with it.
+
+    CMD finds the broker in MPBROKER_BOOTSTRAP_SERVER and KAFKA_BOOTSTRAP_SERVERS. The exit code is CMD's, or
+    128 + n if signal n ended it.
+    """
+    from mpbroker.cli.host import run as command_run
+
+    raise typer.Exit(command_run.run(command, topics or [], options or [], is_verbose=verbose))
+
+
 LogDirectories = Annotated[list[Path], typer.Argument(metavar="DIR...", hidden=True, readable=False)]
 
 
