@@ -188,6 +188,52 @@ def import_(
     migration.import_(paths, is_dry=dry_run, sets_strays_aside=set_aside_strays, as_json=json)
 
 
+BackupDirectory = Annotated[Path, typer.Argument(metavar="DIR", hidden=True, readable=False)]
+
+
+@app.command()
+def backup(
+    target: BackupDirectory,
+    check: Annotated[bool, typer.Option("--check", help="Only read the newest copy in DIR.")] = False,
+    keep: Annotated[
+        int, typer.Option(min=1, callback=INT, metavar="N", help="How many whole copies stay in DIR.")
+    ] = 1,
+    log_dirs: LogDirs = None,
+    port: Port = None,
+    bootstrap: LocalBootstrap = None,
+    json: Json = False,
+) -> None:
+    """Copy a broker's directories into DIR while it serves.
+
+    The copy is as of one instant. A further call copies only what has changed; one that was broken off is
+    finished. --log-dirs may be those of a broker that does not run.
+    """
+    from mpbroker.cli.host import backup as command
+    from mpbroker.cli.host.local_broker import LocalBroker
+
+    if check:
+        command.check(target, as_json=json)
+    else:
+        command.backup(LocalBroker(log_dirs, port, bootstrap), target, keep=keep, as_json=json)
+
+
+@app.command()
+def restore(
+    source: Annotated[
+        Path, typer.Option("--from", metavar="DIR", help="Where mpbroker backup has copied to.")
+    ],
+    log_dirs: Annotated[
+        str, typer.Option("--log-dirs", metavar="DIR,…", help="New or empty: one for each of the broker.")
+    ],
+    json: Json = False,
+) -> None:
+    """Make log directories of the newest copy in DIR."""
+    from mpbroker.cli.host import backup as command
+
+    named = [Path(name.strip()) for name in log_dirs.split(",") if name.strip()]
+    command.restore(source, named, as_json=json)
+
+
 @app.command()
 def top(
     log_dirs: LogDirs = None,
