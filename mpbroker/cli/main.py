@@ -10,7 +10,14 @@ import typer
 
 from mpbroker.cli.app import App
 from mpbroker.cli.cluster.cluster_address import ClusterAddress
-from mpbroker.cli.errors import RUNTIME_ERROR, CliError, exit_code_of, explaining_openssl, file_error
+from mpbroker.cli.errors import (
+    RUNTIME_ERROR,
+    USAGE_ERROR,
+    CliError,
+    exit_code_of,
+    explaining_openssl,
+    file_error,
+)
 from mpbroker.cli.flags import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
@@ -478,16 +485,38 @@ def log_dirs(
         list[int] | None,
         typer.Option("--broker", callback=INT, metavar="ID", help="Only of this one; repeatable."),
     ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option("--to", metavar="DIR", help="With move TOPIC [PARTITION]...: where they are to be."),
+    ] = None,
+    wait: Annotated[
+        float | None,
+        typer.Option(
+            "--wait",
+            min=0,
+            callback=SECONDS,
+            metavar="[SECONDS]",
+            help="With --to: until they are there; 60.",
+        ),
+    ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     command_config: CommandConfig = None,
     json: Json = False,
 ) -> None:
-    """Print log directories and the sizes of partitions.
+    """Print log directories and sizes of partitions, or move some.
 
-    Default: of all topics. A future partition is one that moves there.
+    Default: of all topics. A future partition is one that moves there. mpbroker log-dirs move orders 0 2 --to
+    DIR moves two partitions while they are served; without numbers all of the topic.
     """
     from mpbroker.cli.cluster import log_dirs as command
 
+    if to is not None:
+        command.move(
+            ClusterAddress(bootstrap, command_config), topics or [], broker or [], to, wait, as_json=json
+        )
+        return
+    if wait is not None:
+        raise CliError("--wait is for log-dirs move, which needs --to DIR", USAGE_ERROR)
     command.show(ClusterAddress(bootstrap, command_config), topics or [], broker or [], as_json=json)
 
 
