@@ -521,6 +521,28 @@ def log_dirs(
 
 
 @app.command()
+def why(
+    name: Annotated[str, typer.Argument(metavar="TOPIC|GROUP", hidden=True)],
+    look: Annotated[
+        float,
+        typer.Option(
+            "--look", min=0, callback=SECONDS, metavar="SECONDS", help="Time between two looks at a group."
+        ),
+    ] = 2.0,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    command_config: CommandConfig = None,
+    json: Json = False,
+) -> None:
+    """Say why a group lags, a produce waits or a read stands.
+
+    And what to do about each reason. A group that is behind is looked at twice, to see whether it moves.
+    """
+    from mpbroker.cli.host import why as command
+
+    command.why(ClusterAddress(bootstrap, command_config), name, look, as_json=json)
+
+
+@app.command()
 def completion(
     shell: Annotated[str, typer.Argument(metavar="bash|zsh|fish", hidden=True)],
 ) -> None:

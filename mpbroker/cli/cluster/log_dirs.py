@@ -33,7 +33,7 @@ def show(where: ClusterAddress, topics: Sequence[str], brokers: Sequence[int], *
         documents = [
             _document(broker, result)
             for broker in sorted(brokers or there)
-            for result in _described(client, broker, wanted)
+            for result in described(client, broker, wanted)
         ]
     if as_json:
         print_json(documents)
@@ -88,7 +88,7 @@ def _begin(client: Client, broker: int, topic: Topic, partitions: list[int], to:
     response: m.AlterReplicaLogDirsResponse = client.cluster.ask(broker, request)
     for one in (part for result in response.results for part in result.partitions):
         if one.error_code == ErrorCode.LOG_DIR_NOT_FOUND:
-            there = ", ".join(result.log_dir for result in _described(client, broker, []))
+            there = ", ".join(result.log_dir for result in described(client, broker, []))
             raise CliError(
                 f"--to {to}: broker {broker} has no such log directory; there is {there}", USAGE_ERROR
             )
@@ -129,7 +129,7 @@ def _on_the_way(client: Client, topic: Topic, partitions: list[int], to: str) ->
     }
     homes: dict[int, str] = {}
     for broker in by_leader(topic, dict.fromkeys(partitions)):
-        for result in _described(client, broker, wanted):
+        for result in described(client, broker, wanted):
             for part in (part for one in result.topics for part in one.partitions):
                 row = found[part.partition_index]
                 if part.is_future_key:
@@ -161,9 +161,10 @@ def title(document: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _described(
+def described(
     client: Client, broker: int, wanted: list[m.DescribeLogDirsRequest.DescribableLogDirTopic] | None
 ) -> list[m.DescribeLogDirsResponse.DescribeLogDirsResult]:
+    """Return the log directories of a broker, with these partitions or all. Raises ApiFailed."""
     response: m.DescribeLogDirsResponse = client.cluster.ask(broker, m.DescribeLogDirsRequest(wanted))
     if response.error_code:
         raise ApiFailed(f"log directories of broker {broker}", response.error_code)
