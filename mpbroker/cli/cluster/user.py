@@ -77,7 +77,9 @@ def delete(where: ClusterAddress, user: str, mechanism: str | None, *, is_sure: 
         kinds = [number for _, number, _ in _described(where, [user])]
     confirm(f"delete the credentials of user {user}?", is_sure=is_sure)
     deletion = m.AlterUserScramCredentialsRequest.ScramCredentialDeletion
-    _alter(where, m.AlterUserScramCredentialsRequest([deletion(user, kind) for kind in kinds]))
+    for kind in kinds:
+        # A request alters one credential of a user.
+        _alter(where, m.AlterUserScramCredentialsRequest([deletion(user, kind)]))
     mechanisms = [ScramType(kind).mechanism for kind in kinds]
     document = {"user": user, "mechanisms": mechanisms}
     say(f"deleted {', '.join(mechanisms)} of user {user}", document, as_json=as_json)
