@@ -42,6 +42,8 @@ _UNSURE_NS: Final = 1_000_000_000
 _PIECE_BYTES: Final = 8 << 20
 # As much of a copied segment must agree with the original where its tail is added.
 _OVERLAP_BYTES: Final = 64 << 10
+# What is larger is brought to disk with its pass, but for the last one.
+_SYNC_BYTES: Final = 1 << 20
 
 
 class CopiedFile(msgspec.Struct):
@@ -159,7 +161,7 @@ class Incoming:
             for path in _files(log_dir, at_rest=at_rest):
                 name = f"{number}/{path.relative_to(log_dir)}"
                 try:
-                    copied += self._copy(path, name)
+                    copied += self._copy(path, name, at_rest=at_rest)
                 except FileNotFoundError:
                     if at_rest or path.exists():
                         raise
@@ -168,7 +170,7 @@ class Incoming:
         self._state.flush()
         return copied
 
-    def _copy(self, path: Path, name: str) -> int:
+    def _copy(self, path: Path, name: str, *, at_rest: bool) -> int:
         now_ns = time.time_ns()
         with path.open("rb") as source:
             found = os.fstat(source.fileno())
@@ -181,7 +183,7 @@ class Incoming:
                 if former is None or not (former.is_of(found) and self._link(name)):
                     # Until it is copied nothing is known of it.
                     self._note(CopiedFile(name, 0, found.st_ino, 0))
-                    count = self._write(source.fileno(), found, to, grown=known)
+                    count = self._write(source.fileno(), found, to, grown=known, at_rest=at_rest)
                 self._note(one)
             self.files[name] = one
             return count
@@ -204,7 +206,9 @@ class Incoming:
             return False
         return True
 
-    def _write(self, source: int, found: os.stat_result, to: Path, *, grown: CopiedFile | None) -> int:
+    def _write(
+        self, source: int, found: os.stat_result, to: Path, *, grown: CopiedFile | None, at_rest: bool
+    ) -> int:
         """Copy the file, or the end of one that has grown; return the bytes."""
         begin = 0
         if grown is not None and grown.inode == found.st_ino and to.name.endswith(".log"):
@@ -216,6 +220,9 @@ class Incoming:
         try:
             _copy_bytes(source, fd, begin, found.st_size)
             _copy_owner(fd, found)
+            if not at_rest and found.st_size - begin > _SYNC_BYTES:
+                # Else the kernel has the writers of the last pass wait for all that is not on disk yet.
+                os.fsync(fd)
         finally:
             os.close(fd)
         return found.st_size - begin

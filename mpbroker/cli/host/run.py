@@ -88,7 +88,9 @@ def _exit_code(program: str, command: Sequence[str], environment: Mapping[str, s
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
     try:
         try:
-            pid = os.posix_spawn(program, command, environment, setsigmask=before, setsigdef=_FOR_COMMAND)
+            pid = os.posix_spawn(
+                program, list(command), environment, setsigmask=before, setsigdef=_FOR_COMMAND
+            )
         except OSError as error:
             raise CliError(f"{program}: {error.strerror}", RUNTIME_ERROR) from error
         while True:

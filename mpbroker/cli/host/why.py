@@ -45,7 +45,8 @@ _NO_SUCH_GROUP: Final = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.INVALID_GROUP_I
 def why(where: ClusterAddress, name: str, look_s: float, *, as_json: bool) -> None:
     """Print what holds up the topic, the group, or both if both have that name.
 
-    A group is looked at twice, `look_s` apart, to see whether it moves. Raises CliError, ApiFailed.
+    A group that is behind is looked at twice, `look_s` apart, to see whether it moves. Raises CliError,
+    ApiFailed.
     """
     with Client(where) as client:
         topics = [one for one in client.topics() if one.name == name]
@@ -57,8 +58,11 @@ def why(where: ClusterAddress, name: str, look_s: float, *, as_json: bool) -> No
             about["topic"] = _of_topics(client, where, topics, None)
         if group is not None:
             before = group_requests.committed(client, name)
-            time.sleep(look_s)
-            about["group"] = _of_group(client, where, group, before)
+            facts = _of_group(client, where, group, before)
+            if group.members and _lag(facts)["lag"]:
+                time.sleep(look_s)
+                facts = _of_group(client, where, group, before)
+            about["group"] = facts
     documents = [
         {"kind": kind, "name": name, "findings": findings(facts)} | _lag(facts)
         for kind, facts in about.items()
