@@ -25,8 +25,9 @@ class _Command(TyperCommand):
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ours = {name for one in self.params for name in one.opts} & set(OPTIONAL_VALUES)
         filled = [
-            f"{one}={OPTIONAL_VALUES[one]}" if one in OPTIONAL_VALUES and _is_option(following) else one
+            f"{one}={OPTIONAL_VALUES[one]}" if one in ours and _is_option(following) else one
             for one, following in zip(args, [*args[1:], "-"], strict=False)
         ]
         return super().parse_args(ctx, filled)

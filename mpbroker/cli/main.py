@@ -10,7 +10,14 @@ import typer
 
 from mpbroker.cli.app import App
 from mpbroker.cli.cluster.cluster_address import ClusterAddress
-from mpbroker.cli.errors import RUNTIME_ERROR, CliError, exit_code_of, explaining_openssl, file_error
+from mpbroker.cli.errors import (
+    RUNTIME_ERROR,
+    USAGE_ERROR,
+    CliError,
+    exit_code_of,
+    explaining_openssl,
+    file_error,
+)
 from mpbroker.cli.flags import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
@@ -123,6 +130,28 @@ def serve(
     raise typer.Exit(code)
 
 
+@app.command("run", context_settings={"allow_interspersed_args": False})
+def run_(
+    command: Annotated[list[str], typer.Argument(metavar="[--] CMD...", hidden=True)],
+    topics: Annotated[
+        list[str] | None,
+        typer.Option("--topic", metavar="NAME[:PARTITIONS]", help="Create this topic before; repeatable."),
+    ] = None,
+    options: Overrides = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Print the broker's log at the end.")
+    ] = False,
+) -> None:
+    """Run a command with a broker of its own, which goes with it.
+
+    CMD finds the broker in MPBROKER_BOOTSTRAP_SERVER and KAFKA_BOOTSTRAP_SERVERS. The exit code is CMD's, or
+    128 + n if signal n ended it.
+    """
+    from mpbroker.cli.host import run as command_run
+
+    raise typer.Exit(command_run.run(command, topics or [], options or [], is_verbose=verbose))
+
+
 LogDirectories = Annotated[list[Path], typer.Argument(metavar="DIR...", hidden=True, readable=False)]
 
 
@@ -164,6 +193,52 @@ def import_(
     from mpbroker.cli.host import migration
 
     migration.import_(paths, is_dry=dry_run, sets_strays_aside=set_aside_strays, as_json=json)
+
+
+BackupDirectory = Annotated[Path, typer.Argument(metavar="DIR", hidden=True, readable=False)]
+
+
+@app.command()
+def backup(
+    target: BackupDirectory,
+    check: Annotated[bool, typer.Option("--check", help="Only read the newest copy in DIR.")] = False,
+    keep: Annotated[
+        int, typer.Option(min=1, callback=INT, metavar="N", help="How many whole copies stay in DIR.")
+    ] = 1,
+    log_dirs: LogDirs = None,
+    port: Port = None,
+    bootstrap: LocalBootstrap = None,
+    json: Json = False,
+) -> None:
+    """Copy a broker's directories into DIR while it serves.
+
+    The copy is as of one instant. A further call copies only what has changed; one that was broken off is
+    finished. --log-dirs may be those of a broker that does not run.
+    """
+    from mpbroker.cli.host import backup as command
+    from mpbroker.cli.host.local_broker import LocalBroker
+
+    if check:
+        command.check(target, as_json=json)
+    else:
+        command.backup(LocalBroker(log_dirs, port, bootstrap), target, keep=keep, as_json=json)
+
+
+@app.command()
+def restore(
+    source: Annotated[
+        Path, typer.Option("--from", metavar="DIR", help="Where mpbroker backup has copied to.")
+    ],
+    log_dirs: Annotated[
+        str, typer.Option("--log-dirs", metavar="DIR,…", help="New or empty: one for each of the broker.")
+    ],
+    json: Json = False,
+) -> None:
+    """Make log directories of the newest copy in DIR."""
+    from mpbroker.cli.host import backup as command
+
+    named = [Path(name.strip()) for name in log_dirs.split(",") if name.strip()]
+    command.restore(source, named, as_json=json)
 
 
 @app.command()
@@ -410,17 +485,61 @@ def log_dirs(
         list[int] | None,
         typer.Option("--broker", callback=INT, metavar="ID", help="Only of this one; repeatable."),
     ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option("--to", metavar="DIR", help="With move TOPIC [PARTITION]...: where they are to be."),
+    ] = None,
+    wait: Annotated[
+        float | None,
+        typer.Option(
+            "--wait",
+            min=0,
+            callback=SECONDS,
+            metavar="[SECONDS]",
+            help="With --to: until they are there; 60.",
+        ),
+    ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     command_config: CommandConfig = None,
     json: Json = False,
 ) -> None:
-    """Print log directories and the sizes of partitions.
+    """Print log directories and sizes of partitions, or move some.
 
-    Default: of all topics. A future partition is one that moves there.
+    Default: of all topics. A future partition is one that moves there. mpbroker log-dirs move orders 0 2 --to
+    DIR moves two partitions while they are served; without numbers all of the topic.
     """
     from mpbroker.cli.cluster import log_dirs as command
 
+    if to is not None:
+        command.move(
+            ClusterAddress(bootstrap, command_config), topics or [], broker or [], to, wait, as_json=json
+        )
+        return
+    if wait is not None:
+        raise CliError("--wait is for log-dirs move, which needs --to DIR", USAGE_ERROR)
     command.show(ClusterAddress(bootstrap, command_config), topics or [], broker or [], as_json=json)
+
+
+@app.command()
+def why(
+    name: Annotated[str, typer.Argument(metavar="TOPIC|GROUP", hidden=True)],
+    look: Annotated[
+        float,
+        typer.Option(
+            "--look", min=0, callback=SECONDS, metavar="SECONDS", help="Time between two looks at a group."
+        ),
+    ] = 2.0,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    command_config: CommandConfig = None,
+    json: Json = False,
+) -> None:
+    """Say why a group lags, a produce waits or a read stands.
+
+    And what to do about each reason. A group that is behind is looked at twice, to see whether it moves.
+    """
+    from mpbroker.cli.host import why as command
+
+    command.why(ClusterAddress(bootstrap, command_config), name, look, as_json=json)
 
 
 @app.command()

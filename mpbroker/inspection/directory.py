@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mpbroker.config.broker import BrokerConfig
 from mpbroker.inspection.findings import Finding, Severity, finding
 from mpbroker.inspection.partition import Partition
-from mpbroker.log.directories.directory_layout import directories_in
+from mpbroker.log.directories.directory_layout import check_format, directories_in, lock_log_dirs
 from mpbroker.log.directories.directory_lock import holder_of
 from mpbroker.log.format.checkpoints import CheckpointCorrupt, read_offsets
 from mpbroker.log.format.names import (
@@ -112,6 +113,19 @@ def is_locked(path: Path) -> bool:
         return False
     device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
     return any(device in line.split() for line in locks)
+
+
+@contextmanager
+def locked(directories: Sequence[Path]) -> Iterator[None]:
+    """Hold the locks of log directories, so that no broker starts on them. Raises FatalError, OSError."""
+    for one in directories:
+        check_format(one)
+    fds = lock_log_dirs(BrokerConfig(log_dirs=tuple(map(str, directories))))
+    try:
+        yield
+    finally:
+        for fd in fds:
+            os.close(fd)
 
 
 def check_against_each_other(directories: Iterable[InspectedDirectory]) -> list[Finding]:

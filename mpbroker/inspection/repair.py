@@ -15,13 +15,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mpbroker.config.broker import BrokerConfig
 from mpbroker.inspection.directory import is_locked, open_directory
+from mpbroker.inspection.directory import locked as locked_directories
 from mpbroker.inspection.findings import Severity
 from mpbroker.inspection.partition import Partition, check
 from mpbroker.inspection.segment import Segment, batches, mapped
 from mpbroker.log.append.journal import JournalDamaged, JournalFile, worker_of
-from mpbroker.log.directories.directory_layout import check_format, lock_log_dirs, restricted_new_files
+from mpbroker.log.directories.directory_layout import restricted_new_files
 from mpbroker.log.format.checkpoints import fsync_directory, read_offsets, write_offsets
 from mpbroker.log.format.names import (
     HIGH_WATERMARKS,
@@ -105,14 +105,8 @@ def locked(partition: Path) -> Iterator[None]:
         )
     if is_locked(home):
         raise CannotRepair(f"a broker has {home} open. Stop it first")
-    check_format(home)
-    fds = lock_log_dirs(BrokerConfig(log_dirs=(str(home),)))
-    try:
-        with restricted_new_files():
-            yield
-    finally:
-        for fd in fds:
-            os.close(fd)
+    with locked_directories([home]), restricted_new_files():
+        yield
 
 
 def plan(path: Path) -> Plan:

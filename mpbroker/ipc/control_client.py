@@ -1,4 +1,4 @@
-"""A client of a running broker's supervisor: one JSON message each way, over its own Unix socket.
+"""A client of a running broker's supervisor: JSON messages, over its own Unix socket.
 
 The socket is `control.sock` in the runtime directory, of type SOCK_SEQPACKET, so that a message is a
 message. The supervisor answers also when every other process is jammed.
@@ -7,6 +7,9 @@ message. The supervisor answers also when every other process is jammed.
 import errno
 import os
 import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +55,25 @@ class ControlClient:
 
     def call(self, command: str, **arguments: Any) -> dict[str, Any]:
         """Send a command and return the supervisor's reply. Raises ControlError."""
+        with self.connected() as ask:
+            return ask(command, **arguments)
+
+    @contextmanager
+    def connected(self) -> Iterator[Callable[..., dict[str, Any]]]:
+        """Return a function like `call` for several messages of one connection. Raises ControlError."""
         self.checked(CONTROL_NAME)
-        request = msgspec.json.encode({"command": command, **arguments})
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+            connection.settimeout(self.timeout_seconds)
+            try:
+                self._connect(connection)
+            except OSError as error:
+                raise self._explain(error) from error
+            yield partial(self._ask, connection)
+
+    def _ask(self, connection: socket.socket, command: str, **arguments: Any) -> dict[str, Any]:
         try:
-            packet = self._exchange(request)
+            connection.send(msgspec.json.encode({"command": command, **arguments}))
+            packet = connection.recv(REPLY_BYTES_MAX)
         except TimeoutError as error:
             raise ControlError(
                 f"the supervisor at {self.path} has not answered within {self.timeout_seconds:g} s"
@@ -74,15 +92,11 @@ class ControlClient:
             raise ControlError(str(reply["error"]))
         return reply
 
-    def _exchange(self, request: bytes) -> bytes:
+    def _connect(self, connection: socket.socket) -> None:
         # An address has room for 107 bytes of path; a path through the directory's descriptor always fits.
         directory = os.open(self.path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-                connection.settimeout(self.timeout_seconds)
-                connection.connect(f"/proc/self/fd/{directory}/{self.path.name}")
-                connection.send(request)
-                return connection.recv(REPLY_BYTES_MAX)
+            connection.connect(f"/proc/self/fd/{directory}/{self.path.name}")
         finally:
             os.close(directory)
 

@@ -115,7 +115,7 @@ def _child_main(
         for number in _OUR_SIGNALS:
             signal.signal(number, signal.SIG_IGN if number in _OF_THE_SUPERVISOR else signal.SIG_DFL)
         signal.signal(signal.SIGTERM, lambda *_: _terminated(context, parent))
-        _close_other_fds(keep)
+        close_other_fds(keep)
         logs.set_process_name(child.name)
         context.entitle(child.about())
         is_killed = child.role in _KILLED_WITH_SUPERVISOR
@@ -145,7 +145,8 @@ def _terminated(context: ProcessContext, parent: int) -> None:
         context.terminate()
 
 
-def _close_other_fds(keep: set[int]) -> None:
+def close_other_fds(keep: set[int]) -> None:
+    """Close all descriptors but these: what a fork has of its parent."""
     for entry in list(Path("/proc/self/fd").iterdir()):
         fd = int(entry.name)
         if fd not in keep:

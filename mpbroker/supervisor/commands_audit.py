@@ -13,7 +13,7 @@ from mpbroker.supervisor.control import Answer, Command, Peer
 from shm.clock import monotonic_ms
 
 # Commands that change something; others do if they turn something on or off.
-CHANGES: Final = ("resize", "reload", "faults", "listener-add", "listener-remove")
+CHANGES: Final = ("resize", "reload", "faults", "listener-add", "listener-remove", "pause")
 
 
 class CommandsAudit:

@@ -78,6 +78,9 @@ Answer: TypeAlias = dict[str, Any]
 class Later:
     """An answer that is not known yet. The client gets it as soon as it is given."""
 
+    # Of the client that waits; set before `serve`'s caller goes on.
+    connection: socket.socket
+
     def __init__(self) -> None:
         self._answer: Answer | None = None
         self._send: Callable[[Answer], None] | None = None
@@ -161,6 +164,7 @@ class ControlSocket:
             command, answer = self._answer(connection.recv(MESSAGE_BYTES_MAX))
             done = partial(self._done, connection, peer, command)
             if isinstance(answer, Later):
+                answer.connection = connection
                 answer.send_with(done)
                 return
             done(answer)

@@ -35,7 +35,7 @@ from mpbroker.log.directories.directory_layout import (
 from mpbroker.migration.snapshot_files import forget_exports
 from mpbroker.security import audit_log, library
 from mpbroker.security.listener import ListenerSecurity, SecurityError, secure_listeners
-from mpbroker.supervisor import buffers, logs, otlp, progress, roles, runtime_dir, sockets
+from mpbroker.supervisor import buffers, logs, otlp, pause, progress, roles, runtime_dir, sockets
 from mpbroker.supervisor.activation import Inherited
 from mpbroker.supervisor.altering import AlteredSettings
 from mpbroker.supervisor.child import Child
@@ -169,6 +169,7 @@ class Supervisor:
         self.altering = AlteredSettings(self.memory, config.node_id)
         self.reloading: Reloading | None = None
         self.reload_asked: list[Later] = []
+        self.pause_asked: list[Later] = []
         self.faulting = Faulting()
         self._asked_handlers = 0
         self.extend_at = 0.0
@@ -582,6 +583,7 @@ class Supervisor:
                 self.pointers.name(self.listeners.now)
                 self.pointers.write()
                 self._go_on_reloading()
+                self._pause()
                 audit.follow()
                 self.config = self.tree.config
         log.info("stopping: %s", signal.Signals(self.stop_signal).name)
@@ -596,6 +598,26 @@ class Supervisor:
             raise StopAsked
         if self.notifier.is_ping_due() and not health.unresponsive_processes(self.config, self.memory):
             self.notifier.ping()
+
+    def _pause(self) -> None:
+        """Pause all children for those who have asked for it, one after the other."""
+        asked, self.pause_asked = self.pause_asked, []
+        for one in asked:
+            children = list(self.tree.children.values())
+            problem = pause.problem(children)
+            if self.resizing is not None or self.reloading is not None:
+                problem = "a resize or reload goes on"
+            if problem:
+                one.give({"paused": False, "why": problem})
+            else:
+                pause.hold(children, one, look=self._look_in_pause)
+
+    def _look_in_pause(self) -> bool:
+        """Show life, and return whether the broker is to stop. Heartbeats say nothing in a pause."""
+        self.tree.counters.beat()
+        if self.notifier.is_ping_due():
+            self.notifier.ping()
+        return bool(self.signals)
 
     def _stop(self) -> None:
         """Stop gracefully; a second signal ends it at once."""
@@ -648,6 +670,9 @@ class Supervisor:
         if command.command == "reload":
             self.reload_asked.append(Later())
             return self.reload_asked[-1]
+        if command.command == "pause":
+            self.pause_asked.append(Later())
+            return self.pause_asked[-1]
         if command.command == "faults":
             return self.faulting.ask(command.faults)
         return self._change_listeners(command)

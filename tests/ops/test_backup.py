@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import random
 import re
+import signal
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
+from mpbroker.cli.host import backup
+from mpbroker.cli.host.backup_copy import Incoming, whole_copies
+from mpbroker.cli.host.local_broker import LocalBroker
 from mpbroker.testing import Broker
 from ops.bench.brokers import free_port
+from tests.support.forms import rounds
 from tests.support.page_shell import Shell, pattern, shell, steps
-from tests.support.polling import until
+from tests.support.polling import random_moment, until
 
 PAGE = (Path(__file__).parents[2] / "docs" / "BACKUP.md").read_text()
 PORT, OTHER_PORT = "9092", "9192"
@@ -187,28 +195,91 @@ def run(sh: Shell, section: str, ports: dict[str, str]) -> None:
         assert re.fullmatch(pattern(step.printed), printed, re.DOTALL), f"{command}\n{printed}"
 
 
-@pytest.mark.process
-def test_the_page_does_what_it_says(tmp_path: Path) -> None:
-    copied: list[tuple[Path, Acknowledged]] = []
-    ports = {OTHER_PORT: str(free_port())}
-    with Broker(log_dir=tmp_path / "data") as broker, shell(tmp_path) as sh:
-        ports[PORT] = broker.bootstrap_servers.rpartition(":")[2]
+@contextmanager
+def loaded(data: Path, log_workers: int = 1) -> Iterator[tuple[Broker, Load]]:
+    """A broker with clients that work."""
+    with Broker({"log.workers": log_workers}, log_dir=data) as broker:
         for topic in (NUMBERS, PAIRS):
             broker.create_topic(topic, partitions=len(PARTITIONS))
         load = Load(broker.bootstrap_servers)
         with load.running():
-            for number in range(COPIES):
-                load.goes_on()
-                before = load.acknowledged()
-                run(sh, "While it runs", ports)
-                (tmp_path / "copy").rename(tmp_path / f"copy-{number}")
-                copied.append((tmp_path / f"copy-{number}", before))
+            load.goes_on()
+            yield broker, load
             load.goes_on()
         assert load.errors == []
         assert broker.is_running
-        sh.run("cp -a copy-0 copy")
+
+
+@pytest.mark.process
+def test_the_page_does_what_it_says(tmp_path: Path) -> None:
+    ports = {OTHER_PORT: str(free_port())}
+    with shell(tmp_path) as sh:
+        with loaded(tmp_path / "data") as (broker, load):
+            for _ in range(COPIES):
+                load.goes_on()
+                before = load.acknowledged()
+                run(sh, "Make a copy", ports)
+            load.goes_on()
+            # Each process went on: none was taken for one that hangs.
+            assert "was replaced" not in broker.logs()
+        sh.run("mpbroker restore --from copies --log-dirs copy")
         run(sh, "Check a copy", ports)
-        broker.stop()
         run(sh, "Restore", ports)
-    for copy, before in copied:
-        check(copy, before)
+    check(tmp_path / "copy", before)
+
+
+@pytest.mark.process
+def test_a_backup_that_is_killed_harms_nobody_and_is_finished_by_the_next(tmp_path: Path) -> None:
+    chance = random.Random(11)
+    command = [sys.executable, "-m", "mpbroker", "backup", "copies"]
+    with loaded(tmp_path / "data", log_workers=2) as (_, load):
+        before, whole = load.acknowledged(), 0
+        for _ in range(rounds(24)):
+            with subprocess.Popen(
+                [*command, "--log-dirs", "data"], cwd=tmp_path, start_new_session=True
+            ) as one:
+                random_moment(chance, within_s=0.6)
+                one.send_signal(chance.choice((signal.SIGKILL, signal.SIGINT)))
+            there = whole_copies(tmp_path / "copies")
+            assert all(not list(copy.problems()) for copy in there)
+            assert len(there) >= whole
+            whole = len(there)
+            load.goes_on()
+        subprocess.run([*command, "--log-dirs", "data"], cwd=tmp_path, check=True)
+        restored = [sys.executable, "-m", "mpbroker", "restore", "--from", "copies", "--log-dirs", "copy"]
+        subprocess.run(restored, cwd=tmp_path, check=True)
+    check(tmp_path / "copy", before)
+
+
+@pytest.mark.process
+def test_nothing_moves_while_the_last_of_a_copy_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a load that would move it."""
+    chance, passes = random.Random(5), []
+    copy = Incoming.copy
+
+    def observed(incoming: Incoming, seen: Callable[[int], None], *, at_rest: bool = False) -> int:
+        before = states(tmp_path / "data")
+        count = copy(incoming, seen, at_rest=at_rest)
+        random_moment(chance, within_s=0.5)
+        passes.append((at_rest, states(tmp_path / "data") == before))
+        return count
+
+    monkeypatch.setattr(Incoming, "copy", observed)
+    with loaded(tmp_path / "data") as (_, load):
+        for _ in range(3):
+            backup.backup(LocalBroker(str(tmp_path / "data")), tmp_path / "copies", keep=1, as_json=True)
+            load.goes_on()
+    still = [stood for at_rest, stood in passes if at_rest]
+    assert still == [True] * 3
+    assert not all(stood for at_rest, stood in passes if not at_rest)
+
+
+def states(directory: Path) -> dict[str, tuple[int, int]]:
+    found = {}
+    for path in directory.rglob("*"):
+        with suppress(FileNotFoundError):
+            status = path.stat()
+            found[str(path)] = (status.st_size, status.st_mtime_ns)
+    return found

@@ -97,6 +97,8 @@ def wrong_with(call: str) -> str | None:
     command, rest = whole(), words(call)
     while rest:
         word = rest.pop(0)
+        if word == "--":
+            return None  # what follows is another command
         if word.startswith("-") and word not in ("-", "-h", "--help"):
             known = {name: one for one in command.params for name in (*one.opts, *one.secondary_opts)}
             name = word.partition("=")[0] if word.startswith("--") else word[:2]

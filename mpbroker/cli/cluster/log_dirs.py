@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
-from mpbroker.cli.cluster.client import Client
+from mpbroker.cli.cluster.client import Client, Topic, by_leader, partitions_of
 from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.text.output import print_json, print_table
+from mpbroker.cli.text.progress import progress_bar
 from mpbroker.client.errors import ApiFailed
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode, error_code
+
+LOOK_AGAIN_S: Final = 0.1
 
 
 def show(where: ClusterAddress, topics: Sequence[str], brokers: Sequence[int], *, as_json: bool) -> None:
@@ -29,7 +33,7 @@ def show(where: ClusterAddress, topics: Sequence[str], brokers: Sequence[int], *
         documents = [
             _document(broker, result)
             for broker in sorted(brokers or there)
-            for result in _described(client, broker, wanted)
+            for result in described(client, broker, wanted)
         ]
     if as_json:
         print_json(documents)
@@ -40,6 +44,109 @@ def show(where: ClusterAddress, topics: Sequence[str], brokers: Sequence[int], *
         rows = document["partitions"]
         columns = ("TOPIC", "PARTITION", "SIZE", "OFFSET-LAG", "FUTURE")
         print_table(columns, [list(row.values()) for row in rows], title=title(document))
+
+
+def move(
+    where: ClusterAddress,
+    words: Sequence[str],
+    brokers: Sequence[int],
+    to: str,
+    wait_s: float | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Move partitions of a topic to another log directory of their broker (AlterReplicaLogDirs).
+
+    `words`: move TOPIC [PARTITION]… `wait_s`: how long to wait until they are there; None: not at all. Raises
+    CliError, ApiFailed.
+    """
+    if len(words) < 2 or words[0] != "move" or brokers or not all(map(str.isdecimal, words[2:])):
+        raise CliError("write mpbroker log-dirs move TOPIC [PARTITION]... --to DIR", USAGE_ERROR)
+    with Client(where) as client:
+        topic = client.topic(words[1])
+        numbers = partitions_of(topic, list(map(int, words[2:])) or None)
+        for broker, mine in by_leader(topic, dict.fromkeys(numbers)).items():
+            _begin(client, broker, topic, list(mine), to)
+        rows = _follow(client, topic, numbers, to, wait_s)
+    if as_json:
+        print_json(rows)
+        return
+    for row in rows:
+        name = f"{topic.name}-{row['partition']}"
+        print(
+            f"moved {name} to {to}"
+            if row["is_there"]
+            else f"{name} moves to {to}; it lacks {row['offset_lag']}"
+            f" offset(s). mpbroker log-dirs {topic.name} shows how far it is"
+        )
+
+
+def _begin(client: Client, broker: int, topic: Topic, partitions: list[int], to: str) -> None:
+    """Ask a broker for the moves. Raises ApiFailed, CliError."""
+    named = m.AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic(topic.name, partitions)
+    request = m.AlterReplicaLogDirsRequest([m.AlterReplicaLogDirsRequest.AlterReplicaLogDir(to, [named])])
+    response: m.AlterReplicaLogDirsResponse = client.cluster.ask(broker, request)
+    for one in (part for result in response.results for part in result.partitions):
+        if one.error_code == ErrorCode.LOG_DIR_NOT_FOUND:
+            there = ", ".join(result.log_dir for result in described(client, broker, []))
+            raise CliError(
+                f"--to {to}: broker {broker} has no such log directory; there is {there}", USAGE_ERROR
+            )
+        if one.error_code:
+            raise ApiFailed(f"move of {topic.name}-{one.partition_index} to {to}", one.error_code)
+
+
+def _follow(
+    client: Client, topic: Topic, partitions: list[int], to: str, wait_s: float | None
+) -> list[dict[str, Any]]:
+    """Return where the partitions are, as soon as all of them are there or the time is over.
+
+    Raises CliError if it is over, or if a move has ended elsewhere.
+    """
+    deadline = time.monotonic() + (wait_s or 0)
+    with progress_bar(0) as update:
+        while True:
+            rows = _on_the_way(client, topic, partitions, to)
+            late = [row for row in rows if not row["is_there"]]
+            if not late or wait_s is None:
+                return rows
+            if time.monotonic() >= deadline:
+                raise CliError(
+                    f"{topic.name}-{late[0]['partition']} is not in {to} after {wait_s:g} s: it lacks "
+                    f"{late[0]['offset_lag']} offset(s), and goes on moving"
+                )
+            total, size = sum(row["size"] for row in rows), sum(row["copied"] for row in rows)
+            update(total=total, completed=size, description=f"{len(late)} of {len(rows)} move to {to}")
+            time.sleep(LOOK_AGAIN_S)
+
+
+def _on_the_way(client: Client, topic: Topic, partitions: list[int], to: str) -> list[dict[str, Any]]:
+    """Return how far each of the partitions is. Raises CliError about one whose move has ended elsewhere."""
+    wanted = [m.DescribeLogDirsRequest.DescribableLogDirTopic(topic.name, partitions)]
+    found: dict[int, dict[str, Any]] = {
+        number: {"partition": number, "is_there": False, "offset_lag": 0, "size": 0, "copied": -1}
+        for number in partitions
+    }
+    homes: dict[int, str] = {}
+    for broker in by_leader(topic, dict.fromkeys(partitions)):
+        for result in described(client, broker, wanted):
+            for part in (part for one in result.topics for part in one.partitions):
+                row = found[part.partition_index]
+                if part.is_future_key:
+                    row.update(offset_lag=part.offset_lag, copied=part.partition_size)
+                    continue
+                homes[part.partition_index] = result.log_dir
+                row["size"] = part.partition_size
+                row["is_there"] = result.log_dir == to
+    for number, row in found.items():
+        if row["is_there"]:
+            row["copied"] = row["size"]
+        elif row["copied"] < 0:
+            raise CliError(
+                f"{topic.name}-{number} stays in {homes.get(number, 'an offline directory')}: its move "
+                f"to {to} has ended. The broker's log says why"
+            )
+    return list(found.values())
 
 
 def title(document: dict[str, Any]) -> str:
@@ -54,9 +161,10 @@ def title(document: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _described(
+def described(
     client: Client, broker: int, wanted: list[m.DescribeLogDirsRequest.DescribableLogDirTopic] | None
 ) -> list[m.DescribeLogDirsResponse.DescribeLogDirsResult]:
+    """Return the log directories of a broker, with these partitions or all. Raises ApiFailed."""
     response: m.DescribeLogDirsResponse = client.cluster.ask(broker, m.DescribeLogDirsRequest(wanted))
     if response.error_code:
         raise ApiFailed(f"log directories of broker {broker}", response.error_code)

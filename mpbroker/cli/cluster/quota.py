@@ -48,29 +48,31 @@ def set_quotas(where: ClusterAddress, whom: QuotaEntity, settings: list[str], *,
     wanted = dict(_parsed(setting) for setting in settings)
     _alter(where, whom, wanted)
     document = {"entity": dict(whom.entity()), "quotas": wanted}
-    say(f"{_text(whom.entity())}: {', '.join(settings)}", document, as_json=as_json)
+    say(f"{entity_text(whom.entity())}: {', '.join(settings)}", document, as_json=as_json)
 
 
 def delete_quotas(where: ClusterAddress, whom: QuotaEntity, keys: list[str], *, as_json: bool) -> None:
     with Client(where) as client:
-        present = next((quotas for entity, quotas in _described(client) if entity == dict(whom.entity())), {})
+        present = next(
+            (quotas for entity, quotas in describe_quotas(client) if entity == dict(whom.entity())), {}
+        )
     if missing := [key for key in keys if key not in present]:
         guess = known.hint(missing, (*OF_CLIENTS, *OF_ADDRESSES))
-        raise CliError(f"{_text(whom.entity())} has no {', '.join(missing)}{guess}")
+        raise CliError(f"{entity_text(whom.entity())} has no {', '.join(missing)}{guess}")
     _alter(where, whom, dict.fromkeys(keys))
     document = {"entity": dict(whom.entity()), "deleted": keys}
-    say(f"{_text(whom.entity())}: deleted {', '.join(keys)}", document, as_json=as_json)
+    say(f"{entity_text(whom.entity())}: deleted {', '.join(keys)}", document, as_json=as_json)
 
 
 def show_list(where: ClusterAddress, *, as_json: bool) -> None:
     """Print all quotas that are set."""
     with Client(where) as client:
-        found = _described(client)
+        found = describe_quotas(client)
     if as_json:
         print_json([{"entity": entity, "quotas": quotas} for entity, quotas in found])
         return
     table = [
-        (_text(list(entity.items())), key, f"{value:g}" if value % 1 else f"{value:.0f}")
+        (entity_text(list(entity.items())), key, f"{value:g}" if value % 1 else f"{value:.0f}")
         for entity, quotas in found
         for key, value in quotas.items()
     ]
@@ -80,7 +82,7 @@ def show_list(where: ClusterAddress, *, as_json: bool) -> None:
         print("no quotas")
 
 
-def _described(client: Client) -> list[tuple[dict[str, str | None], dict[str, float]]]:
+def describe_quotas(client: Client) -> list[tuple[dict[str, str | None], dict[str, float]]]:
     """Return (entity, its quotas) of all entities. Raises ApiFailed."""
     response: DescribeClientQuotasResponse = client.cluster.ask_any(DescribeClientQuotasRequest([], False))
     if response.error_code:
@@ -114,7 +116,7 @@ def _alter(where: ClusterAddress, whom: QuotaEntity, changes: dict[str, float] |
         )
     (result,) = response.entries
     if result.error_code:
-        failed = ApiFailed(_text(whom.entity()), result.error_code, result.error_message)
+        failed = ApiFailed(entity_text(whom.entity()), result.error_code, result.error_message)
         raise with_advice(failed, _advice(whom, list(changes)))
 
 
@@ -128,5 +130,5 @@ def _advice(whom: QuotaEntity, keys: list[str]) -> str:
     return known.hint(keys, theirs) or f"; {owner} has {', '.join(theirs)}"
 
 
-def _text(entity: list[tuple[str, str | None]]) -> str:
+def entity_text(entity: list[tuple[str, str | None]]) -> str:
     return ", ".join(f"default {kind}" if name is None else f"{kind} '{name}'" for kind, name in entity)

@@ -76,11 +76,7 @@ def verify(paths: list[Path], *, as_json: bool) -> None:
         raise CliError(
             f"{error}. Name a directory of log.dirs, or one of a partition", USAGE_ERROR
         ) from error
-    with _progress([p for directory in directories for p in directory.partitions]) as progress:
-        for directory in directories:
-            for partition in directory.partitions:
-                with progress(partition) as seen, file_named(str(partition.path)):
-                    check(partition, seen)
+    checked([partition for directory in directories for partition in directory.partitions])
     common = check_against_each_other(directories)
     findings = [*_all_findings(directories), *common]
     if as_json:
@@ -89,6 +85,14 @@ def verify(paths: list[Path], *, as_json: bool) -> None:
         _print_report(directories, findings)
     if any(one.severity is Severity.DAMAGE for one in findings):
         raise SystemExit(RUNTIME_ERROR)
+
+
+def checked(partitions: list[Partition]) -> None:
+    """Read partitions, with a bar of progress. Raises OSError."""
+    with _progress(partitions) as progress:
+        for partition in partitions:
+            with progress(partition) as seen, file_named(str(partition.path)):
+                check(partition, seen)
 
 
 def repair(path: Path, *, is_sure: bool, as_json: bool) -> None:

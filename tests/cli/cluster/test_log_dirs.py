@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from mpbroker.testing import Broker
+from ops.bench.brokers import MPBROKER_COMMAND, Mpbroker
 from tests.support.own_cli import OwnCli
 
 
@@ -50,3 +52,47 @@ def test_wrong_calls(cli: OwnCli) -> None:
         "mpbroker: --broker 7: there is no such broker; there is 1\n"
     )
     assert "topic nope: does not exist" in cli("log-dirs", "nope", code=1).err
+
+
+def test_partitions_move_to_another_directory(tmp_path: Path) -> None:
+    """Slowly at first: a limit keeps what is large on its way."""
+    data, other = tmp_path / "data", tmp_path / "other"
+    template = MPBROKER_COMMAND.replace("{log_dir}", f"{data},{other}")
+    limit = "replica.alter.log.dirs.io.max.bytes.per.second"
+    broker = Mpbroker(
+        tmp_path, template=template, flags=("-o", "log.journal.bytes=1048576", "-o", f"{limit}=1000")
+    )
+    broker.start()
+    try:
+        cli = OwnCli(broker.bootstrap)
+        cli("topic", "create", "orders", "--partitions", "4")
+        home = data if (data / "orders-3").exists() else other
+        away = other if home == data else data
+        cli.produce("orders", ["x" * 1000] * 50, "-p", "3")
+        assert cli("log-dirs", "move", "orders", "3", "--to", str(home), "--wait").out == (
+            f"moved orders-3 to {home}\n"
+        )
+        told = cli("log-dirs", "move", "orders", "3", "--to", str(away)).out
+        assert re.match(
+            rf"orders-3 moves to {away}; it lacks [\d,]+ offset\(s\)\. mpbroker log-dirs orders ", told
+        )
+        late = cli("log-dirs", "move", "orders", "3", "--to", str(away), "--wait", "0", code=1).err
+        assert re.search(rf"orders-3 is not in {away} after 0 s: it lacks [\d,]+ offset", late)
+        cli("config", "set", f"{limit}=1000000000")
+        rows = cli("log-dirs", "move", "orders", "--to", str(away), "--wait", "--json").json
+        assert [(row["partition"], row["is_there"]) for row in rows] == [(n, True) for n in range(4)]
+        assert all((away / f"orders-{number}").is_dir() for number in range(4))
+        assert cli("consume", "orders", "--from-beginning", "-e").out.count("x" * 1000) == 50
+    finally:
+        broker.kill()
+
+
+def test_wrong_moves(cli: OwnCli, mpbroker_topics: Callable[..., str], mpbroker_broker: Broker) -> None:
+    topic, there = mpbroker_topics(), str(mpbroker_broker.log_dir)
+    for words in ((topic,), ("move",), ("move", topic, "x"), ("move", topic, "--broker", "1")):
+        told = cli("log-dirs", *words, "--to", there, code=2).err
+        assert told == "mpbroker: write mpbroker log-dirs move TOPIC [PARTITION]... --to DIR\n"
+    assert "has no partition 7" in cli("log-dirs", "move", topic, "7", "--to", there, code=2).err
+    told = cli("log-dirs", "move", topic, "--to", "/nowhere", code=2).err
+    assert told == f"mpbroker: --to /nowhere: broker 1 has no such log directory; there is {there}\n"
+    assert "needs --to DIR" in cli("log-dirs", "move", topic, "--wait", code=2).err

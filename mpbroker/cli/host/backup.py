@@ -1,0 +1,284 @@
+"""`mpbroker backup` and `mpbroker restore`: copies of log directories as of one instant.
+
+The broker serves while it is copied, in passes over the directories (`backup_copy`). For the last one, which
+has little to copy, the supervisor stops all its processes (`mpbroker.supervisor.pause`): a broker that starts
+from the copy finds what it would find after a kill of all processes at that moment.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.host.backup_copy import (
+    INCOMING,
+    META_PROPERTIES,
+    Copy,
+    Incoming,
+    copy_back,
+    locked,
+    remove_former,
+    whole_copies,
+)
+from mpbroker.cli.host.local_broker import LocalBroker, by_log_dirs
+from mpbroker.cli.host.log_files import checked, verify
+from mpbroker.cli.text.output import counted, print_json
+from mpbroker.cli.text.progress import progress_bar
+from mpbroker.inspection import directory as inspected
+from mpbroker.inspection.findings import Finding, Severity
+from mpbroker.ipc.control_client import ControlClient, ControlError
+from mpbroker.ipc.pointer import has_broker
+from mpbroker.ipc.process import FatalError
+
+# So few bytes are copied in the pause, more or less; and so many passes are made to come down to them.
+_LAST_PASS_BYTES: Final = 32 << 20
+_PASSES_MAX: Final = 6
+# A process that is being replaced is waited for.
+_TRIES, _TRY_AGAIN_S = 150, 0.2
+
+
+def backup(here: LocalBroker, target: Path, *, keep: int, as_json: bool) -> None:
+    """Copy the directories of a broker that runs, or those that --log-dirs names of one that does not.
+
+    Raises CliError, ControlError, OSError.
+    """
+    here.check()
+    began = time.monotonic()
+    with ExitStack() as held:
+        control, log_dirs = held.enter_context(_originals(here))
+        _refuse_nested(target, log_dirs)
+        if not held.enter_context(locked(target)):
+            raise CliError(f"{target}: another mpbroker backup is writing there; wait for its end")
+        copies = whole_copies(target)
+        former = copies[-1] if copies else None
+        _refuse_others(former, target / INCOMING, log_dirs)
+        incoming = Incoming(target, log_dirs, former)
+        try:
+            copied, paused_ms = _copy(incoming, control)
+        finally:
+            incoming.close()
+        _verify(incoming)
+        made = incoming.finish(paused_ms)
+        remove_former(target, keep)
+    document = {
+        "path": str(made.path),
+        "log_dirs": made.manifest.log_dirs,
+        "files": len(made.manifest.files),
+        "bytes": made.manifest.size_bytes,
+        "copied_bytes": copied,
+        "paused_ms": paused_ms,
+    }
+    if as_json:
+        print_json(document)
+        return
+    paused = f", paused for {paused_ms:,} ms" if control is not None else ""
+    sys.stdout.write(
+        f"{made.path}: {counted(len(made.manifest.files), 'file')}, {made.manifest.size_bytes:,} bytes, "
+        f"{copied:,} of them copied in {time.monotonic() - began:.1f} s{paused}\n"
+    )
+
+
+def check(target: Path, *, as_json: bool) -> None:
+    """Read all of the newest copy. The exit code is 1 if it is damaged. Raises CliError, OSError."""
+    copy = _newest(target)
+    if problems := list(copy.problems()):
+        raise CliError("\n".join(problems))
+    verify(copy.directories, as_json=as_json)
+
+
+def restore(source: Path, log_dirs: Sequence[Path], *, as_json: bool) -> None:
+    """Copy the newest copy into new directories. Raises CliError, OSError."""
+    copy = _newest(source)
+    if problems := list(copy.problems()):
+        raise CliError("\n".join(["the copy is not whole:", *problems]))
+    if len(log_dirs) != len(copy.directories):
+        raise CliError(
+            f"--log-dirs: the copy is of {counted(len(copy.directories), 'directory', 'directories')} "
+            f"({', '.join(copy.manifest.log_dirs)}); name as many, in that order",
+            USAGE_ERROR,
+        )
+    for path in log_dirs:
+        if path.exists() and (not path.is_dir() or any(one.name != "lost+found" for one in path.iterdir())):
+            raise CliError(
+                f"{path} is not empty: name a new directory, or move away what is there", USAGE_ERROR
+            )
+    with progress_bar(copy.manifest.size_bytes) as update:
+        for number, path in enumerate(log_dirs):
+            path.mkdir(mode=0o750, parents=True, exist_ok=True)
+            update(description=str(path))
+            copy_back(copy, number, path, lambda count: update(advance=count))
+    node = _node_id(log_dirs[0])
+    command = ["mpbroker", "serve", "--log-dirs", ",".join(map(str, log_dirs))]
+    if node != "1":
+        command += ["-o", f"node.id={node}"]
+    if as_json:
+        print_json({"copy": str(copy.path), "log_dirs": list(map(str, log_dirs)), "start": command})
+        return
+    made = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(copy.manifest.made_ms / 1000))
+    sys.stdout.write(f"restored the copy of {made}. Start it with\n  {shlex.join(command)}\n")
+    sys.stdout.write("and with the settings that the broker had: its server.properties is not in a copy\n")
+
+
+@contextmanager
+def _originals(here: LocalBroker) -> Iterator[tuple[ControlClient | None, list[Path]]]:
+    """Find the log directories; yield a client of the broker that has them, None if none has.
+
+    Nobody starts on those of a stopped broker meanwhile. Raises CliError, OSError.
+    """
+    named = [Path(name.strip()).absolute() for name in (here.log_dirs or "").split(",") if name.strip()]
+    if named and not any(map(has_broker, named)):
+        for path in named:
+            if not (path / META_PROPERTIES).exists():
+                raise CliError(
+                    f"--log-dirs: {path} is no log directory: it has no {META_PROPERTIES}", USAGE_ERROR
+                )
+        known = named[0] / "mpbroker.dirs"
+        if known.exists() and len(known.read_text().splitlines()) != len(named):
+            raise CliError(
+                f"--log-dirs: name all directories of the broker, which are in {known}", USAGE_ERROR
+            )
+        try:
+            with inspected.locked(named):
+                yield None, named
+        except FatalError as error:
+            raise CliError(str(error)) from error
+        return
+    control = here.control() if not named else by_log_dirs(here.log_dirs)
+    status = control.call("status")
+    log_dirs = []
+    for one in status["log_dirs"]:
+        if one["state"] != "online":
+            raise CliError(
+                f"{one['log_dir']} is offline: a copy without it would lack partitions. Mend the disk, and "
+                "restart the broker (docs/TROUBLESHOOTING.md)"
+            )
+        log_dirs.append(Path(f"/proc/{status['pid']}/cwd").resolve() / one["log_dir"])
+        if not (log_dirs[-1] / META_PROPERTIES).exists():
+            raise CliError(f"{log_dirs[-1]} cannot be seen from here: run this where the broker runs")
+    yield control, log_dirs
+
+
+def _copy(incoming: Incoming, control: ControlClient | None) -> tuple[int, int]:
+    """Copy all; return how many bytes that was, and how many milliseconds the broker was paused."""
+    total = sum(path.stat().st_size for one in incoming.log_dirs for path in one.rglob("*.log"))
+    with progress_bar(total) as update:
+        update(description="copying")
+        if control is None:
+            return incoming.copy(lambda count: update(advance=count), at_rest=True), 0
+        copied = last = incoming.copy(lambda count: update(advance=count))
+        for _ in range(_PASSES_MAX - 1):
+            if last < _LAST_PASS_BYTES:
+                break
+            last = incoming.copy(_nothing)
+            copied += last
+        update(description="copying what has changed, in a pause")
+        last, paused_ms = _copy_in_pause(incoming, control)
+    return copied + last, paused_ms
+
+
+def _nothing(_: int) -> None:
+    """Show no progress of what was copied before."""
+
+
+def _copy_in_pause(incoming: Incoming, control: ControlClient) -> tuple[int, int]:
+    for _ in range(_TRIES):
+        with control.connected() as ask:
+            reply = ask("pause")
+            if reply["paused"]:
+                copied = incoming.copy(_nothing, at_rest=True)
+                try:
+                    reply = ask("resume")
+                except ControlError as error:
+                    raise CliError(
+                        f"the copy is not finished: {error}. Run it again, best when less is written: what "
+                        "is copied stays for that run"
+                    ) from error
+                return copied, round(reply["held_s"] * 1000)
+        time.sleep(_TRY_AGAIN_S)
+    raise CliError(f"the broker cannot be paused for the last of the copy: {reply['why']}")
+
+
+def _verify(incoming: Incoming) -> None:
+    """Read the partitions that have new segments. Raises CliError if they are not as the originals."""
+    new = incoming.new_partitions()
+    directories = [inspected.open_directory(incoming.path / str(n)) for n in range(len(incoming.log_dirs))]
+    partitions = [one for directory in directories for one in directory.partitions if one.path in new]
+    checked(partitions)
+    damages = [
+        one for partition in partitions for one in partition.all_findings if one.severity is Severity.DAMAGE
+    ]
+    for one in damages:
+        original = _original(incoming, Path(one.path))
+        if not _is_beginning(Path(one.path), original):
+            incoming.forget(Path(one.path).parent)
+            raise CliError(f"{one}: the original is not damaged. Run the backup again; it copies this anew")
+        print(
+            f"mpbroker: warning: the broker's own file is damaged: {_named(one, original)}", file=sys.stderr
+        )
+
+
+def _original(incoming: Incoming, copied: Path) -> Path:
+    number, *rest = copied.relative_to(incoming.path).parts
+    return incoming.log_dirs[int(number)].joinpath(*rest)
+
+
+def _named(one: Finding, original: Path) -> str:
+    return str(one).replace(str(one.path), str(original), 1)
+
+
+def _is_beginning(copied: Path, original: Path, piece_bytes: int = 1 << 20) -> bool:
+    """Return whether the original, which may have grown, begins with what was copied."""
+    if copied.is_dir():
+        return True
+    try:
+        with copied.open("rb") as one, original.open("rb") as other:
+            while piece := one.read(piece_bytes):
+                if other.read(len(piece)) != piece:
+                    return False
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _newest(target: Path) -> Copy:
+    copies = whole_copies(target)
+    if not copies:
+        begun = ", only one that was not finished: run mpbroker backup again"
+        raise CliError(f"{target} has no copy{begun if (target / INCOMING).exists() else ''}", USAGE_ERROR)
+    return copies[-1]
+
+
+def _refuse_nested(target: Path, log_dirs: Sequence[Path]) -> None:
+    resolved = target.resolve()
+    for one in log_dirs:
+        if resolved.is_relative_to(one.resolve()) or one.resolve().is_relative_to(resolved):
+            raise CliError(
+                f"{target}: name a directory that is not in {one}, and does not have it", USAGE_ERROR
+            )
+
+
+def _refuse_others(former: Copy | None, incoming: Path, log_dirs: Sequence[Path]) -> None:
+    """Refuse a directory with copies of other log directories: they would take each other's place."""
+    for place in (incoming, *((former.path,) if former is not None else ())):
+        for number, one in enumerate(log_dirs):
+            there = place / str(number) / META_PROPERTIES
+            if there.exists() and _identity(there) != _identity(one / META_PROPERTIES):
+                raise CliError(
+                    f"{place} is a copy of another log directory than {one}: name another directory",
+                    USAGE_ERROR,
+                )
+
+
+def _identity(properties: Path) -> list[str]:
+    return sorted(line for line in properties.read_text().splitlines() if not line.startswith("#"))
+
+
+def _node_id(log_dir: Path) -> str:
+    lines = _identity(log_dir / META_PROPERTIES)
+    return next((line.partition("=")[2] for line in lines if line.startswith("node.id=")), "1")

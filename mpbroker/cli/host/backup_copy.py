@@ -1,0 +1,381 @@
+"""Copies of log directories below a directory of backups: what is there, and how the next one is made.
+
+    DIR/
+    ├── lock                    held while a backup is made
+    ├── incoming/               the copy that is being made
+    │   ├── copied-….jsonl      what was copied, a file a line, for a run that goes on with it
+    │   ├── 0/ 1/ …             each of log.dirs
+    │   └── manifest.json       the last file that is written
+    └── 2026-11-28T12.00.00Z/   a copy that is whole: `incoming` under another name
+
+A copy is made in passes over the log directories. The broker serves during all but the last; each copies what
+is new or has changed since the one before. What a former copy has is linked from there, so no file of a whole
+copy is ever written again. A file is the same if its inode, size and time of change (ctime) are: the cleaner
+gives its segments the times of modification of others. The kernel counts that time in ticks of some ms, so a
+file that has changed just before it was looked at is copied once more.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from mpbroker.ipc.pointer import LOCK, POINTER_NAME
+
+MANIFEST, INCOMING = "manifest.json", "incoming"
+META_PROPERTIES: Final = "meta.properties"
+_BACKUP_LOCK: Final = "lock"
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+# Files and directories that are of the running broker, or about to be removed.
+_NOT_COPIED: Final = frozenset({LOCK, POINTER_NAME, "lost+found", ".mpbroker-dry-run"})
+_REMOVED: Final = (".deleted", "-delete")
+_UNSURE_NS: Final = 1_000_000_000
+_PIECE_BYTES: Final = 8 << 20
+# As much of a copied segment must agree with the original where its tail is added.
+_OVERLAP_BYTES: Final = 64 << 10
+# What is larger is brought to disk with its pass, but for the last one.
+_SYNC_BYTES: Final = 1 << 20
+
+
+class CopiedFile(msgspec.Struct):
+    """A file of a copy. `inode` and `changed_ns` are of the original; 0: it was changing."""
+
+    path: str
+    size: int
+    inode: int
+    changed_ns: int
+
+    def is_of(self, found: os.stat_result) -> bool:
+        return (self.size, self.inode, self.changed_ns) == (found.st_size, found.st_ino, found.st_ctime_ns)
+
+
+class Manifest(msgspec.Struct):
+    """What a whole copy has. `log_dirs` are where the directories 0, 1 … were."""
+
+    log_dirs: list[str]
+    made_ms: int
+    paused_ms: int
+    files: list[CopiedFile]
+    version: int = 1
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(one.size for one in self.files)
+
+
+class Copy(NamedTuple):
+    """A whole copy."""
+
+    path: Path
+    manifest: Manifest
+
+    @property
+    def directories(self) -> list[Path]:
+        return [self.path / str(number) for number in range(len(self.manifest.log_dirs))]
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is not as the manifest says."""
+        for one in self.manifest.files:
+            try:
+                size = (self.path / one.path).stat().st_size
+            except FileNotFoundError:
+                yield f"{self.path / one.path} is missing"
+                continue
+            if size != one.size:
+                yield f"{self.path / one.path} has {size:,} bytes, and had {one.size:,}"
+
+
+def whole_copies(target: Path) -> list[Copy]:
+    """Return the whole copies, the oldest first. Raises OSError, msgspec.DecodeError."""
+    if not target.is_dir():
+        return []
+    found = []
+    for path in sorted(target.iterdir()):
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if path.name != INCOMING:
+                data = (path / MANIFEST).read_bytes()
+                found.append(Copy(path, msgspec.json.decode(data, type=Manifest)))
+    return found
+
+
+@contextmanager
+def locked(target: Path) -> Iterator[bool]:
+    """Hold the lock of a directory of backups, which is made if need be; False: somebody else has it."""
+    target.mkdir(mode=0o750, parents=True, exist_ok=True)
+    fd = os.open(target / _BACKUP_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(fd)
+
+
+class Incoming:
+    """The copy that is being made of these log directories. The caller holds the lock."""
+
+    def __init__(self, target: Path, log_dirs: list[Path], former: Copy | None) -> None:
+        self.path = target / INCOMING
+        self.log_dirs = log_dirs
+        self._target = target
+        self._former = former
+        self._linkable = {one.path: one for one in former.manifest.files} if former is not None else {}
+        # What was not synced before the machine has stopped may be on disk or not.
+        state = self.path / f"copied-{_BOOT_ID.read_text('ascii').strip()}.jsonl"
+        if self.path.exists() and not state.exists():
+            shutil.rmtree(self.path)
+        self.path.mkdir(mode=0o750, exist_ok=True)
+        self._known: dict[str, CopiedFile] = {}
+        for line in state.read_bytes().splitlines() if state.exists() else ():
+            with suppress(msgspec.DecodeError):  # the last line of a run that was killed
+                one = msgspec.json.decode(line, type=CopiedFile)
+                self._known[one.path] = one
+        # A line begins behind the end of one that was broken off.
+        self._state = state.open("ab")
+        self._state.write(b"\n")
+        self.files: dict[str, CopiedFile] = {}
+
+    def close(self) -> None:
+        self._state.close()
+
+    def copy(self, seen: Callable[[int], None], *, at_rest: bool = False) -> int:
+        """Copy what is new or has changed; return how many bytes that was. Raises OSError.
+
+        `seen` is called with the bytes of each file. `at_rest`: the originals stand still, so none may be
+        missing.
+        """
+        self.files, copied = {}, 0
+        for number, log_dir in enumerate(self.log_dirs):
+            for path in _files(log_dir, at_rest=at_rest):
+                name = f"{number}/{path.relative_to(log_dir)}"
+                try:
+                    copied += self._copy(path, name, at_rest=at_rest)
+                except FileNotFoundError:
+                    if at_rest or path.exists():
+                        raise
+                    continue
+                seen(self.files[name].size)
+        self._state.flush()
+        return copied
+
+    def _copy(self, path: Path, name: str, *, at_rest: bool) -> int:
+        now_ns = time.time_ns()
+        with path.open("rb") as source:
+            found = os.fstat(source.fileno())
+            known, to = self._known.get(name), self.path / name
+            is_sure = found.st_ctime_ns < now_ns - _UNSURE_NS
+            one = CopiedFile(name, found.st_size, found.st_ino, found.st_ctime_ns if is_sure else 0)
+            count = 0
+            if known is None or not (known.is_of(found) and to.exists()):
+                former = self._linkable.get(name)
+                if former is None or not (former.is_of(found) and self._link(name)):
+                    # Until it is copied nothing is known of it.
+                    self._note(CopiedFile(name, 0, found.st_ino, 0))
+                    count = self._write(source.fileno(), found, to, grown=known, at_rest=at_rest)
+                self._note(one)
+            self.files[name] = one
+            return count
+
+    def _note(self, one: CopiedFile) -> None:
+        self._known[one.path] = one
+        self._state.write(msgspec.json.encode(one) + b"\n")
+
+    def _link(self, name: str) -> bool:
+        """Link the file from the former copy; return False if that has no such file, or no more links."""
+        assert self._former is not None
+        to = self.path / name
+        to.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+        to.unlink(missing_ok=True)
+        try:
+            os.link(self._former.path / name, to)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP):
+                raise
+            return False
+        return True
+
+    def _write(
+        self, source: int, found: os.stat_result, to: Path, *, grown: CopiedFile | None, at_rest: bool
+    ) -> int:
+        """Copy the file, or the end of one that has grown; return the bytes."""
+        begin = 0
+        if grown is not None and grown.inode == found.st_ino and to.name.endswith(".log"):
+            begin = _agreement(source, to, found.st_size)
+        if not begin:
+            to.unlink(missing_ok=True)
+            to.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+        fd = os.open(to, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            _copy_bytes(source, fd, begin, found.st_size)
+            _copy_owner(fd, found)
+            if not at_rest and found.st_size - begin > _SYNC_BYTES:
+                # Else the kernel has the writers of the last pass wait for all that is not on disk yet.
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+        return found.st_size - begin
+
+    def finish(self, paused_ms: int) -> Copy:
+        """Bring all to disk, write the manifest, and give the copy its name. Raises OSError."""
+        self._forget_rest()
+        for name in self.files:
+            _sync(self.path / name)
+        for directory, _, _ in os.walk(self.path):
+            _sync(Path(directory))
+        manifest = Manifest(
+            [str(one) for one in self.log_dirs],
+            time.time_ns() // 1_000_000,
+            paused_ms,
+            list(self.files.values()),
+        )
+        making = self.path / f"{MANIFEST}.tmp"
+        making.write_bytes(msgspec.json.encode(manifest))
+        _sync(making)
+        making.rename(self.path / MANIFEST)
+        _sync(self.path)
+        # Later than the former copy, whatever the clock does.
+        name = time.strftime("%Y-%m-%dT%H.%M.%SZ", time.gmtime())
+        if self._former is not None and name <= self._former.path.name:
+            name = f"{self._former.path.name}+"
+        self.path.rename(self._target / name)
+        _sync(self._target)
+        return Copy(self._target / name, manifest)
+
+    def _forget_rest(self) -> None:
+        """Remove what the originals do not have any more."""
+        self._state.close()
+        for directory, names, files in os.walk(self.path, topdown=False):
+            for file in files:
+                path = Path(directory, file)
+                if str(path.relative_to(self.path)) not in self.files:
+                    path.unlink()
+            for name in names:
+                with suppress(OSError):
+                    Path(directory, name).rmdir()
+
+    def new_partitions(self) -> set[Path]:
+        """Return the directories of this copy with a segment that no former one has."""
+        return {
+            path.parent
+            for name in self.files
+            if name.endswith(".log") and (path := self.path / name).stat().st_nlink == 1
+        }
+
+    def forget(self, directory: Path) -> None:
+        """Have the next run copy all of a directory again."""
+        shutil.rmtree(directory)
+
+
+def remove_former(target: Path, keep: int) -> None:
+    """Remove all whole copies but the last ones, and what is left of some."""
+    for copy in whole_copies(target)[: -keep or None]:
+        # First what makes it whole.
+        (copy.path / MANIFEST).unlink()
+        shutil.rmtree(copy.path)
+    for path in target.iterdir():
+        if path.is_dir() and path.name[:1].isdigit() and not (path / MANIFEST).exists():
+            shutil.rmtree(path)
+
+
+def copy_back(copy: Copy, number: int, to: Path, seen: Callable[[int], None]) -> None:
+    """Copy a directory of the copy to an empty one, what makes it a log directory last. Raises OSError."""
+    prefix = f"{number}/"
+    names = [one.path.removeprefix(prefix) for one in copy.manifest.files if one.path.startswith(prefix)]
+    for name in sorted(names, key=lambda name: name == META_PROPERTIES):
+        if name == META_PROPERTIES:
+            for directory, _, _ in os.walk(to):
+                _sync(Path(directory))
+        source = os.open(copy.path / prefix / name, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            found = os.fstat(source)
+            (to / name).parent.mkdir(mode=0o750, exist_ok=True)
+            fd = os.open(to / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+            try:
+                _copy_bytes(source, fd, 0, found.st_size)
+                _copy_owner(fd, found)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        finally:
+            os.close(source)
+        seen(found.st_size)
+    _sync(to)
+
+
+def _files(log_dir: Path, *, at_rest: bool) -> Iterator[Path]:
+    """Yield the files of a log directory and of its partitions. Those may go meanwhile."""
+    for entry in sorted(log_dir.iterdir()):
+        if entry.name in _NOT_COPIED or entry.name.endswith((".tmp", *_REMOVED)):
+            continue
+        if entry.is_file():
+            yield entry
+        elif entry.is_dir():
+            try:
+                inner = sorted(entry.iterdir())
+            except FileNotFoundError:
+                if at_rest:
+                    raise
+                continue
+            yield from (one for one in inner if one.is_file() and not one.name.endswith(_REMOVED))
+
+
+def _agreement(source: int, to: Path, size: int) -> int:
+    """Return how much of the copy the source still has, by its last bytes; 0 if they differ.
+
+    A log that was cut and has grown again differs there.
+    """
+    try:
+        fd = os.open(to, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return 0
+    try:
+        there = os.fstat(fd)
+        count = min(there.st_size, _OVERLAP_BYTES)
+        if there.st_nlink > 1 or there.st_size > size:
+            return 0
+        begin = there.st_size - count
+        return there.st_size if os.pread(fd, count, begin) == os.pread(source, count, begin) else 0
+    finally:
+        os.close(fd)
+
+
+def _copy_bytes(source: int, to: int, begin: int, end: int) -> None:
+    """Copy a range. The kernel does it, without moving bytes where the file system shares them."""
+    while begin < end:
+        try:
+            count = os.copy_file_range(source, to, min(end - begin, 1 << 30), begin, begin)
+        except OSError as error:
+            if error.errno not in (errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS):
+                raise
+            piece = os.pread(source, min(end - begin, _PIECE_BYTES), begin)
+            count = os.pwrite(to, piece, begin) if piece else 0
+        if not count:
+            raise FileNotFoundError(errno.ENOENT, "it has become shorter meanwhile")
+        begin += count
+
+
+def _copy_owner(fd: int, found: os.stat_result) -> None:
+    os.fchmod(fd, found.st_mode & 0o777)
+    if os.geteuid() == 0:
+        os.fchown(fd, found.st_uid, found.st_gid)
+    os.utime(fd, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

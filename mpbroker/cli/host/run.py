@@ -1,0 +1,106 @@
+"""`mpbroker run`: a command with a broker of its own, for tests in any language.
+
+The broker is that of `mpbroker.testing`: free ports, directories of its own, nothing left behind.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+
+from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError
+from mpbroker.cli.host.serve import read_config
+from mpbroker.cli.text.interrupt import Interrupt
+from mpbroker.config.environment import BOOTSTRAP_SERVER
+from mpbroker.testing.broker import Broker
+from mpbroker.testing.errors import BrokerFailed
+
+# What programs of other makers read.
+KAFKA_BOOTSTRAP_SERVERS: Final = "KAFKA_BOOTSTRAP_SERVERS"
+# Signals for the command. A terminal sends the first two to it by itself.
+_FOR_COMMAND: Final = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP)
+_AWAITED: Final = (*_FOR_COMMAND, signal.SIGCHLD)
+
+
+def run(command: Sequence[str], topics: Sequence[str], options: Sequence[str], *, is_verbose: bool) -> int:
+    """Run the command beside a broker; return its exit status, 128 + n if signal n ended it.
+
+    Raises CliError about the call and the broker.
+    """
+    wanted = [_topic(text) for text in topics]
+    settings = dict(option.partition("=")[::2] for option in options)
+    read_config(None, options, {})
+    program = shutil.which(command[0])
+    if program is None:
+        raise CliError(f"{command[0]}: there is no such command", USAGE_ERROR)
+    try:
+        broker = Broker(settings)
+    except ValueError as error:
+        raise CliError(f"-o: {error}", USAGE_ERROR) from error
+    # The broker ends with this process: an interrupt before the command begins only has to leave.
+    with Interrupt(lambda: None) as interrupt:
+        interrupt.raises = True
+        try:
+            with broker:
+                for name, partitions in wanted:
+                    broker.create_topic(name, partitions)
+                return _run(program, command, broker)
+        except BrokerFailed as error:
+            raise CliError(str(error)) from error
+        finally:
+            if is_verbose:
+                sys.stderr.write(broker.logs())
+
+
+def _topic(text: str) -> tuple[str, int]:
+    """Parse NAME or NAME:PARTITIONS. Raises CliError."""
+    name, colon, count = text.partition(":")
+    if not name or (colon and not (count.isascii() and count.isdigit() and int(count))):
+        raise CliError(f"--topic {text}: write NAME, or NAME:PARTITIONS such as orders:3", USAGE_ERROR)
+    return name, int(count) if colon else -1
+
+
+def _run(program: str, command: Sequence[str], broker: Broker) -> int:
+    """Run the command and wait for its end. Raises BrokerFailed if the broker ended before a good one."""
+    address = broker.bootstrap_servers
+    environment = {**os.environ, BOOTSTRAP_SERVER: address, KAFKA_BOOTSTRAP_SERVERS: address}
+    code = _exit_code(program, command, environment)
+    try:
+        broker.stop()
+    except BrokerFailed as error:
+        if not code:
+            raise
+        print(f"mpbroker: {error}", file=sys.stderr)
+    return code
+
+
+def _exit_code(program: str, command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run a program in our place: it gets the signals that are sent to us.
+
+    A signal of a terminal goes to all processes that stand before it, the program included. One of a process
+    came to us alone, and is passed on. The kernel tells which it was.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
+    try:
+        try:
+            pid = os.posix_spawn(
+                program, list(command), environment, setsigmask=before, setsigdef=_FOR_COMMAND
+            )
+        except OSError as error:
+            raise CliError(f"{program}: {error.strerror}", RUNTIME_ERROR) from error
+        while True:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                code = os.waitstatus_to_exitcode(status)
+                return code if code >= 0 else 128 - code
+            came = signal.sigwaitinfo(_AWAITED)
+            if came.si_signo != signal.SIGCHLD and came.si_code <= 0:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, came.si_signo)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

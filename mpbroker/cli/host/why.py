@@ -1,0 +1,201 @@
+"""`mpbroker why`: sentences about what holds up a topic or a group.
+
+Everything is asked of the cluster, damage also of the supervisor, if the broker is on this host.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Final
+
+from mpbroker.cli.cluster import group_requests
+from mpbroker.cli.cluster.client import Client, Topic
+from mpbroker.cli.cluster.cluster_address import ClusterAddress
+from mpbroker.cli.cluster.group_requests import Group
+from mpbroker.cli.cluster.isolation import READ_COMMITTED
+from mpbroker.cli.cluster.log_dirs import described
+from mpbroker.cli.cluster.quota import describe_quotas, entity_text
+from mpbroker.cli.cluster.txn import producers
+from mpbroker.cli.errors import CliError
+from mpbroker.cli.host.local_broker import by_address
+from mpbroker.cli.host.why_checks import (
+    Damage,
+    DirectoryFacts,
+    Facts,
+    OpenTransaction,
+    PartitionFacts,
+    Quota,
+    findings,
+)
+from mpbroker.cli.text.output import print_json
+from mpbroker.client.consumer_protocol import TopicPartition
+from mpbroker.client.errors import ApiFailed
+from mpbroker.ipc.control_client import ControlError
+from mpbroker.protocol import messages as m
+from mpbroker.protocol.errors import ErrorCode, error_code
+from mpbroker.protocol.numbers import EARLIEST, LATEST
+from mpbroker.protocol.printable import printable
+
+_CLIENT_ID: Final = "client-id"
+_NO_SUCH_GROUP: Final = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.INVALID_GROUP_ID)
+
+
+def why(where: ClusterAddress, name: str, look_s: float, *, as_json: bool) -> None:
+    """Print what holds up the topic, the group, or both if both have that name.
+
+    A group that is behind is looked at twice, `look_s` apart, to see whether it moves. Raises CliError,
+    ApiFailed.
+    """
+    with Client(where) as client:
+        topics = [one for one in client.topics() if one.name == name]
+        group = _group(client, name)
+        if not topics and group is None:
+            raise CliError(f"{name}: there is no such topic, and no such group")
+        about = {}
+        if topics:
+            about["topic"] = _of_topics(client, where, topics, None)
+        if group is not None:
+            before = group_requests.committed(client, name)
+            facts = _of_group(client, where, group, before)
+            if group.members and _lag(facts)["lag"]:
+                time.sleep(look_s)
+                facts = _of_group(client, where, group, before)
+            about["group"] = facts
+    documents = [
+        {"kind": kind, "name": name, "findings": findings(facts)} | _lag(facts)
+        for kind, facts in about.items()
+    ]
+    if as_json:
+        print_json(documents)
+        return
+    for kind, facts in about.items():
+        found = findings(facts)
+        lag = f", {_lag(facts)['lag']:,} offsets behind" if facts.group is not None else ""
+        print(printable(f"{kind} {name}{lag}"))
+        for one in found:
+            print(printable(f"* {one.what}"))
+            print(printable(f"  {one.do}"))
+        if not found:
+            print("  Nothing is found that holds it up.")
+
+
+def _lag(facts: Facts) -> dict[str, int]:
+    return {} if facts.group is None else {"lag": sum(map(facts.lag, facts.partitions))}
+
+
+def _group(client: Client, name: str) -> Group | None:
+    try:
+        return group_requests.describe(client, name)
+    except ApiFailed as error:
+        if error.code in _NO_SUCH_GROUP:
+            return None
+        raise
+
+
+def _of_group(
+    client: Client, where: ClusterAddress, group: Group, before: Mapping[TopicPartition, int]
+) -> Facts:
+    committed = group_requests.committed(client, group.name)
+    places = {*committed, *(place for one in group.members for place in one.partitions)}
+    names = sorted({topic for topic, _ in places})
+    # A partition of its topics without an owner or an offset may be what it misses.
+    topics = [one for one in client.topics(names) if not one.error_code] if names else []
+    return _of_topics(client, where, topics, group, committed, before)
+
+
+def _of_topics(
+    client: Client,
+    where: ClusterAddress,
+    topics: list[Topic],
+    group: Group | None,
+    committed: Mapping[TopicPartition, int] | None = None,
+    before: Mapping[TopicPartition, int] | None = None,
+) -> Facts:
+    partitions = {place: one for topic in topics for place, one in _partitions(client, topic).items()}
+    directories = [one for node in _nodes(client) for one in _directories(client, node)]
+    here = [one for one in directories if one.error is not None or not one.partitions.isdisjoint(partitions)]
+    return Facts(
+        partitions,
+        here,
+        _damages(where, partitions),
+        _quotas(client),
+        group,
+        committed or {},
+        before or {},
+    )
+
+
+def _partitions(client: Client, topic: Topic) -> dict[TopicPartition, PartitionFacts]:
+    led = [one.index for one in topic.partitions if one.leader >= 0]
+    starts, ends = (client.offsets(topic, at, led) if led else {} for at in (EARLIEST, LATEST))
+    stable = client.offsets_at(topic, dict.fromkeys(led, LATEST), READ_COMMITTED) if led else {}
+    held = [number for number in led if stable[number].offset < ends[number]]
+    open_ones = {
+        number: [
+            OpenTransaction(one.producer_id, one.current_txn_start_offset, one.last_timestamp)
+            for one in found
+            if one.current_txn_start_offset >= 0
+        ]
+        for number, found in (producers(client, topic, held) if held else {}).items()
+    }
+    return {
+        (topic.name, one.index): (
+            PartitionFacts(
+                True,
+                starts[one.index],
+                ends[one.index],
+                stable[one.index].offset,
+                open_ones.get(one.index, ()),
+            )
+            if one.leader >= 0
+            else PartitionFacts(has_leader=False)
+        )
+        for one in topic.partitions
+    }
+
+
+def _nodes(client: Client) -> Iterable[int]:
+    return [broker.node_id for broker in client.cluster.refresh(m.MetadataRequest(topics=[])).brokers]
+
+
+def _directories(client: Client, node: int) -> list[DirectoryFacts]:
+    """Return the directories of a broker; none without the permission to see them."""
+    with suppress(ApiFailed):
+        return [
+            DirectoryFacts(
+                one.log_dir,
+                error_code(one.error_code).name if one.error_code else None,
+                one.usable_bytes if one.usable_bytes >= 0 else None,
+                frozenset(
+                    (topic.name, part.partition_index) for topic in one.topics for part in topic.partitions
+                ),
+            )
+            for one in described(client, node, None)
+        ]
+    return []
+
+
+def _damages(
+    where: ClusterAddress, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, list[Damage]]:
+    """Return the damage that the scrubber knows of, if the broker is on this host and may be asked."""
+    found: dict[TopicPartition, list[Damage]] = {}
+    wanted = {f"{topic}-{number}": (topic, number) for topic, number in partitions}
+    with suppress(CliError, ControlError):
+        for one in by_address(where.bootstrap).call("scrub")["findings"]:
+            if (place := wanted.get(one["partition"])) is not None:
+                found.setdefault(place, []).append(Damage(one["first"], one["behind"]))
+    return found
+
+
+def _quotas(client: Client) -> list[Quota]:
+    """Return all quotas; none without the permission to see them."""
+    with suppress(ApiFailed):
+        return [
+            Quota(entity_text(list(entity.items())), entity.get(_CLIENT_ID), key, value)
+            for entity, values in describe_quotas(client)
+            for key, value in values.items()
+        ]
+    return []

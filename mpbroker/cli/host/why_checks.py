@@ -1,0 +1,279 @@
+"""What may hold up a topic or a group: checks of facts that were asked for before, each with what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from mpbroker.cli.cluster.group_requests import Group
+from mpbroker.cli.text.times import format_time
+from mpbroker.client.consumer_protocol import TopicPartition
+
+# A directory with less than that counts as full; brokers refuse to append before the last byte.
+_ROOM_BYTES: Final = 128 << 20
+_REBALANCES: Final = frozenset({"PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling"})
+EMPTY: Final = "Empty"
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """A sentence about what holds something up, and one about what to do."""
+
+    what: str
+    do: str
+
+
+class OpenTransaction(msgspec.Struct, frozen=True):
+    """A transaction that a partition has open. `since_ms`: of its producer's last record there."""
+
+    producer_id: int
+    first_offset: int
+    since_ms: int
+
+
+class PartitionFacts(msgspec.Struct, frozen=True):
+    """A partition. Offsets are -1 without a leader; `stable` is where committed reads end."""
+
+    has_leader: bool = True
+    start: int = -1
+    end: int = -1
+    stable: int = -1
+    transactions: Sequence[OpenTransaction] = ()
+
+
+class DirectoryFacts(msgspec.Struct, frozen=True):
+    """A log directory. `error`: why it is offline. Sizes are None if the broker does not tell them."""
+
+    name: str
+    error: str | None
+    usable_bytes: int | None
+    partitions: frozenset[TopicPartition]
+
+
+class Damage(msgspec.Struct, frozen=True):
+    """Offsets `first` to `behind`, which is not one of them, cannot be read."""
+
+    first: int
+    behind: int
+
+
+class Quota(msgspec.Struct, frozen=True):
+    """A limit and whose it is; `client_id` None: of all clients or those of a user."""
+
+    whose: str
+    client_id: str | None
+    key: str
+    value: float
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """All that checks look at.
+
+    `committed` and `before` are a group's offsets now and a moment ago. `of_group`: partitions that it reads.
+    """
+
+    partitions: Mapping[TopicPartition, PartitionFacts]
+    directories: Sequence[DirectoryFacts] = ()
+    damages: Mapping[TopicPartition, Sequence[Damage]] = {}
+    quotas: Sequence[Quota] = ()
+    group: Group | None = None
+    committed: Mapping[TopicPartition, int] = {}
+    before: Mapping[TopicPartition, int] = {}
+
+    def lag(self, place: TopicPartition) -> int:
+        """Return how many offsets the group is behind, or has to read if it has committed none."""
+        there = self.partitions.get(place)
+        if there is None or not there.has_leader:
+            return 0
+        return there.end - max(self.committed.get(place, there.start), there.start)
+
+    def owners(self) -> dict[TopicPartition, str]:
+        """Return the clients that have partitions."""
+        members = self.group.members if self.group is not None else []
+        return {place: one.client for one in members for place in one.partitions}
+
+
+Check = Callable[[Facts], Iterator[Finding]]
+
+
+def offline(facts: Facts) -> Iterator[Finding]:
+    lost = [place for place, one in facts.partitions.items() if not one.has_leader]
+    if lost:
+        yield Finding(
+            f"{_names(lost)} cannot be served: no produce or read gets through.",
+            "The broker's log says why (an ERROR line names file and offset). Mend the disk and restart "
+            "the broker, "
+            "or see mpbroker log verify.",
+        )
+
+
+def directories(facts: Facts) -> Iterator[Finding]:
+    for one in facts.directories:
+        if one.error is not None:
+            yield Finding(
+                f"The log directory {one.name} is offline ({one.error}).",
+                "Mend or mount the disk, and restart the broker.",
+            )
+        elif one.usable_bytes is not None and one.usable_bytes < _ROOM_BYTES:
+            yield Finding(
+                f"The disk of {one.name} is full ({one.usable_bytes:,} bytes are free): produces are "
+                "refused.",
+                "Free some space, shorten retention.ms, or move partitions: mpbroker log-dirs move.",
+            )
+
+
+def transactions(facts: Facts) -> Iterator[Finding]:
+    for place, one in facts.partitions.items():
+        if not 0 <= one.stable < one.end:
+            continue
+        held = [each for each in one.transactions if each.first_offset <= one.stable]
+        for each in held:
+            yield Finding(
+                f"Committed reads of {_name(place)} end at offset {one.stable:,} of {one.end:,}: producer "
+                f"{each.producer_id} has a transaction open, and wrote last at "
+                f"{format_time(each.since_ms)}.",
+                "Let it commit or abort. It is aborted after its timeout; mpbroker txn list says whose it "
+                "is, and "
+                "mpbroker txn abort ends it. If mpbroker txn find-hanging lists it, nothing else will.",
+            )
+
+
+def damaged(facts: Facts) -> Iterator[Finding]:
+    for place, damages in facts.damages.items():
+        for one in damages:
+            yield Finding(
+                f"Offsets {one.first:,} to {one.behind - 1:,} of {_name(place)} are damaged: reads of "
+                "them fail.",
+                "Let readers begin behind them (mpbroker group reset-offsets), or repair: mpbroker log "
+                "repair.",
+            )
+
+
+def produce_quotas(facts: Facts) -> Iterator[Finding]:
+    for one in facts.quotas:
+        if one.key in ("producer_byte_rate", "request_percentage"):
+            yield Finding(
+                f"The quota {one.key}={one.value:g} of {one.whose} makes producers beyond it wait.",
+                "Compare it with what they send (produce-throttle-time-avg of the client); mpbroker quota "
+                "set changes it.",
+            )
+
+
+def consumer_quotas(facts: Facts) -> Iterator[Finding]:
+    clients = {one.client for one in facts.group.members} if facts.group is not None else set()
+    for one in facts.quotas:
+        if one.key in ("consumer_byte_rate", "request_percentage") and one.client_id in (None, *clients):
+            yield Finding(
+                f"The quota {one.key}={one.value:g} of {one.whose} makes consumers beyond it wait.",
+                "Compare it with what they read (fetch-throttle-time-avg of the client); mpbroker quota "
+                "set changes it.",
+            )
+
+
+def no_members(facts: Facts) -> Iterator[Finding]:
+    if facts.group is not None and facts.group.state == EMPTY and _behind(facts):
+        yield Finding(
+            "The group has no members: its partitions are not read.",
+            "Start its consumers. If they run, they were thrown out: a poll that comes later than "
+            "max.poll.interval.ms ends the membership, and the client's log says so. Those that assign "
+            "partitions "
+            "themselves are no members, and only have to commit.",
+        )
+
+
+def rebalances(facts: Facts) -> Iterator[Finding]:
+    if facts.group is not None and facts.group.state in _REBALANCES:
+        yield Finding(
+            f"The group rebalances ({facts.group.state}): its members wait for each other.",
+            "Look for a member that does not poll, or comes and goes: mpbroker group describe --members. "
+            "A rebalance "
+            "waits for max.poll.interval.ms at most; static members (group.instance.id) do not cause one.",
+        )
+
+
+def without_owner(facts: Facts) -> Iterator[Finding]:
+    if facts.group is None or not facts.group.members or facts.group.state in _REBALANCES:
+        return
+    owners = facts.owners()
+    free = [place for place in _behind(facts) if place not in owners]
+    if free:
+        yield Finding(
+            f"No member has {_names(free)}, where the group is behind.",
+            "Its members have not subscribed to that topic, or have not seen its new partitions yet "
+            "(metadata.max.age.ms).",
+        )
+
+
+def not_committing(facts: Facts) -> Iterator[Finding]:
+    owners = facts.owners()
+    for place in _behind(facts):
+        client = owners.get(place)
+        now = facts.committed.get(place)
+        if client is None or now != facts.before.get(place):
+            continue
+        one = facts.partitions[place]
+        if now is not None and 0 <= one.stable <= now:
+            continue  # a transaction holds it, which is said elsewhere
+        state = "has committed nothing" if now is None else f"stays at offset {now:,} of {one.end:,}"
+        yield Finding(
+            f"{client} has {_name(place)} and {state}.",
+            "It has paused the partition, works on a record for long, fails at one again and again, or "
+            "does not "
+            "commit (enable.auto.commit): look at its log, and what is at that offset.",
+        )
+
+
+def slower(facts: Facts) -> Iterator[Finding]:
+    moving = [
+        place for place in _behind(facts) if facts.committed.get(place, 0) > facts.before.get(place, 1 << 63)
+    ]
+    if moving:
+        lag = sum(map(facts.lag, moving))
+        yield Finding(
+            f"The group reads {_names(moving)}, and is {lag:,} offsets behind.",
+            "Let it catch up, or give it more members, up to one for each partition.",
+        )
+
+
+def out_of_range(facts: Facts) -> Iterator[Finding]:
+    for place, offset in facts.committed.items():
+        one = facts.partitions.get(place)
+        if one is None or not one.has_leader or one.start <= offset <= one.end:
+            continue
+        where = (
+            f"before the log start offset {one.start:,}: retention has removed records that were not read"
+            if offset < one.start
+            else f"behind the log end offset {one.end:,}: the topic was made anew, or restored from a copy"
+        )
+        yield Finding(
+            f"The committed offset {offset:,} of {_name(place)} is {where}.",
+            "auto.offset.reset decides where its consumer goes on; mpbroker group reset-offsets sets a "
+            "place.",
+        )
+
+
+OF_TOPICS: Final[tuple[Check, ...]] = (offline, directories, transactions, damaged, produce_quotas)
+OF_GROUPS: Final[tuple[Check, ...]] = (
+    *(no_members, rebalances, without_owner, not_committing, slower, out_of_range),
+    *(offline, directories, transactions, damaged, consumer_quotas),
+)
+
+
+def findings(facts: Facts) -> list[Finding]:
+    """Return what all checks find."""
+    checks = OF_TOPICS if facts.group is None else OF_GROUPS
+    return [found for check in checks for found in check(facts)]
+
+
+def _behind(facts: Facts) -> list[TopicPartition]:
+    return [place for place in facts.partitions if facts.lag(place) > 0]
+
+
+def _name(place: TopicPartition) -> str:
+    return f"{place[0]}-{place[1]}"
+
+
+def _names(places: Sequence[TopicPartition], most: int = 5) -> str:
+    rest = f" and {len(places) - most:,} more" if len(places) > most else ""
+    return ", ".join(map(_name, places[:most])) + rest

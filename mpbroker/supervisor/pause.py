@@ -1,0 +1,169 @@
+"""The pause of all processes but the supervisor, in which `mpbroker backup` copies the last that has changed.
+
+Files that are copied while the log workers write are of different moments. So the children are stopped
+(SIGSTOP): what their files have then is what a kill of all of them would leave, and recovery knows that. A
+pause by agreement would need every writer to come to a point of rest, in code that the hot path runs. A
+signal needs nothing of them, and works when one of them hangs.
+
+The client that asked for the pause keeps its connection. It sends a second message when it has copied, and
+the answer says whether the pause held until then. The pause ends with that message, with the connection, with
+a stop of the broker, or after `LIMIT_S`. Another process, the guard, ends it when the supervisor has died or
+is stopped itself: then no other process could continue the children.
+
+The supervisor does nothing else meanwhile, so it judges no heartbeat and mends no death. It goes on pinging
+the service manager.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from mpbroker.ipc import titles
+from mpbroker.supervisor.child import Child, close_other_fds
+from mpbroker.supervisor.control import Later
+from shm import procfs
+
+LIMIT_S: Final = 5.0
+# The interval between looks at what may end a pause.
+_LOOK_S: Final = 0.05
+# States of a thread that does nothing more until it is continued, or ever.
+_AT_REST: Final = frozenset("TtZXx")
+_IGNORED_BY_GUARD: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU)
+
+log = logging.getLogger("mpbroker.supervisor")
+
+
+class _Ended(Exception):
+    """The pause ends before the client has said that it is done; the message says why."""
+
+
+def problem(children: Sequence[Child]) -> str:
+    """Return why no pause can begin now; "" if one can. A process that starts would be held up by others."""
+    for child in children:
+        if not (child.pid and child.serves and child.leaves_by is None):
+            return f"{child.name} is starting or stopping"
+    return ""
+
+
+def hold(
+    children: Sequence[Child],
+    asked: Later,
+    *,
+    look: Callable[[], bool],
+    limit_s: float = LIMIT_S,
+) -> None:
+    """Stop the children until the client is done, and answer it.
+
+    `look` is called now and then; the pause ends when it returns True, since the broker is to stop.
+    """
+    connection = asked.connection
+    began = time.monotonic()
+    answer: dict[str, object]
+    try:
+        with _guarded([child.pidfd for child in children], limit_s):
+            try:
+                _hold([child.pid for child in children], connection, began + limit_s, look)
+                answer = {"held_s": time.monotonic() - began}
+            finally:
+                for child in children:
+                    os.kill(child.pid, signal.SIGCONT)
+    except _Ended as ended:
+        answer = {"error": str(ended)}
+    log.info("all processes were paused for a backup for %.0f ms", (time.monotonic() - began) * 1000)
+    asked.give(answer)
+
+
+def _hold(pids: Sequence[int], connection: socket.socket, deadline: float, look: Callable[[], bool]) -> None:
+    """Stop the processes, tell the client, and wait for its word. Raises _Ended."""
+    limit = "the pause has reached its limit"
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    while not all(map(_is_at_rest, pids)):
+        _wait(connection, 0.001)
+        if time.monotonic() >= deadline:
+            raise _Ended(f"{limit}: a process still waits for its disk")
+    try:
+        connection.send(msgspec.json.encode({"paused": True}))
+    except OSError as error:
+        raise _Ended(f"the client has gone: {error.strerror}") from error
+    while not _wait(connection, min(_LOOK_S, max(0.0, deadline - time.monotonic()))):
+        if look():
+            raise _Ended("the broker is told to stop")
+        if time.monotonic() >= deadline:
+            raise _Ended(limit)
+    try:
+        word = connection.recv(1 << 10)
+    except OSError:
+        word = b""
+    if not word:
+        raise _Ended("the client has gone")
+    if time.monotonic() >= deadline:
+        raise _Ended(limit)
+
+
+def _wait(connection: socket.socket, timeout_s: float) -> bool:
+    """Wait for the client's word or end, at most so long; return whether it came."""
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    return bool(poll.poll(timeout_s * 1000))
+
+
+def _is_at_rest(pid: int) -> bool:
+    """Return whether no thread of the process does anything: a write that was under way is finished."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                if procfs.stat(thread).state not in _AT_REST:
+                    return False
+    return True
+
+
+@contextmanager
+def _guarded(pidfds: Sequence[int], limit_s: float) -> Iterator[None]:
+    """Have a process continue the others when this one has died, or after the limit."""
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    try:
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _IGNORED_BY_GUARD)
+        try:
+            pid = os.fork()
+            if pid == 0:
+                _guard(reader, pidfds, limit_s)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+    finally:
+        os.close(writer)
+        os.close(reader)
+
+
+def _guard(reader: int, pidfds: Sequence[int], limit_s: float) -> None:
+    """Wait for the end of the supervisor or of the time, and continue its children. Does not return."""
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in _IGNORED_BY_GUARD:
+            signal.signal(number, signal.SIG_IGN)
+        close_other_fds({2, reader, *pidfds})
+        titles.entitle("guard of a pause")
+        poll = select.poll()
+        poll.register(reader, select.POLLHUP)
+        poll.poll(limit_s * 1000)
+    finally:
+        for pidfd in pidfds:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pidfd, signal.SIGCONT)
+        os._exit(0)

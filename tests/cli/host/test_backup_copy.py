@@ -1,0 +1,206 @@
+"""Copies of directories that change: what is copied again, what is linked, and when a copy is whole."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from mpbroker.cli.errors import CliError
+from mpbroker.cli.host import backup, backup_copy
+from mpbroker.cli.host.backup_copy import Copy, Incoming, copy_back, remove_former, whole_copies
+from mpbroker.cli.host.local_broker import LocalBroker
+
+LOG, SEALED = "t-0/00000000000000000007.log", "t-0/00000000000000000000.log"
+
+
+def ignore(_: int) -> None:
+    """Show no progress."""
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A log directory whose files count as having changed long ago."""
+    monkeypatch.setattr(backup_copy, "_UNSURE_NS", -1_000_000_000)
+    made = tmp_path / "data"
+    write(made / "meta.properties", b"version=1\nnode.id=1\ncluster.id=c\ndirectory.id=d\n")
+    write(made / SEALED, b"sealed" * 1000)
+    write(made / LOG, b"a" * 100_000)
+    write(made / ".lock", b"")
+    write(made / "mpbroker.json", b"{}")
+    write(made / "t-1.0123-delete/00000000000000000000.log", b"gone")
+    write(made / "t-0/00000000000000000003.log.deleted", b"gone")
+    return made
+
+
+def write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+def begin(data: Path) -> Incoming:
+    target = data.parent / "copies"
+    target.mkdir(exist_ok=True)
+    return Incoming(target, [data], next(reversed(whole_copies(target)), None))
+
+
+def made(incoming: Incoming) -> Copy:
+    incoming.copy(ignore, at_rest=True)
+    return incoming.finish(0)
+
+
+def content(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def kept(data: Path) -> dict[str, bytes]:
+    left_out = (".lock", "mpbroker.json")
+    return {
+        name: value
+        for name, value in content(data).items()
+        if name not in left_out and not name.endswith(".deleted") and "-delete/" not in name
+    }
+
+
+def test_a_copy_has_what_a_broker_needs_and_its_name_only_when_it_is_whole(data: Path) -> None:
+    incoming = begin(data)
+    count = incoming.copy(ignore)
+    assert count == sum(map(len, kept(data).values()))
+    assert whole_copies(data.parent / "copies") == []
+    copy = made(incoming)
+    assert content(copy.path / "0") == kept(data)
+    (found,) = whole_copies(data.parent / "copies")
+    assert found.manifest == copy.manifest
+    assert list(found.problems()) == []
+    assert not (data.parent / "copies" / "incoming").exists()
+
+
+def test_later_passes_copy_what_has_changed(data: Path) -> None:
+    incoming = begin(data)
+    incoming.copy(ignore)
+    assert incoming.copy(ignore) == 0
+    with (data / LOG).open("ab") as file:
+        file.write(b"b" * 500)
+    assert incoming.copy(ignore) == 500
+    # Cut, and grown beyond what it was.
+    write(data / LOG, b"a" * 90_000 + b"c" * 20_000)
+    assert incoming.copy(ignore) == 110_000
+    # Another file of the same size, with the times of the one that it replaces.
+    before = (data / SEALED).stat()
+    write(data / "t-0/new", b"SEALED" * 1000)
+    os.utime(data / "t-0/new", ns=(before.st_atime_ns, before.st_mtime_ns))
+    (data / "t-0/new").rename(data / SEALED)
+    assert incoming.copy(ignore) == 6000
+    (data / SEALED).unlink()
+    assert content(made(incoming).path / "0") == kept(data)
+
+
+def test_what_changed_just_before_is_copied_again(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel's clock could give two changes the same time."""
+    monkeypatch.setattr(backup_copy, "_UNSURE_NS", 3600 * 1_000_000_000)
+    incoming = begin(data)
+    incoming.copy(ignore)
+    assert incoming.copy(ignore) == sum(len(one) for name, one in kept(data).items() if ".log" not in name)
+
+
+def test_the_next_copy_links_what_is_as_before_and_leaves_the_former_one_as_it_is(data: Path) -> None:
+    first = made(begin(data))
+    before = content(first.path)
+    with (data / LOG).open("ab") as file:
+        file.write(b"b")
+    incoming = begin(data)
+    assert incoming.copy(ignore, at_rest=True) == 100_001
+    with (data / SEALED).open("ab") as file:
+        file.write(b"!")
+    assert incoming.copy(ignore, at_rest=True) == 6001
+    assert incoming.new_partitions() == {incoming.path / "0" / "t-0"}
+    second = incoming.finish(0)
+    assert second.path.name > first.path.name
+    assert content(first.path) == before
+    name = "0/meta.properties"
+    assert (first.path / name).stat().st_ino == (second.path / name).stat().st_ino
+    third = made(begin(data))
+    assert content(third.path / "0") == kept(data)
+    remove_former(data.parent / "copies", keep=2)
+    assert [one.path for one in whole_copies(data.parent / "copies")] == [second.path, third.path]
+
+
+def test_a_run_goes_on_where_another_was_killed(data: Path) -> None:
+    incoming = begin(data)
+    incoming.copy(ignore)
+    incoming.close()
+    state = next(incoming.path.glob("copied-*"))
+    state.write_bytes(state.read_bytes() + b'{"path": "0/t-')
+    # A file of which a part was written.
+    with (data / LOG).open("ab") as file:
+        file.write(b"b" * 10)
+    with (incoming.path / "0" / LOG).open("ab") as file:
+        file.write(b"b" * 5)
+    incoming = begin(data)
+    assert incoming.copy(ignore, at_rest=True) == 5
+    assert content(incoming.finish(0).path / "0") == kept(data)
+
+
+def test_after_a_restart_of_the_machine_all_is_copied_again(data: Path) -> None:
+    incoming = begin(data)
+    everything = incoming.copy(ignore)
+    incoming.close()
+    next(incoming.path.glob("copied-*")).rename(incoming.path / "copied-of-another-boot.jsonl")
+    assert begin(data).copy(ignore) == everything
+
+
+def test_what_is_missing_or_cut_is_found(data: Path) -> None:
+    copy = made(begin(data))
+    (copy.path / "0" / SEALED).unlink()
+    os.truncate(copy.path / "0" / LOG, 10)
+    assert [one.removeprefix(f"{copy.path}/0/") for one in copy.problems()] == [
+        f"{SEALED} is missing",
+        f"{LOG} has 10 bytes, and had 100,000",
+    ]
+    with pytest.raises(CliError, match="is missing"):
+        backup.check(data.parent / "copies", as_json=False)
+    with pytest.raises(CliError, match="not whole"):
+        backup.restore(data.parent / "copies", [data.parent / "new"], as_json=False)
+    assert not (data.parent / "new").exists()
+
+
+def test_a_restore_gives_all_back_and_its_identity_last(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = made(begin(data))
+    written: list[str] = []
+    copied = backup_copy._copy_bytes
+
+    def note(source: int, to: int, begin: int, end: int) -> None:
+        written.append(Path(f"/proc/self/fd/{to}").readlink().name)
+        copied(source, to, begin, end)
+
+    monkeypatch.setattr(backup_copy, "_copy_bytes", note)
+    new = data.parent / "new"
+    new.mkdir()
+    copy_back(copy, 0, new, ignore)
+    assert content(new) == kept(data)
+    assert written[-1] == "meta.properties"
+
+
+def test_calls_that_would_harm_are_refused(data: Path, tmp_path: Path) -> None:
+    copies, here = tmp_path / "copies", LocalBroker(str(data))
+    for target, text in ((data / "copies", "that is not in"), (tmp_path, "that is not in")):
+        with pytest.raises(CliError, match=text):
+            backup.backup(here, target, keep=1, as_json=False)
+    assert not (data / "copies").exists()
+    with pytest.raises(CliError, match="has no copy"):
+        backup.check(copies, as_json=False)
+    made(begin(data))
+    with pytest.raises(CliError, match="is not empty"):
+        backup.restore(copies, [data], as_json=False)
+    with pytest.raises(CliError, match="the copy is of 1 directory"):
+        backup.restore(copies, [tmp_path / "a", tmp_path / "b"], as_json=False)
+    other = tmp_path / "other"
+    write(other / "meta.properties", b"version=1\nnode.id=1\ncluster.id=x\ndirectory.id=y\n")
+    with pytest.raises(CliError, match="a copy of another log directory"):
+        backup.backup(LocalBroker(str(other)), copies, keep=1, as_json=False)
+    write(other / "mpbroker.dirs", b"y /a\nz /b\n")
+    with pytest.raises(CliError, match="name all directories"):
+        backup.backup(LocalBroker(str(other)), copies, keep=1, as_json=False)
+    with backup_copy.locked(copies), pytest.raises(CliError, match="another mpbroker backup"):
+        backup.backup(here, copies, keep=1, as_json=False)

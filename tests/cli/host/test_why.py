@@ -1,0 +1,167 @@
+"""`mpbroker why`: each check finds what it is about and nothing else, also in what a broker says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import Producer
+
+from mpbroker.cli.cluster.group_requests import Group, Member
+from mpbroker.cli.host import why_checks as checks
+from mpbroker.cli.host.why_checks import (
+    Check,
+    Damage,
+    DirectoryFacts,
+    Facts,
+    OpenTransaction,
+    PartitionFacts,
+    Quota,
+    findings,
+)
+from mpbroker.testing import Broker
+from tests.support.own_cli import OwnCli
+
+PLACE, OTHER = ("orders", 0), ("orders", 1)
+WELL = PartitionFacts(True, 10, 100, 100)
+
+
+def group(*members: tuple[str, list[tuple[str, int]]], state: str = "Stable") -> Group:
+    named = [Member(f"{client}-id", None, client, "host", places) for client, places in members]
+    return Group("g", "classic", state, "consumer", "range", named)
+
+
+def directory(error: str | None = None, usable: int | None = 1 << 40) -> DirectoryFacts:
+    return DirectoryFacts("/data", error, usable, frozenset({PLACE}))
+
+
+def quota(key: str, client: str | None = None) -> Quota:
+    return Quota(f"client-id {client or '(default)'}", client, key, 1000)
+
+
+READER = group(("app", [PLACE, OTHER]))
+HELD = PartitionFacts(True, 0, 100, 40, [OpenTransaction(7, 40, 0), OpenTransaction(8, 60, 0)])
+
+
+@pytest.mark.parametrize(
+    ("check", "facts", "said"),
+    [
+        (
+            checks.offline,
+            Facts({PLACE: PartitionFacts(has_leader=False), OTHER: WELL}),
+            "orders-0 cannot be served",
+        ),
+        (
+            checks.directories,
+            Facts({}, [directory("KAFKA_STORAGE_ERROR")]),
+            "/data is offline (KAFKA_STORAGE_ERROR)",
+        ),
+        (
+            checks.directories,
+            Facts({}, [directory(usable=5)]),
+            "The disk of /data is full (5 bytes are free)",
+        ),
+        (
+            checks.transactions,
+            Facts({PLACE: HELD}),
+            "orders-0 end at offset 40 of 100: producer 7 has a transaction",
+        ),
+        (
+            checks.damaged,
+            Facts({}, damages={PLACE: [Damage(3, 8)]}),
+            "Offsets 3 to 7 of orders-0 are damaged",
+        ),
+        (
+            checks.produce_quotas,
+            Facts({}, quotas=[quota("producer_byte_rate", "a")]),
+            "producer_byte_rate=1000 of",
+        ),
+        (
+            checks.consumer_quotas,
+            Facts({}, quotas=[quota("consumer_byte_rate", "app")], group=READER),
+            "consumer_byte_rate=1000 of client-id app",
+        ),
+        (checks.no_members, Facts({PLACE: WELL}, group=group(state="Empty")), "The group has no members"),
+        (
+            checks.rebalances,
+            Facts({}, group=group(state="PreparingRebalance")),
+            "rebalances (PreparingRebalance)",
+        ),
+        (checks.without_owner, Facts({PLACE: WELL}, group=group(("app", [OTHER]))), "No member has orders-0"),
+        (
+            checks.not_committing,
+            Facts({PLACE: WELL}, group=READER, committed={PLACE: 50}, before={PLACE: 50}),
+            "app has orders-0 and stays at offset 50 of 100",
+        ),
+        (
+            checks.not_committing,
+            Facts({PLACE: WELL}, group=READER),
+            "app has orders-0 and has committed nothing",
+        ),
+        (
+            checks.slower,
+            Facts({PLACE: WELL}, group=READER, committed={PLACE: 50}, before={PLACE: 40}),
+            "The group reads orders-0, and is 50 offsets behind",
+        ),
+        (
+            checks.out_of_range,
+            Facts({PLACE: WELL}, committed={PLACE: 9}),
+            "is before the log start offset 10",
+        ),
+        (
+            checks.out_of_range,
+            Facts({PLACE: WELL}, committed={PLACE: 101}),
+            "is behind the log end offset 100",
+        ),
+    ],
+)
+def test_a_check_finds_what_it_is_about(check: Check, facts: Facts, said: str) -> None:
+    (found,) = check(facts)
+    assert said in found.what
+    assert found.do.endswith(".")
+
+
+@pytest.mark.parametrize("check", {*checks.OF_TOPICS, *checks.OF_GROUPS})
+@pytest.mark.parametrize(
+    "facts",
+    [
+        Facts({PLACE: WELL, OTHER: WELL}, [directory(), directory(usable=None)]),
+        Facts({PLACE: WELL}, group=READER, committed={PLACE: 100}, before={PLACE: 100}),
+        Facts({PLACE: WELL}, group=group(state="Empty"), committed={PLACE: 100}),
+        Facts({}, quotas=[quota("controller_mutation_rate"), quota("consumer_byte_rate", "b")], group=READER),
+    ],
+    ids=["topic", "group", "empty", "others"],
+)
+def test_a_check_finds_nothing_where_all_is_well(check: Check, facts: Facts) -> None:
+    assert list(check(facts)) == []
+
+
+def test_a_consumer_that_a_transaction_holds_is_not_said_to_stand_by_itself() -> None:
+    facts = Facts({PLACE: HELD}, group=READER, committed={PLACE: 40}, before={PLACE: 40})
+    (found,) = findings(facts)
+    assert "producer 7" in found.what
+
+
+def test_a_broker(mpbroker_broker: Broker, mpbroker_topics: Callable[..., str]) -> None:
+    cli = OwnCli(mpbroker_broker.bootstrap_servers)
+    topic, name = mpbroker_topics(partitions=2), mpbroker_topics()
+    assert cli("why", topic).out == f"topic {topic}\n  Nothing is found that holds it up.\n"
+    cli.produce(topic, ["one", "two", "three"], "-p", "0")
+    cli("consume", topic, "--group", name, "--from-beginning", "-n", "1")
+    # A topic and a group of the same name.
+    first, second = cli("why", name, "--json", "--look", "0").json
+    assert (first["kind"], first["findings"]) == ("topic", [])
+    assert (second["kind"], second["lag"]) == ("group", 2)
+    assert [one["what"] for one in second["findings"]] == [
+        "The group has no members: its partitions are not read."
+    ]
+    producer = Producer({"bootstrap.servers": mpbroker_broker.bootstrap_servers, "transactional.id": name})
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce(topic, b"four", partition=0)
+    producer.flush()
+    out = cli("why", topic).out
+    assert f"* Committed reads of {topic}-0 end at offset 3 of 4: producer " in out
+    producer.abort_transaction()
+    assert cli("why", topic).out == f"topic {topic}\n  Nothing is found that holds it up.\n"
+    assert cli("why", "nope", code=1).err == "mpbroker: nope: there is no such topic, and no such group\n"
