@@ -25,6 +25,7 @@ from mpbroker.exporter.metrics_page import MetricsPage
 from mpbroker.ipc import health, topology
 from mpbroker.ipc.control_client import ControlClient, ControlError
 from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.disk_problems import state_of
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.metrics.snapshot import Snapshot
 from mpbroker.protocol.topic_names import INTERNAL_TOPICS
@@ -286,7 +287,7 @@ class Watch:
             "log_dirs": [
                 {
                     "log_dir": one.name,
-                    "is_offline": bool(one.failed),
+                    "state": state_of(one),
                     "size_bytes": one.size_bytes,
                     "total_bytes": one.total_bytes,
                     "usable_bytes": one.usable_bytes,
@@ -311,7 +312,7 @@ def knows_topics(sample: Sample | None) -> bool:
     """Return whether a look has seen each topic: not before a recovery is over, nor without a broker."""
     if sample is None or sample.counts is None:
         return False
-    return sample.broker.health in (Health.RUNNING, Health.SILENT)
+    return sample.broker.health in (Health.RUNNING, Health.NOT_READY, Health.SILENT)
 
 
 def ends_of(now: Snapshot) -> Mapping[tuple[str, int], int]:

@@ -188,8 +188,8 @@ class TopApp(App[None]):
         note = self.query_one("#note", Static)
         text = "; ".join(filter(None, (sample.broker.note, problem)))
         note.display = bool(text)
-        note.update(Text(f" {printable(text)}", overflow="ellipsis"))
-        note.set_class(sample.broker.health in (Health.STOPPED, Health.UNKNOWN), "bad")
+        note.update(Text(f" {printable(text)}"))
+        note.set_class(sample.broker.health in (Health.STOPPED, Health.UNKNOWN, Health.NOT_READY), "bad")
 
     def _nothing(self) -> str:
         if self.wanted_text:

@@ -30,6 +30,7 @@ class Shell {
     this.history = new History();
     this.main = document.getElementById("main");
     this.pill = document.getElementById("health");
+    this.problems = document.getElementById("problems");
     this.aboutText = document.getElementById("about");
     this.mayWrite = false;
     this.nav = VIEWS.map(([key, title, icon], i) => h("a", { href: `#/${key}`, title: `${title} (${i + 1})` },
@@ -152,9 +153,10 @@ class Shell {
 
   saySeen(data) {
     const [text, kind] = HEALTHS[data.broker.health] || ["not reached", "bad"];
-    const problem = data.problems[0];
-    if (problem && data.broker.health === "running") this.say("not ready", "warn", problem);
+    const isRecovering = data.broker.health === "recovering";
+    if (data.problems.length && !isRecovering) this.say("not ready", "bad");
     else this.say(text, kind, data.broker.note);
+    setText(this.problems, isRecovering ? "" : data.problems.join("\n"));
     const { node_id: node, up_s: up, version, listeners } = data.broker;
     setText(this.aboutText, [node === null ? "" : `node ${node}`, up === null ? "" : `up ${duration(up)}`, listeners.join(", "), version].filter(Boolean).join("  ·  "));
   }

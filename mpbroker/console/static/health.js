@@ -33,7 +33,7 @@ export class Health {
   ready({ problems, silent, restarts }) {
     const wrong = [...problems, ...silent];
     return this.card("Readiness", wrong.length ? "not ready" : "ready", wrong.length ? "bad" : "good",
-      wrong.length ? h("ul", { class: "list" }, wrong.map((one) => h("li", null, one))) : h("p", { class: "dim" }, "Recovery is over, each listener answers, and every process moves."),
+      wrong.length ? h("ul", { class: "list" }, wrong.map((one) => h("li", { class: "bad" }, one))) : h("p", { class: "dim" }, "Recovery is over, each listener answers, every process moves, and each disk takes what producers send."),
       h("p", { class: "dim" }, `${count(restarts)} process${restarts === 1 ? "" : "es"} replaced since the start.`));
   }
 
@@ -48,9 +48,9 @@ export class Health {
   }
 
   directories({ log_dirs: dirs }) {
-    const isBad = dirs.some((one) => one.is_offline);
-    return this.card("Log directories", isBad ? "offline" : "online", isBad ? "bad" : "good", dirs.map((one) => {
-      return h("div", { class: "progress" }, h("div", { class: "row" }, h("code", null, one.log_dir), one.is_offline && h("b", { class: "bad" }, "offline")),
+    const bad = dirs.find((one) => one.state !== "online");
+    return this.card("Log directories", bad ? bad.state : "online", bad ? "bad" : "good", dirs.map((one) => {
+      return h("div", { class: "progress" }, h("div", { class: "row" }, h("code", null, one.log_dir), one.state !== "online" && h("b", { class: "bad" }, one.state)),
         one.total_bytes > 0 ? fileSystem(one) : h("p", { class: "dim" }, bytes(one.size_bytes)));
     }));
   }
