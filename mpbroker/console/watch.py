@@ -223,21 +223,25 @@ class Watch:
     def groups(self) -> list[dict[str, Any]]:
         """Return a row for each group: members, partitions, lag, and the lag over time.
 
-        `uncommitted`: how many of its partitions have no committed offset, and so no part in the lag.
+        Its partitions are those of its topics. `uncommitted`: how many of them have no committed offset, and
+        so no part in the lag.
         """
         sample = self.model.sample
-        lags = self._lags_of(sample.counts) if sample is not None and sample.counts is not None else {}
+        counts = sample.counts if sample is not None else None
+        lags = self._lags_of(counts) if counts is not None else {}
+        by_topic = _places_by_topic(ends_of(counts) if counts is not None else ())
         rows = []
         for name, group in self._metrics.committed.groups.items():
             assigned = {place for one in group.assignments for place in decode_assignment(one)}
-            places = assigned | group.offsets.keys()
+            topics = {topic for topic, _ in assigned | group.offsets.keys()}
+            places = assigned.union(group.offsets, *(by_topic.get(topic, ()) for topic in topics))
             rows.append(
                 {
                     "group": name,
                     "members": group.members or 0,
                     "partitions": len(places),
                     "uncommitted": len(places) - len(group.offsets),
-                    "topics": sorted({topic for topic, _ in places})[:20],
+                    "topics": sorted(topics)[:20],
                     "lag": lags.get(name),
                     "history": self._lag_history(name),
                 }
@@ -250,14 +254,16 @@ class Watch:
     def lag_of(
         self, name: str, assigned: Iterable[TopicPartition]
     ) -> tuple[list[list[float]], list[dict[str, Any]]]:
-        """Return the lag of a group over time, and its partitions with their offsets as its log has them.
+        """Return the lag of a group over time, and the partitions of its topics with their committed offsets.
 
         `assigned`: partitions of its members. One without a committed offset has None there.
         """
         sample, group = self.model.sample, self._metrics.committed.groups.get(name)
         ends = ends_of(sample.counts) if sample is not None and sample.counts is not None else {}
         committed = group.offsets if group is not None else {}
-        places = sorted({*committed, *assigned})
+        by_topic = _places_by_topic(ends)
+        known = {*committed, *assigned}
+        places = sorted(known.union(*(by_topic.get(topic, ()) for topic in {topic for topic, _ in known})))
         rows = [_offset_row(place, committed.get(place), ends.get(place)) for place in places]
         # Offsets are read between two looks, too: the line ends with what the rows say.
         lags = [row["lag"] for row in rows if row["lag"] is not None]
@@ -318,6 +324,13 @@ def knows_topics(sample: Sample | None) -> bool:
 def ends_of(now: Snapshot) -> Mapping[tuple[str, int], int]:
     """Return the high watermarks of partitions that can be used."""
     return {(one.topic, one.partition): one.high_watermark for one in now.logs if one.usable}
+
+
+def _places_by_topic(places: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
+    found: dict[str, list[TopicPartition]] = {}
+    for place in places:
+        found.setdefault(place[0], []).append(place)
+    return found
 
 
 def _offset_row(place: TopicPartition, committed: int | None, end: int | None) -> dict[str, Any]:

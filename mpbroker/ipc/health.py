@@ -1,9 +1,9 @@
 """Whether a broker is ready and whether it lives, judged from shared words: nobody is asked.
 
 Ready means that recovery is over, each listener answers, and what producers send can be written: every role
-that a request may need has a process that serves and moves, the acceptors let clients in, and no disk is full,
-offline or stuck. A role with several processes needs one of them. A disk has no say in whether the broker
-lives: a restart would not mend it.
+that a request may need has a process that serves and moves, the acceptors let clients in, and no disk is
+full, offline or stuck. A role with several processes needs one of them. A disk has no say in whether the
+broker lives: a restart would not mend it.
 (Kubernetes calls these readiness and liveness.)
 """
 

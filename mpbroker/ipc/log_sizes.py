@@ -133,7 +133,7 @@ def _each(words: Words, first: int) -> list[int]:
 
 
 def _error(words: Words) -> int:
-    """Return the errno of a worker. The others hear of a failure as EIO: the one that has met it knows better."""
+    """Return the errno of a worker; other than EIO if there is one, as which the others hear of a failure."""
     codes = [code for code in _each(words, _Word.FIRST_ERROR) if code]
     return next((code for code in codes if code != errno.EIO), codes[0] if codes else 0)
 
