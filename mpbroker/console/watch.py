@@ -11,6 +11,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from mpbroker.cli.top.columns import MEMORY, PARTITIONS, PROCESSES, REQUESTS
@@ -68,6 +69,7 @@ class Watch:
         self._asked_at = 0.0
         self._task: asyncio.Task[None] | None = None
         self._looked = asyncio.Event()
+        self._soon = asyncio.Event()
 
     async def fresh(self) -> None:
         """Go on looking for a while. Return after a first look at least."""
@@ -81,6 +83,10 @@ class Watch:
             first.cancel()
             if self._task.done():
                 self._task.result()
+
+    def look_soon(self) -> None:
+        """Look without a pause, since something was changed."""
+        self._soon.set()
 
     def close(self) -> None:
         if self._task is not None:
@@ -103,7 +109,9 @@ class Watch:
                 self._follow_lags(sample.counts)
             self._looked.set()
             took_s = time.monotonic() - began
-            await asyncio.sleep(max(EVERY_S - took_s, took_s * PAUSE_FACTOR))
+            self._soon.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._soon.wait(), max(EVERY_S - took_s, took_s * PAUSE_FACTOR))
 
     def _look(self) -> Sample:
         try:

@@ -106,9 +106,10 @@ export class Group {
       ],
     });
     this.reset = h("button", { type: "button", hidden: true, onclick: () => this.askReset(), "aria-describedby": "why-not" }, "Reset offsets");
+    this.remove = h("button", { type: "button", class: "danger", hidden: true, onclick: () => this.askDelete(), "aria-describedby": "why-not" }, "Delete");
     this.whyNot = h("span", { class: "dim why-not", id: "why-not" });
     this.element = h("div", { class: "view" },
-      h("div", { class: "title" }, h("h1", null, h("a", { href: "#/groups", class: "up" }, "Groups"), h("span", { class: "dim" }, " / "), name), h("span", { class: "spring" }), this.whyNot, this.reset),
+      h("div", { class: "title" }, h("h1", null, h("a", { href: "#/groups", class: "up" }, "Groups"), h("span", { class: "dim" }, " / "), name), h("span", { class: "spring" }), this.whyNot, h("span", { class: "actions" }, this.reset, this.remove)),
       this.facts, this.said, this.plot.element,
       h("section", { class: "card" }, h("header", null, h("h3", null, "Partitions")), this.offsets.element),
       h("section", { class: "card" }, h("header", null, h("h3", null, "Members")), this.members.element));
@@ -151,9 +152,19 @@ export class Group {
 
   /** Offer a reset of a group without members alone: others would commit over what is set. */
   offerReset({ group, may_reset: may }) {
-    this.reset.hidden = !this.shell.mayWrite;
-    this.reset.disabled = !may;
-    setText(this.whyNot, may || !this.shell.mayWrite ? "" : `The group is ${group.state}: stop its consumers to reset offsets`);
+    for (const one of [this.reset, this.remove]) {
+      one.hidden = !this.shell.mayWrite;
+      one.disabled = !may;
+    }
+    setText(this.whyNot, may || !this.shell.mayWrite ? "" : `The group is ${group.state}: stop its consumers to reset offsets or delete it`);
+  }
+
+  askDelete() {
+    form({
+      title: `Delete ${this.name}`, about: "Its committed offsets are deleted: consumers of this group begin where auto.offset.reset says.", action: "Delete group",
+      isDanger: true, typed: this.name, fields: [], done: () => { location.hash = "#/groups"; },
+      read: () => ["delete-group", { group: this.name }],
+    });
   }
 
   askReset() {

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { h, replace } from "./dom.js";
-import { bytes, count, duration, percent, stamp } from "./format.js";
+import { bytes, count, counted, duration, percent, stamp } from "./format.js";
 import { bar } from "./plot.js";
 
 export class Health {
@@ -34,7 +34,7 @@ export class Health {
     const wrong = [...problems, ...silent];
     return this.card("Readiness", wrong.length ? "not ready" : "ready", wrong.length ? "bad" : "good",
       wrong.length ? h("ul", { class: "list" }, wrong.map((one) => h("li", { class: "bad" }, one))) : h("p", { class: "dim" }, "Recovery is over, each listener answers, every process moves, and each disk takes what producers send."),
-      h("p", { class: "dim" }, `${count(restarts)} process${restarts === 1 ? "" : "es"} replaced since the start.`));
+      h("p", { class: "dim" }, `${counted(restarts, "process", "processes")} replaced since the start.`));
   }
 
   recovery({ recovery }) {
@@ -42,7 +42,7 @@ export class Health {
     return this.card("Recovery", "going on", "warn", recovery.map((one) => {
       const share = one.bytes ? one.bytes_done / one.bytes : one.partitions ? one.partitions_done / one.partitions : 0;
       return h("div", { class: "progress" }, h("div", { class: "row" }, h("code", null, one.log_dir), h("b", null, percent(100 * share))), bar(100 * share, "wide"),
-        h("p", { class: "dim" }, `${count(one.partitions_done)} of ${count(one.partitions)} partitions`, one.bytes ? `, ${bytes(one.bytes_done)} of ${bytes(one.bytes)}` : "",
+        h("p", { class: "dim" }, `${count(one.partitions_done)} of ${counted(one.partitions, "partition")}`, one.bytes ? `, ${bytes(one.bytes_done)} of ${bytes(one.bytes)}` : "",
           one.seconds_left === null ? "" : `, about ${duration(one.seconds_left)} left`));
     }));
   }
