@@ -98,7 +98,7 @@ def test_topics_from_creation_to_deletion(broker: "FakeBroker") -> None:
     assert "END-OFFSET" in table
     dry = run(broker, "topic", "delete", "orders", "--dry-run").stdout
     assert dry == b"would delete topic orders: 4 partition(s), 2 offset(s)\n"
-    deleted = run(broker, "topic", "delete", "orders", "nope", code=1)
+    deleted = run(broker, "topic", "delete", "orders", "nope", "--yes", code=1)
     assert (deleted.stdout, b"topic nope" in deleted.stderr) == (b"deleted topic orders\n", True)
     assert run(broker, "topic", "list").stdout == b"no topics\n"
 

@@ -134,7 +134,7 @@ def delete(
     where: ClusterAddress, names: list[str], timeout_s: float, *, is_sure: bool, as_json: bool
 ) -> None:
     """Delete topics. A failure does not keep the others from deletion. Raises CliError."""
-    confirm(f"delete {', '.join(names)} with all records?", is_sure=is_sure)
+    confirm(f"delete {', '.join(names)} with all records?", is_sure=is_sure, scripts_need_yes=True)
     with Client(where) as client:
         results = client.delete_topics(names, timeout_s)
     deleted = [name for name, error in results.items() if error is None]

@@ -27,8 +27,7 @@ export class Access {
       label: "Access control lists", kind: "stack", key: keyOf, sorted: "principal", descending: false, empty: "No ACLs",
       columns: [
         { key: "principal", title: "Principal", cell: (row) => row.principal, sort: (row) => row.principal, wide: true },
-        { key: "permission", title: "", cell: (row) => h("span", { class: `badge ${row.permission === "Deny" ? "bad" : ""}` }, row.permission) },
-        { key: "operation", title: "Operation", cell: (row) => row.operation, sort: (row) => row.operation },
+        { key: "operation", title: "May", cell: (row) => [h("span", { class: `badge ${row.permission === "Deny" ? "bad" : ""}` }, row.permission), ` ${row.operation}`], sort: (row) => row.operation },
         { key: "name", title: "Resource", cell: (row) => `${row.resource} ${row.name}${row.pattern === "Prefixed" ? "…" : ""}`, sort: (row) => `${row.resource} ${row.name}` },
         { key: "host", title: "Host", cell: (row) => row.host, from: "m" },
         remove((row) => this.askRemoveAcl(row)),
