@@ -17,7 +17,7 @@ from mpbroker.config.environment import DEFAULT_BOOTSTRAP as DEFAULT_BOOTSTRAP
 def _of_data(context: typer.Context, parameter: typer.CallbackParam, value: str) -> str:
     """Return the address that was given, else that of the broker on ./data if one runs there."""
     source = context.get_parameter_source(parameter.name or "")
-    if source is None or source.name != "DEFAULT" or not os.path.isdir("data"):
+    if source is None or source.name != "DEFAULT" or not Path("data").is_dir():
         return value
     from mpbroker.cli.host.local_broker import bootstrap_of_data
 
