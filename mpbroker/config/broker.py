@@ -705,6 +705,8 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
     # Limits of single listeners, by name.
     listener_limits: dict[str, limits.ListenerLimits] = msgspec.field(default_factory=dict)
 
+    # Texts in file and flags of settings that have no effect here.
+    idle: dict[str, str] = msgspec.field(default_factory=dict)
     # What clients have altered, and the values beneath it. The fields above have the result (dynamic).
     altered: Altered = msgspec.field(default_factory=Altered)
     # Accepted numbers of workers that are not reached yet, by key.

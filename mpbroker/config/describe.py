@@ -4,16 +4,18 @@ The order is that of Kafka's `ConfigHelper`: synonyms are all places a value cou
 that counts first, and the source of the value is that of its first synonym.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import IntEnum
 from itertools import dropwhile
 
 import msgspec
 
+from mpbroker.config import known
 from mpbroker.config.altered import Altered
 from mpbroker.config.broker import BROKER_KEYS, BrokerConfig
-from mpbroker.config.dynamic import DYNAMIC, REPLICATION_RATES
+from mpbroker.config.dynamic import DYNAMIC, IDLE, key_of
 from mpbroker.config.keys import ConfigType, Key, field_name, format_value
+from mpbroker.config.limits import names_limit, text_of
 from mpbroker.config.topic_config import TOPIC_KEYS, resolve
 
 
@@ -27,6 +29,8 @@ class ConfigSource(IntEnum):
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
     DYNAMIC_BROKER_LOGGER_CONFIG = 6
+    CLIENT_METRICS_CONFIG = 7
+    GROUP_CONFIG = 8
 
 
 class Synonym(msgspec.Struct, frozen=True):
@@ -62,39 +66,42 @@ def describe_topic(
         synonyms = _broker_synonyms(broker, key.synonyms)
         if name in overrides:
             synonyms.insert(0, Synonym(name, value, ConfigSource.DYNAMIC_TOPIC_CONFIG))
-        entries.append(_entry(key, value, synonyms, read_only=False))
+        entries.append(entry_of(key, value, synonyms, read_only=False))
     return entries
 
 
 def describe_broker(broker: BrokerConfig, names: Iterable[str] | None = None) -> list[Entry]:
-    """Return entries of the broker. A setting that clients may alter is not read-only."""
+    """Return entries of the broker: ours, all of Kafka's, and what a file or clients have set besides.
+
+    What Kafka lets clients alter, and is taken here, is not read-only; names that nobody knows are.
+    """
+    shown = {*BROKER_KEYS, *known.kafka_keys(), *broker.idle, *filter(names_limit, broker.origins)}
+    shown |= {*broker.altered.broker, *broker.altered.default}
     entries = []
-    for name in _wanted(BROKER_KEYS, names):
-        key = BROKER_KEYS[name]
-        value = format_value(getattr(broker, field_name(name)))
-        synonyms = _broker_synonyms(broker, dict.fromkeys((name, *key.synonyms)))
-        entries.append(_entry(key, value, synonyms, read_only=name not in DYNAMIC))
-    return entries + _rates(broker.altered, names)
+    for name in _wanted(shown, names):
+        key = _key_of(name)
+        has_effect = name in BROKER_KEYS and name not in IDLE
+        base = name.split(".", 3)[-1] if name.startswith("listener.name.") else name
+        synonyms = _broker_synonyms(broker, dict.fromkeys((name, base, *key.synonyms)))
+        value = synonyms[0].value if synonyms else None
+        if has_effect:
+            value = format_value(getattr(broker, field_name(name)))
+        entries.append(entry_of(key, value, synonyms, read_only=name not in DYNAMIC and name not in IDLE))
+    return entries
+
+
+def _key_of(name: str) -> Key:
+    return BROKER_KEYS.get(name) or key_of(name)
 
 
 def describe_all_brokers(altered: Altered, names: Iterable[str] | None = None) -> list[Entry]:
     """Return what was altered of all brokers, and nothing else: the broker named ""."""
     entries = []
     for name in _wanted(altered.default, names):
-        key = BROKER_KEYS.get(name) or REPLICATION_RATES[name]
+        key = key_of(name)
         (synonym,) = _altered(Altered(default=altered.default), key)
-        entries.append(_entry(key, synonym.value, [synonym], read_only=False))
+        entries.append(entry_of(key, synonym.value, [synonym], read_only=False))
     return entries
-
-
-def _rates(altered: Altered, names: Iterable[str] | None) -> list[Entry]:
-    """Return entries of the replication rates that were set; no file has these settings."""
-    found = []
-    for name in _wanted({**altered.default, **altered.broker}, names):
-        if (key := REPLICATION_RATES.get(name)) is not None:
-            synonyms = _altered(altered, key)
-            found.append(_entry(key, synonyms[0].value, synonyms, read_only=False))
-    return found
 
 
 def _altered(altered: Altered, key: Key) -> list[Synonym]:
@@ -109,7 +116,7 @@ def _altered(altered: Altered, key: Key) -> list[Synonym]:
     ]
 
 
-def _wanted(table: Mapping[str, object], names: Iterable[str] | None) -> list[str]:
+def _wanted(table: Collection[str], names: Iterable[str] | None) -> list[str]:
     wanted = set(table) if names is None else set(names)
     return sorted(wanted & set(table))
 
@@ -120,24 +127,36 @@ def _broker_synonyms(broker: BrokerConfig, names: Iterable[str]) -> list[Synonym
     What stands before the first name itself is left out, as in Kafka: a topic whose broker sets only
     log.retention.hours shows no synonym for retention.ms, whose own is log.retention.ms.
     """
-    keys = [BROKER_KEYS[name] for name in names if name in BROKER_KEYS]
+    keys = [_key_of(name) for name in names]
     found = sorted((one for key in keys for one in _altered(broker.altered, key)), key=lambda one: one.source)
     for key in keys:
         beneath = broker.altered.beneath.get(key.name)
         if beneath is not None:
             if beneath.origin:
                 found.append(Synonym(key.name, beneath.text, ConfigSource.STATIC_BROKER_CONFIG))
-        elif key.name in broker.origins:
-            value = format_value(getattr(broker, field_name(key.name)))
-            found.append(Synonym(key.name, value, ConfigSource.STATIC_BROKER_CONFIG))
+        elif (text := static_text(broker, key.name)) is not None:
+            found.append(Synonym(key.name, text, ConfigSource.STATIC_BROKER_CONFIG))
     for key in keys:
         if (default := format_value(key.default)) is not None:
             found.append(Synonym(key.name, default, ConfigSource.DEFAULT_CONFIG))
     return list(dropwhile(lambda synonym: synonym.name != keys[0].name, found))
 
 
-def _entry(key: Key, value: str | None, synonyms: list[Synonym], *, read_only: bool) -> Entry:
-    sensitive = key.type is ConfigType.PASSWORD
+def static_text(broker: BrokerConfig, name: str) -> str | None:
+    """Return the text of a setting in file and flags, None if it is not there."""
+    if name == "broker.id":
+        return str(broker.node_id)  # Kafka fills in the one by the other.
+    if name not in broker.origins:
+        return broker.idle.get(name)
+    if names_limit(name):
+        return text_of(broker.listener_limits, name)
+    return format_value(getattr(broker, field_name(name)))
+
+
+def entry_of(key: Key, value: str | None, synonyms: list[Synonym], *, read_only: bool) -> Entry:
+    sensitive = key.type in (ConfigType.PASSWORD, ConfigType.UNKNOWN)
+    if sensitive:
+        synonyms = [Synonym(one.name, None, one.source) for one in synonyms]
     return Entry(
         name=key.name,
         value=None if sensitive else value,

@@ -2,16 +2,17 @@
 
 A key's value comes from the first of these that has it: the alteration of this broker, the alteration of all
 brokers, file and flags, the default. Dynamic settings are those that Kafka calls so and that a running broker
-can take over here. Settings of single listeners are read from the file alone: they come with files of keys,
-and with passwords, which are never kept in the metadata log. (Kafka: DynamicBrokerConfig,
-DynamicConfig.Broker, as of 4.3.)
+can take over here; so are the limits of connections of single listeners. Kafka's others, and those that
+nobody knows, are kept and shown without effect. Security settings of single listeners are read from the file
+alone: they come with files of keys, and with passwords, which are never kept in the metadata log. (Kafka:
+DynamicBrokerConfig, DynamicConfig.Broker, as of 4.3.)
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from msgspec import structs
 
@@ -20,7 +21,7 @@ from mpbroker.config.altered import Altered, Beneath
 from mpbroker.config.broker import BROKER_KEYS, BrokerConfig
 from mpbroker.config.integers import LONG_MAX
 from mpbroker.config.keys import ConfigType, Key, Problem, Value, field_name, format_value
-from mpbroker.config.limits import LIMIT_KEYS, limits_by_address
+from mpbroker.config.limits import LIMIT_KEYS, laid_over, limits_by_address, names_limit, text_of
 from mpbroker.config.security import SECURITY_KEYS
 from mpbroker.config.topic_config import TOPIC_KEYS
 from mpbroker.config.workers import RESIZABLE, resize_problem
@@ -42,28 +43,35 @@ DYNAMIC: Final = frozenset(_OF_TOPICS & BROKER_KEYS.keys()) | {
     "num.network.threads",
     "producer.id.expiration.ms",
     "replica.alter.log.dirs.io.max.bytes.per.second",
+    "transaction.partition.verification.enable",
 }
-# kafka-reassign-partitions --throttle sets them on every broker; a single node replicates to nobody.
-REPLICATION_RATES: Final = {
-    name: Key(
-        ConfigType.LONG, f"Bytes a second of replication by a {role}; there is none.", name, LONG_MAX, 0
-    )
-    for role in ("leader", "follower")
-    for name in [f"{role}.replication.throttled.rate"]
+# Kafka's dynamic settings that have no effect here, or at a start alone: taken, kept and shown.
+IDLE: Final[Mapping[str, Key]] = {
+    name: key
+    for name, key in known.kafka_keys().items()
+    if known.is_dynamic(name) and name not in BROKER_KEYS and known.refusal(name, "?") is None
+} | {
+    "num.recovery.threads.per.data.dir": BROKER_KEYS["num.recovery.threads.per.data.dir"],
+    # kafka-reassign-partitions --throttle sets them on every broker; a single node replicates to nobody.
+    **{
+        name: Key(
+            ConfigType.LONG, f"Bytes a second of replication by a {role}; there is none.", name, LONG_MAX, 0
+        )
+        for role in ("leader", "follower")
+        for name in [f"{role}.replication.throttled.rate"]
+    },
 }
-_OF_LISTENERS = {"advertised.listeners", "listeners", "listener.security.protocol.map"}
 _LISTENER = re.compile(r"listener\.name\.[^.]+\.(?P<rest>.+)")
+_OF_ALL_LISTENERS = {*LIMIT_KEYS, "num.network.threads"}
 _IN_THE_FILE = "Change them in the broker's properties file, then mpbroker ctl reload"
 
 
 def refusal(names: Iterable[str], *, of_all_brokers: bool) -> str | None:
     """Return why these cannot be set at all, in Kafka's words, or None if they can.
 
-    Texts are checked later.
+    Names that nobody knows can: in Kafka they may be a plug-in's. Texts are checked later.
     """
-    wanted = sorted(set(names) - DYNAMIC - REPLICATION_RATES.keys())
-    if not wanted:
-        return None
+    wanted = sorted(set(names))
     if secrets := [name for name in wanted if _is_secret(name)]:
         return (
             f"Cannot update these configs dynamically: {_listed(secrets)}. The metadata log keeps no "
@@ -80,10 +88,31 @@ def refusal(names: Iterable[str], *, of_all_brokers: bool) -> str | None:
             "Cannot update these configs at default cluster level, broker id must be specified: "
             f"{_listed(of_one)}"
         )
-    unknown = [name for name in wanted if name not in BROKER_KEYS and not known.is_known(name)]
-    if unknown:
-        return f"Unknown broker config name: {', '.join(unknown)}{known.hint(unknown, DYNAMIC)}"
-    return _fixed(wanted)
+    fixed = [name for name in wanted if not _is_taken(name)]
+    return _fixed(fixed) if fixed else None
+
+
+def _is_taken(name: str) -> bool:
+    """Return whether clients may alter the setting, be it without effect."""
+    if name in DYNAMIC or name in IDLE:
+        return True
+    if (match := _LISTENER.fullmatch(name)) is not None:
+        rest = match["rest"]
+        is_limit = rest in LIMIT_KEYS
+        return is_limit or not (_may_be_of_listener(rest) or known.refusal(rest, "?"))
+    return name not in BROKER_KEYS and name not in known.kafka_keys() and name not in known.ALIASES
+
+
+def key_of(name: str) -> Key:
+    """Return what a setting that clients may alter is, by its name."""
+    if name in DYNAMIC:
+        return BROKER_KEYS[name]
+    match = _LISTENER.fullmatch(name)
+    base = name if match is None else match["rest"]
+    key = IDLE.get(base) or BROKER_KEYS.get(base) or known.kafka_keys().get(base)
+    if key is None:
+        return Key(ConfigType.UNKNOWN, "No effect: neither Kafka nor this broker has such a setting.", name)
+    return key if match is None else structs.replace(key, name=name, default=None)
 
 
 def _fixed(names: list[str]) -> str:
@@ -120,7 +149,7 @@ def _no_effect(name: str) -> str | None:
 
 def _may_be_of_listener(rest: str) -> bool:
     """Return whether the rest of a key is a listener's setting. A mechanism may stand before it."""
-    return rest in LIMIT_KEYS or any(rest == key or rest.endswith(f".{key}") for key in SECURITY_KEYS)
+    return any(rest == key or rest.endswith(f".{key}") for key in SECURITY_KEYS)
 
 
 def _listed(names: list[str]) -> str:
@@ -135,14 +164,14 @@ def _is_secret(name: str) -> bool:
 
 def _is_of_one_broker(name: str) -> bool:
     match = _LISTENER.fullmatch(name)
-    return name in _OF_LISTENERS or (match is not None and match["rest"] not in LIMIT_KEYS)
+    if match is not None:
+        return match["rest"] not in _OF_ALL_LISTENERS
+    return name == "advertised.listeners" or known.is_of_one_broker(name)
 
 
 def parse(name: str, text: str) -> Value:
-    """Parse the value of a dynamic setting. Raises ValueError, with Kafka's words."""
-    if name in REPLICATION_RATES:
-        return REPLICATION_RATES[name].parse(text)
-    value = BROKER_KEYS[name].parse(text)
+    """Parse the value of a setting that can be altered. Raises ValueError, with Kafka's words."""
+    value = key_of(name).parse(text)
     if name == OVERRIDES:
         assert isinstance(value, tuple)
         try:
@@ -159,7 +188,7 @@ def usable(texts: Mapping[str, str]) -> tuple[dict[str, str], list[Problem]]:
     good, problems = {}, []
     for name, text in texts.items():
         try:
-            if name not in DYNAMIC and name not in REPLICATION_RATES:
+            if refusal([name], of_all_brokers=False):
                 raise ValueError(f"{name} is no setting that can be altered")
             parse(name, text)
         except ValueError as error:
@@ -171,16 +200,23 @@ def usable(texts: Mapping[str, str]) -> tuple[dict[str, str], list[Problem]]:
 
 def overlaid(static: BrokerConfig, broker: Mapping[str, str], default: Mapping[str, str]) -> BrokerConfig:
     """Lay altered settings over `static`, the configuration of file and flags. Raises ValueError."""
-    counting = {name: text for name, text in {**default, **broker}.items() if name in BROKER_KEYS}
-    values = {field_name(name): parse(name, text) for name, text in counting.items()}
+    texts = {**default, **broker}
+    counting = {name: text for name, text in texts.items() if name in DYNAMIC or names_limit(name)}
+    values = {field_name(name): parse(name, text) for name, text in counting.items() if name in DYNAMIC}
+    limits = {name: format_value(parse(name, text)) for name, text in texts.items() if names_limit(name)}
+    own = static.listener_limits
     beneath = {
-        name: Beneath(format_value(getattr(static, field_name(name))), static.origins.get(name, ""))
+        name: Beneath(
+            text_of(own, name) if name in limits else format_value(getattr(static, field_name(name))),
+            static.origins.get(name, ""),
+        )
         for name in counting
     }
     whose = {name: "AlterConfigs of this broker" if name in broker else "AlterConfigs" for name in counting}
     return structs.replace(
         static,
         **values,
+        listener_limits=laid_over(own, limits),
         origins={**static.origins, **whose},
         altered=Altered(dict(broker), dict(default), beneath),
     )
@@ -189,10 +225,13 @@ def overlaid(static: BrokerConfig, broker: Mapping[str, str], default: Mapping[s
 def static_of(config: BrokerConfig) -> BrokerConfig:
     """Return the configuration of file and flags alone."""
     beneath = config.altered.beneath
-    values = {
+    values: dict[str, Any] = {
         field_name(name): None if one.text is None else BROKER_KEYS[name].parse(one.text)
         for name, one in beneath.items()
+        if name in DYNAMIC
     }
+    limits = {name: one.text for name, one in beneath.items() if names_limit(name)}
+    values["listener_limits"] = laid_over(config.listener_limits, limits)
     origins = {name: origin for name, origin in config.origins.items() if name not in beneath}
     origins |= {name: one.origin for name, one in beneath.items() if one.origin}
     return structs.replace(config, **values, origins=origins, altered=Altered())

@@ -35,6 +35,7 @@ _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", re.A
 class ConfigType(IntEnum):
     """Type of a setting, numbered as in DescribeConfigsResponse, field ConfigType (KIP-569)."""
 
+    UNKNOWN = 0
     BOOLEAN = 1
     STRING = 2
     INT = 3

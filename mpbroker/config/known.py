@@ -2,8 +2,8 @@
 
 A setting is refused if it would change who may do what, or a limit that an operator relies on: running
 without it would look like success. All others are warned about. `kafka_keys.json` has all of Kafka's keys,
-supported ones too, with Kafka's defaults. A refused key that only repeats its default is harmless and warned
-about.
+supported ones too: of those that Kafka 4.3 shows type, default and bounds, and whether clients may alter
+them, of others the default. A refused key that only repeats its default is harmless and warned about.
 """
 
 import difflib
@@ -12,9 +12,10 @@ import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 from mpbroker.config.broker import BROKER_KEYS
+from mpbroker.config.keys import ConfigType, Key
 
 # Old or second names of keys that are supported under another one.
 ALIASES = {"log.dir": "log.dirs", "broker.id": "node.id"}
@@ -45,6 +46,9 @@ _TRANSACTIONS = "the transaction coordinator is one process here, without replic
 _SINGLE_NODE = "this broker is a single node without replicas"
 _METRICS = "metrics are not reported through Java classes"
 _PROVIDERS = "OpenSSL is used, not Java's providers"
+_NO_KERBEROS = "SASL GSSAPI is not built"
+_NO_LOGINS = "it is about logins of a broker to others"
+_NO_TIERS = "tiered storage is not built"
 HARMLESS: dict[str, str] = {
     "ssl.protocol": "ssl.enabled.protocols says which versions are accepted",
     "ssl.provider": _PROVIDERS,
@@ -54,6 +58,28 @@ HARMLESS: dict[str, str] = {
     "ssl.endpoint.identification.algorithm": "it is about connections that a broker makes",
     "sasl.mechanism.inter.broker.protocol": _SINGLE_NODE,
     "security.inter.broker.protocol": _SINGLE_NODE,
+    "sasl.kerberos.kinit.cmd": _NO_KERBEROS,
+    "sasl.kerberos.min.time.before.relogin": _NO_KERBEROS,
+    "sasl.kerberos.principal.to.local.rules": _NO_KERBEROS,
+    "sasl.kerberos.service.name": _NO_KERBEROS,
+    "sasl.kerberos.ticket.renew.jitter": _NO_KERBEROS,
+    "sasl.kerberos.ticket.renew.window.factor": _NO_KERBEROS,
+    "sasl.login.refresh.buffer.seconds": _NO_LOGINS,
+    "sasl.login.refresh.min.period.seconds": _NO_LOGINS,
+    "sasl.login.refresh.window.factor": _NO_LOGINS,
+    "sasl.login.refresh.window.jitter": _NO_LOGINS,
+    # Kafka obeys these for topics with tiered storage alone.
+    "log.local.retention.bytes": _NO_TIERS,
+    "log.local.retention.ms": _NO_TIERS,
+    "remote.fetch.max.wait.ms": _NO_TIERS,
+    "remote.list.offsets.request.timeout.ms": _NO_TIERS,
+    "remote.log.index.file.cache.total.size.bytes": _NO_TIERS,
+    "remote.log.manager.copier.thread.pool.size": _NO_TIERS,
+    "remote.log.manager.copy.max.bytes.per.second": _NO_TIERS,
+    "remote.log.manager.expiration.thread.pool.size": _NO_TIERS,
+    "remote.log.manager.fetch.max.bytes.per.second": _NO_TIERS,
+    "remote.log.manager.follower.thread.pool.size": _NO_TIERS,
+    "remote.log.reader.threads": _NO_TIERS,
 }
 WARNED: dict[str, str] = {
     "group.share.": "share groups are not built yet",
@@ -152,7 +178,40 @@ def _reason(table: dict[str, str], key: str) -> str | None:
 
 
 @cache
+def _kafka() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((Path(__file__).parent / "kafka_keys.json").read_text())
+    return found
+
+
+@cache
 def kafka_defaults() -> dict[str, str | None]:
     """Return every key of Kafka, with its default."""
-    text = (Path(__file__).parent / "kafka_keys.json").read_text()
-    return cast(dict[str, str | None], json.loads(text))
+    return {name: one["default"] if isinstance(one, dict) else one for name, one in _kafka().items()}
+
+
+@cache
+def kafka_keys() -> dict[str, Key]:
+    """Return the settings that DescribeConfigs of Kafka 4.3 shows of a broker. Defaults are texts."""
+    return {name: _key(name, one) for name, one in _kafka().items() if isinstance(one, dict)}
+
+
+def _key(name: str, one: dict[str, Any]) -> Key:
+    return Key(
+        ConfigType[one["type"]],
+        f"No effect here: {no_effect(name)}.",
+        name,
+        one["default"],
+        one.get("at_least"),
+        one.get("at_most"),
+        tuple(one.get("choices", ())),
+    )
+
+
+def is_dynamic(name: str) -> bool:
+    """Return whether Kafka lets clients alter the setting."""
+    return "dynamic" in (_kafka().get(name) or "")
+
+
+def is_of_one_broker(name: str) -> bool:
+    """Return whether clients may alter the setting of a single broker alone, not of all."""
+    return is_dynamic(name) and _kafka()[name]["dynamic"] == "per-broker"

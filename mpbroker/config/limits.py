@@ -8,11 +8,13 @@ ConnectionQuotas).
 import ipaddress
 import re
 import socket
+from collections.abc import Mapping
 
 import msgspec
+from msgspec import structs
 
 from mpbroker.config.integers import INT_MAX
-from mpbroker.config.keys import ConfigType, Key
+from mpbroker.config.keys import ConfigType, Key, field_name, format_value
 
 LIMIT_KEYS = ("max.connections", "max.connection.creation.rate")
 _PREFIXED = re.compile(
@@ -46,6 +48,30 @@ def parse_limit(key: str, text: str, listeners: set[str]) -> tuple[str, str, int
     limit = Key(ConfigType.INT, "", name=key, at_least=0).parse(text)
     assert isinstance(limit, int)
     return listener, match["key"], limit
+
+
+def laid_over(
+    own: Mapping[str, ListenerLimits], texts: Mapping[str, str | None]
+) -> dict[str, ListenerLimits]:
+    """Lay texts of limits, by key, over the limits of single listeners. None removes a limit."""
+    found = dict(own)
+    for key, text in texts.items():
+        listener, field = _place(key)
+        limit = None if text is None else int(text)
+        found[listener] = structs.replace(found.get(listener, ListenerLimits()), **{field: limit})
+    return {name: one for name, one in found.items() if one != ListenerLimits()}
+
+
+def text_of(own: Mapping[str, ListenerLimits], key: str) -> str | None:
+    """Return the text of a limit of one listener, None if it has none."""
+    listener, field = _place(key)
+    return format_value(getattr(own.get(listener, ListenerLimits()), field))
+
+
+def _place(key: str) -> tuple[str, str]:
+    match = _PREFIXED.fullmatch(key)
+    assert match is not None
+    return match["listener"].upper(), field_name(match["key"])
 
 
 def overrides_problem(entries: tuple[str, ...]) -> str:

@@ -58,13 +58,21 @@ def load(path: Path | None = None, overrides: Sequence[str] = (), flags: Sequenc
     if problems:
         raise ConfigError(sorted(problems, key=_line))
     origins = {key: setting.origin for key, setting in settings.items() if key in BROKER_KEYS}
-    config = BrokerConfig(**values, origins=origins)
+    origins |= {setting.key: setting.origin for setting in own_limits}
+    idle = {key: _shown(key, setting.text) for key, setting in settings.items() if key not in BROKER_KEYS}
+    config = BrokerConfig(**values, origins=origins, idle=idle)
     if problems := contradictions(config):
         raise ConfigError(problems)
     if config.super_users and not config.authorizer_class_name:
         message = "super.users has no effect: without authorizer.class.name everybody may do everything"
         warnings.append(Problem("super.users", origins["super.users"], message))
     return Loaded(config, tuple(sorted(warnings, key=_line)))
+
+
+def _shown(key: str, text: str) -> str:
+    """Return the text of a setting without effect, "" if it may be a secret: nobody is shown it."""
+    kind = known.kafka_keys().get(key)
+    return text.strip() if kind is not None and kind.type is not ConfigType.PASSWORD else ""
 
 
 def _line(problem: Problem) -> tuple[bool, int]:

@@ -25,20 +25,24 @@ RESIZABLE = {
     "num.network.threads": ("processors", MAX_PROCESSORS),
 }
 RESIZE_FACTOR = 2
+# Kafka's defaults. A step may go to the double of these, too: clients know them, not what fits this machine.
+KAFKA_WORKERS = {"handlers": 8, "processors": 3}
 
 
 def resize_problem(kind: str, old: int, new: int, most: int) -> str | None:
     """Return why a resize breaks Kafka's rule for one step, or None.
 
     The new number must be at least one, at least half (rounded down) and at most double of the number
-    accepted last (DynamicThreadPool.validateReconfiguration, SocketServer.resizeThreadPool).
+    accepted last (DynamicThreadPool.validateReconfiguration, SocketServer.resizeThreadPool), or of Kafka's
+    default.
     """
     if new < 1 or new > most:
         return f"cannot resize {kind} from {old} to {new}: the number must lie in 1..{most}"
-    if new < old // RESIZE_FACTOR or new > old * RESIZE_FACTOR:
+    highest = min(most, max(old, KAFKA_WORKERS[kind]) * RESIZE_FACTOR)
+    if new < old // RESIZE_FACTOR or new > highest:
         return (
             f"cannot resize {kind} from {old} to {new}: one step may go from half of that "
-            f"({max(1, old // RESIZE_FACTOR)}) to double ({min(most, old * RESIZE_FACTOR)})"
+            f"({max(1, old // RESIZE_FACTOR)}) to {highest}"
         )
     return None
 

@@ -110,7 +110,9 @@ class ConfigChange(Struct, array_like=True):
 
 
 class ConfigAlteration(Struct):
-    """Changes to the settings of a topic or, if `of_broker`, of a broker (empty name: of all brokers).
+    """Changes to the settings of a resource: of a topic, or of the type with the protocol's number `kind`.
+
+    The broker without a name stands for all brokers.
 
     `replaces`: remove all other altered settings there (AlterConfigs).
     """
@@ -118,7 +120,7 @@ class ConfigAlteration(Struct):
     name: str
     changes: list[ConfigChange]
     replaces: bool = False
-    of_broker: bool = False
+    kind: int = 2
 
 
 class AlterSettings(Struct, tag="alter_settings"):
@@ -126,6 +128,21 @@ class AlterSettings(Struct, tag="alter_settings"):
 
     alterations: list[ConfigAlteration]
     validate_only: bool = False
+
+
+class ReadSettings(Struct, tag="read_settings"):
+    """handler -> coordinator: read the settings of groups and of subscriptions to client metrics.
+
+    `resources`: type and name of each, None for all that have settings.
+    """
+
+    resources: list[tuple[int, str]] | None = None
+
+
+class SettingsRead(Struct, tag="settings_read"):
+    """(type, name, settings) of each resource."""
+
+    resources: list[tuple[int, str, dict[str, str]]]
 
 
 class MorePartitions(Struct):
@@ -635,6 +652,8 @@ Message = (
     | DeleteTopics
     | DeletedTopics
     | AlterSettings
+    | ReadSettings
+    | SettingsRead
     | CreatePartitions
     | AlteredResources
     | AlterQuotas

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from mpbroker.config import resource_config
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.dynamic import usable
 from mpbroker.config.topic_config import TopicConfigError, resolve, validate
@@ -224,7 +225,7 @@ def _topic_configs(image: ClusterImage, topic: str, left: list[str]) -> Iterator
 
 
 def _other_configs(image: ClusterImage, left: list[str]) -> Iterator[ConfigRecord]:
-    """Yield the altered settings of brokers.
+    """Yield the altered settings of brokers, groups and subscriptions to client metrics.
 
     What is left is named without its value, which may be a password.
     """
@@ -232,8 +233,10 @@ def _other_configs(image: ClusterImage, left: list[str]) -> Iterator[ConfigRecor
         if kind == ResourceType.TOPIC:
             continue
         good = usable(configs)[0] if kind == ResourceType.BROKER else {}
+        if kind in resource_config.KEYS:
+            good = {name: value for name, value in configs.items() if name in resource_config.KEYS[kind]}
         for name, value in good.items():
-            yield ConfigRecord(ResourceType.BROKER, resource, name, value)
+            yield ConfigRecord(kind, resource, name, value)
         whose = ResourceType(kind).name.lower().replace("_", " ") if kind in set(ResourceType) else str(kind)
         for name in sorted(configs.keys() - good.keys()):
             left.append(f"{name} of the {whose} {resource or '(default)'}: it cannot be altered here")

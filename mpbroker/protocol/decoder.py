@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 from mpbroker.protocol.compiler import FunctionWriter
 from mpbroker.protocol.schema import Field, Message, StructType, element_size
 from mpbroker.protocol.wire import (
+    REPLACED,
     Buffer,
     MalformedMessage,
     more,
@@ -71,7 +72,6 @@ def _unpack_uuids(b: Buffer, p: int, n: int) -> list[bytes]:
 RUNTIME: dict[str, Any] = {
     "MalformedMessage": MalformedMessage,
     "CUT_OFF": (IndexError, struct_error),
-    "REFUSED": (MalformedMessage, UnicodeDecodeError),
     "more": more,
     "more_string": more_string,
     "null": null,
@@ -207,7 +207,8 @@ class _DecoderWriter(FunctionWriter):
             n = self.fixed("h" if f.type == "string" else "i")
             present, past = f"{n} >= 0", f"p + {n}"
         if f.type == "string":
-            take = f"str(b[p:{end}], 'utf-8')" if self.view else f"b[p:{end}].decode()"
+            piece, how = f"b[p:{end}]", f"'utf-8', '{REPLACED}'"
+            take = f"str({piece}, {how})" if self.view else f"{piece}.decode({how})"
         elif f.type == "bytes":
             take = f"bytes(b[p:{end}])"
         else:
@@ -251,7 +252,7 @@ def _compiled(message: Message, version: int, cls: type, *, view: bool, pauses: 
     what = f"{message.name} v{version}"
     with writer.block("except CUT_OFF as e:"):
         writer.put(f"raise MalformedMessage('{what}: cut off') from e")
-    with writer.block("except REFUSED as e:"):
+    with writer.block("except MalformedMessage as e:"):
         writer.put(f"raise MalformedMessage(f'{what}: {{e}}') from e")
     writer.put(f"if p > end: raise MalformedMessage('{what}: cut off')")
     if pauses:

@@ -20,7 +20,7 @@ from mpbroker.protocol.api_keys import FIRST_FLEXIBLE, NEVER, ApiKey, is_flexibl
 from mpbroker.protocol.codec import decode_response, encoder_for, response_encoder_in_pieces
 from mpbroker.protocol.messages import Message
 from mpbroker.protocol.schema import FIXED_SIZE, message_for
-from mpbroker.protocol.wire import Buffer, MalformedMessage, skip_tags
+from mpbroker.protocol.wire import REPLACED, Buffer, MalformedMessage, skip_tags
 
 __all__ = [
     "RequestHeader",
@@ -65,7 +65,7 @@ def decode_request_header(buf: Buffer, pos: int = 0) -> tuple[RequestHeader, int
         pos += _REQUEST.size
         client_id = ""
         if length > 0:
-            client_id = str(buf[pos : pos + length], "utf-8")
+            client_id = str(buf[pos : pos + length], "utf-8", REPLACED)
             pos += length
         flexible_from = FIRST_FLEXIBLE.get(api_key)
         if flexible_from is None:
@@ -75,8 +75,6 @@ def decode_request_header(buf: Buffer, pos: int = 0) -> tuple[RequestHeader, int
             pos = skip_tags(buf, pos + 1, count) if count else pos + 1
     except (IndexError, struct_error) as e:
         raise MalformedMessage("request header: cut off") from e
-    except UnicodeDecodeError as e:
-        raise MalformedMessage("request header: the client id is not UTF-8") from e
     if pos > len(buf):
         raise MalformedMessage("request header: cut off")
     return RequestHeader(api_key, api_version, correlation_id, client_id), pos

@@ -7,10 +7,12 @@ position, becomes MalformedMessage in one place, at the end of a decoder.
 
 from __future__ import annotations
 
+import codecs
 from typing import NoReturn, TypeAlias
 
 __all__ = [
     "MAX_STRING",
+    "REPLACED",
     "UVARINTS",
     "Buffer",
     "MalformedMessage",
@@ -34,6 +36,28 @@ MAX_STRING = 32767
 
 class MalformedMessage(ValueError):
     """The bytes are no message of that version. Closes the connection, as Kafka's InvalidRequestException."""
+
+
+# How `decode` treats bytes that are no UTF-8: it replaces them by U+FFFD, as Java does.
+REPLACED = "kafka.replaced"
+
+
+def _replaced(error: UnicodeError) -> tuple[str, int]:
+    """Replace all bytes that are no UTF-8, from the first of them on: one call for each string.
+
+    A replacement takes three bytes where it is encoded again. Raises MalformedMessage if the string is too
+    long then: it could be neither echoed nor recorded.
+    """
+    assert isinstance(error, UnicodeDecodeError)
+    text = error.object[error.start :].decode("utf-8", "replace")
+    if error.start + len(text.encode()) > MAX_STRING:
+        raise MalformedMessage(
+            f"a string is longer than {MAX_STRING} bytes where U+FFFD replaces invalid UTF-8"
+        )
+    return text, len(error.object)
+
+
+codecs.register_error(REPLACED, _replaced)
 
 
 class UnsupportedVersion(ValueError):

@@ -4,9 +4,10 @@
 broker validates batches. Packing can be done in pieces (`Packing`).
 
 Only the bytes behind the batch header are compressed, as one stream:
-gzip     RFC 1952 members, one or more.
+gzip     RFC 1952 members, one or more. What follows and is none is ignored, as Java's GZIPInputStream does.
 snappy   the framing of snappy-java ("xerial"): magic, version, compatible version, then blocks, each
-         behind its size. A bare block without the framing, which some clients send, is read too.
+         behind its size; another stream may follow. A bare block without the framing, which some clients
+         send, is read too.
 lz4      One LZ4 frame that fills the stream. What is written has independent blocks; the Java client refuses
          dependent ones.
 zstd     Zstandard frames.
@@ -39,6 +40,11 @@ KEPT_SCRATCH_BYTES: Final = 1 << 20
 
 SNAPPY_HEADER: Final = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 SNAPPY_BLOCK_BYTES: Final = 32 << 10
+SNAPPY_SIZE_BYTES: Final = 4
+SNAPPY_MAGIC: Final = SNAPPY_HEADER[:-8]
+GZIP_MAGIC: Final = b"\x1f\x8b\x08"
+# A member of no more bytes than a header, a block and a trailer is not looked at behind another one.
+GZIP_SMALLEST_BYTES: Final = 18
 LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 # Version, block independence and dictionary id in the flags of a frame, and the only values that Kafka reads.
 LZ4_FLAGS_READ, LZ4_FLAGS_KAFKA = 0xE3, 0x60
@@ -225,7 +231,7 @@ def _gzip_decompress(data: memoryview, limit: int) -> bytes:
             room -= len(part)
             at += len(fed) - len(member.unused_data)
             piece = min(2 * piece, GZIP_PIECE_BYTES)
-        if at == len(data):
+        if len(data) - at <= GZIP_SMALLEST_BYTES or bytes(data[at : at + 3]) != GZIP_MAGIC:
             return b"".join(parts)
 
 
@@ -278,12 +284,15 @@ def _snappy_block(block: memoryview, room: int, limit: int) -> bytes:
 
 
 def _snappy_decompress(data: memoryview, limit: int) -> bytes:
-    if data[: len(SNAPPY_HEADER) - 8] != SNAPPY_HEADER[:-8]:
+    if data[: len(SNAPPY_MAGIC)] != SNAPPY_MAGIC:
         return _snappy_block(data, limit, limit)
-    if len(data) < len(SNAPPY_HEADER):
-        raise CompressionError("snappy: the stream header is cut off")
-    parts, room, at = [], limit, len(SNAPPY_HEADER)
-    while at < len(data):
+    parts, room, at = [], limit, 0
+    while len(data) - at >= SNAPPY_SIZE_BYTES:
+        if data[at : at + len(SNAPPY_MAGIC)] == SNAPPY_MAGIC:
+            at += len(SNAPPY_HEADER)
+            if at > len(data):
+                raise CompressionError("snappy: the stream header is cut off")
+            continue
         size = int.from_bytes(data[at : at + 4], signed=True)
         block = data[at + 4 : at + 4 + size]
         if size <= 0 or len(block) < size:

@@ -3,8 +3,8 @@
  * zlib, liblz4 and libzstd are loaded at run time, so that neither a build nor a wheel depends on them. Only
  * functions and structs of their stable interfaces are declared here. Snappy's decoder is in snappy.h.
  *
- * gzip     RFC 1952 members, one or more
- * snappy   the framing of snappy-java, or one bare block
+ * gzip     RFC 1952 members, one or more; what follows and is none is ignored, as Java's GZIPInputStream does
+ * snappy   the framing of snappy-java, streams one after the other included, or one bare block
  * lz4      one LZ4 frame that fills the stream. The library checks the checksums that the frame has, and its
  *          content size
  * zstd     Zstandard frames and skippable ones, with windows of at most 128 MiB (in the turn: 8 MiB)
@@ -53,6 +53,7 @@ typedef struct ZlibStream {
 } ZlibStream;
 
 enum { Z_GZIP_WINDOW = 31, Z_GOES_ON = 0, Z_MEMBER_ENDED = 1, Z_NO_PROGRESS = -5 };
+enum { GZIP_SMALLEST_BYTES = 18 };
 
 /* lz4frame.h, LZ4F_decompressOptions_t. */
 typedef struct Lz4Options {
@@ -216,6 +217,11 @@ static inline uint32_t little_u32(const uint8_t *p) {
 
 static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
+/* Tells if a member begins at p; shorter ones than a header, a block and a trailer are not looked at. */
+static inline int gzip_member_begins(const uint8_t *p, int64_t n) {
+    return n > GZIP_SMALLEST_BYTES && p[0] == 0x1F && p[1] == 0x8B && p[2] == 8;
+}
+
 static inline int step_gzip(Unpacker *u, int64_t most) {
     const uint8_t *fed = u->p + smaller(most, u->end - u->p);
     int64_t stop = smaller(u->at + most, u->limit + 1);
@@ -235,6 +241,7 @@ static inline int step_gzip(Unpacker *u, int64_t most) {
         }
         if (result != Z_GOES_ON && result != Z_MEMBER_ENDED) return UNPACK_BAD;
         u->inside = result == Z_GOES_ON;
+        if (!u->inside && !gzip_member_begins(u->p, u->end - u->p)) u->p = u->end;
     }
     if (u->at > u->limit) return UNPACK_OVER;
     return u->p == u->end && !u->inside ? UNPACK_DONE : UNPACK_MORE;
@@ -289,11 +296,22 @@ static inline int step_zstd(Unpacker *u, int64_t most) {
     return u->p == u->end && !u->inside ? UNPACK_DONE : UNPACK_MORE;
 }
 
-/* Begins the snappy block at u->p. */
+enum { SNAPPY_JAVA_BYTES = 16 }; /* magic and two versions, before blocks */
+
+static inline int snappy_java_begins(const uint8_t *p, int64_t n) {
+    static const uint8_t magic[8] = {0x82, 'S', 'N', 'A', 'P', 'P', 'Y', 0};
+    return n >= 8 && memcmp(p, magic, 8) == 0;
+}
+
+/* Begins the snappy block at u->p, that of another stream included. Fewer bytes than a size are ignored. */
 static inline int snappy_begin(Unpacker *u) {
     u->block_end = u->end;
     if (u->framed) {
-        if (u->end - u->p < 4) return UNPACK_BAD;
+        while (snappy_java_begins(u->p, u->end - u->p)) {
+            if (u->end - u->p < SNAPPY_JAVA_BYTES) return UNPACK_BAD;
+            u->p += SNAPPY_JAVA_BYTES;
+        }
+        if (u->end - u->p < 4) return UNPACK_DONE;
         int64_t size = (int32_t)load_u32(u->p);
         u->p += 4;
         if (size <= 0 || size > u->end - u->p) return UNPACK_BAD;
@@ -327,7 +345,6 @@ static inline int step_snappy(Unpacker *u, int64_t most) {
 /* Begins to unpack [p, p + n) to `out`, which has room for limit + 1 bytes. */
 static inline int unpack_begin(
     Unpacker *u, int codec, const uint8_t *p, int64_t n, uint8_t *out, int64_t limit) {
-    static const uint8_t snappy_java[8] = {0x82, 'S', 'N', 'A', 'P', 'P', 'Y', 0};
     u->codec = codec;
     u->p = p;
     u->end = p + n;
@@ -337,11 +354,7 @@ static inline int unpack_begin(
     u->inside = u->framed = 0;
     if (!ready_context(u, codec)) return UNPACK_NONE;
     if (n == 0) return UNPACK_BAD;
-    if (codec == UNPACK_SNAPPY && n >= 8 && memcmp(p, snappy_java, 8) == 0) {
-        if (n <= 16) return UNPACK_BAD; /* two versions follow, then blocks */
-        u->p += 16;
-        u->framed = 1;
-    }
+    u->framed = codec == UNPACK_SNAPPY && snappy_java_begins(p, n);
     return UNPACK_MORE;
 }
 

@@ -94,6 +94,7 @@ FOLLOWED = {
     "replica_alter_log_dirs_io_max_bytes_per_second",
     "socket_request_max_bytes",
     "socket_send_buffer_bytes",
+    "transaction_partition_verification_enable",
     *SecuritySettings.__struct_fields__,
 }
 # Defaults of topics. Handlers keep them beside each topic, ready for the turn.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mpbroker.config.dynamic import DYNAMIC, REPLICATION_RATES
+from mpbroker.config.dynamic import DYNAMIC, IDLE
 from mpbroker.handlers.apis import all_apis
 from mpbroker.protocol.api_keys import valid_versions
 from ops.docs import not_served
@@ -51,7 +51,7 @@ NOT_BUILT = (
         "refused at start: Java plug-ins cannot be loaded",
     ),
     (
-        "altering passwords and settings of single listeners",
+        "altering passwords and security settings of single listeners",
         "refused with INVALID_REQUEST: they are read from the file, at SIGHUP and by `mpbroker ctl reload`, "
         "too. Which others can be altered stands below",
     ),
@@ -66,8 +66,12 @@ NOT_BUILT = (
 DYNAMIC_SETTINGS = """
 ## Settings of the broker that clients may alter
 
-By AlterConfigs and IncrementalAlterConfigs, of one broker or of all (OPERATING.md, "Changing settings"). All
-others are read-only, settings of single listeners and passwords among them: they are read from the file.
+By AlterConfigs and IncrementalAlterConfigs, of one broker or of all (OPERATING.md, "Changing settings"). So
+are `max.connections` and `max.connection.creation.rate` of single listeners (`listener.name.<listener>.`).
+Kafka's other dynamic settings are taken, kept and shown without effect, as the list says; so are names that
+neither Kafka nor this broker has, since Kafka leaves them to plug-ins. DescribeConfigs shows all of Kafka's
+settings, and the documentation of one without effect says so. All others are read-only, security settings of
+single listeners and passwords among them: they are read from the file.
 
 """
 
@@ -94,16 +98,24 @@ like a misspelt one that has an effect here.
   listeners. Kafka has no such setting.
 * Owners of delegation tokens are users. Kafka makes tokens for owners of any type, and lets them log in as
   users of that name. A token cannot be used from the moment when it expires, not only once it is removed.
-* Groups have no settings: Kafka's are those of the consumer, share and streams protocols.
+* Settings of groups and of subscriptions to client metrics are taken, checked, kept, listed and described,
+  without effect yet: Kafka's are those of the consumer, share and streams protocols, and no client can push
+  its metrics here.
 * `flush.ms` and `flush.messages` have the segment itself synced under both values of `log.flush.policy`;
   under `group` the commit journal makes every record durable before. acks=all waits for a sync that
   `flush.messages` made due, acks=1 does not; `flush.ms` is looked at twice a second, whatever
   `log.flush.scheduler.interval.ms` says.
+* InitProducerId with an epoch that is refused aborts nothing. Kafka aborts the open transaction before it
+  looks at the epoch, so that a late copy of a request ends the transaction of the producer that has begun
+  since.
 * AddPartitionsToTxn is served as clients send it: versions 4 and 5 are for brokers that ask each other.
 * Internal topics take records from nobody. Kafka takes them from a client that calls itself `__admin_client`.
 * A record batch whose compressed records cannot be read is answered INVALID_RECORD, not with a retriable
   error. Bytes after an lz4 frame are such an error, which Kafka ignores; the frame's content checksum is
   checked.
+* Bytes of a string that are no UTF-8 are read as U+FFFD, as in Kafka. A string that takes more than 32,767
+  bytes with them closes the connection: it could not be written. A surrogate that is encoded as a character
+  of its own becomes three U+FFFD; Java makes one of it.
 * A response names at most 100 refused records of a batch, with the number of all; Kafka names each.
 """
 
@@ -124,7 +136,7 @@ def page() -> str:
 def _dynamic() -> str:
     keys = sorted(DYNAMIC)
     return "".join(f"* `{key}`\n" for key in keys) + "".join(
-        f"* `{key}`: kept and shown, without effect\n" for key in sorted(REPLICATION_RATES)
+        f"* `{key}`: kept and shown, without effect\n" for key in sorted(IDLE)
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from mpbroker.config import known
 from mpbroker.config.altered import Altered
 from mpbroker.config.broker import BROKER_KEYS, BrokerConfig
 from mpbroker.config.describe import ConfigSource, Synonym, describe_all_brokers, describe_broker
 from mpbroker.config.dynamic import (
     DYNAMIC,
-    REPLICATION_RATES,
+    IDLE,
     overlaid,
     parse,
     refusal,
@@ -36,6 +38,10 @@ VALUES = {
     "log.message.timestamp.type": "LogAppendTime",
     "max.connections.per.ip.overrides": "10.0.0.1:3,[::1]:4",
     "log.preallocate": "true",
+    "listener.name.plaintext.max.connections": "3",
+    "listener.name.other.max.connection.creation.rate": "4",
+    "sasl.kerberos.min.time.before.relogin": "58000",
+    "my.own.key": "any text",
 }
 
 
@@ -51,18 +57,20 @@ def test_what_is_dynamic_can_change_in_a_running_broker() -> None:
     assert {key.replace(".", "_") for key in DYNAMIC} <= changing
     # Nothing that is secret, and nothing that belongs to one listener.
     assert all(BROKER_KEYS[key].type is not ConfigType.PASSWORD for key in DYNAMIC)
-    assert not DYNAMIC & REPLICATION_RATES.keys()
+    assert not DYNAMIC & IDLE.keys()
 
 
 @given(st.dictionaries(st.sampled_from(sorted(VALUES)), st.booleans()))
 def test_what_lies_beneath_comes_back(chosen: dict[str, bool]) -> None:
     """Over the wire to other processes, too."""
-    static = load(None, ["max.connections=7", "log.retention.hours=3"]).config
+    own = "listener.name.plaintext.max.connections"
+    static = load(None, ["max.connections=7", "log.retention.hours=3", f"{own}=9"]).config
     broker = {key: VALUES[key] for key, of_broker in chosen.items() if of_broker}
     default = {key: VALUES[key] for key, of_broker in chosen.items() if not of_broker}
     config = overlaid(static, broker, default)
-    for key in chosen:
+    for key in chosen.keys() & DYNAMIC:
         assert getattr(config, key.replace(".", "_")) == parse(key, VALUES[key])
+    assert config.listener_limits["PLAINTEXT"].max_connections == (3 if own in chosen else 9)
     sent = settings._decoder.decode(settings.encode(config))
     assert sent == config
     assert static_of(sent) == static
@@ -76,7 +84,7 @@ def test_the_brokers_own_counts_first() -> None:
     assert not set(config.altered.differing(config.altered))
 
 
-@pytest.mark.parametrize("bad", ["no.such.key", "num.partitions", "max.connections"])
+@pytest.mark.parametrize("bad", ["no.such.password", "num.partitions", "max.connections"])
 def test_what_another_version_let_pass_is_left_out(bad: str) -> None:
     good, problems = usable({bad: "many", "message.max.bytes": "9", RATE: "1"})
     assert good == {"message.max.bytes": "9", RATE: "1"}
@@ -93,7 +101,8 @@ def test_numbers_of_workers_go_step_by_step() -> None:
     key = "num.io.threads"
     assert problem({}, {}) is None
     assert problem({}, {key: "6"}) is None
-    assert "one step may go from half of that (1) to double (6)" in (problem({}, {key: "7"}) or "")
+    assert problem({}, {key: "16"}) is None, "Kafka begins with 8"
+    assert "one step may go from half of that (1) to 16" in (problem({}, {key: "17"}) or "")
     assert problem({key: "30"}, {key: "30"}) is None
     assert problem({key: "30"}, {}) is None
     assert "cannot resize handlers from 3 to 20" in (problem({key: "3"}, {}, static=20) or "")
@@ -103,13 +112,13 @@ def test_a_step_goes_from_the_number_that_was_accepted_last() -> None:
     """Not from those that are there: the first step may not have been taken yet, or not ended."""
     key = "num.io.threads"
     static = BrokerConfig(num_io_threads=2)
-    was, eight, nine = (overlaid(static, {key: number}, {}) for number in ("4", "8", "9"))
-    followed = structs.replace(was, num_io_threads=2, resizing_to={key: 4})
+    was, good, bad = (overlaid(static, {key: number}, {}) for number in ("10", "20", "21"))
+    followed = structs.replace(was, num_io_threads=2, resizing_to={key: 10})
     for now in (static, followed):
-        assert step_problem(now, was, eight) is None
-        assert "cannot resize handlers from 4 to 9" in (step_problem(now, was, nine) or "")
+        assert step_problem(now, was, good) is None
+        assert "cannot resize handlers from 10 to 21" in (step_problem(now, was, bad) or "")
     failed = structs.replace(followed, resizing_to={})
-    assert "cannot resize handlers from 2 to 8" in (step_problem(failed, was, eight) or "")
+    assert "cannot resize handlers from 2 to 20" in (step_problem(failed, was, good) or "")
 
 
 @pytest.mark.parametrize(
@@ -117,7 +126,11 @@ def test_a_step_goes_from_the_number_that_was_accepted_last() -> None:
     [
         ("max.connections", True, None),
         (RATE, True, None),
-        ("listener.name.a.max.connections", True, "Cannot update these configs dynamically"),
+        ("listener.name.a.max.connections", True, None),
+        ("listener.name.a.max.connection.creation.rate", False, None),
+        ("listener.name.a.num.network.threads", True, None),
+        ("listener.name.a.my.own.key", False, None),
+        ("listener.name.a.my.own.key", True, "broker id must be specified: [listener.name.a.my.own.key]"),
         ("listener.name.a.ssl.keystore.location", True, "broker id must be specified: [listener.name.a.ssl"),
         ("listener.name.a.ssl.keystore.location", False, "Cannot update these configs dynamically"),
         ("listener.name.a.plain.sasl.jaas.config", False, "keeps no passwords"),
@@ -125,19 +138,29 @@ def test_a_step_goes_from_the_number_that_was_accepted_last() -> None:
         ("ssl.truststore.type", False, "only per-listener using the listener prefix: [ssl.truststore.type]"),
         ("num.partitions", False, "[num.partitions]. Change them in the broker's properties file, then"),
         ("broker.id", False, "[broker.id]. Change them in the broker's properties file"),
-        ("listener.name.a.max.connections", True, "Change them in the broker's properties file"),
         ("listener.name.a.ssl.keystore.location", False, "Change them in the broker's properties file"),
         ("listener.name.a.oauthbearer.sasl.server.callback.handler.class", False, "properties file, then"),
-        ("listener.name.a.num.io.threads", False, "cannot be given for a single listener"),
-        ("log.cleaner.threads", False, "in the file neither: log.cleaner.threads: one process compacts all"),
-        ("background.threads", False, "[background.threads]. They have no effect here, in the file neither"),
+        ("listener.name.a.principal.builder.class", False, "cannot be given for a single listener"),
+        ("principal.builder.class", False, "Java plug-ins cannot be loaded"),
+        ("cordoned.log.dirs", False, "log directories cannot be cordoned yet"),
+        ("auto.leader.rebalance.enable", False, "[auto.leader.rebalance.enable]"),
+        ("sasl.kerberos.min.time.before.relogin", False, None),
+        ("sasl.kerberos.min.time.before.relogin", True, "broker id must be specified: [sasl.kerberos.min"),
+        ("log.cleaner.threads", True, None),
+        ("background.threads", True, None),
+        ("num.recovery.threads.per.data.dir", True, None),
+        ("num.replica.fetchers", True, None),
+        ("metric.reporters", True, None),
+        ("remote.log.reader.threads", True, None),
+        ("group.share.assignment.interval.ms", True, None),
         (
             "authorizer.class.name",
             False,
             "Change them in the broker's properties file",
         ),
         ("my.own.password", False, "keeps no passwords"),
-        ("my.own.key", False, "Unknown broker config name: my.own.key"),
+        ("my.own.key", False, None),
+        ("zookeeper.connect", False, None),
     ],
 )
 def test_refused_in_kafkas_words(key: str, of_all_brokers: bool, says: str | None) -> None:
@@ -146,12 +169,12 @@ def test_refused_in_kafkas_words(key: str, of_all_brokers: bool, says: str | Non
 
 
 def test_what_helps_and_what_does_not_is_told_apart() -> None:
-    text = refusal(["log.cleaner.threads", "num.partitions"], of_all_brokers=False)
+    text = refusal(["replica.fetch.max.bytes", "num.partitions"], of_all_brokers=False)
     assert text == (
         "Cannot update these configs dynamically: [num.partitions]. Change them in the broker's properties "
         "file, then mpbroker ctl reload: it says what needs a restart. "
-        "Cannot update these configs dynamically: [log.cleaner.threads]. They have no effect here, in the "
-        "file neither: log.cleaner.threads: one process compacts all topics"
+        "Cannot update these configs dynamically: [replica.fetch.max.bytes]. They have no effect here, in "
+        "the file neither: replica.fetch.max.bytes: this broker is a single node without replicas"
     )
 
 
@@ -167,7 +190,7 @@ def test_described_with_every_place_a_value_could_come_from() -> None:
         Synonym("max.connections", "7", ConfigSource.STATIC_BROKER_CONFIG),
         Synonym("max.connections", "2147483647", ConfigSource.DEFAULT_CONFIG),
     )
-    assert (entries[RATE].value, len(entries[RATE].synonyms)) == ("5", 2)
+    assert (entries[RATE].value, len(entries[RATE].synonyms)) == ("5", 3)
     assert entries["num.io.threads"].value == format_value(config.num_io_threads)
     of_all = {
         entry.name: (entry.value, entry.synonyms[0].source) for entry in describe_all_brokers(config.altered)
@@ -177,3 +200,53 @@ def test_described_with_every_place_a_value_could_come_from() -> None:
         RATE: ("6", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
     }
     assert [entry.name for entry in describe_broker(config, [RATE, "no.such"])] == [RATE]
+
+
+def test_all_of_kafkas_settings_are_described(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text(
+        "background.threads=11\nmy.plugin.token=hush\nsasl.login.class=\nbroker.id=3\nprocess.roles=broker\n"
+        "listener.name.plaintext.max.connections=7\n"
+    )
+    static = load(file).config
+    config = overlaid(
+        static,
+        {
+            "background.threads": "12",
+            "listener.name.plaintext.max.connections": "8",
+            "sasl.kerberos.min.time.before.relogin": "58000",
+            "my.own.key": "any text",
+        },
+        {"num.recovery.threads.per.data.dir": "5"},
+    )
+    entries = {entry.name: entry for entry in describe_broker(config)}
+    assert entries.keys() >= known.kafka_keys().keys() | BROKER_KEYS.keys()
+    seen = {
+        name: (entry.value, entry.type, [(one.name, one.value, int(one.source)) for one in entry.synonyms])
+        for name, entry in entries.items()
+    }
+    own = "listener.name.plaintext.max.connections"
+    bound = "2147483647"
+    assert seen["background.threads"] == (
+        "12",
+        ConfigType.INT,
+        [("background.threads", "12", 2), ("background.threads", "11", 4), ("background.threads", "10", 5)],
+    )
+    assert seen[own] == ("8", ConfigType.INT, [(own, "8", 2), (own, "7", 4), ("max.connections", bound, 5)])
+    relogin = "sasl.kerberos.min.time.before.relogin"
+    assert seen[relogin] == ("58000", ConfigType.LONG, [(relogin, "58000", 2), (relogin, "60000", 5)])
+    threads = "num.recovery.threads.per.data.dir"
+    assert seen[threads] == ("5", ConfigType.INT, [(threads, "5", 3), (threads, "2", 5)])
+    # Nobody knows whether they are secrets.
+    assert seen["my.own.key"] == (None, ConfigType.UNKNOWN, [("my.own.key", None, 2)])
+    assert seen["my.plugin.token"] == (None, ConfigType.UNKNOWN, [("my.plugin.token", None, 4)])
+    assert (seen["broker.id"][0], seen["process.roles"][0]) == ("3", "broker")
+    assert (seen["auto.leader.rebalance.enable"][0], seen["remote.log.storage.system.enable"][0]) == (
+        "true",
+        "false",
+    )
+    assert entries["auto.leader.rebalance.enable"].read_only
+    assert not entries[relogin].read_only
+    assert "No effect here: SASL GSSAPI is not built" in entries[relogin].documentation
+    assert entries["my.own.key"].is_sensitive
+    assert "hush" not in repr(settings.encode(config))

@@ -3,7 +3,7 @@
 import pytest
 
 from mpbroker.config.describe import ConfigSource, Synonym, describe_broker, describe_topic
-from mpbroker.config.dynamic import DYNAMIC
+from mpbroker.config.dynamic import DYNAMIC, IDLE
 from mpbroker.config.keys import ConfigType
 from mpbroker.config.load import load
 from mpbroker.config.topic_config import TOPIC_KEYS, TopicConfigError, resolve, validate
@@ -121,5 +121,6 @@ def test_describe_broker() -> None:
         "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL"
     )
     assert entries["advertised.listeners"].value is None
-    assert {name for name, entry in entries.items() if not entry.read_only} == DYNAMIC
+    alterable = {name for name, entry in entries.items() if not entry.read_only}
+    assert alterable == (DYNAMIC | IDLE.keys()) & entries.keys()
     assert "origins" not in entries

@@ -67,19 +67,24 @@ def test_topics_are_altered_by_the_coordinator(ready: Rig, version: int) -> None
     assert asked == AlterSettings(
         [
             ConfigAlteration("orders", [ConfigChange("retention.ms", 0, "1"), ConfigChange("segment.ms", 1)]),
-            ConfigAlteration("1", [ConfigChange("num.io.threads", 0, "1")], of_broker=True),
-            ConfigAlteration("", [], of_broker=True),
+            ConfigAlteration("g", [ConfigChange("x", 0, "1")], kind=32),
+            ConfigAlteration("1", [ConfigChange("num.io.threads", 0, "1")], kind=4),
+            ConfigAlteration("", [], kind=4),
             ConfigAlteration("others", [ConfigChange("cleanup.policy", 2, "compact")]),
         ],
         True,
     )
-    ready.coordinator.answer(call, AlteredResources([(0, None), (42, "why"), (0, None), (3, "no")]))
+    ready.coordinator.answer(
+        call, AlteredResources([(0, None), (40, "no"), (42, "why"), (0, None), (3, "no")])
+    )
     ready.turn()
     response = ready.answer(INCREMENTAL, version)
-    wrong = ["nulls", "doubles", "odd", "twice", "twice", "g", "1"]
+    wrong = ["nulls", "doubles", "odd", "twice", "twice"]
     assert results(response) == [
         (0, "orders"),
         *((INVALID_REQUEST, name) for name in wrong),
+        (40, "g"),
+        (INVALID_REQUEST, "1"),
         (0, ""),
         (INVALID_REQUEST, "2"),
         (3, "others"),

@@ -67,9 +67,9 @@ def test_a_header_that_is_cut_off_says_so_in_words(size: int) -> None:
         decode_request_header(raw[:size])
 
 
-def test_a_client_id_of_other_bytes_is_not_repeated() -> None:
-    with pytest.raises(MalformedMessage, match=r"^request header: the client id is not UTF-8$"):
-        decode_request_header(bytes.fromhex("00030001000000050002ffff"))
+def test_what_is_no_utf_8_in_a_client_id_is_replaced() -> None:
+    header, at = decode_request_header(bytes.fromhex("00030001000000050004636166e9"))
+    assert (header.client_id, at) == ("caf\ufffd", 14)
 
 
 def test_a_null_client_id_reads_as_empty() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -29,6 +30,20 @@ CASES = [
     (ApiKey.CONSUMER_GROUP_HEARTBEAT, 1),
 ]
 MUTATIONS = 20_000
+# What Java's String makes of the bytes.
+REPLACED_AS_JAVA_DOES = [
+    (b"caf\xe9", "caf\ufffd"),
+    (b"\xff", "\ufffd"),
+    (b"\xfeA", "\ufffdA"),
+    (b"\xc0\x80", "\ufffd\ufffd"),
+    (b"\xe0\x80\x80", "\ufffd\ufffd\ufffd"),
+    (b"\xe2\x82", "\ufffd"),
+    (b"\xe2\x82A", "\ufffdA"),
+    (b"\xf0\x9f\x98A\xc3", "\ufffdA\ufffd"),
+    (b"\xf4\x90\x80\x80", "\ufffd\ufffd\ufffd\ufffd"),
+    (b"\xbf\xbd", "\ufffd\ufffd"),
+    ("é\U0001f600".encode(), "é\U0001f600"),
+]
 
 
 def encoded(make: Callable[..., Any], api_key: int, version: int, seed: int) -> bytes:
@@ -150,12 +165,43 @@ def test_a_varint_of_six_bytes_is_refused() -> None:
         codec.decode_request(ApiKey.METADATA, 12, b"\xff\xff\xff\xff\xff\x01" + bytes(50))
 
 
+def in_pieces(key: int, version: int, buffer: Buffer, position: int) -> tuple[Any, int]:
+    pieces = codec.decode_request_in_pieces(key, version, buffer, position)
+    while True:
+        try:
+            next(pieces)
+        except StopIteration as end:
+            decoded: tuple[Any, int] = end.value
+            return decoded
+
+
+@pytest.mark.parametrize("decode", [codec.decode_request, in_pieces])
 @pytest.mark.parametrize("to_buffer", [bytes, padded_view])
-def test_invalid_utf_8_is_refused(to_buffer: Callable[[bytes], Buffer]) -> None:
-    raw = b"\x00\x02\xff\xfe" + bytes(4) + b"\x00\x01m"  # Heartbeat v0: group id, generation, member id
-    buffer = to_buffer(raw)
-    with pytest.raises(MalformedMessage):
-        codec.decode_request(ApiKey.HEARTBEAT, 0, buffer, len(buffer) - len(raw))
+@pytest.mark.parametrize(("raw", "text"), REPLACED_AS_JAVA_DOES)
+def test_what_is_no_utf_8_is_replaced(
+    raw: bytes, text: str, to_buffer: Callable[[bytes], Buffer], decode: Callable[..., tuple[Any, int]]
+) -> None:
+    # Heartbeat v0: group id, generation, member id
+    sent = struct.pack(">h", len(raw)) + raw + bytes(4) + b"\0\1m"
+    buffer = to_buffer(sent)
+    request, end = decode(ApiKey.HEARTBEAT, 0, buffer, len(buffer) - len(sent))
+    assert (request.group_id, request.member_id, end) == (text, "m", len(buffer))
+
+
+@pytest.mark.parametrize("to_buffer", [bytes, padded_view])
+def test_a_string_that_its_replacements_make_too_long_is_refused(
+    to_buffer: Callable[[bytes], Buffer],
+) -> None:
+    def group_of(valid: int) -> str:
+        raw = b"g" * valid + b"\xff" * 10
+        sent = struct.pack(">h", len(raw)) + raw + bytes(4) + b"\0\1m"
+        buffer = to_buffer(sent)
+        request, _ = codec.decode_request(ApiKey.HEARTBEAT, 0, buffer, len(buffer) - len(sent))
+        return str(request.group_id)
+
+    assert len(group_of(MAX_STRING - 30).encode()) == MAX_STRING
+    with pytest.raises(MalformedMessage, match=r"longer than 32767 bytes where U\+FFFD replaces"):
+        group_of(MAX_STRING - 29)
 
 
 def test_a_null_where_none_may_be_is_refused() -> None:

@@ -5,14 +5,19 @@ The tests state what Apache Kafka does, so they run against it, too.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
+from mpbroker.protocol import messages as m
+from mpbroker.protocol.api_keys import ApiKey
 from ops.bench.brokers import Broker
 from tests.support.client_tools import ToolError, eventually, kafka_tool
 from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import TopicMaker
+from tests.support.socket_client import SocketClient
 
 CONFIGS = "kafka.admin.ConfigCommand"
 TIMEOUT_S = PATIENCE_S
@@ -100,3 +105,78 @@ def test_librdkafka_alters_and_describes(broker: Broker) -> None:
         alter("num.partitions", AlterConfigOpType.SET, "3")
     error: KafkaError = raised.value.args[0]
     assert error.code() == KafkaError.INVALID_REQUEST
+
+
+TAKEN = {
+    "sasl.kerberos.min.time.before.relogin": "58000",
+    "sasl.login.refresh.window.factor": "0.7",
+    "listener.name.external.max.connections": "77",
+    "listener.name.plaintext.max.connection.creation.rate": "100000",
+    "num.io.threads": "9",
+    "log.cleaner.threads": "2",
+    "background.threads": "11",
+    "num.recovery.threads.per.data.dir": "3",
+    "num.replica.fetchers": "2",
+    "metric.reporters": "",
+    "remote.log.reader.threads": "11",
+    "remote.fetch.max.wait.ms": "400",
+    "log.local.retention.ms": "-2",
+    "group.share.assignment.interval.ms": "900",
+    "transaction.partition.verification.enable": "false",
+    "max.connections": "5000",
+}
+UNKNOWN = {"no.such.setting": "any text", "listener.name.external.no.such": "x"}
+
+
+def test_settings_that_are_taken_kept_and_shown(own_broker: Broker) -> None:
+    """With an effect or without one."""
+    with SocketClient(own_broker) as client:
+        wanted = m.IncrementalAlterConfigsRequest
+        for name, value in (TAKEN | UNKNOWN).items():
+            change = wanted.AlterConfigsResource(4, "1", [wanted.AlterableConfig(name, 0, value)])
+            (answer,) = client.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, wanted([change])).responses
+            assert (name, answer.error_code, answer.error_message) == (name, 0, None)
+
+        def shown() -> dict[str, Any]:
+            asked = m.DescribeConfigsRequest([m.DescribeConfigsRequest.DescribeConfigsResource(4, "1", None)])
+            asked.include_synonyms = True
+            (result,) = client.ask(ApiKey.DESCRIBE_CONFIGS, 4, asked).results
+            return {entry.name: entry for entry in result.configs}
+
+        eventually(lambda: shown()["max.connections"].value == "5000", "the last one is shown")
+        found = shown()
+    assert {name: found[name].value for name in TAKEN} == TAKEN
+    assert {name: (found[name].value, found[name].is_sensitive) for name in UNKNOWN} == dict.fromkeys(
+        UNKNOWN, (None, True)
+    )
+    for name in TAKEN | UNKNOWN:
+        assert (name, found[name].config_source, found[name].read_only) == (
+            name,
+            DYNAMIC_BROKER,
+            name in UNKNOWN or name.startswith("listener.name."),
+        )
+    assert len(found) >= 343
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "of_all"),
+    [
+        ("num.partitions", "3", False),
+        ("auto.leader.rebalance.enable", "true", False),
+        ("ssl.keystore.location", "/x", False),
+        ("background.threads", "0", False),
+        ("background.threads", "many", False),
+        ("listener.name.external.max.connections", "many", False),
+        ("sasl.kerberos.min.time.before.relogin", "58000", True),
+        ("listener.name.external.no.such", "x", True),
+        ("num.io.threads", "40", False),
+    ],
+)
+def test_settings_that_are_refused(broker: Broker, name: str, value: str, of_all: bool) -> None:
+    with SocketClient(broker) as client:
+        wanted = m.IncrementalAlterConfigsRequest
+        change = wanted.AlterConfigsResource(
+            4, "" if of_all else "1", [wanted.AlterableConfig(name, 0, value)]
+        )
+        (answer,) = client.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, wanted([change])).responses
+        assert answer.error_code == KafkaError.INVALID_REQUEST

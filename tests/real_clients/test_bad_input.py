@@ -4,14 +4,25 @@ import os
 import socket
 import struct
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from mpbroker.protocol import messages as m
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.headers import RequestHeader, decode_response_frame, encode_request_frame
+from mpbroker.protocol.messages import Message
+from mpbroker.records.batch import BATCH_HEADER_BYTES
+from mpbroker.records.builder import build_batch
+from mpbroker.records.compression import Codec, compress
+from mpbroker.records.record import NewRecord
+from mpbroker.records.stream import seal
 from ops.bench import frames
 from ops.bench.brokers import Broker
 from tests.support.client_adapters import confluent_write
 from tests.support.client_samples import CREATE_TIME_MS, Record
-from tests.support.client_tools import kafka_tool
+from tests.support.client_tools import eventually, kafka_tool
 from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import TopicMaker
 
@@ -172,3 +183,98 @@ def test_a_batch_that_is_too_large(broker: Broker, new_topic: TopicMaker) -> Non
     confluent_write(broker.bootstrap, topic, [ONE_RECORD], "none")
     assert error_code(broker, frames.produce(topic, 1, 2000)) == TOO_LARGE
     assert error_code(broker, frames.produce(topic, 1, 500)) == NONE
+
+
+def ask(broker: Broker, api_key: ApiKey, version: int, body: Message) -> Any:
+    """Ask with bytes that are no UTF-8 where the request, or its client id, has a "#"."""
+    frame = b"".join(encode_request_frame(RequestHeader(api_key, version, 7, "client#"), body))
+    with socket.create_connection(broker.address, timeout=ANSWER_WITHIN_S) as connection:
+        connection.sendall(frame.replace(b"#", b"\xe9"))
+        (size,) = struct.unpack(">i", frames.receive(connection, 4))
+        return decode_response_frame(api_key, version, frames.receive(connection, size))[1]
+
+
+def test_names_of_other_bytes(broker: Broker, new_topic: TopicMaker) -> None:
+    """They are served, and echoed with U+FFFD; the name of a topic may have no such character."""
+    topic, name = new_topic(1), "caf#"
+    named = m.MetadataRequest.MetadataRequestTopic
+    (found,) = ask(broker, ApiKey.METADATA, 8, m.MetadataRequest([named(name="#")], True)).topics
+    assert (found.error_code, found.name) == (ErrorCode.INVALID_TOPIC_EXCEPTION, "\ufffd")
+    produced = m.ProduceRequest.TopicProduceData
+    sent = [produced("#", partition_data=[m.ProduceRequest.PartitionProduceData(0, None)])]
+    (refused,) = ask(broker, ApiKey.PRODUCE, 9, m.ProduceRequest(None, 1, 1000, sent)).responses
+    assert (refused.name, refused.partition_responses[0].error_code) == (
+        "\ufffd",
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    )
+
+    def has_coordinator(kind: int) -> bool:
+        body = m.FindCoordinatorRequest(key_type=kind, coordinator_keys=[name])
+        (found,) = ask(broker, ApiKey.FIND_COORDINATOR, 4, body).coordinators
+        assert found.key == "caf\ufffd"
+        return bool(found.error_code == ErrorCode.NONE)
+
+    eventually(lambda: has_coordinator(0) and has_coordinator(1), "there are coordinators")
+    partition = m.OffsetCommitRequest.OffsetCommitRequestPartition(0, 5, committed_metadata="it#")
+    commit = m.OffsetCommitRequest(
+        name, topics=[m.OffsetCommitRequest.OffsetCommitRequestTopic(topic, partitions=[partition])]
+    )
+
+    def committed() -> int:
+        answer = ask(broker, ApiKey.OFFSET_COMMIT, 8, commit)
+        return int(answer.topics[0].partitions[0].error_code)
+
+    eventually(lambda: committed() == ErrorCode.NONE, "the offset is committed")
+    wanted = [m.OffsetFetchRequest.OffsetFetchRequestTopic(topic, [0])]
+    (fetched,) = ask(broker, ApiKey.OFFSET_FETCH, 7, m.OffsetFetchRequest(name, wanted)).topics
+    assert (fetched.partitions[0].committed_offset, fetched.partitions[0].metadata) == (5, "it\ufffd")
+    groups = ask(broker, ApiKey.LIST_GROUPS, 4, m.ListGroupsRequest()).groups
+    assert "caf\ufffd" in [each.group_id for each in groups]
+    init = m.InitProducerIdRequest(name, 60_000)
+
+    def is_producer() -> bool:
+        return bool(ask(broker, ApiKey.INIT_PRODUCER_ID, 4, init).error_code == ErrorCode.NONE)
+
+    eventually(is_producer, "there is a producer")
+    listed = ask(broker, ApiKey.LIST_TRANSACTIONS, 0, m.ListTransactionsRequest()).transaction_states
+    assert "caf\ufffd" in [each.transactional_id for each in listed]
+    described = m.DescribeConfigsRequest.DescribeConfigsResource(2, "#")
+    (refused,) = ask(broker, ApiKey.DESCRIBE_CONFIGS, 4, m.DescribeConfigsRequest([described])).results
+    assert (refused.error_code, refused.resource_name) == (ErrorCode.INVALID_TOPIC_EXCEPTION, "\ufffd")
+
+
+def compressed(codec: Codec, stream: bytes, count: int) -> bytes:
+    """Return a batch of a stream that is packed already."""
+    batch = bytearray(BATCH_HEADER_BYTES) + stream
+    seal(
+        batch,
+        base_offset=0,
+        leader_epoch=-1,
+        attributes=codec,
+        last_offset_delta=count - 1,
+        base_timestamp=CREATE_TIME_MS,
+        max_timestamp=CREATE_TIME_MS,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        count=count,
+    )
+    return bytes(batch)
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY])
+def test_streams_that_java_reads(broker: Broker, new_topic: TopicMaker, codec: Codec) -> None:
+    """Streams one after the other; and behind gzip anything, behind snappy less than the size of a block."""
+    records = [NewRecord(b"%d" % number * 10, None, CREATE_TIME_MS) for number in range(20)]
+    stream = bytes(build_batch(records))[BATCH_HEADER_BYTES:]
+    parts = [compress(codec, stream[:100]), compress(codec, stream[100:])]
+    topic = new_topic(1)
+    for packed in (
+        b"".join(parts),
+        b"".join(parts) + bytes(3),
+        *([compress(codec, stream) + bytes(100)] if codec is Codec.GZIP else []),
+    ):
+        batch = compressed(codec, packed, len(records))
+        assert error_code(broker, frames.produce_batch(topic, batch)) == NONE
+    bad = compressed(codec, compress(codec, stream) + compress(codec, b"more"), len(records))
+    assert error_code(broker, frames.produce_batch(topic, bad)) != NONE

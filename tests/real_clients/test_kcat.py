@@ -1,6 +1,7 @@
 """kcat as people use it in a shell."""
 
 import json
+import os
 import time
 from pathlib import Path
 
@@ -62,3 +63,12 @@ def test_metadata(broker: Broker, new_topic: TopicMaker) -> None:
 def test_writing_creates_the_topic(broker: Broker) -> None:
     kcat(broker, "-P", "-t", "made-by-writing", stdin=b"hello\n")
     assert kcat(broker, "-C", "-t", "made-by-writing", "-e") == b"hello\n"
+
+
+def test_a_client_id_that_is_no_utf_8(broker: Broker, new_topic: TopicMaker) -> None:
+    topic = new_topic(1)
+    client_id = os.fsdecode(b"client.id=caf\xe9")
+    metadata = json.loads(kcat(broker, "-X", client_id, "-L", "-J"))
+    assert topic in [each["topic"] for each in metadata["topics"]]
+    kcat(broker, "-X", client_id, "-P", "-t", topic, "-p", "0", stdin=b"a\n")
+    assert kcat(broker, "-X", client_id, "-C", "-t", topic, "-e") == b"a\n"

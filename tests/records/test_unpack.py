@@ -162,9 +162,41 @@ def test_every_truncation(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", PACKING)
-@pytest.mark.parametrize("behind", [b"\0", bytes(4), b"\0" * 16, b"(\xb5/\xfd", b"\x04\x22\x4d\x18"])
+@pytest.mark.parametrize(
+    "behind",
+    [
+        *(b"\0", bytes(4), bytes(16), bytes(100), b"(\xb5/\xfd", b"\x04\x22\x4d\x18"),
+        b"\x1f\x8b\x08" + bytes(15),
+        b"\x1f\x8b\x07" + bytes(16),
+    ],
+)
 def test_bytes_behind_the_stream(codec: Codec, behind: bytes) -> None:
-    assert agrees(sealed(compress(codec, records_stream(3)) + behind, codec, 3)) == LEFT
+    """GZIPInputStream and SnappyInputStream ignore what is too short, or begins like no member at all."""
+    is_ignored = codec is Codec.GZIP or (codec is Codec.SNAPPY and len(behind) < 4)
+    verdict = agrees(sealed(compress(codec, records_stream(3)) + behind, codec, 3))
+    assert verdict == (BATCH_OK if is_ignored else LEFT)
+
+
+@pytest.mark.parametrize(
+    "behind", [b"\x1f\x8b\x08" + bytes(16), compress(Codec.GZIP, b"more")[:-1], compress(Codec.GZIP, b"more")]
+)
+def test_a_second_member_that_is_malformed_cut_off_or_too_much(behind: bytes) -> None:
+    assert agrees(sealed(compress(Codec.GZIP, records_stream(3)) + behind, Codec.GZIP, 3)) == LEFT
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.ZSTD])
+def test_streams_one_after_the_other(codec: Codec) -> None:
+    stream = records_stream(30)
+    parts = [compress(codec, stream[at : at + 100]) for at in range(0, len(stream), 100)]
+    assert len(parts) > 2
+    assert agrees(sealed(b"".join(parts), codec, 30)) == BATCH_OK
+    assert agrees(sealed(b"".join(parts[:-1]) + parts[-1][:10], codec, 30)) == LEFT
+
+
+def test_a_snappy_stream_without_blocks_between_others() -> None:
+    packed = compress(Codec.SNAPPY, records_stream(3))
+    assert agrees(sealed(SNAPPY_HEADER * 2 + packed + SNAPPY_HEADER, Codec.SNAPPY, 3)) == BATCH_OK
+    assert agrees(sealed(packed + SNAPPY_HEADER[:15], Codec.SNAPPY, 3)) == LEFT
 
 
 def lz4_frames() -> dict[str, bytes]:

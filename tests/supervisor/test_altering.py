@@ -61,10 +61,10 @@ def test_what_cannot_be_used_is_told_and_left_out(
     memory: SharedMemory, caplog: pytest.LogCaptureFixture
 ) -> None:
     altering = AlteredSettings(memory, node_id=1)
-    Coordinator(memory).tell(1, one={"max.connections": "5", "of.the.future": "x"})
+    Coordinator(memory).tell(1, one={"max.connections": "5", "num.partitions": "2"})
     assert altering.look()
     assert altering.now == Altered({"max.connections": "5"})
-    assert "of.the.future is no setting that can be altered" in caplog.text
+    assert "num.partitions is no setting that can be altered" in caplog.text
 
 
 # ---- what a reload makes of it

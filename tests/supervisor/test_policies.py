@@ -98,13 +98,13 @@ def test_one_healthy_life_forgives_the_young_deaths() -> None:
     assert policy.deaths == 4
 
 
-@pytest.mark.parametrize(("old", "new"), [(4, 1), (4, 9), (2, 0), (1, 3), (32, 33)])
+@pytest.mark.parametrize(("old", "new"), [(4, 1), (4, 17), (2, 0), (1, 17), (9, 19), (32, 33)])
 def test_a_resize_beyond_half_and_double_is_refused(old: int, new: int) -> None:
     with pytest.raises(FatalError, match="cannot resize handlers"):
         check_resize("handlers", old, new, 32)
 
 
-@pytest.mark.parametrize(("old", "new"), [(4, 2), (4, 8), (1, 1), (1, 2), (5, 2)])
+@pytest.mark.parametrize(("old", "new"), [(4, 2), (4, 8), (1, 1), (1, 16), (9, 18), (5, 2)])
 def test_a_resize_within_half_and_double_is_allowed(old: int, new: int) -> None:
     check_resize("handlers", old, new, 32)
 

@@ -4,7 +4,8 @@ A history is a list of steps, so it can be written down as an example, and steps
 list is a history: a step that has nothing to do does nothing.
 
     ("compare",)                    everything that can be read, in all ways
-    ("put", producer, key, count)   records of one batch; producer 0: plain, 1-3: transactional, 4: idempotent
+    ("put", producer, key, count)   a batch of records; producer 0: plain, 1-3: transactional, 4: idempotent;
+                                    3 has another epoch after each transaction (KIP-890)
     ("remove", producer, key)       a tombstone
     ("again", producer)             the producer's last batch once more
     ("commit" or "abort", producer) a marker
@@ -20,11 +21,11 @@ list is a history: a step that has nothing to do does nothing.
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import os
 import random
 import shutil
-import struct
 import tempfile
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
@@ -35,18 +36,13 @@ from typing import Any, TypeAlias
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc import calls
-from mpbroker.ipc.slots import PART_BYTES_EACH, PartKind, SlotFlag, SlotKind, file_generation
-from mpbroker.ipc.table import Partition, pack_partition
-from mpbroker.ipc.topology import LOG
 from mpbroker.log.compaction.cleaner import Buffers, Cleaner
 from mpbroker.log.compaction.cleaner_process import _task
 from mpbroker.log.compaction.offset_map import OffsetMap
 from mpbroker.log.format.checkpoints import read_offsets
-from mpbroker.log.format.names import HIGH_WATERMARKS, TXN_INDEX_SUFFIX, segment_name
+from mpbroker.log.format.names import HIGH_WATERMARKS, INDEX_SUFFIXES, LOG_SUFFIX, segment_name
 from mpbroker.log.process import LogProcess
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.headers import decode_response_frame
-from mpbroker.protocol.messages import FetchRequest, FetchResponse
 from mpbroker.reading.columns import SCHEMA, Columns
 from mpbroker.records.aborted import from_fetch
 from mpbroker.records.builder import build_batch, build_transaction_marker
@@ -54,7 +50,7 @@ from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.markers import ABORT, COMMIT
 from mpbroker.records.record import NewRecord
 from tests.support import handler_rig
-from tests.support.handler_rig import fence, piece, request_frame, topic_image
+from tests.support.fetching_handler import Fetcher
 from tests.support.log_node import Journaled, wait_for_io
 from tests.support.log_rig import TOPIC_ID, Rig
 from tests.support.log_writer import T0
@@ -68,7 +64,7 @@ Step: TypeAlias = tuple[Any, ...]
 Row: TypeAlias = tuple[int, bytes, bytes | None]
 
 KEYS = 5
-IDEMPOTENT = 4
+BUMPED, IDEMPOTENT = 3, 4
 READERS = 4
 SEGMENT_MS = 1000
 DELETE_RETENTION_MS = 60_000
@@ -81,9 +77,6 @@ CONFIGS = {
     "index.interval.bytes": "100",
     "file.delete.delay.ms": "3600000",
 }
-_FETCH, _VERSION = 1, 12
-_TOPIC = topic_image("t", 1)
-_PART = struct.Struct("<IIQIIqQII")
 
 
 class Disagreement(AssertionError):
@@ -102,74 +95,6 @@ class WatchedCleaner(Cleaner):
     def _map(self, *arguments: Any) -> OffsetMap:
         self.offsets = super()._map(*arguments)
         return self.offsets
-
-
-class Fetcher:
-    """A handler that serves fetches of a log's files; one for all histories, since it takes long to make."""
-
-    def __init__(self, rig: handler_rig.Rig) -> None:
-        self._rig = rig
-        rig.publish(_TOPIC)
-
-    def publish(self, now: Partition) -> None:
-        """Publish what the log process has, in the handler's own table."""
-        changed = now._replace(topic_id=_TOPIC.topic_id, generation=5, config_version=_TOPIC.config_version)
-        self._rig.table.write(0, pack_partition(changed))
-        dirty = self._rig.memory.words("dirty")
-        dirty.store(0, dirty.load(0) + 1)
-
-    def log_process_dies(self) -> None:
-        fence(self._rig, LOG, alive=False)
-        fence(self._rig, LOG, alive=True)
-
-    def fetch(self, offset: int, isolation: int, max_bytes: int) -> FetchResponse.PartitionData:
-        """Fetch, as a processor passes it on: again, if a file of the answer is gone or replaced by then."""
-        request = FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, isolation_level=isolation)
-        wanted = FetchRequest.FetchPartition(0, fetch_offset=offset, partition_max_bytes=max_bytes)
-        request.topics = [FetchRequest.FetchTopic("t", _TOPIC.topic_id, [wanted])]
-        # The rig frees no requests; nobody else has a block of this arena now.
-        self._rig.processor.arena.reset()
-        flags = 0
-        while True:
-            self._rig.processor.send(request_frame(_FETCH, _VERSION, request), flags=flags)
-            self._rig.work_off()
-            (reply,) = (one for one in self._rig.processor.replies() if one.kind != SlotKind.PARKED)
-            try:
-                response = decode_response_frame(_FETCH, _VERSION, self._frame(reply)[4:])[1]
-            except FileNotFoundError:
-                assert not flags, "a handler that was asked again names a file that is gone"
-                flags = SlotFlag.AGAIN
-                continue
-            assert isinstance(response, FetchResponse)
-            return response.responses[0].partitions[0]
-
-    def forget_deleted(self) -> None:
-        """Close files that have been deleted, as a handler does now and then."""
-        handler = self._rig.handler
-        while handler.broker.readers.forget_deleted():
-            pass
-        handler.broker.places.forget_deleted()
-
-    def _frame(self, reply: Any) -> bytes:
-        """Frame the response as the processor puts it on the wire. Raises FileNotFoundError."""
-        if reply.kind == SlotKind.SEND:
-            return self._rig.processor.frame_of(reply)
-        arena = self._rig.memory.arena(reply.owner)
-        frame = b""
-        try:
-            for i in range(reply.length):
-                raw = bytes(piece(arena, reply.block, reply.position + i * PART_BYTES_EACH, PART_BYTES_EACH))
-                kind, length, position, _, _, _, generation, name, name_bytes = _PART.unpack(raw)
-                if kind == PartKind.PART_BYTES:
-                    frame += bytes(piece(arena, reply.block, position, length))
-                    continue
-                path = Path(os.fsdecode(bytes(piece(arena, reply.block, name, name_bytes))))
-                if file_generation(path.stat()) != generation:
-                    raise FileNotFoundError(path)
-                frame += path.read_bytes()[position : position + length]
-            return frame
-        finally:
-            self._rig.processor.give_back(reply)
 
 
 @dataclass
@@ -214,6 +139,7 @@ class Walk:
         self._started_end = 0
         self._has_restarted = False
         self._sequences: dict[int, int] = {}
+        self._epochs: dict[int, int] = {}
         # The last batch of each producer: base offset and arguments of `_send`.
         self._last: dict[int, tuple[int, list[Pair], int]] = {}
         self._readers = [Reader(number % 2) for number in range(READERS)]
@@ -268,7 +194,7 @@ class Walk:
             build_batch(
                 [NewRecord(key=key, value=value, timestamp=self._now_ms) for key, value in pairs],
                 producer_id=producer or -1,
-                producer_epoch=0 if producer else -1,
+                producer_epoch=self._epochs.get(producer, 0) if producer else -1,
                 base_sequence=sequence if producer else -1,
                 transactional=0 < producer < IDEMPOTENT,
             )
@@ -281,9 +207,16 @@ class Walk:
         self._end(producer, ABORT)
 
     def _end(self, producer: int, kind: int) -> None:
+        if producer == BUMPED:
+            self._epochs[producer] = self._epochs.get(producer, 0) + 1
+            self._sequences[producer] = 0
         offset = self._produce(
             build_transaction_marker(
-                kind, producer_id=producer, producer_epoch=0, coordinator_epoch=0, timestamp=self._now_ms
+                kind,
+                producer_id=producer,
+                producer_epoch=self._epochs.get(producer, 0),
+                coordinator_epoch=0,
+                timestamp=self._now_ms,
             )
         )
         wanted = self.model.end_transaction(producer, commits=kind == COMMIT)
@@ -386,7 +319,7 @@ class Walk:
         for base, following in zip(bases, [*bases[1:], self.model.end + 1], strict=True):
             if following <= synced:
                 continue
-            for suffix in (".log", TXN_INDEX_SUFFIX):
+            for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES):
                 path = directory / segment_name(base, suffix)
                 if path.exists() and base >= synced:
                     os.truncate(path, draw.randint(0, path.stat().st_size))
@@ -643,11 +576,14 @@ class Walker:
         return ""
 
     def shrunk(self, policy: str, steps: Sequence[Step], content: Content = CONTENT) -> list[Step]:
-        """Leave out of a history that fails what it fails without."""
-        left, size = list(steps), len(steps) // 2
+        """Leave out of a history that fails what it fails without, as far as SHRINKING_WALKS find that."""
+        left, size, walks = list(steps), len(steps) // 2, 0
         while size:
             at = 0
             while at < len(left):
+                if walks == SHRINKING_WALKS:
+                    return left
+                walks += 1
                 fewer = left[:at] + left[at + size :]
                 if self.fails(policy, fewer, content):
                     left = fewer
@@ -669,6 +605,9 @@ class Walker:
 LOG_DIR = "data0"
 # Histories between two lines of `make histories`.
 SAID_EVERY = 100
+# Histories between two collections of garbage.
+COLLECTED_EVERY = 5
+SHRINKING_WALKS = 100
 
 
 @contextmanager
@@ -693,7 +632,10 @@ def main() -> None:
             except Disagreement as error:
                 failed += 1
                 print(error, flush=True)
-            if (walked := seed - asked.first + 1) % SAID_EVERY == 0 or walked == asked.seeds:
+            if (walked := seed - asked.first + 1) % COLLECTED_EVERY == 0:
+                # A process that crashed in a history has its files open, and their memory, until then.
+                gc.collect()
+            if walked % SAID_EVERY == 0 or walked == asked.seeds:
                 print(f"{walked} histories, seeds {asked.first} to {seed}, {failed} failed", flush=True)
     raise SystemExit(1 if failed else 0)
 

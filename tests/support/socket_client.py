@@ -10,7 +10,7 @@ from typing import Any
 
 from mpbroker.protocol.headers import RequestHeader, decode_response_frame, encode_request_frame
 from mpbroker.protocol.messages import Message
-from ops.bench.brokers import Mpbroker
+from ops.bench.brokers import Broker, Mpbroker
 from ops.bench.frames import receive
 from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import control
@@ -25,7 +25,7 @@ def frame_of(api_key: int, version: int, body: Message, client: str = "hostile")
 class SocketClient:
     """One plain connection, asked one request after the other."""
 
-    def __init__(self, broker: Mpbroker) -> None:
+    def __init__(self, broker: Broker) -> None:
         self.socket = socket.create_connection(broker.address, timeout=PATIENCE_S)
 
     def __enter__(self) -> SocketClient:

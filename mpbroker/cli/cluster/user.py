@@ -79,7 +79,9 @@ def upsert(client: Client, user: str, kind: ScramType, iterations: int, password
 def remove(client: Client, user: str, kinds: list[int]) -> None:
     """Have the broker forget credentials. Raises ApiFailed, CliError."""
     deletion = m.AlterUserScramCredentialsRequest.ScramCredentialDeletion
-    _alter(client, m.AlterUserScramCredentialsRequest([deletion(user, kind) for kind in kinds]))
+    for kind in kinds:
+        # A request alters one credential of a user.
+        _alter(client, m.AlterUserScramCredentialsRequest([deletion(user, kind)]))
 
 
 def delete(where: ClusterAddress, user: str, mechanism: str | None, *, is_sure: bool, as_json: bool) -> None:

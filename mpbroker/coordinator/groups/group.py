@@ -21,7 +21,7 @@ from mpbroker.coordinator.groups.records import GroupValue, MemberValue
 from mpbroker.coordinator.runtime.requests import Waiter
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import JoinGroupResponse
-from mpbroker.protocol.wire import MalformedMessage
+from mpbroker.protocol.wire import REPLACED, MalformedMessage
 
 Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 """Name and metadata of each protocol that a member supports, the best liked first."""
@@ -338,7 +338,7 @@ class Group:
                 if read > SUBSCRIBED_MAX:
                     raise MalformedMessage(f"the members name more than {SUBSCRIBED_MAX} topics")
                 topics.update(named)
-        except (MalformedMessage, UnicodeDecodeError) as error:
+        except MalformedMessage as error:
             log.info("group %.255s: a subscription cannot be read: %s", self.group_id, error)
             return None
         return frozenset(topics)
@@ -399,7 +399,7 @@ def shown(names: Sequence[str]) -> str:
 def topics_in(subscription: bytes) -> list[str]:
     """Return the topics of a ConsumerProtocolSubscription. All versions begin as version 0 does.
 
-    Raises MalformedMessage or UnicodeDecodeError.
+    Raises MalformedMessage.
 
     version i16 | topics: count i32, each length i16 and bytes | …
     """
@@ -416,6 +416,6 @@ def topics_in(subscription: bytes) -> list[str]:
         name = subscription[at + 2 : at + 2 + length]
         if length < 0 or len(name) != length or len(head) != 2:
             raise MalformedMessage("a subscription is cut off")
-        topics.append(name.decode())
+        topics.append(name.decode("utf-8", REPLACED))
         at += 2 + length
     return topics

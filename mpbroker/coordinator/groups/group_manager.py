@@ -53,6 +53,8 @@ class GroupMetadataManager:
 
     def live(self, group_id: str) -> Group:
         """Return a group for one of its members. Raises ApiError if it has none or is being deleted."""
+        if not group_id:
+            raise ApiError(ErrorCode.INVALID_GROUP_ID)
         group = self._find_loaded(group_id)
         if group is None:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -61,7 +63,10 @@ class GroupMetadataManager:
         return group
 
     def existing(self, group_id: str) -> Group:
-        """Return a group. Raises ApiError if there is none, or if it is being deleted."""
+        """Return a group, that of consumers without a group id included.
+
+        Raises ApiError if there is none, or if it is being deleted.
+        """
         group = self._find_loaded(group_id)
         if group is None or group.state is GroupState.DEAD:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND)
@@ -69,8 +74,6 @@ class GroupMetadataManager:
 
     def _find_loaded(self, group_id: str) -> Group | None:
         """Raise ApiError unless it is known whether there is such a group."""
-        if not group_id:
-            raise ApiError(ErrorCode.INVALID_GROUP_ID)
         self.partitions.check_loaded(group_id)
         return self.groups.get(group_id)
 

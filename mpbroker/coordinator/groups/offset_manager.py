@@ -100,7 +100,7 @@ class OffsetMetadataManager:
         retention_ms = request.retention_time_ms
         expire_ms = NO_TIME if retention_ms < 0 else min(now_ms + retention_ms, LONG_MAX)
         for topic in request.topics:
-            name, unknown = self._resolve(topic.name, topic.topic_id)
+            name, topic_id, unknown = self._resolve(topic.name, topic.topic_id)
             results = []
             for asked in topic.partitions:
                 result = CommittedPartition(asked.partition_index)
@@ -110,7 +110,7 @@ class OffsetMetadataManager:
                 if not result.error_code:
                     key = OffsetKey(group.group_id, name, asked.partition_index)
                     epoch = asked.committed_leader_epoch
-                    value = OffsetValue(asked.committed_offset, epoch, metadata, now_ms, expire_ms)
+                    value = OffsetValue(asked.committed_offset, epoch, metadata, now_ms, expire_ms, topic_id)
                     entries.append((key, value))
                     accepted.append(result)
             response.topics.append(
@@ -163,13 +163,14 @@ class OffsetMetadataManager:
             return ErrorCode.OFFSET_METADATA_TOO_LARGE
         return ErrorCode.NONE
 
-    def _resolve(self, name: str, topic_id: bytes) -> tuple[str, ErrorCode]:
-        """Return the name of a topic, and why there is none."""
+    def _resolve(self, name: str, topic_id: bytes) -> tuple[str, bytes, ErrorCode]:
+        """Return name and id of a topic, and why there is none."""
         if topic_id != ZERO_UUID:
             found = self._topics.name_of(topic_id)
-            return (found, ErrorCode.NONE) if found is not None else ("", ErrorCode.UNKNOWN_TOPIC_ID)
-        known = self._topics.partitions_of(name) > 0
-        return name, ErrorCode.NONE if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return found or "", topic_id, ErrorCode.UNKNOWN_TOPIC_ID if found is None else ErrorCode.NONE
+        known = self._topics.id_of(name)
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if known is None else ErrorCode.NONE
+        return name, known or ZERO_UUID, unknown
 
     # --- fetch
 
@@ -219,11 +220,14 @@ class OffsetMetadataManager:
         for topic in asked.topics:
             name, unknown = topic.name, ErrorCode.NONE
             if by_id:
-                name, unknown = self._resolve(topic.name, topic.topic_id)
+                name, _, unknown = self._resolve(topic.name, topic.topic_id)
             partitions = []
             for index in topic.partition_indexes:
                 problem = unknown or self._instability(asked.group_id, name, index, require_stable)
-                partitions.append(_fetched(index, offsets.get((name, index)), problem))
+                value = offsets.get((name, index))
+                if value is not None and not _is_of(value, topic.topic_id):
+                    value = None
+                partitions.append(_fetched(index, value, problem))
             found.topics.append(FetchedTopic(topic.name, topic.topic_id, partitions))
         return found
 
@@ -247,6 +251,8 @@ class OffsetMetadataManager:
 
     def delete(self, context: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse | None:
         """Delete offsets, but for topics that members are subscribed to. Raises ApiError."""
+        if not request.group_id:
+            raise ApiError(ErrorCode.INVALID_GROUP_ID)
         group = self._manager.existing(request.group_id)
         if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL:
             raise ApiError(ErrorCode.NON_EMPTY_GROUP)
@@ -277,6 +283,11 @@ class OffsetMetadataManager:
 
         self._write(group.group_id, [(key, None) for key in doomed], written, context.waiter)
         return None
+
+
+def _is_of(value: OffsetValue, topic_id: bytes) -> bool:
+    """Return False if the offset is one of another topic, which had the name before."""
+    return ZERO_UUID in (value.topic_id, topic_id) or value.topic_id == topic_id
 
 
 def _fetched(index: int, value: OffsetValue | None, error: ErrorCode) -> FetchedPartition:

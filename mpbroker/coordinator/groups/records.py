@@ -5,14 +5,15 @@ A key begins with its type, a value with its version; a null value is a tombston
     key 0, 1   OffsetCommitKey    group, topic, partition
     key 2      GroupMetadataKey   group
 
-Values are written in version 3, the last before the flexible ones, as Kafka 4.3 does; an offset with an
-expiry of its own (OffsetCommit v2-4) in version 1. Versions 0-4 are read. Other types of keys belong to kinds
-of groups that this broker does not have; their records are skipped, as Kafka does with types it does not
-know.
+Values are written in the versions that Kafka 4.3 writes: those of offsets in version 4, with the id of the
+topic, and in version 1 if the offset has an expiry of its own (OffsetCommit v2-4); those of groups in version
+3. Versions 0-4 are read. Other types of keys belong to kinds of groups that this broker does not have; their
+records are skipped, as Kafka does with types it does not know.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
 from mpbroker.coordinator.runtime.field_reader import (
@@ -23,12 +24,16 @@ from mpbroker.coordinator.runtime.field_reader import (
     FieldReader,
     UnreadableRecord,
 )
+from mpbroker.protocol.messages import ZERO_UUID
+from mpbroker.protocol.wire import MalformedMessage, uvarint
 
 OFFSET_KEY: Final = 1
 GROUP_KEY: Final = 2
-VALUE_VERSION: Final = 3
+OFFSET_VERSION: Final = 4
 EXPIRING_OFFSET_VERSION: Final = 1
+GROUP_VERSION: Final = 3
 FIRST_FLEXIBLE_VERSION: Final = 4
+TOPIC_ID_TAG: Final = 0
 NO_EPOCH: Final = -1
 NO_TIME: Final = -1
 
@@ -44,13 +49,17 @@ class GroupKey(NamedTuple):
 
 
 class OffsetValue(NamedTuple):
-    """Times are milliseconds since 1970; `expire_ms` is NO_TIME unless the client asked for a retention."""
+    """Times are milliseconds since 1970; `expire_ms` is NO_TIME unless the client asked for a retention.
+
+    `topic_id` is ZERO_UUID where the record has none.
+    """
 
     offset: int
     leader_epoch: int
     metadata: str
     commit_ms: int
     expire_ms: int = NO_TIME
+    topic_id: bytes = ZERO_UUID
 
 
 class MemberValue(NamedTuple):
@@ -104,13 +113,24 @@ def _encode_offset(value: OffsetValue) -> bytes:
                 LONG.pack(value.expire_ms),
             )
         )
-    head = SHORT.pack(VALUE_VERSION) + LONG.pack(value.offset) + INT.pack(value.leader_epoch)
-    return head + _string(value.metadata) + LONG.pack(value.commit_ms)
+    metadata = value.metadata.encode()
+    has_id = value.topic_id != ZERO_UUID
+    return b"".join(
+        (
+            SHORT.pack(OFFSET_VERSION),
+            LONG.pack(value.offset),
+            INT.pack(value.leader_epoch),
+            uvarint(len(metadata) + 1),
+            metadata,
+            LONG.pack(value.commit_ms),
+            bytes((1, TOPIC_ID_TAG, len(value.topic_id))) + value.topic_id if has_id else b"\0",
+        )
+    )
 
 
 def _encode_group(value: GroupValue) -> bytes:
     pieces = [
-        SHORT.pack(VALUE_VERSION),
+        SHORT.pack(GROUP_VERSION),
         _string(value.protocol_type),
         INT.pack(value.generation),
         _string(value.protocol),
@@ -168,7 +188,16 @@ def _decode_offset(data: bytes) -> OffsetValue:
     leader_epoch = reader.int32() if reader.version >= 3 else NO_EPOCH
     metadata, commit_ms = reader.string(), reader.int64()
     expire_ms = reader.int64() if reader.version == EXPIRING_OFFSET_VERSION else NO_TIME
-    return OffsetValue(offset, leader_epoch, metadata, commit_ms, expire_ms)
+    topic_id = reader.tags().get(TOPIC_ID_TAG, ZERO_UUID)
+    if len(topic_id) != len(ZERO_UUID):
+        raise MalformedMessage(f"a topic id of {len(topic_id)} bytes")
+    return OffsetValue(offset, leader_epoch, metadata, commit_ms, expire_ms, _shared(topic_id))
+
+
+@lru_cache(maxsize=1024)
+def _shared(topic_id: bytes) -> bytes:
+    """Return one object for equal ids: there may be very many offsets of a topic."""
+    return topic_id
 
 
 def _decode_group(data: bytes) -> GroupValue:

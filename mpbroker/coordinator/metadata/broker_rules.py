@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from mpbroker.config import dynamic
-from mpbroker.config.broker import BROKER_KEYS, BrokerConfig
+from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.keys import Key, field_name, format_value
 from mpbroker.config.load import new_contradictions
 from mpbroker.coordinator.metadata import config_rules
@@ -25,11 +25,11 @@ from mpbroker.protocol.numbers import ConfigOperation, ResourceType
 
 ALL_BROKERS = ""
 Brokers = Mapping[str, Configs]
-_KEYS = BROKER_KEYS | dynamic.REPLICATION_RATES
-# The longest form of everything that can be altered, of this broker and of all. The log may hold more than
-# this, left by another version.
-_ALTERABLE = {*dynamic.DYNAMIC, *dynamic.REPLICATION_RATES}
-BROKERS_BYTES_MAX: Final = 2 * sum(config_bytes(key, "x" * CONFIG_VALUE_LENGTH_MAX) for key in _ALTERABLE)
+# The longest form of what can be altered with an effect, of this broker and of all. What has no effect
+# shares the room. The log may hold more than this, left by another version.
+BROKERS_BYTES_MAX: Final = 2 * sum(
+    config_bytes(key, "x" * CONFIG_VALUE_LENGTH_MAX) for key in dynamic.DYNAMIC
+)
 
 
 def altered(brokers: Brokers, alteration: ConfigAlteration, now: BrokerConfig) -> list[ConfigRecord]:
@@ -48,7 +48,8 @@ def altered(brokers: Brokers, alteration: ConfigAlteration, now: BrokerConfig) -
         static = getattr(dynamic.static_of(now), field_name(key.name), key.default)
         return others.get(key.name) or format_value(static) or ""
 
-    after = {key: text or "" for key, text in config_rules.after(before, alteration, _KEYS, beneath).items()}
+    keys = {one.name: dynamic.key_of(one.name) for one in alteration.changes}
+    after = {key: text or "" for key, text in config_rules.after(before, alteration, keys, beneath).items()}
     check_lengths(after, ErrorCode.INVALID_REQUEST)
     try:
         for key in wanted:

@@ -1,6 +1,6 @@
 """Alterations and descriptions of SCRAM credentials.
 
-All alterations of one user happen together or not at all. (Kafka: ScramControlManager; KIP-554.)
+A request alters one credential of a user, not two. (Kafka: ScramControlManager; KIP-554.)
 """
 
 from __future__ import annotations
@@ -34,19 +34,27 @@ def credential_in(record: UserScramCredentialRecord) -> ScramCredential:
 
 def alter(credentials: Credentials, call: AlterScram) -> tuple[ScramUsers, list[Alteration]]:
     """Return the answer, one entry per user, and the records that make it true. Changes nothing."""
-    keys = [*call.deletions, *((one.user, one.mechanism) for one in call.upsertions)]
-    times = Counter(keys)
     refused: dict[str, Refusal] = {}
-    for user, mechanism in times:
-        if times[user, mechanism] > 1:
-            text = "A user credential cannot be altered twice in the same request"
-            refused.setdefault(user, (ErrorCode.DUPLICATE_RESOURCE, text))
-    for user, mechanism in call.deletions:
-        if why := _wrong_name(user, mechanism) or _missing(credentials, user, mechanism):
+    accepted: set[str] = set()
+
+    def judge(user: str, why: Refusal | None) -> None:
+        """Refuse the user's alterations as a whole, for the first reason that there is."""
+        if user in accepted:
+            accepted.remove(user)
+            why = (
+                ErrorCode.DUPLICATE_RESOURCE,
+                "A user credential cannot be altered twice in the same request",
+            )
+        if why is not None:
             refused.setdefault(user, why)
+        elif user not in refused:
+            accepted.add(user)
+
+    for user, mechanism in call.deletions:
+        judge(user, _wrong_name(user, mechanism) or _missing(credentials, user, mechanism))
     for one in call.upsertions:
-        if why := _wrong_name(one.user, one.mechanism) or _wrong_iterations(one.iterations) or _too_long(one):
-            refused.setdefault(one.user, why)
+        wrong = _wrong_name(one.user, one.mechanism) or _wrong_iterations(one.iterations) or _too_long(one)
+        judge(one.user, wrong)
     room = CREDENTIALS_BYTES_MAX - _bytes_of(credentials) if call.upsertions else 0
     for one in call.upsertions:
         if one.user not in refused:
@@ -60,7 +68,7 @@ def alter(credentials: Credentials, call: AlterScram) -> tuple[ScramUsers, list[
         if user not in refused
     ]
     records += [_record(one) for one in call.upsertions if one.user not in refused]
-    users = dict.fromkeys(user for user, _ in keys)
+    users = dict.fromkeys([*(user for user, _ in call.deletions), *(one.user for one in call.upsertions)])
     return ScramUsers([ScramUser(user, *refused.get(user, (0, None))) for user in users]), records
 
 

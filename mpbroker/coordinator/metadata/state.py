@@ -23,6 +23,7 @@ from mpbroker.coordinator.metadata import (
     broker_rules,
     config_rules,
     quota_rules,
+    resource_rules,
     scram_rules,
     token_rules,
     topic_rules,
@@ -67,6 +68,7 @@ from mpbroker.ipc.calls import (
     Message,
     MorePartitions,
     ProducerIds,
+    ReadSettings,
     RemovedTokens,
     RemoveExpiredTokens,
 )
@@ -100,8 +102,8 @@ PRODUCER_IDS_PER_BLOCK: Final = 1000
 # The part of the partitions that is kept for super users, if there are permissions.
 SUPER_USERS_SHARE: Final = 64
 ZERO_ID: Final = bytes(16)
-UNASSIGNED_DIRECTORY: Final = bytes(16)
-"""Kafka's DirectoryId.UNASSIGNED. Only the log process knows which log directory holds the replica."""
+MIGRATING_DIRECTORY: Final = bytes(16)
+"""Kafka's DirectoryId.MIGRATING: a log directory was selected, and only the log process knows which."""
 RESERVED_IDS: Final = 100
 """Ids below this number have a meaning of their own in Kafka (Uuid.RESERVED, DirectoryId)."""
 IMAGE_BYTES_MAX: Final = 64 << 20
@@ -129,7 +131,8 @@ class MetadataState:
     """The state that the log describes. `next_offset` is one above the last record that was applied.
 
     `image_bytes` is an upper bound of what all of it takes in the handlers' bulletin. `brokers` has altered
-    settings by node id, "" for all; `brokers_version` grows with each of their records.
+    settings by node id, "" for all; `brokers_version` grows with each of their records. `settings` has those
+    of groups and of subscriptions to client metrics, which no bulletin has.
     """
 
     topics: dict[bytes, Topic] = field(default_factory=dict)
@@ -142,6 +145,7 @@ class MetadataState:
     credentials: Credentials = field(default_factory=dict)
     brokers: dict[str, dict[str, str]] = field(default_factory=dict)
     brokers_version: int = 0
+    settings: resource_rules.Settings = field(default_factory=dict)
     acls: AclTable = field(default_factory=dict)
     acls_by_id: dict[bytes, Acl] = field(default_factory=dict)
     tokens: TokenTable = field(default_factory=dict)
@@ -157,6 +161,7 @@ class MetadataState:
             quotas=self.quotas.copy(),
             credentials=self.credentials.copy(),
             brokers=self.brokers.copy(),
+            settings=self.settings.copy(),
             acls=self.acls.copy(),
             acls_by_id=self.acls_by_id.copy(),
             tokens=self.tokens.copy(),
@@ -233,6 +238,9 @@ class MetadataState:
     def _set_config(self, record: ConfigRecord) -> None:
         if record.resource_type == ResourceType.BROKER:
             self._set_broker_config(record)
+            return
+        if record.resource_type in resource_rules.KINDS:
+            resource_rules.apply(self.settings, record)
             return
         topic_id = self.ids.get(record.resource_name)
         if record.resource_type != ResourceType.TOPIC or topic_id is None:
@@ -364,6 +372,8 @@ class Decider:
             case AlterScram():
                 users, altered = scram_rules.alter(state.credentials, call)
                 return Decision(users, list(altered), credentials=[(r.name, r.mechanism) for r in altered])
+            case ReadSettings():
+                return Decision(resource_rules.read(state.settings, call))
             case DescribeScram():
                 return Decision(scram_rules.describe(state.credentials, call))
             case CreateAcls():
@@ -506,8 +516,12 @@ class Decider:
         decision = Decision(answers := AlteredResources([]))
         for alteration in call.alterations:
             try:
-                if alteration.of_broker:
+                if alteration.kind == ResourceType.BROKER:
                     self._alter_broker(draft, alteration, decision, call.validate_only)
+                elif alteration.kind in resource_rules.KINDS:
+                    changes = resource_rules.altered(draft.settings, alteration, self._config)
+                    draft.apply_all([*changes])
+                    decision.records += [] if call.validate_only else changes
                 else:
                     records = self._alter_topic(draft, alteration)
                     self._note_change(draft, alteration.name, records, decision, call.validate_only)
@@ -696,7 +710,7 @@ def lone_partition(number: int, topic_id: bytes, node: int, leader_epoch: int = 
         leader=node,
         leader_epoch=leader_epoch,
         partition_epoch=0,
-        directories=[UNASSIGNED_DIRECTORY],
+        directories=[MIGRATING_DIRECTORY],
     )
 
 

@@ -17,9 +17,6 @@ from mpbroker.protocol.error_counts import error_counts
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import Message
 from mpbroker.protocol.version_rules import in_latest_form, in_version
-from mpbroker.protocol.wire import MalformedMessage
-
-MALFORMED = (MalformedMessage, UnicodeDecodeError)
 
 
 class Envelopes:
@@ -32,7 +29,10 @@ class Envelopes:
         self._answer_waiter = answer_waiter
 
     def open(self, request: ForwardedRequest) -> Message:
-        """Return the request's message. Raises MALFORMED, or ApiError if its version forbids a value."""
+        """Return the request's message.
+
+        Raises MalformedMessage, or ApiError if its version forbids a value.
+        """
         body, _ = decode_request(request.api_key, request.version, request.body)
         message: Message = in_latest_form(request.api_key, request.version, body)
         return message

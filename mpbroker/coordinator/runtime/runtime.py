@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Mapping, Set
 from typing import Any, Protocol
 
-from mpbroker.coordinator.runtime.envelope import MALFORMED, Envelopes
+from mpbroker.coordinator.runtime.envelope import Envelopes
 from mpbroker.coordinator.runtime.host import Host
 from mpbroker.coordinator.runtime.internal_topic import InternalTopic, TopicSpec
 from mpbroker.coordinator.runtime.loading import Contents
@@ -22,6 +22,7 @@ from mpbroker.coordinator.runtime.write_queue import WriteQueue
 from mpbroker.ipc.calls import ForwardedRequest
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ApiError, ErrorCode
+from mpbroker.protocol.wire import MalformedMessage
 from shm import clock
 
 log = logging.getLogger("mpbroker.coordinator")
@@ -93,7 +94,7 @@ class CoordinatorRuntime:
             response = serve(context, message)
             if response is not None:
                 self._envelopes.answer(waiter, response)
-        except MALFORMED as error:
+        except MalformedMessage as error:
             self._envelopes.refuse(waiter, str(error))
         except ApiError as error:
             self._fail(waiter, error.code)

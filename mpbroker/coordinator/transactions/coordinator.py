@@ -128,13 +128,13 @@ class TransactionCoordinator:
             if is_open and value.start_ms + value.timeout_ms < now_ms:
                 log.info(
                     "transactional id %s: its transaction is open for longer than %d ms and is aborted; "
-                    "its producer (%d, epoch %d) is fenced",
+                    "epoch %d of producer %d is fenced",
                     transaction.transactional_id,
                     value.timeout_ms,
-                    value.producer_id,
                     value.producer_epoch,
+                    value.producer_id,
                 )
-                self.end_txn.fence(transaction, None, lambda _error: None)
+                self.end_txn.fence(transaction, lambda _error: None)
 
     def _set_expiry(self) -> None:
         interval_ms = self._config.transaction_remove_expired_transaction_cleanup_interval_ms

@@ -82,12 +82,23 @@ class EndTxn:
         # A client that changes back to TV1 has to begin anew; readers of what it has written do not.
         ends_as = TV2 if transaction.is_epoch_verified else client_version
         decided = partial(self._decided, context.waiter, transaction, client_version)
-        now_ms = self._clock.wall_ms()
-        prepare = partial(steps.prepare, transaction, request.committed, ends_as, now_ms)
-        if steps.needs_next_id(value, ends_as):
-            return partial(self._state.append_with_new_id, transaction, prepare, decided, context.waiter)
-        step = prepare(NO_PRODUCER_ID)
-        return partial(self._state.append, transaction, step, decided, context.waiter)
+        return partial(self._decide, transaction, request.committed, ends_as, decided, context.waiter)
+
+    def _decide(
+        self,
+        transaction: TransactionMetadata,
+        is_commit: bool,
+        client_version: int,
+        then: Then,
+        waiter: Waiter | None = None,
+    ) -> None:
+        """Record the end. `then` is called with the outcome when that is durable."""
+        assert transaction.value is not None
+        prepare = partial(steps.prepare, transaction, is_commit, client_version, self._clock.wall_ms())
+        if steps.needs_next_id(transaction.value, client_version):
+            self._state.append_with_new_id(transaction, prepare, then, waiter)
+        else:
+            self._state.append(transaction, prepare(NO_PRODUCER_ID), then, waiter)
 
     def _decided(
         self, waiter: Waiter, transaction: TransactionMetadata, client_version: int, error: ErrorCode
@@ -109,20 +120,19 @@ class EndTxn:
 
     # --- aborts that the producer did not ask for
 
-    def fence(self, transaction: TransactionMetadata, expected: Producer | None, then: Then) -> None:
+    def fence(self, transaction: TransactionMetadata, then: Then) -> None:
         """Abort the transaction and bump its epoch. `then` is called with the outcome of the decision.
 
-        `expected` is the producer that asks for this, None if the coordinator does.
+        The record is that of an EndTxn v5. A producer whose transaction has timed out ends it by its old
+        epoch and gets the next one, as after an answer that was lost.
         """
-        assert transaction.value is not None
-        step = steps.fence(transaction.value, expected, self._clock.wall_ms())
 
         def decided(error: ErrorCode) -> None:
             then(error)
             if not error:
-                self._send(transaction)
+                self.send_markers(transaction)
 
-        self._state.append(transaction, step, decided)
+        self._decide(transaction, False, TV2, decided)
 
     # --- markers
 

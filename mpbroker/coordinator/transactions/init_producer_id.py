@@ -87,13 +87,12 @@ class InitProducerId:
             return None
         value = transaction.value
         if value is not None and value.state is TransactionState.ONGOING:
-            if init.expected is not None and init.expected != (value.producer_id, value.producer_epoch):
-                raise ApiError(ErrorCode.PRODUCER_FENCED)
+            steps.check_may_abort(transaction, init.expected, self._clock.wall_ms())
 
             def fenced(error: ErrorCode) -> None:
                 init.fence_error = error
 
-            self._end_txn.fence(transaction, init.expected, fenced)
+            self._end_txn.fence(transaction, fenced)
             return None
         return self._begin(init, transaction)
 

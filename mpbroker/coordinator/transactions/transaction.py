@@ -3,10 +3,10 @@
 (Kafka: TransactionMetadata, and the rules of TransactionCoordinator that need nothing else.) A step is what
 the next record will say; it counts when that record is durable. One step is under way at a time.
 
-A producer is identified by (producer id, epoch). With TV1, InitProducerId bumps the epoch, and so does the
-abort of a transaction that its producer did not ask for. With TV2 (KIP-890) each end of a transaction bumps
-it as well, in the record that decides the end, so that a batch that comes late has an old epoch. No producer
-is ever told the epoch 32767: it fences the last epoch that one was told.
+A producer is identified by (producer id, epoch). With TV1, InitProducerId bumps the epoch. With TV2 (KIP-890)
+each end of a transaction bumps it as well, in the record that decides the end, so that a batch that comes
+late has an old epoch. An abort that the producer did not ask for is an end of TV2 in any case. No producer is
+ever told the epoch 32767: it fences the last epoch that one was told.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from mpbroker.coordinator.runtime.batches import Marker, Producer
 from mpbroker.coordinator.transactions.pending_step import PendingStep
 from mpbroker.coordinator.transactions.records import (
     NO_TIME,
-    TV1,
     TV2,
     TopicPartition,
     TransactionValue,
@@ -137,23 +136,42 @@ class Bump(Enum):
 
 
 def new_producer(producer_id: int, timeout_ms: int, now_ms: int) -> Step:
-    value = TransactionValue(producer_id, 0, timeout_ms, TransactionState.EMPTY, frozenset(), now_ms)
+    value = TransactionValue(
+        producer_id,
+        0,
+        timeout_ms,
+        TransactionState.EMPTY,
+        frozenset(),
+        now_ms,
+        previous_producer_id=producer_id,
+    )
     return Step(value, NO_PRODUCER_EPOCH)
 
 
 def bump_for(value: TransactionValue, last_epoch: int, expected: Producer | None) -> Bump:
-    """Return what InitProducerId does.
+    """Return what InitProducerId does where no transaction is open.
 
     Raises ApiError if the producer is not `expected`, who it says it is.
     """
     epoch = value.producer_epoch
-    if expected is None or expected == (value.producer_id, epoch):
-        return Bump.NEW_ID if is_exhausted(epoch) else Bump.NEXT
-    is_ours = expected.producer_id == value.producer_id
-    is_rotated = expected.producer_id == value.previous_producer_id and is_exhausted(expected.epoch)
-    if (is_ours or is_rotated) and last_epoch != NO_PRODUCER_EPOCH and expected.epoch == last_epoch:
-        return Bump.NEW_ID if epoch == LAST_EPOCH else Bump.SAME
-    raise ApiError(ErrorCode.PRODUCER_FENCED)
+    if expected is not None:
+        is_ours = expected.producer_id == value.producer_id
+        is_rotated = expected.producer_id == value.previous_producer_id and is_exhausted(expected.epoch)
+        if not (is_ours or is_rotated) or expected.epoch not in (epoch, last_epoch):
+            raise ApiError(ErrorCode.PRODUCER_FENCED)
+        if expected.epoch != epoch:
+            return Bump.SAME
+    return Bump.NEW_ID if is_exhausted(epoch) else Bump.NEXT
+
+
+def check_may_abort(transaction: TransactionMetadata, expected: Producer | None, now_ms: int) -> None:
+    """Raise ApiError if InitProducerId would be refused also after the abort of the open transaction.
+
+    (Kafka aborts it before it looks at the epoch: a late copy of a request then ends the transaction of the
+    producer that has begun since.)
+    """
+    aborted = prepare(transaction, False, TV2, now_ms, NO_PRODUCER_ID)
+    bump_for(aborted.value, aborted.last_epoch, expected)
 
 
 def begin_anew(
@@ -174,7 +192,7 @@ def rotate(
     """Replace the producer id, whose epochs are used up."""
     emptied = _emptied(value, timeout_ms, now_ms)
     return Step(
-        emptied._replace(producer_id=producer_id, producer_epoch=0, previous_producer_id=value.producer_id),
+        emptied._replace(producer_id=producer_id, producer_epoch=0),
         NO_PRODUCER_EPOCH if expected is None else expected.epoch,
     )
 
@@ -186,6 +204,7 @@ def _emptied(value: TransactionValue, timeout_ms: int, now_ms: int) -> Transacti
         partitions=frozenset(),
         update_ms=now_ms,
         start_ms=NO_TIME,
+        previous_producer_id=value.producer_id,
     )
 
 
@@ -204,6 +223,7 @@ def add(
             partitions=value.partitions | partitions if is_open else partitions,
             update_ms=now_ms,
             start_ms=value.start_ms if is_open else now_ms,
+            previous_producer_id=value.producer_id,
             # Once one partition was added as TV2, handlers may have verified the epoch.
             client_version=max(value.client_version, client_version) if is_open else client_version,
         ),
@@ -229,37 +249,41 @@ def judge_end(value: TransactionValue, producer: Producer, is_commit: bool, clie
 
 def _judge_end_v1(value: TransactionValue, producer: Producer, is_commit: bool) -> Verdict:
     check_producer(value, producer)
-    state = value.state
-    if state is TransactionState.ONGOING:
+    if value.state.is_preparing:
+        return Verdict.WAIT
+    if value.state is TransactionState.ONGOING:
         return Verdict.END
-    if state is TransactionState.EMPTY or state.is_commit != is_commit:
-        raise ApiError(ErrorCode.INVALID_TXN_STATE)
-    return Verdict.WAIT if state.is_preparing else Verdict.RETRY
+    return _judge_retry(value, is_commit)
 
 
 def _judge_end_v2(value: TransactionValue, producer: Producer, is_commit: bool) -> Verdict:
     """Allow an abort of nothing: the client may not know whether anything that it sent has arrived."""
-    state = value.state
-    if _is_retry(value, producer):
-        if state.is_commit != is_commit:
-            raise ApiError(ErrorCode.INVALID_TXN_STATE)
-        return Verdict.WAIT if state.is_preparing else Verdict.RETRY
-    check_producer(value, producer)
-    if state.is_preparing:
+    if value.state.is_preparing:
         return Verdict.WAIT
-    if is_commit and state is not TransactionState.ONGOING:
+    if _has_bumped_epoch(value, producer):
+        if value.state in (TransactionState.EMPTY, TransactionState.ONGOING):
+            raise ApiError(ErrorCode.PRODUCER_FENCED)
+        return _judge_retry(value, is_commit)
+    check_producer(value, producer)
+    if is_commit and value.state is not TransactionState.ONGOING:
         raise ApiError(ErrorCode.INVALID_TXN_STATE)
     return Verdict.END
 
 
-def _is_retry(value: TransactionValue, producer: Producer) -> bool:
-    """Return whether the producer has the epoch that its own EndTxn v5 has bumped. A fence is no such end."""
-    if value.client_version != TV2 or value.state in (TransactionState.EMPTY, TransactionState.ONGOING):
-        return False
+def _judge_retry(value: TransactionValue, is_commit: bool) -> Verdict:
+    if value.state is TransactionState.EMPTY or value.state.is_commit != is_commit:
+        raise ApiError(ErrorCode.INVALID_TXN_STATE)
+    return Verdict.RETRY
+
+
+def _has_bumped_epoch(value: TransactionValue, producer: Producer) -> bool:
+    """Return whether the producer has the epoch before the current one.
+
+    It has not heard of the bump: the answer to its EndTxn was lost, or its transaction has timed out.
+    """
     if producer == (value.producer_id, value.producer_epoch - 1):
         return True
-    overflowed = not value.state.is_preparing and value.producer_epoch == 0
-    return overflowed and producer == (value.previous_producer_id, EXHAUSTED_FROM)
+    return value.producer_epoch == 0 and producer == (value.previous_producer_id, EXHAUSTED_FROM)
 
 
 def needs_next_id(value: TransactionValue, client_version: int) -> bool:
@@ -279,33 +303,15 @@ def prepare(
     bumps = client_version == TV2
     return Step(
         value._replace(
-            producer_epoch=value.producer_epoch + bumps,
+            producer_epoch=min(value.producer_epoch + bumps, LAST_EPOCH),
             state=TransactionState.PREPARE_COMMIT if is_commit else TransactionState.PREPARE_ABORT,
             update_ms=now_ms,
             start_ms=value.start_ms if is_open else now_ms,
+            previous_producer_id=value.producer_id,
             next_producer_id=next_producer_id,
             client_version=client_version,
         ),
         value.producer_epoch if bumps else transaction.last_epoch,
-    )
-
-
-def fence(value: TransactionValue, expected: Producer | None, now_ms: int) -> Step:
-    """Abort without the producer, whose epoch is no longer valid then. (Kafka: PrepareEpochFence.)
-
-    `expected` is the producer that asks for this, if one does: it may ask again with this epoch. The record
-    says TV1: else the fenced producer's EndTxn would look like a retry of the request that has bumped its
-    epoch.
-    """
-    assert value.state is TransactionState.ONGOING
-    return Step(
-        value._replace(
-            producer_epoch=min(value.producer_epoch + 1, LAST_EPOCH),
-            state=TransactionState.PREPARE_ABORT,
-            update_ms=now_ms,
-            client_version=TV1,
-        ),
-        NO_PRODUCER_EPOCH if expected is None else expected.epoch,
     )
 
 
@@ -319,18 +325,12 @@ def complete(transaction: TransactionMetadata, now_ms: int) -> Step:
         state=TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT,
         partitions=frozenset(),
         update_ms=now_ms,
+        previous_producer_id=value.producer_id,
+        next_producer_id=NO_PRODUCER_ID,
     )
-    if value.next_producer_id == NO_PRODUCER_ID:
-        return Step(done, transaction.last_epoch)
-    return Step(
-        done._replace(
-            producer_id=value.next_producer_id,
-            producer_epoch=0,
-            previous_producer_id=value.producer_id,
-            next_producer_id=NO_PRODUCER_ID,
-        ),
-        transaction.last_epoch,
-    )
+    if value.next_producer_id != NO_PRODUCER_ID:
+        done = done._replace(producer_id=value.next_producer_id, producer_epoch=0)
+    return Step(done, transaction.last_epoch)
 
 
 def marker_for(value: TransactionValue, coordinator_epoch: int) -> Marker:

@@ -1,6 +1,6 @@
 """Common code of AlterConfigs and IncrementalAlterConfigs: where changes go, and which are refused at once.
 
-The coordinator keeps the settings of topics and of the broker. Nobody keeps levels of loggers. (Kafka:
+The coordinator keeps all settings. Nobody keeps levels of loggers. (Kafka:
 ConfigAdminManager.)
 """
 
@@ -26,18 +26,6 @@ from mpbroker.security.acls import CLUSTER_NAME
 ALTERED_AT_ONCE = 250
 _OPERATIONS = frozenset(map(int, ConfigOperation))
 _TYPES = frozenset(map(int, ResourceType))
-_WITHOUT_SETTINGS: dict[int, str] = {
-    ResourceType.CLIENT_METRICS: (
-        "clients cannot push their metrics to this broker (KIP-714). See their own metrics, or what the "
-        "broker knows of them: mpbroker ctl metrics"
-    ),
-    ResourceType.GROUP: (
-        "Kafka's are for groups of the consumer, share and streams protocols, and groups here are of the "
-        "classic one. Their members have session.timeout.ms and heartbeat.interval.ms in their own "
-        "configuration"
-    ),
-}
-
 
 # What a client needs for the settings of a topic or a group; those of all else are the cluster's.
 DESCRIBING: dict[int, Need] = {
@@ -111,8 +99,8 @@ def alter(
             outcomes.append(Outcome(error.code, error.message))
             continue
         outcomes.append(None)
-        of_broker = resource.resource_type == ResourceType.BROKER
-        alterations.append(ConfigAlteration(resource.resource_name, changes, replaces, of_broker))
+        kind = resource.resource_type
+        alterations.append(ConfigAlteration(resource.resource_name, changes, replaces, kind))
     if not alterations:
         return response_of(response, exchange, [one for one in outcomes if one is not None])
 
@@ -174,12 +162,7 @@ def _check(exchange: ApiExchange, resource: Any, changes: list[ConfigChange]) ->
     kind = resource.resource_type
     if kind == ResourceType.BROKER:
         check_broker(exchange, resource.resource_name)
-    elif kind in _WITHOUT_SETTINGS:
-        raise ApiError(
-            ErrorCode.INVALID_REQUEST,
-            f"Resources of type {ResourceType(kind).name} have no settings here: {_WITHOUT_SETTINGS[kind]}",
-        )
-    elif kind not in (ResourceType.TOPIC, ResourceType.BROKER_LOGGER):
+    elif kind not in _TYPES:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
 
 

@@ -41,7 +41,9 @@ def found(exchange: ApiExchange, need: Need) -> Generator[None, None, FindCoordi
     if exchange.version < FIRST_VERSION_WITH_KEYS:
         if not exchange.allows(need, exchange.body.key):
             return failed(exchange, need.denied)
-        return FindCoordinatorResponse(node_id=node, host=address.host, port=address.port)
+        return FindCoordinatorResponse(
+            error_message=ErrorCode.NONE.name, node_id=node, host=address.host, port=address.port
+        )
     coordinators: list[FindCoordinatorResponse.Coordinator] = []
     for done, key in enumerate(keys_of(exchange), start=1):
         coordinators.append(

@@ -46,4 +46,4 @@ def handle(exchange: ApiExchange) -> DescribeAclsResponse:
         asked.check()
     except BadAcl as error:
         return refused(ErrorCode.INVALID_REQUEST, str(error))
-    return DescribeAclsResponse(error_message=None, resources=resources_of(authorizer.find(asked)))
+    return DescribeAclsResponse(resources=resources_of(authorizer.find(asked)))

@@ -40,7 +40,11 @@ def created(exchange: ApiExchange, asked: list[AclImage], answer: AlteredResourc
             who = exchange.session.principal
             log.info("%s has asked for an access control entry, which is there now: %s", who, Acl(*image))
     exchange.reply(
-        CreateAclsResponse(results=[CreateAclsResponse.AclCreationResult(*one) for one in answer.results])
+        CreateAclsResponse(
+            results=[
+                CreateAclsResponse.AclCreationResult(code, message or "") for code, message in answer.results
+            ]
+        )
     )
 
 

@@ -1,9 +1,8 @@
 """DescribeConfigs (key 32), versions 1-4: every setting of a topic or of the broker, and its source.
 
 The broker named "" has the settings that clients have altered for all brokers. A group or a subscription to
-client metrics may have any name, as in Kafka, but has no settings: groups are of the classic protocol, and
-nobody takes metrics. (Kafka: ConfigHelper.describeConfigs; KIP-226, KIP-412 for loggers, KIP-569 for types
-and documentation.)
+client metrics may have any name, as in Kafka; the coordinator has its settings. (Kafka:
+ConfigHelper.describeConfigs; KIP-226, KIP-412 for loggers, KIP-569 for types and documentation.)
 """
 
 from __future__ import annotations
@@ -11,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeAlias
 
+from mpbroker.config import resource_config
 from mpbroker.config.describe import Entry, describe_all_brokers, describe_broker, describe_topic
 from mpbroker.handlers.api_parts import broker_loggers
 from mpbroker.handlers.api_parts.config_changes import DESCRIBING, check_broker, check_permission
+from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.ipc.calls import ReadSettings, SettingsRead
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import DescribeConfigsRequest, DescribeConfigsResponse
@@ -23,13 +25,14 @@ from mpbroker.protocol.numbers import ResourceType
 from mpbroker.protocol.topic_names import problem_with
 
 Resource: TypeAlias = DescribeConfigsRequest.DescribeConfigsResource
-# Resource types whose settings all belong to something that is not built, and what their names are called.
-NAMES_OF_NOTHING: dict[int, str] = {
+# Resource types whose settings the coordinator has, and what their names are called.
+NAMED: dict[int, str] = {
     ResourceType.CLIENT_METRICS: "Client metrics subscription name",
     ResourceType.GROUP: "Group name",
 }
 # An entry without its texts, with what one has of synonyms.
 SMALLEST_CONFIG_BYTES = 32
+Settings: TypeAlias = dict[tuple[int, str], dict[str, str]]
 Result: TypeAlias = DescribeConfigsResponse.DescribeConfigsResult
 
 
@@ -57,7 +60,7 @@ def broker_entries(exchange: ApiExchange, name: str, keys: list[str] | None) -> 
     return describe_broker(config, keys) if name else describe_all_brokers(config.altered, keys)
 
 
-def entries(exchange: ApiExchange, resource: Resource) -> list[Entry]:
+def entries(exchange: ApiExchange, resource: Resource, settings: Settings) -> list[Entry]:
     """Return the settings of a resource. Raises ApiError if there is none, or the client may not see it."""
     check_permission(exchange, resource, DESCRIBING)
     # An empty list means every setting, as in Kafka.
@@ -68,11 +71,12 @@ def entries(exchange: ApiExchange, resource: Resource) -> list[Entry]:
         return broker_entries(exchange, resource.resource_name, keys)
     if resource.resource_type == ResourceType.BROKER_LOGGER:
         return broker_loggers.entries(exchange, resource.resource_name, keys)
-    if resource.resource_type in NAMES_OF_NOTHING:
+    if resource.resource_type in NAMED:
         if not resource.resource_name:
-            what = NAMES_OF_NOTHING[resource.resource_type]
+            what = NAMED[resource.resource_type]
             raise ApiError(ErrorCode.INVALID_REQUEST, f"{what} must not be empty")
-        return []
+        own = settings.get((resource.resource_type, resource.resource_name), {})
+        return resource_config.describe(resource.resource_type, own, exchange.broker.config, keys)
     raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
 
 
@@ -93,12 +97,12 @@ def on_the_wire(exchange: ApiExchange, entry: Entry) -> DescribeConfigsResponse.
     )
 
 
-def describe(exchange: ApiExchange, resource: Resource) -> Result:
+def describe(exchange: ApiExchange, resource: Resource, settings: Settings) -> Result:
     try:
-        found = [on_the_wire(exchange, entry) for entry in entries(exchange, resource)]
+        found = [on_the_wire(exchange, entry) for entry in entries(exchange, resource, settings)]
     except ApiError as error:
         return refused(resource, error.code, error.message)
-    return Result(ErrorCode.NONE, None, resource.resource_type, resource.resource_name, found)
+    return Result(ErrorCode.NONE, "", resource.resource_type, resource.resource_name, found)
 
 
 def size_of(result: Result) -> int:
@@ -107,11 +111,11 @@ def size_of(result: Result) -> int:
     return SMALLEST_CONFIG_BYTES * len(result.configs) + sum(len(text or "") for text in texts)
 
 
-def pieces(exchange: ApiExchange) -> Iterator[None]:
+def pieces(exchange: ApiExchange, settings: Settings) -> Iterator[None]:
     """Describe each resource once, however often it is named: answers can be much longer than the request."""
     results: list[Result] = []
     for resource in {(one.resource_type, one.resource_name): one for one in exchange.body.resources}.values():
-        results.append(describe(exchange, resource))
+        results.append(describe(exchange, resource, settings))
         if exchange.answers_too_much(size_of(results[-1])):
             return
         if exchange.has_had_its_share(len(results)):
@@ -119,7 +123,20 @@ def pieces(exchange: ApiExchange) -> Iterator[None]:
     exchange.reply(DescribeConfigsResponse(results=results))
 
 
+def read(exchange: ApiExchange, answer: SettingsRead | Unanswered) -> None:
+    if isinstance(answer, Unanswered):
+        exchange.fail(answer.code)
+        return
+    exchange.work_off(pieces(exchange, {(kind, name): own for kind, name, own in answer.resources}))
+
+
 @api(ApiKey.DESCRIBE_CONFIGS, 1, 4, name="DescribeConfigs", failed=failed)
 def handle(exchange: ApiExchange) -> None:
-    """Every setting of a topic or of the broker, with default, synonyms and documentation; log levels."""
-    exchange.work_off(pieces(exchange))
+    """Every setting of a resource, with default, synonyms and documentation; log levels."""
+    named = {(r.resource_type, r.resource_name) for r in exchange.body.resources if r.resource_type in NAMED}
+    if named:
+        ask_coordinator(
+            exchange, ReadSettings(sorted(named)), SettingsRead, lambda answer: read(exchange, answer)
+        )
+    else:
+        exchange.work_off(pieces(exchange, {}))

@@ -70,6 +70,4 @@ def handle(exchange: ApiExchange) -> DescribeClientQuotasResponse:
     except BadFilter as error:
         return refused(error.code, str(error))
     found = quotas.matching(wanted, exchange.body.strict)
-    return DescribeClientQuotasResponse(
-        error_message=None, entries=[entry(entity, quotas.of(entity)) for entity in found]
-    )
+    return DescribeClientQuotasResponse(entries=[entry(entity, quotas.of(entity)) for entity in found])

@@ -25,11 +25,14 @@ def described(exchange: ApiExchange, answer: ScramUsers | Unanswered) -> None:
         return
     results = [
         Response.DescribeUserScramCredentialsResult(
-            user.user, user.error, user.message, [Response.CredentialInfo(*one) for one in user.credentials]
+            user.user,
+            user.error,
+            user.message or "",
+            [Response.CredentialInfo(*one) for one in user.credentials],
         )
         for user in answer.users
     ]
-    exchange.reply(Response(error_message=None, results=results))
+    exchange.reply(Response(results=results))
 
 
 @api(

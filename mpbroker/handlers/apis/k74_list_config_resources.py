@@ -1,7 +1,7 @@
 """ListConfigResources (key 74), versions 0-1: the names of resources with settings, of all types or of some.
 
-Version 0 lists only subscriptions to client metrics, for which the API was made (KIP-714). There are none
-here, nor groups with settings of their own. (Kafka: KafkaApis.handleListConfigResources; KIP-1142.)
+Version 0 lists only subscriptions to client metrics, for which the API was made (KIP-714). Listed are groups
+that have settings, which need not exist. (Kafka: KafkaApis.handleListConfigResources; KIP-1142.)
 """
 
 from __future__ import annotations
@@ -9,14 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeAlias
 
+from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.ipc.calls import ReadSettings, SettingsRead
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import ListConfigResourcesResponse
 from mpbroker.protocol.numbers import ResourceType
 
 FIRST_VERSION_WITH_KINDS = 1
+# Those whose resources the coordinator has.
+KEPT = {ResourceType.CLIENT_METRICS, ResourceType.GROUP}
 
 Resource: TypeAlias = ListConfigResourcesResponse.ConfigResource
 
@@ -35,11 +39,23 @@ def found(exchange: ApiExchange, kinds: set[int]) -> Iterator[Resource]:
 
 
 @api(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, name="ListConfigResources", failed=failed)
-def handle(exchange: ApiExchange) -> ListConfigResourcesResponse:
-    """The names of topics, broker and loggers; no group and no client metrics have settings here."""
+def handle(exchange: ApiExchange) -> ListConfigResourcesResponse | None:
+    """The names of topics, broker and loggers, and of groups and client metrics that have settings."""
     has_kinds = exchange.version >= FIRST_VERSION_WITH_KINDS
     supported: set[int] = set(ResourceType) if has_kinds else {ResourceType.CLIENT_METRICS}
     kinds: set[int] = set(exchange.body.resource_types) or supported
     if not kinds <= supported:
         return failed(exchange, ErrorCode.UNSUPPORTED_VERSION)
-    return ListConfigResourcesResponse(config_resources=list(found(exchange, kinds)))
+    here = list(found(exchange, kinds))
+    if not kinds & KEPT:
+        return ListConfigResourcesResponse(config_resources=here)
+
+    def read(answer: SettingsRead | Unanswered) -> None:
+        if isinstance(answer, Unanswered):
+            exchange.fail(answer.code)
+            return
+        kept = [Resource(name, kind) for kind, name, _ in answer.resources if kind in kinds]
+        exchange.reply(ListConfigResourcesResponse(config_resources=[*here, *kept]))
+
+    ask_coordinator(exchange, ReadSettings(), SettingsRead, read)
+    return None

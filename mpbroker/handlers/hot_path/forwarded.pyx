@@ -127,7 +127,7 @@ cdef bint forward_begin(
         return False
     length = <int16_t>(<uint16_t>frame[CLIENT_ID_AT] << 8 | frame[CLIENT_ID_AT + 1])
     id_length = <uint32_t>length if length > 0 else 0
-    # A client id that is not UTF-8 closes its connection, which is Python's.
+    # Python replaces what is no UTF-8 in a client id.
     if CLIENT_ID_AT + 2 + id_length > request.body or not is_ascii(frame + CLIENT_ID_AT + 2, id_length):
         return False
     room = CALL_BYTES + HOST_BYTES + id_length + request.length - request.body

@@ -44,7 +44,7 @@ from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.headers import encode_response_frame, encode_response_frame_in_pieces, frame_response
 from mpbroker.protocol.messages import Message
 from mpbroker.protocol.version_rules import in_version
-from mpbroker.protocol.wire import Buffer, MalformedMessage, RecordsSlice
+from mpbroker.protocol.wire import REPLACED, Buffer, MalformedMessage, RecordsSlice
 from mpbroker.security.audit import Audit, Event
 from mpbroker.security.authorizer import Client
 from shm.arena import ArenaFull
@@ -64,10 +64,10 @@ Outcome: TypeAlias = "Message | Generator[None, None, Message | None] | None"
 
 
 def client_id_of(frame: memoryview) -> str:
-    """Return the client id in the header of a request. Raises UnicodeDecodeError if it is not UTF-8."""
+    """Return the client id in the header of a request. Raises MalformedMessage if it is too long."""
     (length,) = LENGTH.unpack_from(frame, CLIENT_ID_AT)
     at = CLIENT_ID_AT + LENGTH.size
-    return str(frame[at : at + length], "utf-8") if length > 0 else ""
+    return str(frame[at : at + length], "utf-8", REPLACED) if length > 0 else ""
 
 
 class UnreadableBody(Exception):
@@ -208,7 +208,7 @@ class Exchange:
         try:
             at = self.slot.body if frame is self._frame else 0
             self._body, _ = decode_request(self.slot.api_key, self.version, frame, at)
-        except (MalformedMessage, UnicodeDecodeError) as error:
+        except MalformedMessage as error:
             raise UnreadableBody(str(error)) from error
         self._frame = None
 
@@ -246,7 +246,7 @@ class Exchange:
                 if self._names_too_many():
                     return False
             return self.api.is_forwarded or self.is_long or self.body is not None
-        except (UnreadableBody, UnicodeDecodeError) as error:
+        except (UnreadableBody, MalformedMessage) as error:
             self.refuse(str(error))
             return False
 
@@ -307,7 +307,7 @@ class Exchange:
         try:
             pieces = decode_request_in_pieces(self.slot.api_key, self.version, frame, at)
             self._body, _ = yield from pieces
-        except (MalformedMessage, UnicodeDecodeError) as error:
+        except MalformedMessage as error:
             raise UnreadableBody(str(error)) from error
         self._frame = None
         self._handle()

@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.messages import (
-    DeleteGroupsRequest,
-)
+from mpbroker.protocol.messages import DeleteGroupsRequest, OffsetDeleteRequest
 from tests.support.group_rig import CHECK_MS, DAY_MS, GroupRig, code_of, outcome
 
 
@@ -72,6 +70,14 @@ def test_groups_without_members_can_be_deleted(rig: GroupRig) -> None:
     after = rig.restarted()
     assert after.coordinator.manager.groups == {}
     assert len(after.coordinator.offsets) == 0
+
+
+def test_the_group_of_consumers_without_a_group_id_can_be_deleted(rig: GroupRig) -> None:
+    assert deleted(rig, "") == {"": ErrorCode.GROUP_ID_NOT_FOUND}
+    assert outcome(rig, rig.commit(1, group="")) is ErrorCode.NONE
+    assert deleted(rig, "") == {"": ErrorCode.NONE}
+    assert rig.committed(group="") == -1
+    assert code_of(rig.now(OffsetDeleteRequest(""))) is ErrorCode.INVALID_GROUP_ID
 
 
 def test_a_commit_under_way_does_not_survive_the_deletion_of_its_group(rig: GroupRig) -> None:

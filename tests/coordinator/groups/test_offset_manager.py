@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from mpbroker.coordinator.groups.group import Group
+from mpbroker.coordinator.groups.records import OffsetKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import (
     JoinGroupResponse,
@@ -154,6 +155,27 @@ def test_topics_by_id(rig: GroupRig) -> None:
     found = rig.now(OffsetFetchRequest(groups=[asked]), 10).groups[0].topics
     assert [(t.topic_id, t.partitions[0].committed_offset) for t in found] == [(topic_id, 9), (b"x" * 16, -1)]
     assert found[1].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+def test_an_offset_belongs_to_the_topic_that_had_the_name(rig: GroupRig) -> None:
+    """Whoever asks by id does not get what was committed for an earlier topic of that name."""
+
+    def by_id() -> tuple[int, int]:
+        topic = OffsetFetchRequest.OffsetFetchRequestTopics(topic_id=topic_id, partition_indexes=[0])
+        asked = OffsetFetchRequest.OffsetFetchRequestGroup("g", topics=[topic])
+        (found,) = rig.now(OffsetFetchRequest(groups=[asked]), 10).groups[0].topics
+        return found.partitions[0].committed_offset, found.partitions[0].error_code
+
+    topic_id = rig.id_of("t")
+    assert topic_id is not None
+    outcome(rig, rig.commit(5))
+    offsets, key = rig.coordinator.offsets, OffsetKey("g", "t", 0)
+    value = offsets.of("g")["t", 0]
+    assert (value.topic_id, by_id()) == (topic_id, (5, 0)), "committed by name"
+    offsets.apply(key, value._replace(topic_id=b"x" * 16))
+    assert (rig.committed(), by_id()) == (5, (-1, 0))
+    offsets.apply(key, value._replace(topic_id=bytes(16)))
+    assert (rig.committed(), by_id()) == (5, (5, 0)), "Kafka before 4.2 wrote no id"
 
 
 def test_several_groups_in_one_fetch(rig: GroupRig) -> None:

@@ -40,10 +40,8 @@ def call(state: MetadataState, message: AlterScram | DescribeScram) -> list[tupl
 
 def test_credentials_come_and_go() -> None:
     state = MetadataState()
-    assert call(state, AlterScram([upsertion("ann"), upsertion("ann", 2, 8192), upsertion("bob")])) == [
-        ("ann", 0),
-        ("bob", 0),
-    ]
+    assert call(state, AlterScram([upsertion("ann"), upsertion("bob")])) == [("ann", 0), ("bob", 0)]
+    assert call(state, AlterScram([upsertion("ann", 2, 8192)])) == [("ann", 0)]
     assert state.next_offset == 3
     answer = describe(state.credentials, DescribeScram())
     assert answer.users == [
@@ -66,8 +64,11 @@ def test_credentials_come_and_go() -> None:
         (AlterScram([], [("x", 3)]), ErrorCode.UNSUPPORTED_SASL_MECHANISM),
         (AlterScram([], [("x", 1)]), ErrorCode.RESOURCE_NOT_FOUND),
         (AlterScram([upsertion("x"), upsertion("x")]), ErrorCode.DUPLICATE_RESOURCE),
-        (AlterScram([upsertion("x")], [("x", 1)]), ErrorCode.DUPLICATE_RESOURCE),
-        (AlterScram([upsertion("x"), upsertion("x", 2, 1)]), ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        (AlterScram([upsertion("x"), upsertion("x", 2)]), ErrorCode.DUPLICATE_RESOURCE),
+        (AlterScram([upsertion("x"), upsertion("x", 2, 1)]), ErrorCode.DUPLICATE_RESOURCE),
+        (AlterScram([upsertion("x"), upsertion("x"), upsertion("x")]), ErrorCode.DUPLICATE_RESOURCE),
+        (AlterScram([upsertion("x", 2, 1), upsertion("x")]), ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        (AlterScram([upsertion("x")], [("x", 2)]), ErrorCode.RESOURCE_NOT_FOUND),
     ],
 )
 def test_what_is_refused_for_one_user_only(alteration: AlterScram, code: ErrorCode) -> None:
@@ -75,6 +76,15 @@ def test_what_is_refused_for_one_user_only(alteration: AlterScram, code: ErrorCo
     users, records = alter({}, alteration)
     assert [(u.error, u.message is None) for u in users.users] == [(code, False), (0, True)]
     assert [record.name for record in records] == ["good"]
+
+
+def test_a_user_is_altered_once_in_a_request() -> None:
+    state = MetadataState()
+    for mechanism in (1, 2):
+        call(state, AlterScram([upsertion("ann", mechanism)]))
+    for twice in (AlterScram([], [("ann", 1), ("ann", 2)]), AlterScram([upsertion("ann", 2)], [("ann", 1)])):
+        assert call(state, twice) == [("ann", ErrorCode.DUPLICATE_RESOURCE)]
+    assert list(state.credentials) == [("ann", 1), ("ann", 2)]
 
 
 def test_describing() -> None:

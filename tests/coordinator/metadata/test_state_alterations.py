@@ -28,7 +28,7 @@ from mpbroker.ipc.calls import (
 from mpbroker.ipc.topology import SUPERVISOR, SharedMemory
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import ConfigRecord
-from mpbroker.protocol.numbers import ConfigOperation
+from mpbroker.protocol.numbers import ConfigOperation, ResourceType
 from mpbroker.quotas.entities import USER, QuotaTable
 from mpbroker.quotas.mutations import Mutations
 from shm.word import Words
@@ -295,7 +295,8 @@ def test_records_are_those_that_kafka_writes() -> None:
 
 
 def of_broker(name: str, *changes: tuple[str, int, str | None], replaces: bool = False) -> ConfigAlteration:
-    return ConfigAlteration(name, [ConfigChange(*change) for change in changes], replaces, of_broker=True)
+    made = [ConfigChange(*change) for change in changes]
+    return ConfigAlteration(name, made, replaces, ResourceType.BROKER)
 
 
 def test_settings_of_brokers_are_recorded_as_kafka_does() -> None:
@@ -344,12 +345,12 @@ def test_a_value_is_judged_by_what_it_makes_of_the_whole() -> None:
     # What lies beneath comes up when it is taken back.
     assert error_of(of_broker("1", (max_lag, DELETE, None))) == ErrorCode.INVALID_REQUEST
     assert error_of(of_broker("1", (max_lag, DELETE, None), (min_lag, DELETE, None))) == 0
-    assert error_of(of_broker("", ("num.io.threads", SET, "5"))) == ErrorCode.INVALID_REQUEST
-    assert error_of(of_broker("1", ("num.io.threads", SET, "4"))) == 0
-    assert error_of(of_broker("1", ("num.io.threads", SET, "9"))) == ErrorCode.INVALID_REQUEST
-    assert error_of(of_broker("1", ("num.io.threads", SET, "8"))) == 0  # whether four are there yet or not
+    assert error_of(of_broker("", ("num.io.threads", SET, "17"))) == ErrorCode.INVALID_REQUEST
+    assert error_of(of_broker("1", ("num.io.threads", SET, "10"))) == 0
+    assert error_of(of_broker("1", ("num.io.threads", SET, "21"))) == ErrorCode.INVALID_REQUEST
+    assert error_of(of_broker("1", ("num.io.threads", SET, "20"))) == 0  # whether ten are there yet or not
     # Beneath the broker's own it changes nothing now.
-    assert error_of(of_broker("", ("num.io.threads", SET, "9"))) == 0
+    assert error_of(of_broker("", ("num.io.threads", SET, "21"))) == 0
     assert error_of(of_broker("1", ("max.connections", SET, "1" * 40_000))) == ErrorCode.INVALID_REQUEST
 
 
@@ -368,8 +369,7 @@ def test_what_fits_into_no_bulletin_is_refused() -> None:
 
 
 def test_all_settings_of_brokers_at_their_longest_fit_into_a_bulletin() -> None:
-    keys = dynamic.DYNAMIC | dynamic.REPLICATION_RATES.keys()
-    longest = dict.fromkeys(keys, "x" * CONFIG_VALUE_LENGTH_MAX)
+    longest = dict.fromkeys(dynamic.DYNAMIC, "x" * CONFIG_VALUE_LENGTH_MAX)
     told = msgspec.msgpack.encode(BrokerSettings(1 << 60, {"2147483647": longest, "": longest}))
     block, acks = bytearray(SharedMemory.BROKERS_BYTES), Words(memoryview(bytearray(8)))
     BulletinPublisher(memoryview(block), acks, list).publish_base(told)

@@ -108,9 +108,7 @@ def test_a_request_that_is_refused_has_its_error() -> None:
     assert rig.heard(rig.send(HeartbeatRequest("g", 1, "m"), 4)) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-@pytest.mark.parametrize(
-    ("version", "body"), [(4, b"\x05grp"), (0, b"\x00\x01\xff" + bytes(4) + b"\x00\x01m")]
-)
+@pytest.mark.parametrize(("version", "body"), [(4, b"\x05grp"), (0, b"\x00\x02g" + bytes(4))])
 def test_bytes_that_are_no_request_are_told_as_such(version: int, body: bytes) -> None:
     rig = ServicesRig()
     answer = rig.answers[rig.send_bytes(ApiKey.HEARTBEAT, body, version)]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from mpbroker.ipc.calls import ReadSettings, SettingsRead
 from mpbroker.ipc.log_levels import LOGGERS, SUBSYSTEMS, LogLevels
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.messages import (
@@ -16,12 +17,13 @@ from mpbroker.protocol.messages import (
     DescribeConfigsRequest,
     IncrementalAlterConfigsRequest,
     ListConfigResourcesRequest,
+    Message,
 )
 from mpbroker.supervisor import logs
 from ops.bench import frames
 from ops.bench.brokers import Mpbroker
 from tests.support.client_tools import eventually
-from tests.support.handler_rig import Rig, topic_image
+from tests.support.handler_rig import Rig, request_frame, topic_image
 from tests.support.metered_client import Client
 
 CONFIGS, ALTER, INCREMENTAL, LIST = 32, 33, 44, 74
@@ -170,23 +172,34 @@ def test_levels_are_not_replaced_by_the_older_api(ready: Rig) -> None:
     assert levels(ready)["root"] == "INFO"
 
 
-@pytest.mark.parametrize(
-    ("kind", "says"),
-    [
-        (GROUP, "type GROUP have no settings here"),
-        (CLIENT_METRICS, "type CLIENT_METRICS"),
-        (99, "99"),
-    ],
-)
-def test_kinds_without_settings(ready: Rig, kind: int, says: str) -> None:
-    """Check that a group has no settings, whether it exists or not, as in Kafka."""
-    wanted = [Altered(kind, "x", [Change("consumer.session.timeout.ms", SET, "1")])]
+def test_a_kind_that_does_not_exist(ready: Rig) -> None:
+    wanted = [Altered(99, "x", [Change("consumer.session.timeout.ms", SET, "1")])]
     (result,) = ready.ask(INCREMENTAL, 1, IncrementalAlterConfigsRequest(wanted)).responses
-    assert result.error_code == INVALID_REQUEST
-    assert says in result.error_message
-    found = describe(ready, kind, "x")
-    assert (found.error_code, found.configs) == (INVALID_REQUEST if kind == 99 else 0, [])
-    assert describe(ready, kind, "").error_code == INVALID_REQUEST
+    assert (result.error_code, "99" in result.error_message) == (INVALID_REQUEST, True)
+    assert describe(ready, 99, "x").error_code == INVALID_REQUEST
+
+
+def ask_with_settings(rig: Rig, api_key: int, body: Message, settings: SettingsRead) -> Any:
+    """Return the response to a request for which the coordinator reads settings."""
+    rig.processor.send(request_frame(api_key, 1, body))
+    rig.turn()
+    ((call, asked),) = rig.coordinator.take()
+    assert isinstance(asked, ReadSettings)
+    rig.coordinator.answer(call, settings)
+    rig.work_off()
+    return rig.answer(api_key, 1)
+
+
+@pytest.mark.parametrize("kind", [GROUP, CLIENT_METRICS])
+def test_what_the_coordinator_has_is_described(ready: Rig, kind: int) -> None:
+    """Also of a group that does not exist, as in Kafka."""
+    key = "consumer.session.timeout.ms" if kind == GROUP else "interval.ms"
+    for name, own, error in (("x", {key: "50000"}, 0), ("x", {}, 0), ("", {}, INVALID_REQUEST)):
+        body = DescribeConfigsRequest([DescribeConfigsRequest.DescribeConfigsResource(kind, name, None)])
+        (found,) = ask_with_settings(ready, CONFIGS, body, SettingsRead([(kind, name, own)])).results
+        assert found.error_code == error
+        values = {one.name: one.value for one in found.configs}
+        assert error or values[key] == own.get(key, "45000" if kind == GROUP else "300000")
 
 
 def test_other_processes_heed_a_level(broker: Mpbroker) -> None:
@@ -206,19 +219,26 @@ def test_other_processes_heed_a_level(broker: Mpbroker) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "kinds", "says"),
-    [
-        (0, [], []),
-        (1, [], [(LOGGER, "1"), (BROKER, "1"), (TOPIC, "orders")]),
-        (1, [TOPIC, BROKER], [(BROKER, "1"), (TOPIC, "orders")]),
-        (1, [GROUP, CLIENT_METRICS], []),
-        (1, [TOPIC, 99], None),
-    ],
+    ("kinds", "says"),
+    [([TOPIC, BROKER], [(BROKER, "1"), (TOPIC, "orders")]), ([TOPIC, 99], None)],
 )
-def test_what_has_settings_is_listed(
-    rig: Rig, version: int, kinds: list[int], says: list[tuple[int, str]] | None
-) -> None:
+def test_what_has_settings_is_listed(rig: Rig, kinds: list[int], says: list[tuple[int, str]] | None) -> None:
     rig.publish(topic_image("orders", 1))
-    response = rig.ask(LIST, version, ListConfigResourcesRequest(kinds))
+    response = rig.ask(LIST, 1, ListConfigResourcesRequest(kinds))
     assert response.error_code == (UNSUPPORTED_VERSION if says is None else 0)
     assert [(one.resource_type, one.resource_name) for one in response.config_resources] == (says or [])
+
+
+@pytest.mark.parametrize(
+    ("kinds", "says"),
+    [
+        ([], [(LOGGER, "1"), (BROKER, "1"), (TOPIC, "orders"), (GROUP, "g"), (CLIENT_METRICS, "s")]),
+        ([GROUP], [(GROUP, "g")]),
+        ([TOPIC, CLIENT_METRICS], [(TOPIC, "orders"), (CLIENT_METRICS, "s")]),
+    ],
+)
+def test_what_the_coordinator_has_is_listed(rig: Rig, kinds: list[int], says: list[tuple[int, str]]) -> None:
+    rig.publish(topic_image("orders", 1))
+    kept = SettingsRead([(GROUP, "g", {"a": "1"}), (CLIENT_METRICS, "s", {"b": "2"})])
+    response = ask_with_settings(rig, LIST, ListConfigResourcesRequest(kinds), kept)
+    assert [(one.resource_type, one.resource_name) for one in response.config_resources] == says

@@ -14,12 +14,13 @@ from mpbroker.config.broker import STANDARD_AUTHORIZER, BrokerConfig
 from mpbroker.ipc.acls import AclImage
 from mpbroker.ipc.calls import CreatedTopics, ForwardedRequest, ForwardedResponse
 from mpbroker.ipc.counters import Counter
+from mpbroker.log.format.names import segment_name
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.codec import decode_request, encode_bytes, encode_response
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
-from tests.support.handler_logs import TOPIC, Logged, answer, ask, fetch, park, partition_of
+from tests.support.handler_logs import TOPIC, Logged, answer, ask, fetch, learn, park, partition_of
 from tests.support.handler_rig import Rig, delta, request_frame, topic_image
 from tests.support.handler_rig import rig as make_rig
 
@@ -154,7 +155,7 @@ def test_a_follower_needs_the_right_to_act_for_the_cluster(
     unknown = UNKNOWN_ID if version >= 13 else UNKNOWN
     assert codes() == [NOT_LEADER, UNKNOWN, unknown, unknown]
     # The turn has not learned from that to serve consumers on this connection.
-    guarded.handler.turn.places.learn(0, 5, 0, bytes(log.directory / f"{0:020d}.log"))
+    learn(guarded.handler.turn.places, 0, log.directory / segment_name(0))
     assert partition_of(ask(log, fetch(0), version)).error_code == DENIED
     # A consumer needs no more than READ.
     change(guarded, 3, acls=[allow("logged", READ)], removed_acls=[cluster])

@@ -1,0 +1,87 @@
+"""A handler that serves fetches of a partition whose files a log process has; the test is its processor."""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+from mpbroker.ipc.slots import PART_BYTES_EACH, PartKind, SlotFlag, SlotKind, file_generation
+from mpbroker.ipc.table import Partition, pack_partition
+from mpbroker.ipc.topology import LOG
+from mpbroker.protocol.headers import decode_response_frame
+from mpbroker.protocol.messages import FetchRequest, FetchResponse
+from tests.support.handler_rig import Rig, fence, piece, request_frame, topic_image
+
+_FETCH, _VERSION = 1, 12
+_TOPIC = topic_image("t", 1)
+_PART = struct.Struct("<IIQIIqQII")
+
+
+class Fetcher:
+    """Fetches of partition 0 of topic t, natively where the turn of the handler can answer them."""
+
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+        rig.publish(_TOPIC)
+
+    def publish(self, now: Partition) -> None:
+        """Publish what the log process has, in the handler's own table."""
+        changed = now._replace(topic_id=_TOPIC.topic_id, generation=5, config_version=_TOPIC.config_version)
+        self._rig.table.write(0, pack_partition(changed))
+        dirty = self._rig.memory.words("dirty")
+        dirty.store(0, dirty.load(0) + 1)
+
+    def log_process_dies(self) -> None:
+        fence(self._rig, LOG, alive=False)
+        fence(self._rig, LOG, alive=True)
+
+    def fetch(self, offset: int, isolation: int, max_bytes: int) -> FetchResponse.PartitionData:
+        """Fetch, as a processor passes it on: again, if a file of the answer is gone or replaced by then."""
+        request = FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, isolation_level=isolation)
+        wanted = FetchRequest.FetchPartition(0, fetch_offset=offset, partition_max_bytes=max_bytes)
+        request.topics = [FetchRequest.FetchTopic("t", _TOPIC.topic_id, [wanted])]
+        # The rig frees no requests; nobody else has a block of this arena now.
+        self._rig.processor.arena.reset()
+        flags = 0
+        while True:
+            self._rig.processor.send(request_frame(_FETCH, _VERSION, request), flags=flags)
+            self._rig.work_off()
+            (reply,) = (one for one in self._rig.processor.replies() if one.kind != SlotKind.PARKED)
+            try:
+                response = decode_response_frame(_FETCH, _VERSION, self._frame(reply)[4:])[1]
+            except FileNotFoundError:
+                assert not flags, "a handler that was asked again names a file that is gone"
+                flags = SlotFlag.AGAIN
+                continue
+            assert isinstance(response, FetchResponse)
+            return response.responses[0].partitions[0]
+
+    def forget_deleted(self) -> None:
+        """Close files that have been deleted, as a handler does now and then."""
+        handler = self._rig.handler
+        while handler.broker.readers.forget_deleted():
+            pass
+        handler.broker.places.forget_deleted()
+
+    def _frame(self, reply: Any) -> bytes:
+        """Frame the response as the processor puts it on the wire. Raises FileNotFoundError."""
+        if reply.kind == SlotKind.SEND:
+            return self._rig.processor.frame_of(reply)
+        arena = self._rig.memory.arena(reply.owner)
+        frame = b""
+        try:
+            for i in range(reply.length):
+                raw = bytes(piece(arena, reply.block, reply.position + i * PART_BYTES_EACH, PART_BYTES_EACH))
+                kind, length, position, _, _, _, generation, name, name_bytes = _PART.unpack(raw)
+                if kind == PartKind.PART_BYTES:
+                    frame += bytes(piece(arena, reply.block, position, length))
+                    continue
+                path = Path(os.fsdecode(bytes(piece(arena, reply.block, name, name_bytes))))
+                if file_generation(path.stat()) != generation:
+                    raise FileNotFoundError(path)
+                frame += path.read_bytes()[position : position + length]
+            return frame
+        finally:
+            self._rig.processor.give_back(reply)
