@@ -67,9 +67,10 @@ def session(
     Python is replaced if that cannot run the source. Raises SparkSetupError, which says what is missing and
     what to do.
     """
+    # Before PySpark is imported: whether it is there is what this says.
+    check_spark()
     from pyspark.sql import SparkSession
 
-    check_spark()
     wanted = {name: _text(value) for name, value in (config or {}).items()}
     if master is not None:
         wanted["spark.master"] = master

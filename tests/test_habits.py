@@ -85,6 +85,7 @@ NARROW = {
         *(f"mpbroker.{room}" for room in ("config", "ipc", "protocol", "records", "metrics", "client")),
         *("mpbroker.exporter", "mpbroker.cli"),
         *("mpbroker.security.audit", "mpbroker.security.audit_log"),
+        *("mpbroker.security.acls", "mpbroker.security.scram"),
     ),
     "mpbroker.testing": (
         "shm.region",

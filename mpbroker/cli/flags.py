@@ -1,19 +1,76 @@
 """Arguments and flags that several commands have."""
 
+import os
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.text.numbers import SECONDS
 from mpbroker.config.environment import BOOTSTRAP_SERVER
+from mpbroker.config.environment import DEFAULT_BOOTSTRAP as DEFAULT_BOOTSTRAP
 
-DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+
+def _of_data(context: typer.Context, parameter: typer.CallbackParam, value: str) -> str:
+    """Return the address that was given, else that of the broker on ./data if one runs there."""
+    source = context.get_parameter_source(parameter.name or "")
+    if source is None or source.name != "DEFAULT" or not Path("data").is_dir():
+        return value
+    from mpbroker.cli.host.local_broker import bootstrap_of_data
+
+    return bootstrap_of_data() or value
+
+
+def topic_names(where: ClusterAddress) -> list[str]:
+    from mpbroker.cli.cluster.client import Client
+
+    with Client(where) as client:
+        return [topic.name for topic in client.topics()]
+
+
+def group_names(where: ClusterAddress) -> list[str]:
+    from mpbroker.cli.cluster import group_requests
+    from mpbroker.cli.cluster.client import Client
+
+    with Client(where) as client:
+        return [one.group_id for one in group_requests.list_groups(client)]
+
+
+def _names(of: Callable[[ClusterAddress], list[str]]) -> Callable[[typer.Context, str], list[str]]:
+    """Return what completes a name by those that a cluster has; without one there are none."""
+
+    def complete(context: typer.Context, incomplete: str) -> list[str]:
+        given = context.params
+        address = given.get("bootstrap") or os.environ.get(BOOTSTRAP_SERVER) or DEFAULT_BOOTSTRAP
+        # Nothing that goes wrong may stand between the words that somebody types.
+        with suppress(Exception):
+            found = of(ClusterAddress(address, given.get("command_config")))
+            return [name for name in found if name.startswith(incomplete)]
+        return []
+
+    return complete
+
+
+def complete_settings(incomplete: str) -> list[str]:
+    """Return the settings of topics and brokers that begin so."""
+    from mpbroker.config.broker import BROKER_KEYS
+    from mpbroker.config.topic_config import TOPIC_KEYS
+
+    return sorted(name for name in {*TOPIC_KEYS, *BROKER_KEYS} if name.startswith(incomplete))
+
+
+COMPLETE_TOPICS = _names(topic_names)
+COMPLETE_GROUPS = _names(group_names)
 
 # Arguments are hidden where the usage line says enough: a list of them would also show Python's types.
-TopicName = Annotated[str, typer.Argument(metavar="TOPIC", hidden=True)]
-GroupName = Annotated[str, typer.Argument(metavar="GROUP", hidden=True)]
-GroupNames = Annotated[list[str], typer.Argument(metavar="GROUP...", hidden=True)]
+TopicName = Annotated[str, typer.Argument(metavar="TOPIC", hidden=True, autocompletion=COMPLETE_TOPICS)]
+GroupName = Annotated[str, typer.Argument(metavar="GROUP", hidden=True, autocompletion=COMPLETE_GROUPS)]
+GroupNames = Annotated[
+    list[str], typer.Argument(metavar="GROUP...", hidden=True, autocompletion=COMPLETE_GROUPS)
+]
 ListenerName = Annotated[str, typer.Argument(metavar="NAME", hidden=True)]
 UserName = Annotated[str, typer.Argument(metavar="USER", hidden=True)]
 Bootstrap = Annotated[
@@ -23,7 +80,8 @@ Bootstrap = Annotated[
         "-b",
         metavar="HOST:PORT",
         envvar=BOOTSTRAP_SERVER,
-        help="Where the broker is; or unix:/path.",
+        callback=_of_data,
+        help="Where the broker is; or unix:/path. Without it that of ./data, if one runs there.",
     ),
 ]
 CommandConfig = Annotated[
@@ -46,7 +104,10 @@ Timeout = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; only terminals are asked.")]
+Yes = Annotated[
+    bool,
+    typer.Option("--yes", "-y", help="Do not ask; scripts are asked for it where records would be lost."),
+]
 LogDirs = Annotated[
     str | None,
     typer.Option("--log-dirs", metavar="DIR,…", help="Data directories of the broker (default: ./data)."),

@@ -1,6 +1,7 @@
 """Commands and their flags. What a command does is in a module of its own, imported when it is called."""
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from mpbroker.cli.errors import (
     file_error,
 )
 from mpbroker.cli.flags import (
+    COMPLETE_TOPICS,
     DEFAULT_BOOTSTRAP,
     Bootstrap,
     CommandConfig,
@@ -400,9 +402,14 @@ def consume(
     ] = None,
     isolation_level: IsolationLevel = "read_uncommitted",
     count: Annotated[
-        int, typer.Option("-n", min=0, callback=LONG, metavar="N", help="Stop after N records; 0: never.")
+        int,
+        typer.Option(
+            "--count", "-n", min=0, callback=LONG, metavar="N", help="Stop after N records; 0: never."
+        ),
     ] = 0,
-    exit_at_end: Annotated[bool, typer.Option("-e", help="Stop at the end of all partitions.")] = False,
+    exit_at_end: Annotated[
+        bool, typer.Option("--exit-at-end", "-e", help="Stop at the end of all partitions.")
+    ] = False,
     template: Template = "%v\\n",
     json: JsonLines = False,
     to: ColumnFile = None,
@@ -431,7 +438,9 @@ def consume(
 
 @app.command()
 def offsets(
-    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC...", hidden=True)] = None,
+    topics: Annotated[
+        list[str] | None, typer.Argument(metavar="TOPIC...", hidden=True, autocompletion=COMPLETE_TOPICS)
+    ] = None,
     partition: Annotated[
         list[int] | None,
         typer.Option("--partition", "-p", callback=PARTITION, metavar="N", help="Only this one; repeatable."),
@@ -480,7 +489,9 @@ def cluster(
 
 @app.command("log-dirs")
 def log_dirs(
-    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC...", hidden=True)] = None,
+    topics: Annotated[
+        list[str] | None, typer.Argument(metavar="TOPIC...", hidden=True, autocompletion=COMPLETE_TOPICS)
+    ] = None,
     broker: Annotated[
         list[int] | None,
         typer.Option("--broker", callback=INT, metavar="ID", help="Only of this one; repeatable."),
@@ -564,6 +575,10 @@ def man() -> None:
     print(manual.page(app), end="")
 
 
+# Commands of `mpbroker topic` that people look for without it.
+_OF_TOPICS = ("create", "delete", "describe", "list", "alter")
+
+
 def main() -> None:
     """Run the `mpbroker` command."""
     standard_output.name_failures()
@@ -577,6 +592,9 @@ def main() -> None:
 
 def run(words: Sequence[str]) -> int:
     """Run the command that the words are, and return its exit code."""
+    if words and words[0] in _OF_TOPICS:
+        text = f"there is no command {words[0]}; did you mean mpbroker topic {words[0]}?"
+        return _say(text, USAGE_ERROR)
     return _exit_code(lambda: app.only(words)(words, prog_name="mpbroker"))
 
 
@@ -592,9 +610,9 @@ def _exit_code(call: Callable[[], object]) -> int:
     except CliError as error:
         return _say(str(error), error.exit_code)
     except BrokenPipeError:
-        # The reader of our output has gone (`| head`).
+        # The reader of our output has gone (`| head`): end as others do, which the signal kills.
         standard_output.give_up()
-        return RUNTIME_ERROR
+        return 128 + signal.SIGPIPE
     except OSError as error:
         if error.filename is None or error.strerror is None:
             raise

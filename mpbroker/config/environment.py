@@ -6,6 +6,8 @@ BOOTSTRAP_SERVER: Final = "MPBROKER_BOOTSTRAP_SERVER"
 RUNTIME_DIR: Final = "MPBROKER_RUNTIME_DIR"
 LOG_LEVEL: Final = "MPBROKER_LOG_LEVEL"
 LOG_FORMAT: Final = "MPBROKER_LOG_FORMAT"
+# Where commands look for a broker that nothing names, and that does not run on ./data.
+DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 
 VARIABLES: Final = {
     BOOTSTRAP_SERVER: "The broker, for commands with --bootstrap-server but doctor: HOST:PORT or "

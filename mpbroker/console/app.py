@@ -8,6 +8,7 @@ allows them.
 from __future__ import annotations
 
 import asyncio
+import base64
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, NamedTuple, TypeVar
@@ -19,7 +20,7 @@ from mpbroker.cli.cluster.client import Client
 from mpbroker.cli.cluster.offset_resets import INACTIVE
 from mpbroker.cli.errors import CliError
 from mpbroker.client.errors import ClientError
-from mpbroker.console import changes, record_view, records, settings_view, tails
+from mpbroker.console import access, changes, record_view, records, settings_view, tails
 from mpbroker.console.broker_listener import listener_of, needs_token
 from mpbroker.console.changes_audit import ChangesAudit
 from mpbroker.console.files import PageFiles
@@ -39,7 +40,7 @@ API: Final = "/api/"
 TOPICS_MAX: Final = 1000
 PARTITIONS_MAX: Final = 2000
 GROUPS_MAX: Final = 300
-BODY_BYTES_MAX: Final = 64 << 10
+BODY_BYTES_MAX: Final = 1 << 20
 READS_MAX: Final = 2
 NEEDS_TOKEN: Final = "this needs the console's token: open the address that mpbroker ctl console prints"
 JSON: Final = "application/json"
@@ -111,6 +112,7 @@ class Console:
             "records": Question(True, self._records),
             "record": Question(True, self._record),
             "settings": Question(True, self._settings),
+            "access": Question(True, self._access),
         }
 
     def close(self) -> None:
@@ -158,6 +160,9 @@ class Console:
                 raise Refused(405, "only GET")
             elif scope["path"] == f"{API}tail":
                 await self._tail(scope, send)
+                return
+            elif scope["path"] == f"{API}value":
+                await self._value(scope, send)
                 return
             else:
                 answer = await self._found(scope)
@@ -274,6 +279,20 @@ class Console:
         reading.add_done_callback(ended)
         return await asyncio.shield(reading)
 
+    async def _value(self, scope: Scope, send: Send) -> None:
+        """Answer with the bytes of a record's value, to be saved."""
+        self._demand_token(scope)
+        wanted = Query(scope["query_string"]).one_record(records.DECODED_BYTES_MAX)
+        found = (await self._read(wanted))["records"]
+        if not found or found[0]["offset"] != wanted.offset or found[0].get("value") is None:
+            raise Refused(404, "there is no such record, or it has no value")
+        value = found[0]["value"]
+        body = base64.b64decode(value["b64"]) if "b64" in value else value["text"].encode()
+        await _answer(scope, send, 200, body, "application/octet-stream", _NOT_KEPT)
+
+    async def _access(self, _query: Query) -> dict[str, Any]:
+        return await self._ask(access.listed)
+
     async def _settings(self, _query: Query) -> list[dict[str, Any]]:
         return settings_view.rows(self._context.config)
 
@@ -320,6 +339,7 @@ class Console:
             self._audit.changed(scope, change, "failed", str(error))
             raise
         self._audit.changed(scope, change, "ok")
+        self._watch.look_soon()
         return answer
 
 

@@ -1,28 +1,40 @@
-"""Changes topics and committed offsets for the page, by the requests that the commands make.
+"""Changes topics, records, groups, users and ACLs for the page, by the requests that the commands make.
 
 Each change is one JSON object with its name in `change`. The broker decides about it as about any client's.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, Any, Final
 
 import msgspec
 
-from mpbroker.cli.cluster import group_requests
-from mpbroker.cli.cluster.client import Client
+from mpbroker.cli.cluster import acl, group_requests, user
+from mpbroker.cli.cluster.client import Client, partitions_of
 from mpbroker.cli.cluster.group_offsets import ResetPlan, TopicScope, explained, planned
 from mpbroker.cli.cluster.offset_resets import Reset, by_duration, parse_topic, to_datetime
-from mpbroker.cli.cluster.topic_changes import alter_settings, create_partitions
+from mpbroker.cli.cluster.topic import in_ms
+from mpbroker.cli.cluster.topic_changes import Shortened, Shortening, alter_settings, create_partitions
 from mpbroker.cli.errors import USAGE_ERROR, BadText, CliError, raise_all
+from mpbroker.cli.text.output import counted
+from mpbroker.client.partitioner import partition_for
+from mpbroker.client.producer import Producer
+from mpbroker.console import access
 from mpbroker.protocol.topic_names import INTERNAL_TOPICS
+from mpbroker.records.compression import Codec
+from mpbroker.records.record import NewRecord
+from mpbroker.security.acls import Acl
+from mpbroker.security.scram import ITERATIONS_MIN, ScramType
 
 TIMEOUT_S: Final = 30.0
+_NAMED_MAX: Final = 3
 # What requests have room for: 32,767 bytes of UTF-8. The broker says what it takes of that.
 _INT32_MAX: Final = (1 << 31) - 1
 _Text = Annotated[str, msgspec.Meta(max_length=8_000)]
+_LongText = Annotated[str, msgspec.Meta(max_length=1 << 20)]
 
 
 class CreateTopic(msgspec.Struct, tag_field="change", tag="create-topic", forbid_unknown_fields=True):
@@ -65,7 +77,65 @@ class ResetOffsets(msgspec.Struct, tag_field="change", tag="reset-offsets", forb
     execute: bool = False
 
 
-Change = CreateTopic | DeleteTopic | AlterTopic | AddPartitions | ResetOffsets
+class DeleteRecords(msgspec.Struct, tag_field="change", tag="delete-records", forbid_unknown_fields=True):
+    """Delete records before an offset, or all (latest), of one partition or of all (-1)."""
+
+    topic: _Text
+    before: _Text
+    partition: Annotated[int, msgspec.Meta(ge=-1, le=_INT32_MAX)] = -1
+
+
+class Produce(msgspec.Struct, tag_field="change", tag="produce", forbid_unknown_fields=True):
+    """A record of texts; null is null. Partition -1: the one of its key, without a key any."""
+
+    topic: _Text
+    value: _LongText | None
+    key: _LongText | None = None
+    headers: list[tuple[_Text, _LongText | None]] = []
+    partition: Annotated[int, msgspec.Meta(ge=-1, le=_INT32_MAX)] = -1
+
+
+class DeleteGroup(msgspec.Struct, tag_field="change", tag="delete-group", forbid_unknown_fields=True):
+    group: _Text
+
+
+class AddUser(msgspec.Struct, tag_field="change", tag="add-user", forbid_unknown_fields=True):
+    """A user's password for one mechanism, whether there is one already or not."""
+
+    user: _Text
+    mechanism: _Text
+    password: Annotated[str, msgspec.Meta(min_length=1, max_length=1000)]
+
+
+class DeleteUser(msgspec.Struct, tag_field="change", tag="delete-user", forbid_unknown_fields=True):
+    user: _Text
+    mechanism: _Text
+
+
+class AddAcl(msgspec.Struct, tag_field="change", tag="add-acl", forbid_unknown_fields=True):
+    """An entry, with the columns of `mpbroker acl list`."""
+
+    acl: dict[str, _Text]
+
+
+class RemoveAcl(msgspec.Struct, tag_field="change", tag="remove-acl", forbid_unknown_fields=True):
+    acl: dict[str, _Text]
+
+
+Change = (
+    CreateTopic
+    | DeleteTopic
+    | AlterTopic
+    | AddPartitions
+    | ResetOffsets
+    | DeleteRecords
+    | Produce
+    | DeleteGroup
+    | AddUser
+    | DeleteUser
+    | AddAcl
+    | RemoveAcl
+)
 _DECODER: Final[msgspec.json.Decoder[Change]] = msgspec.json.Decoder(Change)
 
 
@@ -96,11 +166,30 @@ def work_of(change: Change, now_ms: int) -> Callable[[Client], dict[str, Any]]:
         case ResetOffsets():
             plan = ResetPlan(_reset_to(change, now_ms), _scope(change))
             return partial(_reset, change, plan)
+        case DeleteRecords():
+            return partial(_delete_records, change)
+        case Produce():
+            return partial(_produce, change, now_ms)
+        case DeleteGroup():
+            return partial(_delete_group, change)
+        case AddUser():
+            return partial(_add_user, change, user.mechanism_of(change.mechanism))
+        case DeleteUser():
+            return partial(_delete_user, change, user.mechanism_of(change.mechanism))
+        case AddAcl():
+            return partial(_add_acl, access.entry_of(change.acl))
+        case RemoveAcl():
+            return partial(_remove_acl, access.entry_of(change.acl))
+
+
+def _in_ms(settings: dict[str, str]) -> dict[str, str]:
+    """Return settings with their durations as the commands take them, such as 7d, in ms."""
+    return {key: in_ms(key, value) for key, value in settings.items()}
 
 
 def _create(change: CreateTopic, client: Client) -> dict[str, Any]:
-    got, _ = client.create_topic(change.topic, change.partitions, -1, change.settings, TIMEOUT_S)
-    return {"said": f"created topic {change.topic} with {got} partition(s)"}
+    got, _ = client.create_topic(change.topic, change.partitions, -1, _in_ms(change.settings), TIMEOUT_S)
+    return {"said": f"created topic {change.topic} with {counted(got, 'partition')}"}
 
 
 def _delete(change: DeleteTopic, client: Client) -> dict[str, Any]:
@@ -110,21 +199,18 @@ def _delete(change: DeleteTopic, client: Client) -> dict[str, Any]:
 
 
 def _alter(change: AlterTopic, client: Client) -> dict[str, Any]:
-    settings = {key: value for key, value in change.settings.items() if value is not None}
+    settings = _in_ms({key: value for key, value in change.settings.items() if value is not None})
     deleted = [key for key, value in change.settings.items() if value is None]
     alter_settings(client, change.topic, settings, deleted)
     return {"said": f"altered topic {change.topic}"}
 
 
 def _add_partitions(change: AddPartitions, client: Client) -> dict[str, Any]:
-    if change.topic in INTERNAL_TOPICS:
-        raise CliError(
-            f"{change.topic} is the broker's own topic: where groups and transactions have their records "
-            "depends on its partitions. Nothing was changed",
-            USAGE_ERROR,
-        )
+    _refuse_internal(
+        change.topic, "where groups and transactions have their records depends on its partitions"
+    )
     create_partitions(client, change.topic, change.partitions, TIMEOUT_S)
-    return {"said": f"topic {change.topic} has {change.partitions} partition(s)"}
+    return {"said": f"topic {change.topic} has {counted(change.partitions, 'partition')}"}
 
 
 def _reset_to(change: ResetOffsets, now_ms: int) -> Reset:
@@ -164,8 +250,72 @@ def _reset(change: ResetOffsets, plan: ResetPlan, client: Client) -> dict[str, A
     if change.execute and offsets:
         errors = group_requests.commit(client, change.group, offsets)
         _raise([explained(change.group, error) for error in errors])
-    done = f"set {len(offsets)} offset(s) of group {change.group}" if change.execute else ""
+    done = f"set {counted(len(offsets), 'offset')} of group {change.group}" if change.execute else ""
     return {"said": done, "rows": rows, "remarks": remarks}
+
+
+def _delete_records(change: DeleteRecords, client: Client) -> dict[str, Any]:
+    _refuse_internal(change.topic, "its records are the broker's")
+    failed: list[Exception] = []
+    wanted = Shortening(change.topic, change.partition, change.before)
+    starts = Shortened(client, wanted).delete(TIMEOUT_S, failed)
+    _raise(failed)
+    said = ", ".join(f"{change.topic}-{number} begins at {start:,}" for number, start in starts.items())
+    return {"said": said if len(starts) <= _NAMED_MAX else f"{counted(len(starts), 'partition')} shortened"}
+
+
+def _produce(change: Produce, now_ms: int, client: Client) -> dict[str, Any]:
+    _refuse_internal(change.topic, "its records are the broker's")
+    topic = client.topic(change.topic)
+    key = None if change.key is None else change.key.encode()
+    partition = change.partition
+    if partition < 0:
+        anyone = random.choice([one.index for one in topic.partitions if one.leader >= 0] or [0])
+        partition = anyone if key is None else partition_for(key, len(topic.partitions))
+    partitions_of(topic, [partition])
+    headers = tuple((name, None if value is None else value.encode()) for name, value in change.headers)
+    record = NewRecord(None if change.value is None else change.value.encode(), key, now_ms, headers)
+    producer = Producer(
+        client.cluster,
+        acks=-1,
+        codec=Codec.NONE,
+        delivery_timeout_ms=TIMEOUT_S * 1000,
+        trouble=lambda _text: None,
+    )
+    producer.append(topic.name, partition, [record])
+    producer.flush()
+    return {"said": f"produced a record to {topic.name}-{partition}", "partition": partition}
+
+
+def _refuse_internal(topic: str, why: str) -> None:
+    if topic in INTERNAL_TOPICS:
+        raise CliError(f"{topic} is the broker's own topic: {why}. Nothing was changed", USAGE_ERROR)
+
+
+def _delete_group(change: DeleteGroup, client: Client) -> dict[str, Any]:
+    group_requests.delete(client, change.group)
+    return {"said": f"deleted group {change.group}"}
+
+
+def _add_user(change: AddUser, kind: ScramType, client: Client) -> dict[str, Any]:
+    user.upsert(client, change.user, kind, ITERATIONS_MIN, change.password)
+    return {"said": f"user {change.user} can log in with {kind.mechanism}"}
+
+
+def _delete_user(change: DeleteUser, kind: ScramType, client: Client) -> dict[str, Any]:
+    user.remove(client, change.user, [kind])
+    return {"said": f"deleted {kind.mechanism} of user {change.user}"}
+
+
+def _add_acl(entry: Acl, client: Client) -> dict[str, Any]:
+    acl.create(client, [entry])
+    return {"said": f"added: {entry}"}
+
+
+def _remove_acl(entry: Acl, client: Client) -> dict[str, Any]:
+    if not acl.delete(client, [acl.filter_of(entry)]):
+        raise CliError(f"there is no such ACL: {entry}")
+    return {"said": f"removed: {entry}"}
 
 
 def _raise(failed: Sequence[Exception]) -> None:

@@ -11,7 +11,18 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.console.changes import AlterTopic, Change, CreateTopic, ResetOffsets, name_of
+from mpbroker.console.changes import (
+    AddAcl,
+    AddUser,
+    AlterTopic,
+    Change,
+    CreateTopic,
+    DeleteGroup,
+    DeleteUser,
+    RemoveAcl,
+    ResetOffsets,
+    name_of,
+)
 from mpbroker.exporter.http_server import Scope
 from mpbroker.security.audit import EVERY_MS, Audit, Event, Kind, Names
 from mpbroker.security.audit_log import AuditLog
@@ -82,5 +93,12 @@ def _names(change: Change | None) -> Iterator[str]:
         case CreateTopic() | AlterTopic():
             yield change.topic
             yield from change.settings
+        case DeleteGroup():
+            yield change.group
+        case AddUser() | DeleteUser():
+            yield change.user
+            yield change.mechanism
+        case AddAcl() | RemoveAcl():
+            yield ", ".join(f"{name}={value}" for name, value in change.acl.items())
         case _:
             yield change.topic

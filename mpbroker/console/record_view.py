@@ -7,6 +7,8 @@ follows.
 from __future__ import annotations
 
 import base64
+import json
+from functools import lru_cache
 from typing import Any, Final
 
 from mpbroker.records.iterate import Batch
@@ -91,13 +93,24 @@ def problem_view(partition: int, offset: int, why: str) -> dict[str, Any]:
 
 
 def has_text(record: Record, wanted: bytes) -> bool:
-    """Return whether key, value or a header has the wanted text, which is in lower case (ASCII)."""
+    """Return whether key, value or a header has the wanted text, which is in lower case (ASCII).
+
+    In JSON many writers escape letters beyond ASCII: Gr\\u00fc\\u00dfe is found by Grüße.
+    """
     if not wanted:
         return True
+    texts = _spellings(wanted)
     parts = [record.key, record.value, *(value for _, value in record.headers)]
-    if any(part is not None and _has(part, wanted) for part in parts):
+    if any(part is not None and _has(part, text) for text in texts for part in parts):
         return True
     return any(wanted in name.encode().lower() for name, _ in record.headers)
+
+
+@lru_cache(maxsize=16)
+def _spellings(wanted: bytes) -> tuple[bytes, ...]:
+    """Return a text as it is, and as JSON that is ASCII alone has it, if that differs."""
+    escaped = json.dumps(wanted.decode(errors="replace"))[1:-1].encode().lower()
+    return (wanted,) if wanted.isascii() or escaped == wanted else (wanted, escaped)
 
 
 def _has(data: bytes, wanted: bytes) -> bool:

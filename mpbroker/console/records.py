@@ -59,6 +59,11 @@ class RecordQuery:
     positions: Mapping[int, int] | None = None
     most: int = 0  # bytes of a key, value or header
 
+    @property
+    def offset(self) -> int:
+        """Return the offset to begin at; -1 if something else than an offset says where."""
+        return self.start.number if self.start is not None and self.start.kind == "offset" else -1
+
 
 @dataclass
 class Scan:

@@ -1,7 +1,7 @@
 """Live tails: what comes to a topic from now on, as lines of JSON while the client listens.
 
 Their number is bounded, and so is what one tail reads and sends: of more records than a page can show, or
-than can be looked through in a moment, the rest is counted, and reading goes on at the end.
+than can be looked through in a moment, the rest is counted, and reading goes on with the last ones.
 """
 
 from __future__ import annotations
@@ -61,9 +61,10 @@ class Tail:
                         if len(found) >= RECORDS_MAX:
                             break
             if scan.is_over or len(found) >= RECORDS_MAX:
-                end = fetched.end(self._wanted.isolation)
-                skipped += max(end - self._positions[number], 0)
-                self._positions[number] = max(end, self._positions[number])
+                # The last ones are what somebody who watches wants to see.
+                last = fetched.end(self._wanted.isolation) - RECORDS_MAX
+                skipped += max(last - self._positions[number], 0)
+                self._positions[number] = max(last, self._positions[number])
         found.sort(key=lambda one: int(one["timestamp"]))
         return {"records": found, "skipped": skipped}
 

@@ -11,6 +11,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from mpbroker.cli.top.columns import MEMORY, PARTITIONS, PROCESSES, REQUESTS
@@ -25,6 +26,7 @@ from mpbroker.exporter.metrics_page import MetricsPage
 from mpbroker.ipc import health, topology
 from mpbroker.ipc.control_client import ControlClient, ControlError
 from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.disk_problems import state_of
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.metrics.snapshot import Snapshot
 from mpbroker.protocol.topic_names import INTERNAL_TOPICS
@@ -67,6 +69,7 @@ class Watch:
         self._asked_at = 0.0
         self._task: asyncio.Task[None] | None = None
         self._looked = asyncio.Event()
+        self._soon = asyncio.Event()
 
     async def fresh(self) -> None:
         """Go on looking for a while. Return after a first look at least."""
@@ -80,6 +83,10 @@ class Watch:
             first.cancel()
             if self._task.done():
                 self._task.result()
+
+    def look_soon(self) -> None:
+        """Look without a pause, since something was changed."""
+        self._soon.set()
 
     def close(self) -> None:
         if self._task is not None:
@@ -102,7 +109,9 @@ class Watch:
                 self._follow_lags(sample.counts)
             self._looked.set()
             took_s = time.monotonic() - began
-            await asyncio.sleep(max(EVERY_S - took_s, took_s * PAUSE_FACTOR))
+            self._soon.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._soon.wait(), max(EVERY_S - took_s, took_s * PAUSE_FACTOR))
 
     def _look(self) -> Sample:
         try:
@@ -222,21 +231,25 @@ class Watch:
     def groups(self) -> list[dict[str, Any]]:
         """Return a row for each group: members, partitions, lag, and the lag over time.
 
-        `uncommitted`: how many of its partitions have no committed offset, and so no part in the lag.
+        Its partitions are those of its topics. `uncommitted`: how many of them have no committed offset, and
+        so no part in the lag.
         """
         sample = self.model.sample
-        lags = self._lags_of(sample.counts) if sample is not None and sample.counts is not None else {}
+        counts = sample.counts if sample is not None else None
+        lags = self._lags_of(counts) if counts is not None else {}
+        by_topic = _places_by_topic(ends_of(counts) if counts is not None else ())
         rows = []
         for name, group in self._metrics.committed.groups.items():
             assigned = {place for one in group.assignments for place in decode_assignment(one)}
-            places = assigned | group.offsets.keys()
+            topics = {topic for topic, _ in assigned | group.offsets.keys()}
+            places = assigned.union(group.offsets, *(by_topic.get(topic, ()) for topic in topics))
             rows.append(
                 {
                     "group": name,
                     "members": group.members or 0,
                     "partitions": len(places),
                     "uncommitted": len(places) - len(group.offsets),
-                    "topics": sorted({topic for topic, _ in places})[:20],
+                    "topics": sorted(topics)[:20],
                     "lag": lags.get(name),
                     "history": self._lag_history(name),
                 }
@@ -249,14 +262,16 @@ class Watch:
     def lag_of(
         self, name: str, assigned: Iterable[TopicPartition]
     ) -> tuple[list[list[float]], list[dict[str, Any]]]:
-        """Return the lag of a group over time, and its partitions with their offsets as its log has them.
+        """Return the lag of a group over time, and the partitions of its topics with their committed offsets.
 
         `assigned`: partitions of its members. One without a committed offset has None there.
         """
         sample, group = self.model.sample, self._metrics.committed.groups.get(name)
         ends = ends_of(sample.counts) if sample is not None and sample.counts is not None else {}
         committed = group.offsets if group is not None else {}
-        places = sorted({*committed, *assigned})
+        by_topic = _places_by_topic(ends)
+        known = {*committed, *assigned}
+        places = sorted(known.union(*(by_topic.get(topic, ()) for topic in {topic for topic, _ in known})))
         rows = [_offset_row(place, committed.get(place), ends.get(place)) for place in places]
         # Offsets are read between two looks, too: the line ends with what the rows say.
         lags = [row["lag"] for row in rows if row["lag"] is not None]
@@ -286,7 +301,7 @@ class Watch:
             "log_dirs": [
                 {
                     "log_dir": one.name,
-                    "is_offline": bool(one.failed),
+                    "state": state_of(one),
                     "size_bytes": one.size_bytes,
                     "total_bytes": one.total_bytes,
                     "usable_bytes": one.usable_bytes,
@@ -311,12 +326,19 @@ def knows_topics(sample: Sample | None) -> bool:
     """Return whether a look has seen each topic: not before a recovery is over, nor without a broker."""
     if sample is None or sample.counts is None:
         return False
-    return sample.broker.health in (Health.RUNNING, Health.SILENT)
+    return sample.broker.health in (Health.RUNNING, Health.NOT_READY, Health.SILENT)
 
 
 def ends_of(now: Snapshot) -> Mapping[tuple[str, int], int]:
     """Return the high watermarks of partitions that can be used."""
     return {(one.topic, one.partition): one.high_watermark for one in now.logs if one.usable}
+
+
+def _places_by_topic(places: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
+    found: dict[str, list[TopicPartition]] = {}
+    for place in places:
+        found.setdefault(place[0], []).append(place)
+    return found
 
 
 def _offset_row(place: TopicPartition, committed: int | None, end: int | None) -> dict[str, Any]:

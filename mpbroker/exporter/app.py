@@ -23,7 +23,7 @@ UNAVAILABLE: Final = 503
 _INDEX: Final = b"""\
 mpbroker
 /metrics   metrics in Prometheus' text format
-/readyz    200 if recovery is over and each listener answers, else 503 and why
+/readyz    200 if recovery is over, each listener answers and each disk takes writes, else 503 and why
 /healthz   200 while every process moves, else 503 and which do not
 The console is off: http.console.enable=false.
 """

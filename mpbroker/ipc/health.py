@@ -1,7 +1,9 @@
 """Whether a broker is ready and whether it lives, judged from shared words: nobody is asked.
 
-Ready means that recovery is over and each listener answers: every role that a request may need has a process
-that serves and moves, and the acceptors let clients in. A role with several processes needs one of them.
+Ready means that recovery is over, each listener answers, and what producers send can be written: every role
+that a request may need has a process that serves and moves, the acceptors let clients in, and no disk is
+full, offline or stuck. A role with several processes needs one of them. A disk has no say in whether the
+broker lives: a restart would not mend it.
 (Kubernetes calls these readiness and liveness.)
 """
 
@@ -12,6 +14,7 @@ from collections.abc import Iterable, Iterator
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc import topology
+from mpbroker.ipc.disk_problems import disk_problems
 from mpbroker.ipc.hangs import look_at
 from mpbroker.ipc.listeners import ListenerCount, ListenerState
 from mpbroker.ipc.process import Order, State
@@ -55,7 +58,7 @@ def reasons_not_ready(config: BrokerConfig, memory: SharedMemory) -> list[str]:
         for number, listener in enumerate(config.listeners)
         if number not in accepting
     ]
-    return found
+    return found + disk_problems(config, memory.dir_sizes().all().values())
 
 
 def unresponsive_processes(config: BrokerConfig, memory: SharedMemory) -> list[str]:

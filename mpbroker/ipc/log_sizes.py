@@ -8,6 +8,7 @@ has (`partition_counts`).
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -35,13 +36,16 @@ class _Word(IntEnum):
     USABLE_BYTES = 2  # … and the part of it that is left for the broker
     WORKERS = 3  # number of log workers
     FIRST_WORKER = 8  # bytes of its partitions plus one; 0: not measured
+    FIRST_ERROR = 16  # errno for which it refuses produces, or that took the directory offline; 0: none
+    FIRST_WAIT = 24  # since when a sync has not ended (CLOCK_MONOTONIC, ns); 0: none takes long
 
 
 @dataclass(frozen=True)
 class DirSeen:
     """A log directory as a reader sees it. None: not measured yet.
 
-    `size_bytes`: segments, as in DescribeLogDirs, of all log workers together.
+    `size_bytes`: segments, as in DescribeLogDirs, of all log workers together. `error`: errno for which a
+    worker refuses produces, or of the failure; 0: none. `waits_since_ns`: since when a sync has not ended.
     """
 
     name: str
@@ -49,6 +53,8 @@ class DirSeen:
     total_bytes: int | None
     usable_bytes: int | None
     size_bytes: int | None
+    error: int = 0
+    waits_since_ns: int = 0
 
 
 class DirSizes:
@@ -77,6 +83,14 @@ class DirSizes:
         """Write the size of one log worker's own partitions in a directory."""
         self._words(number).store(_Word.FIRST_WORKER + worker, size_bytes + 1)
 
+    def put_error(self, number: int, worker: int, error: int) -> None:
+        """Write for which errno a log worker refuses produces to a directory; 0: it takes them."""
+        self._words(number).store(_Word.FIRST_ERROR + worker, error)
+
+    def put_wait(self, number: int, worker: int, since_ns: int) -> None:
+        """Write since when a sync of a log worker has not ended; 0: none takes long."""
+        self._words(number).store(_Word.FIRST_WAIT + worker, since_ns)
+
     def all(self) -> dict[int, DirSeen]:
         """Return the known log directories by number."""
         found = {}
@@ -93,6 +107,12 @@ class DirSizes:
                 words.load(_Word.TOTAL_BYTES) or None,
                 words.load(_Word.USABLE_BYTES) if words.load(_Word.TOTAL_BYTES) else None,
                 _sum(words),
+                # Other workers hear of a failure as EIO: the one that has met it knows better.
+                next(
+                    (code for code in sorted(_each(words, _Word.FIRST_ERROR), key=errno.EIO.__eq__) if code),
+                    0,
+                ),
+                min((since for since in _each(words, _Word.FIRST_WAIT) if since), default=0),
             )
         return found
 
@@ -103,8 +123,19 @@ class DirSizes:
 
 def _sum(words: Words) -> int | None:
     """Return the size of all workers' partitions, None until every worker has written its own."""
-    sizes = [words.load(_Word.FIRST_WORKER + worker) - 1 for worker in range(words.load(_Word.WORKERS))]
+    sizes = [size - 1 for size in _each(words, _Word.FIRST_WORKER)]
     return None if min(sizes, default=-1) < 0 else sum(sizes)
+
+
+def _each(words: Words, first: int) -> list[int]:
+    """Return a word of each log worker."""
+    return [words.load(first + worker) for worker in range(words.load(_Word.WORKERS))]
+
+
+def _error(words: Words) -> int:
+    """Return the errno of a worker; other than EIO if there is one, as which the others hear of a failure."""
+    codes = [code for code in _each(words, _Word.FIRST_ERROR) if code]
+    return next((code for code in codes if code != errno.EIO), codes[0] if codes else 0)
 
 
 class PartitionSizes:

@@ -10,12 +10,13 @@ import errno
 import math
 import os
 import time
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from pathlib import Path
 from typing import TypeAlias
 
 from mpbroker.ipc import calls
 from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.disk_problems import refusal_text
 from mpbroker.ipc.lending import Lender
 from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.process import IDLE_SLEEP_MS, LOG_FENCE_FINISH, MAX_SLEEP_MS, Fence, ProcessContext
@@ -46,7 +47,7 @@ from mpbroker.log.io.io_thread import IoThread
 from mpbroker.log.manager.flush_interval import FlushInterval
 from mpbroker.log.manager.log_manager import LogManager
 from mpbroker.log.manager.measuring import Measuring
-from mpbroker.log.manager.refusals import RefusedProduces, room_advice
+from mpbroker.log.manager.refusals import RefusedProduces, room_of, without_room
 from mpbroker.log.manager.size_metrics import SizeMetrics
 from mpbroker.log.manager.topic_work import TopicWork
 from mpbroker.log.partition.active_producers import tell_producers
@@ -65,6 +66,7 @@ PRODUCER_EXPIRATION_CHECK_MS = 600_000
 BATCHES_AT_ONCE, BATCHES_OF_A_JOB = 200, 8
 # After this many bytes recovery points are written early: a recovery checks everything behind them.
 POINTS_EVERY_BYTES = 256 << 20
+LOOK_AT_WAITS_S = 1.0
 
 _Steps: TypeAlias = Generator[None, None, calls.Message | None]
 
@@ -150,6 +152,7 @@ class LogProcess:
         now, context = time.monotonic(), self.context
         self._next_retention = now + context.config.log_initial_task_delay_ms / 1000
         self._next_sizes = float("inf")
+        self._next_wait_look, self._round_seen, self._round_seen_ns = now, -1, 0
         self._next_marks = now + HIGH_WATERMARK_CHECKPOINT_MS / 1000
         self._next_points = now + context.config.log_flush_offset_checkpoint_interval_ms / 1000
         self._next_points_bytes = context.counters.get(Counter.COUNT_BYTES_APPENDED) + POINTS_EVERY_BYTES
@@ -335,30 +338,35 @@ class LogProcess:
         failed, error = self.turn.failures()
         for number in failed:
             self.context.counters.set_last_error(f"{self.manager.dirs[number].path}: {os.strerror(error)}")
-            self.size_metrics.dir_failed(number)
+            self.size_metrics.dir_failed(number, error)
             self.manager.dir_failed(number, error)
         if error and not failed:
             self._say_no_room(error)
 
     def _say_no_room(self, error: int) -> None:
-        appended = self.context.counters.get(Counter.COUNT_BYTES_APPENDED)
-        if not self._refused.is_to_be_said(time.monotonic(), appended):
+        if not self._refused.is_to_be_said(time.monotonic()):
             return
-        advice = room_advice(error, self._log_dirs(), self.manager.config.log_segment_delete_delay_ms)
-        text = (
-            f"{os.strerror(error)}: what producers send is refused until there is room; reading goes on, and "
-            f"nothing acknowledged is lost{advice}"
-        )
+        paths = self._log_dirs()
+        delay_ms = self.manager.config.log_segment_delete_delay_ms
+        text = refusal_text(error, room_of(paths), delay_ms)
         self.context.log.error("%s", text)
         self.context.counters.set_last_error(text)
+        # Quotas, limits and descriptors refuse where there is room, too.
+        self._publish_refusals(error, without_room(paths) or paths)
         self._measure_soon()
 
+    def _publish_refusals(self, error: int, paths: Collection[Path]) -> None:
+        for log_dir in self.manager.dirs:
+            if not log_dir.failed:
+                self.size_metrics.put_error(log_dir.number, error if log_dir.path in paths else 0)
+
     def _log_dirs(self) -> list[Path]:
-        return [log_dir.path for log_dir in self.manager.dirs]
+        return [log_dir.path for log_dir in self.manager.dirs if not log_dir.failed]
 
     def _say_there_is_room(self) -> None:
         self.context.log.info("what producers send is accepted again")
         self.context.counters.set_last_error("")
+        self._publish_refusals(0, ())
         self._measure_soon()
 
     def _measure_soon(self) -> None:
@@ -377,8 +385,11 @@ class LogProcess:
         if self.manager.journals.awaited:
             self.manager.journals.use()
         appended = self.context.counters.get(Counter.COUNT_BYTES_APPENDED)
-        if self._refused.is_on and self._refused.is_over(now, appended, self._log_dirs()):
+        if self._refused.is_on and self._refused.is_over(now, self._log_dirs()):
             self._say_there_is_room()
+        if now >= self._next_wait_look:
+            self._next_wait_look = now + LOOK_AT_WAITS_S
+            self._look_at_waits()
         # Each of these looks at all partitions: one of them is enough between two rounds.
         if now >= self._next_marks:
             self._next_marks = now + HIGH_WATERMARK_CHECKPOINT_MS / 1000
@@ -410,6 +421,16 @@ class LogProcess:
             # Do not begin another look before this one is over.
             self._next_retention = float("inf")
             self._chores.append((None, self._retain()))
+
+    def _look_at_waits(self) -> None:
+        """Publish since when a commit round has not ended, where it has not since the last look."""
+        round_now = self.turn.commit_rounds if self.turn.awaits_disk else -1
+        if round_now != self._round_seen:
+            self._round_seen, since_ns = round_now, 0
+            self._round_seen_ns = time.monotonic_ns()
+        else:
+            since_ns = self._round_seen_ns if round_now >= 0 else 0
+        self.size_metrics.put_wait(since_ns)
 
     def _keep_room(self) -> None:
         for log_dir in self.manager.dirs:

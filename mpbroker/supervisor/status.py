@@ -10,8 +10,9 @@ import psutil
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.version import VERSION
-from mpbroker.ipc import topology
+from mpbroker.ipc import health, topology
 from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.disk_problems import state_of
 from mpbroker.ipc.partition_counts import count_partitions
 from mpbroker.ipc.topology import SharedMemory
 from mpbroker.supervisor import progress as recovery
@@ -47,7 +48,7 @@ def status(
         "log_dirs": [
             {
                 "log_dir": one.name,
-                "state": "offline" if one.failed else "online",
+                "state": state_of(one),
                 "partitions": partitions.live.get(number, 0),
                 "size_bytes": one.size_bytes,
                 "total_bytes": one.total_bytes,
@@ -63,6 +64,7 @@ def status(
         "bytes_appended": total(Counter.COUNT_BYTES_APPENDED),
         "restarts": memory.counters(topology.SUPERVISOR).get(Counter.COUNT_RESTARTS),
         "offline_partitions": partitions.offline,
+        "problems": health.reasons_not_ready(config, memory),
         "recovery": recovery.rows(config, memory),
         "scrub": progress(memory),
         "processes": [_process(child, memory) for child in children],

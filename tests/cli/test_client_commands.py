@@ -98,7 +98,7 @@ def test_topics_from_creation_to_deletion(broker: "FakeBroker") -> None:
     assert "END-OFFSET" in table
     dry = run(broker, "topic", "delete", "orders", "--dry-run").stdout
     assert dry == b"would delete topic orders: 4 partition(s), 2 offset(s)\n"
-    deleted = run(broker, "topic", "delete", "orders", "nope", code=1)
+    deleted = run(broker, "topic", "delete", "orders", "nope", "--yes", code=1)
     assert (deleted.stdout, b"topic nope" in deleted.stderr) == (b"deleted topic orders\n", True)
     assert run(broker, "topic", "list").stdout == b"no topics\n"
 
@@ -188,12 +188,30 @@ def test_an_offset_that_is_not_there(broker: "FakeBroker") -> None:
 
 
 def test_topics_that_are_none(broker: "FakeBroker") -> None:
-    for command in ("describe", "delete"):
-        refused = run(broker, "topic", command, "nope", code=1).stderr
+    for words in (("describe", "nope"), ("delete", "nope", "--yes")):
+        refused = run(broker, "topic", *words, code=1).stderr
         assert refused == b"mpbroker: topic nope: does not exist (UNKNOWN_TOPIC_OR_PARTITION)\n"
     broker.refuse[ApiKey.METADATA] = [ErrorCode.INVALID_TOPIC_EXCEPTION]
     refused = run(broker, "topic", "describe", "k*", code=2).stderr
     assert refused.startswith(b"mpbroker: Topic name is invalid: 'k*' contains")
+
+
+def test_a_topic_that_is_not_there_is_guessed(broker: "FakeBroker") -> None:
+    broker.topics["orders"] = [bytearray()]
+    said = run(broker, "topic", "describe", "ordes", code=1).stderr
+    assert (
+        said == b"mpbroker: topic ordes: does not exist; did you mean orders? (UNKNOWN_TOPIC_OR_PARTITION)\n"
+    )
+    assert b"did you mean mpbroker topic create?" in run(broker, "create", "t", code=2).stderr
+    refused = run(broker, "topic", "delete", "orders", code=2).stderr
+    assert b"say --yes" in refused
+
+
+def test_lines_without_a_key_use_all_partitions(broker: "FakeBroker") -> None:
+    broker.topics["t"] = [bytearray() for _ in range(6)]
+    run(broker, "produce", "t", lines=b"".join(b"%d\n" % number for number in range(1000)))
+    counts = [broker.end_offset("t", number) for number in range(6)]
+    assert (sum(counts), min(counts) > 100) == (1000, True), counts
 
 
 def test_many_lines_keep_their_order(broker: "FakeBroker") -> None:

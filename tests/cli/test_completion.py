@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from mpbroker.testing import Broker
 from tests.support.own_cli import OwnCli
 from tests.support.polling import PATIENCE_S
 
@@ -77,3 +78,18 @@ def test_scripts(shell: str, begins: str) -> None:
 def test_a_shell_that_is_none() -> None:
     said = OwnCli("nobody:1")("completion", "csh", code=2)
     assert said.err == "mpbroker: completion is for bash, zsh, fish, not 'csh'\n"
+
+
+def test_names_of_topics_groups_and_settings_are_offered(mpbroker_broker: Broker) -> None:
+    topic = mpbroker_broker.create_topic("completed-topic")
+    where = {"MPBROKER_BOOTSTRAP_SERVER": mpbroker_broker.bootstrap_servers}
+    mpbroker = [sys.executable, "-m", "mpbroker"]
+
+    def offered(typed: str, **more: str) -> str:
+        return run(mpbroker, _MPBROKER_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS=typed, **more)
+
+    assert topic in offered("mpbroker consume comple", **where)
+    assert topic in offered("mpbroker topic delete comple", **where)
+    assert "retention.ms" in offered("mpbroker config set retention.m")
+    # A broker that does not answer keeps nobody from typing.
+    assert topic not in offered("mpbroker consume comple", MPBROKER_BOOTSTRAP_SERVER="127.0.0.1:1")

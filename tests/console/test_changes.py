@@ -5,8 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from mpbroker.cli.cluster.acl import document
 from mpbroker.cli.cluster.offset_resets import Flags, parse
-from mpbroker.console import changes
+from mpbroker.cli.errors import CliError
+from mpbroker.console import access, changes, changes_audit
 from mpbroker.console.changes import CreateTopic, ResetOffsets, decode, work_of
 
 
@@ -32,6 +34,10 @@ def test_a_change_is_what_it_says() -> None:
         b'{"change":"create-topic","topic":1}',
         b'{"change":"create-topic","topic":"t","partitions":1.5}',
         b'{"change":"delete-topic","topic":"t","force":true}',
+        b'{"change":"produce","topic":"t","value":"v","headers":[["a"]]}',
+        b'{"change":"produce","topic":"t"}',
+        b'{"change":"delete-records","topic":"t","before":5}',
+        b'{"change":"add-user","user":"u","mechanism":"SCRAM-SHA-256","password":""}',
         b'{"change":"alter-topic","topic":"t","settings":{"a":1}}',
         b'{"change":"reset-offsets","group":"g"}',
         b'{"change":"create-topic","topic":"t","partitions":99999999999}',
@@ -94,3 +100,41 @@ def test_times_and_topics_are_checked_as_the_command_does(change: ResetOffsets, 
         work_of(change, 0)
     assert "--" not in str(caught.value)
     assert "UTC" not in str(caught.value)
+
+
+ROW = {
+    "resource": "Topic",
+    "name": "orders",
+    "pattern": "Prefixed",
+    "principal": "User:ann",
+    "host": "*",
+    "operation": "Read",
+    "permission": "Allow",
+}
+
+
+def test_an_acl_is_what_its_row_says() -> None:
+    """Check that a row of the list names the entry that it shows."""
+    entry = access.entry_of(ROW)
+    assert document(entry) == ROW
+    assert access.entry_of({**ROW, "resource": "Cluster"}).resource_name == "kafka-cluster"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"principal": "ann"},
+        {"host": "a.host"},
+        {"operation": "Reed"},
+        {"permission": "May"},
+        {"resource": "x"},
+    ],
+)
+def test_an_acl_that_can_be_none_is_refused(wrong: dict[str, str]) -> None:
+    with pytest.raises(CliError):
+        access.entry_of({**ROW, **wrong})
+
+
+def test_the_audit_log_has_users_without_their_passwords() -> None:
+    change = decode(b'{"change":"add-user","user":"u","mechanism":"SCRAM-SHA-256","password":"secret"}')
+    assert list(changes_audit._names(change)) == ["u", "SCRAM-SHA-256"]

@@ -23,8 +23,12 @@ def tail(client: Served, text: bytes = b"") -> Tail:
 
 
 def test_what_is_too_much_to_show_is_passed_over() -> None:
-    found = tail(Served([batch(*["x"] * 500)])).look()
-    assert (len(found["records"]), found["skipped"]) == (RECORDS_MAX, 400)
+    one = tail(Served([batch(*["x"] * 500)]))
+    found = one.look()
+    assert (len(found["records"]), found["skipped"]) == (RECORDS_MAX, 300)
+    found = one.look()
+    assert [record["offset"] for record in found["records"]] == list(range(400, 500))
+    assert found["skipped"] == 0
 
 
 def test_what_is_too_much_to_look_through_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,4 +37,4 @@ def test_what_is_too_much_to_look_through_is_passed_over(monkeypatch: pytest.Mon
     found = one.look()
     assert found["records"] == []
     assert 0 < found["skipped"] < 5000
-    assert one._positions == {0: 5000}
+    assert one._positions == {0: 5000 - RECORDS_MAX}

@@ -199,7 +199,9 @@ def test_topics_groups_and_their_lag(broker: Broker, api: Api) -> None:
     found = api.found("group", group=f"of-{topic}")
     assert found["group"]["state"] == "Empty"
     assert found["may_reset"]
-    assert found["offsets"] == [{"topic": topic, "partition": 0, "committed": 4, "end": 10, "lag": 6}]
+    assert found["offsets"][0] == {"topic": topic, "partition": 0, "committed": 4, "end": 10, "lag": 6}
+    # Nobody has partition 1, and the group has committed nothing of it.
+    assert [one["committed"] for one in found["offsets"]] == [4, None]
     assert found["history"][-1][1] == 6
     assert {one["name"] for one in api.found("topic-settings", topic=topic)} >= {"retention.ms"}
 
@@ -349,7 +351,7 @@ def test_the_token_is_a_file_of_the_brokers_user(broker: Broker, api: Api) -> No
 def test_topics_are_made_altered_and_deleted(api: Api) -> None:
     name = "made-by-the-console"
     made = api.change("create-topic", topic=name, partitions=2, settings={"retention.ms": "5000"})
-    assert made.json["said"] == f"created topic {name} with 2 partition(s)"
+    assert made.json["said"] == f"created topic {name} with 2 partitions"
     assert api.change("create-topic", topic=name).status == 409
     assert api.change("add-partitions", topic=name, partitions=5).status == 200
     assert (
@@ -432,6 +434,75 @@ def test_offsets_are_reset_after_a_look_at_what_would_be_set(broker: Broker, api
     until(lambda: committed() == [3], "it is set in the log")
     beyond = api.change("reset-offsets", **{**fields, "value": "99"})
     assert "beyond the log end offset" in beyond.json["remarks"][0]
+
+
+def test_records_are_produced_and_deleted_up_to_an_offset(broker: Broker, api: Api) -> None:
+    topic = broker.create_topic(partitions=2)
+    wanted = {"topic": topic, "key": "k", "value": "Grüße", "headers": [["h", "1"], ["n", None]]}
+    for _ in range(3):
+        assert api.change("produce", **wanted, partition=1).json["said"] == f"produced a record to {topic}-1"
+    assert api.change("produce", topic=topic, key="gone", value=None).status == 200
+    (found,) = api.found("records", topic=topic, partition=1, **{"from": "0"}, limit=1)["records"]
+    assert (found["key"]["text"], found["value"]["text"]) == ("k", "Grüße")
+    assert [[name, value and value["text"]] for name, value in found["headers"]] == [["h", "1"], ["n", None]]
+    refused = api.change("produce", topic=topic, value="x", partition=7)
+    assert (refused.status, "has no partition 7" in refused.error) == (400, True)
+    assert api.change("produce", topic="__consumer_offsets", value="x").status == 400
+    assert api.change("produce", topic="not-there", value="x").status == 404
+    deleted = api.change("delete-records", topic=topic, before="2", partition=1)
+    assert deleted.json["said"] == f"{topic}-1 begins at 2"
+    beyond = api.change("delete-records", topic=topic, before="77", partition=1)
+    assert (beyond.status, "no such offset 77" in beyond.error) == (400, True)
+    assert api.change("delete-records", topic=topic, before="soon").status == 400
+    assert api.change("delete-records", topic=topic, before="latest").status == 200
+    assert api.found("records", topic=topic)["records"] == []
+
+
+def test_a_search_finds_what_json_escapes_as_people_write_it(broker: Broker, api: Api) -> None:
+    topic = broker.create_topic()
+    produce(
+        broker, topic, {"value": json.dumps({"a": "Grüße, 世界 🚀"})}, {"value": "Grüße"}, {"value": "Grusse"}
+    )
+    for text, count in (("Grüße", 2), ("世界 🚀", 1), ("gr\\u00fc", 1), ("Grusse", 1), ("Größe", 0)):
+        assert len(api.found("records", topic=topic, text=text)["records"]) == count, text
+
+
+def test_a_large_value_is_saved_whole(broker: Broker, api: Api) -> None:
+    topic = broker.create_topic()
+    values = [b"\xff\x00" * (WHOLE_BYTES // 2 + 7), ("ä" * WHOLE_BYTES).encode()]
+    produce(broker, topic, *({"value": value} for value in values), {"key": "k", "value": None})
+    for offset, value in enumerate(values):
+        answer = api.get("value", topic=topic, partition=0, offset=offset)
+        assert (answer.status, answer.body == value) == (200, True)
+        assert answer.headers["content-type"] == "application/octet-stream"
+    for offset in (2, 3):
+        assert api.get("value", topic=topic, partition=0, offset=offset).status == 404
+
+
+def test_groups_users_and_acls_are_changed(broker: Broker, api: Api) -> None:
+    topic = broker.create_topic()
+    commit(broker, f"of-{topic}", topic, 0)
+    assert api.change("delete-group", group=f"of-{topic}").json["said"] == f"deleted group of-{topic}"
+    assert api.change("delete-group", group=f"of-{topic}").status == 404
+    user = {"user": f"u-{topic}", "mechanism": "SCRAM-SHA-256"}
+    assert api.change("add-user", **user, password="secret").status == 200
+    assert user in [{name: one[name] for name in user} for one in api.found("access")["users"]]
+    assert api.change("add-user", user="x", mechanism="PLAIN", password="secret").status == 400
+    assert api.change("delete-user", **user).status == 200
+    assert api.change("delete-user", **user).status == 409
+    found = api.found("access")
+    assert "the broker has no authorizer" in found["acls_problem"]
+    acl = dict.fromkeys(("resource", "name", "pattern", "principal", "host", "operation", "permission"), "*")
+    assert api.change("add-acl", acl=acl).error == "'*' is no resource"
+
+
+def test_durations_are_taken_as_people_write_them(broker: Broker, api: Api) -> None:
+    name = f"durations-{broker.create_topic()}"
+    assert api.change("create-topic", topic=name, settings={"retention.ms": "7d"}).status == 200
+    assert api.change("alter-topic", topic=name, settings={"segment.ms": "1h"}).status == 200
+    assert api.change("alter-topic", topic=name, settings={"segment.ms": "soon"}).status == 400
+    values = {row["name"]: row["value"] for row in api.found("topic-settings", topic=name)}
+    assert (values["retention.ms"], values["segment.ms"]) == ("604800000", "3600000")
 
 
 def test_partitions_of_members_without_a_commit_are_told_and_no_part_of_the_lag(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -14,13 +15,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.client import HTTPException
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
+from mpbroker.cli.top.live import LiveBroker
+from mpbroker.cli.top.samples import Health
 from mpbroker.exporter import mpbroker_metrics, partition_metrics
+from mpbroker.ipc.control_client import ControlClient
 from mpbroker.testing import Broker
 from tests.exporter.conftest import SETTINGS, Answer, Http
 from tests.support import client_tools
@@ -392,3 +397,42 @@ def test_the_kernel_ends_it_before_the_brokers_other_processes(broker: Broker) -
 
     there = pids(broker)
     assert score(there["exporter"]) == min(score(there["coordinator"]) + 500, 1000)
+
+
+def test_a_full_disk_is_seen_wherever_one_looks_and_so_is_its_end(own_broker: Broker) -> None:
+    """Check that readiness alone goes by it: a restart would not help. Nobody has to produce for its end."""
+    http, log = Http(own_broker), pids(own_broker)["log 0"]
+    control = ControlClient(Path(http.pointer.runtime_dir))
+    own_broker.create_topic("t")
+    producer = Producer({"bootstrap.servers": own_broker.bootstrap_servers, "retries": 0, "log_level": 0})
+    errors: list[Any] = []
+
+    def try_it() -> None:
+        errors.clear()
+        producer.produce("t", bytes(100_000), on_delivery=lambda error, _: errors.append(error))
+        assert producer.flush(PATIENCE_S) == 0
+
+    live = LiveBroker(control)
+    try_it()
+    assert errors[0] is None
+    assert live.look().broker.health is Health.RUNNING
+    unlimited = resource.prlimit(log, resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+    try_it()
+    assert errors[0] is not None
+    until(lambda: http.get("/readyz").status == 503, "it is not ready")
+    said = http.get("/readyz").text
+    assert "what producers send is refused until there is room" in said
+    assert "Make the file system larger" in said
+    assert http.get("/healthz").status == 200
+    status, seen, page = control.call("status"), live.look().broker, http.get("/api/live").json
+    assert (status["log_dirs"][0]["state"], seen.health) == ("refuses produces", Health.NOT_READY)
+    problems = [control.call("ready")["problems"], status["problems"], [seen.note], page["problems"]]
+    # How much is free changes from look to look.
+    assert [one.partition(" (free")[0] for (one,) in problems] == [said.partition(" (free")[0]] * 4
+    assert [one["state"] for one in http.get("/api/health").json["log_dirs"]] == ["refuses produces"]
+    resource.prlimit(log, resource.RLIMIT_FSIZE, unlimited)
+    until(lambda: http.get("/readyz").status == 200, "it is ready again")
+    assert live.look().broker.health is Health.RUNNING
+    assert control.call("status")["problems"] == []
+    try_it()
+    assert errors[0] is None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import time
 from dataclasses import dataclass
 
 import pytest
@@ -167,3 +169,46 @@ def test_a_process_that_has_just_become_ready_is_not_silent(tree: Tree) -> None:
     tree.memory.words("roles").store(SCRUBBER, 1)
     context.ready()
     assert health.unresponsive_processes(CONFIG, tree.memory) == []
+
+
+FULL = f"{os.strerror(errno.ENOSPC)}: what producers send is refused until there is room"
+
+
+def test_what_is_wrong_with_a_disk_is_said_and_ends(tree: Tree) -> None:
+    """Check that a disk has a say in readiness, and none in whether the broker lives."""
+    dirs = tree.memory.dir_sizes()
+    for number, name in enumerate(("/a", "/b")):
+        dirs.introduce(number, name, 2, failed=False)
+    dirs.put_volume(1, 100 << 20, 3 << 20)
+    assert health.reasons_not_ready(CONFIG, tree.memory) == []
+    dirs.put_error(1, 1, errno.ENOSPC)
+    (why,) = health.reasons_not_ready(CONFIG, tree.memory)
+    assert why.startswith(FULL)
+    assert "(free: /b 3 MiB). Make the file system larger" in why
+    assert health.unresponsive_processes(CONFIG, tree.memory) == []
+    dirs.put_error(1, 1, 0)
+    assert health.reasons_not_ready(CONFIG, tree.memory) == []
+
+
+def test_a_directory_that_is_offline_is_named_with_the_error_of_who_has_met_it(tree: Tree) -> None:
+    dirs = tree.memory.dir_sizes()
+    dirs.introduce(0, "/a", 2, failed=True)
+    dirs.introduce(1, "/b", 2, failed=False)
+    dirs.put_error(0, 0, errno.EIO)
+    dirs.put_error(0, 1, errno.EROFS)
+    assert health.reasons_not_ready(CONFIG, tree.memory) == [
+        f"log directory /a is offline ({os.strerror(errno.EROFS)}): its partitions can be neither read nor "
+        "written. Mend or replace the disk, then restart the broker"
+    ]
+
+
+def test_a_disk_that_does_not_end_a_sync_is_slow(tree: Tree) -> None:
+    dirs = tree.memory.dir_sizes()
+    dirs.introduce(0, "/a", 1, failed=False)
+    dirs.put_wait(0, 0, time.monotonic_ns())
+    assert health.reasons_not_ready(CONFIG, tree.memory) == []
+    dirs.put_wait(0, 0, time.monotonic_ns() - 60_000_000_000)
+    (why,) = health.reasons_not_ready(CONFIG, tree.memory)
+    assert why.startswith("the disk of /a has not finished a sync for 6")
+    dirs.put_wait(0, 0, 0)
+    assert health.reasons_not_ready(CONFIG, tree.memory) == []

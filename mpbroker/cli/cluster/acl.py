@@ -37,6 +37,9 @@ COLUMNS: Final = ("resource", "name", "pattern", "principal", "host", "operation
 _PRODUCER: Final = (Operation.WRITE, Operation.DESCRIBE, Operation.CREATE)
 _CONSUMER: Final = (Operation.READ, Operation.DESCRIBE)
 _ANY: Final = (Operation.ANY, Permission.ANY)
+EVERYTHING: Final = m.DeleteAclsRequest.DeleteAclsFilter(
+    ResourceType.ANY, None, PatternType.ANY, None, None, *_ANY
+)
 _TRANSACTIONAL: Final = (Operation.WRITE, Operation.DESCRIBE)
 
 
@@ -180,24 +183,37 @@ def entries(resources: Resources, whom: Principals, what: AclOperations) -> list
 
 def add(where: ClusterAddress, acls: list[Acl], *, dry_run: bool, as_json: bool) -> None:
     """Add entries, or say which of them would be new."""
-    creation = m.CreateAclsRequest.AclCreation
     with Client(where) as client:
         if dry_run:
-            everything = m.DeleteAclsRequest.DeleteAclsFilter(
-                ResourceType.ANY, None, PatternType.ANY, None, None, *_ANY
-            )
-            there = set(_described(client, everything))
+            there = set(described(client, EVERYTHING))
             _say(
                 [("is there already" if acl in there else "would add", acl) for acl in acls], as_json=as_json
             )
             return
-        response: m.CreateAclsResponse = client.cluster.ask_any(
-            m.CreateAclsRequest([creation(*acl) for acl in acls])
-        )
+        create(client, acls)
+    _say([("added", acl) for acl in acls], as_json=as_json)
+
+
+def create(client: Client, acls: list[Acl]) -> None:
+    """Have the broker add entries. Raises ApiFailed, CliError."""
+    creation = m.CreateAclsRequest.AclCreation
+    response: m.CreateAclsResponse = client.cluster.ask_any(
+        m.CreateAclsRequest([creation(*acl) for acl in acls])
+    )
     for acl, result in zip(acls, response.results, strict=True):
         if result.error_code:
             raise _failed(str(acl), result.error_code, result.error_message)
-    _say([("added", acl) for acl in acls], as_json=as_json)
+
+
+def delete(client: Client, filters: list[m.DeleteAclsRequest.DeleteAclsFilter]) -> list[Acl]:
+    """Have the broker remove the entries that filters match; return them. Raises ApiFailed, CliError."""
+    response: m.DeleteAclsResponse = client.cluster.ask_any(m.DeleteAclsRequest(filters))
+    removed: dict[Acl, None] = {}
+    for result in response.filter_results:
+        if result.error_code:
+            raise _failed("ACLs", result.error_code, result.error_message)
+        removed.update(dict.fromkeys(_acl(one) for one in result.matching_acls))
+    return list(removed)
 
 
 def remove(
@@ -213,28 +229,28 @@ def remove(
         confirm("remove the ACLs that match? --dry-run says which", is_sure=is_sure)
     with Client(where) as client:
         if dry_run:
-            matching = dict.fromkeys(acl for one in filters for acl in _described(client, one))
+            matching = dict.fromkeys(acl for one in filters for acl in described(client, one))
             _say([("would remove", acl) for acl in matching], as_json=as_json)
             _check_any(matching)
             return
-        response: m.DeleteAclsResponse = client.cluster.ask_any(m.DeleteAclsRequest(filters))
-    removed: dict[Acl, None] = {}
-    for result in response.filter_results:
-        if result.error_code:
-            raise _failed("ACLs", result.error_code, result.error_message)
-        removed.update(dict.fromkeys(_acl(one) for one in result.matching_acls))
+        removed = delete(client, filters)
     _say([("removed", acl) for acl in removed], as_json=as_json)
     _check_any(removed)
 
 
 def _say(done: list[tuple[str, Acl]], *, as_json: bool) -> None:
     """Print entries with what has been done to them, or would be."""
-    say_each([(f"{what}: {acl}", {"done": what, **_document(acl)}) for what, acl in done], as_json=as_json)
+    say_each([(f"{what}: {acl}", {"done": what, **document(acl)}) for what, acl in done], as_json=as_json)
 
 
 def _check_any(found: Iterable[Acl]) -> None:
     if not list(found):
         raise CliError("no ACL matches; mpbroker acl list shows what there is")
+
+
+def filter_of(acl: Acl) -> m.DeleteAclsRequest.DeleteAclsFilter:
+    """Return the filter that matches this entry alone."""
+    return m.DeleteAclsRequest.DeleteAclsFilter(*acl)
 
 
 def filters(
@@ -246,7 +262,7 @@ def filters(
     """
     one = m.DeleteAclsRequest.DeleteAclsFilter
     if whom.allowed or whom.denied:
-        return [one(*acl) for acl in entries(resources, whom, what)]
+        return [filter_of(acl) for acl in entries(resources, whom, what)]
     if whom.hosts or any(what):
         whose = "say for whom: --allow-principal or --deny-principal"
         text = f"{whose}; without them all about a resource is removed"
@@ -264,16 +280,16 @@ def show_list(where: ClusterAddress, resources: Resources, principal: str | None
         found = [
             acl
             for kind, name, _ in named
-            for acl in _described(client, one(kind, name, PatternType.MATCH, principal, None, *_ANY))
+            for acl in described(client, one(kind, name, PatternType.MATCH, principal, None, *_ANY))
         ]
     show(dict.fromkeys(found), as_json=as_json)
 
 
 def show(acls: Iterable[Acl], *, as_json: bool) -> None:
-    print_rows(list(map(_document, acls)), as_json=as_json, nothing="no ACLs")
+    print_rows(list(map(document, acls)), as_json=as_json, nothing="no ACLs")
 
 
-def _document(acl: Acl) -> dict[str, str]:
+def document(acl: Acl) -> dict[str, str]:
     values = (
         kafka_word(ResourceType(acl.resource_type)),
         acl.resource_name,
@@ -286,7 +302,7 @@ def _document(acl: Acl) -> dict[str, str]:
     return dict(zip(COLUMNS, values, strict=True))
 
 
-def _described(client: Client, asked: m.DeleteAclsRequest.DeleteAclsFilter) -> list[Acl]:
+def described(client: Client, asked: m.DeleteAclsRequest.DeleteAclsFilter) -> list[Acl]:
     """Return the entries that a filter matches. Raises ApiFailed."""
     response: m.DescribeAclsResponse = client.cluster.ask_any(
         m.DescribeAclsRequest(

@@ -129,6 +129,9 @@ class Client:
     def topic(self, name: str, *, auto_create: bool = False) -> Topic:
         """Return one topic. Raises ApiFailed if it does not exist."""
         topic = only(self.topics([name], auto_create=auto_create), f"topic {name}")
+        if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not auto_create:
+            guess = known.hint([name], [one.name for one in self.topics()])
+            raise ApiFailed(f"topic {name}", topic.error_code, f"does not exist{guess}")
         if topic.error_code:
             raise topic_failed(name, topic.error_code)
         return topic

@@ -6,7 +6,7 @@ import typer
 
 from mpbroker.cli.app import App
 from mpbroker.cli.cluster.cluster_address import ClusterAddress
-from mpbroker.cli.flags import DEFAULT_BOOTSTRAP, Bootstrap, CommandConfig, DryRun, Json
+from mpbroker.cli.flags import DEFAULT_BOOTSTRAP, Bootstrap, CommandConfig, DryRun, Json, complete_settings
 from mpbroker.cli.text.numbers import INT
 
 config_app = App(no_args_is_help=True)
@@ -29,7 +29,9 @@ Loggers = Annotated[bool, typer.Option("--loggers", help="Levels of the broker's
 
 @config_app.command("get")
 def config_get(
-    keys: Annotated[list[str] | None, typer.Argument(metavar="KEY...", hidden=True)] = None,
+    keys: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY...", hidden=True, autocompletion=complete_settings)
+    ] = None,
     topic: Topic = None,
     broker: Broker = None,
     broker_defaults: Defaults = False,
@@ -53,7 +55,9 @@ def config_get(
 
 @config_app.command("set")
 def config_set(
-    settings: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...", hidden=True)],
+    settings: Annotated[
+        list[str], typer.Argument(metavar="KEY=VALUE...", hidden=True, autocompletion=complete_settings)
+    ],
     topic: Topic = None,
     broker: Broker = None,
     broker_defaults: Defaults = False,
@@ -73,7 +77,9 @@ def config_set(
 
 @config_app.command("unset")
 def config_unset(
-    keys: Annotated[list[str], typer.Argument(metavar="KEY...", hidden=True)],
+    keys: Annotated[
+        list[str], typer.Argument(metavar="KEY...", hidden=True, autocompletion=complete_settings)
+    ],
     topic: Topic = None,
     broker: Broker = None,
     broker_defaults: Defaults = False,

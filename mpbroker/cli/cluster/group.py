@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from mpbroker.cli.cluster import group_requests
-from mpbroker.cli.cluster.client import Client
+from mpbroker.cli.cluster.client import Client, Topic
 from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.cluster.group_requests import Group, Member
 from mpbroker.cli.errors import raise_all
 from mpbroker.cli.text.confirm import confirm
-from mpbroker.cli.text.output import print_json, print_rows, print_table, say_each
+from mpbroker.cli.text.output import counted, print_json, print_rows, print_table, say_each
 from mpbroker.client.consumer_protocol import TopicPartition
 from mpbroker.client.errors import ApiFailed
 from mpbroker.protocol.numbers import LATEST
@@ -87,8 +87,17 @@ def _print(document: dict[str, Any], *, with_members: bool) -> None:
         return
     rows = [[row[name] for name in PARTITIONS.values()] for row in document["partitions"]]
     print_table(list(PARTITIONS), rows, title=title)
+    if document["uncommitted"]:
+        print(lag_text(document["lag"], document["committed_partitions"], document["uncommitted"]))
     if idle := [one["member"] for one in document["members"] if not one["partitions"]]:
         print(printable(f"without a partition: {', '.join(idle)}"))
+
+
+def lag_text(lag: int | None, committed: int, uncommitted: int) -> str:
+    """Say of how many partitions a lag is the sum, and how many have none since nothing is committed."""
+    known = f"lag {lag:,} in {counted(committed, 'partition')}" if lag is not None else "no lag is known"
+    missing = f"{counted(uncommitted, 'partition has', 'partitions have')} no commit"
+    return f"{known}; {missing}" if uncommitted else known
 
 
 def _row_of_member(member: dict[str, Any]) -> list[Any]:
@@ -120,6 +129,12 @@ def delete(where: ClusterAddress, names: Sequence[str], *, is_sure: bool, as_jso
 
 def _document(client: Client, group: Group) -> dict[str, Any]:
     owners = {place: member for member in group.members for place in member.partitions}
+    committed = group_requests.committed(client, group.name)
+    names = sorted({topic for topic, _ in {*committed, *owners}})
+    topics = client.topics(names) if names else []
+    partitions = list(_partitions(client, topics, committed, owners))
+    lags = [row["lag"] for row in partitions if row["lag"] is not None]
+    there = {(topic.name, one.index) for topic in topics for one in topic.partitions}
     return {
         "group": group.name,
         "type": group.type,
@@ -136,18 +151,23 @@ def _document(client: Client, group: Group) -> dict[str, Any]:
             }
             for one in group.members
         ],
-        "partitions": list(_partitions(client, group_requests.committed(client, group.name), owners)),
+        "lag": sum(lags) if lags else None,
+        "committed_partitions": len(committed),
+        "uncommitted": len(there - committed.keys()),
+        "partitions": partitions,
     }
 
 
 def _partitions(
-    client: Client, committed: dict[TopicPartition, int], owners: dict[TopicPartition, Member]
+    client: Client,
+    topics: Sequence[Topic],
+    committed: dict[TopicPartition, int],
+    owners: dict[TopicPartition, Member],
 ) -> Iterator[dict[str, Any]]:
     """Yield the partitions that have a committed offset or an owner, in order. None is a missing offset."""
     places = sorted({*committed, *owners})
     ends: dict[TopicPartition, int] = {}
-    names = sorted({topic for topic, _ in places})
-    for topic in client.topics(names) if names else []:
+    for topic in topics:
         there = {partition.index for partition in topic.partitions if partition.leader >= 0}
         asked = [number for name, number in places if name == topic.name and number in there]
         found = client.offsets(topic, LATEST, asked) if asked else {}

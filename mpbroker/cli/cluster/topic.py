@@ -4,9 +4,10 @@ from typing import Any, NamedTuple
 
 from mpbroker.cli.cluster.client import Client, Topic
 from mpbroker.cli.cluster.cluster_address import ClusterAddress
-from mpbroker.cli.errors import USAGE_ERROR, CliError, raise_all, with_advice
+from mpbroker.cli.errors import USAGE_ERROR, BadText, CliError, raise_all, with_advice
 from mpbroker.cli.text.confirm import confirm
 from mpbroker.cli.text.output import print_json, print_rows, print_table, say, say_each
+from mpbroker.cli.text.times import parse_duration
 from mpbroker.client.errors import ApiFailed
 from mpbroker.config import known
 from mpbroker.config.describe import ConfigSource
@@ -55,7 +56,17 @@ def parse_setting(text: str, flag: str = "-c ") -> tuple[str, str]:
         raise CliError(f"{flag}{text}: this is not KEY=VALUE", USAGE_ERROR)
     if not value:
         raise CliError(f"{flag}{text}: {key} has no value; leave it out to have the broker's", USAGE_ERROR)
-    return key, value
+    return key, in_ms(key, value)
+
+
+def in_ms(key: str, value: str) -> str:
+    """Return a setting's value; 15m, 1h or 7d as the milliseconds that a setting named so takes."""
+    if not key.endswith(".ms"):
+        return value
+    try:
+        return str(parse_duration(value))
+    except BadText:
+        return value  # a number, or what the broker refuses
 
 
 def show_list(where: ClusterAddress, *, as_json: bool) -> None:
@@ -123,7 +134,7 @@ def delete(
     where: ClusterAddress, names: list[str], timeout_s: float, *, is_sure: bool, as_json: bool
 ) -> None:
     """Delete topics. A failure does not keep the others from deletion. Raises CliError."""
-    confirm(f"delete {', '.join(names)} with all records?", is_sure=is_sure)
+    confirm(f"delete {', '.join(names)} with all records?", is_sure=is_sure, scripts_need_yes=True)
     with Client(where) as client:
         results = client.delete_topics(names, timeout_s)
     deleted = [name for name, error in results.items() if error is None]

@@ -99,29 +99,50 @@ def delete_records(
     where: ClusterAddress, wanted: Shortening, timeout_s: float, *, is_sure: bool, as_json: bool
 ) -> None:
     """Delete records. A refusal of one partition does not keep the others from deletion. Raises CliError."""
-    offset = HIGH_WATERMARK if wanted.before == "latest" else parse_decimal(wanted.before)
-    if offset is None:
-        raise CliError(f"--before is an offset or latest, not '{wanted.before}'", USAGE_ERROR)
     failed: list[Exception] = []
-    done = []
     with Client(where) as client:
-        topic = client.topic(wanted.topic)
-        of_all = [one.index for one in topic.partitions]
-        offsets = dict.fromkeys([wanted.partition] if wanted.partition >= 0 else of_all, offset)
-        split = by_leader(topic, offsets)
-        confirm(f"delete the records of {topic.name} before {wanted.before}?", is_sure=is_sure)
-        for leader, mine in split.items():
-            for result in _delete_before(client, leader, topic, mine, timeout_s):
-                number, start = result.partition_index, result.low_watermark
-                if not result.error_code:
-                    text = f"{topic.name}-{number}: log start offset {start:,}"
-                    done.append((text, {"topic": topic.name, "partition": number, "start_offset": start}))
-                elif result.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                    failed.append(_out_of_range(client, topic, number, offset))
-                else:
-                    failed.append(ApiFailed(f"records of {topic.name}-{number}", result.error_code))
+        shortened = Shortened(client, wanted)
+        confirm(f"delete the records of {wanted.topic} before {wanted.before}?", is_sure=is_sure)
+        starts = shortened.delete(timeout_s, failed)
+    done = [
+        (
+            f"{wanted.topic}-{number}: log start offset {start:,}",
+            {"topic": wanted.topic, "partition": number, "start_offset": start},
+        )
+        for number, start in starts.items()
+    ]
     say_each(done, as_json=as_json)
     raise_all(failed)
+
+
+class Shortened:
+    """The partitions that a deletion of records is about. Raises CliError if there are no such."""
+
+    def __init__(self, client: Client, wanted: Shortening) -> None:
+        offset = HIGH_WATERMARK if wanted.before == "latest" else parse_decimal(wanted.before)
+        if offset is None:
+            raise CliError(f"--before is an offset or latest, not '{wanted.before}'", USAGE_ERROR)
+        self._client = client
+        self._offset = offset
+        self._topic = client.topic(wanted.topic)
+        of_all = [one.index for one in self._topic.partitions]
+        numbers = [wanted.partition] if wanted.partition >= 0 else of_all
+        self._split = by_leader(self._topic, dict.fromkeys(numbers, offset))
+
+    def delete(self, timeout_s: float, failed: list[Exception]) -> dict[int, int]:
+        """Delete the records; return the new log start offsets, and add what has failed."""
+        starts: dict[int, int] = {}
+        name = self._topic.name
+        for leader, mine in self._split.items():
+            for result in _delete_before(self._client, leader, self._topic, mine, timeout_s):
+                number = result.partition_index
+                if not result.error_code:
+                    starts[number] = result.low_watermark
+                elif result.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                    failed.append(_out_of_range(self._client, self._topic, number, self._offset))
+                else:
+                    failed.append(ApiFailed(f"records of {name}-{number}", result.error_code))
+        return starts
 
 
 def _delete_before(

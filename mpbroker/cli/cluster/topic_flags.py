@@ -7,6 +7,7 @@ import typer
 from mpbroker.cli.app import App
 from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.flags import (
+    COMPLETE_TOPICS,
     DEFAULT_BOOTSTRAP,
     Bootstrap,
     CommandConfig,
@@ -67,7 +68,9 @@ def topic_list(
 
 @topic_app.command("describe")
 def topic_describe(
-    names: Annotated[list[str] | None, typer.Argument(metavar="TOPIC...", hidden=True)] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="TOPIC...", hidden=True, autocompletion=COMPLETE_TOPICS)
+    ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     command_config: CommandConfig = None,
     json: Json = False,
@@ -130,7 +133,9 @@ def topic_delete_records(
 
 @topic_app.command("delete")
 def topic_delete(
-    names: Annotated[list[str], typer.Argument(metavar="TOPIC...", hidden=True)],
+    names: Annotated[
+        list[str], typer.Argument(metavar="TOPIC...", hidden=True, autocompletion=COMPLETE_TOPICS)
+    ],
     dry_run: DryRun = False,
     yes: Yes = False,
     timeout: Timeout = 30.0,

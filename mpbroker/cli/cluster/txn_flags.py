@@ -6,7 +6,15 @@ import typer
 
 from mpbroker.cli.app import App
 from mpbroker.cli.cluster.cluster_address import ClusterAddress
-from mpbroker.cli.flags import DEFAULT_BOOTSTRAP, Bootstrap, CommandConfig, Json, TopicName, Yes
+from mpbroker.cli.flags import (
+    COMPLETE_TOPICS,
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    CommandConfig,
+    Json,
+    TopicName,
+    Yes,
+)
 from mpbroker.cli.text.numbers import INT, LONG, PARTITION, SHORT
 
 txn_app = App(no_args_is_help=True)
@@ -82,7 +90,9 @@ def txn_describe_producers(
 
 @txn_app.command("find-hanging")
 def txn_find_hanging(
-    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC...", hidden=True)] = None,
+    topics: Annotated[
+        list[str] | None, typer.Argument(metavar="TOPIC...", hidden=True, autocompletion=COMPLETE_TOPICS)
+    ] = None,
     timeout: Annotated[
         str,
         typer.Option(

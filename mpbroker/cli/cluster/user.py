@@ -10,6 +10,7 @@ import getpass
 import secrets
 import sys
 from pathlib import Path
+from typing import Any
 
 from mpbroker.cli.cluster.client import Client
 from mpbroker.cli.cluster.cluster_address import ClusterAddress
@@ -59,27 +60,39 @@ def add(
     """Set a user's password for one mechanism, whether there is one already or not."""
     kind = mechanism_of(mechanism)
     password = read_password(user, source)
+    with Client(where) as client:
+        upsert(client, user, kind, iterations, password)
+    document = {"user": user, "mechanism": kind.mechanism, "iterations": iterations}
+    say(f"user {user} can log in with {kind.mechanism}", document, as_json=as_json)
+
+
+def upsert(client: Client, user: str, kind: ScramType, iterations: int, password: str) -> None:
+    """Have the broker keep a credential, which it gets salted and hashed. Raises ApiFailed, CliError."""
     salt = secrets.token_bytes(SALT_BYTES)
     salted = salted_password(kind, password, salt, iterations)
     upsertion = m.AlterUserScramCredentialsRequest.ScramCredentialUpsertion(
         user, kind, iterations, salt, salted
     )
-    _alter(where, m.AlterUserScramCredentialsRequest(upsertions=[upsertion]))
-    document = {"user": user, "mechanism": kind.mechanism, "iterations": iterations}
-    say(f"user {user} can log in with {kind.mechanism}", document, as_json=as_json)
+    _alter(client, m.AlterUserScramCredentialsRequest(upsertions=[upsertion]))
+
+
+def remove(client: Client, user: str, kinds: list[int]) -> None:
+    """Have the broker forget credentials. Raises ApiFailed, CliError."""
+    deletion = m.AlterUserScramCredentialsRequest.ScramCredentialDeletion
+    for kind in kinds:
+        # A request alters one credential of a user.
+        _alter(client, m.AlterUserScramCredentialsRequest([deletion(user, kind)]))
 
 
 def delete(where: ClusterAddress, user: str, mechanism: str | None, *, is_sure: bool, as_json: bool) -> None:
     """Remove a user's credential for one mechanism, or all of them."""
-    if mechanism is not None:
-        kinds = [int(mechanism_of(mechanism))]
-    else:
-        kinds = [number for _, number, _ in _described(where, [user])]
-    confirm(f"delete the credentials of user {user}?", is_sure=is_sure)
-    deletion = m.AlterUserScramCredentialsRequest.ScramCredentialDeletion
-    for kind in kinds:
-        # A request alters one credential of a user.
-        _alter(where, m.AlterUserScramCredentialsRequest([deletion(user, kind)]))
+    with Client(where) as client:
+        if mechanism is not None:
+            kinds = [int(mechanism_of(mechanism))]
+        else:
+            kinds = [number for _, number, _ in _described(client, [user])]
+        confirm(f"delete the credentials of user {user}?", is_sure=is_sure)
+        remove(client, user, kinds)
     mechanisms = [ScramType(kind).mechanism for kind in kinds]
     document = {"user": user, "mechanisms": mechanisms}
     say(f"deleted {', '.join(mechanisms)} of user {user}", document, as_json=as_json)
@@ -87,28 +100,32 @@ def delete(where: ClusterAddress, user: str, mechanism: str | None, *, is_sure: 
 
 def show_list(where: ClusterAddress, *, as_json: bool) -> None:
     """Print all users with SCRAM credentials."""
-    rows = [
-        {"user": user, "mechanism": ScramType(number).mechanism, "iterations": iterations}
-        for user, number, iterations in _described(where, None)
-    ]
+    with Client(where) as client:
+        rows = listed(client)
     print_rows(rows, as_json=as_json, nothing="no users")
 
 
-def _alter(where: ClusterAddress, request: m.AlterUserScramCredentialsRequest) -> None:
-    with Client(where) as client:
-        response: m.AlterUserScramCredentialsResponse = client.cluster.ask_any(request)
+def listed(client: Client) -> list[dict[str, Any]]:
+    """Return a row for each credential. Raises ApiFailed."""
+    return [
+        {"user": user, "mechanism": ScramType(number).mechanism, "iterations": iterations}
+        for user, number, iterations in _described(client, None)
+    ]
+
+
+def _alter(client: Client, request: m.AlterUserScramCredentialsRequest) -> None:
+    response: m.AlterUserScramCredentialsResponse = client.cluster.ask_any(request)
     for result in response.results:
         _raise_failure(result)
 
 
-def _described(where: ClusterAddress, users: list[str] | None) -> list[tuple[str, int, int]]:
+def _described(client: Client, users: list[str] | None) -> list[tuple[str, int, int]]:
     """Return (user, mechanism, iterations) of each credential. Raises ApiFailed."""
     name = m.DescribeUserScramCredentialsRequest.UserName
     wanted = None if users is None else [name(user) for user in users]
-    with Client(where) as client:
-        response: m.DescribeUserScramCredentialsResponse = client.cluster.ask_any(
-            m.DescribeUserScramCredentialsRequest(wanted)
-        )
+    response: m.DescribeUserScramCredentialsResponse = client.cluster.ask_any(
+        m.DescribeUserScramCredentialsRequest(wanted)
+    )
     if response.error_code:
         raise ApiFailed("users", response.error_code, response.error_message)
     for result in response.results:

@@ -6,9 +6,11 @@ from typing import Any
 from mpbroker.cli.errors import USAGE_ERROR, CliError, file_error
 from mpbroker.cli.host.local_broker import LocalBroker
 from mpbroker.cli.text.output import print_document, print_groups, print_json
+from mpbroker.cli.text.sizes import decimal_size
 from mpbroker.config.listeners import page_url
 from mpbroker.ipc import console_token
 from mpbroker.protocol.printable import printable
+from shm import procfs
 
 # A worker that leaves waits for slow clients to take what it has for them, as long as the supervisor lets it.
 RESIZE_TIMEOUT_SECONDS = 120.0
@@ -22,7 +24,14 @@ def status(here: LocalBroker, *, as_json: bool) -> None:
     errors: list[str] = []
     if not as_json:
         processes = reply.get("processes", [])
-        errors = last_errors(processes)
+        errors = [f"not ready: {printable(one)}" for one in reply.pop("problems", ())] + last_errors(
+            processes
+        )
+        reply = {name: _in_units(name, value) for name, value in reply.items()}
+        if dirs := reply.get("log_dirs"):
+            reply["log_dirs"] = [
+                {name: _in_units(name, value) for name, value in one.items()} for one in dirs
+            ]
         reply["processes"] = short(processes)
         if "up_s" in reply:
             reply = {"up" if name == "up_s" else name: value for name, value in reply.items()}
@@ -36,6 +45,11 @@ def status(here: LocalBroker, *, as_json: bool) -> None:
     _show(reply, as_json=as_json)
     if errors:
         print("\n" + "\n".join(errors))
+
+
+def _in_units(name: str, value: Any) -> Any:
+    """Return a number of bytes as people read it."""
+    return decimal_size(value) if name.endswith("_bytes") and isinstance(value, int) else value
 
 
 def request_log(here: LocalBroker, switch: str | None, *, as_json: bool) -> None:
@@ -165,11 +179,21 @@ def short(processes: list[dict[str, Any]]) -> list[dict[str, Any]]:
             row["state"] = status
         if "heartbeat_age_ms" in row:
             row["heartbeat_ms"] = row.pop("heartbeat_age_ms")
-        if "rss_bytes" in row:
-            row["rss_mb"] = round(row.pop("rss_bytes") / 1e6, 1)
+        # Resident memory would count the shared part once for each process.
+        if row.pop("rss_bytes", None) is not None:
+            row["pss"] = _pss_text(row["pid"])
         row.pop("last_error", None)
         rows.append(row)
     return rows
+
+
+def _pss_text(pid: int) -> str | None:
+    """Return the memory of a process, with shared pages divided among those who share; None: not known."""
+    try:
+        found = procfs.pss_bytes(pid)
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if found is None else decimal_size(found)
 
 
 def last_errors(processes: list[dict[str, Any]]) -> list[str]:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError, with_advice
-from mpbroker.config.environment import BOOTSTRAP_SERVER, RUNTIME_DIR
-from mpbroker.config.listeners import port_of
+from mpbroker.config.environment import BOOTSTRAP_SERVER, DEFAULT_BOOTSTRAP, RUNTIME_DIR
+from mpbroker.config.listeners import port_of, reachable
 from mpbroker.ipc.control_client import ControlClient, ControlError
 from mpbroker.ipc.pointer import CONTROL_NAME, POINTER_NAME, has_broker, is_locked, read_pointer
 
@@ -33,7 +34,7 @@ class LocalBroker(NamedTuple):
     """The flags that name a broker on this host.
 
     Without any the environment does: MPBROKER_RUNTIME_DIR, or else MPBROKER_BOOTSTRAP_SERVER. Without these
-    the data directory is ./data.
+    the data directory is ./data, and where there is none, the broker is who listens on 127.0.0.1:9092.
     """
 
     log_dirs: str | None = None
@@ -63,7 +64,28 @@ class LocalBroker(NamedTuple):
                 raise with_advice(
                     error, f". {BOOTSTRAP_SERVER} says so: unset it, or name another broker with a flag"
                 ) from error
-        return by_log_dirs(self.log_dirs)
+        try:
+            return by_log_dirs(self.log_dirs)
+        except CliError:
+            if self.log_dirs is None and not os.environ.get(RUNTIME_DIR) and not Path("data").is_dir():
+                with suppress(CliError):
+                    return by_address(DEFAULT_BOOTSTRAP)
+            raise
+
+
+def bootstrap_of_data() -> str | None:
+    """Return where the broker listens that runs on ./data; None if none does.
+
+    A listener without TLS and logins comes first: its name says that it is one.
+    """
+    directory = Path("data")
+    try:
+        pointer = read_pointer(directory)
+        if pointer is None or not pointer.listeners or not has_broker(directory):
+            return None
+    except (OSError, msgspec.DecodeError):
+        return None
+    return reachable(pointer.listeners.get("PLAINTEXT") or next(iter(pointer.listeners.values())))
 
 
 def bootstrap_of_environment() -> str | None:

@@ -50,11 +50,18 @@ def consume(where: ClusterAddress, settings: Settings) -> None:
     render = json_lines.render if settings.as_json else compile_template(settings.template)
     with Client(where) as client:
         consumer = Consumer(client, settings)
+        if settings.start.kind == "end" and not settings.exit_at_end and _is_watched():
+            said = "new records; --from-beginning shows those that are there, Ctrl-C ends"
+            print(f"mpbroker: waiting for {said}", file=sys.stderr)
         if settings.group is None:
             consumer.begin(consumer.first_positions(settings.start))
             _print_all(consumer, render, sys.stdout.buffer)
         else:
             _print_share(client, settings, settings.group, consumer, render)
+
+
+def _is_watched() -> bool:
+    return sys.stdout.isatty() and sys.stderr.isatty()
 
 
 def _print_share(client: Client, settings: Settings, group: str, consumer: Consumer, render: Part) -> None:

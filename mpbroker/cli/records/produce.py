@@ -39,6 +39,8 @@ GROUPS_AHEAD = 4
 FLUSH_AFTER_INTERRUPT_MS = 10_000
 CODECS = {codec.name.lower(): codec for codec in Codec}
 ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
+# Of lines without a key so many go to a partition at least, before others go to the next one.
+STICKY_LINES_MIN = 10
 # Names that -X takes: those of Kafka's and librdkafka's producers for the two settings there are.
 PROPERTIES = {
     "acks": "acks",
@@ -212,7 +214,7 @@ class Lines:
             partitions_of(topic, [settings.partition])
         # Lines without a key go to partitions that can be written.
         self._keyless = [part.index for part in topic.partitions if part.leader >= 0] or [0]
-        self._next_group = 0
+        self._next_keyless = 0
         self.producer = Producer(
             client.cluster,
             acks=ACKS[settings.acks],
@@ -224,24 +226,33 @@ class Lines:
     def append(self, lines: list[bytes]) -> None:
         """Append one batch per partition. Raises CliError at a line that is wrong; those before it are sent.
 
-        A line goes to the partition asked for, else to its own, else to its key's, else to another one for
-        each group.
+        A line goes to the partition asked for, else to its own, else to its key's, else to one of all: a few
+        lines to one, and then others to the next (Kafka: the sticky partitioner, KIP-480).
         """
         now_ms = time.time_ns() // 1_000_000
-        keyless = self._keyless[self._next_group % len(self._keyless)]
-        self._next_group += 1
-        if self._records.is_plain:
-            partition = self._settings.partition if self._settings.partition >= 0 else keyless
-            self._send({partition: self._records.plain(lines, now_ms)})
+        if self._records.is_plain and self._settings.partition >= 0:
+            self._send({self._settings.partition: self._records.plain(lines, now_ms)})
             return
+        share = max(STICKY_LINES_MIN, -(-len(lines) // len(self._keyless)))
         distributed: dict[int, list[NewRecord]] = {}
         try:
-            for line in lines:
-                if (parsed := self._records.parse(line, now_ms)) is not None:
-                    record, named = parsed
-                    distributed.setdefault(self._partition(record, named, keyless), []).append(record)
+            for first in range(0, len(lines), share):
+                keyless = self._keyless[self._next_keyless % len(self._keyless)]
+                self._next_keyless += 1
+                self._distribute(lines[first : first + share], keyless, now_ms, distributed)
         finally:
             self._send(distributed)
+
+    def _distribute(
+        self, lines: list[bytes], keyless: int, now_ms: int, distributed: dict[int, list[NewRecord]]
+    ) -> None:
+        if self._records.is_plain:
+            distributed.setdefault(keyless, []).extend(self._records.plain(lines, now_ms))
+            return
+        for line in lines:
+            if (parsed := self._records.parse(line, now_ms)) is not None:
+                record, named = parsed
+                distributed.setdefault(self._partition(record, named, keyless), []).append(record)
 
     def _send(self, distributed: Mapping[int, list[NewRecord]]) -> None:
         for partition, records in distributed.items():

@@ -14,7 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from mpbroker.cli.top import theme
-from mpbroker.cli.top.columns import DRAWN, GROUPS, PROCESSES, VIEWS, View
+from mpbroker.cli.top.columns import DRAWN, GROUPS, PARTITIONS, PROCESSES, VIEWS, View
 from mpbroker.cli.top.looks import Looks
 from mpbroker.cli.top.model import Model, Row, arranged
 from mpbroker.cli.top.panels import Cards, Headline, Tabs
@@ -23,6 +23,7 @@ from mpbroker.cli.top.table import Table
 from mpbroker.cli.top.text import text_of
 from mpbroker.cli.top.watch import BrokerFlags, Watch
 from mpbroker.protocol.printable import printable
+from mpbroker.protocol.topic_names import INTERNAL_TOPICS
 
 TALL_LINES: Final = 34
 """Terminals of so many lines have room for charts of twice the height."""
@@ -33,6 +34,7 @@ enter          everything about a row
 /              only rows with a text, or of a pattern (* ?)
 s, S           sort by the next column, or the one before
 r              the other way round
+i              partitions of internal topics too, or not
 p              pause: what is shown stays
 t              light or dark
 q              quit
@@ -90,6 +92,7 @@ class TopApp(App[None]):
         Binding("s", "sort(1)", show=False),
         Binding("S", "sort(-1)", show=False),
         Binding("r", "reverse", show=False),
+        Binding("i", "internal", show=False),
         Binding("p", "pause", show=False),
         Binding("t", "turn_theme", show=False),
         Binding("question_mark", "help", show=False),
@@ -112,6 +115,7 @@ class TopApp(App[None]):
         self.model = Model()
         self.model.add(first)
         self.is_paused = False
+        self.hides_internal = True
         self.view = view
         self.wanted_text = ""
         self.sorting: dict[str, tuple[str | None, bool]] = {one.key: (one.sorted_by, False) for one in VIEWS}
@@ -178,7 +182,10 @@ class TopApp(App[None]):
         self.query_one(Cards).refresh()
         self.query_one(Tabs).show(self.view)
         key, is_reversed = self.sorting[self.view.key]
-        rows = arranged(self.model.rows(self.view), self.view, self.wanted_text, key, is_reversed=is_reversed)
+        found = self.model.rows(self.view)
+        if self.view is PARTITIONS and self.hides_internal:
+            found = [row for row in found if row["topic"] not in INTERNAL_TOPICS]
+        rows = arranged(found, self.view, self.wanted_text, key, is_reversed=is_reversed)
         self.query_one(Table).show(self.view, rows, key, is_reversed=is_reversed, nothing=self._nothing())
         self._show_keys()
 
@@ -188,8 +195,8 @@ class TopApp(App[None]):
         note = self.query_one("#note", Static)
         text = "; ".join(filter(None, (sample.broker.note, problem)))
         note.display = bool(text)
-        note.update(Text(f" {printable(text)}", overflow="ellipsis"))
-        note.set_class(sample.broker.health in (Health.STOPPED, Health.UNKNOWN), "bad")
+        note.update(Text(f" {printable(text)}"))
+        note.set_class(sample.broker.health in (Health.STOPPED, Health.UNKNOWN, Health.NOT_READY), "bad")
 
     def _nothing(self) -> str:
         if self.wanted_text:
@@ -208,7 +215,13 @@ class TopApp(App[None]):
         pairs = (
             *(("/", shown), ("s", sort), ("enter", "details"), ("p", "go on" if self.is_paused else "pause")),
             # Those at the right are the first for which there is no room.
-            *(("?", "help"), ("q", "quit"), ("r", "reverse"), ("t", "light" if self._is_dark() else "dark")),
+            *(
+                ("?", "help"),
+                ("q", "quit"),
+                ("r", "reverse"),
+                ("i", "internal topics"),
+                ("t", "light" if self._is_dark() else "dark"),
+            ),
         )
         text, room = Text(no_wrap=True), self.size.width
         for name, what in pairs:
@@ -235,6 +248,10 @@ class TopApp(App[None]):
     def _choose(self, view: View) -> None:
         self.view = view
         self._looks.want_groups(view is GROUPS)
+        self._show()
+
+    def action_internal(self) -> None:
+        self.hides_internal = not self.hides_internal
         self._show()
 
     def action_sort(self, by: int) -> None:

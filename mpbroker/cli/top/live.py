@@ -82,12 +82,11 @@ def broker_of(status: dict[str, Any]) -> BrokerSeen:
         notes.append(_recovery_text(recovery))
     if offline:
         notes.append(f"{offline} partition(s) offline, see its log")
-    notes += [
-        f"{one['log_dir']} is offline" for one in status.get("log_dirs", ()) if one["state"] != "online"
-    ]
+    problems = [] if recovery else status.get("problems", ())
+    health = Health.RECOVERING if recovery else Health.NOT_READY if problems else Health.RUNNING
     return BrokerSeen(
-        health=Health.RECOVERING if recovery else Health.RUNNING,
-        note="; ".join(notes),
+        health=health,
+        note="; ".join([*problems, *notes]),
         pid=status.get("pid"),
         node_id=status.get("node_id"),
         version=str(status.get("version", "")),

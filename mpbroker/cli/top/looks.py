@@ -67,7 +67,7 @@ class Looks:
             self._are_groups_wanted.wait()
             if self._ended.is_set():
                 break
-            if self._broker.health is Health.RUNNING:
+            if self._broker.health in (Health.RUNNING, Health.NOT_READY):
                 self._groups_seen(self._groups.look(self._broker))
             self._ended.wait(max(self._interval_s, GROUPS_EVERY_S) if self._broker.pid else self._interval_s)
         self._groups.close()

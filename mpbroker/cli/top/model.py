@@ -72,6 +72,7 @@ class Model:
         self._groups_before: Groups | None = None
         self._window: deque[Snapshot] = deque()
         self._ends: dict[Place, int] = {}
+        self._by_topic: dict[str, list[Place]] = {}
         self._trends: dict[Place, deque[float]] = {}
         self._lags: dict[str, deque[float]] = {}
 
@@ -91,6 +92,9 @@ class Model:
         for name, values in self.history.items():
             values.append(getattr(self.summary, name) or 0.0)
         self._ends = {(one.topic, one.partition): one.high_watermark for one in sample.partitions}
+        self._by_topic = {}
+        for place in self._ends:
+            self._by_topic.setdefault(place[0], []).append(place)
         self._follow_partitions(sample)
 
     def add_groups(self, groups: Groups) -> None:
@@ -310,8 +314,8 @@ class Model:
                 "group": one.group,
                 "state": one.state,
                 "members": one.members,
-                "partitions": len(one.places),
-                "uncommitted": len(one.places) - len(one.committed),
+                "partitions": len(places := self._places(one)),
+                "uncommitted": len(places) - len(one.committed),
                 "lag": self._lag(one),
                 "trend": list(self._lags.get(one.group, ())),
                 "committed_per_s": self._committed_rate(one),
@@ -321,14 +325,21 @@ class Model:
     def committed_of(self, name: str) -> list[tuple[str, int, int | None, int]]:
         """Return (topic, partition, committed offset, high watermark) of a group's partitions.
 
-        The offset is None of those that members have, and nobody has committed anything of.
+        They are all partitions of its topics. The offset is None where nothing is committed.
         """
         groups = self.groups.groups if self.groups is not None else ()
         return [place for group in groups if group.group == name for place in self._committed(group)]
 
     def _committed(self, group: GroupSeen) -> list[tuple[str, int, int | None, int]]:
-        found = ((place, group.committed.get(place), self._ends.get(place)) for place in group.places)
+        found = ((place, group.committed.get(place), self._ends.get(place)) for place in self._places(group))
         return [(*place, offset, end) for place, offset, end in found if end is not None]
+
+    def _places(self, group: GroupSeen) -> list[Place]:
+        """Return the partitions of a group's topics: those of its members, and those without any."""
+        topics = {topic for topic, _ in group.places}
+        return sorted(
+            {*group.places, *(place for topic in topics for place in self._by_topic.get(topic, ()))}
+        )
 
     def _lag(self, group: GroupSeen) -> int | None:
         """Return how many records the group has not committed; None without a committed offset.

@@ -116,6 +116,6 @@ def _headline(model: Model) -> str:
     parts += [f"node {broker.node_id}"] if broker.node_id is not None else []
     parts += [f"up {duration(broker.up_s)}"] if broker.up_s is not None else []
     parts += [", ".join(broker.listeners or broker.log_dirs)]
-    if broker.health is Health.RUNNING and seen.requests_per_s is not None:
+    if broker.health in (Health.RUNNING, Health.NOT_READY) and seen.requests_per_s is not None:
         parts.append(f"{seen.requests_per_s:.0f} requests/s, {seen.messages_in_per_s or 0:.0f} records/s in")
     return printable(", ".join(filter(None, parts)) + (f"\n{broker.note}" if broker.note else ""))

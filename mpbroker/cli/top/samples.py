@@ -17,6 +17,7 @@ class Health(StrEnum):
 
     RUNNING = "running"
     RECOVERING = "recovering"
+    NOT_READY = "not ready"
     SILENT = "supervisor does not answer"
     STOPPED = "not running"
     UNKNOWN = "cannot be reached"

@@ -159,7 +159,7 @@ class Table(ScrollView, can_focus=True):
         Widths only grow while a view is shown: nothing jumps.
         """
         assert self._view is not None
-        room = self.size.width
+        room = self.scrollable_content_region.width
         shown = [column for column in self._view.columns if column.from_columns <= room]
         top = int(self.scroll_offset.y)
         visible = self.rows[top : top + self.size.height]

@@ -47,6 +47,12 @@ export async function get(name, params = {}, signal) {
   }
 }
 
+/** Return the bytes of a record's value. Raises ApiError. */
+export async function valueOf(params) {
+  const response = await asked(`/api/value?${new URLSearchParams(params)}`, { headers: headers({}) });
+  return response.blob();
+}
+
 /** Make a change, and return what came of it. Raises ApiError. */
 export async function change(name, fields) {
   const response = await asked("/api/change", {

@@ -1,5 +1,6 @@
 // The shell: views by the address behind #, one poll for all of them, keys, theme, token.
 
+import { Access } from "./access.js";
 import { ApiError, get, token } from "./api.js";
 import { field, keys, show } from "./dialog.js";
 import { h, replace, s, setText } from "./dom.js";
@@ -17,12 +18,14 @@ const VIEWS = [
   ["overview", "Overview", "M3 17l5-6 4 3 8-9", Overview], ["topics", "Topics", "M4 6h16M4 12h16M4 18h10", Topics],
   ["groups", "Groups", "M8 11a3 3 0 100-6 3 3 0 000 6zm8 2a3 3 0 100-6 3 3 0 000 6zM3 19c0-3 2-5 5-5s5 2 5 5m1-3c4 0 6 1 6 3", Groups],
   ["pipeline", "Pipeline", "M3 7h6v6H3zm12 4h6v6h-6zM9 10h3v4h3", Pipeline],
+  ["access", "Access", "M12 3l7 3v5c0 5-3 8-7 10-4-2-7-5-7-10V6zm-3 9l2 2 4-4", Access],
   ["settings", "Settings", "M4 7h9m5 0h2M4 17h3m5 0h8M13 4.5v5M7 14.5v5", Settings], ["health", "Health", "M3 12h4l3-7 4 14 3-7h4", Health],
 ];
 const THEMES = ["auto", "light", "dark"];
 const THEME_ICONS = { auto: "◐", light: "☀", dark: "☾" };
 const THEME_KEY = "mpbroker.console.theme";
 const RETRY_MS = 2000;
+const GONE_MS = 10000;
 const HEALTHS = { running: ["running", "good"], recovering: ["recovering", "warn"], silent: ["supervisor silent", "warn"] };
 
 class Shell {
@@ -30,14 +33,17 @@ class Shell {
     this.history = new History();
     this.main = document.getElementById("main");
     this.pill = document.getElementById("health");
+    this.problems = document.getElementById("problems");
     this.aboutText = document.getElementById("about");
     this.mayWrite = false;
+    // Topics deleted here, and when: a look that began before still has them.
+    this.gone = new Map();
     this.nav = VIEWS.map(([key, title, icon], i) => h("a", { href: `#/${key}`, title: `${title} (${i + 1})` },
       s("svg", { viewBox: "0 0 24 24", "aria-hidden": "true" }, s("path", { d: icon })), h("span", null, title), h("kbd", { "aria-hidden": "true" }, String(i + 1))));
     document.getElementById("nav").append(...this.nav);
     document.getElementById("help").addEventListener("click", keys);
     document.getElementById("theme").addEventListener("click", () => this.nextTheme());
-    document.getElementById("token").addEventListener("click", () => this.askToken());
+    document.getElementById("token").addEventListener("click", () => this.explainToken());
     this.setTheme(localStorage.getItem(THEME_KEY) || "auto");
     this.sayZone();
     addEventListener("hashchange", () => this.route());
@@ -50,6 +56,11 @@ class Shell {
     await this.learn();
     this.route();
     this.poll();
+  }
+
+  /** Return whether a topic was deleted here a moment ago. */
+  isGone(topic) {
+    return Date.now() - (this.gone.get(topic) ?? -Infinity) < GONE_MS;
   }
 
   /** Take a token out of the address. Returns whether there was one. */
@@ -71,7 +82,9 @@ class Shell {
     }
     this.mayWrite = this.about.may_write && this.about.has_token;
     const button = document.getElementById("token");
-    button.hidden = !(this.about.needs_token || this.about.may_write) || this.about.has_token;
+    button.hidden = this.about.has_token && this.about.may_write;
+    setText(button, this.about.needs_token && !this.about.has_token ? "Token" : "Read-only");
+    button.title = this.about.may_write ? "Enter the console's token to change something" : "This console changes nothing: how to allow it";
     button.classList.toggle("wanted", this.about.needs_token);
   }
 
@@ -104,6 +117,19 @@ class Shell {
     // A view asks every two seconds: what stands there already keeps its focus.
     if (place.firstElementChild?.isEqualNode(text)) return;
     replace(place, text, error.status === 401 && [" ", h("button", { type: "button", onclick: () => this.askToken() }, "Enter the token")]);
+  }
+
+  /** Ask for the token where it would help, and say how to allow changes where it would not. */
+  explainToken() {
+    const { may_write: mayWrite, needs_token: needsToken, has_token: hasToken } = this.about || {};
+    if (!this.about || mayWrite || (needsToken && !hasToken)) {
+      this.askToken();
+      return;
+    }
+    show("This console is read-only", h("div", { class: "text" },
+      h("p", null, "It changes nothing, because the broker's settings do not allow it. To create topics, produce records, reset offsets and more:"),
+      h("ol", null, h("li", null, "Set ", h("code", null, "http.console.write=true"), " in the broker's file and run ", h("code", null, "mpbroker ctl reload"), ", or start it with ", h("code", null, "-o http.console.write=true"), "."),
+        h("li", null, "Open the address that ", h("code", null, "mpbroker ctl console"), " prints: it has the token."))));
   }
 
   askToken() {
@@ -152,9 +178,10 @@ class Shell {
 
   saySeen(data) {
     const [text, kind] = HEALTHS[data.broker.health] || ["not reached", "bad"];
-    const problem = data.problems[0];
-    if (problem && data.broker.health === "running") this.say("not ready", "warn", problem);
+    const isRecovering = data.broker.health === "recovering";
+    if (data.problems.length && !isRecovering) this.say("not ready", "bad");
     else this.say(text, kind, data.broker.note);
+    setText(this.problems, isRecovering ? "" : data.problems.join("\n"));
     const { node_id: node, up_s: up, version, listeners } = data.broker;
     setText(this.aboutText, [node === null ? "" : `node ${node}`, up === null ? "" : `up ${duration(up)}`, listeners.join(", "), version].filter(Boolean).join("  ·  "));
   }

@@ -74,12 +74,13 @@ export function form({ title, about, fields, read, action, isDanger, typed, prev
     about && h("p", { class: "dim" }, about), fields,
     typed && field(`Type ${typed} to confirm`, check), said,
     h("footer", null, h("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, "Cancel"), button)));
+  dialog.querySelector("form :is(input, select, textarea)")?.focus();
   return dialog;
 }
 
 export function keys() {
   const rows = [
-    ["1 – 6", "views"], ["/", "search"], ["j k ↓ ↑", "next, previous row"], ["Enter", "open the row"],
+    ["1 – 7", "views"], ["/", "search"], ["j k ↓ ↑", "next, previous row"], ["Enter", "open the row"],
     ["Esc", "close, or back"], ["t", "live tail of a topic on or off"], ["d", "light, dark or as the system"], ["?", "these keys"],
   ];
   show("Keys", h("dl", { class: "keys" }, rows.map(([key, what]) => [h("dt", null, h("kbd", null, key)), h("dd", null, what)])));

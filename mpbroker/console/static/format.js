@@ -12,6 +12,9 @@ const seconds = new Intl.DateTimeFormat(undefined, {
 
 export const count = (value) => (isKnown(value) ? whole.format(value) : NOTHING);
 
+/** Write a number with the singular or plural that goes with it. */
+export const counted = (value, one, many = `${one}s`) => `${count(value)} ${value === 1 ? one : many}`;
+
 /** Write a number in three digits: 12.3k. */
 export function short(value) {
   if (!isKnown(value)) return NOTHING;

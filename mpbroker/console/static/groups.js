@@ -3,7 +3,7 @@
 import { ApiError, get } from "./api.js";
 import { field, form } from "./dialog.js";
 import { fact, h, option, replace, setText } from "./dom.js";
-import { NOTHING, count, short, timeFor, zone } from "./format.js";
+import { NOTHING, count, counted, short, timeFor, zone } from "./format.js";
 import { missing } from "./missing.js";
 import { bar, Plot, spark } from "./plot.js";
 import { Table } from "./table.js";
@@ -28,7 +28,7 @@ export class Groups {
     this.shell = shell;
     this.search = h("input", { type: "search", class: "search", placeholder: "Search groups", "aria-label": "Search groups", oninput: () => this.refresh() });
     this.said = h("p", { class: "said dim", role: "status" });
-    this.legend = h("p", { class: "said dim", hidden: true }, "* Without partitions that have no committed offset: nobody knows their lag.");
+    this.legend = h("p", { class: "said dim", hidden: true }, "After a +: partitions of the group's topics without a commit, which have no lag that could be counted.");
     this.place = h("div");
     this.table = new Table({
       label: "Consumer groups", key: (row) => row.group, sorted: "lag", empty: "No group has members, or has committed anything",
@@ -38,7 +38,7 @@ export class Groups {
         { key: "members", title: "Members", align: "end", cell: (row) => count(row.members), sort: (row) => row.members },
         { key: "topics", title: "Topics", cell: (row) => row.topics.join(", "), from: "m", name: "clip" },
         { key: "partitions", title: "Partitions", align: "end", cell: (row) => count(row.partitions), sort: (row) => row.partitions, from: "m" },
-        { key: "lag", title: "Lag", align: "end", cell: (row) => [count(row.lag), row.uncommitted > 0 && h("span", { class: "dim", title: `Without ${count(row.uncommitted)} of its ${count(row.partitions)} partitions` }, " *")], sort: (row) => row.lag },
+        { key: "lag", title: "Lag", align: "end", cell: (row) => [count(row.lag), row.uncommitted > 0 && h("span", { class: "dim", title: `In ${counted(row.partitions - row.uncommitted, "partition")}; ${noCommit(row.uncommitted)}` }, ` + ${count(row.uncommitted)} without`)], sort: (row) => row.lag },
         { key: "trend", title: "Lag over time", cell: (row) => spark(row.history.map((one) => one[1]), { colour: 3 }), name: "trend" },
       ],
     });
@@ -56,7 +56,7 @@ export class Groups {
       this.table.update(found.rows);
       this.draw(found.rows.slice(0, PLOTTED));
       this.legend.hidden = !found.rows.some((row) => row.uncommitted > 0);
-      setText(this.said, found.found > found.rows.length ? `${count(found.rows.length)} of ${count(found.found)} groups, those with the most lag: search for others` : `${count(found.found)} groups`);
+      setText(this.said, found.found > found.rows.length ? `${count(found.rows.length)} of ${count(found.found)} groups, those with the most lag: search for others` : counted(found.found, "group"));
     } catch (error) {
       this.shell.failed(error, this.said);
     }
@@ -106,9 +106,10 @@ export class Group {
       ],
     });
     this.reset = h("button", { type: "button", hidden: true, onclick: () => this.askReset(), "aria-describedby": "why-not" }, "Reset offsets");
+    this.remove = h("button", { type: "button", class: "danger", hidden: true, onclick: () => this.askDelete(), "aria-describedby": "why-not" }, "Delete");
     this.whyNot = h("span", { class: "dim why-not", id: "why-not" });
     this.element = h("div", { class: "view" },
-      h("div", { class: "title" }, h("h1", null, h("a", { href: "#/groups", class: "up" }, "Groups"), h("span", { class: "dim" }, " / "), name), h("span", { class: "spring" }), this.whyNot, this.reset),
+      h("div", { class: "title" }, h("h1", null, h("a", { href: "#/groups", class: "up" }, "Groups"), h("span", { class: "dim" }, " / "), name), h("span", { class: "spring" }), this.whyNot, h("span", { class: "actions" }, this.reset, this.remove)),
       this.facts, this.said, this.plot.element,
       h("section", { class: "card" }, h("header", null, h("h3", null, "Partitions")), this.offsets.element),
       h("section", { class: "card" }, h("header", null, h("h3", null, "Members")), this.members.element));
@@ -135,12 +136,12 @@ export class Group {
       const lag = lags.length ? lags.reduce((sum, one) => sum + one, 0) : null;
       const uncommitted = found.offsets.filter((row) => row.committed === null).length;
       this.offerReset(found);
-      const facts = [["State", found.group.state, found.group.state === "Stable" ? "good" : null], ["Lag", [count(lag), uncommitted > 0 && h("small", { class: "dim" }, ` in ${count(found.offsets.length - uncommitted)} of ${count(found.offsets.length)} partitions`)]], ["Members", count(found.group.members.length)], ["Partitions", count(found.offsets.length)], ["Protocol", `${found.group.type}${found.group.assignor ? `, ${found.group.assignor}` : ""}`]];
+      const facts = [["State", found.group.state, found.group.state === "Stable" ? "good" : null], ["Lag", [count(lag), uncommitted > 0 && h("small", { class: "dim" }, ` in ${counted(found.offsets.length - uncommitted, "partition")}; ${noCommit(uncommitted)}`)]], ["Members", count(found.group.members.length)], ["Partitions", count(found.offsets.length)], ["Protocol", `${found.group.type}${found.group.assignor ? `, ${found.group.assignor}` : ""}`]];
       replace(this.facts, facts.map(fact));
       this.plot.update(found.history);
       this.members.update(found.group.members);
       this.offsets.update(found.offsets);
-      setText(this.said, uncommitted ? `Nobody knows the lag where no offset is committed: ${count(uncommitted)} of ${count(found.offsets.length)} partitions` : "");
+      setText(this.said, uncommitted ? "A partition without a commit has no lag: where its consumer begins is up to its auto.offset.reset." : "");
     } catch (error) {
       if (error instanceof ApiError && error.status === 404) {
         this.isMissing = true;
@@ -151,9 +152,19 @@ export class Group {
 
   /** Offer a reset of a group without members alone: others would commit over what is set. */
   offerReset({ group, may_reset: may }) {
-    this.reset.hidden = !this.shell.mayWrite;
-    this.reset.disabled = !may;
-    setText(this.whyNot, may || !this.shell.mayWrite ? "" : `The group is ${group.state}: stop its consumers to reset offsets`);
+    for (const one of [this.reset, this.remove]) {
+      one.hidden = !this.shell.mayWrite;
+      one.disabled = !may;
+    }
+    setText(this.whyNot, may || !this.shell.mayWrite ? "" : `The group is ${group.state}: stop its consumers to reset offsets or delete it`);
+  }
+
+  askDelete() {
+    form({
+      title: `Delete ${this.name}`, about: "Its committed offsets are deleted: consumers of this group begin where auto.offset.reset says.", action: "Delete group",
+      isDanger: true, typed: this.name, fields: [], done: () => { location.hash = "#/groups"; },
+      read: () => ["delete-group", { group: this.name }],
+    });
   }
 
   askReset() {
@@ -162,7 +173,7 @@ export class Group {
       option("to-datetime", "To a time"), option("by-duration", "Back by a duration"), option("shift-by", "Shift by a number"));
     const value = h("input", { type: "text", autocomplete: "off", name: "value", placeholder: "42, 2026-01-31T12:00, 2h or -100", title: `A time without a zone is ${zone()}` });
     const topics = [...new Set((this.rows || []).map((row) => row.topic))];
-    const topic = h("select", { name: "topic" }, option("", "All topics"), topics.map((one) => option(one, one)));
+    const topic = h("select", { name: "topic" }, option("", "All committed partitions"), topics.map((one) => option(one, one)));
     const valueField = field("Value", value);
     form({
       title: `Reset offsets of ${this.name}`, action: "Set these offsets", isDanger: true, done: () => this.refresh(),
@@ -175,6 +186,7 @@ export class Group {
   }
 }
 
+const noCommit = (number) => `${counted(number, "partition")} ${number === 1 ? "has" : "have"} no commit`;
 const NO_COMMIT = "Nothing is committed: where a consumer begins is up to its auto.offset.reset";
 const valueFor = (to, text) => (NEEDS_NONE.has(to) ? "" : to === "to-datetime" ? timeFor(text) : text);
 const NEEDS_NONE = new Set(["to-earliest", "to-latest"]);

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { h, replace } from "./dom.js";
-import { bytes, count, duration, percent, stamp } from "./format.js";
+import { bytes, count, counted, duration, percent, stamp } from "./format.js";
 import { bar } from "./plot.js";
 
 export class Health {
@@ -33,8 +33,8 @@ export class Health {
   ready({ problems, silent, restarts }) {
     const wrong = [...problems, ...silent];
     return this.card("Readiness", wrong.length ? "not ready" : "ready", wrong.length ? "bad" : "good",
-      wrong.length ? h("ul", { class: "list" }, wrong.map((one) => h("li", null, one))) : h("p", { class: "dim" }, "Recovery is over, each listener answers, and every process moves."),
-      h("p", { class: "dim" }, `${count(restarts)} process${restarts === 1 ? "" : "es"} replaced since the start.`));
+      wrong.length ? h("ul", { class: "list" }, wrong.map((one) => h("li", { class: "bad" }, one))) : h("p", { class: "dim" }, "Recovery is over, each listener answers, every process moves, and each disk takes what producers send."),
+      h("p", { class: "dim" }, `${counted(restarts, "process", "processes")} replaced since the start.`));
   }
 
   recovery({ recovery }) {
@@ -42,15 +42,15 @@ export class Health {
     return this.card("Recovery", "going on", "warn", recovery.map((one) => {
       const share = one.bytes ? one.bytes_done / one.bytes : one.partitions ? one.partitions_done / one.partitions : 0;
       return h("div", { class: "progress" }, h("div", { class: "row" }, h("code", null, one.log_dir), h("b", null, percent(100 * share))), bar(100 * share, "wide"),
-        h("p", { class: "dim" }, `${count(one.partitions_done)} of ${count(one.partitions)} partitions`, one.bytes ? `, ${bytes(one.bytes_done)} of ${bytes(one.bytes)}` : "",
+        h("p", { class: "dim" }, `${count(one.partitions_done)} of ${counted(one.partitions, "partition")}`, one.bytes ? `, ${bytes(one.bytes_done)} of ${bytes(one.bytes)}` : "",
           one.seconds_left === null ? "" : `, about ${duration(one.seconds_left)} left`));
     }));
   }
 
   directories({ log_dirs: dirs }) {
-    const isBad = dirs.some((one) => one.is_offline);
-    return this.card("Log directories", isBad ? "offline" : "online", isBad ? "bad" : "good", dirs.map((one) => {
-      return h("div", { class: "progress" }, h("div", { class: "row" }, h("code", null, one.log_dir), one.is_offline && h("b", { class: "bad" }, "offline")),
+    const bad = dirs.find((one) => one.state !== "online");
+    return this.card("Log directories", bad ? bad.state : "online", bad ? "bad" : "good", dirs.map((one) => {
+      return h("div", { class: "progress" }, h("div", { class: "row" }, h("code", null, one.log_dir), one.state !== "online" && h("b", { class: "bad" }, one.state)),
         one.total_bytes > 0 ? fileSystem(one) : h("p", { class: "dim" }, bytes(one.size_bytes)));
     }));
   }

@@ -1,8 +1,8 @@
 // The records of a topic: pages of them, a search, a live tail, and one record in full.
 
-import { ApiError, get, lines } from "./api.js";
+import { ApiError, get, lines, valueOf } from "./api.js";
 import { fact, h, marked, option, replace, setText } from "./dom.js";
-import { NOTHING, bytes, count, fullStamp, short, stamp, timeFor, zone } from "./format.js";
+import { NOTHING, bytes, count, counted, fullStamp, short, stamp, timeFor, zone } from "./format.js";
 import { bytesOf, hex, isJson, preview, pretty, visible } from "./value.js";
 
 const PAGE = 50;
@@ -88,8 +88,8 @@ export class Records {
 
   saySeen(found) {
     const text = this.text.value;
-    const parts = [`${count(this.rows.length)} record${this.rows.length === 1 ? "" : "s"}`];
-    if (text) parts.push(`${count(found.scanned)} offsets searched (${bytes(found.scanned_bytes)})`);
+    const parts = [counted(this.rows.length, "record")];
+    if (text) parts.push(`${counted(found.scanned, "offset")} searched (${bytes(found.scanned_bytes)})`);
     if (found.is_end && this.rows.length) parts.push(this.from.value === "newest" ? "that is the beginning" : "that is the end");
     if (!this.rows.length) parts[0] = text ? "Nothing found" : "No records";
     for (const [partition, first, behind] of found.unread) {
@@ -161,7 +161,18 @@ export class Records {
         this.shell.failed(error, this.said);
       }
     }
-    replace(place, detail(whole));
+    replace(place, detail(whole, () => this.save(row)));
+  }
+
+  /** Save a value whole, as the file TOPIC-PARTITION-OFFSET. */
+  async save(row) {
+    try {
+      const url = URL.createObjectURL(await valueOf({ topic: this.topic, partition: row.partition, offset: row.offset }));
+      h("a", { href: url, download: `${this.topic}-${row.partition}-${row.offset}` }).click();
+      setTimeout(() => URL.revokeObjectURL(url), 60000);
+    } catch (error) {
+      this.shell.failed(error, this.said);
+    }
   }
 
   // ---- live tail
@@ -169,7 +180,8 @@ export class Records {
   toggleTail() {
     if (this.stop) {
       this.endTail();
-      setText(this.said, `Tail ended · ${count(this.rows.length)} records`);
+      if (this.rows.length) setText(this.said, `Tail ended · ${counted(this.rows.length, "record")}`);
+      else this.load();
     } else this.follow();
   }
 
@@ -222,7 +234,7 @@ export class Records {
       this.rows = [...found.records.reverse(), ...this.rows].slice(0, TAIL_ROWS);
       this.show();
     }
-    const parts = [this.seen ? `Live · ${count(this.seen)} records` : "Live · waiting for records"];
+    const parts = [this.seen ? `Live · ${counted(this.seen, "record")}` : "Live · waiting for records"];
     if (this.skipped) parts.push(`${short(this.skipped)} more passed too fast to be shown`);
     setText(this.said, parts.join(" · "));
   }
@@ -236,7 +248,7 @@ export class Records {
 const HEADS = ["r-part", "r-offset", "r-time", "r-key", "r-value", "r-size"];
 
 /** One record in full. */
-function detail(row) {
+function detail(row, save) {
   const facts = [
     ["Partition", String(row.partition)], ["Offset", count(row.offset)],
     [row.is_append_time ? "Append time" : "Create time", `${fullStamp(row.timestamp)}`],
@@ -248,11 +260,11 @@ function detail(row) {
       h("tr", null, h("th", { scope: "row" }, visible(name)), h("td", null, value === null ? h("i", { class: "dim" }, "null") : preview(value, 2000)))))));
   return h("div", { class: "record" },
     h("dl", { class: "facts" }, facts.map(fact)),
-    headers, h("section", null, h("h4", null, "Key"), shown(row.key)), h("section", null, h("h4", null, "Value"), shown(row.value)));
+    headers, h("section", null, h("h4", null, "Key"), shown(row.key)), h("section", null, h("h4", null, "Value"), shown(row.value, save)));
 }
 
 /** A value with a choice of how it is written. */
-function shown(value) {
+function shown(value, save) {
   if (value === null) return h("p", { class: "dim" }, "null");
   const ways = [];
   const isText = value.text !== undefined;
@@ -270,5 +282,5 @@ function shown(value) {
   const copy = h("button", { type: "button", onclick: () => navigator.clipboard?.writeText(pre.textContent) }, "Copy");
   const note = json === null && h("small", { class: "dim" }, "JSON that is nested too deeply, or too long, to be shown in lines");
   const size = value.cut ? `the first ${bytes(bytesOf(value).length)} of ${bytes(value.n)}` : bytes(value.n);
-  return h("div", { class: "value" }, h("div", { class: "ways" }, h("span", { class: "group" }, buttons), h("small", { class: value.cut ? "cut" : "dim" }, size), note, h("span", { class: "spring" }), copy), pre);
+  return h("div", { class: "value" }, h("div", { class: "ways" }, h("span", { class: "group" }, buttons), h("small", { class: value.cut ? "cut" : "dim" }, size), note, h("span", { class: "spring" }), save && h("button", { type: "button", onclick: save, title: "Save all of its bytes as a file" }, "Save"), copy), pre);
 }

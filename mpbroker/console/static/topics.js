@@ -2,8 +2,8 @@
 
 import { ApiError, get } from "./api.js";
 import { field, form } from "./dialog.js";
-import { fact, h, replace, setText } from "./dom.js";
-import { bytes, count, settingMeans, short } from "./format.js";
+import { fact, h, option, replace, setText } from "./dom.js";
+import { bytes, count, counted, settingMeans, short } from "./format.js";
 import { missing } from "./missing.js";
 import { bar, spark } from "./plot.js";
 import { Records } from "./records.js";
@@ -42,24 +42,38 @@ export class Topics {
     try {
       const found = await get("topics", { q: this.search.value });
       if (turn !== this.turn) return;
-      const rows = found.rows.filter((row) => this.withInternal.checked || !row.is_internal);
+      const rows = found.rows.filter((row) => (this.withInternal.checked || !row.is_internal) && !this.shell.isGone(row.topic));
       this.table.update(rows);
-      setText(this.said, found.found > found.rows.length ? `The first ${count(found.rows.length)} of ${count(found.found)} topics: search for others` : `${count(rows.length)} topics`);
+      setText(this.said, found.found > found.rows.length ? `The first ${count(found.rows.length)} of ${count(found.found)} topics: search for others` : counted(rows.length, "topic"));
+      this.isCut = found.total > found.rows.length;
     } catch (error) {
       this.shell.failed(error, this.said);
     }
   }
 
   askCreate() {
-    const name = h("input", { type: "text", required: true, maxlength: 249, pattern: "[a-zA-Z0-9._\\-]+", autocomplete: "off", name: "topic" });
+    const name = h("input", { type: "text", required: true, maxlength: 249, autocomplete: "off", name: "topic" });
     const partitions = h("input", { type: "number", min: 1, placeholder: "default", name: "partitions" });
-    const settings = h("textarea", { rows: 3, placeholder: "retention.ms=604800000", spellcheck: "false", name: "settings" });
+    const settings = h("textarea", { rows: 3, placeholder: "retention.ms=7d", spellcheck: "false", name: "settings" });
     form({
-      title: "New topic", action: "Create topic", done: () => this.refresh(),
-      fields: [field("Name", name), field("Partitions", partitions), field("Settings", settings, "One KEY=VALUE in a line")],
+      title: "New topic", action: "Create topic",
+      done: () => {
+        this.shell.gone.delete(name.value);
+        // Of very many topics the first ones are listed.
+        if (this.isCut) this.search.value = name.value;
+        this.refresh();
+      },
+      fields: [field("Name", name), field("Partitions", partitions), field("Settings", settings, "One KEY=VALUE in a line; durations as 90s, 15m, 1h or 7d")],
       read: () => ["create-topic", { topic: name.value, partitions: Number(partitions.value) || -1, settings: settingsOf(settings.value) }],
     });
   }
+}
+
+function headersOf(text) {
+  return text.split("\n").filter(Boolean).map((one) => {
+    const at = one.indexOf("=");
+    return at < 0 ? [one, null] : [one.slice(0, at), one.slice(at + 1)];
+  });
 }
 
 function settingsOf(text) {
@@ -82,7 +96,9 @@ export class Topic {
     this.tabs = TABS.map(([key, title]) =>
       h("a", { href: `${link(name)}/${key}`, class: "tab", "aria-current": key === this.tab ? "page" : null }, title));
     this.actions = h("span", { class: "actions", hidden: true },
+      h("button", { type: "button", onclick: () => this.askProduce() }, "Produce"),
       h("button", { type: "button", onclick: () => this.askPartitions() }, "Add partitions"),
+      h("button", { type: "button", class: "danger", onclick: () => this.askDeleteRecords() }, "Delete records"),
       h("button", { type: "button", class: "danger", onclick: () => this.askDelete() }, "Delete"));
     this.internal = h("span", { class: "badge", hidden: true, title: "The broker keeps it for itself: the console does not delete it, or add partitions to it" }, "internal");
     this.said = h("p", { class: "said dim", role: "status" });
@@ -188,7 +204,7 @@ export class Topic {
     const isUnset = h("input", { type: "checkbox", name: "unset", disabled: !row.is_own });
     form({
       title: row.name, about: row.documentation, action: "Alter topic", done: () => this.showSettings(),
-      fields: [field("Value", value), h("label", { class: "check" }, isUnset, "Take it back: the broker's own value holds again")],
+      fields: [field("Value", value, row.name.endsWith(".ms") && "Milliseconds, or as 90s, 15m, 1h or 7d"), h("label", { class: "check" }, isUnset, "Take it back: the broker's own value holds again")],
       read: () => ["alter-topic", { topic: this.name, settings: { [row.name]: isUnset.checked ? null : value.value } }],
     });
   }
@@ -204,10 +220,43 @@ export class Topic {
     });
   }
 
+  /** A choice of a partition, or of all. */
+  partitionChoice(all) {
+    return h("select", { name: "partition" }, option("-1", all), Array.from({ length: this.total || 0 }, (_, number) => option(String(number), `Partition ${number}`)));
+  }
+
+  askProduce() {
+    const key = h("input", { type: "text", autocomplete: "off", spellcheck: "false", name: "key" });
+    const value = h("textarea", { rows: 6, spellcheck: "false", name: "value" });
+    const isNull = h("input", { type: "checkbox", name: "null", onchange: () => { value.disabled = isNull.checked; } });
+    const headers = h("textarea", { rows: 2, spellcheck: "false", name: "headers" });
+    const partition = this.partitionChoice("By the key; without one any");
+    form({
+      title: `Produce to ${this.name}`, action: "Produce record", done: () => this.records?.load(),
+      fields: [field("Value", value), h("label", { class: "check" }, isNull, "null: with a key a tombstone"), field("Key", key, "Empty: no key"),
+        field("Headers", headers, "One NAME=VALUE in a line; without = it is null"), field("Partition", partition)],
+      read: () => ["produce", { topic: this.name, value: isNull.checked ? null : value.value, key: key.value || null, headers: headersOf(headers.value), partition: Number(partition.value) }],
+    });
+  }
+
+  askDeleteRecords() {
+    const before = h("input", { type: "text", required: true, autocomplete: "off", name: "before", placeholder: "an offset, or latest for all" });
+    const partition = this.partitionChoice("All partitions");
+    form({
+      title: `Delete records of ${this.name}`, about: "The records before the offset are deleted. Nothing brings them back.", action: "Delete records",
+      isDanger: true, typed: this.name, fields: [field("Before offset", before), field("Partition", partition)], done: () => this.records?.load(),
+      read: () => ["delete-records", { topic: this.name, before: before.value.trim(), partition: Number(partition.value) }],
+    });
+  }
+
   askDelete() {
     form({
       title: `Delete ${this.name}`, about: "All of its records are deleted. Nothing brings them back.", action: "Delete topic",
-      isDanger: true, typed: this.name, fields: [], done: () => { location.hash = "#/topics"; },
+      isDanger: true, typed: this.name, fields: [],
+      done: () => {
+        this.shell.gone.set(this.name, Date.now());
+        location.hash = "#/topics";
+      },
       read: () => ["delete-topic", { topic: this.name }],
     });
   }

@@ -18,13 +18,27 @@ export function bytesOf(value) {
   return new TextEncoder().encode(value.text);
 }
 
+const STRING = /"(?:[^"\\]|\\.)*"/g;
+
+/** Write the strings of JSON as people do: "Gr\u00fc\u00dfe" is "Grüße". What is no JSON stays. */
+function spelled(text) {
+  if (!text.includes("\\u")) return text;
+  return text.replace(STRING, (one) => {
+    try {
+      return JSON.stringify(JSON.parse(one));
+    } catch {
+      return one;
+    }
+  });
+}
+
 /** Return a short text of a value in one line. */
 export function preview(value, most = 300) {
   if (value === null) return null;
   if (value.b64 !== undefined) {
     return [...bytesOf(value).slice(0, 32)].map((one) => one.toString(16).padStart(2, "0")).join(" ");
   }
-  return visible(value.text.slice(0, most).replace(/[\r\n\t]+/g, " "));
+  return visible((/^\s*[[{"]/.test(value.text) ? spelled(value.text) : value.text).slice(0, most).replace(/[\r\n\t]+/g, " "));
 }
 
 /** Return whether a text is a JSON object, array or scalar. */
@@ -60,9 +74,9 @@ export function pretty(text) {
     if (closes && !isEmpty) line();
     else if ((before === "{" || before === "[") && whole.trim() && !isEmpty) line();
     if (string && colon) {
-      put(visible(string), "j-key");
+      put(visible(spelled(string)), "j-key");
       put(": ");
-    } else if (string) put(visible(string), "j-text");
+    } else if (string) put(visible(spelled(string)), "j-text");
     else if (number) put(number, "j-number");
     else if (word) put(word, "j-word");
     else if (sign) put(sign);

@@ -638,6 +638,11 @@ cdef class AppendTurn:
         """The number of the last commit round that is done."""
         return self.commit.finished
 
+    @property
+    def awaits_disk(self):
+        """Tell whether a commit round is under way."""
+        return self.commit.started != self.commit.finished
+
     def coming_commit_round(self) -> int:
         """Return the number of the commit round that covers whatever no round under way covers.
 

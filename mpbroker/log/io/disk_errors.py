@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+from mpbroker.ipc.disk_problems import NO_ROOM as NO_ROOM
+
 # A full disk, or too few descriptors or memory for this process at the moment.
 PASSING = NO_ROOM | {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}

@@ -6,56 +6,46 @@ thousands of partitions, so single refusals are not logged.
 
 from __future__ import annotations
 
-import errno
 import logging
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.calls import EnsureTopic
-from mpbroker.log.io.disk_errors import NO_ROOM
+from mpbroker.ipc.disk_problems import mebibytes, room_advice
 
 SAID_EVERY_S = 10.0
-# Refusals are over when none came for this long although something was appended ...
+# Refusals are over when none came for this long and each log directory has this much room: a small record may
+# fit into the last bytes of a full disk. Whether something was appended does not count, since a broker that
+# is not ready gets nothing. The room is looked up this often.
 OVER_AFTER_S = 5.0
-# ... and each log directory has this much room: a small record may fit into the last bytes of a full
-# disk. The room is looked up this often.
 ROOM_BYTES, LOOK_EVERY_S = 1 << 20, 1.0
 _log = logging.getLogger("mpbroker.log")
 
 
+def room_of(log_dirs: Iterable[Path]) -> list[tuple[str, str]]:
+    """Return each directory with its free space as text, or the error if the disk has failed."""
+    return [(str(path), _free_text(path)) for path in log_dirs]
+
+
 def _free_text(path: Path) -> str:
-    """Return the free space at `path` as text, or the error if the disk has failed."""
     try:
-        return f"{shutil.disk_usage(path).free >> 20} MiB"
+        return mebibytes(shutil.disk_usage(path).free)
     except OSError as error:
         return error.strerror or "unknown"
 
 
-def room_advice(error: int, log_dirs: Sequence[Path], delete_delay_ms: int) -> str:
-    """Return what the operator can do about `error`; "" if it has nothing to do with room."""
-    if error in (errno.EMFILE, errno.ENFILE):
-        return ". Raise the limit of open files (ulimit -n, LimitNOFILE), or use fewer partitions at once"
-    if error not in NO_ROOM:
-        return ""
-    listed = ", ".join(f"{path} {_free_text(path)}" for path in log_dirs)
-    return (
-        f" (free: {listed}). Make the file system larger, delete topics or shorten their retention; what "
-        f"is deleted gives its space back after file.delete.delay.ms (of topics that do not set it "
-        f"{delete_delay_ms} ms)"
-    )
-
-
-def has_room(log_dirs: Sequence[Path]) -> bool:
-    """Tell whether each log directory has room. One that cannot be read counts as having some."""
+def without_room(log_dirs: Iterable[Path]) -> list[Path]:
+    """Return the log directories without room. One that cannot be read counts as having some."""
+    found = []
     for path in log_dirs:
         # A directory that is gone takes no bytes either.
         with suppress(OSError):
             if shutil.disk_usage(path).free < ROOM_BYTES:
-                return False
-    return True
+                found.append(path)
+    return found
 
 
 class RefusedProduces:
@@ -64,27 +54,23 @@ class RefusedProduces:
     def __init__(self) -> None:
         self._say_at = 0.0
         self._look_at = 0.0
-        self._appended = 0
         self.is_on = False
 
-    def is_to_be_said(self, now: float, appended_bytes: int) -> bool:
-        """Note a refusal, and tell whether to log it now.
-
-        `appended_bytes`: all bytes appended so far.
-        """
+    def is_to_be_said(self, now: float) -> bool:
+        """Note a refusal, and tell whether to log it now."""
         self.is_on = True
-        self._look_at, self._appended = now + OVER_AFTER_S, appended_bytes
+        self._look_at = now + OVER_AFTER_S
         if now < self._say_at:
             return False
         self._say_at = now + SAID_EVERY_S
         return True
 
-    def is_over(self, now: float, appended_bytes: int, log_dirs: Sequence[Path]) -> bool:
+    def is_over(self, now: float, log_dirs: Sequence[Path]) -> bool:
         """Tell whether refusals have ended. Returns True once."""
-        if not self.is_on or now < self._look_at or appended_bytes <= self._appended:
+        if not self.is_on or now < self._look_at:
             return False
         self._look_at = now + LOOK_EVERY_S
-        if not has_room(log_dirs):
+        if without_room(log_dirs):
             return False
         self.is_on = False
         self._say_at = now
@@ -101,7 +87,7 @@ class WaitingPartitions:
 
     def begin(self, topic: EnsureTopic, number: int, failure: OSError) -> None:
         if topic.topic_id not in self._numbers:
-            advice = room_advice(failure.errno or 0, self._log_dirs, self._delete_delay_ms)
+            advice = room_advice(failure.errno or 0, room_of(self._log_dirs), self._delete_delay_ms)
             _log.error(
                 "%s-%d, and maybe others of its topic, cannot be opened now: %s. They are tried again until "
                 "they can%s",

@@ -30,13 +30,30 @@ class SizeMetrics:
         self._measuring = measuring
         self._dirs = dirs
         self._partitions = partitions
-        if manager.worker.is_first:
-            for log_dir in manager.dirs:
+        self._waits = False
+        for log_dir in manager.dirs:
+            if manager.worker.is_first:
                 self._introduce(log_dir, failed=log_dir.failed)
+            dirs.put_wait(log_dir.number, manager.worker.number, 0)
+            # What a predecessor refused, its successor may take. What took a directory offline stays.
+            if not log_dir.failed:
+                self.put_error(log_dir.number, 0)
 
-    def dir_failed(self, number: int) -> None:
+    def dir_failed(self, number: int, error: int) -> None:
+        self.put_error(number, error)
         if self._manager.worker.is_first:
             self._introduce(self._manager.dirs[number], failed=True)
+
+    def put_error(self, number: int, error: int) -> None:
+        """Publish for which errno produces to a directory are refused; 0: they are taken."""
+        self._dirs.put_error(number, self._manager.worker.number, error)
+
+    def put_wait(self, since_ns: int) -> None:
+        """Publish since when a sync has not ended; 0: none takes long."""
+        if since_ns or self._waits:
+            self._waits = bool(since_ns)
+            for log_dir in self._manager.dirs:
+                self._dirs.put_wait(log_dir.number, self._manager.worker.number, since_ns)
 
     def _introduce(self, log_dir: LogDirectory, *, failed: bool) -> None:
         workers = self._manager.worker.count

@@ -276,3 +276,15 @@ def test_wrong_resets(cli: OwnCli, topic: str, words: list[str], code: int, mess
     said = cli("group", "reset-offsets", "g", *(word.replace("TOPIC", topic) for word in words), code=code)
     assert message in said.err
     assert said.err.count("\n") == 1
+
+
+def test_partitions_without_a_commit_are_counted(cli: OwnCli, mpbroker_broker: Broker) -> None:
+    """Check those of the group's topics, whether a member has them or nobody does."""
+    topic, group = mpbroker_broker.create_topic(partitions=6), "half-way"
+    cli.produce(topic, ["1", "2", "3"], "-p", "0")
+    commit(cli, group, TopicPartition(topic, 0, 1), TopicPartition(topic, 1, 0))
+    (document,) = cli("group", "describe", group, "--json").json
+    assert (document["lag"], document["committed_partitions"], document["uncommitted"]) == (2, 2, 4)
+    assert "lag 2 in 2 partitions; 4 partitions have no commit" in cli("group", "describe", group).out
+    commit(cli, group, *(TopicPartition(topic, number, 0) for number in range(6)))
+    assert "no commit" not in cli("group", "describe", group).out

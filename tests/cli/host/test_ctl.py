@@ -1,6 +1,8 @@
 """ctl speaks with a supervisor's socket: one message there, one back, and every way that can fail."""
 
 import json
+import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -93,18 +95,21 @@ def test_a_process_is_shown_in_short() -> None:
         "turns": 7,
         "heartbeat_age_ms": 5,
         "rss_bytes": 37_486_592,
+        "pid": os.getpid(),
     }
     (row,) = ctl.short([process])
-    assert list(row)[:3] == ["name", "state", "restarts"]
+    assert list(row)[:2] == ["name", "state"]
     assert [row] == [
         {
             "name": "log",
             "state": "recovering",
             "restarts": 1,
             "heartbeat_ms": 5,
-            "rss_mb": 37.5,
+            "pid": os.getpid(),
+            "pss": row["pss"],
         }
     ]
+    assert re.fullmatch(r"[\d.]+ MB", row["pss"])
 
 
 def test_errors_stand_below_the_table_and_do_not_widen_it(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -63,7 +64,7 @@ def test_the_files_of_a_log(directory: Path) -> None:
 
 def test_a_command_that_fails_says_both(broker: FakeBroker) -> None:
     run(broker, "topic", "create", "orders")
-    said = to_full("topic", "delete", "orders", "nope", MPBROKER_BOOTSTRAP_SERVER=broker.address)
+    said = to_full("topic", "delete", "--yes", "orders", "nope", MPBROKER_BOOTSTRAP_SERVER=broker.address)
     assert said == b"mpbroker: topic nope: does not exist (UNKNOWN_TOPIC_OR_PARTITION)\n" + SAID
 
 
@@ -81,4 +82,4 @@ def test_a_reader_that_has_gone(directory: Path) -> None:
             check=False,
         )
         os.close(writer)
-        assert (done.returncode, done.stderr) == (1, b"")
+        assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")

@@ -190,6 +190,7 @@ def test_lag_is_what_groups_have_not_committed_below_the_high_watermark() -> Non
                 GroupSeen("g", "Stable", 2, committed),
                 GroupSeen("new", "Stable", 1, {}, frozenset({("t", 0)})),
                 GroupSeen("half", "Stable", 1, {("t", 0): 70}, frozenset({("t", 0), ("t", 1)})),
+                GroupSeen("away", "Empty", 0, {("t", 0): 70}),
             ),
         )
     )
@@ -197,8 +198,10 @@ def test_lag_is_what_groups_have_not_committed_below_the_high_watermark() -> Non
     # Behind the end is no lag: the end is of a moment before.
     assert row(rows, group="g")["lag"] == 10
     new, half = row(rows, group="new"), row(rows, group="half")
-    assert (new["lag"], new["partitions"], new["uncommitted"], new["topics"]) == (None, 1, 1, "t")
-    assert (half["lag"], half["partitions"], half["uncommitted"]) == (30, 2, 1)
+    assert (new["lag"], new["partitions"], new["uncommitted"], new["topics"]) == (None, 2, 2, "t")
+    # Whether a member has the partition or nobody has: nothing is committed of it.
+    for one in (half, row(rows, group="away")):
+        assert (one["lag"], one["partitions"], one["uncommitted"]) == (30, 2, 1)
     assert model.committed_of("half") == [("t", 0, 70, 100), ("t", 1, None, 50)]
     assert model.committed_of("g") == [("t", 0, 90, 100), ("t", 1, 60, 50)]
     model.add_groups(Groups(2 * NS, (GroupSeen("g", "Stable", 2, {**committed, ("t", 0): 98}),)))

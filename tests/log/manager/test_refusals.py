@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.ipc.disk_problems import disk_problems
 from mpbroker.log.manager import refusals
 from mpbroker.log.manager.refusals import (
     OVER_AFTER_S,
@@ -38,24 +39,24 @@ def told(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_refusals_are_said_from_time_to_time() -> None:
     refused = RefusedProduces()
-    said = [now for now in range(35) if refused.is_to_be_said(100.0 + now, 0)]
+    said = [now for now in range(35) if refused.is_to_be_said(100.0 + now)]
     assert said == [0, SAID_EVERY_S, 2 * SAID_EVERY_S, 3 * SAID_EVERY_S]
 
 
 NOWHERE: list[Path] = []
 
 
-def test_it_is_over_when_something_was_appended_and_nothing_refused_for_a_while() -> None:
+def test_it_is_over_when_nothing_was_refused_for_a_while() -> None:
+    """Check that nobody has to try: a broker that is not ready gets nothing."""
     refused = RefusedProduces()
-    assert not refused.is_over(100.0, 10, NOWHERE), "it has not begun"
-    refused.is_to_be_said(100.0, 10)
-    assert not refused.is_over(100.0 + OVER_AFTER_S, 10, NOWHERE), "nobody has tried"
-    assert not refused.is_over(99.0 + OVER_AFTER_S, 20, NOWHERE), "a small one may fit where others do not"
-    refused.is_to_be_said(101.0, 20)
-    assert not refused.is_over(100.0 + OVER_AFTER_S, 30, NOWHERE)
-    assert refused.is_over(101.0 + OVER_AFTER_S, 30, NOWHERE)
-    assert not refused.is_over(200.0, 40, NOWHERE), "it was said"
-    assert refused.is_to_be_said(200.0, 40)
+    assert not refused.is_over(100.0, NOWHERE), "it has not begun"
+    refused.is_to_be_said(100.0)
+    assert not refused.is_over(99.0 + OVER_AFTER_S, NOWHERE), "a small one may fit where others do not"
+    refused.is_to_be_said(101.0)
+    assert not refused.is_over(100.0 + OVER_AFTER_S, NOWHERE)
+    assert refused.is_over(101.0 + OVER_AFTER_S, NOWHERE)
+    assert not refused.is_over(200.0, NOWHERE), "it was said"
+    assert refused.is_to_be_said(200.0)
 
 
 def test_what_fits_into_the_last_bytes_is_not_the_end_of_it(
@@ -66,19 +67,19 @@ def test_what_fits_into_the_last_bytes_is_not_the_end_of_it(
     where = {tmp_path / name: number for number, name in enumerate("ab")}
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free[where[path]]))
     refused = RefusedProduces()
-    refused.is_to_be_said(100.0, 0)
-    assert not refused.is_over(110.0, 1, list(where))
+    refused.is_to_be_said(100.0)
+    assert not refused.is_over(110.0, list(where))
     free[1] = ROOM_BYTES
-    assert not refused.is_over(110.5, 1, list(where)), "it is looked at from time to time"
-    assert refused.is_over(111.0, 1, list(where))
+    assert not refused.is_over(110.5, list(where)), "it is looked at from time to time"
+    assert refused.is_over(111.0, list(where))
 
 
 def test_a_disk_that_flaps_is_not_told_of_each_time() -> None:
     refused = RefusedProduces()
-    refused.is_to_be_said(100.0, 0)
-    assert refused.is_over(108.0, 1, NOWHERE)
-    assert refused.is_to_be_said(109.0, 1)
-    assert not refused.is_to_be_said(110.0, 1)
+    refused.is_to_be_said(100.0)
+    assert refused.is_over(108.0, NOWHERE)
+    assert refused.is_to_be_said(109.0)
+    assert not refused.is_to_be_said(110.0)
 
 
 def test_that_the_disk_is_full_is_told_and_that_it_is_over(
@@ -93,18 +94,53 @@ def test_that_the_disk_is_full_is_told_and_that_it_is_over(
     counters = process.context.counters
     assert made.produce(target, batch()) == [0]
     monkeypatch.setattr(refusals, "OVER_AFTER_S", 0.0)
+    has_room = False
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda _: SimpleNamespace(free=ROOM_BYTES if has_room else ROOM_BYTES - 1)
+    )
     with files_take(4000):
         for _ in range(3):
             assert made.produce(target, batch(size=5000)) == [STORAGE_ERROR]
     assert texts(caplog, "what producers send is refused") == 1
     assert "what producers send is refused" in counters.last_error
     process._keep_house()
-    assert counters.last_error, "nobody knows yet"
+    assert counters.last_error, "it is full still"
+    (seen,) = made.rig.memory.dir_sizes().all().values()
+    assert (seen.error, seen.failed) == (errno.EFBIG, False)
+    (problem,) = disk_problems(BrokerConfig(), [seen])
+    assert problem.partition(" (free")[0] == counters.last_error.partition(" (free")[0]
+    monkeypatch.setattr(refusals, "LOOK_EVERY_S", 0.0)
+    has_room, process._refused._look_at = True, 0.0
+    process._keep_house()
+    (seen,) = made.rig.memory.dir_sizes().all().values()
+    assert seen.error == 0
     assert made.produce(target, batch(size=5000)) == [0]
-    for _ in range(2):
-        process._keep_house()
     assert texts(caplog, "what producers send is accepted again") == 1
     assert counters.last_error == ""
+
+
+def test_a_commit_round_that_does_not_end_is_published_and_so_is_its_end(
+    node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = node()
+    process = made.boot()
+    turn = SimpleNamespace(commit_rounds=7, awaits_disk=True)
+    monkeypatch.setattr(process, "turn", turn)
+
+    def since_ns() -> int:
+        process._look_at_waits()
+        (seen,) = made.rig.memory.dir_sizes().all().values()
+        return seen.waits_since_ns
+
+    assert since_ns() == 0, "it has been seen once"
+    began = since_ns()
+    assert began > 0
+    assert since_ns() == began
+    turn.commit_rounds = 8
+    assert since_ns() == 0, "another round is under way"
+    assert since_ns() > began
+    turn.awaits_disk = False
+    assert since_ns() == since_ns() == 0
 
 
 def test_how_much_room_there_is_is_looked_at_when_something_is_refused(
