@@ -161,7 +161,8 @@ def test_it_holds_after_a_start_and_above_the_file(broker: Configured) -> None:
 def test_workers_go_by_the_rule_and_the_last_word_counts(broker: Configured) -> None:
     code, text = alter(broker, OF_BROKER, num_io_threads="17")
     assert code == INVALID_REQUEST
-    assert (text or "").startswith("cannot resize handlers from 2 to 17: one step may go from half of that (1) to ")
+    said = "cannot resize handlers from 2 to 17: one step may go from half of that (1) to "
+    assert (text or "").startswith(said)
     # Nothing of a change that is refused remains.
     assert alter(broker, OF_BROKER, num_io_threads="17", max_connections="5")[0] == INVALID_REQUEST
     assert settings_of(broker, OF_BROKER)["max.connections"].source == STATIC

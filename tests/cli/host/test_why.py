@@ -121,7 +121,7 @@ def test_a_check_finds_what_it_is_about(check: Check, facts: Facts, said: str) -
     assert found.do.endswith(".")
 
 
-@pytest.mark.parametrize("check", {*checks.OF_TOPICS, *checks.OF_GROUPS})
+@pytest.mark.parametrize("check", dict.fromkeys((*checks.OF_TOPICS, *checks.OF_GROUPS)))
 @pytest.mark.parametrize(
     "facts",
     [
