@@ -139,10 +139,6 @@ demo: $(BUILT) $(JAR) ## broker, kcat, and a PySpark job that reads what was jus
 pipeline: $(BUILT) $(JAR) ## a declarative pipeline of Spark on a broker of its own; goes on each time (ARGS='--kill --orders 5000')
 	$(BIN)/python -m ops.demo.pipeline $(ARGS)
 
-figures: setup ## every figure of README and PERFORMANCE: measured, recorded in docs/figures.json, written into the pages (ARGS='--only start')
-	$(BIN)/python -m ops.bench.figures $(ARGS)
-	$(BIN)/python -m ops.docs.figures
-
 bench: setup ## requests a second, latencies and CPU of this broker
 	$(BIN)/python -m ops.bench.run $(ARGS)
 

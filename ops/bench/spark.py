@@ -189,8 +189,8 @@ def readers(place: Path, shape: Shape) -> dict[str, dict[str, Any]]:
     return found
 
 
-def read_by_all(shape: Shape, place: Path, rounds: int) -> tuple[dict[str, dict[str, Any]], int]:
-    """Return what each reader's queries took in seconds, and the most bytes that a Python worker had."""
+def compare(shape: Shape, place: Path, rounds: int) -> list[str]:
+    """Prints the table of a shape; what missed its bound."""
     write_log(place / "log", shape)
     found, workers = {}, 0
     ours = readers(place, shape)
@@ -215,12 +215,6 @@ def read_by_all(shape: Shape, place: Path, rounds: int) -> tuple[dict[str, dict[
     for name, one in found.items():
         assert one["rows"] == shape.records, f"{name} has read {one['rows']} of {shape}"
         assert one["value_bytes"] == shape.records * shape.value_bytes, f"{name} has read other values"
-    return found, workers
-
-
-def compare(shape: Shape, place: Path, rounds: int) -> list[str]:
-    """Prints the table of a shape; what missed its bound."""
-    found, workers = read_by_all(shape, place, rounds)
     print_table(shape, found)
     return missed(shape, found, workers)
 
