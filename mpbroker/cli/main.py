@@ -609,7 +609,7 @@ def _exit_code(call: Callable[[], object]) -> int:
         return int(ended.code or 0)
     except CliError as error:
         return _say(str(error), error.exit_code)
-    except BrokenPipeError:
+    except (BrokenPipeError, standard_output.ReaderGone):
         # The reader of our output has gone (`| head`): end as others do, which the signal kills.
         standard_output.give_up()
         return 128 + signal.SIGPIPE

@@ -62,6 +62,8 @@ def make_broker(
     marks.clear_waiter(number)
     metadata = Metadata(config, turn.topics)
     waiting = _make_waiting(context, number)
+    readers = Readers(config.log_dirs)
+    turn.places.partitions_max = readers.turn_partitions_max
     lender = Lender(arena, context.index)
     appends = AppendJobs(lender, turn.push_job, len(workers), context.call_numbers())
     parked_memory = ParkedMemory(lambda: context.config)
@@ -91,7 +93,7 @@ def make_broker(
         fetch_sessions=_fetch_sessions(context, number, turn),
         forwarding=Forwarding(coordinator, parked_memory),
         parked_memory=parked_memory,
-        readers=Readers(config.log_dirs),
+        readers=readers,
         # A ring of the bell may miss a process that is about to sleep; the sleep itself reads the eventfd.
         cold_reads=DiskPrefetch(lambda: os.eventfd_write(context.bell.fd, 1)),
         damaged=memory.words("damaged"),

@@ -28,5 +28,5 @@ def test_there_is_a_picture_of_each_view() -> None:
     assert shell is not None
     views = re.findall(r'^ *\["(\w+)", "|, \["(\w+)", "', shell.body.decode(), re.MULTILINE)
     named = {one or other for one, other in views}
-    assert len(named) == 6
+    assert len(named) == 7
     assert named <= {place.partition("/")[0] for place, _ in console.VIEWS.values()}

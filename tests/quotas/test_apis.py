@@ -64,7 +64,7 @@ def test_describe(ready: Rig, version: int) -> None:
     know(ready, QuotaImage(ALICE, {"producer_byte_rate": 1024.0, "request_percentage": 12.5}))
     know(ready, QuotaImage(DEFAULT_CLIENT, {"consumer_byte_rate": 2048.0}))
     answer = described(ready, version, False)
-    assert (answer.error_code, answer.error_message) == (0, None)
+    assert (answer.error_code, answer.error_message) == (0, "")
     found = {
         tuple((e.entity_type, e.entity_name) for e in entry.entity): {v.key: v.value for v in entry.values}
         for entry in answer.entries

@@ -6,8 +6,8 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -125,13 +125,11 @@ def test_a_broker_goes_on_after_a_client_that_died_and_says_when_it_cannot_pause
 ) -> None:
     pids = processes_of(mpbroker_own_broker)
     control = control_of(mpbroker_own_broker)
-    with control.connected() as ask:
-        assert ask("pause") == {"paused": True}
+    with paused(control):
         assert {psutil.Process(pid).status() for pid in pids} == {psutil.STATUS_STOPPED}
     # The supervisor answers again, and so do all others.
     assert mpbroker_own_broker.create_topic()
-    with control.connected() as ask:
-        assert ask("pause") == {"paused": True}
+    with paused(control) as ask:
         assert ask("resume").keys() == {"held_s"}
     assert mpbroker_own_broker.create_topic()
     assert processes_of(mpbroker_own_broker) == pids
@@ -141,11 +139,27 @@ def test_a_broker_goes_on_after_a_client_that_died_and_says_when_it_cannot_pause
 
 def test_a_supervisor_that_is_killed_in_a_pause_leaves_nobody(mpbroker_own_broker: Broker) -> None:
     pids = processes_of(mpbroker_own_broker)
-    with control_of(mpbroker_own_broker).connected() as ask:
-        assert ask("pause") == {"paused": True}
+    with paused(control_of(mpbroker_own_broker)):
         os.kill(mpbroker_own_broker.pid, signal.SIGKILL)
         until(lambda: not any(map(runs, pids)), "all processes have ended")
     mpbroker_own_broker.kill()
+
+
+@contextmanager
+def paused(control: ControlClient) -> Iterator[Callable[..., Any]]:
+    """Pause a broker once no process of it is starting; yield what asks on the connection that holds it."""
+    with ExitStack() as held:
+
+        def pause_it() -> Callable[..., Any] | None:
+            ask: Callable[..., Any] = held.enter_context(control.connected())
+            if ask("pause")["paused"]:
+                return ask
+            held.close()
+            return None
+
+        asks = until(pause_it, "the broker is paused")
+        assert asks is not None
+        yield asks
 
 
 def runs(pid: int) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from mpbroker.cli.errors import file_named
@@ -15,6 +17,19 @@ if TYPE_CHECKING:
 NAME = "standard output"
 
 
+class ReaderGone(Exception):
+    """Nobody reads standard output any more (`| head`). Typer would end with 1 for a BrokenPipeError."""
+
+
+@contextmanager
+def _named() -> Iterator[None]:
+    try:
+        with file_named(NAME):
+            yield
+    except BrokenPipeError as error:
+        raise ReaderGone from error
+
+
 class _Buffered(io.BufferedWriter):
     """A stream that names its failures above the buffer.
 
@@ -22,17 +37,17 @@ class _Buffered(io.BufferedWriter):
     """
 
     def write(self, data: ReadableBuffer, /) -> int:
-        with file_named(NAME):
+        with _named():
             return super().write(data)
 
     def flush(self) -> None:
-        with file_named(NAME):
+        with _named():
             super().flush()
 
 
 class _Unbuffered(io.FileIO):
     def write(self, data: ReadableBuffer, /) -> int:
-        with file_named(NAME):
+        with _named():
             return super().write(data)
 
 

@@ -16,6 +16,8 @@ from shm.procfs import descriptors_left
 OPEN_PARTITIONS = 256
 # Segments with their indexes, those of aborted transactions, and the directory.
 FILES_OF_ONE = 2 * OPEN_SEGMENTS + OPEN_ABORTED_INDEXES + 1
+# Segments with their indexes that the fetch turn has of a partition.
+FILES_OF_TURN = 4
 # Descriptors for other short uses: reads from the disk, directories, other indexes.
 SPARE_DESCRIPTORS = 32
 # Readers checked for deleted files at a time: a fraction of a millisecond.
@@ -68,6 +70,8 @@ class _Held:
 class Readers:
     """Open readers, as many as this process has descriptors for.
 
+    `turn_partitions_max`: the partitions whose files the fetch turn may have open beside them.
+
     `log_dirs` are in the order of the configuration, as the partition table numbers them.
     """
 
@@ -76,7 +80,10 @@ class Readers:
     ) -> None:
         self._log_dirs = [Path(directory) for directory in log_dirs]
         self._make = make
-        self._most = max(1, min(OPEN_PARTITIONS, (descriptors_left() - SPARE_DESCRIPTORS) // FILES_OF_ONE))
+        # The fetch turn has the other half.
+        left = max(descriptors_left() - SPARE_DESCRIPTORS, 0) // 2
+        self._most = max(1, min(OPEN_PARTITIONS, left // FILES_OF_ONE))
+        self.turn_partitions_max = min(OPEN_PARTITIONS, left // FILES_OF_TURN)
         self._open: OrderedDict[Key, PartitionReader] = OrderedDict()
         # Each reader's directory, from before its first file was opened.
         self._directories: dict[Key, _Held] = {}

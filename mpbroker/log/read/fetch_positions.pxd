@@ -85,4 +85,5 @@ cdef class FetchPositions:
     cdef PlacesRef ref
     cdef ChunkBuffer buffer
     cdef const unsigned char[::1] words
+    cdef public int partitions_max      # that have a place at a time, for want of descriptors
     cdef _open(self, Segment *segment, int64_t base, bytes path)

@@ -226,6 +226,7 @@ cdef class FetchPositions:
     def __init__(self, const unsigned char[::1] damaged):
         """Start without places. `damaged`: the words of damage, one per slot of the partition table."""
         self.words = damaged
+        self.partitions_max = READERS
         self.ref.damaged = <const uint64_t *>&damaged[0]
 
     def __dealloc__(self):
@@ -242,11 +243,16 @@ cdef class FetchPositions:
         self, uint32_t slot, uint32_t generation, int64_t base, uint64_t inode, bytes path,
         uint32_t log_dir=0,
     ) -> None:
-        """Note the segment that a fetch was served from; its slot may take the place of another one."""
+        """Note the segment that a fetch was served from; its slot may take the place of another one.
+
+        Nothing is noted of further partitions when `partitions_max` have a place.
+        """
         cdef Reader *reader = &self.ref.readers[slot % READERS]
         cdef Segment *segment
         cdef int i
         if reader_of(&self.ref, slot, generation, log_dir) == NULL:
+            if reader.generation == 0 and len(self) >= self.partitions_max:
+                return
             forget_reader(reader)
             reader.slot, reader.generation, reader.log_dir = slot, generation, log_dir
         for i in range(SEGMENTS):

@@ -138,7 +138,8 @@ def test_rates_of_what_comes_in(shared_broker: Broker) -> None:
 
 def test_the_filter_and_the_way_out_of_it(shared_broker: Broker) -> None:
     async def act(terminal: Terminal) -> None:
-        await terminal.until(lambda: len(terminal.table.rows) == 3, "all partitions")
+        await terminal.press("i")
+        await terminal.until(lambda: len(terminal.table.rows) == 3, "all partitions, internal ones too")
         await terminal.press("slash", *"ord", "enter")
         assert terminal.column("topic") == ["orders", "orders"]
         assert terminal.table.has_focus

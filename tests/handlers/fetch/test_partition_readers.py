@@ -37,7 +37,7 @@ class _Counted(PartitionReader):
 @pytest.mark.parametrize(
     ("left", "most"),
     [
-        (SPARE_DESCRIPTORS + GIVEN * FILES_OF_ONE, GIVEN),
+        (SPARE_DESCRIPTORS + 2 * GIVEN * FILES_OF_ONE, GIVEN),
         (0, 1),
         (SPARE_DESCRIPTORS + 10 * OPEN_PARTITIONS * FILES_OF_ONE, OPEN_PARTITIONS),
     ],
