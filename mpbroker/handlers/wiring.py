@@ -62,8 +62,6 @@ def make_broker(
     marks.clear_waiter(number)
     metadata = Metadata(config, turn.topics)
     waiting = _make_waiting(context, number)
-    readers = Readers(config.log_dirs)
-    turn.places.partitions_max = readers.turn_partitions_max
     lender = Lender(arena, context.index)
     appends = AppendJobs(lender, turn.push_job, len(workers), context.call_numbers())
     parked_memory = ParkedMemory(lambda: context.config)
@@ -93,7 +91,7 @@ def make_broker(
         fetch_sessions=_fetch_sessions(context, number, turn),
         forwarding=Forwarding(coordinator, parked_memory),
         parked_memory=parked_memory,
-        readers=readers,
+        readers=_readers(config.log_dirs, turn),
         # A ring of the bell may miss a process that is about to sleep; the sleep itself reads the eventfd.
         cold_reads=DiskPrefetch(lambda: os.eventfd_write(context.bell.fd, 1)),
         damaged=memory.words("damaged"),
@@ -134,6 +132,13 @@ def _fetch_sessions(context: ProcessContext, number: int, turn: HandlerTurn) -> 
 def session_slots(config: BrokerConfig) -> int:
     """Return a handler's share of the fetch sessions."""
     return -(-config.max_incremental_fetch_session_cache_slots // config.num_io_threads)
+
+
+def _readers(log_dirs: Sequence[str], turn: HandlerTurn) -> Readers:
+    """Make readers, which share this process's descriptors with the fetch turn."""
+    readers = Readers(log_dirs)
+    turn.places.partitions_max = readers.turn_partitions_max
+    return readers
 
 
 def _coordinator(context: ProcessContext, arena: Arena, outbox: Outbox, turn: HandlerTurn) -> PatientClient:

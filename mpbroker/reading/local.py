@@ -91,8 +91,9 @@ class LocalPartition:
     topic_id: bytes | None
     identity: Identity
     find: Callable[[], Readable]
-    # The slot in which a running broker publishes it.
+    # The slot in which a running broker publishes it, and the number of its log directory there.
     slot: Slot | None = None
+    log_dir: int = 0
 
     @cached_property
     def readable(self) -> Readable:
@@ -155,15 +156,15 @@ class LocalCatalog:
     def refresh(self, wanted: Iterable[TopicPartition]) -> bool:
         """Read again what the running broker publishes of these partitions; the directories are not read.
 
-        Returns False if one has no slot, or if its slot is not that of a served partition any more: then only
-        a new catalog can find it.
+        Returns False if one has no slot, has moved to another log directory, or is not served any more: then
+        only a new catalog can find it.
         """
         for one in wanted:
             known = self._partitions.get(one)
             if known is None or known.slot is None:
                 return False
             slot = read_partition_surely(*known.slot)
-            is_same = (slot.topic_id, slot.partition) == (known.topic_id, one[1])
+            is_same = (slot.topic_id, slot.partition, slot.log_dir) == (known.topic_id, one[1], known.log_dir)
             if not is_same or _why_not_served(slot) is not None:
                 return False
             self._partitions[one] = self._served(known.directory, slot, known.slot, known.identity)
@@ -259,7 +260,7 @@ class LocalCatalog:
 
     def _served(self, directory: Path, slot: Partition, place: Slot, identity: Identity) -> LocalPartition:
         find = partial(_published, directory, slot, read_committed=self._read_committed)
-        return LocalPartition(directory, slot.topic_id, identity, find, place)
+        return LocalPartition(directory, slot.topic_id, identity, find, place, slot.log_dir)
 
     def _add_at_rest(self, log_dirs: Sequence[Path], identity: Identity) -> None:
         high_watermarks = {one: read_offsets(one / HIGH_WATERMARKS) for one in log_dirs}
