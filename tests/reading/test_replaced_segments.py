@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from mpbroker.ipc.table import read_partition_surely
 from mpbroker.log.format.index import offset_floor
 from mpbroker.log.format.names import CLEANED_FILE_SUFFIX, segment_name
 from mpbroker.log.format.scan import batches
@@ -179,6 +180,19 @@ def test_a_moved_partition_has_more_in_its_file_than_is_committed(
     shutil.rmtree(writer.directory)
     copy.rename(writer.directory)
     assert offsets_of(tasks, options) == list(range(50))
+
+
+def test_a_refresh_notices_a_move_to_another_log_directory(
+    log_dir: Path, writer: PartitionWriter, fake_broker: FakeBroker
+) -> None:
+    """Only a new catalog finds the directory: its slot stays the same."""
+    fill(writer, 5)
+    fake_broker.publish(writer)
+    catalog = LocalCatalog([str(log_dir)])
+    assert catalog.refresh([("t", 0)])
+    (place,) = catalog.slots([("t", 0)])
+    fake_broker.publish_slot(read_partition_surely(*place)._replace(log_dir=1))
+    assert not catalog.refresh([("t", 0)])
 
 
 def test_what_lies_behind_the_bound_is_not_looked_at(
