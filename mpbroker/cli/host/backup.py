@@ -105,9 +105,7 @@ def restore(source: Path, log_dirs: Sequence[Path], *, as_json: bool) -> None:
         )
     for path in log_dirs:
         if path.exists() and (not path.is_dir() or any(one.name != "lost+found" for one in path.iterdir())):
-            raise CliError(
-                f"{path} is not empty: name a new directory, or move away what is there", USAGE_ERROR
-            )
+            raise CliError(f"{path} is not empty: name a new directory, or empty this one", USAGE_ERROR)
     with progress_bar(copy.manifest.size_bytes) as update:
         for number, path in enumerate(log_dirs):
             path.mkdir(mode=0o750, parents=True, exist_ok=True)
@@ -217,7 +215,9 @@ def _verify(incoming: Incoming) -> None:
         original = _original(incoming, Path(one.path))
         if not _is_beginning(Path(one.path), original):
             incoming.forget(Path(one.path).parent)
-            raise CliError(f"{one}: the original is not damaged. Run the backup again; it copies this anew")
+            raise CliError(
+                f"{one}: the copy is damaged, the original is not. Run the backup again to replace the copy"
+            )
         print(
             f"mpbroker: warning: the broker's own file is damaged: {_named(one, original)}", file=sys.stderr
         )
