@@ -113,7 +113,7 @@ NO_UNITS := $(addprefix --ignore=tests/,network/acceptor chaos ops real_clients 
 BY_FILES := --dist loadfile --no-loadscope-reorder
 PARALLEL := --numprocesses $$((3 * $$(nproc) + 1)) $(BY_FILES)
 # Units wait for little, and for no disk; each process has to import all of them.
-FAST := --numprocesses $$((2 * $$(nproc))) $(BY_FILES) --hypothesis-profile=fast
+FAST := --numprocesses $$((2 * $$(nproc))) $(BY_FILES)
 
 test: setup $(SPARK_CLASSES) $(KAFKA_CLASSES) ## every test in its short form; ends with what it left out (ARGS='tests/config -k units', ARGS=-n0: one by one)
 	$(PYTEST) $(PARALLEL) $(ARGS)
@@ -138,6 +138,10 @@ demo: $(BUILT) $(JAR) ## broker, kcat, and a PySpark job that reads what was jus
 
 pipeline: $(BUILT) $(JAR) ## a declarative pipeline of Spark on a broker of its own; goes on each time (ARGS='--kill --orders 5000')
 	$(BIN)/python -m ops.demo.pipeline $(ARGS)
+
+figures: setup ## every figure of README and PERFORMANCE: measured, recorded in docs/figures.json, written into the pages (ARGS='--only start')
+	$(BIN)/python -m ops.bench.figures $(ARGS)
+	$(BIN)/python -m ops.docs.figures
 
 bench: setup ## requests a second, latencies and CPU of this broker
 	$(BIN)/python -m ops.bench.run $(ARGS)

@@ -1,7 +1,7 @@
 """What holds for all tests.
 
-Property tests try the same examples in each run: all in `make test-all`, a third of them in `make test`,
-a fifth in `make test-fast`, a few in `make coverage`, and new ones in `make explore`.
+Property tests try the same examples in each run: all in `make test-all`, a fifth of them in `make
+test`, a few in `make coverage`, and new ones in `make explore`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.support import preloaded, spark_classes, spark_here
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate, Phase.target, Phase.shrink)
 settings.register_profile("repeatable", deadline=None, derandomize=True, print_blob=True, phases=PHASES)
 settings.register_profile("explore", deadline=None, print_blob=True, phases=PHASES)
-for name, part in (("short", 3), ("fast", 5), ("coverage", 25)):
+for name, part in (("short", 5), ("coverage", 25)):
     settings.register_profile(
         name, settings.get_profile("repeatable"), max_examples=settings.default.max_examples // part
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
@@ -167,6 +167,25 @@ def create_topic(
     body += b"".join(_string(key) + _string(value) for key, value in settings.items())
     body += struct.pack(">ib", timeout_ms, 0)
     return Request(frame(CREATE_TOPICS, 2, body), 4 + 4 + 4 + 4 + len(_string(topic)))
+
+
+def create_topics(topics: Sequence[str], partitions: int, *, timeout_ms: int = TIMEOUT_MS) -> Request:
+    """Create topics in one request; their names have one length.
+
+    The error that the caller sees is that of the first topic in the response.
+    """
+    each = (_string(topic) + struct.pack(">ihii", partitions, 1, 0, 0) for topic in topics)
+    body = struct.pack(">i", len(topics)) + b"".join(each) + struct.pack(">ib", timeout_ms, 0)
+    return Request(frame(CREATE_TOPICS, 2, body), 4 + 4 + 4 + 4 + len(_string(topics[0])))
+
+
+def delete_topics(topics: Sequence[str], *, timeout_ms: int = TIMEOUT_MS) -> Request:
+    """Delete topics in one request; their names have one length.
+
+    The error that the caller sees is that of the first topic in the response.
+    """
+    body = struct.pack(">i", len(topics)) + b"".join(map(_string, topics)) + struct.pack(">i", timeout_ms)
+    return Request(frame(DELETE_TOPICS, 1, body), 4 + 4 + 4 + 4 + len(_string(topics[0])))
 
 
 def delete_topic(topic: str) -> Request:

@@ -162,26 +162,34 @@ def measure(
     for contender in field_of:
         with awake(contender) as broker:
             requests[contender.title] = scenarios.prepare(scenario, broker, scenario.name)
-    for _ in range(rounds):
+    # The first round over many partitions is not counted: Kafka takes seconds to become fast at them.
+    warm_ups = 1 if scenario.partitions > 1 else 0
+    for number in range(-warm_ups, rounds):
         for contender in field_of:
-            if scenario.bulk and scenario.kind == "produce":
-                scenarios.settle_memory(directory, seconds)
-            with awake(contender) as broker:
-                result = scenarios.run_load(
-                    broker,
-                    requests[contender.title],
-                    scenario.connections,
-                    seconds,
-                    partitions=scenario.partitions,
-                    reconnect=scenario.kind == "connect",
-                )
-            contender.rounds.setdefault(scenario.name, []).append(result)
-            progress.print(
-                f"[dim]{scenario.name}  {contender.title}: {result.requests_per_s:,.0f} requests/s"
-            )
+            result = _measure_once(scenario, contender, requests[contender.title], directory, seconds)
+            if number >= 0:
+                contender.rounds.setdefault(scenario.name, []).append(result)
     for contender in field_of:
         with awake(contender) as broker:
             scenarios.delete_topic(broker, scenario.name)
+
+
+def _measure_once(
+    scenario: Scenario, contender: Contender, request: frames.Request, directory: Path, seconds: float
+) -> Result:
+    if scenario.bulk and scenario.kind == "produce":
+        scenarios.settle_memory(directory, seconds)
+    with awake(contender) as broker:
+        result = scenarios.run_load(
+            broker,
+            request,
+            scenario.connections,
+            seconds,
+            partitions=scenario.partitions,
+            reconnect=scenario.kind == "connect",
+        )
+    progress.print(f"[dim]{scenario.name}  {contender.title}: {result.requests_per_s:,.0f} requests/s")
+    return result
 
 
 def run(chosen: argparse.Namespace) -> list[report.Column]:

@@ -64,8 +64,6 @@ PRODUCE_LOSS_MAX = 0.05
 # Two batches of Arrow, one of a codec, and what Python and PyArrow take themselves.
 WORKER_BYTES_MAX = 256 << 20
 
-SCRIPT = Path(__file__).with_name("spark_queries.py")
-
 
 @dataclass(frozen=True)
 class Shape:
@@ -142,7 +140,9 @@ def fill_kafka(kafka: Kafka, shape: Shape) -> None:
 
 
 def command(python: Path | str, specification: dict[str, Any]) -> list[str]:
-    return [str(python), str(SCRIPT), json.dumps({"settings": {}, "rounds": 1, **specification})]
+    given = json.dumps({"settings": {}, "rounds": 1, **specification})
+    # As a script it would have this directory first in its path, and shm.py here is not the package shm.
+    return [str(python), "-m", "ops.bench.spark_queries", given]
 
 
 def environment(python: Path | str) -> dict[str, str]:
@@ -189,8 +189,8 @@ def readers(place: Path, shape: Shape) -> dict[str, dict[str, Any]]:
     return found
 
 
-def compare(shape: Shape, place: Path, rounds: int) -> list[str]:
-    """Prints the table of a shape; what missed its bound."""
+def read_by_all(shape: Shape, place: Path, rounds: int) -> tuple[dict[str, dict[str, Any]], int]:
+    """Return what each reader's queries took in seconds, and the most bytes that a Python worker had."""
     write_log(place / "log", shape)
     found, workers = {}, 0
     ours = readers(place, shape)
@@ -215,6 +215,12 @@ def compare(shape: Shape, place: Path, rounds: int) -> list[str]:
     for name, one in found.items():
         assert one["rows"] == shape.records, f"{name} has read {one['rows']} of {shape}"
         assert one["value_bytes"] == shape.records * shape.value_bytes, f"{name} has read other values"
+    return found, workers
+
+
+def compare(shape: Shape, place: Path, rounds: int) -> list[str]:
+    """Prints the table of a shape; what missed its bound."""
+    found, workers = read_by_all(shape, place, rounds)
     print_table(shape, found)
     return missed(shape, found, workers)
 

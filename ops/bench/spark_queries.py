@@ -1,4 +1,4 @@
-"""Times three queries in one Spark session, in a process of its own: `python spark_queries.py SPECIFICATION`.
+"""Times three queries in one Spark session: `python -m ops.bench.spark_queries SPECIFICATION`.
 
 Imports nothing but PySpark unless the session is ours, so that it also runs where another PySpark is
 installed. The specification is JSON: {"format", "options", "value_options", "rounds", "settings", "session"};

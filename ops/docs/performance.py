@@ -1,6 +1,7 @@
-"""Writes the tables of docs/PERFORMANCE.md that come from docs/growth.json: `python -m ops.docs.performance`.
+"""Writes the tables of docs/PERFORMANCE.md: `python -m ops.docs.performance`.
 
-`make bench-growth` calls this when it has measured, so that these tables say what was measured.
+They come from docs/growth.json (`make bench-growth`) and docs/figures.json (`make figures`), whose targets
+call this when they have measured.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 from ops.bench import growth_file, model
 from ops.bench.growth_file import LOADS, Curves, Point
 from ops.bench.model import AIM, OTHERS_MOST, Checked
+from ops.docs import figures
 from ops.docs.tables import filled
 
 PAGE = Path(__file__).parents[2] / "docs" / "PERFORMANCE.md"
@@ -202,13 +204,15 @@ TABLES: Mapping[str, Callable[[Curves], Sequence[str]]] = {
 }
 
 
-def page(text: str, curves: Curves) -> str:
+def page(text: str, curves: Curves, measured: figures.Figures) -> str:
     """Return the page with its tables made anew. Raises TableError, ModelError."""
-    return filled(text, PAGE, {name: partial(make, curves) for name, make in TABLES.items()})
+    made = {name: partial(make, curves) for name, make in TABLES.items()}
+    made |= {name: partial(make, measured) for name, make in figures.PERFORMANCE.items()}
+    return filled(text, PAGE, made)
 
 
 def write() -> None:
-    PAGE.write_text(page(PAGE.read_text(), growth_file.read()))
+    PAGE.write_text(page(PAGE.read_text(), growth_file.read(), figures.read()))
 
 
 if __name__ == "__main__":

@@ -129,5 +129,5 @@ def test_a_broker_of_it_survives_kills(root: EmulatedRoot) -> None:
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_units(root: EmulatedRoot, folder: str) -> None:
     left_out = " and ".join(f"not {name}" for name in LEFT_OUT)
-    chosen = ["-m", "'unit and not soak'", "-k", f"'{left_out}'", "--hypothesis-profile=fast"]
+    chosen = ["-m", "'unit and not soak'", "-k", f"'{left_out}'"]
     run_tests(root, *chosen, f"--numprocesses={os.cpu_count()}", "--dist=loadfile", folder)

@@ -10,22 +10,27 @@ import pytest
 
 from ops.bench import growth_file
 from ops.bench.model import AIM, Checked
-from ops.docs import performance
+from ops.docs import figures, performance
+from ops.docs.figures import README
 from ops.docs.performance import PAGE
 from ops.docs.tables import TableError
 
 
-@pytest.mark.parametrize("name", performance.TABLES)
-def test_a_table_is_up_to_date(name: str) -> None:
-    found = re.search(rf"<!-- table {name} -->\n(.*?)<!-- end -->", PAGE.read_text(), re.DOTALL)
-    assert found is not None
-    lines = performance.TABLES[name](growth_file.read())
-    assert found[1].splitlines() == [*lines], "run: python -m ops.docs.performance"
+def test_pages_say_what_was_measured() -> None:
+    """README and PERFORMANCE have the figures of the recorded runs, and no table of others."""
+    text = README.read_text()
+    assert figures.readme(text, figures.read()) == text, "run: python -m ops.docs.figures"
+    text = PAGE.read_text()
+    made = performance.page(text, growth_file.read(), figures.read())
+    assert made == text, "run: python -m ops.docs.performance"
+    by_hand = re.sub(r"<!-- table .*?<!-- end -->", "", text, flags=re.DOTALL)
+    with_figures = [line for line in by_hand.splitlines() if re.match(r"\|.*\| *[\d.,]+ *\|", line)]
+    assert with_figures == []
 
 
 def test_a_curve_that_was_not_measured_is_named() -> None:
     with pytest.raises(TableError, match=r"PERFORMANCE.md: the table bends lacks 'connections'"):
-        performance.page(PAGE.read_text(), {})
+        performance.page(PAGE.read_text(), {}, figures.read())
 
 
 def test_a_point_that_others_disturbed_has_no_verdict() -> None:

@@ -14,7 +14,7 @@ long ones. A module says what they are:
 The items of a module that picks, and those of the two decorators, are marked `soak`.
 
 What repeats the same with other examples, or with kills at other moments, says how often; the short form does
-a third of it, and `make test-fast` (pytest --hypothesis-profile=fast) a fifth:
+a fifth of it:
 
     @settings(max_examples=rounds(200), deadline=None)
     for kill in range(rounds(100)): ...

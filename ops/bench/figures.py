@@ -1,0 +1,235 @@
+"""`make figures`: measures every figure that README, COMPARISON and PERFORMANCE give.
+
+    python -m ops.bench.figures                # all, a quarter of an hour on a quiet machine
+    python -m ops.bench.figures --only start   # one part; the others stay as they were recorded
+
+The figures go to docs/figures.json, from which `ops.docs.figures` makes the tables of the pages. Brokers take
+turns, and only the one that is measured runs. Each part says when and in what circumstances it was measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from mpbroker.testing import Broker as TestBroker
+from ops.bench import clients, device, frames, run, scenarios, spark, transactions
+from ops.bench.brokers import BrokerError, Kafka, Mpbroker, running
+from ops.bench.maven import MissingToolError
+from ops.bench.run import Contender
+from ops.bench.scenarios import SCENARIOS, LoadError
+
+FIGURES = Path(__file__).parents[2] / "docs" / "figures.json"
+# The titles of contenders as the file has them.
+NAMES = {"mpbroker durable": "durable", "mpbroker os": "os", "Kafka 4.3": "kafka"}
+LOAD_S, ROUNDS = 2.0, 3
+CLIENTS_SCALE = 0.3
+STARTS = 7
+TOPICS, PARTITIONS = 100, 3
+TRANSACTION_S, TRANSACTION_TURNS, RECORDS_EACH = 2.0, 3, 4
+SPARK_RECORDS, SPARK_ROUNDS = 8_000_000, 3
+SETTLE_S = 5.0
+
+Figures = dict[str, Any]
+ByBroker = dict[str, float]
+
+
+@contextlib.contextmanager
+def started() -> Iterator[tuple[list[Contender], Path]]:
+    """Start mpbroker, durable and with `log.flush.policy=os`, and Kafka; kill them afterwards."""
+    with run.data_directory(None) as directory, contextlib.ExitStack() as stack:
+        brokers = run.contenders(directory)
+        for contender in brokers:
+            stack.callback(contender.broker.kill)
+            run.start(contender)
+        yield brokers, directory
+
+
+def in_turns(brokers: Sequence[Contender], rounds: int, measure: Callable[[Contender], float]) -> ByBroker:
+    """Return the median of a measurement's rounds on each broker."""
+    found: dict[str, list[float]] = {NAMES[contender.title]: [] for contender in brokers}
+    for _ in range(rounds):
+        for contender in brokers:
+            with run.awake(contender):
+                found[NAMES[contender.title]].append(measure(contender))
+    return {name: median(values) for name, values in found.items()}
+
+
+def loads() -> Figures:
+    """Measure the generator's loads, memory and CPU when idle, and the bare device with a lone round."""
+    scenarios.build_generator()
+    with started() as (brokers, directory):
+        for scenario in SCENARIOS:
+            run.measure(scenario, brokers, directory, LOAD_S, ROUNDS)
+        columns = {NAMES[contender.title]: contender.column() for contender in brokers}
+        bare = device.measure(directory, device.whole_sectors(200), 2.0)
+    return {
+        "idle": {
+            name: {"pss_mb": column.pss_bytes / 1e6, "cpu_percent": column.idle_cpu_percent}
+            for name, column in columns.items()
+        },
+        "device_us": bare.p50_us,
+        "loads": {
+            scenario.name: {
+                name: {
+                    "requests_per_s": column.results[scenario.name].requests_per_s,
+                    "mb_per_s": column.results[scenario.name].mb_per_s,
+                    "p99_us": column.results[scenario.name].p99_us,
+                    "cpu_us": column.results[scenario.name].broker_cpu_us,
+                }
+                for name, column in columns.items()
+            }
+            for scenario in SCENARIOS
+        },
+    }
+
+
+def stock_clients() -> Figures:
+    """Measure the rows of ops/bench/clients.py."""
+    with started() as (brokers, _):
+        for contender in brokers:
+            with run.awake(contender) as broker:
+                scenarios.create_topic(broker, clients.TOPIC)
+        return {
+            row.name: {
+                "unit": row.unit,
+                "more_is_better": row.more_is_better,
+                **in_turns(brokers, ROUNDS, lambda one, row=row: row.measure(one.broker, CLIENTS_SCALE)),  # type: ignore[misc]
+            }
+            for row in clients.ROWS
+        }
+
+
+def starts() -> Figures:
+    """Measure seconds until a broker serves, the memory of one with its exporter, and a broker of a test."""
+    found: dict[str, list[float]] = {"mpbroker": [], "kafka": [], "test": []}
+    pss_mb = []
+    with run.data_directory(None) as directory:
+        for number in range(STARTS):
+            flags = ("--http", "127.0.0.1:0")
+            with running(Mpbroker(directory / f"m{number}", flags=flags)) as broker:
+                found["mpbroker"].append(broker.ready_s)
+                time.sleep(SETTLE_S)
+                pss_mb.append(broker.tree().pss_bytes() / 1e6)
+            began = time.perf_counter()
+            with TestBroker():
+                found["test"].append(time.perf_counter() - began)
+        for number in range(2):
+            with running(Kafka(directory / f"k{number}")) as broker:
+                found["kafka"].append(broker.ready_s)
+    ready = {f"{name}_ready_s": median(values) for name, values in found.items()}
+    return {**ready, "with_exporter_pss_mb": median(pss_mb)}
+
+
+def topics() -> Figures:
+    """Measure the seconds that one request for many topics takes."""
+    with started() as (brokers, _):
+        number = 0
+
+        def make_and_remove(contender: Contender) -> tuple[float, float]:
+            nonlocal number
+            number += 1
+            # All of one length: the error that is looked at is the first of the response, in any order.
+            names = [f"many-{number:03}-{one:03}" for one in range(TOPICS)]
+            with frames.connected(contender.broker.address) as peer:
+                created_s = _seconds(peer, frames.create_topics(names, PARTITIONS, timeout_ms=60_000))
+                return created_s, _seconds(peer, frames.delete_topics(names, timeout_ms=60_000))
+
+        return {
+            "create_s": in_turns(brokers, ROUNDS, lambda one: make_and_remove(one)[0]),
+            "delete_s": in_turns(brokers, ROUNDS, lambda one: make_and_remove(one)[1]),
+        }
+
+
+def _seconds(peer: socket.socket, request: frames.Request) -> float:
+    began = time.perf_counter()
+    code, _ = frames.exchange(peer, request)
+    if code:
+        raise BrokerError(f"a request for many topics is answered with error code {code}")
+    return time.perf_counter() - began
+
+
+def transaction_rates() -> Figures:
+    """Measure transactions a second, of eight producers of librdkafka and of one."""
+    found: Figures = {}
+    with started() as (brokers, _):
+        for contender in brokers:
+            with run.awake(contender) as broker:
+                scenarios.create_topic(broker, transactions.TOPIC, transactions.PARTITIONS)
+        for count in (8, 1):
+
+            def rate(contender: Contender, count: int = count) -> float:
+                producers = transactions.made(contender.broker, count)
+                transactions.turn(producers, RECORDS_EACH, TRANSACTION_S / 4)
+                took = transactions.turn(producers, RECORDS_EACH, TRANSACTION_S)
+                return len(took) / TRANSACTION_S
+
+            found[str(count)] = in_turns(brokers, TRANSACTION_TURNS, rate)
+    return found
+
+
+def spark_readers() -> Figures:
+    """Measure seconds for eight million records of 100 bytes, all columns, by each reader."""
+    (shape, _) = spark.shapes(SPARK_RECORDS, 0)
+    with tempfile.TemporaryDirectory(prefix="mpbroker-bench-") as place:
+        return {
+            name: one["all"] for name, one in spark.read_by_all(shape, Path(place), SPARK_ROUNDS)[0].items()
+        }
+
+
+PARTS: Mapping[str, Callable[[], Figures]] = {
+    "loads": loads,
+    "clients": stock_clients,
+    "start": starts,
+    "topics": topics,
+    "transactions": transaction_rates,
+    "spark": spark_readers,
+}
+
+
+def circumstances() -> str:
+    """Return when and where this is measured, in a line."""
+    load = os.getloadavg()[0]
+    place = run.circumstances(Path(tempfile.gettempdir()).resolve())
+    return f"{datetime.now(UTC):%Y-%m-%d}, {place}, load average {load:.1f}"
+
+
+def rounded(value: Any) -> Any:
+    """Return figures with four digits: the rest is noise, and would make each run a long difference."""
+    if isinstance(value, dict):
+        return {name: rounded(one) for name, one in value.items()}
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", action="append", choices=list(PARTS), help="measure this part; repeatable")
+    chosen = parser.parse_args().only or list(PARTS)
+    recorded = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
+    for name in chosen:
+        told = circumstances()
+        try:
+            recorded[name] = {"circumstances": told, **rounded(PARTS[name]())}
+        except (BrokerError, LoadError, MissingToolError, clients.BenchError, OSError) as error:
+            print(f"figures: {name}: {error}", file=sys.stderr)
+            return 1
+        # Each part is kept as soon as it is there.
+        FIGURES.write_text(json.dumps(recorded, indent=1, ensure_ascii=False) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

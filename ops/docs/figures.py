@@ -1,0 +1,214 @@
+"""Makes the tables of README and docs/PERFORMANCE.md from docs/figures.json: `python -m ops.docs.figures`.
+
+`make figures` measures and calls this; tests compare the pages with the file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ops.docs.tables import filled
+
+ROOT = Path(__file__).parents[2]
+FIGURES = ROOT / "docs" / "figures.json"
+README = ROOT / "README.md"
+
+Figures = Mapping[str, Any]
+Cells = Sequence[str]
+OURS = ("durable", "os")
+CONNECTOR = "Spark's connector"
+# What a page calls a load, by its name in ops/bench/scenarios.py.
+SMALL = ("produce-100B-1", "produce-100B-8", "produce-100B-64", "produce-100B-256")
+SPREAD = ("produce-100B-64-over-64", "produce-100B-64-over-1000")
+BYTES = {
+    "produce-16KiB-8": "16 KiB on 8 connections",
+    "produce-16KiB-32": "16 KiB on 32 connections",
+    "produce-900KB-1": "900 KB on 1 connection",
+    "produce-900KB-8": "900 KB on 8 connections",
+    "fetch-1MiB-1": "1 MiB, a fetch on 1 connection",
+    "fetch-1MiB-8": "1 MiB, a fetch on 8 connections",
+}
+
+
+def read() -> Figures:
+    figures: Figures = json.loads(FIGURES.read_text())
+    return figures
+
+
+def number(value: float) -> str:
+    """Return a number as a table shows it: 12,345, 67, 8.9, 0.12."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}" if value < 10 else f"{value:.0f}"
+
+
+def row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def head(*columns: str) -> list[str]:
+    """Return the heading of a table whose first column is text and whose others are numbers."""
+    return [row(*columns), "|---|" + "---:|" * (len(columns) - 1)]
+
+
+def _beside(found: Mapping[str, float], *, more_is_better: bool = True) -> list[str]:
+    """Return what three brokers had, and ours as ratios to Kafka's, more being better."""
+    kafka = found["kafka"]
+    ratios = (found[one] / kafka if more_is_better else kafka / found[one] for one in OURS)
+    return [*(number(found[one]) for one in (*OURS, "kafka")), *map(number, ratios)]
+
+
+BESIDE = ("durable", "os", "Kafka 4.3", "durable : Kafka", "os : Kafka")
+
+
+def _rates(figures: Figures, load: str) -> dict[str, float]:
+    return {one: found["requests_per_s"] for one, found in figures["loads"]["loads"][load].items()}
+
+
+def _connections(load: str) -> str:
+    count = load.split("-")[2]
+    return f"{count} connection{'s' if count != '1' else ''}"
+
+
+def numbers(figures: Figures) -> list[str]:
+    """Return the table of the README."""
+    lines = head("", *BESIDE)
+    lines.append(row("64 connections", *_beside(_rates(figures, SMALL[2]))))
+    lines.append(row("1 connection", *_beside(_rates(figures, SMALL[0]))))
+    for load, told in zip(SPREAD, ("64", "1,000"), strict=True):
+        lines.append(row(f"64 connections, over {told} partitions", *_beside(_rates(figures, load))))
+    start, idle = figures["start"], figures["loads"]["idle"]
+    spark = figures["spark"]
+    rest = (
+        ("ready after a start", f"{start['mpbroker_ready_s']:.2f} s", f"{start['kafka_ready_s']:.1f} s"),
+        ("a broker for a test is ready after", f"{start['test_ready_s']:.2f} s", ""),
+        (
+            "memory when idle; with console and metrics",
+            f"{idle['durable']['pss_mb']:.0f} MB; {start['with_exporter_pss_mb']:.0f} MB",
+            f"{idle['kafka']['pss_mb']:.0f} MB",
+        ),
+        ("CPU when idle", f"{idle['durable']['cpu_percent']:.1f} %", f"{idle['kafka']['cpu_percent']:.1f} %"),
+        (
+            "Spark reads 8 million records; with the JVM reader",
+            f"{spark['mpbroker, Python']:.1f} s; {spark['mpbroker, JVM']:.1f} s",
+            f"{spark[CONNECTOR]:.1f} s",
+        ),
+    )
+    return lines + [row(name, ours, "", kafka, "", "") for name, ours, kafka in rest]
+
+
+def small(figures: Figures) -> list[str]:
+    """Return rates of small produces: by connections, then over many partitions; CPU of `os`."""
+    lines = head("one record of 100 bytes a request", *BESIDE, "os, CPU : Kafka's")
+    for load in (*SMALL, *SPREAD):
+        cpu = {one: found["cpu_us"] for one, found in figures["loads"]["loads"][load].items()}
+        name = _connections(load) + (f", {load.split('-')[-1]} partitions" if load in SPREAD else "")
+        lines.append(row(name, *_beside(_rates(figures, load)), number(cpu["os"] / cpu["kafka"])))
+    return lines
+
+
+def device(figures: Figures) -> list[str]:
+    """Return what the bare device had."""
+    took_us = figures["loads"]["device_us"]
+    return [f"The bare device wrote and synced a round of one such request in {took_us:.0f} µs."]
+
+
+def large(figures: Figures) -> list[str]:
+    """Return megabytes a second of large produces and fetches."""
+    lines = head("MB/s", *BESIDE)
+    for load, name in BYTES.items():
+        found = {one: result["mb_per_s"] for one, result in figures["loads"]["loads"][load].items()}
+        lines.append(row(name, *_beside(found)))
+    return lines
+
+
+def connects(figures: Figures) -> list[str]:
+    """Return how many connections a second are set up and answered."""
+    lines = head("connect, ApiVersions, reset, a second", *BESIDE)
+    for load in ("connect-1", "connect-8"):
+        lines.append(row(f"{load.split('-')[1]} at a time", *_beside(_rates(figures, load))))
+    return lines
+
+
+def clients(figures: Figures) -> list[str]:
+    """Return what stock clients had."""
+    lines = head("client", *BESIDE)
+    for name, found in figures["clients"].items():
+        if name != "circumstances":
+            better = found["more_is_better"]
+            lines.append(row(f"{name}, {found['unit']}", *_beside(found, more_is_better=better)))
+    return lines
+
+
+def requests(figures: Figures) -> list[str]:
+    """Return seconds of a request for many topics, and rates of transactions."""
+    lines = head("", *BESIDE)
+    made = figures["topics"]
+    for told, what in (("created", "create_s"), ("deleted", "delete_s")):
+        cells = _beside(made[what], more_is_better=False)
+        lines.append(row(f"100 topics of 3 partitions {told} by one request, s", *cells))
+    for count in ("1", "8"):
+        name = f"transactions a second, {count} producer{'s' if count != '1' else ''}"
+        lines.append(row(name, *_beside(figures["transactions"][count])))
+    return lines
+
+
+def idle(figures: Figures) -> list[str]:
+    """Return start, memory and idle CPU."""
+    start, found = figures["start"], figures["loads"]["idle"]
+    lines = head("", "mpbroker", "Kafka 4.3")
+    lines.append(
+        row("ready after a start, s", *(number(start[f"{one}_ready_s"]) for one in ("mpbroker", "kafka")))
+    )
+    lines.append(row("`mpbroker.testing.Broker` ready, s", number(start["test_ready_s"]), ""))
+    for what, told in (("pss_mb", "memory when idle, MB"), ("cpu_percent", "CPU when idle, % of a core")):
+        lines.append(row(told, *(number(found[one][what]) for one in ("durable", "kafka"))))
+    lines.append(row("memory when idle with the exporter, MB", number(start["with_exporter_pss_mb"]), ""))
+    return lines
+
+
+def spark(figures: Figures) -> list[str]:
+    """Return the seconds of each reader of Spark."""
+    found = {name: value for name, value in figures["spark"].items() if name != "circumstances"}
+    slowest = sorted(found.items(), key=lambda one: -one[1])
+    return [*head("reader", "seconds"), *(row(name, f"{value:.2f}") for name, value in slowest)]
+
+
+def measured(figures: Figures) -> list[str]:
+    """Return when and where each part was measured."""
+    return [
+        "| part | measured |",
+        "|---|---|",
+        *(row(name, part["circumstances"]) for name, part in figures.items()),
+    ]
+
+
+PERFORMANCE: Mapping[str, Callable[[Figures], Sequence[str]]] = {
+    "measured": measured,
+    "small": small,
+    "device": device,
+    "clients": clients,
+    "large": large,
+    "connects": connects,
+    "requests": requests,
+    "idle": idle,
+    "spark": spark,
+}
+
+
+def readme(text: str, figures: Figures) -> str:
+    """Return the README with its table made anew. Raises TableError."""
+    return filled(text, README, {"numbers": partial(numbers, figures)})
+
+
+def write() -> None:
+    from ops.docs import performance
+
+    README.write_text(readme(README.read_text(), read()))
+    performance.write()
+
+
+if __name__ == "__main__":
+    write()
