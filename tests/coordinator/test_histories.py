@@ -22,7 +22,7 @@ from tests.support.partition_model import Pair, PartitionModel
 from tests.support.partition_walk import KEYS, Content, Disagreement, Walker, walker
 from tests.support.transaction_rig import TransactionRig
 
-HISTORIES = pick("histories of each topic", short=rounds(60), long=1000)
+HISTORIES = pick("histories of each topic", short=rounds(40), long=1000)
 PARTS = 2
 NEVER = {"delete", "retain"}
 

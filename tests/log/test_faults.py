@@ -24,10 +24,10 @@ pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "tests" / "support" / "native" / "fault.c"
-STRIDE = os.environ.get("FAULT_STRIDE") or pick("the stride between calls that fail is", short="13", long="1")
+STRIDE = os.environ.get("FAULT_STRIDE") or pick("the stride between calls that fail is", short="29", long="1")
 # Of these phases each read is another one.
 FEW = dict.fromkeys(
-    ("scrub", "clean", "retain", "move"), pick("the stride between reads that fail is", short="4", long="1")
+    ("scrub", "clean", "retain", "move"), pick("the stride between reads that fail is", short="9", long="1")
 )
 CASES = [
     ("produce", "write", errno.ENOSPC),

@@ -12,7 +12,7 @@ import pytest
 from tests.support.forms import pick, rounds
 from tests.support.partition_walk import Step, Walker, walker
 
-HISTORIES = pick("histories", short=rounds(240), long=5000)
+HISTORIES = pick("histories", short=rounds(150), long=5000)
 PARTS = 4
 
 EXAMPLES: dict[str, tuple[str, list[Step]]] = {

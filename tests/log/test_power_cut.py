@@ -45,7 +45,7 @@ FIRST, _, LAST = os.environ.get("CRASH_SEEDS", "1-20").partition("-")
 SEEDS = range(int(FIRST), int(LAST or FIRST) + 1)
 OF_EACH_SEED = each("seed", short=[1], long=SEEDS)
 # Of each workload.
-CUTS = pick("power cuts of a workload", short=24, long=150)
+CUTS = pick("power cuts of a workload", short=12, long=150)
 IMAGES_PER_CUT = 2
 # Of a workload so many power cuts are gone on from, and so many are made of each of these.
 GONE_ON = 6

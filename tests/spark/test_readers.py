@@ -39,7 +39,7 @@ READERS = ("python", "jvm")
 BY_JVM = "by its JVM reader"
 
 COMMITTED = {"kafka.isolation.level": "read_committed"}
-HISTORIES = pick("histories", short=rounds(60), long=500)
+HISTORIES = pick("histories", short=rounds(40), long=500)
 
 Read = Callable[..., DataFrame]
 
