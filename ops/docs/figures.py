@@ -110,9 +110,16 @@ def small(figures: Figures) -> list[str]:
 
 
 def device(figures: Figures) -> list[str]:
-    """Return what the bare device had."""
-    took_us = figures["loads"]["device_us"]
-    return [f"The bare device wrote and synced a round of one such request in {took_us:.0f} µs."]
+    """Return what the bare device had, and what it leaves of one connection's rate."""
+    device_us = figures["loads"]["device_us"]
+    rates = _rates(figures, SMALL[0])
+    os_us = 1e6 / rates["os"]
+    bound = 1e6 / (device_us + os_us)
+    return [
+        f"The bare device wrote and synced a round of one such request in {device_us:.0f} µs. With the",
+        f"{os_us:.0f} µs that one takes with `os`, one connection can have {number(bound)} durable produces a second,",
+        f"{number(bound / rates['kafka'])} of Kafka's rate.",
+    ]
 
 
 def large(figures: Figures) -> list[str]:
