@@ -117,8 +117,8 @@ def device(figures: Figures) -> list[str]:
     bound = 1e6 / (device_us + os_us)
     return [
         f"The bare device wrote and synced a round of one such request in {device_us:.0f} µs. With the",
-        f"{os_us:.0f} µs that one takes with `os`, one connection can have {number(bound)} durable produces a second,",
-        f"{number(bound / rates['kafka'])} of Kafka's rate.",
+        f"{os_us:.0f} µs that one takes with `os`, one connection can have {number(bound)} durable produces",
+        f"a second, {number(bound / rates['kafka'])} of Kafka's rate.",
     ]
 
 
