@@ -33,6 +33,7 @@ from mpbroker.cli.flags import (
     Port,
     ServerProperties,
     TopicName,
+    complete_pages,
 )
 from mpbroker.cli.text import standard_output
 from mpbroker.cli.text.numbers import INT, LONG, PARTITION, PARTITION_OR_ALL, SECONDS
@@ -565,6 +566,27 @@ def completion(
     from mpbroker.cli import completion as command
 
     command.print_script(shell)
+
+
+@app.command()
+def docs(
+    page: Annotated[
+        str | None,
+        typer.Argument(metavar="[PAGE[#HEADING]]", hidden=True, autocompletion=complete_pages),
+    ] = None,
+    path: Annotated[
+        bool, typer.Option("--path", help="Print where the file is; without PAGE, the directory of all.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Print a page of the docs; without PAGE, list them.
+
+    HEADING prints a part of it. Pages have the names of links in them (operating, OPERATING.md#quotas). Listed,
+    too: what systemd, Prometheus and Grafana need.
+    """
+    from mpbroker.cli import pages
+
+    pages.show(page, wants_path=path, as_json=json)
 
 
 @app.command()
