@@ -165,7 +165,7 @@ def _jar() -> Check:
     except SparkSetupError as error:
         return failed(name, error, NOTE)
     if path is None:
-        advice = "where a JDK is, make dist builds a wheel with it; in a clone make setup-spark builds it alone"
+        advice = "where a JDK is, make dist builds a wheel with it, and in a clone make setup-spark builds it"
         return Check(name, NOTE, "not built; Python reads", advice)
     return Check(name, OK, str(path))
 

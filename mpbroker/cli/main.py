@@ -59,6 +59,7 @@ _PARTS = (
     ("token", "cluster.token_flags", "Create, list, renew and expire delegation tokens."),
     ("log", "host.log_flags", "Look into the files of log directories."),
     ("ctl", "host.ctl_flags", "Look at a running broker on this host, and steer it."),
+    ("service", "host.service_flags", "Make this installation a service of systemd, or take that back."),
     ("spark", "spark.flags", "Jobs on Spark: archives, replays, mirrors, audits, sessions."),
     ("doctor", "doctor.flags", "Say what is missing on this host, and what to do."),
 )
@@ -581,8 +582,8 @@ def docs(
 ) -> None:
     """Print a page of the docs; without PAGE, list them.
 
-    HEADING prints a part of it. Pages have the names of links in them (operating, OPERATING.md#quotas). Listed,
-    too: what systemd, Prometheus and Grafana need.
+    With HEADING it is a part of the page, as links have it: operating#quotas, or OPERATING.md#quotas. Listed
+    are also the files for systemd, Prometheus and Grafana.
     """
     from mpbroker.cli import pages
 
