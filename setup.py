@@ -30,7 +30,7 @@ PACKAGES = ("shm", "mpbroker")
 SDIST_METADATA = ROOT / "PKG-INFO"
 SDIST_FILES = ROOT / "mpbroker_server.egg-info" / "SOURCES.txt"
 JVM_READER = Path("spark_integration", "jvm")
-# What mpbroker.cli.shipped finds: a wheel has it below SHARE, under the names of the checkout.
+# What mpbroker.cli.host.shipped finds: a wheel has it below SHARE, under the names of the checkout.
 SHARE = Path("mpbroker", "share")
 SHIPPED = (
     *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "Containerfile"),

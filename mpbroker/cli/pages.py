@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import typer
 
-from mpbroker.cli import shipped
 from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.host import shipped
 from mpbroker.cli.text.output import print_rows
 
 # Other files, by short names, and what they are.

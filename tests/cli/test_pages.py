@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from mpbroker.cli import pages, shipped
+from mpbroker.cli import pages
 from mpbroker.cli.errors import CliError
+from mpbroker.cli.host import shipped
 from tests.support.own_cli import OwnCli
 
 ROOT = Path(__file__).parents[2]

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from mpbroker.cli import shipped
 from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.host import shipped
 from mpbroker.cli.text.confirm import confirm
 from mpbroker.cli.text.output import counted, print_json
 from mpbroker.config.keys import ConfigError
@@ -37,7 +37,7 @@ _COMMAND, _STATE = "/opt/mpbroker/bin/mpbroker", "StateDirectory=mpbroker\n"
 # What systemd and a shell read in one way only.
 _PLAIN = re.compile(r"[\w@+=:,./-]+", re.ASCII)
 # The unit has ProtectHome.
-_HIDDEN = ("/home", "/root", "/run/user")
+_HIDDEN = tuple(f"/{name}" for name in ("home", "root", "run/user"))
 _HOW_TO_INSTALL = (
     "install mpbroker where every user may read it, as with /usr/bin/python3 -m venv /opt/mpbroker and "
     "/opt/mpbroker/bin/pip install, and call /opt/mpbroker/bin/mpbroker"

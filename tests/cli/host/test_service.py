@@ -144,7 +144,7 @@ def test_settings_that_are_there_stay_and_say_what_the_unit_may_write(cli: OwnCl
     [
         ("num.partitions=2\n", "has no log.dirs: add log.dirs=/var/lib/mpbroker"),
         ("num.partitons=2\n", "unknown setting num.partitons; did you mean num.partitions?"),
-        ("log.dirs=/home/me/data\n", "log.dirs: the service cannot see /home/me/data"),
+        ("log.dirs=/run/user/1/data\n", "log.dirs: the service cannot see /run/user/1/data"),
         ("log.dirs=/srv/a b\n", "/srv/a b: a path of a service may not have such signs"),
     ],
 )
