@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import pydoc
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
-
-import typer
 
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.host import shipped
@@ -119,6 +118,6 @@ def _places(lines: list[str]) -> Iterator[_Place]:
 
 def _print(text: str) -> None:
     if sys.stdout.isatty() and sys.stdin.isatty():
-        typer.echo_via_pager(text)
+        pydoc.pager(text)
     else:
         sys.stdout.write(text)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import pydoc
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -37,6 +40,15 @@ def test_a_page_is_printed_as_it_is(cli: OwnCli) -> None:
     text = (ROOT / "docs/OPERATING.md").read_text()
     for name in ("operating", "OPERATING.md", "docs/OPERATING.md"):
         assert cli("docs", name).out == text
+
+
+def test_on_a_terminal_it_goes_through_a_pager(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(pydoc, "pager", shown.append)
+    monkeypatch.setattr(sys, "stdout", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    pages.show("faq", wants_path=False, as_json=False)
+    assert shown == [(ROOT / "docs/FAQ.md").read_text()]
 
 
 def test_other_files_are_printed_and_have_their_place(cli: OwnCli) -> None:

@@ -78,32 +78,42 @@ def install(host: Host, *, is_dry: bool, is_sure: bool, starts: bool, as_json: b
     if starts and not host.has_systemd:
         why = "of this host does not run" if host.is_this else "of --root cannot be asked"
         raise CliError(f"--now: the systemd {why}", USAGE_ERROR)
+    _require_root(host, "install", is_dry=is_dry)
     steps = [*_install_steps(host), *(_starts() if starts else ())]
     if host.has_systemd and _property("ActiveState") == "active":
         hint = f"systemctl restart {USER} makes it run so" if steps else ""
+    elif not host.is_this:
+        hint = f"systemctl --root={host.root} enable {USER} has it start with each boot"
     else:
         hint = "" if starts else f"systemctl enable --now {USER} starts it, now and with each boot"
-    _carry_out(host, "install", steps, hint, is_dry=is_dry, is_sure=is_sure, as_json=as_json)
+    _carry_out("install", steps, hint, is_dry=is_dry, is_sure=is_sure, as_json=as_json)
 
 
 def uninstall(host: Host, *, is_dry: bool, is_sure: bool, as_json: bool) -> None:
     """Uninstall the service, or print what would be done. Raises CliError."""
+    _require_root(host, "uninstall", is_dry=is_dry)
     kept = [str(path) for name in (SETTINGS, DATA) if (path := host.at(name)).exists()]
     hint = f"{' and '.join(kept)} stay, and the user {USER}, whose they are" if kept else ""
     steps = list(_uninstall_steps(host))
-    _carry_out(host, "uninstall", steps, hint, is_dry=is_dry, is_sure=is_sure, as_json=as_json)
+    _carry_out("uninstall", steps, hint, is_dry=is_dry, is_sure=is_sure, as_json=as_json)
+
+
+def _require_root(host: Host, verb: str, *, is_dry: bool) -> None:
+    if is_dry or not host.is_this:
+        return
+    if os.geteuid() != 0:
+        call = shlex.join(["sudo", *own_command(), "service", verb])
+        raise CliError(f"only root may {verb} a service of this host: {call}")
+    if shutil.which("systemctl") is None:
+        raise CliError("this host has no systemctl: the service is for hosts with systemd")
 
 
 def _carry_out(
-    host: Host, verb: str, steps: Sequence[Step], hint: str, *, is_dry: bool, is_sure: bool, as_json: bool
+    verb: str, steps: Sequence[Step], hint: str, *, is_dry: bool, is_sure: bool, as_json: bool
 ) -> None:
-    if not is_dry:
-        _require_root(host, verb)
-    if not is_dry and steps:
-        question = (
-            f"{verb.capitalize()} the service {USER} ({counted(len(steps), 'step')}; --dry-run lists them)?"
-        )
-        confirm(question, is_sure=is_sure)
+    if steps and not is_dry:
+        many = counted(len(steps), "step")
+        confirm(f"{verb.capitalize()} the service {USER} ({many}; --dry-run lists them)?", is_sure=is_sure)
     for step in steps:
         if not is_dry:
             step.run()
@@ -117,14 +127,6 @@ def _carry_out(
         print(f"the service is {verb}ed: nothing is to be done")
     if hint:
         print(hint)
-
-
-def _require_root(host: Host, verb: str) -> None:
-    if host.is_this and os.geteuid() != 0:
-        call = shlex.join(["sudo", *own_command(), "service", verb])
-        raise CliError(f"only root may {verb} a service of this host: {call}")
-    if host.is_this and shutil.which("systemctl") is None:
-        raise CliError("this host has no systemctl: the service is for hosts with systemd")
 
 
 # ---- the steps

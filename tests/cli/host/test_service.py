@@ -252,6 +252,8 @@ def test_uninstall_below_a_root(cli: OwnCli, tmp_path: Path) -> None:
 def test_without_root_it_says_what_to_run(cli: OwnCli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(service, "own_command", lambda: [COMMAND])
+    # Which others may not read, once it is there.
+    monkeypatch.setattr(service, "_log_dirs", lambda _: pytest.fail("it has read settings"))
     for verb in ("install", "uninstall"):
         said = cli("service", verb, code=1).err
         assert f"only root may {verb} a service of this host: sudo {COMMAND} service {verb}" in said
