@@ -97,17 +97,9 @@ def add_jar(sources: Path) -> None:
 
 def lock(file: Path, *chosen: str) -> Path:
     """Write the versions that uv.lock says, of the groups and extras that are chosen. Return the file."""
-    export = (
-        "--quiet",
-        "export",
-        "--locked",
-        "--no-emit-project",
-        "--no-hashes",
-        "--project",
-        str(ROOT),
-        *chosen,
-    )
-    subprocess.run([*UV, *export, "--output-file", str(file)], check=True, stdout=subprocess.DEVNULL)
+    export = ("--quiet", "export", "--locked", "--no-emit-project", "--no-hashes")
+    where = ("--project", str(ROOT), "--output-file", str(file))
+    subprocess.run([*UV, *export, *where, *chosen], check=True, stdout=subprocess.DEVNULL)
     return file
 
 

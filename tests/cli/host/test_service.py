@@ -52,11 +52,18 @@ class Systemd:
         }
         self.fails = ""
         self.user: object = None
+        # What was given to the user and the group, -1: not given.
+        self.given: dict[str, tuple[int, int]] = {}
+        monkeypatch.setattr(os, "chown", self.chown)
         monkeypatch.setattr(service, "BOOTED", root.parent)
         monkeypatch.setattr(service, "_call", self.call)
         monkeypatch.setattr(service, "account", lambda: self.user)
         monkeypatch.setattr(os, "geteuid", lambda: 0)
         monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+
+    def chown(self, path: Path, uid: int, gid: int) -> None:
+        name = f"/{path.relative_to(self.host.at('/'))}"
+        self.given[name] = (uid, gid)
 
     def call(self, *command: str) -> str:
         line = " ".join(command)
@@ -180,6 +187,17 @@ def test_on_a_host_it_makes_the_user_and_starts(systemd: Systemd, capsys: pytest
     systemd.calls.clear()
     systemd.install(starts=True)
     assert systemd.calls == []
+
+
+def test_the_service_may_write_data_and_read_settings(systemd: Systemd) -> None:
+    systemd.host.at(service.DATA).mkdir(parents=True)
+    systemd.user = SimpleNamespace(pw_uid=os.getuid() + 1, pw_gid=7)
+    systemd.install()
+    assert systemd.given == {
+        "/etc/mpbroker": (-1, 7),
+        "/etc/mpbroker/.server.properties.part": (-1, 7),
+        "/var/lib/mpbroker": (os.getuid() + 1, 7),
+    }
 
 
 def test_without_now_it_says_how_to_start(systemd: Systemd, capsys: pytest.CaptureFixture[str]) -> None:
