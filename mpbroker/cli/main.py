@@ -59,7 +59,7 @@ _PARTS = (
     ("token", "cluster.token_flags", "Create, list, renew and expire delegation tokens."),
     ("log", "host.log_flags", "Look into the files of log directories."),
     ("ctl", "host.ctl_flags", "Look at a running broker on this host, and steer it."),
-    ("service", "host.service_flags", "Make this installation a service of systemd, or take that back."),
+    ("service", "host.service_flags", "Make this installation a service of systemd."),
     ("spark", "spark.flags", "Jobs on Spark: archives, replays, mirrors, audits, sessions."),
     ("doctor", "doctor.flags", "Say what is missing on this host, and what to do."),
 )
@@ -573,7 +573,7 @@ def completion(
 def docs(
     page: Annotated[
         str | None,
-        typer.Argument(metavar="[PAGE[#HEADING]]", hidden=True, autocompletion=complete_pages),
+        typer.Argument(metavar="PAGE[#HEADING]", hidden=True, autocompletion=complete_pages),
     ] = None,
     path: Annotated[
         bool, typer.Option("--path", help="Print where the file is; without PAGE, the directory of all.")
