@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.host import shipped
-from mpbroker.cli.text.output import print_rows
+from mpbroker.cli.text.output import print_json, print_rows
 
 # Other files, by short names, and what they are.
 FILES = {
@@ -67,7 +67,12 @@ def show(wanted: str | None, *, wants_path: bool, as_json: bool) -> None:
         print(page.path)
         return
     text = page.path.read_text("utf-8")
-    _print(section(text, anchor, page.name) if anchor else text)
+    if anchor:
+        text = section(text, anchor, page.name)
+    if as_json:
+        print_json({"page": page.name, "title": page.title, "path": str(page.path), "text": text})
+    else:
+        _print(text)
 
 
 def find(name: str) -> Page:

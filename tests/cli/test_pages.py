@@ -40,6 +40,7 @@ def test_a_page_is_printed_as_it_is(cli: OwnCli) -> None:
     text = (ROOT / "docs/OPERATING.md").read_text()
     for name in ("operating", "OPERATING.md", "docs/OPERATING.md"):
         assert cli("docs", name).out == text
+    assert cli("docs", "operating", "--json").json["text"] == text
 
 
 def test_on_a_terminal_it_goes_through_a_pager(monkeypatch: pytest.MonkeyPatch) -> None:

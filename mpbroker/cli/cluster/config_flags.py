@@ -99,9 +99,9 @@ def config_unset(
 
 @config_app.command("sample")
 def config_sample() -> None:
-    """Print a server.properties with each setting, its default and what it does.
+    """Print a server.properties with all settings as remarks.
 
-    mpbroker config sample > server.properties
+    Each has its default and what it does: mpbroker config sample > server.properties
     """
     from mpbroker.config.sample import sample
 
