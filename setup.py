@@ -1,4 +1,6 @@
-"""Builds the native modules and the jar of the JVM reader. Everything else stands in pyproject.toml.
+"""Builds the native modules and the jar of the JVM reader, and has a wheel carry what messages point at.
+
+Everything else stands in pyproject.toml.
 
 Variables of the environment change the build:
 
@@ -28,6 +30,13 @@ PACKAGES = ("shm", "mpbroker")
 SDIST_METADATA = ROOT / "PKG-INFO"
 SDIST_FILES = ROOT / "mpbroker_server.egg-info" / "SOURCES.txt"
 JVM_READER = Path("spark_integration", "jvm")
+# What mpbroker.cli.host.shipped finds: a wheel has it below SHARE, under the names of the checkout.
+SHARE = Path("mpbroker", "share")
+SHIPPED = (
+    *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "Containerfile"),
+    *("docs/*.md", "docs/*.ipynb", "docs/decisions/*.md"),
+    *("ops/grafana/*.json", "ops/prometheus/*.yml", "ops/systemd/*.*"),
+)
 # None about code that Cython itself writes.
 WARNINGS = ("-Wall", "-Wno-unused-function", "-Wno-enum-compare", "-Wno-sign-compare")
 
@@ -112,17 +121,26 @@ class BuildNative(build_ext):
 
 
 class BuildPython(build_py):
-    """Adds the jar of the JVM reader, for the PySpark of the environment that builds.
-
-    Without a JDK or PySpark the jar that lies in the checkout is taken, if there is one.
-    """
+    """Adds what is not of a package: files that commands show or install, and the jar of the JVM reader."""
 
     def run(self) -> None:
         super().run()
         if not self.editable_mode:
+            self._copy_shipped()
             self._build_jar()
 
+    def _copy_shipped(self) -> None:
+        for pattern in SHIPPED:
+            for file in sorted(ROOT.glob(pattern)):
+                copy = Path(self.build_lib) / SHARE / file.relative_to(ROOT)
+                self.mkpath(str(copy.parent))
+                self.copy_file(str(file), str(copy))
+
     def _build_jar(self) -> None:
+        """Build the jar for the PySpark of the environment that builds.
+
+        Without a JDK or PySpark the jar that lies in the checkout is taken, if there is one.
+        """
         from ops.setup import jvm_reader
 
         into = Path(self.build_lib) / JVM_READER

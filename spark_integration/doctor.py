@@ -165,7 +165,8 @@ def _jar() -> Check:
     except SparkSetupError as error:
         return failed(name, error, NOTE)
     if path is None:
-        return Check(name, NOTE, "not built; Python reads", "make setup-spark builds it where a JDK is")
+        advice = "where a JDK is, make dist builds a wheel with it, and in a clone make setup-spark builds it"
+        return Check(name, NOTE, "not built; Python reads", advice)
     return Check(name, OK, str(path))
 
 

@@ -33,6 +33,7 @@ from mpbroker.cli.flags import (
     Port,
     ServerProperties,
     TopicName,
+    complete_pages,
 )
 from mpbroker.cli.text import standard_output
 from mpbroker.cli.text.numbers import INT, LONG, PARTITION, PARTITION_OR_ALL, SECONDS
@@ -58,6 +59,7 @@ _PARTS = (
     ("token", "cluster.token_flags", "Create, list, renew and expire delegation tokens."),
     ("log", "host.log_flags", "Look into the files of log directories."),
     ("ctl", "host.ctl_flags", "Look at a running broker on this host, and steer it."),
+    ("service", "host.service_flags", "Make this installation a service of systemd."),
     ("spark", "spark.flags", "Jobs on Spark: archives, replays, mirrors, audits, sessions."),
     ("doctor", "doctor.flags", "Say what is missing on this host, and what to do."),
 )
@@ -565,6 +567,27 @@ def completion(
     from mpbroker.cli import completion as command
 
     command.print_script(shell)
+
+
+@app.command()
+def docs(
+    page: Annotated[
+        str | None,
+        typer.Argument(metavar="PAGE[#HEADING]", hidden=True, autocompletion=complete_pages),
+    ] = None,
+    path: Annotated[
+        bool, typer.Option("--path", help="Print where the file is; without PAGE, the directory of all.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Print a page of the docs; without PAGE, list them.
+
+    With HEADING it is a part of the page, as links have it: operating#quotas, or OPERATING.md#quotas. Listed
+    are also the files for systemd, Prometheus and Grafana.
+    """
+    from mpbroker.cli import pages
+
+    pages.show(page, wants_path=path, as_json=json)
 
 
 @app.command()

@@ -1,6 +1,6 @@
 """`mpbroker man`: the manual page, made from the help of all commands, in the macros of man(7).
 
-No file has it: a package is made with `mpbroker man > mpbroker.1`, so that it fits the command.
+Installations have it in share/man, from ops/man/mpbroker.1, which a test compares with what this makes.
 """
 
 from __future__ import annotations

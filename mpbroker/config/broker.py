@@ -104,8 +104,9 @@ def _default_listeners() -> tuple[Listener, ...]:
 class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
     """All settings that a process of the broker may need."""
 
-    # identity and addresses
-    node_id: Annotated[int, Key(INT, "Number of this broker in its cluster.", at_least=0)] = 1
+    node_id: Annotated[
+        int, Key(INT, "Number of this broker in its cluster.", at_least=0, begins="Identity and addresses")
+    ] = 1
     listeners: Annotated[
         tuple[Listener, ...],
         Key(
@@ -184,9 +185,8 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
         Key(LIST, "Listeners on which the broker can be administered; empty: all of them."),
     ] = ()
 
-    # topics
     num_partitions: Annotated[
-        int, Key(INT, "Partitions of a topic created without a number.", at_least=1)
+        int, Key(INT, "Partitions of a topic created without a number.", at_least=1, begins="Topics")
     ] = 1
     auto_create_topics_enable: Annotated[
         bool, Key(BOOLEAN, "Create a topic when a client first asks for it.")
@@ -221,13 +221,13 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
         ),
     ] = False
 
-    # permissions
     authorizer_class_name: Annotated[
         str,
         Key(
             STRING,
             f"{STANDARD_AUTHORIZER}: clients may do what access control lists allow; empty: everything.",
             check=_is_authorizer,
+            begins="Permissions",
         ),
     ] = ""
     super_users: Annotated[
@@ -255,13 +255,13 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
         int, Key(LONG, "Time between two removals of expired delegation tokens.", at_least=1)
     ] = 3_600_000
 
-    # audit
     audit_log_level: Annotated[
         str,
         Key(
             STRING,
             "INFO: logins, administration and what is refused of both; WARN: only what is refused; OFF.",
             choices=AUDIT_LEVELS,
+            begins="The audit log",
         ),
     ] = "INFO"
     audit_log_file: Annotated[
@@ -275,7 +275,6 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
         str, Key(STRING, "Form of a line of the audit log.", choices=AUDIT_FORMATS)
     ] = "text"
 
-    # processes
     num_network_threads: Annotated[
         int,
         Key(
@@ -283,6 +282,7 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
             "Processor processes, shared by all listeners (--processors).",
             at_least=1,
             check=partial(fit_the_memory, MAX_PROCESSORS),
+            begins="Processes",
         ),
     ] = msgspec.field(default_factory=lambda: default_workers().processors)
     num_io_threads: Annotated[
@@ -309,9 +309,14 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
         Key(LONG, "A process that gives no sign of life for this long is killed and replaced.", at_least=1),
     ] = 30_000
 
-    # network
     queued_max_requests: Annotated[
-        int, Key(INT, "Requests that may wait for a handler before reading from sockets pauses.", at_least=1)
+        int,
+        Key(
+            INT,
+            "Requests that may wait for a handler before reading from sockets pauses.",
+            at_least=1,
+            begins="Network",
+        ),
     ] = 500
     queued_max_request_bytes: Annotated[
         int, Key(LONG, "Bytes of requests that may be in memory; -1 takes a share of the machine's.")
@@ -395,9 +400,8 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
         57_671_680
     )
 
-    # quotas
     quota_window_num: Annotated[
-        int, Key(INT, "Samples over which the rate of a client is measured.", at_least=1)
+        int, Key(INT, "Samples over which the rate of a client is measured.", at_least=1, begins="Quotas")
     ] = 11
     quota_window_size_seconds: Annotated[
         int, Key(INT, "Length of one of those samples, in seconds.", at_least=1)
@@ -410,10 +414,9 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
         int, Key(INT, "Length of one of those windows, in seconds.", at_least=1)
     ] = 1
 
-    # records
-    message_max_bytes: Annotated[int, Key(INT, "Largest record batch that is accepted.", at_least=0)] = (
-        1_048_588
-    )
+    message_max_bytes: Annotated[
+        int, Key(INT, "Largest record batch that is accepted.", at_least=0, begins="Records")
+    ] = 1_048_588
     compression_type: Annotated[
         str, Key(STRING, "Codec of stored batches; producer keeps what was sent.", choices=CODECS)
     ] = "producer"
@@ -449,13 +452,13 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
         ),
     ] = 10_000
 
-    # the log
     log_dirs: Annotated[
         tuple[str, ...],
         Key(
             LIST,
             "Directories that hold the partitions; log.dir is the same.",
             synonyms=("log.dirs", "log.dir"),
+            begins="The log",
         ),
     ] = (DEFAULT_LOG_DIR,)
     log_segment_bytes: Annotated[
@@ -590,13 +593,13 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
         ),
     ] = 60_000
 
-    # retention and compaction
     log_cleanup_policy: Annotated[
         tuple[str, ...],
         Key(
             LIST,
             "What happens to old segments: delete, compact, or both.",
             choices=CLEANUP_POLICIES,
+            begins="Retention and compaction",
         ),
     ] = ("delete",)
     log_retention_ms: Annotated[

@@ -13,7 +13,12 @@ class CoordinatorSettings(SecuritySettings, frozen=True, kw_only=True):
     """Settings of both coordinators. A struct has one base, so they extend the settings of security."""
 
     group_initial_rebalance_delay_ms: Annotated[
-        int, Key(INT, "Time for which the first rebalance of a group waits for more members.")
+        int,
+        Key(
+            INT,
+            "Time for which the first rebalance of a group waits for more members.",
+            begins="Consumer groups",
+        ),
     ] = 3000
     group_min_session_timeout_ms: Annotated[
         int, Key(INT, "Shortest session timeout that a member may ask for.")
@@ -43,7 +48,13 @@ class CoordinatorSettings(SecuritySettings, frozen=True, kw_only=True):
     ] = 600_000
 
     transaction_max_timeout_ms: Annotated[
-        int, Key(INT, "Longest timeout that a producer may ask for its transactions.", at_least=1)
+        int,
+        Key(
+            INT,
+            "Longest timeout that a producer may ask for its transactions.",
+            at_least=1,
+            begins="Transactions",
+        ),
     ] = 900_000
     transactional_id_expiration_ms: Annotated[
         int, Key(INT, "Time after which a transactional id that nobody uses is forgotten.", at_least=1)

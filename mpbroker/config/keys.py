@@ -72,8 +72,9 @@ class ConfigError(Exception):
 class Key(msgspec.Struct, frozen=True):
     """One setting. In a field's `Annotated[...]` it needs neither name nor default: the field has both.
 
-    `pending` says what is missing while a setting is stored and reported but has no effect yet: an operator
-    who sets it is warned with this sentence. `shown` makes of a wrong text what may stand in a log.
+    `begins` is the title of the group of settings of which this is the first. `pending` says what is missing
+    while a setting is stored and reported but has no effect yet: an operator who sets it is warned with this
+    sentence. `shown` makes of a wrong text what may stand in a log.
     """
 
     type: ConfigType
@@ -87,6 +88,7 @@ class Key(msgspec.Struct, frozen=True):
     check: Callable[[Any], str] | None = None
     pending: str = ""
     shown: Callable[[str], str] = str
+    begins: str = ""
 
     def invalid(self, text: str, why: str) -> ValueError:
         return ValueError(f"Invalid value {self.shown(text)} for configuration {self.name}: {why}")

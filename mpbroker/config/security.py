@@ -38,7 +38,8 @@ class SecuritySettings(msgspec.Struct, frozen=True, kw_only=True):
     """Security settings of a listener, or of one mechanism of it."""
 
     ssl_keystore_type: Annotated[
-        str, Key(STRING, "PEM or PKCS12; JKS is Java's own.", choices=("PEM", "PKCS12", "JKS"))
+        str,
+        Key(STRING, "PEM or PKCS12; JKS is Java's own.", choices=("PEM", "PKCS12", "JKS"), begins="TLS"),
     ] = "PEM"
     ssl_keystore_location: Annotated[
         str | None, Key(STRING, "File with the private key and the certificate chain of the broker.")
@@ -88,7 +89,7 @@ class SecuritySettings(msgspec.Struct, frozen=True, kw_only=True):
         str, Key(STRING, "Rules from a certificate's subject to a user name.")
     ] = "DEFAULT"
     sasl_enabled_mechanisms: Annotated[
-        tuple[str, ...], Key(LIST, "SASL mechanisms that clients may choose from.")
+        tuple[str, ...], Key(LIST, "SASL mechanisms that clients may choose from.", begins="SASL")
     ] = ("GSSAPI",)
     sasl_jaas_config: Annotated[
         Secret | None, Key(PASSWORD, "Login module and options of a mechanism; only with its prefix.")

@@ -339,7 +339,7 @@ def _strategy(options: Mapping[str, str]) -> Strategy:
         verb = "must" if not given else "can"
         raise OptionError(
             f"{how} of the following options {verb} be specified for Kafka source: "
-            "subscribe, subscribePattern, assign. See docs/SPARK.md for more details."
+            "subscribe, subscribePattern, assign. See mpbroker docs spark#all-options for more details."
         )
     value = options[given[0]]
     if given[0] == "subscribe":

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-UV = (sys.executable, "-m", "uv", "--quiet")
+UV = (sys.executable, "-m", "uv")
 JAR = Path("spark_integration", "jvm")
 LEAST = (3, 11)
 OUTSIDE = ("libssl.so.3", "libcrypto.so.3")
@@ -97,8 +97,9 @@ def add_jar(sources: Path) -> None:
 
 def lock(file: Path, *chosen: str) -> Path:
     """Write the versions that uv.lock says, of the groups and extras that are chosen. Return the file."""
-    export = ("export", "--locked", "--no-emit-project", "--no-hashes", "--project", str(ROOT), *chosen)
-    subprocess.run([*UV, *export, "--output-file", str(file)], check=True, stdout=subprocess.DEVNULL)
+    export = ("--quiet", "export", "--locked", "--no-emit-project", "--no-hashes")
+    where = ("--project", str(ROOT), "--output-file", str(file))
+    subprocess.run([*UV, *export, *where, *chosen], check=True, stdout=subprocess.DEVNULL)
     return file
 
 

@@ -58,3 +58,7 @@ def test_roff_obeys_what_is_meant_and_nothing_else() -> None:
 
 def test_the_command_prints_it() -> None:
     assert OwnCli("nobody:1")("man").out == page(app)
+
+
+def test_the_file_that_is_installed_is_this_page() -> None:
+    assert (ROOT / "ops/man/mpbroker.1").read_text() == page(app), "mpbroker man > ops/man/mpbroker.1"

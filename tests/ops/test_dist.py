@@ -7,6 +7,7 @@ the modules that the checkout has compiled of these very sources, so this takes 
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from mpbroker.cli import pages
 from mpbroker.config.version import VERSION
 from ops.bench.brokers import Mpbroker, running
 from ops.setup import jvm_reader
@@ -97,6 +99,29 @@ def test_the_wheel_has_the_jvm_reader_where_there_is_a_compiler(wheel: Path) -> 
         assert [name for name in archive.namelist() if name.endswith(".jar")] == wanted
 
 
+# Pictures, and the figures they are made of: a page is read in a terminal.
+LEFT_OUT = (".svg", ".png", ".json", "LICENSE")
+
+
+def test_the_wheel_has_what_messages_and_pages_point_at(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    share = tmp_path / "mpbroker/share"
+    for file in (*(ROOT / "docs").glob("*.md"), *(ROOT / name for name, _ in pages.FILES.values())):
+        assert (share / file.relative_to(ROOT)).read_bytes() == file.read_bytes()
+    links = {page: re.findall(r"\]\(([^)\s#]+)", page.read_text()) for page in share.rglob("*.md")}
+    assert sum(map(len, links.values())) > 100
+    dead = {
+        link
+        for page in links
+        for link in links[page]
+        if "://" not in link and not link.endswith(LEFT_OUT) and not (page.parent / link).exists()
+    }
+    assert dead == set()
+    assert not list(share.rglob("*.png"))
+    assert list(tmp_path.glob("*.data/data/share/man/man1/mpbroker.1"))
+
+
 def refused(directory: Path, **variables: str) -> str:
     """Return what setup.py says when it refuses to build a wheel."""
     done = subprocess.run(
@@ -147,6 +172,11 @@ def try_out(environment: Path, directory: Path) -> None:
     program = environment / "bin" / "mpbroker"
     directory.mkdir()
     assert run([str(program), "--version"], directory, outside()).split()[-1] == VERSION
+    assert (environment / "share/man/man1/mpbroker.1").is_file()
+    (share,) = environment.glob("lib/python*/site-packages/mpbroker/share")
+    assert run([str(program), "docs", "--path", "upgrading"], directory, outside()).strip() == str(
+        share / "docs/UPGRADING.md"
+    )
     serve = f"{program} serve --listeners PLAINTEXT://127.0.0.1:{{port}} --log-dirs {{log_dir}}"
     broker = Installed(directory, template=serve)
 

@@ -21,7 +21,12 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).parents[2]
 NATIVE_PACKAGES = ("shm", "mpbroker")
 PACKAGES = (*NATIVE_PACKAGES, "spark_integration", "pyspark_mpbroker")
-METADATA = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "CHANGELOG.md", "LICENSE")
+METADATA = (
+    *("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE"),
+    "Containerfile",
+)
+# What a wheel has besides packages.
+SHIPPED = ("docs", "ops/grafana", "ops/man", "ops/prometheus", "ops/systemd")
 UV = (sys.executable, "-m", "uv", "--offline", "--quiet")
 BUILD = (*UV, "build", "--no-build-isolation", "--python", sys.executable)
 
@@ -29,7 +34,7 @@ BUILD = (*UV, "build", "--no-build-isolation", "--python", sys.executable)
 def build_sdist(directory: Path) -> Path:
     """The sdist of a copy of this checkout, in which setuptools leaves its own files."""
     copy = directory / "checkout"
-    for name in (*PACKAGES, "ops/setup"):
+    for name in (*PACKAGES, *SHIPPED, "ops/setup"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in METADATA:
         shutil.copy2(ROOT / name, copy)

@@ -336,7 +336,7 @@ def _failed(what: str, code: int, message: str | None) -> CliError | ApiFailed:
     if code == ErrorCode.SECURITY_DISABLED:
         return CliError(
             f"{what}: the broker has no authorizer; set authorizer.class.name and super.users there, "
-            "as docs/SECURITY.md shows"
+            "as mpbroker docs security#in-five-minutes shows"
         )
     return ApiFailed(what, code, message)
 

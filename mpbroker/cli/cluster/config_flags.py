@@ -95,3 +95,14 @@ def config_unset(
     target = command.ConfigTarget(topic, broker, broker_defaults, loggers)
     changes = dict.fromkeys(keys)
     command.alter(ClusterAddress(bootstrap, command_config), target, changes, is_dry=dry_run, as_json=json)
+
+
+@config_app.command("sample")
+def config_sample() -> None:
+    """Print a server.properties with all settings as remarks.
+
+    Each has its default and what it does: mpbroker config sample > server.properties
+    """
+    from mpbroker.config.sample import sample
+
+    print(sample(), end="")

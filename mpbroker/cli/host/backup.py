@@ -154,7 +154,7 @@ def _originals(here: LocalBroker) -> Iterator[tuple[ControlClient | None, list[P
         if one["state"] != "online":
             raise CliError(
                 f"{one['log_dir']} is offline: a copy without it would lack partitions. Mend the disk, and "
-                "restart the broker (docs/TROUBLESHOOTING.md)"
+                "restart the broker (mpbroker docs troubleshooting)"
             )
         log_dirs.append(Path(f"/proc/{status['pid']}/cwd").resolve() / one["log_dir"])
         if not (log_dirs[-1] / META_PROPERTIES).exists():

@@ -343,7 +343,7 @@ def _check_format(directory: Path, properties: Mapping[str, str]) -> None:
         raise FatalError(
             f"log.dirs: {directory} was used by a later version of mpbroker: it has format {found}, and "
             f"mpbroker {VERSION} knows formats up to {FORMAT}. Start a version that knows it, or restore a "
-            "copy of before the upgrade (docs/UPGRADING.md). Nothing in the directory was changed"
+            "copy of before the upgrade (mpbroker docs upgrading). Nothing in the directory was changed"
         )
 
 

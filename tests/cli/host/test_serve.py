@@ -234,7 +234,7 @@ def test_every_command_has_a_form_for_programs() -> None:
 
     root = get_command(app)
     assert isinstance(root, TyperGroup)
-    assert set(without(root)) == {"serve", "run", "completion", "man"}
+    assert set(without(root)) == {"serve", "run", "completion", "man", "config sample"}
 
 
 def test_help_fits_a_terminal_and_is_not_about_python() -> None:

@@ -1,0 +1,128 @@
+"""`mpbroker docs`: the pages of the docs, and the other files that come with the commands."""
+
+from __future__ import annotations
+
+import difflib
+import pydoc
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.host import shipped
+from mpbroker.cli.text.output import print_json, print_rows
+
+# Other files, by short names, and what they are.
+FILES = {
+    "dashboard": ("ops/grafana/mpbroker.json", "Grafana: the dashboard"),
+    "alerts": ("ops/prometheus/mpbroker.rules.yml", "Prometheus: the alerts"),
+    "prometheus": ("ops/prometheus/prometheus.yml", "Prometheus: a scrape of one broker, with the alerts"),
+    "unit": ("ops/systemd/mpbroker.service", "systemd: the service, which mpbroker service install writes"),
+    "socket": ("ops/systemd/mpbroker.socket", "systemd: a listening socket that outlives the broker"),
+    "sysusers": ("ops/systemd/mpbroker.sysusers.conf", "systemd: the user of the service"),
+}
+# Pages that lie beside docs/.
+TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")
+_LEVELS = 6
+_HEADING = re.compile(r"(#+) (.*)")
+_ANCHOR = re.compile(r'<a id="([^"]+)">')
+
+
+class Page(NamedTuple):
+    """A page, or another file: its name for the command, and its first line."""
+
+    name: str
+    path: Path
+    title: str
+
+
+def pages() -> dict[str, Page]:
+    """Return all pages and files by name."""
+    directory = shipped.directory()
+    markdown = [*(directory / name for name in TOP), *sorted((directory / "docs").glob("*.md"))]
+    found = [Page(path.stem.lower(), path, _title(path)) for path in markdown]
+    found += [Page(name, directory / file, what) for name, (file, what) in FILES.items()]
+    return {page.name: page for page in found}
+
+
+def _title(path: Path) -> str:
+    with path.open(encoding="utf-8") as file:
+        return file.readline().lstrip("# ").rstrip().replace("`", "")
+
+
+def show(wanted: str | None, *, wants_path: bool, as_json: bool) -> None:
+    """Print a page or where it is; without a name all names, or the directory. Raises CliError."""
+    if wanted is None:
+        if wants_path:
+            print(shipped.directory())
+            return
+        rows = [{"page": page.name, "title": page.title} for page in pages().values()]
+        print_rows(rows, as_json=as_json, nothing="")
+        return
+    name, _, anchor = wanted.partition("#")
+    page = find(name)
+    if wants_path:
+        print(page.path)
+        return
+    text = page.path.read_text("utf-8")
+    if anchor:
+        text = section(text, anchor, page.name)
+    if as_json:
+        print_json({"page": page.name, "title": page.title, "path": str(page.path), "text": text})
+    else:
+        _print(text)
+
+
+def find(name: str) -> Page:
+    """Return a page by its name: as listed, or as links have it (docs/OPERATING.md). Raises CliError."""
+    named = name.removeprefix("docs/").removesuffix(".md").lower()
+    found = pages()
+    if named not in found:
+        near = difflib.get_close_matches(named, found, 1)
+        guess = f"did you mean {near[0]}? " if near else ""
+        raise CliError(f"docs {name}: there is no such page; {guess}mpbroker docs lists them", USAGE_ERROR)
+    return found[named]
+
+
+def section(text: str, anchor: str, name: str) -> str:
+    """Return the part of a page below the heading that a link with this anchor leads to. Raises CliError."""
+    lines = text.splitlines(keepends=True)
+    places = list(_places(lines))
+    found = next((place for place in places if place.anchor == anchor.lower()), None)
+    if found is None:
+        near = difflib.get_close_matches(anchor, [place.anchor for place in places], 1)
+        guess = f"; did you mean {name}#{near[0]}?" if near else ""
+        raise CliError(f"docs {name}#{anchor}: the page has no such heading{guess}", USAGE_ERROR)
+    later = (place.line for place in places if place.line > found.line and place.level <= found.level)
+    return "".join(lines[found.line : next(later, len(lines))])
+
+
+class _Place(NamedTuple):
+    """A heading, or a paragraph with an anchor of its own, which is below all headings."""
+
+    line: int
+    level: int
+    anchor: str
+
+
+def _places(lines: list[str]) -> Iterator[_Place]:
+    """Yield where links into a page lead; anchors of headings are those that GitHub makes."""
+    is_code = False
+    for number, line in enumerate(lines):
+        is_code ^= line.lstrip().startswith("```")
+        if is_code:
+            continue
+        if (heading := _HEADING.match(line)) is not None:
+            anchor = re.sub(r"[^\w\- ]", "", heading[2].strip().lower()).replace(" ", "-")
+            yield _Place(number, len(heading[1]), anchor)
+        elif (own := _ANCHOR.match(line)) is not None:
+            yield _Place(number, _LEVELS + 1, own[1])
+
+
+def _print(text: str) -> None:
+    if sys.stdout.isatty() and sys.stdin.isatty():
+        pydoc.pager(text)
+    else:
+        sys.stdout.write(text)

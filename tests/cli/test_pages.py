@@ -1,0 +1,139 @@
+"""`mpbroker docs`: lists pages, prints one or a part of it; each pointer of a message leads to one."""
+
+from __future__ import annotations
+
+import ast
+import pydoc
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from mpbroker.cli import pages
+from mpbroker.cli.errors import CliError
+from mpbroker.cli.host import shipped
+from tests.support.own_cli import OwnCli
+
+ROOT = Path(__file__).parents[2]
+ROOMS = ("mpbroker", "shm", "spark_integration", "pyspark_mpbroker")
+POINTER = re.compile(r"mpbroker docs ([a-z-]+(?:#[\w-]+)?)")
+FILE = re.compile(r"\bdocs/\w+|\b[A-Z]{3,}\.md\b")
+
+
+@pytest.fixture
+def cli() -> OwnCli:
+    return OwnCli("nobody:1")
+
+
+def test_all_pages_are_listed_with_their_titles(cli: OwnCli) -> None:
+    listed = {row["page"]: row["title"] for row in cli("docs", "--json").json}
+    markdown = {path.stem.lower() for path in (ROOT / "docs").glob("*.md")}
+    assert set(listed) == markdown | {"readme", "changelog", "contributing"} | set(pages.FILES)
+    assert listed["operating"] == "Operating mpbroker"
+    assert len(cli("docs").out.splitlines()) == len(listed) + 1
+
+
+def test_a_page_is_printed_as_it_is(cli: OwnCli) -> None:
+    text = (ROOT / "docs/OPERATING.md").read_text()
+    for name in ("operating", "OPERATING.md", "docs/OPERATING.md"):
+        assert cli("docs", name).out == text
+    assert cli("docs", "operating", "--json").json["text"] == text
+
+
+def test_on_a_terminal_it_goes_through_a_pager(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(pydoc, "pager", shown.append)
+    monkeypatch.setattr(sys, "stdout", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    pages.show("faq", wants_path=False, as_json=False)
+    assert shown == [(ROOT / "docs/FAQ.md").read_text()]
+
+
+def test_other_files_are_printed_and_have_their_place(cli: OwnCli) -> None:
+    for name, (file, _) in pages.FILES.items():
+        assert cli("docs", name).out == (ROOT / file).read_text()
+        assert cli("docs", "--path", name).out == f"{ROOT / file}\n"
+    assert cli("docs", "--path").out == f"{ROOT}\n"
+
+
+def test_a_part_of_a_page(cli: OwnCli) -> None:
+    part = cli("docs", "operating#a-newer-openssl").out
+    assert part.startswith("## A newer OpenSSL\n")
+    assert len(re.findall("^## ", part, re.MULTILINE)) == 1
+    assert cli("docs", "security#the-console").out.startswith('<a id="the-console"></a>**The console**')
+
+
+def test_code_has_no_headings() -> None:
+    text = "# a\n\n```\n# not b\n```\n\n## c\n\n# d\n"
+    assert pages.section(text, "a", "page") == text.removesuffix("# d\n")
+    with pytest.raises(CliError, match="page#not-b: the page has no such heading"):
+        pages.section(text, "not-b", "page")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "says"),
+    [
+        (
+            "oprating",
+            "docs oprating: there is no such page; did you mean operating? mpbroker docs lists them",
+        ),
+        ("operating#quota", "the page has no such heading; did you mean operating#quotas?"),
+    ],
+)
+def test_what_is_not_there_is_named(cli: OwnCli, wanted: str, says: str) -> None:
+    assert says in cli("docs", wanted, code=2).err
+
+
+def test_a_wheel_has_its_own_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shipped, "PACKAGE", tmp_path / "site" / "mpbroker")
+    assert shipped.directory() == tmp_path / "site"
+    (tmp_path / "site/mpbroker/share").mkdir(parents=True)
+    assert shipped.directory() == tmp_path / "site/mpbroker/share"
+
+
+# ---- pointers
+
+
+def texts(path: Path) -> Iterator[str]:
+    """The strings of a module without its docstrings; all of another file."""
+    if path.suffix != ".py":
+        yield path.read_text()
+        return
+    tree = ast.parse(path.read_text())
+    docs = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
+            yield node.value
+
+
+def messages() -> Iterator[tuple[Path, str]]:
+    """All that a user may read of the code, and of what is installed with it, but for the pages."""
+    suffixes = (".py", ".pyx", ".js", ".html", ".java", ".yml", ".json", ".service", ".socket", ".conf")
+    for room in (*ROOMS, "ops/prometheus", "ops/grafana", "ops/systemd"):
+        for path in (ROOT / room).rglob("*"):
+            if path.suffix in suffixes and path != Path(pages.__file__):
+                for text in texts(path):
+                    yield path, text
+
+
+def test_pointers_lead_somewhere() -> None:
+    found = {one for _, text in messages() for one in POINTER.findall(text)}
+    assert {"upgrading", "operating#a-newer-openssl", "security#in-five-minutes"} <= found
+    for one in found:
+        name, _, anchor = one.partition("#")
+        page = pages.find(name)
+        assert not anchor or pages.section(page.path.read_text(), anchor, name)
+
+
+def test_no_message_names_a_file_that_only_a_clone_has() -> None:
+    named = [(path.name, text) for path, text in messages() if FILE.search(text)]
+    assert named == []
