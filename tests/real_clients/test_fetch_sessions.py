@@ -17,17 +17,15 @@ from mpbroker.metrics import catalogue, snapshot
 from ops.bench.brokers import Mpbroker
 from tests.chaos.killer import members
 from tests.support import client_adapters
-from tests.support.client_adapters import Franz
+from tests.support.client_adapters import Franz, java_consume
 from tests.support.client_samples import Stored
-from tests.support.client_tools import eventually, kafka_tool
+from tests.support.client_tools import eventually
 from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import create_topic, served
 
-CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 PARTITIONS = 3
 TOPIC = "read"
-RECORDS = 400
-KILLED_RECORDS = 600
+RECORDS = 200
 PAUSE_S = 0.005
 ENOUGH = 10
 HANDLERS = 2
@@ -100,13 +98,12 @@ class Reader:
 
 
 def by_java(broker: Mpbroker, count: int) -> Reader:
-    asked = ("--bootstrap-server", broker.bootstrap, "--topic", TOPIC, "--from-beginning")
+    asked = ("--from-beginning", "--max-messages", str(count))
     shown = ("--formatter-property", "print.partition=true", "--formatter-property", "print.offset=true")
 
     def read() -> Offsets:
         found: Offsets = defaultdict(list)
-        printed = kafka_tool(CONSUMER, *asked, "--max-messages", str(count), *shown)
-        for line in printed.splitlines():
+        for line in java_consume(broker.bootstrap, TOPIC, *asked, *shown):
             partition, offset, _ = line.split("\t")
             found[int(partition.removeprefix("Partition:"))].append(int(offset.removeprefix("Offset:")))
         return found
@@ -129,18 +126,6 @@ def grouped(stored: Sequence[Stored]) -> Offsets:
     return found
 
 
-def feed(broker: Mpbroker, reader: Reader, count: int, attribute: str) -> None:
-    """Writes for as long as the client reads, beginning when it asks; the last one comes when it has fetched
-    often enough.
-    """
-    eventually(lambda: fetches(broker, "fetch-total") > 0, "the client fetches")
-    load = Load(broker.bootstrap, count - 1)
-    with load.running():
-        eventually(lambda: fetches(broker, attribute) > ENOUGH, "it fetches often")
-        load.most = math.inf
-        whole(reader.found, count)
-
-
 def whole(found: Offsets, count: int) -> None:
     """Nothing twice, nothing left out."""
     assert sum(map(len, found.values())) == count
@@ -148,17 +133,13 @@ def whole(found: Offsets, count: int) -> None:
         assert offsets == list(range(len(offsets)))
 
 
-def test_the_java_consumer_keeps_a_session(broker: Mpbroker) -> None:
-    feed(broker, by_java(broker, RECORDS), RECORDS, "fetch-incremental-total")
-
-
-def test_franz_go_keeps_a_session(broker: Mpbroker, franz: Franz) -> None:
-    feed(broker, by_franz(broker, franz, RECORDS), RECORDS, "fetch-incremental-total")
-
-
 def test_librdkafka_keeps_none(broker: Mpbroker) -> None:
     """It says epoch -1 each time: who did not know that would wonder about the metrics."""
-    feed(broker, by_confluent(broker, RECORDS), RECORDS, "fetch-total")
+    reader = by_confluent(broker, RECORDS)
+    eventually(lambda: fetches(broker, "fetch-total") > 0, "the client fetches")
+    with Load(broker.bootstrap).running():
+        whole(reader.found, RECORDS)
+    assert fetches(broker, "fetch-total") > ENOUGH
     assert fetches(broker, "fetch-incremental-total") == 0
     assert counts(broker)[SESSIONS]["Value"] == 0
 
@@ -171,11 +152,11 @@ def test_the_handler_that_keeps_the_session_dies(
     the last record it cannot end before that.
     """
     if client == "java":
-        reader = by_java(broker, KILLED_RECORDS)
+        reader = by_java(broker, RECORDS)
     else:
-        reader = by_franz(broker, request.getfixturevalue("franz"), KILLED_RECORDS)
+        reader = by_franz(broker, request.getfixturevalue("franz"), RECORDS)
     eventually(lambda: fetches(broker, "fetch-total") > 0, "the client fetches")
-    load = Load(broker.bootstrap, KILLED_RECORDS - 1)
+    load = Load(broker.bootstrap, RECORDS - 1)
     with load.running():
         for number in range(2 * HANDLERS):
             await_more_fetches(broker)
@@ -184,7 +165,7 @@ def test_the_handler_that_keeps_the_session_dies(
             victim.wait()
         await_more_fetches(broker)
         load.most = math.inf
-        whole(reader.found, KILLED_RECORDS)
+        whole(reader.found, RECORDS)
     assert fetches(broker, "fetch-incremental-total") > ENOUGH
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -27,7 +26,7 @@ from mpbroker.protocol.messages import (
 from ops.bench import frames
 from ops.bench.brokers import MPBROKER_COMMAND, Broker, Kafka, Mpbroker
 from tests.real_clients.test_log_workers import kill_worker
-from tests.support.client_tools import eventually, java_command, kafka_tool
+from tests.support.client_tools import ToolError, eventually, kafka_tool
 from tests.support.forms import each, long_only, pick
 from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import create_topic, stop_cleanly
@@ -219,10 +218,9 @@ def test_a_directory_that_is_none_is_refused(two: Broker, tmp_path: Path) -> Non
     create_topic(two.bootstrap, TOPIC, 1, CONFIGS)
     before = described(two)
     plan = plan_to(two, tmp_path, str(tmp_path / "nowhere"))
-    server = ("--bootstrap-server", two.bootstrap, "--reassignment-json-file", str(plan), "--execute")
-    done = subprocess.run(java_command(REASSIGN, *server), capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert "LogDirNotFoundException: The user-specified log directory is not found" in done.stdout
+    refused = "LogDirNotFoundException: The user-specified log directory is not found"
+    with pytest.raises(ToolError, match=refused):
+        reassign(two, plan, "--execute")
     assert described(two) == before
     stop_cleanly(two)
 

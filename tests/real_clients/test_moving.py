@@ -34,7 +34,7 @@ from ops.bench.brokers import HOST, Broker, Kafka, Mpbroker
 from tests.support.client_adapters import confluent_read, confluent_write
 from tests.support.client_samples import by_partition, sample_records
 from tests.support.client_tools import eventually, java_command, kafka_tool, run
-from tests.support.committed_offsets import commit_offset, ends, is_pending, offset_of, read
+from tests.support.committed_offsets import UNCOMMITTED, commit_offset, ends, is_pending, offset_of, read
 from tests.support.file_trees import tree
 from tests.support.polling import PATIENCE_S
 from tests.support.quota_client import alter, described
@@ -47,6 +47,9 @@ SETTINGS = {
     "super.users": "User:ANONYMOUS",
 }
 ORDERS, OPEN, GROUP, PARTITIONS, COUNT = "orders", "open", "readers", 2, 40
+# Its transactions, each third one aborted, lie in several segments of Kafka's smallest size.
+MIXED, SEGMENT, VALUE = "mixed", {"segment.bytes": str(1 << 20)}, "{} {} ".ljust(1000, ".")
+ROUNDS, EACH = 20, 100
 SHELL, DUMP = "org.apache.kafka.shell.MetadataShell", "org.apache.kafka.tools.DumpLogSegments"
 KINDS = ("FEATURE_LEVEL", "TOPIC", "PARTITION", "CONFIG", "CLIENT_QUOTA", "USER_SCRAM_CREDENTIAL")
 TRANSACTION_MS = 600_000
@@ -101,12 +104,32 @@ def fill(broker: Broker) -> Transactional:
     upsertion = UserScramCredentialUpsertion("alice", SCRAM, b"secret", b"0123456789abcdef")
     admin.alter_user_scram_credentials([upsertion])["alice"].result(PATIENCE_S)
     alter(broker, [("user", "alice"), ("client-id", None)], producer_byte_rate=1000)
+    fill_mixed(broker)
     producer = Confluent(broker.bootstrap, OPEN, TRANSACTION_MS)
     commits(producer, OPEN, "before")
     producer.begin()
     sends(producer, OPEN, "inside")
     producer.offsets(GROUP, ORDERS, 1, 9)
     return producer
+
+
+def fill_mixed(broker: Broker) -> None:
+    """Write transactions of two producers that overlap."""
+    create_topic(broker.bootstrap, MIXED, 1, SEGMENT)
+    writers = [Confluent(broker.bootstrap, f"{MIXED}-{number}") for number in range(2)]
+    for writer in writers:
+        writer.begin()
+    for number in range(ROUNDS):
+        writer, is_committed = writers[number % 2], number % 3
+        sends(
+            writer, MIXED, *(VALUE.format("kept" if is_committed else "gone", each) for each in range(EACH))
+        )
+        writer.commit() if is_committed else writer.abort()
+        writer.begin()
+    for writer in writers:
+        writer.abort()
+        writer.close()
+    eventually(lambda: len({*ends(broker, MIXED)}) == 1, "their markers are written")
 
 
 def wait_for_coordinator(broker: Broker) -> None:
@@ -142,6 +165,8 @@ def seen(broker: Broker) -> dict[str, Any]:
         "rules": admin.describe_acls(ANY_RULE).result(PATIENCE_S),
         "open": ends(broker, OPEN),
         "committed": read(broker, OPEN),
+        "mixed": read(broker, MIXED)[0],
+        "everything": len(read(broker, MIXED, isolation=UNCOMMITTED)[0]),
         "pending": is_pending(broker, GROUP, ORDERS, 1),
     }
 
@@ -156,6 +181,9 @@ def leave(broker: Broker) -> Left:
         end(broker)
     assert found["pending"]
     assert found["open"] == (2, 3)
+    kept = [VALUE.format("kept", each) for _ in range(2 * ROUNDS // 3) for each in range(EACH)]
+    assert (found["mixed"], found["everything"]) == (kept, ROUNDS * EACH)
+    assert len(list((broker.log_dir / f"{MIXED}-0").glob("*.txnindex"))) > 1
     assert [len(found[one]) for one in ("users", "quotas", "rules")] == [1, 1, 1]
     return Left(broker.directory, broker.port, found, producer)
 

@@ -21,19 +21,21 @@ from tests.support.real_brokers import (
     stop_cleanly,
     with_settings,
 )
-from tests.support.transactional_clients import GENERATIONS, Open, sends
+from tests.support.transactional_clients import IN_PYTHON, Program, sends
 
 GONE: Mapping[str, Callable[[Broker], None]] = {"stopped": stop_cleanly, "killed": Broker.kill}
 
 
 @pytest.mark.parametrize("gone", GONE)
-@pytest.mark.parametrize("client", GENERATIONS, indirect=True)
-def test_an_open_transaction_outlives_its_broker(tmp_path: Path, client: Open, gone: str) -> None:
+def test_open_transactions_outlive_their_broker(tmp_path: Path, transacting_java: Program, gone: str) -> None:
+    """Those of both protocols."""
     broker = with_settings(make_broker(tmp_path / "broker"), TRANSACTIONS)
-    topics = ("committed", "aborted")
+    clients = {"first": IN_PYTHON["confluent"], "second": transacting_java.open}
+    committed, aborted = ([f"{what}-{protocol}" for protocol in clients] for what in ("committed", "aborted"))
+    topics = committed + aborted
     try:
         broker.start()
-        producers = {topic: client(broker.bootstrap, topic) for topic in topics}
+        producers = {topic: clients[topic.rpartition("-")[2]](broker.bootstrap, topic) for topic in topics}
         for topic, producer in producers.items():
             create_topic(broker.bootstrap, topic, 1)
             producer.begin()
@@ -45,15 +47,16 @@ def test_an_open_transaction_outlives_its_broker(tmp_path: Path, client: Open, g
             assert ends(broker, topic) == (0, 1)
             assert is_pending(broker, topic, topic)
             sends(producer, topic, "behind")
-        producers["committed"].commit()
-        producers["aborted"].abort()
+        for topic in committed:
+            producers[topic].commit()
+        for topic in aborted:
+            producers[topic].abort()
         for topic in topics:
             eventually(lambda topic=topic: ends(broker, topic) == (3, 3), topic)  # type: ignore[misc]
             eventually(lambda topic=topic: not is_pending(broker, topic, topic), topic)  # type: ignore[misc]
-        assert read(broker, "committed") == {0: ["before", "behind"]}
-        assert read(broker, "aborted") == {}
-        assert offset_of(broker, "committed", "committed") == 7
-        assert offset_of(broker, "aborted", "aborted") is None
+        assert [read(broker, topic) for topic in committed] == 2 * [{0: ["before", "behind"]}]
+        assert [read(broker, topic) for topic in aborted] == 2 * [{}]
+        assert [offset_of(broker, topic, topic) for topic in topics] == [7, 7, None, None]
         for producer in producers.values():
             producer.close()
         stop_cleanly(broker)

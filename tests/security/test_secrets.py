@@ -30,9 +30,9 @@ from mpbroker.protocol.messages import (
 from mpbroker.security.scram import ScramType
 from ops.bench.brokers import ROOT
 from tests.security.test_connections import add_user
-from tests.security.test_real_clients import command
 from tests.support.certificates import Authority
 from tests.support.client_tools import eventually
+from tests.support.own_cli import OwnCli
 from tests.support.polling import PATIENCE_S, is_readable
 from tests.support.real_brokers import control
 from tests.support.secure_broker import (
@@ -133,10 +133,10 @@ def test_nothing_that_an_operator_looks_at_has_a_secret(broker: SecureBroker) ->
     finally:
         supervisor.call("request-log", on=False)
     places = {"log": broker.output()}
-    directory = ("--log-dirs", str(broker.log_dir))
+    command, directory = OwnCli(broker.bootstrap), ("--log-dirs", str(broker.log_dir))
     for shown in (("status",), ("status", "--json"), ("metrics",), ("metrics", "--json")):
-        places[" ".join(shown)] = command(broker, "ctl", *shown, *directory)
-    places["users"] = command(broker, "user", "list", "--json")
+        places[" ".join(shown)] = command("ctl", *shown, *directory).out
+    places["users"] = command("user", "list", "--json").out
     tokens = [part for token in (good, forged) for part in (token, token.rpartition(".")[2])]
     for place, content in places.items():
         assert len(content) > 50, f"{place}: {content}"

@@ -1,0 +1,138 @@
+"""What consumers, producers and administrators do: each scenario once, with every client that differs in it.
+
+Clients stand behind the same calls in `tests/support/client_adapters.py`. Transactions have their scenarios in
+`test_transactions.py`, logins in `tests/security/test_foreign_logins.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from ops.bench.brokers import Broker
+from tests.support.client_adapters import (
+    ADMINS,
+    CODECS,
+    LOOKERS,
+    MEMBERS,
+    READERS,
+    WRITERS,
+    Looked,
+    Reader,
+    Writer,
+    confluent_read,
+    confluent_write,
+    kcat,
+)
+from tests.support.client_samples import (
+    CREATE_TIME_MS,
+    Record,
+    Stored,
+    by_partition,
+    expected_offsets,
+    sample_records,
+    stored_in,
+)
+from tests.support.client_tools import eventually, kafka_tool
+from tests.support.committed_offsets import offset_of
+from tests.support.real_brokers import TopicMaker, create_topic
+
+PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
+PARTITIONS, COUNT = 3, 60
+
+
+@pytest.mark.parametrize("writer", [*WRITERS, "franz"], indirect=True)
+def test_what_is_written_is_acked_with_its_offset_and_stored(
+    broker: Broker, new_topic: TopicMaker, writer: Writer
+) -> None:
+    """Byte for byte, with all that belongs to a record, in each codec."""
+    topic, written = new_topic(PARTITIONS), list[Record]()
+    for seed, codec in enumerate(CODECS):
+        records = sample_records(PARTITIONS, COUNT, seed)
+        acked = writer(broker.bootstrap, topic, records, codec)
+        written += records
+        assert acked == expected_offsets(written)[-COUNT:], codec
+    assert by_partition(confluent_read(broker.bootstrap, topic, PARTITIONS, len(written))) == stored_in(
+        written
+    )
+
+
+@pytest.fixture(name="stored", scope="module")
+def _stored(broker: Broker) -> dict[int, list[Stored]]:
+    """What topic `stored` holds: batches of each codec, and a record of nothing, which Kafka stores, too."""
+    create_topic(broker.bootstrap, "stored", PARTITIONS)
+    records = list[Record]()
+    for seed, codec in enumerate(CODECS):
+        more = sample_records(PARTITIONS, COUNT, seed + 10)
+        confluent_write(broker.bootstrap, "stored", more, codec, {"linger.ms": 20})
+        records += more
+    nothing = [Record(0, None, None, (), CREATE_TIME_MS)]
+    confluent_write(broker.bootstrap, "stored", nothing, "none")
+    return stored_in(records + nothing)
+
+
+@pytest.mark.parametrize("reader", [*READERS, "franz"], indirect=True)
+def test_every_client_reads_the_same(broker: Broker, stored: dict[int, list[Stored]], reader: Reader) -> None:
+    count = sum(map(len, stored.values()))
+    assert by_partition(reader(broker.bootstrap, "stored", PARTITIONS, count)) == stored
+
+
+def test_the_java_producer_with_its_default_settings(broker: Broker, new_topic: TopicMaker) -> None:
+    """It is idempotent unless told otherwise, and has several requests under way."""
+    topic, count = new_topic(2), 10_000
+    load = ("--topic", topic, "--num-records", str(count), "--record-size", "100", "--throughput", "-1")
+    printed = kafka_tool(PERFORMANCE, "--bootstrap-server", broker.bootstrap, *load)
+    assert f"{count} records sent" in printed
+    for each in by_partition(confluent_read(broker.bootstrap, topic, 2, count)).values():
+        assert [one.offset for one in each] == list(range(len(each)))
+        assert all(len(one.record.value or b"") == 100 for one in each)
+
+
+@pytest.fixture(name="numbers", scope="module")
+def _numbers(broker: Broker) -> str:
+    """A topic with 30 records in its first partition, which say their offsets, and none in its second."""
+    create_topic(broker.bootstrap, "numbers", 2)
+    records = [Record(0, None, b"%d" % number, (), CREATE_TIME_MS + number) for number in range(30)]
+    for start in range(0, 30, 10):
+        confluent_write(broker.bootstrap, "numbers", records[start : start + 10], "none")
+    return "numbers"
+
+
+@pytest.mark.parametrize("client", LOOKERS)
+def test_offsets_at_both_ends_by_time_and_a_seek(broker: Broker, numbers: str, client: str) -> None:
+    looked = LOOKERS[client](broker.bootstrap, numbers, CREATE_TIME_MS + 12, 28)
+    assert looked == Looked([(0, 30), (0, 0)], 12, [b"28", b"29"])
+
+
+@pytest.mark.parametrize("client", MEMBERS)
+def test_a_member_goes_on_where_another_has_committed(
+    broker: Broker, new_topic: TopicMaker, client: str
+) -> None:
+    topic = group = new_topic(1)
+    for first, count in ((0, 5), (5, 3)):
+        records = sample_records(1, count, seed=count)
+        confluent_write(broker.bootstrap, topic, records, "none", {"linger.ms": 20})
+        assert MEMBERS[client](broker.bootstrap, topic, group, count) == count
+        assert offset_of(broker, group, topic) == first + count
+
+
+@pytest.mark.parametrize("client", ADMINS)
+def test_a_topic_is_created_listed_and_deleted(broker: Broker, client: str) -> None:
+    admin, name = ADMINS[client], f"by-{client}"
+    admin.create(broker.bootstrap, name, 3)
+    eventually(lambda: admin.topics(broker.bootstrap).get(name) == 3, "a new topic is listed")
+    with pytest.raises(Exception, match=r"(?i)already.?exists"):
+        admin.create(broker.bootstrap, name, 3)
+    admin.delete(broker.bootstrap, name)
+    eventually(lambda: name not in admin.topics(broker.bootstrap), "a deleted topic is not listed")
+
+
+def test_a_client_id_that_is_no_utf_8(broker: Broker, new_topic: TopicMaker) -> None:
+    topic = new_topic(1)
+    client_id = ("-X", os.fsdecode(b"client.id=caf\xe9"))
+    metadata = json.loads(kcat(broker.bootstrap, *client_id, "-L", "-J"))
+    assert topic in [each["topic"] for each in metadata["topics"]]
+    kcat(broker.bootstrap, *client_id, "-P", "-t", topic, "-p", "0", stdin=b"a\n")
+    assert kcat(broker.bootstrap, *client_id, "-C", "-t", topic, "-e") == b"a\n"
