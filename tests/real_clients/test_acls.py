@@ -1,4 +1,4 @@
-"""Access control lists beside TLS and SCRAM: by Kafka's tools, librdkafka, kafka-python and `mpbroker acl`."""
+"""Access control lists, with TLS and SCRAM: by Kafka's tools, librdkafka, kafka-python and `mpbroker acl`."""
 
 from __future__ import annotations
 
@@ -319,7 +319,7 @@ def test_the_command_shows_before_it_changes(broker: SecureBroker, topic: str) -
         ("add --allow-principal User:a --topic t --operation Read --host somehost", "this is no IP address"),
         (
             "add --allow-principal User:a --group * --prefixed --operation Read",
-            "leave out --prefixed for all",
+            "leave out --prefixed",
         ),
         ("list --principal billing", "as in User:ann"),
         ("add --allow-principal User:a --cluster --operation Read", "it is one of Create, Alter"),

@@ -1,71 +1,16 @@
-"""Apache Kafka's own Java tools: the reference client, and DumpLogSegments, the reference for the files."""
+"""DumpLogSegments, the reference for files."""
 
 import re
 
-import pytest
-
 from ops.bench.brokers import Broker
 from tests.support import client_adapters
-from tests.support.client_samples import Record, by_partition, sample_records, stored_in
-from tests.support.client_tools import ToolError, kafka_tool
-from tests.support.real_brokers import TopicMaker, create_topic, stop_cleanly
+from tests.support.client_samples import Record, sample_records, stored_in
+from tests.support.client_tools import kafka_tool
+from tests.support.real_brokers import create_topic, stop_cleanly
 
-TOPICS = "org.apache.kafka.tools.TopicCommand"
-PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
-OFFSETS = "org.apache.kafka.tools.GetOffsetShell"
-CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
-PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
 DUMP = "org.apache.kafka.tools.DumpLogSegments"
 
 SEGMENT_BYTES = 1 << 20
-
-
-def end_offsets(broker: Broker, topic: str) -> dict[int, int]:
-    printed = kafka_tool(OFFSETS, "--bootstrap-server", broker.bootstrap, "--topic", topic)
-    rows = (line.rsplit(":", 2) for line in printed.splitlines())
-    return {int(partition): int(offset) for name, partition, offset in rows if name == topic}
-
-
-def test_topic_command(broker: Broker) -> None:
-    server = ("--bootstrap-server", broker.bootstrap)
-    kafka_tool(
-        TOPICS, *server, "--create", "--topic", "by-java", "--partitions", "3", "--config", "segment.ms=9999"
-    )
-    assert "by-java" in kafka_tool(TOPICS, *server, "--list").splitlines()
-    described = kafka_tool(TOPICS, *server, "--describe", "--topic", "by-java")
-    assert re.search(r"PartitionCount: 3\s+ReplicationFactor: 1\s+Configs: .*segment\.ms=9999", described)
-    assert len(re.findall(r"Partition: \d+\s+Leader: \d+\s+Replicas: \d+\s+Isr: \d+", described)) == 3
-    with pytest.raises(ToolError, match="already exists"):
-        kafka_tool(TOPICS, *server, "--create", "--topic", "by-java")
-    kafka_tool(TOPICS, *server, "--delete", "--topic", "by-java")
-    assert "by-java" not in kafka_tool(TOPICS, *server, "--list").splitlines()
-
-
-def test_producer_performance_with_its_default_settings(broker: Broker, new_topic: TopicMaker) -> None:
-    """The Java producer is idempotent unless told otherwise."""
-    topic, count = new_topic(2), 30_000
-    load = ("--topic", topic, "--num-records", str(count), "--record-size", "100", "--throughput", "-1")
-    printed = kafka_tool(PERFORMANCE, "--bootstrap-server", broker.bootstrap, *load)
-    assert f"{count} records sent" in printed
-    ends = end_offsets(broker, topic)
-    assert sum(ends.values()) == count
-    stored = by_partition(client_adapters.confluent_read(broker.bootstrap, topic, 2, count))
-    for partition, end in ends.items():
-        records = stored.get(partition, [])
-        assert [each.offset for each in records] == list(range(end))
-        assert all(len(each.record.value or b"") == 100 for each in records)
-
-
-def test_console_producer_and_console_consumer(broker: Broker, new_topic: TopicMaker) -> None:
-    topic = new_topic(1)
-    lines = "".join(f"key-{number}\tvalue {number}\n" for number in range(20))
-    server = ("--bootstrap-server", broker.bootstrap, "--topic", topic)
-    kafka_tool(PRODUCER, *server, "--reader-property", "parse.key=true", stdin=lines.encode())
-    position = ("--partition", "0", "--offset", "5", "--max-messages", "15")
-    shown = ("--formatter-property", "print.key=true", "--formatter-property", "print.offset=true")
-    printed = kafka_tool(CONSUMER, *server, *position, *shown)
-    expected = [f"Offset:{number}\tkey-{number}\tvalue {number}" for number in range(5, 20)]
-    assert printed.splitlines() == expected
 
 
 def dump(*arguments: str) -> str:
@@ -78,7 +23,7 @@ def test_the_written_files_are_kafkas_own(own_broker: Broker) -> None:
     records: list[Record] = []
     for seed, codec in enumerate(client_adapters.CODECS * 2):
         batch = sample_records(1, 500, seed)
-        client_adapters.confluent_write_idempotent(own_broker.bootstrap, "dumped", batch, codec)
+        client_adapters.aiokafka_write(own_broker.bootstrap, "dumped", batch, codec)
         records += batch
     stored = stored_in(records)[0]
     stop_cleanly(own_broker)

@@ -1,7 +1,7 @@
 """What consumers, producers and administrators do: each scenario once, with every client that differs in it.
 
-Clients stand behind the same calls in `tests/support/client_adapters.py`. Transactions have their scenarios in
-`test_transactions.py`, logins in `tests/security/test_foreign_logins.py`.
+Clients stand behind the same calls in `tests/support/client_adapters.py`. Transactions have their scenarios
+in `test_transactions.py`, logins in `tests/security/test_foreign_logins.py`.
 """
 
 from __future__ import annotations

@@ -120,11 +120,9 @@ def fill_mixed(broker: Broker) -> None:
     for writer in writers:
         writer.begin()
     for number in range(ROUNDS):
-        writer, is_committed = writers[number % 2], number % 3
-        sends(
-            writer, MIXED, *(VALUE.format("kept" if is_committed else "gone", each) for each in range(EACH))
-        )
-        writer.commit() if is_committed else writer.abort()
+        writer, kind = writers[number % 2], "kept" if number % 3 else "gone"
+        sends(writer, MIXED, *(VALUE.format(kind, each) for each in range(EACH)))
+        writer.commit() if number % 3 else writer.abort()
         writer.begin()
     for writer in writers:
         writer.abort()

@@ -4,8 +4,8 @@ A writer returns the offset that each record was acknowledged with. A reader tak
 start, in the order of the offsets, and stops after the wanted number of records; too few within
 READ_TIMEOUT_S is an error. No reader is a member of a group.
 
-A looker finds offsets in a topic of two partitions, and reads the first one from an offset to its end. A member
-joins a group, reads, commits and leaves. An admin creates, lists and deletes topics.
+A looker finds offsets in a topic of two partitions, and reads the first one from an offset to its end. A
+member joins a group, reads, commits and leaves. An admin creates, lists and deletes topics.
 """
 
 import asyncio
@@ -317,8 +317,12 @@ def aiokafka_write(bootstrap: str, topic: str, records: Sequence[Record], codec:
     return asyncio.run(_aiokafka_write(bootstrap, topic, records, codec))
 
 
-async def _aiokafka_read(bootstrap: str, topic: str, partitions: int, count: int) -> list[Stored]:
-    consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=None, check_crcs=True)
+async def _aiokafka_read(
+    bootstrap: str, topic: str, partitions: int, count: int, settings: Mapping[str, Any]
+) -> list[Stored]:
+    consumer = aiokafka.AIOKafkaConsumer(
+        bootstrap_servers=bootstrap, group_id=None, check_crcs=True, **settings
+    )
     await consumer.start()
     try:
         consumer.assign([aiokafka.TopicPartition(topic, number) for number in range(partitions)])
@@ -331,8 +335,8 @@ async def _aiokafka_read(bootstrap: str, topic: str, partitions: int, count: int
         await consumer.stop()
 
 
-def aiokafka_read(bootstrap: str, topic: str, partitions: int, count: int) -> list[Stored]:
-    return asyncio.run(_aiokafka_read(bootstrap, topic, partitions, count))
+def aiokafka_read(bootstrap: str, topic: str, partitions: int, count: int, **settings: Any) -> list[Stored]:
+    return asyncio.run(_aiokafka_read(bootstrap, topic, partitions, count, settings))
 
 
 async def _aiokafka_look(bootstrap: str, topic: str, timestamp_ms: int, offset: int) -> Looked:
@@ -461,8 +465,10 @@ class Franz:
         lines = b"".join(map(_franz_line, records))
         return [int(line) for line in self.run("produce", bootstrap, topic, codec, stdin=lines).split()]
 
-    def read(self, bootstrap: str, topic: str, partitions: int, count: int) -> list[Stored]:
-        output = self.run("consume", bootstrap, topic, str(partitions), str(count))
+    def read(
+        self, bootstrap: str, topic: str, partitions: int, count: int, what: str = "consume"
+    ) -> list[Stored]:
+        output = self.run(what, bootstrap, topic, str(partitions), str(count))
         return [_franz_stored(line) for line in output.splitlines()]
 
 
@@ -512,6 +518,35 @@ def _java_topic(bootstrap: str, *arguments: str) -> str:
     return client_tools.kafka_tool(_TOPICS, "--bootstrap-server", bootstrap, *arguments)
 
 
+def _values(stored: Sequence[Stored]) -> list[str]:
+    return [(one.record.value or b"").decode() for one in stored]
+
+
+def _kcat_committed(bootstrap: str, topic: str, _: int) -> list[str]:
+    settings = ("-X", "isolation.level=read_committed", "-X", "check.crcs=true")
+    return kcat(bootstrap, "-C", "-t", topic, "-o", "beginning", "-e", *settings).decode().split()
+
+
+def _java_committed(bootstrap: str, topic: str, count: int) -> list[str]:
+    limits = ("--isolation-level", "read_committed", "--max-messages", str(count))
+    return java_consume(bootstrap, topic, "--from-beginning", *limits)
+
+
+COMMITTED_READERS: Mapping[str, Callable[[str, str, int], list[str]]] = {
+    "confluent": lambda bootstrap, topic, count: _values(
+        confluent_read(bootstrap, topic, 1, count, {"isolation.level": "read_committed"})
+    ),
+    "kafka-python": lambda bootstrap, topic, count: _values(
+        kafka_python_read(bootstrap, topic, 1, count, isolation_level="read_committed")
+    ),
+    "aiokafka": lambda bootstrap, topic, count: _values(
+        aiokafka_read(bootstrap, topic, 1, count, isolation_level="read_committed")
+    ),
+    "franz": lambda bootstrap, topic, count: _values(Franz().read(bootstrap, topic, 1, count, "committed")),
+    "kcat": _kcat_committed,
+    "java": _java_committed,
+}
+"""(bootstrap, topic of one partition, count) -> values of records of committed transactions"""
 WRITERS: Mapping[str, Writer] = {
     "confluent-idempotent": confluent_write_idempotent,
     "kafka-python": kafka_python_write,
