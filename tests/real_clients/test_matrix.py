@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import closing
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from ops.bench.brokers import Broker
 from tests.support.client_adapters import (
@@ -22,6 +25,7 @@ from tests.support.client_adapters import (
     Looked,
     Reader,
     Writer,
+    confluent_consumer,
     confluent_read,
     confluent_write,
     kcat,
@@ -37,6 +41,7 @@ from tests.support.client_samples import (
 )
 from tests.support.client_tools import eventually, kafka_tool
 from tests.support.committed_offsets import offset_of
+from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import TopicMaker, create_topic
 
 PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
@@ -94,7 +99,7 @@ def test_the_java_producer_with_its_default_settings(broker: Broker, new_topic: 
 def _numbers(broker: Broker) -> str:
     """A topic with 30 records in its first partition, which say their offsets, and none in its second."""
     create_topic(broker.bootstrap, "numbers", 2)
-    records = [Record(0, None, b"%d" % number, (), CREATE_TIME_MS + number) for number in range(30)]
+    records = [Record(0, None, b"%d" % number, (), CREATE_TIME_MS + 10 * number) for number in range(30)]
     for start in range(0, 30, 10):
         confluent_write(broker.bootstrap, "numbers", records[start : start + 10], "none")
     return "numbers"
@@ -102,8 +107,20 @@ def _numbers(broker: Broker) -> str:
 
 @pytest.mark.parametrize("client", LOOKERS)
 def test_offsets_at_both_ends_by_time_and_a_seek(broker: Broker, numbers: str, client: str) -> None:
-    looked = LOOKERS[client](broker.bootstrap, numbers, CREATE_TIME_MS + 12, 28)
+    looked = LOOKERS[client](broker.bootstrap, numbers, CREATE_TIME_MS + 120, 28)
     assert looked == Looked([(0, 30), (0, 0)], 12, [b"28", b"29"])
+
+
+def test_offsets_of_times_that_no_record_has(broker: Broker, numbers: str) -> None:
+    admin, place = AdminClient({"bootstrap.servers": broker.bootstrap}), TopicPartition(numbers, 0)
+
+    def offset(spec: OffsetSpec) -> int:
+        return admin.list_offsets({place: spec})[place].result(PATIENCE_S).offset
+
+    assert offset(OffsetSpec.for_timestamp(CREATE_TIME_MS + 231)) == 24
+    assert offset(OffsetSpec.for_timestamp(CREATE_TIME_MS - 5)) == 0
+    assert offset(OffsetSpec.for_timestamp(CREATE_TIME_MS + 10_000)) == -1
+    assert offset(OffsetSpec.max_timestamp()) == 29
 
 
 @pytest.mark.parametrize("client", MEMBERS)
@@ -127,6 +144,71 @@ def test_a_topic_is_created_listed_and_deleted(broker: Broker, client: str) -> N
         admin.create(broker.bootstrap, name, 3)
     admin.delete(broker.bootstrap, name)
     eventually(lambda: name not in admin.topics(broker.bootstrap), "a deleted topic is not listed")
+
+
+@pytest.mark.parametrize(
+    ("topic", "error"),
+    [
+        (NewTopic("bad/name", 1, 1), KafkaError.TOPIC_EXCEPTION),
+        (NewTopic("no-partitions", 0, 1), KafkaError.INVALID_PARTITIONS),
+        (NewTopic("three-replicas", 1, 3), KafkaError.INVALID_REPLICATION_FACTOR),
+        (NewTopic("bad-value", 1, 1, config={"retention.ms": "soon"}), KafkaError.INVALID_CONFIG),
+        (NewTopic("unknown-key", 1, 1, config={"no.such.key": "1"}), KafkaError.INVALID_CONFIG),
+    ],
+    ids=lambda value: value.topic if isinstance(value, NewTopic) else None,
+)
+def test_a_topic_that_cannot_be_is_refused(broker: Broker, topic: NewTopic, error: int) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    with pytest.raises(KafkaException) as raised:
+        admin.create_topics([topic])[topic.topic].result(PATIENCE_S)
+    assert raised.value.args[0].code() == error
+
+
+def test_a_name_used_again_begins_anew(broker: Broker, new_topic: TopicMaker) -> None:
+    topic, admin = new_topic(1), ADMINS["confluent"]
+    confluent_write(broker.bootstrap, topic, sample_records(1, 20, seed=1), "none")
+    admin.delete(broker.bootstrap, topic)
+    admin.create(broker.bootstrap, topic, 1)
+    records = sample_records(1, 5, seed=2)
+    assert confluent_write(broker.bootstrap, topic, records, "none") == [0, 1, 2, 3, 4]
+    assert by_partition(confluent_read(broker.bootstrap, topic, 1, 5)) == stored_in(records)
+
+
+# ---- limits, acknowledgements, waiting: librdkafka alone
+
+
+def delivery_error(broker: Broker, topic: str, value: bytes, acks: str = "all") -> KafkaError | None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "acks": acks})
+    seen: list[KafkaError | None] = []
+    producer.produce(topic, value, partition=0, on_delivery=lambda error, _: seen.append(error))
+    assert producer.flush(PATIENCE_S) == 0
+    return seen[0]
+
+
+def test_a_too_large_record_is_refused_and_those_behind_it_are_taken_with_every_kind_of_ack(
+    broker: Broker, new_topic: TopicMaker
+) -> None:
+    topic, values = new_topic(1, config={"max.message.bytes": "10000"}), [b"x" * 9_000, b"y", b"z"]
+    error = delivery_error(broker, topic, b"x" * 20_000)
+    assert error is not None
+    assert error.code() == KafkaError.MSG_SIZE_TOO_LARGE
+    for value, acks in zip(values, ("all", "1", "0"), strict=True):
+        assert delivery_error(broker, topic, value, acks) is None
+    assert [one.record.value for one in confluent_read(broker.bootstrap, topic, 1, 3)] == values
+
+
+def test_a_waiting_fetch_is_answered_when_a_record_comes(broker: Broker, new_topic: TopicMaker) -> None:
+    """Not when its time is over, which is longer than the test waits."""
+    topic, wait_ms = new_topic(1), 2_000 * PATIENCE_S
+    waits = {"fetch.wait.max.ms": wait_ms, "socket.timeout.ms": wait_ms + 10_000}
+    with closing(confluent_consumer(broker.bootstrap, topic, 0, waits)) as consumer:
+        # It is told where the end is: one that asks could be answered after the record has come.
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        assert consumer.poll(1.0) is None
+        confluent_write(broker.bootstrap, topic, [Record(0, None, b"now", (), CREATE_TIME_MS)], "none")
+        message = consumer.poll(PATIENCE_S)
+    assert message is not None, f"no record within {PATIENCE_S} s"
+    assert message.value() == b"now"
 
 
 def test_a_client_id_that_is_no_utf_8(broker: Broker, new_topic: TopicMaker) -> None:

@@ -11,9 +11,10 @@ import sys
 import termios
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
 
@@ -36,6 +37,7 @@ from tests.support.own_cli import OwnCli
 from tests.support.polling import PATIENCE_S, is_readable
 from tests.support.real_brokers import control
 from tests.support.secure_broker import (
+    JAAS,
     KEY_PASSWORD,
     PLAIN_PASSWORD,
     SCRAM_PASSWORD,
@@ -113,6 +115,30 @@ def log_in_in_every_way(broker: SecureBroker, good: str, forged: str) -> bytes:
     return mac
 
 
+def assert_nothing_of_processes_and_files(broker: SecureBroker) -> None:
+    """Arguments, environment and the public region; the metadata log has no password either."""
+    places = {"log": broker.output_path.read_bytes()}
+    for member in broker.tree().members():
+        with suppress(psutil.NoSuchProcess):
+            places[f"arguments of {member.pid}"] = "\0".join(member.cmdline()).encode()
+            places[f"environment of {member.pid}"] = Path(f"/proc/{member.pid}/environ").read_bytes()
+    for path in (*broker.runtime_dir.rglob("*"), *broker.log_dir.rglob("*")):
+        if path.is_file():
+            places[str(path)] = path.read_bytes()
+    assert any(path.endswith("public") for path in places), sorted(places)
+    for place, content in places.items():
+        for secret in (
+            PLAIN_PASSWORD,
+            SCRAM_PASSWORD,
+            KEY_PASSWORD,
+            TOKEN_SECRET,
+            "PRIVATE KEY",
+            JAAS,
+            WRONG,
+        ):
+            assert secret.encode() not in content, f"{place} has {secret[:3]}…"
+
+
 def test_nothing_that_an_operator_looks_at_has_a_secret(broker: SecureBroker) -> None:
     good, forged = broker.token(), broker.token(by=Signer())
     supervisor = control(broker)
@@ -138,6 +164,11 @@ def test_nothing_that_an_operator_looks_at_has_a_secret(broker: SecureBroker) ->
         places[" ".join(shown)] = command("ctl", *shown, *directory).out
     places["users"] = command("user", "list", "--json").out
     tokens = [part for token in (good, forged) for part in (token, token.rpartition(".")[2])]
+    settings = command("config", "get", "--broker", "1", "--all", "--json")
+    hidden = {row["name"] for row in settings.json if row["value"] is None}
+    assert {"ssl.key.password", "delegation.token.secret.key"} <= hidden
+    places["settings"] = settings.out
+    assert_nothing_of_processes_and_files(broker)
     for place, content in places.items():
         assert len(content) > 50, f"{place}: {content}"
         assert_not_in(place, content, PLAIN_PASSWORD, SCRAM_PASSWORD, KEY_PASSWORD, WRONG, *tokens)

@@ -548,7 +548,7 @@ COMMITTED_READERS: Mapping[str, Callable[[str, str, int], list[str]]] = {
 }
 """(bootstrap, topic of one partition, count) -> values of records of committed transactions"""
 WRITERS: Mapping[str, Writer] = {
-    "confluent-idempotent": confluent_write_idempotent,
+    "confluent": confluent_write,
     "kafka-python": kafka_python_write,
     "aiokafka": aiokafka_write,
 }
