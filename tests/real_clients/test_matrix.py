@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from contextlib import closing
 
 import pytest
@@ -25,6 +26,7 @@ from tests.support.client_adapters import (
     Looked,
     Reader,
     Writer,
+    aiokafka_write,
     confluent_consumer,
     confluent_read,
     confluent_write,
@@ -39,10 +41,10 @@ from tests.support.client_samples import (
     sample_records,
     stored_in,
 )
-from tests.support.client_tools import eventually, kafka_tool
+from tests.support.client_tools import dump, eventually, kafka_tool
 from tests.support.committed_offsets import offset_of
 from tests.support.polling import PATIENCE_S
-from tests.support.real_brokers import TopicMaker, create_topic
+from tests.support.real_brokers import TopicMaker, create_topic, stop_cleanly
 
 PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
 PARTITIONS, COUNT = 3, 60
@@ -172,6 +174,46 @@ def test_a_name_used_again_begins_anew(broker: Broker, new_topic: TopicMaker) ->
     records = sample_records(1, 5, seed=2)
     assert confluent_write(broker.bootstrap, topic, records, "none") == [0, 1, 2, 3, 4]
     assert by_partition(confluent_read(broker.bootstrap, topic, 1, 5)) == stored_in(records)
+
+
+# ---- files
+
+
+def test_the_written_files_are_kafkas_own(own_broker: Broker) -> None:
+    """Every file of a partition with several segments, read by Kafka's tool after a clean stop."""
+    create_topic(own_broker.bootstrap, "dumped", 1, {"segment.bytes": str(1 << 20)})
+    records: list[Record] = []
+    for seed, codec in enumerate(CODECS * 2):
+        batch = sample_records(1, 500, seed)
+        aiokafka_write(own_broker.bootstrap, "dumped", batch, codec)
+        records += batch
+    stored = stored_in(records)[0]
+    stop_cleanly(own_broker)
+
+    partition = own_broker.log_dir / "dumped-0"
+    segments = sorted(partition.glob("*.log"))
+    assert len(segments) > 1, "the topic was meant to have several segments"
+    assert all(path.stat().st_size <= 1 << 20 for path in segments)
+
+    printed = "".join(dump("--files", str(path), "--deep-iteration") for path in segments)
+    assert "corrupt" not in printed.lower()
+    offsets = [int(found) for found in re.findall(r"^\| offset: (\d+) ", printed, re.MULTILINE)]
+    assert offsets == [each.offset for each in stored]
+    times = [int(found) for found in re.findall(r"^\| offset: .*CreateTime: (\d+) ", printed, re.MULTILINE)]
+    assert times == [each.record.timestamp_ms for each in stored]
+    assert set(re.findall(r"compresscodec: (\w+)", printed)) == set(CODECS)
+    assert "isvalid: false" not in printed
+
+    bases = {path.stem for path in segments}
+    for suffix in ("index", "timeindex"):
+        paths = sorted(partition.glob(f"*.{suffix}"))
+        assert {path.stem for path in paths} == bases
+        for path in paths:
+            checked = dump("--files", str(path), "--index-sanity-check")
+            assert "passed sanity check" in checked, checked
+            verified = dump("--files", str(path), "--verify-index-only")
+            assert "mismatch" not in verified.lower(), verified
+            assert "Found timestamp" not in verified, verified
 
 
 # ---- limits, acknowledgements, waiting: librdkafka alone

@@ -34,7 +34,7 @@ from mpbroker.migration.to_kafka import export
 from ops.bench.brokers import HOST, Broker, Kafka, Mpbroker
 from tests.support.client_adapters import confluent_read, confluent_write
 from tests.support.client_samples import by_partition, sample_records
-from tests.support.client_tools import eventually, java_command, kafka_tool, run
+from tests.support.client_tools import dump, eventually, java_command, run
 from tests.support.committed_offsets import UNCOMMITTED, commit_offset, ends, is_pending, offset_of, read
 from tests.support.file_trees import tree
 from tests.support.polling import PATIENCE_S
@@ -61,7 +61,7 @@ GOES_ON, FENCED = (("confluent-goes-on", "java-goes-on"), ("confluent-fenced", "
 # Its transactions, each third one aborted, lie in several segments of Kafka's smallest size.
 MIXED, SEGMENT, VALUE = "mixed", {"segment.bytes": str(1 << 20)}, "{} {} ".ljust(1000, ".")
 ROUNDS, EACH = 20, 100
-SHELL, DUMP = "org.apache.kafka.shell.MetadataShell", "org.apache.kafka.tools.DumpLogSegments"
+SHELL = "org.apache.kafka.shell.MetadataShell"
 KINDS = ("FEATURE_LEVEL", "TOPIC", "PARTITION", "CONFIG", "CLIENT_QUOTA", "USER_SCRAM_CREDENTIAL")
 SCRAM = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
 RULE = AclBinding(
@@ -263,7 +263,7 @@ def test_kafkas_tools_read_our_metadata(left_by_ours: Left, tmp_path: Path) -> N
     done = export([tmp_path / "copy" / "data"], (HOST, 9093), is_dry=False)
     log = tmp_path / "copy" / "data" / "__cluster_metadata-0" / f"{0:020d}.log"
     for file in (log, Path(done.files[-1])):
-        told = kafka_tool(DUMP, "--cluster-metadata-decoder", "--files", str(file))
+        told = dump("--cluster-metadata-decoder", "--files", str(file))
         for kind in KINDS:
             assert f'"type":"{kind}_RECORD"' in told, kind
         # In a JVM of its own: it closes the standard output when it ends.

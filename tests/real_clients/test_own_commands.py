@@ -140,6 +140,8 @@ def test_the_cluster_is_the_one_that_kafkas_tools_show(broker: Broker) -> None:
         for row in ours["features"]
         if row["feature"] != "metadata.version"
     } == levels
+    assert levels["transaction.version"] == ("2", "2")
+    assert "group.version" in levels
     printed = kafka_tool(API_VERSIONS, *server)
     theirs = re.findall(r"\w+\((\d+)\): (\d+)(?: to (\d+))? \[usable", printed)
     assert {(key, low, high or low) for key, low, high in theirs} == {

@@ -16,10 +16,9 @@ from kafka.admin import KafkaAdminClient
 
 from ops.bench.brokers import Broker, Mpbroker
 from tests.chaos import killer
-from tests.real_clients.test_java_tools import dump
 from tests.support.client_adapters import confluent_read, confluent_write
 from tests.support.client_samples import sample_records, stored_in
-from tests.support.client_tools import ToolError, eventually, kafka_tool
+from tests.support.client_tools import ToolError, dump, eventually, kafka_tool
 from tests.support.committed_offsets import read
 from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import TopicMaker, create_topic, stop_cleanly

@@ -17,7 +17,7 @@ import pytest
 from mpbroker.protocol.api_keys import ApiKey
 from ops.bench.brokers import HOST, Broker, free_port
 from tests.support.client_adapters import COMMITTED_READERS
-from tests.support.client_tools import eventually, kafka_tool
+from tests.support.client_tools import dump, eventually, kafka_tool
 from tests.support.committed_offsets import ends, is_pending, offset_of, read
 from tests.support.own_cli import OwnCli, Said
 from tests.support.real_brokers import (
@@ -42,7 +42,6 @@ from tests.support.transactional_clients import (
 
 TRANSACTIONS_TOOL = "org.apache.kafka.tools.TransactionsCommand"
 PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
-DUMP = "org.apache.kafka.tools.DumpLogSegments"
 SECOND_GENERATION = ("franz", "java")
 COMPLETE_COMMIT = 4
 
@@ -206,7 +205,7 @@ def check_sent(name: str, versions: Mapping[int, set[int]]) -> None:
 def last_states(broker: Broker) -> dict[str, dict[str, Any]]:
     """What the coordinator wrote down last, by transactional id, as Kafka's tool decodes it."""
     logs = sorted(map(str, broker.log_dir.glob("__transaction_state-*/*.log")))
-    printed = kafka_tool(DUMP, "--transaction-log-decoder", "--files", ",".join(logs))
+    printed = dump("--transaction-log-decoder", "--files", ",".join(logs))
     states = re.findall(r"key: (\{.*?\}) payload: (\{.*\})$", printed, re.MULTILINE)
     return {json.loads(key)["data"]["transactionalId"]: json.loads(value)["data"] for key, value in states}
 

@@ -59,7 +59,6 @@ class Admin(NamedTuple):
 
 
 # -- confluent-kafka (librdkafka)
-# --------------------------------------------------------------------------------
 
 
 def confluent_write(
@@ -193,7 +192,6 @@ def _confluent_delete(bootstrap: str, name: str) -> None:
 
 
 # -- kafka-python
-# ------------------------------------------------------------------------------------------------
 
 
 def kafka_python_write(
@@ -286,7 +284,6 @@ def _kafka_python_topics(bootstrap: str) -> Mapping[str, int]:
 
 
 # -- aiokafka
-# ----------------------------------------------------------------------------------------------------
 
 
 async def _aiokafka_write(bootstrap: str, topic: str, records: Sequence[Record], codec: str) -> list[int]:
@@ -372,7 +369,6 @@ async def _aiokafka_join(bootstrap: str, topic: str, group: str, count: int) -> 
 
 
 # -- kcat (librdkafka)
-# -------------------------------------------------------------------------------------------
 
 # Sizes stand before key and value, which may hold any byte; -1 is null. Headers are printed as text.
 KCAT_FORMAT = "%p %o %T %K %S\n%k%s%h\n"
@@ -423,7 +419,6 @@ def _kcat_look(bootstrap: str, topic: str, timestamp_ms: int, offset: int) -> Lo
 
 
 # -- franz-go
-# ----------------------------------------------------------------------------------------------------
 
 
 def _encoded(data: bytes | None) -> str | None:
@@ -478,7 +473,6 @@ def _franz_topics(bootstrap: str) -> Mapping[str, int]:
 
 
 # -- Kafka's own tools
-# -------------------------------------------------------------------------------------------
 
 
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"

@@ -175,6 +175,11 @@ def kafka_tool_errors(main_class: str, *arguments: str) -> str:
     return _kafka_tools.run(main_class, arguments, b"")[1]
 
 
+def dump(*arguments: str) -> str:
+    """Run DumpLogSegments, Kafka's reference for files."""
+    return kafka_tool("org.apache.kafka.tools.DumpLogSegments", *arguments)
+
+
 def go() -> str:
     """The system's, or the one that `make setup` puts beside this Python where that is too old."""
     asked = re.search(r"^go (\d+)\.(\d+)", (FRANZ_SOURCE / "go.mod").read_text(), re.MULTILINE)
