@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.chaos.exactly_once import Copied, Copies, Outcome, Seen, Transaction
-from tests.support.client_tools import kafka_tool
+from tests.support.client_tools import java_command, kafka_tool
 from tests.support.polling import PATIENCE_S, until
 from tests.support.transactional_clients import (
     Confluent,
@@ -26,7 +26,6 @@ from tests.support.transactional_clients import (
     Open,
     Refused,
     Transactional,
-    java_program,
     program,
 )
 
@@ -209,7 +208,7 @@ class Copiers:
         for source, name in enumerate(CLIENTS):
             client: Open = Confluent
             if name == "java":
-                client = self._programs.enter_context(program(java_program())).open
+                client = self._programs.enter_context(program(java_command("Transactions"))).open
             chance = random.Random(self.seed + source)
             self._copiers.append(Copier(self, source, client, chance))
         works: list[Callable[[], None]] = [copier.run for copier in self._copiers]

@@ -11,8 +11,9 @@ import pytest
 
 from ops.bench.brokers import Broker
 from tests.support.client_adapters import READERS, WRITERS, Franz, Reader, Writer
+from tests.support.client_tools import java_command
 from tests.support.real_brokers import TopicMaker, create_topic, end, make_broker, served
-from tests.support.transactional_clients import IN_PYTHON, Open, Program, java_program, program
+from tests.support.transactional_clients import IN_PYTHON, Open, Program, program
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +75,7 @@ def reader(request: pytest.FixtureRequest) -> Reader:
 
 @pytest.fixture(scope="session")
 def transacting_java() -> Iterator[Program]:
-    with program(java_program()) as running:
+    with program(java_command("Transactions")) as running:
         yield running
 
 

@@ -12,7 +12,6 @@ from tests.support.client_tools import ToolError, kafka_tool
 from tests.support.real_brokers import TopicMaker
 
 ELECTION = "org.apache.kafka.tools.LeaderElectionCommand"
-FEATURES = "org.apache.kafka.tools.FeatureCommand"
 CLIENT_METRICS = "org.apache.kafka.tools.ClientMetricsCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
 
@@ -30,15 +29,6 @@ def test_no_partition_needs_an_election(broker: Broker, new_topic: TopicMaker) -
     assert topic not in tool(broker, ELECTION, *of_kind, "--all-topic-partitions")
     with pytest.raises(ToolError, match=f"No such partition as {topic}-2"):
         tool(broker, ELECTION, "--election-type", "unclean", "--topic", topic, "--partition", "2")
-
-
-def test_features_are_described(broker: Broker) -> None:
-    said = tool(broker, FEATURES, "describe")
-    assert "Feature: group.version" in said
-    (line,) = (line.split() for line in said.splitlines() if "transaction.version" in line)
-    told = dict(zip(line[::2], line[1::2], strict=True))
-    assert (told["SupportedMinVersion:"], told["SupportedMaxVersion:"]) == ("0", "2")
-    assert told["FinalizedVersionLevel:"] == "2"
 
 
 def test_log_levels_are_altered_and_described(broker: Broker) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
@@ -20,10 +19,10 @@ from kafka.admin import KafkaAdminClient
 from kafka.admin import NewPartitions as PythonPartitions
 
 from ops.bench.brokers import Broker, Mpbroker
-from tests.support.client_adapters import confluent_consumer
 from tests.support.client_tools import ToolError, eventually, kafka_tool
 from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import TopicMaker, stop_cleanly
+from tests.support.worker_load import Load
 
 CONFIGS = "kafka.admin.ConfigCommand"
 TOPICS = "org.apache.kafka.tools.TopicCommand"
@@ -132,46 +131,13 @@ def test_who_writes_meanwhile_loses_nothing(
 ) -> None:
     """Idempotent producers go on through every change; what is acknowledged is there once and in order."""
     topic = new_topic(1)
-    stop = threading.Event()
-    errors: list[KafkaError] = []
-    sent = 0
-
-    def write() -> None:
-        nonlocal sent
-        producer = Producer(
-            {"bootstrap.servers": broker.bootstrap, "enable.idempotence": True, "linger.ms": 1}
-        )
-        while not stop.is_set():
-            producer.produce(
-                topic,
-                b"%d" % sent,
-                key=b"k",
-                partition=0,
-                on_delivery=lambda error, _: errors.append(error) if error else None,
-            )
-            sent += 1
-            if sent % 50 == 0:
-                producer.flush(TIMEOUT_S)
-        assert producer.flush(TIMEOUT_S) == 0
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    for turn in range(12):
-        alter(admin, topic, ("max.message.bytes", SET, str(1_000_000 + turn)))
-        alter(admin, topic, ("message.timestamp.type", SET, ("LogAppendTime", "CreateTime")[turn % 2]))
-        (future,) = admin.create_partitions([NewPartitions(topic, 2 + turn)]).values()
-        future.result(TIMEOUT_S)
-    stop.set()
-    thread.join()
-    assert errors == []
-    consumer = confluent_consumer(broker.bootstrap, topic, 1)
-    found: list[int] = []
-    while len(found) < sent:
-        messages = consumer.consume(sent - len(found), TIMEOUT_S)
-        assert messages
-        found += [int(message.value() or b"") for message in messages]
-    consumer.close()
-    assert found == list(range(sent))
+    with Load(broker.bootstrap, topic) as load:
+        for turn in range(12):
+            alter(admin, topic, ("max.message.bytes", SET, str(1_000_000 + turn)))
+            alter(admin, topic, ("message.timestamp.type", SET, ("LogAppendTime", "CreateTime")[turn % 2]))
+            (future,) = admin.create_partitions([NewPartitions(topic, 2 + turn)]).values()
+            future.result(TIMEOUT_S)
+            load.goes_on()
 
 
 def test_retention_that_is_altered_counts_at_once(own_broker: Broker) -> None:

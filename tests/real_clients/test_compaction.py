@@ -19,8 +19,7 @@ from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.messages import FetchRequest
 from ops.bench.brokers import Mpbroker
 from ops.bench.processes import title_of
-from tests.real_clients.test_java_tools import dump
-from tests.support.client_tools import eventually
+from tests.support.client_tools import dump, eventually
 from tests.support.polling import PATIENCE_S, random_moment
 from tests.support.real_brokers import create_topic, served, stop_cleanly
 from tests.support.socket_client import SocketClient

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 import threading
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,24 +17,22 @@ from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.metrics import catalogue, snapshot
 from ops.bench.brokers import Mpbroker
 from tests.chaos.killer import members
-from tests.support import client_adapters
-from tests.support.client_adapters import Franz
+from tests.support.client_adapters import Franz, confluent_read, java_consume
 from tests.support.client_samples import Stored
-from tests.support.client_tools import eventually, kafka_tool
+from tests.support.client_tools import eventually
 from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import create_topic, served
 
-CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 PARTITIONS = 3
 TOPIC = "read"
 RECORDS = 400
-KILLED_RECORDS = 600
 PAUSE_S = 0.005
 ENOUGH = 10
 HANDLERS = 2
 SESSIONS = "kafka.server:type=FetchSessionCache,name=NumIncrementalFetchSessions"
 
-Offsets = dict[int, list[int]]
+# Partition and offset of a record.
+Place = tuple[int, int]
 
 
 @pytest.fixture
@@ -80,102 +79,58 @@ class Load:
             self._thread.join()
 
 
-class Reader:
-    """A client that reads so many records, in a thread; `found` is what it got."""
-
-    def __init__(self, read: Callable[[], Offsets]) -> None:
-        self._read = read
-        self._thread = threading.Thread(target=self._run)
-        self._found: Offsets | None = None
-        self._thread.start()
-
-    def _run(self) -> None:
-        self._found = self._read()
-
-    @property
-    def found(self) -> Offsets:
-        self._thread.join()
-        assert self._found is not None, "the client ended with an error"
-        return self._found
-
-
-def by_java(broker: Mpbroker, count: int) -> Reader:
-    asked = ("--bootstrap-server", broker.bootstrap, "--topic", TOPIC, "--from-beginning")
+def java_places(bootstrap: str, count: int) -> list[Place]:
+    asked = ("--from-beginning", "--max-messages", str(count))
     shown = ("--formatter-property", "print.partition=true", "--formatter-property", "print.offset=true")
-
-    def read() -> Offsets:
-        found: Offsets = defaultdict(list)
-        printed = kafka_tool(CONSUMER, *asked, "--max-messages", str(count), *shown)
-        for line in printed.splitlines():
-            partition, offset, _ = line.split("\t")
-            found[int(partition.removeprefix("Partition:"))].append(int(offset.removeprefix("Offset:")))
-        return found
-
-    return Reader(read)
+    printed = "\n".join(java_consume(bootstrap, TOPIC, *asked, *shown))
+    return [(int(one), int(offset)) for one, offset in re.findall(r"Partition:(\d+)\tOffset:(\d+)", printed)]
 
 
-def by_franz(broker: Mpbroker, franz: Franz, count: int) -> Reader:
-    return Reader(lambda: grouped(franz.read(broker.bootstrap, TOPIC, PARTITIONS, count)))
+READERS: Mapping[str, Callable[[str, int], list[Place]]] = {
+    "java": java_places,
+    "franz": lambda bootstrap, count: places(Franz().read(bootstrap, TOPIC, PARTITIONS, count)),
+    "confluent": lambda bootstrap, count: places(confluent_read(bootstrap, TOPIC, PARTITIONS, count)),
+}
 
 
-def by_confluent(broker: Mpbroker, count: int) -> Reader:
-    return Reader(lambda: grouped(client_adapters.confluent_read(broker.bootstrap, TOPIC, PARTITIONS, count)))
+def places(stored: Sequence[Stored]) -> list[Place]:
+    return [(one.record.partition, one.offset) for one in stored]
 
 
-def grouped(stored: Sequence[Stored]) -> Offsets:
-    found: Offsets = defaultdict(list)
-    for each in stored:
-        found[each.record.partition].append(each.offset)
-    return found
-
-
-def feed(broker: Mpbroker, reader: Reader, count: int, attribute: str) -> None:
-    """Writes for as long as the client reads, beginning when it asks; the last one comes when it has fetched
-    often enough.
-    """
+def reading(broker: Mpbroker, client: str, count: int) -> Future[list[Place]]:
+    """Let a client read so many records; it has begun."""
+    beside = ThreadPoolExecutor(1)
+    reader = beside.submit(READERS[client], broker.bootstrap, count)
+    beside.shutdown(wait=False)
     eventually(lambda: fetches(broker, "fetch-total") > 0, "the client fetches")
-    load = Load(broker.bootstrap, count - 1)
-    with load.running():
-        eventually(lambda: fetches(broker, attribute) > ENOUGH, "it fetches often")
-        load.most = math.inf
-        whole(reader.found, count)
+    return reader
 
 
-def whole(found: Offsets, count: int) -> None:
+def whole(found: Sequence[Place], count: int) -> None:
     """Nothing twice, nothing left out."""
-    assert sum(map(len, found.values())) == count
-    for offsets in found.values():
+    assert len(found) == count
+    for partition in range(PARTITIONS):
+        offsets = [offset for one, offset in found if one == partition]
         assert offsets == list(range(len(offsets)))
-
-
-def test_the_java_consumer_keeps_a_session(broker: Mpbroker) -> None:
-    feed(broker, by_java(broker, RECORDS), RECORDS, "fetch-incremental-total")
-
-
-def test_franz_go_keeps_a_session(broker: Mpbroker, franz: Franz) -> None:
-    feed(broker, by_franz(broker, franz, RECORDS), RECORDS, "fetch-incremental-total")
 
 
 def test_librdkafka_keeps_none(broker: Mpbroker) -> None:
     """It says epoch -1 each time: who did not know that would wonder about the metrics."""
-    feed(broker, by_confluent(broker, RECORDS), RECORDS, "fetch-total")
+    reader = reading(broker, "confluent", RECORDS // 2)
+    with Load(broker.bootstrap).running():
+        whole(reader.result(), RECORDS // 2)
+    assert fetches(broker, "fetch-total") > ENOUGH
     assert fetches(broker, "fetch-incremental-total") == 0
     assert counts(broker)[SESSIONS]["Value"] == 0
 
 
 @pytest.mark.parametrize("client", ["java", "franz"])
-def test_the_handler_that_keeps_the_session_dies(
-    broker: Mpbroker, client: str, request: pytest.FixtureRequest
-) -> None:
+def test_the_handler_that_keeps_the_session_dies(broker: Mpbroker, client: str) -> None:
     """Each handler in turn, while a consumer goes on; its session is lost with one of them at least. Without
     the last record it cannot end before that.
     """
-    if client == "java":
-        reader = by_java(broker, KILLED_RECORDS)
-    else:
-        reader = by_franz(broker, request.getfixturevalue("franz"), KILLED_RECORDS)
-    eventually(lambda: fetches(broker, "fetch-total") > 0, "the client fetches")
-    load = Load(broker.bootstrap, KILLED_RECORDS - 1)
+    reader = reading(broker, client, RECORDS)
+    load = Load(broker.bootstrap, RECORDS - 1)
     with load.running():
         for number in range(2 * HANDLERS):
             await_more_fetches(broker)
@@ -184,7 +139,7 @@ def test_the_handler_that_keeps_the_session_dies(
             victim.wait()
         await_more_fetches(broker)
         load.most = math.inf
-        whole(reader.found, KILLED_RECORDS)
+        whole(reader.result(), RECORDS)
     assert fetches(broker, "fetch-incremental-total") > ENOUGH
 
 

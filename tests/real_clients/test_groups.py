@@ -1,10 +1,12 @@
-"""Consumer groups with every client: members share partitions, resume where they were, and come and go."""
+"""Consumer groups: members share partitions, come and go; and what Kafka's command and ours say of them.
+
+That a member of any client goes on where another has committed is in `test_matrix.py`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -12,30 +14,35 @@ from pathlib import Path
 from typing import Any
 
 import aiokafka
-import kafka
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner, Result
 
 from mpbroker.cli.main import app
-from ops.bench.brokers import Broker, Kafka, Mpbroker
+from ops.bench.brokers import Broker, Mpbroker
 from tests.support import client_adapters
-from tests.support.client_adapters import Franz
+from tests.support.client_adapters import CONSUMER, MEMBERS
 from tests.support.client_samples import sample_records
-from tests.support.client_tools import SMALL_JVM, java_command, kafka_tool
+from tests.support.client_tools import dump, kafka_tool, kafka_tool_errors
 from tests.support.polling import PATIENCE_S
-from tests.support.real_brokers import TopicMaker, create_topic, make_broker, served, stop_cleanly
+from tests.support.real_brokers import (
+    TopicMaker,
+    create_topic,
+    make_broker,
+    served,
+    stop_cleanly,
+    with_settings,
+)
 
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
-CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
-DUMP = "org.apache.kafka.tools.DumpLogSegments"
 WITHIN_S = PATIENCE_S
+SHORT_SESSIONS = {"group.min.session.timeout.ms": "1000"}
 
 
 @pytest.fixture(scope="module", name="broker")
 def _broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with served(make_broker(tmp_path_factory.mktemp("broker"))) as running:
+    with served(with_settings(make_broker(tmp_path_factory.mktemp("broker")), SHORT_SESSIONS)) as running:
         yield running
 
 
@@ -118,24 +125,13 @@ def test_two_members_share_partitions_and_one_takes_over(
 def test_a_member_that_stops_without_leaving_is_missed(broker: Broker, new_topic: TopicMaker) -> None:
     """A consumer that no longer polls leaves no trace but silence."""
     topic = new_topic(2)
-    silent = {"max_poll_interval_ms": 6000}
+    silent = {"session_timeout_ms": 1500, "max_poll_interval_ms": 1500}
     with (
         member(broker, topic, topic, **silent) as first,
         member(broker, topic, topic) as second,
     ):
         poll_until(lambda: [len(share) for share in shares(first, second)] == [1, 1], first, second)
         poll_until(lambda: shares(second) == [{0, 1}], second)
-
-
-def test_a_group_goes_on_where_it_was(broker: Broker, new_topic: TopicMaker) -> None:
-    topic = new_topic(1)
-    write(broker, topic, 10)
-    with member(broker, topic, topic) as consumer:
-        assert read(consumer, 4) == [(0, offset) for offset in range(4)]
-        consumer.commit(asynchronous=False)
-    assert committed(broker, topic, topic) == 4
-    with member(broker, topic, topic) as consumer:
-        assert read(consumer, 6) == [(0, offset) for offset in range(4, 10)]
 
 
 def test_a_static_member_comes_back_to_its_partitions(broker: Broker, new_topic: TopicMaker) -> None:
@@ -152,10 +148,10 @@ def test_a_static_member_comes_back_to_its_partitions(broker: Broker, new_topic:
             poll_until(lambda: shares(first, second) == before, first, second)
 
 
-@pytest.mark.parametrize("kill", [False, True])
-def test_offsets_and_members_survive_a_restart(
-    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest, kill: bool
+def test_members_and_offsets_survive_restarts_in_records_that_are_kafkas(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> None:
+    """Read by Kafka's decoder of group records."""
     broker = make_broker(tmp_path_factory.mktemp("restarted"))
     request.addfinalizer(broker.kill)
     broker.start()
@@ -163,35 +159,24 @@ def test_offsets_and_members_survive_a_restart(
     write(broker, "t", 10)
     with member(broker, "g", "t") as consumer:
         assert read(consumer, 3) == [(0, 0), (0, 1), (0, 2)]
+        for first, stop in ((3, stop_cleanly), (5, Broker.kill)):
+            consumer.commit(asynchronous=False)
+            stop(broker)
+            broker.start()
+            # The same member, in the same generation, or it would read from the committed offset again.
+            assert read(consumer, 2) == [(0, first), (0, first + 1)]
         consumer.commit(asynchronous=False)
-        if kill:
-            broker.kill()
-        else:
-            stop_cleanly(broker)
-        broker.start()
-        # The same member, in the same generation, or it would read from the committed offset again.
-        assert read(consumer, 2) == [(0, 3), (0, 4)]
-        consumer.commit(asynchronous=False)
-    assert committed(broker, "g", "t") == 5
+    assert committed(broker, "g", "t") == 7
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.delete_consumer_groups(["g"])["g"].result(WITHIN_S)
     stop_cleanly(broker)
-
-
-def test_a_group_of_kafka_python(broker: Broker, new_topic: TopicMaker) -> None:
-    topic = new_topic(2)
-    write(broker, topic, 20, partitions=2)
-    settings: dict[str, Any] = {
-        "bootstrap_servers": broker.bootstrap,
-        "group_id": topic,
-        "auto_offset_reset": "earliest",
-        "enable_auto_commit": False,
-        "consumer_timeout_ms": int(WITHIN_S * 1000),
-    }
-    with closing(kafka.KafkaConsumer(topic, **settings)) as first:
-        seen = [(r.partition, r.offset) for _, r in zip(range(8), first, strict=False)]
-        first.commit()
-    with closing(kafka.KafkaConsumer(topic, **settings)) as second:
-        seen += [(r.partition, r.offset) for _, r in zip(range(20 - len(seen)), second, strict=False)]
-    assert len(set(seen)) == len(seen) == 20
+    logs = [path for path in sorted(broker.log_dir.glob("__consumer_offsets-*/*.log")) if path.stat().st_size]
+    assert len(logs) == 1
+    printed = dump("--offsets-decoder", "--print-data-log", "--files", str(logs[0]))
+    records = [line for line in printed.splitlines() if "payload:" in line]
+    assert '"group":"g","topic":"t","partition":0' in next(r for r in records if '"offset":7' in r)
+    assert any('"protocolType":"consumer"' in r and '"members":[{' in r for r in records)
+    assert sum("payload: null" in r or r.endswith("payload: <DELETE>") for r in records) == 2, printed
 
 
 async def _aiokafka_members(bootstrap: str, topic: str) -> set[tuple[int, int]]:
@@ -213,7 +198,7 @@ async def _aiokafka_members(bootstrap: str, topic: str) -> set[tuple[int, int]]:
     return seen
 
 
-def test_a_group_of_aiokafka(broker: Broker, new_topic: TopicMaker) -> None:
+def test_two_members_of_aiokafka(broker: Broker, new_topic: TopicMaker) -> None:
     topic = new_topic(2)
     write(broker, topic, 20, partitions=2)
     assert len(asyncio.run(_aiokafka_members(broker.bootstrap, topic))) == 20
@@ -221,28 +206,11 @@ def test_a_group_of_aiokafka(broker: Broker, new_topic: TopicMaker) -> None:
     assert committed(broker, topic, topic, 0) + committed(broker, topic, topic, 1) == 20
 
 
-def test_a_group_of_franz_go(broker: Broker, franz: Franz, new_topic: TopicMaker) -> None:
-    topic = new_topic(1)
-    write(broker, topic, 5)
-    assert franz.run("join", broker.bootstrap, topic, "go-members").split() == [b"5"]
-    write(broker, topic, 3)
-    assert franz.run("join", broker.bootstrap, topic, "go-members").split() == [b"3"]
-    listed = franz.run("groups", broker.bootstrap).decode().split("\n")
-    assert "go-members Empty" in listed
-
-
-def console(broker: Broker, topic: str, group: str, count: int, *more: str) -> str:
-    server = ("--bootstrap-server", broker.bootstrap, "--topic", topic, "--group", group)
-    command = java_command(CONSUMER, *server, "--from-beginning", "--max-messages", str(count), *more)
-    done = subprocess.run(command, capture_output=True, timeout=60, check=False)
-    return done.stderr.decode()
-
-
-def test_the_console_consumer_and_the_group_command(broker: Broker, new_topic: TopicMaker) -> None:
+def test_kafkas_group_command(broker: Broker, new_topic: TopicMaker) -> None:
     topic = new_topic(1)
     write(broker, topic, 10)
     group = ("--bootstrap-server", broker.bootstrap, "--group", "java-members")
-    assert "Processed a total of 4 messages" in console(broker, topic, "java-members", 4)
+    assert MEMBERS["java"](broker.bootstrap, topic, "java-members", 4) == 4
     listed = kafka_tool(GROUPS, "--bootstrap-server", broker.bootstrap, "--list", "--state")
     assert ["java-members", "Empty"] in [line.split() for line in listed.splitlines()]
     row = next(
@@ -252,7 +220,7 @@ def test_the_console_consumer_and_the_group_command(broker: Broker, new_topic: T
     reset = ("--reset-offsets", "--topic", topic, "--to-offset", "8", "--execute")
     kafka_tool(GROUPS, *group, *reset)
     assert committed(broker, "java-members", topic) == 8
-    assert "Processed a total of 2 messages" in console(broker, topic, "java-members", 2)
+    assert MEMBERS["java"](broker.bootstrap, topic, "java-members", 2) == 2
     kafka_tool(GROUPS, *group, "--delete-offsets", "--topic", topic)
     assert committed(broker, "java-members", topic) < 0
     with member(broker, "java-members", topic) as consumer:
@@ -299,15 +267,6 @@ def test_our_own_command(broker: Broker, new_topic: TopicMaker) -> None:
         assert [rows[mine]["member"], "-", "127.0.0.1", "reader", "1", f"{topic}({mine})"] in members
         refused = own(broker, "delete", group)
         assert f"group {group}: The group is not empty (NON_EMPTY_GROUP)" in str(refused.exception)
-    listed = own(broker, "list").output
-    assert [group, "classic", "Empty", "consumer"] in [line.split() for line in listed.splitlines()]
-    table = own(broker, "describe", group).output.splitlines()
-    assert table[0].startswith(f"{group}  Empty")
-    assert [line.split()[1:3] for line in table if line.startswith(topic)][1:] == [[str(mine), "4"]]
-    assert own(broker, "delete", group).output == f"deleted group {group}\n"
-    for command in ("describe", "delete"):
-        gone = own(broker, command, group).exception
-        assert str(gone) == f"group {group}: does not exist (GROUP_ID_NOT_FOUND)"
 
 
 RESETS = (
@@ -358,34 +317,6 @@ def test_our_resets_are_those_of_kafkas_tool(broker: Broker, new_topic: TopicMak
     ]
 
 
-def test_our_own_command_and_groups_of_the_consumer_protocol(tmp_path: Path) -> None:
-    """Of KIP-848, which this broker has not: with Apache Kafka."""
-    kafka = Kafka(tmp_path, jvm=SMALL_JVM)
-    with served(kafka):
-        create_topic(kafka.bootstrap, "t", 2)
-        write(kafka, "t", 20, partitions=2)
-        with closing(
-            Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "g", "group.protocol": "consumer"})
-        ) as reader:
-            reader.subscribe(["t"])
-            poll_until(lambda: shares(reader) == [{0, 1}], reader)
-            reader.commit(offsets=[TopicPartition("t", 0, 4)], asynchronous=False)
-            (row,) = json.loads(own(kafka, "list", "--json").stdout)
-            assert row == {"group": "g", "type": "consumer", "state": "Stable", "protocol_type": "consumer"}
-            (seen,) = json.loads(own(kafka, "describe", "--json").stdout)
-            assert (seen["type"], seen["state"], seen["protocol"]) == ("consumer", "Stable", "uniform")
-            assert seen["members"][0]["partitions"] == [["t", 0], ["t", 1]]
-            first, second = seen["partitions"]
-            assert (first["committed"], first["lag"]) == (4, first["end_offset"] - 4)
-            assert (second["committed"], second["member"]) == (None, first["member"])
-            refused = own(kafka, "reset-offsets", "g", "--all-topics", "--to-earliest", "--execute")
-            assert "group g is active (Stable, 1 member(s))" in str(refused.exception)
-        own(kafka, "reset-offsets", "g", "--all-topics", "--to-earliest", "--execute")
-        assert committed(kafka, "g", "t") == 0
-        assert own(kafka, "delete-offsets", "g", "--topic", "t").output == "deleted the offset of t-0\n"
-        assert own(kafka, "delete", "g").output == "deleted group g\n"
-
-
 def test_who_wants_the_consumer_protocol_is_told(broker: Broker, new_topic: TopicMaker) -> None:
     """Of KIP-848, which Apache Kafka has: nobody waits for what will not come."""
     if not isinstance(broker, Mpbroker):
@@ -399,29 +330,6 @@ def test_who_wants_the_consumer_protocol_is_told(broker: Broker, new_topic: Topi
     assert error is not None
     assert error.code() == KafkaError._FATAL
     assert "API version not supported" in error.str()
-    said = console(broker, topic, topic, 1, "--consumer-property", "group.protocol=consumer")
+    about = ("--bootstrap-server", broker.bootstrap, "--topic", topic, "--group", topic)
+    said = kafka_tool_errors(CONSUMER, *about, "--consumer-property", "group.protocol=consumer")
     assert "Set group.protocol=classic" in said
-
-
-def test_the_written_records_are_kafkas_own(
-    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
-) -> None:
-    """Read by Kafka's decoder of group records."""
-    broker = make_broker(tmp_path_factory.mktemp("dumped"))
-    request.addfinalizer(broker.kill)
-    broker.start()
-    create_topic(broker.bootstrap, "t", 1)
-    write(broker, "t", 10)
-    with member(broker, "g", "t") as consumer:
-        read(consumer, 7)
-        consumer.commit(asynchronous=False)
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.delete_consumer_groups(["g"])["g"].result(WITHIN_S)
-    stop_cleanly(broker)
-    logs = [path for path in sorted(broker.log_dir.glob("__consumer_offsets-*/*.log")) if path.stat().st_size]
-    assert len(logs) == 1
-    printed = kafka_tool(DUMP, "--offsets-decoder", "--print-data-log", "--files", str(logs[0]))
-    records = [line for line in printed.splitlines() if "payload:" in line]
-    assert '"group":"g","topic":"t","partition":0' in next(r for r in records if '"offset":7' in r)
-    assert any('"protocolType":"consumer"' in r and '"members":[{' in r for r in records)
-    assert sum("payload: null" in r or r.endswith("payload: <DELETE>") for r in records) == 2, printed

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from mpbroker.log.format.names import log_worker_of
@@ -23,9 +23,10 @@ from mpbroker.protocol.headers import RequestHeader, decode_response_frame, enco
 from mpbroker.protocol.messages import ProduceRequest, ProduceResponse
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
-from ops.bench.brokers import Mpbroker
+from ops.bench.brokers import Broker, Mpbroker
 from ops.bench.processes import title_of
 from tests.support.client_tools import eventually
+from tests.support.committed_offsets import read
 from tests.support.forms import each
 from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import create_topic, end, stop_cleanly
@@ -160,26 +161,10 @@ class Load:
         self._producer.produce(self._topic, str(number).encode(), partition=partition, on_delivery=told)
 
 
-def read_all(broker: Mpbroker, topic: str = "t", partitions: int = PARTITIONS) -> dict[int, list[int]]:
+def read_all(broker: Broker, partitions: int = PARTITIONS) -> dict[int, list[int]]:
     """Return what each partition has, in order."""
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "all", "log_level": 0})
-    found: dict[int, list[int]] = {p: [] for p in range(partitions)}
-    try:
-        marks = [consumer.get_watermark_offsets(TopicPartition(topic, p), TIMEOUT_S) for p in found]
-        consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in found])
-        left = sum(high - low for low, high in marks)
-        while left:
-            message = consumer.poll(TIMEOUT_S)
-            assert message is not None, f"{left} records are missing"
-            assert message.error() is None, message.error()
-            value, partition = message.value(), message.partition()
-            assert isinstance(value, bytes)
-            assert partition is not None
-            found[partition].append(int(value))
-            left -= 1
-    finally:
-        consumer.close()
-    return found
+    found = read(broker, "t", partitions)
+    return {partition: [int(value) for value in found.get(partition, [])] for partition in range(partitions)}
 
 
 def write_some(broker: Mpbroker, first: int, count: int = 3) -> None:
@@ -221,36 +206,23 @@ def answer_from(connection: socket.socket) -> ProduceResponse:
     return response
 
 
-@pytest.mark.parametrize("log_workers", [2, 3])
-def test_clients_of_all_kinds_over_all_workers(start: Start, log_workers: int) -> None:
-    broker = start(log_workers)
+def test_one_request_over_all_workers(start: Start) -> None:
+    broker, everywhere = start(3), list(range(PARTITIONS))
     create_topic(broker.bootstrap, "t", PARTITIONS)
-    owned = [owned_by(worker, log_workers) for worker in range(log_workers)]
+    owned = [owned_by(worker, 3) for worker in range(3)]
     assert max(map(len, owned)) - min(map(len, owned)) <= 1, "they are spread evenly"
-    with Load(broker) as load:
-        eventually(lambda: load.count > 2000, "records are acknowledged")
-    assert load.errors == []
-    assert read_all(broker) == load.acked
-    stop_cleanly(broker)
-
-
-@pytest.mark.parametrize("acks", [-1, 1, 0])
-def test_one_request_over_all_workers(start: Start, acks: int) -> None:
-    broker = start(3)
-    create_topic(broker.bootstrap, "t", PARTITIONS)
-    everywhere = list(range(PARTITIONS))
     with socket.create_connection(broker.address, timeout=TIMEOUT_S) as connection:
-        for number in range(3):
+        for number, acks in enumerate((-1, 1, 0, -1)):
             connection.sendall(produce_frame(everywhere, acks=acks, number=number))
             if acks:
                 (topic,) = answer_from(connection).responses
                 told = [(p.index, p.error_code, p.base_offset) for p in topic.partition_responses]
                 assert told == [(p, 0, number) for p in everywhere]
         # Also of what is wrong with one of them the others know nothing.
-        connection.sendall(produce_frame([*everywhere, PARTITIONS], acks=-1, number=3))
+        connection.sendall(produce_frame([*everywhere, PARTITIONS], acks=-1, number=4))
         (topic,) = answer_from(connection).responses
         assert [p.error_code for p in topic.partition_responses] == [0] * PARTITIONS + [3]
-    assert read_all(broker) == {p: [0, 1, 2, 3] for p in everywhere}
+    assert read_all(broker) == {p: [0, 1, 2, 3, 4] for p in everywhere}
     stop_cleanly(broker)
 
 

@@ -6,13 +6,12 @@ import json
 import os
 import random
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from mpbroker.log.format.names import log_worker_of
@@ -27,10 +26,12 @@ from mpbroker.protocol.messages import (
 from ops.bench import frames
 from ops.bench.brokers import MPBROKER_COMMAND, Broker, Kafka, Mpbroker
 from tests.real_clients.test_log_workers import kill_worker
-from tests.support.client_tools import eventually, java_command, kafka_tool
+from tests.support.client_tools import ToolError, eventually, kafka_tool
+from tests.support.committed_offsets import read
 from tests.support.forms import each, long_only, pick
 from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import create_topic, stop_cleanly
+from tests.support.worker_load import Load
 
 REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
@@ -59,61 +60,8 @@ def _two(tmp_path: Path) -> Iterator[Broker]:
     broker.kill()
 
 
-class Load:
-    """Writes numbers and reads them, until it is told to stop; all must come, in order and once."""
-
-    def __init__(self, broker: Broker) -> None:
-        self.sent = 0
-        self.read: list[int] = []
-        self.errors: list[str] = []
-        self._bootstrap = broker.bootstrap
-        self._ends = threading.Event()
-        self._threads = [threading.Thread(target=run) for run in (self._write, self._read)]
-
-    def __enter__(self) -> Load:
-        for thread in self._threads:
-            thread.start()
-        eventually(lambda: len(self.read) > 2000, "records are written and read")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ends.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _write(self) -> None:
-        producer = Producer(
-            {"bootstrap.servers": self._bootstrap, "enable.idempotence": True, "linger.ms": 2, "log_level": 0}
-        )
-        while not self._ends.is_set():
-            for _ in range(20):
-                producer.produce(TOPIC, self._value(), partition=0, on_delivery=self._delivered)
-                self.sent += 1
-            producer.poll(0.005)
-        if left := producer.flush(TIMEOUT_S):
-            self.errors.append(f"{left} were never answered")
-
-    def _value(self) -> bytes:
-        return str(self.sent).encode().rjust(VALUE_BYTES)
-
-    def _delivered(self, error: object, _: object) -> None:
-        if error is not None:
-            self.errors.append(str(error))
-
-    def _read(self) -> None:
-        consumer = Consumer({"bootstrap.servers": self._bootstrap, "group.id": "g", "log_level": 0})
-        consumer.assign([TopicPartition(TOPIC, 0, OFFSET_BEGINNING)])
-        while not (self._ends.is_set() and not self._threads[0].is_alive() and len(self.read) == self.sent):
-            for message in consumer.consume(500, 0.2):
-                if message.error():
-                    self.errors.append(str(message.error()))
-                    continue
-                if message.offset() != len(self.read):
-                    self.errors.append(f"offset {message.offset()} instead of {len(self.read)}")
-                    self._ends.set()
-                    return
-                self.read.append(int(message.value()))
-        consumer.close()
+def load_of(broker: Broker) -> Load:
+    return Load(broker.bootstrap, TOPIC, value_bytes=VALUE_BYTES)
 
 
 def described(broker: Broker, topic: str = TOPIC) -> list[tuple[str, int, int, bool]]:
@@ -151,7 +99,7 @@ def other_of(tmp_path: Path, here: str) -> str:
 @long_only("moves there and back beside a writer and a reader, without a death")
 def test_a_partition_moves_while_it_is_written_and_read(two: Broker, tmp_path: Path) -> None:
     create_topic(two.bootstrap, TOPIC, 1, CONFIGS)
-    with Load(two) as load:
+    with load_of(two) as load:
         for _ in range(2):
             ((here, _, _, _),) = described(two)
             to = other_of(tmp_path, here)
@@ -161,10 +109,7 @@ def test_a_partition_moves_while_it_is_written_and_read(two: Broker, tmp_path: P
                 lambda to=to: described(two) == [(to, 0, 0, False)], "the partition is in the other directory"
             )
             assert "Reassignment of replica t-0-1 completed successfully" in reassign(two, plan, "--verify")
-            before = len(load.read)
-            eventually(lambda before=before: len(load.read) > before + 200, "it goes on")
-    assert not load.errors, load.errors[:3]
-    assert load.read == list(range(load.sent))
+            load.goes_on()
     left = [each.name for log_dir in two_dirs(tmp_path) for each in log_dir.glob(f"{TOPIC}-0*")]
     assert [name for name in left if not name.endswith("-delete")] == [f"{TOPIC}-0"]
     if isinstance(two, Mpbroker):
@@ -219,10 +164,9 @@ def test_a_directory_that_is_none_is_refused(two: Broker, tmp_path: Path) -> Non
     create_topic(two.bootstrap, TOPIC, 1, CONFIGS)
     before = described(two)
     plan = plan_to(two, tmp_path, str(tmp_path / "nowhere"))
-    server = ("--bootstrap-server", two.bootstrap, "--reassignment-json-file", str(plan), "--execute")
-    done = subprocess.run(java_command(REASSIGN, *server), capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert "LogDirNotFoundException: The user-specified log directory is not found" in done.stdout
+    refused = "LogDirNotFoundException: The user-specified log directory is not found"
+    with pytest.raises(ToolError, match=refused):
+        reassign(two, plan, "--execute")
     assert described(two) == before
     stop_cleanly(two)
 
@@ -235,7 +179,7 @@ def test_killed_on_the_way_it_goes_on(two: Broker, tmp_path: Path) -> None:
     two.flags = (*two.flags, "-o", f"replica.alter.log.dirs.io.max.bytes.per.second={1 << 16}")
     two.start()
     create_topic(two.bootstrap, TOPIC, 1, CONFIGS)
-    with Load(two) as load:
+    with load_of(two) as load:
         eventually(lambda: load.sent > 6000, "there is something to copy")
     ((here, _, _, _),) = described(two)
     to = other_of(tmp_path, here)
@@ -250,18 +194,7 @@ def test_killed_on_the_way_it_goes_on(two: Broker, tmp_path: Path) -> None:
     two.flags = two.flags[:-2]
     two.start()
     eventually(lambda: described(two) == [(to, 0, 0, False)], "it arrives after a restart")
-    consumer = Consumer({"bootstrap.servers": two.bootstrap, "group.id": "g", "log_level": 0})
-    consumer.assign([TopicPartition(TOPIC, 0, OFFSET_BEGINNING)])
-    read: list[int] = []
-    eventually(
-        lambda: (
-            read.extend(int(one.value() or b"") for one in consumer.consume(500, 0.2))
-            or len(read) == load.sent
-        ),
-        "all records are read",
-    )
-    consumer.close()
-    assert read == list(range(load.sent))
+    assert [int(value) for value in read(two, TOPIC)[0]] == list(range(load.sent))
     stop_cleanly(two)
 
 
@@ -293,16 +226,13 @@ def test_a_full_disk_is_waited_for_and_the_partition_is_served(
     create_topic(broker.bootstrap, TOPIC, 1, CONFIGS)
     reassign(broker, plan_to(broker, tmp_path, data), "--execute")
     eventually(lambda: described(broker) == [(data, 0, 0, False)], "it is where there is room")
-    with Load(broker) as load:
+    with load_of(broker) as load:
         eventually(lambda: load.sent > 20_000, "it is larger than the small disk")
         reassign(broker, plan_to(broker, tmp_path, other), "--execute")
         eventually(
             lambda: f"waits to move to {other}: No space left on device" in broker.output(), "it waits"
         )
-        before = len(load.read)
-        eventually(lambda: len(load.read) > before + 200, "it is served")
-    assert not load.errors, load.errors[:3]
-    assert load.read == list(range(load.sent))
+        load.goes_on()
     (future,) = [each for each in described(broker) if each[3]]
     assert future[0] == other
     assert future[2] > 0
@@ -351,7 +281,7 @@ def test_killed_again_and_again_nothing_is_lost_or_doubled(two: Broker, tmp_path
         pytest.skip("it is about processes of ours")
     create_topic(two.bootstrap, TOPIC, 1, CONFIGS)
     chance = random.Random(seed)
-    with Load(two) as load:
+    with load_of(two) as load:
         for _ in range(DEATHS):
             eventually(lambda: [future for _, future in where(two)] == [False], "it is in one directory")
             ((here, _),) = where(two)
@@ -362,9 +292,6 @@ def test_killed_again_and_again_nothing_is_lost_or_doubled(two: Broker, tmp_path
                 where(two)
             kill_worker(two, log_worker_of(TOPIC, 0, 2))
             eventually(lambda to=to: where(two) == [(to, False)], "it arrives all the same")
-            before = len(load.read)
-            eventually(lambda before=before: len(load.read) > before + 50, "it is served")
-    assert not load.errors, load.errors[:3]
-    assert load.read == list(range(load.sent))
+            load.goes_on()
     assert "is in " not in two.output(), "it was in two directories"
     stop_cleanly(two)

@@ -1,7 +1,8 @@
 """Directories go from mpbroker to Apache Kafka and back, and from Apache Kafka to mpbroker and back.
 
 Clients see the same at each station: topics with their ids and settings, records, committed offsets, users,
-quotas and permissions. A transaction that was open at the first station is committed at the last one.
+quotas and permissions. Of the transactions of both protocols that were open at the first station, some are
+committed at the last one by their producers; others find their producers fenced.
 """
 
 from __future__ import annotations
@@ -33,23 +34,35 @@ from mpbroker.migration.to_kafka import export
 from ops.bench.brokers import HOST, Broker, Kafka, Mpbroker
 from tests.support.client_adapters import confluent_read, confluent_write
 from tests.support.client_samples import by_partition, sample_records
-from tests.support.client_tools import eventually, java_command, kafka_tool, run
-from tests.support.committed_offsets import commit_offset, ends, is_pending, offset_of, read
+from tests.support.client_tools import dump, eventually, java_command, run
+from tests.support.committed_offsets import UNCOMMITTED, commit_offset, ends, is_pending, offset_of, read
 from tests.support.file_trees import tree
 from tests.support.polling import PATIENCE_S
 from tests.support.quota_client import alter, described
 from tests.support.real_brokers import TRANSACTIONS, create_topic, end, served, stop_cleanly, with_settings
-from tests.support.transactional_clients import Confluent, Transactional, commits, sends
+from tests.support.transactional_clients import (
+    Confluent,
+    Fenced,
+    Open,
+    Program,
+    Transactional,
+    commits,
+    sends,
+)
 
 SETTINGS = {
     **TRANSACTIONS,
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:ANONYMOUS",
 }
-ORDERS, OPEN, GROUP, PARTITIONS, COUNT = "orders", "open", "readers", 2, 40
-SHELL, DUMP = "org.apache.kafka.shell.MetadataShell", "org.apache.kafka.tools.DumpLogSegments"
+ORDERS, GROUP, PARTITIONS, COUNT = "orders", "readers", 2, 40
+# Topics with an open transaction, by what becomes of it; each is the name of its transactional id and group.
+GOES_ON, FENCED = (("confluent-goes-on", "java-goes-on"), ("confluent-fenced", "java-fenced"))
+# Its transactions, each third one aborted, lie in several segments of Kafka's smallest size.
+MIXED, SEGMENT, VALUE = "mixed", {"segment.bytes": str(1 << 20)}, "{} {} ".ljust(1000, ".")
+ROUNDS, EACH = 20, 100
+SHELL = "org.apache.kafka.shell.MetadataShell"
 KINDS = ("FEATURE_LEVEL", "TOPIC", "PARTITION", "CONFIG", "CLIENT_QUOTA", "USER_SCRAM_CREDENTIAL")
-TRANSACTION_MS = 600_000
 SCRAM = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
 RULE = AclBinding(
     ResourceType.TOPIC,
@@ -73,12 +86,12 @@ ANY_RULE = AclBindingFilter(
 
 @dataclass
 class Left:
-    """A stopped node's directory, what clients saw there, and the producer of the open transaction."""
+    """A stopped node's directory, what clients saw there, and the producers of the open transactions."""
 
     directory: Path
     port: int
     seen: dict[str, Any]
-    producer: Transactional
+    producers: dict[str, Transactional]
 
 
 def ours(directory: Path) -> Mpbroker:
@@ -89,10 +102,14 @@ def kafka(directory: Path, *, is_dynamic: bool = True) -> Kafka:
     return with_settings(Kafka(directory, has_dynamic_quorum=is_dynamic), SETTINGS)
 
 
-def fill(broker: Broker) -> Transactional:
-    """Make one of each thing. Returns the producer of the open transaction."""
-    for topic, partitions in ((ORDERS, PARTITIONS), (OPEN, 1)):
-        create_topic(broker.bootstrap, topic, partitions, {"retention.ms": "999999999"})
+def opened(broker: Broker, name: str, java: Program) -> Transactional:
+    kind: Open = Confluent if name.startswith("confluent") else java.open
+    return kind(broker.bootstrap, name)
+
+
+def fill(broker: Broker, java: Program) -> dict[str, Transactional]:
+    """Make one of each thing. Returns the producers of the open transactions."""
+    create_topic(broker.bootstrap, ORDERS, PARTITIONS, {"retention.ms": "999999999"})
     records = sample_records(PARTITIONS, COUNT, seed=5)
     confluent_write(broker.bootstrap, ORDERS, records, "none")
     commit_offset(broker, GROUP, TopicPartition(ORDERS, 0, 7))
@@ -101,12 +118,33 @@ def fill(broker: Broker) -> Transactional:
     upsertion = UserScramCredentialUpsertion("alice", SCRAM, b"secret", b"0123456789abcdef")
     admin.alter_user_scram_credentials([upsertion])["alice"].result(PATIENCE_S)
     alter(broker, [("user", "alice"), ("client-id", None)], producer_byte_rate=1000)
-    producer = Confluent(broker.bootstrap, OPEN, TRANSACTION_MS)
-    commits(producer, OPEN, "before")
-    producer.begin()
-    sends(producer, OPEN, "inside")
-    producer.offsets(GROUP, ORDERS, 1, 9)
-    return producer
+    fill_mixed(broker)
+    producers = {}
+    for name in GOES_ON + FENCED:
+        create_topic(broker.bootstrap, name, 1)
+        producer = producers[name] = opened(broker, name, java)
+        commits(producer, name, "before")
+        producer.begin()
+        sends(producer, name, "inside")
+        producer.offsets(name, name, 0, 9)
+    return producers
+
+
+def fill_mixed(broker: Broker) -> None:
+    """Write transactions of two producers that overlap."""
+    create_topic(broker.bootstrap, MIXED, 1, SEGMENT)
+    writers = [Confluent(broker.bootstrap, f"{MIXED}-{number}") for number in range(2)]
+    for writer in writers:
+        writer.begin()
+    for number in range(ROUNDS):
+        writer, kind = writers[number % 2], "kept" if number % 3 else "gone"
+        sends(writer, MIXED, *(VALUE.format(kind, each) for each in range(EACH)))
+        writer.commit() if number % 3 else writer.abort()
+        writer.begin()
+    for writer in writers:
+        writer.abort()
+        writer.close()
+    eventually(lambda: len({*ends(broker, MIXED)}) == 1, "their markers are written")
 
 
 def wait_for_coordinator(broker: Broker) -> None:
@@ -126,7 +164,7 @@ def wait_for_coordinator(broker: Broker) -> None:
 def seen(broker: Broker) -> dict[str, Any]:
     """What clients see, to be compared with what they see elsewhere."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    names = [ORDERS, OPEN]
+    names, transacted = [ORDERS, MIXED], GOES_ON + FENCED
     wait_for_coordinator(broker)
     topics = admin.describe_topics(TopicCollection(names))
     resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names]
@@ -140,35 +178,52 @@ def seen(broker: Broker) -> dict[str, Any]:
         "users": [(str(one.mechanism), one.iterations) for one in users.scram_credential_infos],
         "quotas": described(broker),
         "rules": admin.describe_acls(ANY_RULE).result(PATIENCE_S),
-        "open": ends(broker, OPEN),
-        "committed": read(broker, OPEN),
-        "pending": is_pending(broker, GROUP, ORDERS, 1),
+        "open": {name: ends(broker, name) for name in transacted},
+        "committed": {name: read(broker, name) for name in transacted},
+        "mixed": read(broker, MIXED)[0],
+        "everything": len(read(broker, MIXED, isolation=UNCOMMITTED)[0]),
+        "pending": [is_pending(broker, name, name) for name in transacted],
     }
 
 
-def leave(broker: Broker) -> Left:
+def leave(broker: Broker, java: Program) -> Left:
     try:
         broker.start()
-        producer = fill(broker)
+        producers = fill(broker, java)
         found = seen(broker)
         stop_cleanly(broker)
     finally:
         end(broker)
-    assert found["pending"]
-    assert found["open"] == (2, 3)
+    assert found["pending"] == [True] * 4
+    assert set(found["open"].values()) == {(2, 3)}
+    kept = [VALUE.format("kept", each) for _ in range(2 * ROUNDS // 3) for each in range(EACH)]
+    assert (found["mixed"], found["everything"]) == (kept, ROUNDS * EACH)
+    assert len(list((broker.log_dir / f"{MIXED}-0").glob("*.txnindex"))) > 1
     assert [len(found[one]) for one in ("users", "quotas", "rules")] == [1, 1, 1]
-    return Left(broker.directory, broker.port, found, producer)
+    return Left(broker.directory, broker.port, found, producers)
 
 
-def check_and_commit(broker: Broker, left: Left) -> None:
-    """At the last station: all is as it was, and the transaction is ended by the one that began it."""
+def check_and_go_on(broker: Broker, left: Left, java: Program) -> None:
+    """At the last station: all is as it was; a transaction is ended by its producer, or by a successor."""
     assert seen(broker) == left.seen
-    sends(left.producer, OPEN, "behind")
-    left.producer.commit()
-    eventually(lambda: ends(broker, OPEN) == (5, 5), "the transaction has ended")
-    assert read(broker, OPEN) == {0: ["before", "inside", "behind"]}
-    eventually(lambda: offset_of(broker, GROUP, ORDERS, 1) == 9, "its offset counts")
-    left.producer.close()
+    for name in GOES_ON:
+        sends(left.producers[name], name, "behind")
+        left.producers[name].commit()
+        eventually(lambda name=name: ends(broker, name) == (5, 5), "the transaction has ended")  # type: ignore[misc]
+        assert read(broker, name) == {0: ["before", "inside", "behind"]}
+        eventually(lambda name=name: offset_of(broker, name, name) == 9, "its offset counts")  # type: ignore[misc]
+    for name in FENCED:
+        successor = opened(broker, name, java)
+        with pytest.raises(Fenced):
+            left.producers[name].commit()
+        commits(successor, name, "after")
+        successor.close()
+        eventually(lambda name=name: ends(broker, name) == (6, 6), "both transactions have ended")  # type: ignore[misc]
+        assert read(broker, name) == {0: ["before", "after"]}
+        eventually(lambda name=name: not is_pending(broker, name, name), "its offset is gone")  # type: ignore[misc]
+        assert offset_of(broker, name, name) is None
+    for producer in left.producers.values():
+        producer.close()
     # Ids of producers are not given out again.
     successor = Confluent(broker.bootstrap, "another")
     commits(successor, ORDERS, "new")
@@ -190,17 +245,17 @@ def moved_out(directory: Path, port: int, *, is_dynamic: bool) -> Kafka:
 
 
 @pytest.fixture(scope="module")
-def left_by_ours(tmp_path_factory: pytest.TempPathFactory) -> Left:
+def left_by_ours(tmp_path_factory: pytest.TempPathFactory, transacting_java: Program) -> Left:
     directory = tmp_path_factory.mktemp("moving") / "ours"
     directory.mkdir()
-    return leave(ours(directory))
+    return leave(ours(directory), transacting_java)
 
 
 @pytest.fixture(scope="module")
-def left_by_kafka(tmp_path_factory: pytest.TempPathFactory) -> Left:
+def left_by_kafka(tmp_path_factory: pytest.TempPathFactory, transacting_java: Program) -> Left:
     directory = tmp_path_factory.mktemp("moving") / "kafka"
     directory.mkdir()
-    return leave(kafka(directory, is_dynamic=False))
+    return leave(kafka(directory, is_dynamic=False), transacting_java)
 
 
 def test_kafkas_tools_read_our_metadata(left_by_ours: Left, tmp_path: Path) -> None:
@@ -208,7 +263,7 @@ def test_kafkas_tools_read_our_metadata(left_by_ours: Left, tmp_path: Path) -> N
     done = export([tmp_path / "copy" / "data"], (HOST, 9093), is_dry=False)
     log = tmp_path / "copy" / "data" / "__cluster_metadata-0" / f"{0:020d}.log"
     for file in (log, Path(done.files[-1])):
-        told = kafka_tool(DUMP, "--cluster-metadata-decoder", "--files", str(file))
+        told = dump("--cluster-metadata-decoder", "--files", str(file))
         for kind in KINDS:
             assert f'"type":"{kind}_RECORD"' in told, kind
         # In a JVM of its own: it closes the standard output when it ends.
@@ -234,9 +289,9 @@ def test_from_ours_to_kafka(kept_by_kafka: Left) -> None:
     assert read_properties(kept_by_kafka.directory / "data")
 
 
-def test_and_back_to_ours(kept_by_kafka: Left) -> None:
+def test_and_back_to_ours(kept_by_kafka: Left, transacting_java: Program) -> None:
     with served(moved_in(kept_by_kafka)) as broker:
-        check_and_commit(broker, kept_by_kafka)
+        check_and_go_on(broker, kept_by_kafka, transacting_java)
 
 
 def test_a_dry_run_changes_nothing_of_kafkas(left_by_kafka: Left) -> None:
@@ -259,6 +314,6 @@ def test_from_kafka_to_ours(kept_by_ours: Left) -> None:
     assert read_properties(kept_by_ours.directory / "data")
 
 
-def test_and_back_to_kafka(kept_by_ours: Left) -> None:
+def test_and_back_to_kafka(kept_by_ours: Left, transacting_java: Program) -> None:
     with served(moved_out(kept_by_ours.directory, kept_by_ours.port, is_dynamic=True)) as broker:
-        check_and_commit(broker, kept_by_ours)
+        check_and_go_on(broker, kept_by_ours, transacting_java)

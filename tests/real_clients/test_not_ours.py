@@ -5,13 +5,16 @@ Neither starts on a directory that the other one has open.
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 from msgspec import structs
 
 from mpbroker.config.broker import BrokerConfig
@@ -20,6 +23,7 @@ from mpbroker.log.directories.directory_layout import lock_log_dirs
 from mpbroker.migration.errors import CannotMove
 from mpbroker.migration.from_kafka import import_
 from ops.bench.brokers import Broker, BrokerError, Kafka, Mpbroker, running
+from tests.real_clients.test_groups import committed, own, poll_until, shares
 from tests.support.client_adapters import confluent_read, confluent_write
 from tests.support.client_samples import Stored, sample_records
 from tests.support.client_tools import SMALL_JVM
@@ -60,10 +64,33 @@ def test_kafkas_directory_stays_as_it_is(tmp_path: Path) -> None:
     kafka = Kafka(made(tmp_path / "kafka"), jvm=SMALL_JVM)
     with running(kafka):
         filled(kafka)
+        check_our_command_on_groups_of_the_consumer_protocol(kafka)
     ours = Mpbroker(kafka.directory)
     said = refused(ours)
     assert f"{ours.log_dir} belongs to Apache Kafka: its controller wrote the record at offset 1 of" in said
     assert f"take everything over with: mpbroker import {ours.log_dir}." in said
+
+
+def check_our_command_on_groups_of_the_consumer_protocol(kafka: Kafka) -> None:
+    """Of KIP-848, which this broker has not: here is an Apache Kafka that has it."""
+    settings = {"bootstrap.servers": kafka.bootstrap, "group.id": "g", "group.protocol": "consumer"}
+    with closing(Consumer(settings)) as reader:
+        reader.subscribe([TOPIC])
+        poll_until(lambda: shares(reader) == [{0}], reader)
+        reader.commit(offsets=[TopicPartition(TOPIC, 0, 4)], asynchronous=False)
+        (row,) = json.loads(own(kafka, "list", "--json").stdout)
+        assert row == {"group": "g", "type": "consumer", "state": "Stable", "protocol_type": "consumer"}
+        (seen,) = json.loads(own(kafka, "describe", "--json").stdout)
+        assert (seen["type"], seen["state"], seen["protocol"]) == ("consumer", "Stable", "uniform")
+        assert seen["members"][0]["partitions"] == [[TOPIC, 0]]
+        (part,) = seen["partitions"]
+        assert (part["committed"], part["lag"]) == (4, part["end_offset"] - 4)
+        refused = own(kafka, "reset-offsets", "g", "--all-topics", "--to-earliest", "--execute")
+        assert "group g is active (Stable, 1 member(s))" in str(refused.exception)
+    own(kafka, "reset-offsets", "g", "--all-topics", "--to-earliest", "--execute")
+    assert committed(kafka, "g", TOPIC) == 0
+    assert own(kafka, "delete-offsets", "g", "--topic", TOPIC).output == f"deleted the offset of {TOPIC}-0\n"
+    assert own(kafka, "delete", "g").output == "deleted group g\n"
 
 
 def test_kafka_on_our_directory_is_told_and_taken_back(tmp_path: Path) -> None:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from ops.bench.brokers import Broker
 from tests.support.client_tools import kafka_tool
-from tests.support.polling import PATIENCE_S
+from tests.support.own_cli import OwnCli
 from tests.support.real_brokers import create_topic
 
-ROOT = Path(__file__).parents[2]
 OFFSETS = "org.apache.kafka.tools.GetOffsetShell"
 LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
 CLUSTER = "org.apache.kafka.tools.ClusterTool"
@@ -27,45 +23,28 @@ MAX_MESSAGE_BYTES = 20_000
 LINES = b"".join(b"%06d %s\n" % (number, b"x" * (number % 300)) for number in range(6000))
 
 
-def command(broker: Broker, *arguments: str, lines: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [sys.executable, "-m", "mpbroker", *arguments, "-b", broker.bootstrap],
-        input=lines,
-        capture_output=True,
-        cwd=ROOT,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+def said(broker: Broker, *arguments: str, lines: bytes = b"", code: int = 0) -> list[str]:
+    """The lines of a command: of standard output, or of standard error where it fails."""
+    done = OwnCli(broker.bootstrap)(*arguments, code=code, stdin=lines)
+    return (done.err if code else done.out).splitlines()
 
 
-@pytest.mark.parametrize("codec", ["none", "gzip"])
-@pytest.mark.parametrize("acks", ["all", "1"])
+@pytest.mark.parametrize(("acks", "codec"), [("all", "gzip"), ("1", "none")])
 def test_large_batches_into_a_topic_for_small_ones(broker: Broker, acks: str, codec: str) -> None:
     topic = f"small-{acks}-{codec}"
     create_topic(broker.bootstrap, topic, 1, {"max.message.bytes": str(MAX_MESSAGE_BYTES)})
-    written = command(broker, "produce", topic, "--acks", acks, "-z", codec, lines=LINES)
-    assert (written.stderr, written.returncode) == (b"", 0)
-    read = command(broker, "consume", topic, "--from-beginning", "-e")
-    assert (read.returncode, read.stdout == LINES) == (0, True)
+    own = OwnCli(broker.bootstrap)
+    assert own("produce", topic, "--acks", acks, "-z", codec, stdin=LINES).err == ""
+    assert own("consume", topic, "--from-beginning", "-e").out == LINES.decode()
 
 
 def test_a_line_that_is_too_large_is_named(broker: Broker) -> None:
     create_topic(broker.bootstrap, "small", 1, {"max.message.bytes": str(MAX_MESSAGE_BYTES)})
     lines = b"first\n" + b"y" * 2 * MAX_MESSAGE_BYTES + b"\nlast\n"
-    refused = command(broker, "produce", "small", lines=lines)
-    assert refused.returncode == 1
-    assert b"partition small-0: the record that begins with 'yyy" in refused.stderr
-    assert refused.stderr.endswith(b"(MESSAGE_TOO_LARGE); 1 record is written\n")
-    read = command(broker, "consume", "small", "--from-beginning", "-e")
-    assert read.stdout == b"first\n"
-
-
-def said(broker: Broker, *arguments: str, lines: bytes = b"", code: int = 0) -> list[str]:
-    """The lines of a command: of standard output, or of standard error where it fails."""
-    done = command(broker, *arguments, lines=lines)
-    assert done.returncode == code, done.stderr.decode()
-    assert b"Traceback" not in done.stderr
-    return (done.stderr if code else done.stdout).decode().splitlines()
+    (refused,) = said(broker, "produce", "small", lines=lines, code=1)
+    assert "partition small-0: the record that begins with 'yyy" in refused
+    assert refused.endswith("(MESSAGE_TOO_LARGE); 1 record is written")
+    assert said(broker, "consume", "small", "--from-beginning", "-e") == ["first"]
 
 
 def described(broker: Broker, topic: str) -> tuple[dict[str, str], list[int]]:
@@ -100,10 +79,9 @@ def test_records_are_deleted(broker: Broker) -> None:
         said(broker, "produce", "shortened", "-p", partition, lines=lines)
     before = ["topic", "delete-records", "shortened", "--before"]
     assert said(broker, *before, "2", "--partition", "0") == ["shortened-0: log start offset 2"]
-    done = command(broker, *before, "4")
-    assert done.returncode == 2
-    assert done.stdout == b"shortened-0: log start offset 4\n"
-    assert done.stderr == b"mpbroker: shortened-1: no such offset 4, it has 0 to 3\n"
+    done = OwnCli(broker.bootstrap)(*before, "4", code=2)
+    assert done.out == "shortened-0: log start offset 4\n"
+    assert done.err == "mpbroker: shortened-1: no such offset 4, it has 0 to 3\n"
     assert described(broker, "shortened")[1] == [4, 0]
     assert said(broker, "consume", "shortened", "-o", "beginning", "-e", "-p", "0") == ["a"]
     assert said(broker, *before, "latest") == [
@@ -162,6 +140,8 @@ def test_the_cluster_is_the_one_that_kafkas_tools_show(broker: Broker) -> None:
         for row in ours["features"]
         if row["feature"] != "metadata.version"
     } == levels
+    assert levels["transaction.version"] == ("2", "2")
+    assert "group.version" in levels
     printed = kafka_tool(API_VERSIONS, *server)
     theirs = re.findall(r"\w+\((\d+)\): (\d+)(?: to (\d+))? \[usable", printed)
     assert {(key, low, high or low) for key, low, high in theirs} == {

@@ -50,59 +50,34 @@ def only(broker: Broker, client: str, **values: float) -> None:
 # ---- Kafka's tool
 
 
-def configs(broker: Broker, *arguments: str) -> str:
-    return kafka_tool(CONFIGS, "--bootstrap-server", broker.bootstrap, *arguments)
+CLIENT = ("--entity-type", "clients", "--entity-name", "by-java")
+PAIR = ("--entity-type", "users", "--entity-name", "al ice", "--entity-type", "clients", "--entity-default")
+EACH_IP = ("--entity-type", "ips", "--entity-default")
 
 
 def test_kafkas_tool_sets_lists_and_deletes_quotas(broker: Broker) -> None:
-    client = ("--entity-type", "clients", "--entity-name", "by-java")
-    configs(broker, "--alter", "--add-config", "producer_byte_rate=1024,request_percentage=12.5", *client)
-    pair = (
-        "--entity-type",
-        "users",
-        "--entity-name",
-        "al ice",
-        "--entity-type",
-        "clients",
-        "--entity-default",
-    )
-    configs(broker, "--alter", "--add-config", "consumer_byte_rate=2048", *pair)
-    configs(
-        broker,
-        "--alter",
-        "--add-config",
-        "connection_creation_rate=5000",
-        "--entity-type",
-        "ips",
-        "--entity-default",
-    )
-    quotas = described(broker)
-    assert quotas[frozenset({("client-id", "by-java")})] == {
-        "producer_byte_rate": 1024.0,
-        "request_percentage": 12.5,
+    def tool(*arguments: str) -> str:
+        return kafka_tool(CONFIGS, "--bootstrap-server", broker.bootstrap, *arguments)
+
+    given = {
+        CLIENT: {"producer_byte_rate": 1024.0, "request_percentage": 12.5},
+        PAIR: {"consumer_byte_rate": 2048.0},
+        EACH_IP: {"connection_creation_rate": 5000.0},
     }
-    assert quotas[frozenset({("user", "al ice"), ("client-id", None)})] == {"consumer_byte_rate": 2048.0}
-    assert quotas[frozenset({("ip", None)})] == {"connection_creation_rate": 5000.0}
+    for whose, values in given.items():
+        tool("--alter", "--add-config", ",".join(f"{key}={value}" for key, value in values.items()), *whose)
+    entities = [{("client-id", "by-java")}, {("user", "al ice"), ("client-id", None)}, {("ip", None)}]
+    quotas = described(broker)
+    assert [quotas[frozenset(entity)] for entity in entities] == list(given.values())
 
-    printed = configs(broker, "--describe", *client)
+    printed = tool("--describe", *CLIENT)
     assert re.search(r"client-id 'by-java' are .*producer_byte_rate=1024\.0", printed)
-    assert "consumer_byte_rate=2048.0" in configs(broker, "--describe", *pair)
-    assert "connection_creation_rate=5000.0" in configs(broker, "--describe", "--entity-type", "ips")
+    assert "consumer_byte_rate=2048.0" in tool("--describe", *PAIR)
+    assert "connection_creation_rate=5000.0" in tool("--describe", "--entity-type", "ips")
 
-    configs(broker, "--alter", "--delete-config", "producer_byte_rate,request_percentage", *client)
-    configs(broker, "--alter", "--delete-config", "consumer_byte_rate", *pair)
-    configs(
-        broker,
-        "--alter",
-        "--delete-config",
-        "connection_creation_rate",
-        "--entity-type",
-        "ips",
-        "--entity-default",
-    )
-    left = described(broker)
-    assert frozenset({("client-id", "by-java")}) not in left
-    assert frozenset({("user", "al ice"), ("client-id", None)}) not in left
+    for whose, values in given.items():
+        tool("--alter", "--delete-config", ",".join(values), *whose)
+    assert not {frozenset(entity) for entity in entities} & described(broker).keys()
 
 
 # ---- what clients are told

@@ -16,15 +16,14 @@ from kafka.admin import KafkaAdminClient
 
 from ops.bench.brokers import Broker, Mpbroker
 from tests.chaos import killer
-from tests.real_clients.test_java_tools import dump
 from tests.support.client_adapters import confluent_read, confluent_write
 from tests.support.client_samples import sample_records, stored_in
-from tests.support.client_tools import ToolError, eventually, kafka_tool
+from tests.support.client_tools import ToolError, dump, eventually, kafka_tool
+from tests.support.committed_offsets import read
 from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import TopicMaker, create_topic, stop_cleanly
 
 DELETE_RECORDS = "org.apache.kafka.tools.DeleteRecordsCommand"
-LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
 TIMEOUT_S = PATIENCE_S
 SEGMENT = {"segment.bytes": str(1 << 20)}
 
@@ -89,21 +88,18 @@ def test_delete_records_by_librdkafka(broker: Broker, admin: AdminClient, new_to
 
 
 def test_delete_records_by_kafkas_tool(broker: Broker, new_topic: TopicMaker, tmp_path: Path) -> None:
-    topic = new_topic(2)
+    topic, path = new_topic(3), tmp_path / "offsets.json"
     confluent_write(broker.bootstrap, topic, sample_records(2, 100, 1), "none")
-    wanted = {
-        "partitions": [
-            {"topic": topic, "partition": 0, "offset": 10},
-            {"topic": topic, "partition": 1, "offset": -1},
-        ],
-        "version": 1,
-    }
-    path = tmp_path / "offsets.json"
-    path.write_text(json.dumps(wanted))
-    arguments = ("--bootstrap-server", broker.bootstrap, "--offset-json-file", str(path))
-    printed = kafka_tool(DELETE_RECORDS, *arguments)
+    wanted = [{"topic": topic, "partition": n, "offset": offset} for n, offset in enumerate((10, -1, 10))]
+    path.write_text(json.dumps({"partitions": wanted, "version": 1}))
+    asked = ("--bootstrap-server", broker.bootstrap, "--offset-json-file", str(path))
+    try:
+        printed = kafka_tool(DELETE_RECORDS, *asked)
+    except ToolError as error:
+        printed = str(error)
     assert re.search(rf"partition: {topic}-0\s+low_watermark: 10", printed), printed
     assert re.search(rf"partition: {topic}-1\s+low_watermark: 50", printed), printed
+    assert "OffsetOutOfRange" in printed, printed
 
 
 def test_delete_records_by_kafka_python(broker: Broker, admin: AdminClient, new_topic: TopicMaker) -> None:
@@ -115,30 +111,6 @@ def test_delete_records_by_kafka_python(broker: Broker, admin: AdminClient, new_
     client.delete_records({Partition(topic, 0): 5})
     client.close()
     assert earliest(admin, topic) == 5
-
-
-def log_dirs(broker: Broker, *topics: str) -> list[dict[str, object]]:
-    """Return the broker's log directories as Kafka's tool prints them."""
-    named = ("--topic-list", ",".join(topics)) if topics else ()
-    printed = kafka_tool(LOG_DIRS, "--describe", "--bootstrap-server", broker.bootstrap, *named)
-    (line,) = (line for line in printed.splitlines() if line.startswith("{"))
-    (described,) = json.loads(line)["brokers"]
-    found: list[dict[str, object]] = described["logDirs"]
-    return found
-
-
-def test_log_dirs_by_kafkas_tool(broker: Broker, new_topic: TopicMaker) -> None:
-    topic = new_topic(2)
-    confluent_write(broker.bootstrap, topic, sample_records(2, 100, 1), "none")
-    (found,) = log_dirs(broker, topic)
-    assert found["error"] is None
-    assert found["logDir"] == str(broker.log_dir)
-    partitions = {each["partition"]: each for each in found["partitions"]}  # type: ignore[attr-defined]
-    assert set(partitions) == {f"{topic}-0", f"{topic}-1"}
-    for name, each in partitions.items():
-        size = sum(path.stat().st_size for path in (broker.log_dir / name).glob("*.log"))
-        assert (each["size"], each["offsetLag"], each["isFuture"]) == (size, 0, False)
-        assert size > 0
 
 
 def test_log_dirs_by_kafka_python(broker: Broker, new_topic: TopicMaker) -> None:
@@ -273,20 +245,6 @@ def follow(broker: Broker, number: int) -> None:
     consumer.close()
 
 
-def test_the_tool_says_why_nothing_was_deleted(broker: Broker, new_topic: TopicMaker, tmp_path: Path) -> None:
-    topic = new_topic(1)
-    path = tmp_path / "offsets.json"
-    wanted = {"partitions": [{"topic": topic, "partition": 0, "offset": 10}], "version": 1}
-    path.write_text(json.dumps(wanted))
-    try:
-        printed = kafka_tool(
-            DELETE_RECORDS, "--bootstrap-server", broker.bootstrap, "--offset-json-file", str(path)
-        )
-    except ToolError as error:
-        printed = str(error)
-    assert "OffsetOutOfRange" in printed, printed
-
-
 def test_the_log_process_dies_again_and_again_while_segments_go(retaining: Mpbroker) -> None:
     """What lies behind the log start is there, once and in order, whoever deletes and whoever dies."""
     kept_bytes = 2 << 20
@@ -333,13 +291,10 @@ def test_the_log_process_dies_again_and_again_while_segments_go(retaining: Mpbro
     consumer = Consumer({"bootstrap.servers": retaining.bootstrap, "group.id": "x"})
     low, high = consumer.get_watermark_offsets(TopicPartition("river", 0), TIMEOUT_S)
     assert (low >= deleted, high) == (True, sent)
-    consumer.assign([TopicPartition("river", 0, low)])
-    found: list[int] = []
-    while len(found) < high - low:
-        found += [int(message.value() or b"") for message in consumer.consume(500, 1.0)]
     consumer.close()
     # A value is the number of its record, and so is its offset.
-    assert found == list(range(low, high))
+    values = read(retaining, "river")[0]
+    assert [int(value) for value in values] == list(range(low, high))
     stop_cleanly(retaining)
 
 

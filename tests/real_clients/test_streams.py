@@ -27,7 +27,6 @@ from tests.support.real_brokers import (
     with_settings,
 )
 
-SOURCE = Path(__file__).parent / "java" / "Streams.java"
 WORDS, COUNTS = "words", "counts"
 PARTITIONS = 2
 KINDS = 7
@@ -37,7 +36,7 @@ EACH_TIME = 700
 @contextmanager
 def streams(broker: Broker, directory: Path) -> Iterator[None]:
     """Runs while we look; must end well."""
-    command = java_command(str(SOURCE), broker.bootstrap, "counter", WORDS, COUNTS, str(directory / "state"))
+    command = java_command("Streams", broker.bootstrap, "counter", WORDS, COUNTS, str(directory / "state"))
     with open(directory / "streams.log", "wb") as output:
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output)
     assert process.stdin is not None

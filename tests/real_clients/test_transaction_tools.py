@@ -1,37 +1,33 @@
-"""Kafka's tools for transactions, readers of each kind, and which of the two protocols clients speak.
+"""Kafka's tools for transactions, readers of each kind, the two protocols, and brokers that end meanwhile.
 
 The tests state what Apache Kafka does, so they run against it, too.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
-from itertools import islice
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import aiokafka
-import kafka
 import pytest
 
 from mpbroker.protocol.api_keys import ApiKey
 from ops.bench.brokers import HOST, Broker, free_port
-from tests.support import client_tools
-from tests.support.client_adapters import READ_TIMEOUT_S, Franz
-from tests.support.client_tools import eventually, kafka_tool
-from tests.support.committed_offsets import ends, read
+from tests.support.client_adapters import COMMITTED_READERS
+from tests.support.client_tools import dump, eventually, kafka_tool
+from tests.support.committed_offsets import ends, is_pending, offset_of, read
 from tests.support.own_cli import OwnCli, Said
 from tests.support.real_brokers import (
     TRANSACTIONS,
     TopicMaker,
     create_topic,
+    end,
     make_broker,
     served,
+    stop_cleanly,
     with_settings,
 )
 from tests.support.tcp_relay import relaying
@@ -45,73 +41,15 @@ from tests.support.transactional_clients import (
 )
 
 TRANSACTIONS_TOOL = "org.apache.kafka.tools.TransactionsCommand"
-FEATURES = "org.apache.kafka.tools.FeatureCommand"
 PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
-CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
-DUMP = "org.apache.kafka.tools.DumpLogSegments"
 SECOND_GENERATION = ("franz", "java")
 COMPLETE_COMMIT = 4
-
-ReadCommitted = Callable[[Broker, str, int], Sequence[str]]
 
 
 @pytest.fixture(scope="module", name="broker")
 def _broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     with served(with_settings(make_broker(tmp_path_factory.mktemp("broker")), TRANSACTIONS)) as running:
         yield running
-
-
-# ---- readers of committed records ----
-
-
-def kcat(broker: Broker, topic: str, _: int) -> Sequence[str]:
-    """Read the topic to its end."""
-    settings = ("-X", "isolation.level=read_committed", "-X", "check.crcs=true")
-    asked = ("-q", "-C", "-b", broker.bootstrap, "-t", topic, "-o", "beginning", "-e")
-    return client_tools.run([client_tools.program("kcat"), *asked, *settings]).decode().split()
-
-
-def java(broker: Broker, topic: str, count: int) -> Sequence[str]:
-    asked = ("--bootstrap-server", broker.bootstrap, "--topic", topic, "--from-beginning")
-    limits = ("--isolation-level", "read_committed", "--max-messages", str(count))
-    return kafka_tool(CONSUMER, *asked, *limits).split()
-
-
-def kafka_python(broker: Broker, topic: str, count: int) -> Sequence[str]:
-    reader = kafka.KafkaConsumer(
-        bootstrap_servers=broker.bootstrap,
-        group_id=None,
-        isolation_level="read_committed",
-        consumer_timeout_ms=READ_TIMEOUT_S * 1000,
-        check_crcs=True,
-    )
-    with closing(reader):
-        reader.assign([kafka.TopicPartition(topic, 0)])
-        reader.seek_to_beginning()
-        return [message.value.decode() for message in islice(reader, count)]
-
-
-async def _aiokafka(broker: Broker, topic: str, count: int) -> Sequence[str]:
-    reader = aiokafka.AIOKafkaConsumer(
-        bootstrap_servers=broker.bootstrap, group_id=None, isolation_level="read_committed", check_crcs=True
-    )
-    await reader.start()
-    try:
-        reader.assign([aiokafka.TopicPartition(topic, 0)])
-        await reader.seek_to_beginning()
-        got = [await asyncio.wait_for(reader.getone(), READ_TIMEOUT_S) for _ in range(count)]
-        return [message.value.decode() for message in got if message.value is not None]
-    finally:
-        await reader.stop()
-
-
-READERS: Mapping[str, ReadCommitted] = {
-    "confluent": lambda broker, topic, _: read(broker, topic)[0],
-    "kcat": kcat,
-    "java": java,
-    "kafka-python": kafka_python,
-    "aiokafka": lambda broker, topic, count: asyncio.run(_aiokafka(broker, topic, count)),
-}
 
 
 @pytest.fixture(name="mixed", scope="module")
@@ -140,18 +78,10 @@ def _mixed(broker: Broker) -> Iterator[tuple[str, list[str]]]:
     writers[-1].abort()
 
 
-@pytest.mark.parametrize("name", READERS)
-def test_readers_get_what_is_committed(broker: Broker, mixed: tuple[str, list[str]], name: str) -> None:
+@pytest.mark.parametrize("client", COMMITTED_READERS)
+def test_readers_get_what_is_committed(broker: Broker, mixed: tuple[str, list[str]], client: str) -> None:
     topic, committed = mixed
-    assert READERS[name](broker, topic, len(committed)) == committed
-
-
-def test_franz_go_gets_what_is_committed(broker: Broker, mixed: tuple[str, list[str]], franz: Franz) -> None:
-    topic, committed = mixed
-    printed = franz.run("committed", broker.bootstrap, topic, "1", str(len(committed)))
-    offsets = [json.loads(line)["offset"] for line in printed.splitlines()]
-    assert len(offsets) == len(committed)
-    assert offsets == sorted(offsets)
+    assert COMMITTED_READERS[client](broker.bootstrap, topic, len(committed)) == committed
 
 
 # ---- kafka-transactions, kafka-features, kafka-producer-perf-test ----
@@ -207,12 +137,6 @@ def test_an_open_transaction_is_listed_described_and_aborted(
     eventually(lambda: ends(broker, topic, 1) == (2, 2), "its own abort comes to the other one")
     assert read(broker, topic, 2) == {0: ["before"]}
     producer.close()
-
-
-def test_the_second_protocol_is_finalized(broker: Broker) -> None:
-    said = kafka_tool(FEATURES, "--bootstrap-server", broker.bootstrap, "describe")
-    (row,) = (line for line in said.splitlines() if line.startswith("Feature: transaction.version"))
-    assert re.search(r"SupportedMinVersion: 0\s+SupportedMaxVersion: 2\s+FinalizedVersionLevel: 2\s", row)
 
 
 def test_producer_performance_in_transactions(broker: Broker, new_topic: TopicMaker) -> None:
@@ -281,6 +205,50 @@ def check_sent(name: str, versions: Mapping[int, set[int]]) -> None:
 def last_states(broker: Broker) -> dict[str, dict[str, Any]]:
     """What the coordinator wrote down last, by transactional id, as Kafka's tool decodes it."""
     logs = sorted(map(str, broker.log_dir.glob("__transaction_state-*/*.log")))
-    printed = kafka_tool(DUMP, "--transaction-log-decoder", "--files", ",".join(logs))
+    printed = dump("--transaction-log-decoder", "--files", ",".join(logs))
     states = re.findall(r"key: (\{.*?\}) payload: (\{.*\})$", printed, re.MULTILINE)
     return {json.loads(key)["data"]["transactionalId"]: json.loads(value)["data"] for key, value in states}
+
+
+# ---- an end of the broker
+
+
+GONE: Mapping[str, Callable[[Broker], None]] = {"stopped": stop_cleanly, "killed": Broker.kill}
+
+
+@pytest.mark.parametrize("gone", GONE)
+def test_open_transactions_outlive_their_broker(tmp_path: Path, transacting_java: Program, gone: str) -> None:
+    """Those of both protocols."""
+    broker = with_settings(make_broker(tmp_path / "broker"), TRANSACTIONS)
+    clients = {"first": IN_PYTHON["confluent"], "second": transacting_java.open}
+    committed, aborted = ([f"{what}-{protocol}" for protocol in clients] for what in ("committed", "aborted"))
+    topics = committed + aborted
+    try:
+        broker.start()
+        producers = {topic: clients[topic.rpartition("-")[2]](broker.bootstrap, topic) for topic in topics}
+        for topic, producer in producers.items():
+            create_topic(broker.bootstrap, topic, 1)
+            producer.begin()
+            sends(producer, topic, "before")
+            producer.offsets(topic, topic, 0, 7)
+        GONE[gone](broker)
+        broker.start()
+        for topic, producer in producers.items():
+            assert ends(broker, topic) == (0, 1)
+            assert is_pending(broker, topic, topic)
+            sends(producer, topic, "behind")
+        for topic in committed:
+            producers[topic].commit()
+        for topic in aborted:
+            producers[topic].abort()
+        for topic in topics:
+            eventually(lambda topic=topic: ends(broker, topic) == (3, 3), topic)  # type: ignore[misc]
+            eventually(lambda topic=topic: not is_pending(broker, topic, topic), topic)  # type: ignore[misc]
+        assert [read(broker, topic) for topic in committed] == 2 * [{0: ["before", "behind"]}]
+        assert [read(broker, topic) for topic in aborted] == 2 * [{}]
+        assert [offset_of(broker, topic, topic) for topic in topics] == [7, 7, None, None]
+        for producer in producers.values():
+            producer.close()
+        stop_cleanly(broker)
+    finally:
+        end(broker)

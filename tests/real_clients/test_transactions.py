@@ -78,7 +78,7 @@ def test_a_transaction_is_seen_whole_and_not_before_its_end(
     producer.close()
 
 
-@pytest.mark.parametrize("client", CLIENTS, indirect=True)
+@pytest.mark.parametrize("client", GENERATIONS, indirect=True)
 def test_an_empty_transaction_is_nothing(
     broker: Broker, new_topic: TopicMaker, client: Open, name: str
 ) -> None:

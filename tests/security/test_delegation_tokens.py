@@ -10,15 +10,21 @@ from pathlib import Path
 import pytest
 
 from mpbroker.security.scram import ScramType
-from tests.security.test_real_clients import CONSUMER, PERFORMANCE, SCRAM_MODULE, command
-from tests.support.client_tools import ToolError, eventually, franz_program, kafka_tool, run
+from tests.security.test_foreign_logins import PERFORMANCE, PLAIN_MODULE, SCRAM_MODULE
+from tests.support.client_adapters import CONSUMER
+from tests.support.client_tools import ToolError, dump, eventually, franz_program, kafka_tool, run
+from tests.support.own_cli import OwnCli
 from tests.support.secure_broker import PLAIN_PASSWORD, SecureBroker
 
-DUMP = "org.apache.kafka.tools.DumpLogSegments"
 TOKENS = "org.apache.kafka.tools.DelegationTokenCommand"
-PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SHA512 = ScramType.SCRAM_SHA_512
 PASSWORDS = {"ann": PLAIN_PASSWORD, "bob": f"{PLAIN_PASSWORD}2"}
+
+
+def command(broker: SecureBroker, *arguments: str, code: int = 0) -> str:
+    """Run a command of ours; return what it printed."""
+    said = OwnCli(broker.bootstrap)(*arguments, code=code)
+    return said.out + said.err
 
 
 @dataclass
@@ -86,7 +92,7 @@ def test_kafkas_tool_reads_the_records(users: Users) -> None:
     made = json.loads(users.token("create", "--renewer-principal", "User:bob", "--json"))
     users.token("expire", made["token_id"])
     log = users.broker.log_dir / "__cluster_metadata-0" / "00000000000000000000.log"
-    printed = kafka_tool(DUMP, "--cluster-metadata-decoder", "--files", str(log))
+    printed = dump("--cluster-metadata-decoder", "--files", str(log))
     found = [json.loads(one) for one in re.findall(r"payload: (.*DELEGATION_TOKEN_RECORD.*)", printed)]
     put, gone = [one for one in found if one["data"]["tokenId"] == made["token_id"]]
     assert (put["type"], gone["type"]) == ("DELEGATION_TOKEN_RECORD", "REMOVE_DELEGATION_TOKEN_RECORD")

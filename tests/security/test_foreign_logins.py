@@ -1,14 +1,16 @@
-"""Logins by clients that nobody here wrote: signed tokens, Java's mechanisms, and who makes SCRAM users."""
+"""Logins by clients that nobody here wrote, over TLS and SASL; and who makes SCRAM users."""
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import json
 import os
 import re
-import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka
 import pytest
@@ -24,84 +26,219 @@ from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.ipc.topology import LAYOUT_VERSION, PUBLIC_MAGIC, counter_page, processor
 from shm.region import Region
-from tests.security.test_real_clients import CONSUMER, PATIENCE_S, PERFORMANCE, settings
-from tests.support.client_tools import RUN_TIMEOUT_S, ToolError, eventually, java_command, kafka_tool, run
+from tests.support.client_adapters import (
+    CONSUMER,
+    confluent_read,
+    confluent_write,
+    kafka_python_read,
+    kafka_python_write,
+)
+from tests.support.client_samples import CREATE_TIME_MS, Record, by_partition, stored_in
+from tests.support.client_tools import ToolError, eventually, kafka_tool, kafka_tool_errors
+from tests.support.own_cli import OwnCli
+from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import create_topic
-from tests.support.secure_broker import PLAIN_PASSWORD, PROTOCOLS, SCRAM_PASSWORD, SecureBroker
+from tests.support.secure_broker import (
+    PLAIN_PASSWORD,
+    PROTOCOLS,
+    SCRAM_PASSWORD,
+    SecureBroker,
+)
 from tests.support.tokens import Signer
 
 CONFIGS = "kafka.admin.ConfigCommand"
 TOPICS = "org.apache.kafka.tools.TopicCommand"
+PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
 COMMON = "org.apache.kafka.common.security"
-SENDS = 5
-TOKEN_S = 1.5
+SCRAM_MODULE = f"{COMMON}.scram.ScramLoginModule"
+# What a processor and a client's TLS take in several pieces.
+BIG_BYTES = 900_000
+SENDS, TOKEN_S = 3, 1.5
 
 
-def failures(broker: SecureBroker, listener: str) -> int:
-    """Failed authentications that the log tells of."""
-    port = broker.ports[listener]
-    said = rf"connection \S*:{port}-\S* on {listener}: failed authentication"
-    return len(re.findall(said, broker.output()))
+@pytest.fixture(scope="module", name="users")
+def _users(broker: SecureBroker) -> SecureBroker:
+    for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+        flags = ("--mechanism", mechanism, "--password-file", "-")
+        said = OwnCli(broker.bootstrap)("user", "add", "dora", *flags, stdin=SCRAM_PASSWORD.encode() + b"\n")
+        assert said.out == f"user dora can log in with {mechanism}\n"
+    return broker
 
 
-# ---- tokens signed by a key of a set, through librdkafka
+def test_users_are_listed_and_deleted(users: SecureBroker, tmp_path: Path) -> None:
+    command, file = OwnCli(users.bootstrap), tmp_path / "password"
+    file.write_text("secret\n")
+    command("user", "add", "gone", "--iterations", "4096", "--password-file", str(file))
+    rows = command("user", "list", "--json").json
+    assert {"user": "gone", "mechanism": "SCRAM-SHA-512", "iterations": 4096} in rows
+    assert [row["mechanism"] for row in rows if row["user"] == "dora"] == ["SCRAM-SHA-256", "SCRAM-SHA-512"]
+    assert "deleted SCRAM-SHA-512" in command("user", "delete", "gone").out
+    assert "there is no such user" in command("user", "delete", "gone", code=1).err
+    assert "--password-file" in command("user", "add", "x", code=2).err
+    assert "is empty" in command("user", "add", "x", "--password-file", "-", code=2).err
+    assert "not one of" in command("user", "add", "x", "--mechanism", "MD5", code=2).err
 
 
-def by_token(
-    broker: SecureBroker, token: Callable[[], str], said: list[str] | None = None, lives_s: float = 60
-) -> confluent_kafka.Producer:
-    def oauth_cb(_config: str) -> tuple[str, float]:
-        return token(), time.time() + lives_s
+# ---- logins
 
-    errors = said if said is not None else []
-    config = settings(broker, "SIGNED", sasl_mechanisms="OAUTHBEARER")
-    return confluent_kafka.Producer(
-        {**config, "oauth_cb": oauth_cb, "error_cb": lambda e: errors.append(str(e)), "log_level": 0}
+
+def client_file(directory: Path, broker: SecureBroker, listener: str, **more: str) -> tuple[str, ...]:
+    """Return the flags of a command, Kafka's or ours, that logs in at a listener."""
+    lines = {
+        "security.protocol": PROTOCOLS[listener],
+        "ssl.truststore.location": str(broker.ca),
+        "ssl.truststore.type": "PEM",
+        **{name.replace("_", "."): value for name, value in more.items()},
+    }
+    file = directory / "client.properties"
+    file.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+    return "--bootstrap-server", broker.address_of(listener), "--command-config", str(file)
+
+
+def jaas(module: str, **options: str) -> str:
+    return " ".join([module, "required", *(f'{name}="{value}"' for name, value in options.items())]) + ";"
+
+
+SCRAM_JAAS = jaas(SCRAM_MODULE, username="dora", password=SCRAM_PASSWORD)
+PLAIN_MODULE = f"{COMMON}.plain.PlainLoginModule"
+
+
+def test_our_commands(users: SecureBroker, tmp_path: Path) -> None:
+    flags = client_file(tmp_path, users, "BOTH", sasl_mechanism="SCRAM-SHA-512", sasl_jaas_config=SCRAM_JAAS)
+    assert "dora" in OwnCli("127.0.0.1:1")("user", "list", *flags).out
+
+
+def unsecured_token() -> str:
+    def segment(value: Mapping[str, object]) -> str:
+        return base64.urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=").decode()
+
+    return f"{segment({'alg': 'none'})}.{segment({'sub': 'carol', 'exp': time.time() + 60})}."
+
+
+def by_token(token: Callable[[], str], lives_s: float = 60) -> dict[str, Any]:
+    return {"sasl.mechanisms": "OAUTHBEARER", "oauth_cb": lambda _: (token(), time.time() + lives_s)}
+
+
+def by_password(mechanism: str, user: str, password: str) -> dict[str, Any]:
+    return {"sasl.mechanisms": mechanism, "sasl.username": user, "sasl.password": password}
+
+
+def rdkafka(broker: SecureBroker, listener: str, login: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "bootstrap.servers": broker.address_of(listener),
+        "security.protocol": PROTOCOLS[listener],
+        "ssl.ca.location": str(broker.ca),
+        "log_level": 0,
+        **login,
+    }
+
+
+def plain_login(_: SecureBroker) -> dict[str, Any]:
+    return by_password("PLAIN", "ann", PLAIN_PASSWORD)
+
+
+def own_certificate(broker: SecureBroker) -> dict[str, Any]:
+    return {"ssl.certificate.location": str(broker.client_pem), "ssl.key.location": str(broker.client_pem)}
+
+
+LOGINS: Mapping[str, tuple[str, Callable[[SecureBroker], dict[str, Any]]]] = {
+    "tls": ("TLS", lambda _: {}),
+    "mutual": ("MUTUAL", own_certificate),
+    "plain": ("BOTH", plain_login),
+    "scram-512": ("BOTH", lambda _: by_password("SCRAM-SHA-512", "dora", SCRAM_PASSWORD)),
+    "scram-256": ("SASL", lambda _: by_password("SCRAM-SHA-256", "dora", SCRAM_PASSWORD)),
+    "unsecured-token": ("BOTH", lambda _: by_token(unsecured_token)),
+    "RS256": ("SIGNED", lambda broker: by_token(lambda: broker.token(algorithm="RS256"))),
+    "ES256": ("SIGNED", lambda broker: by_token(broker.token)),
+}
+
+
+def records(count: int, size: int = 100) -> list[Record]:
+    return [Record(number % 2, None, os.urandom(size), (), CREATE_TIME_MS) for number in range(count)]
+
+
+@pytest.mark.parametrize("name", LOGINS)
+def test_librdkafka_writes_and_reads(users: SecureBroker, name: str) -> None:
+    listener, login = LOGINS[name]
+    address, config, topic = users.address_of(listener), rdkafka(users, listener, login(users)), f"rd-{name}"
+    create_topic(users.bootstrap, topic, 2)
+    written = records(100) + (records(12, BIG_BYTES) if name in ("tls", "scram-256") else [])
+    confluent_write(address, topic, written, "none", config)
+    assert by_partition(confluent_read(address, topic, 2, len(written), config)) == stored_in(written)
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+def test_kafka_python_writes_and_reads(users: SecureBroker, mechanism: str) -> None:
+    user, password = ("ann", PLAIN_PASSWORD) if mechanism == "PLAIN" else ("dora", SCRAM_PASSWORD)
+    config: dict[str, Any] = {
+        "security_protocol": "SASL_SSL",
+        "ssl_cafile": str(users.ca),
+        "sasl_mechanism": mechanism,
+        "sasl_plain_username": user,
+        "sasl_plain_password": password,
+    }
+    address, topic, written = users.address_of("BOTH"), f"py-{mechanism}", records(50)
+    create_topic(users.bootstrap, topic, 2)
+    kafka_python_write(address, topic, written, "none", **config)
+    assert by_partition(kafka_python_read(address, topic, 2, 50, **config)) == stored_in(written)
+
+
+JAVA = {
+    "certificate": ("MUTUAL", {"ssl_keystore_type": "PEM"}),
+    "plain": (
+        "BOTH",
+        {
+            "sasl_mechanism": "PLAIN",
+            "sasl_jaas_config": jaas(PLAIN_MODULE, username="ann", password=PLAIN_PASSWORD),
+        },
+    ),
+    # Its sessions end while it writes, and it renews them.
+    "scram": ("SHORTTLS", {"sasl_mechanism": "SCRAM-SHA-512", "sasl_jaas_config": SCRAM_JAAS}),
+    "token": (
+        "SASL",
+        {
+            "sasl_mechanism": "OAUTHBEARER",
+            "sasl_jaas_config": jaas(
+                f"{COMMON}.oauthbearer.OAuthBearerLoginModule", unsecuredLoginStringClaim_sub="carol"
+            ),
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", JAVA)
+def test_java_writes_and_reads(users: SecureBroker, tmp_path: Path, name: str) -> None:
+    listener, more = JAVA[name]
+    if name == "certificate":
+        more = {**more, "ssl_keystore_location": str(users.client_pem)}
+    flags, topic = client_file(tmp_path, users, listener, **more), f"java-{name}"
+    count, rate, before = (2500, 1000, renewals(users)) if listener == "SHORTTLS" else (300, -1, 0)
+    load = ("--topic", topic, "--num-records", str(count), "--record-size", "100", "--throughput", str(rate))
+    assert f"{count} records sent" in kafka_tool(PERFORMANCE, *flags, *load)
+    read = ("--topic", topic, "--partition", "0", "--offset", "earliest", "--max-messages", str(count))
+    assert len(kafka_tool(CONSUMER, *flags, *read, "--timeout-ms", "20000").splitlines()) == count
+    assert listener != "SHORTTLS" or renewals(users) > before
+
+
+def test_java_with_a_signed_token_from_a_file(users: SecureBroker, tmp_path: Path) -> None:
+    token = tmp_path / "token.jwt"
+    token.write_text(users.token(algorithm="RS256"))
+    flags = client_file(
+        tmp_path,
+        users,
+        "SIGNED",
+        sasl_mechanism="OAUTHBEARER",
+        sasl_jaas_config=jaas(f"{COMMON}.oauthbearer.OAuthBearerLoginModule"),
+        sasl_login_callback_handler_class=f"{COMMON}.oauthbearer.OAuthBearerLoginCallbackHandler",
+        sasl_oauthbearer_jwt_retriever_class=f"{COMMON}.oauthbearer.FileJwtRetriever",
+        sasl_oauthbearer_token_endpoint_url=token.as_uri(),
     )
+    allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={token.as_uri()}"
+    kafka_tool(allowed, TOPICS, *flags, "--create", "--topic", "java-signed", "--partitions", "1")
+    assert "java-signed" in OwnCli(users.bootstrap)("topic", "list").out
 
 
-@pytest.mark.parametrize("algorithm", ["RS256", "ES256"])
-def test_librdkafka_with_a_signed_token(broker: SecureBroker, algorithm: str) -> None:
-    topic = f"signed-{algorithm}"
-    create_topic(broker.bootstrap, topic, 1)
-    producer = by_token(broker, lambda: broker.token(algorithm=algorithm))
-    told: list[object] = []
-    for number in range(100):
-        producer.produce(topic, b"%d" % number, on_delivery=lambda error, _: told.append(error))
-    assert producer.flush(PATIENCE_S) == 0
-    assert told == [None] * 100
-
-
-def test_librdkafka_with_a_token_of_another_key(broker: SecureBroker) -> None:
-    """And the same client gets in when the key set has changed: it is read anew."""
-    stranger, said = Signer(), list[str]()
-    producer = by_token(broker, lambda: broker.token(by=stranger), said)
-    eventually(lambda: producer.poll(0.1) >= 0 and bool(said), "librdkafka hears that it is refused")
-    assert any("invalid_token" in text for text in said), said
-    fresh = broker.keys.with_suffix(".new")
-    keys = broker.keys.read_text()
-    try:
-        fresh.write_text(json.dumps(stranger.set))
-        fresh.replace(broker.keys)
-        assert producer.list_topics(timeout=PATIENCE_S).brokers
-    finally:
-        fresh.write_text(keys)
-        fresh.replace(broker.keys)
-
-
-def test_librdkafka_outlives_its_tokens(broker: SecureBroker) -> None:
-    """A session ends with its token: the client comes with another one on the connection that it has."""
-    create_topic(broker.bootstrap, "renewed", 1)
-    before = renewals(broker)
-    producer = by_token(broker, lambda: broker.token(lives_s=TOKEN_S), lives_s=TOKEN_S)
-    told: list[object] = []
-    until = time.monotonic() + 3 * TOKEN_S
-    while time.monotonic() < until:
-        producer.produce("renewed", b"x", on_delivery=lambda error, _: told.append(error))
-        producer.poll(0.02)
-    assert producer.flush(PATIENCE_S) == 0
-    assert set(told) == {None}
-    assert renewals(broker) > before
+# ---- sessions that end, and logins that fail
 
 
 def renewals(broker: SecureBroker) -> int:
@@ -110,115 +247,96 @@ def renewals(broker: SecureBroker) -> int:
     return counter_page(public, processor(0)).get(Counter.COUNT_REAUTHENTICATIONS)
 
 
-# ---- Java
+@pytest.mark.parametrize("listener", ["SHORTTLS", "SIGNED"])
+def test_librdkafka_outlives_its_sessions(users: SecureBroker, listener: str) -> None:
+    """A session ends in time, or with its token: the client logs in again on the connection that it has."""
+    topic, before = f"renewed-{listener}", renewals(users)
+    create_topic(users.bootstrap, topic, 1)
+    login = by_password("SCRAM-SHA-512", "dora", SCRAM_PASSWORD)
+    if listener == "SIGNED":
+        login = by_token(lambda: users.token(lives_s=TOKEN_S), TOKEN_S)
+    producer = confluent_kafka.Producer({**rdkafka(users, listener, login), "enable.idempotence": True})
+    told: list[object] = []
+
+    def is_renewed_twice() -> bool:
+        producer.produce(topic, b"x", on_delivery=lambda error, _: told.append(error))
+        producer.poll(0.02)
+        return renewals(users) >= before + 2
+
+    eventually(is_renewed_twice, "its sessions are renewed")
+    assert producer.flush(PATIENCE_S) == 0
+    assert set(told) == {None}
+    values = confluent_read(users.bootstrap, topic, 1, len(told))
+    assert [one.offset for one in values] == list(range(len(told)))
 
 
-def java_config(directory: Path, broker: SecureBroker, listener: str, mechanism: str, jaas: str) -> Path:
-    file = directory / f"{mechanism}.properties"
-    file.write_text(
-        f"security.protocol={PROTOCOLS[listener]}\nsasl.mechanism={mechanism}\nsasl.jaas.config={jaas}\n"
-        f"ssl.truststore.location={broker.ca}\nssl.truststore.type=PEM\n"
-    )
-    return file
+def test_librdkafka_with_a_token_of_another_key(users: SecureBroker) -> None:
+    """And the same client gets in when the key set has changed: it is read anew."""
+    stranger, said = Signer(), list[str]()
+    login = {**by_token(lambda: users.token(by=stranger)), "error_cb": lambda error: said.append(str(error))}
+    producer = confluent_kafka.Producer(rdkafka(users, "SIGNED", login))
+    eventually(lambda: producer.poll(0.1) >= 0 and bool(said), "librdkafka hears that it is refused")
+    assert any("invalid_token" in text for text in said), said
+    fresh = users.keys.with_suffix(".new")
+    keys = users.keys.read_text()
+    try:
+        fresh.write_text(json.dumps(stranger.set))
+        fresh.replace(users.keys)
+        assert producer.list_topics(timeout=PATIENCE_S).brokers
+    finally:
+        fresh.write_text(keys)
+        fresh.replace(users.keys)
 
 
-def plain(password: str) -> str:
-    return f'{COMMON}.plain.PlainLoginModule required username="ann" password="{password}";'
-
-
-JAVA = {
-    "PLAIN": ("BOTH", plain(PLAIN_PASSWORD)),
-    "OAUTHBEARER": (
-        "SASL",
-        f'{COMMON}.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="carol";',
-    ),
-}
-
-
-@pytest.mark.parametrize("mechanism", JAVA)
-def test_java_writes_and_reads(broker: SecureBroker, tmp_path: Path, mechanism: str) -> None:
-    listener, jaas = JAVA[mechanism]
-    config = java_config(tmp_path, broker, listener, mechanism, jaas)
-    topic, count = f"java-{mechanism}", 500
-    create_topic(broker.bootstrap, topic, 1)
-    server = ("--bootstrap-server", broker.address_of(listener), "--command-config", str(config))
-    load = ("--topic", topic, "--num-records", str(count), "--record-size", "100", "--throughput", "-1")
-    assert f"{count} records sent" in kafka_tool(PERFORMANCE, *server, *load)
-    read = ("--topic", topic, "--from-beginning", "--max-messages", str(count), "--timeout-ms", "20000")
-    assert len(kafka_tool(CONSUMER, *server, *read).splitlines()) == count
-
-
-def test_java_with_a_signed_token_from_a_file(broker: SecureBroker, tmp_path: Path) -> None:
-    token = tmp_path / "token.jwt"
-    token.write_text(broker.token(algorithm="RS256"))
-    jaas = f"{COMMON}.oauthbearer.OAuthBearerLoginModule required;"
-    config = java_config(tmp_path, broker, "SIGNED", "OAUTHBEARER", jaas)
-    with config.open("a") as file:
-        file.write(
-            f"sasl.login.callback.handler.class={COMMON}.oauthbearer.OAuthBearerLoginCallbackHandler\n"
-            f"sasl.oauthbearer.jwt.retriever.class={COMMON}.oauthbearer.FileJwtRetriever\n"
-            f"sasl.oauthbearer.token.endpoint.url={token.as_uri()}\n"
-        )
-    server = ("--bootstrap-server", broker.address_of("SIGNED"), "--command-config", str(config))
-    java, *rest = java_command(TOPICS, *server, "--create", "--topic", "java-signed", "--partitions", "1")
-    allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={token.as_uri()}"
-    run([java, allowed, *rest])
-    assert "java-signed" in kafka_tool(TOPICS, "--bootstrap-server", broker.bootstrap, "--list")
-
-
-def test_java_with_a_wrong_password_stops_at_once(broker: SecureBroker, tmp_path: Path) -> None:
+def test_java_with_a_wrong_password_stops_at_once(users: SecureBroker, tmp_path: Path) -> None:
     """It is told that the password is wrong: a call tries once, and does not try again and again."""
-    config = java_config(tmp_path, broker, "BOTH", "PLAIN", plain("wr0ng"))
-    server = ("--bootstrap-server", broker.address_of("BOTH"), "--command-config", str(config))
-    before = failures(broker, "BOTH")
+    wrong = jaas(PLAIN_MODULE, username="ann", password="wr0ng")
+    flags = client_file(tmp_path, users, "BOTH", sasl_mechanism="PLAIN", sasl_jaas_config=wrong)
+
+    def failures() -> int:
+        """Failed authentications that the log tells of."""
+        said = rf"connection \S*:{users.ports['BOTH']}-\S* on BOTH: failed authentication"
+        return len(re.findall(said, users.output()))
+
+    before = failures()
     with pytest.raises(ToolError, match=r"SaslAuthenticationException: Authentication failed"):
-        kafka_tool(TOPICS, *server, "--list")
+        kafka_tool(TOPICS, *flags, "--list")
     load = ("--topic", "never", "--num-records", str(SENDS), "--record-size", "10", "--throughput", "-1")
-    done = subprocess.run(
-        java_command(PERFORMANCE, *server, *load),
-        capture_output=True,
-        text=True,
-        timeout=RUN_TIMEOUT_S,
-        check=False,
-    )
-    assert "SaslAuthenticationException: Authentication failed" in done.stdout + done.stderr
-    assert 2 <= failures(broker, "BOTH") - before <= 1 + SENDS
+    said = kafka_tool_errors(PERFORMANCE, *flags, *load)
+    assert "SaslAuthenticationException: Authentication failed" in said
+    assert 2 <= failures() - before <= 1 + SENDS
 
 
 # ---- SCRAM users, made by others
 
 
-def scram_login(broker: SecureBroker, user: str, mechanism: str, password: str = SCRAM_PASSWORD) -> bool:
+def logs_in(broker: SecureBroker, user: str, mechanism: str, password: str = SCRAM_PASSWORD) -> bool:
     said: list[str] = []
-    more = {"sasl_mechanisms": mechanism, "sasl_username": user, "sasl_password": password}
-    producer = confluent_kafka.Producer(
-        {**settings(broker, "BOTH", **more), "error_cb": lambda e: said.append(str(e)), "log_level": 0}
-    )
+    login = {**by_password(mechanism, user, password), "error_cb": lambda error: said.append(str(error))}
+    producer = confluent_kafka.Producer(rdkafka(broker, "BOTH", login))
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         producer.poll(0)
         if any("Authentication failed" in text for text in said):
             return False
-        try:
+        with contextlib.suppress(confluent_kafka.KafkaException):
             return bool(producer.list_topics(timeout=0.5).brokers)
-        except confluent_kafka.KafkaException:
-            continue
     raise TimeoutError(said)
 
 
-@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_kafkas_tool_makes_scram_users(broker: SecureBroker, mechanism: str) -> None:
-    user = f"by-java-{mechanism.lower()}"
-    whom = ("--entity-type", "users", "--entity-name", user)
-    server = ("--bootstrap-server", broker.bootstrap)
-    given = f"{mechanism}=[iterations=8192,password={SCRAM_PASSWORD}]"
-    kafka_tool(CONFIGS, *server, "--alter", "--add-config", given, *whom)
-    assert f"{mechanism}=iterations=8192" in kafka_tool(CONFIGS, *server, "--describe", *whom)
-    assert scram_login(broker, user, mechanism)
-    assert not scram_login(broker, user, mechanism, "wr0ng")
-    kafka_tool(CONFIGS, *server, "--alter", "--delete-config", mechanism, *whom)
-    assert mechanism not in kafka_tool(CONFIGS, *server, "--describe", *whom)
-    assert not scram_login(broker, user, mechanism)
+def test_kafkas_tool_makes_scram_users(broker: SecureBroker) -> None:
+    whom = ("--entity-type", "users", "--entity-name", "by-java")
+    tool = (CONFIGS, "--bootstrap-server", broker.bootstrap, *whom)
+    for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+        given = f"{mechanism}=[iterations=8192,password={SCRAM_PASSWORD}]"
+        kafka_tool(*tool, "--alter", "--add-config", given)
+        assert f"{mechanism}=iterations=8192" in kafka_tool(*tool, "--describe")
+        assert logs_in(broker, "by-java", mechanism)
+    assert not logs_in(broker, "by-java", "SCRAM-SHA-512", "wr0ng")
+    kafka_tool(*tool, "--alter", "--delete-config", "SCRAM-SHA-512")
+    assert "SCRAM-SHA-512" not in kafka_tool(*tool, "--describe")
+    assert not logs_in(broker, "by-java", "SCRAM-SHA-512")
+    assert logs_in(broker, "by-java", "SCRAM-SHA-256")
 
 
 def test_librdkafka_makes_scram_users(broker: SecureBroker) -> None:
@@ -230,7 +348,7 @@ def test_librdkafka_makes_scram_users(broker: SecureBroker) -> None:
     assert admin.alter_user_scram_credentials([upsertion])[user].result(PATIENCE_S) is None
     described = admin.describe_user_scram_credentials([user])[user].result(PATIENCE_S)
     assert [(one.mechanism, one.iterations) for one in described.scram_credential_infos] == [(kind, 4096)]
-    assert scram_login(broker, user, "SCRAM-SHA-512")
+    assert logs_in(broker, user, "SCRAM-SHA-512")
     deletion = UserScramCredentialDeletion(user, kind)
     assert admin.alter_user_scram_credentials([deletion])[user].result(PATIENCE_S) is None
     with pytest.raises(confluent_kafka.KafkaException, match="RESOURCE_NOT_FOUND"):

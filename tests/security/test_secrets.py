@@ -11,10 +11,12 @@ import sys
 import termios
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
+from confluent_kafka.admin import AdminClient, ConfigResource
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
 
 from mpbroker.protocol.api_keys import ApiKey
@@ -30,12 +32,13 @@ from mpbroker.protocol.messages import (
 from mpbroker.security.scram import ScramType
 from ops.bench.brokers import ROOT
 from tests.security.test_connections import add_user
-from tests.security.test_real_clients import command
 from tests.support.certificates import Authority
 from tests.support.client_tools import eventually
+from tests.support.own_cli import OwnCli
 from tests.support.polling import PATIENCE_S, is_readable
 from tests.support.real_brokers import control
 from tests.support.secure_broker import (
+    JAAS,
     KEY_PASSWORD,
     PLAIN_PASSWORD,
     SCRAM_PASSWORD,
@@ -113,6 +116,23 @@ def log_in_in_every_way(broker: SecureBroker, good: str, forged: str) -> bytes:
     return mac
 
 
+def assert_nothing_of_processes_and_files(broker: SecureBroker) -> None:
+    """Arguments, environment and the public region; the metadata log has no password either."""
+    places = {"log": broker.output_path.read_bytes()}
+    for member in broker.tree().members():
+        with suppress(psutil.NoSuchProcess):
+            places[f"arguments of {member.pid}"] = "\0".join(member.cmdline()).encode()
+            places[f"environment of {member.pid}"] = Path(f"/proc/{member.pid}/environ").read_bytes()
+    for path in (*broker.runtime_dir.rglob("*"), *broker.log_dir.rglob("*")):
+        if path.is_file():
+            places[str(path)] = path.read_bytes()
+    assert any(path.endswith("public") for path in places), sorted(places)
+    secrets = (PLAIN_PASSWORD, SCRAM_PASSWORD, KEY_PASSWORD, TOKEN_SECRET, "PRIVATE KEY", JAAS, WRONG)
+    for place, content in places.items():
+        for secret in secrets:
+            assert secret.encode() not in content, f"{place} has {secret[:3]}…"
+
+
 def test_nothing_that_an_operator_looks_at_has_a_secret(broker: SecureBroker) -> None:
     good, forged = broker.token(), broker.token(by=Signer())
     supervisor = control(broker)
@@ -133,11 +153,17 @@ def test_nothing_that_an_operator_looks_at_has_a_secret(broker: SecureBroker) ->
     finally:
         supervisor.call("request-log", on=False)
     places = {"log": broker.output()}
-    directory = ("--log-dirs", str(broker.log_dir))
+    command, directory = OwnCli(broker.bootstrap), ("--log-dirs", str(broker.log_dir))
     for shown in (("status",), ("status", "--json"), ("metrics",), ("metrics", "--json")):
-        places[" ".join(shown)] = command(broker, "ctl", *shown, *directory)
-    places["users"] = command(broker, "user", "list", "--json")
+        places[" ".join(shown)] = command("ctl", *shown, *directory).out
+    places["users"] = command("user", "list", "--json").out
     tokens = [part for token in (good, forged) for part in (token, token.rpartition(".")[2])]
+    admin, resource = AdminClient({"bootstrap.servers": broker.bootstrap}), ConfigResource("broker", "1")
+    settings = admin.describe_configs([resource])[resource].result(PATIENCE_S)
+    hidden = [settings[name] for name in ("ssl.key.password", "delegation.token.secret.key")]
+    assert [(entry.is_sensitive, entry.value) for entry in hidden] == [(True, None)] * 2
+    places["settings"] = "".join(f"{entry.value}{entry.synonyms}" for entry in settings.values())
+    assert_nothing_of_processes_and_files(broker)
     for place, content in places.items():
         assert len(content) > 50, f"{place}: {content}"
         assert_not_in(place, content, PLAIN_PASSWORD, SCRAM_PASSWORD, KEY_PASSWORD, WRONG, *tokens)

@@ -38,9 +38,8 @@ from mpbroker.protocol.messages import PartitionRecord, TopicRecord
 from mpbroker.protocol.uuids import uuid_bytes
 from mpbroker.records.iterate import Batch, iterate_batches
 from ops.bench.brokers import Kafka
-from tests.support.client_tools import SMALL_JVM, ToolError, kafka_tool
+from tests.support.client_tools import SMALL_JVM, ToolError, dump
 
-DUMP = "org.apache.kafka.tools.DumpLogSegments"
 BOOTSTRAP = "bootstrap.checkpoint"
 NODE_ID = 1
 READ_TIMEOUT_S = 60.0
@@ -218,9 +217,9 @@ def dump_complaints(lefts: Sequence[Left]) -> list[str]:
         some = files[at : at + DUMPED_AT_ONCE]
         indexes = [file for file in some if file.endswith((INDEX_SUFFIX, TIME_INDEX_SUFFIX))]
         try:
-            printed = kafka_tool(DUMP, "--deep-iteration", "--files", ",".join(some))
+            printed = dump("--deep-iteration", "--files", ",".join(some))
             assert printed.count("Dumping ") == len(some)
-            printed += kafka_tool(DUMP, "--index-sanity-check", "--files", ",".join(indexes))
+            printed += dump("--index-sanity-check", "--files", ",".join(indexes))
         except ToolError as error:
             found.append(str(error))
             continue

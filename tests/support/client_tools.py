@@ -27,7 +27,8 @@ INSTALL = {
 RUN_TIMEOUT_S = 300
 FRANZ_SOURCE = Path(__file__).parents[1] / "real_clients" / "franz"
 FRANZ = Path(__file__).parents[2] / "build" / "franz" / "franz"
-TOOLS_SOURCE = Path(__file__).parents[1] / "real_clients" / "java" / "Tools.java"
+JAVA_SOURCE = Path(__file__).parents[1] / "real_clients" / "java"
+JAVA_CLASSES = FRANZ.parents[1] / "kafka" / "programs"
 _INT = struct.Struct(">i")
 
 
@@ -63,24 +64,42 @@ def eventually(holds: Callable[[], bool], what: str) -> None:
 
 @cache
 def _java() -> tuple[str, str]:
+    """Return the program, and where it finds classes: Kafka's, and those of our own programs."""
     try:
-        found = maven.java(), maven.kafka_classpath()
+        java, classpath = maven.java(), maven.kafka_classpath()
     except maven.MissingToolError as error:
         pytest.fail(str(error), pytrace=False)
     class_archive.make_archive()
-    return found
+    _compile(java)
+    return java, f"{classpath}:{JAVA_CLASSES}"
+
+
+def _compile(java: str) -> None:
+    """Compile our programs once for all that run side by side: in each JVM it takes longer than its start."""
+    JAVA_CLASSES.mkdir(parents=True, exist_ok=True)
+    sources = sorted(JAVA_SOURCE.glob("*.java"))
+    with open(JAVA_CLASSES / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        classes = [JAVA_CLASSES / f"{source.stem}.class" for source in sources]
+        if not all(
+            made.exists() and made.stat().st_mtime > source.stat().st_mtime
+            for made, source in zip(classes, sources, strict=True)
+        ):
+            jars = ":".join(map(str, maven.LIBS.glob("*.jar")))
+            javac = [java, "-m", "jdk.compiler/com.sun.tools.javac.Main", "-nowarn", "-cp", jars]
+            run([*javac, "-d", str(JAVA_CLASSES), *map(str, sources)])
 
 
 # A JVM that hardly optimises, for what lives for a second.
 SMALL_JVM = ("-Xmx256M", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *class_archive.FLAGS)
 
 
-# One that runs many tools after each other; each may leave something behind.
-TOOLS_JVM = ("-Xmx1536M", *SMALL_JVM[1:])
+# One that runs many tools after each other; each may leave something behind. Their settings are no news.
+TOOLS_JVM = ("-Xmx1536M", *SMALL_JVM[1:], "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
 
 
 def java_command(main_class: str, *arguments: str, jvm: Sequence[str] = SMALL_JVM) -> list[str]:
-    """One of Kafka's command line tools."""
+    """Return the command of one of Kafka's command line tools, or of a program of ours."""
     java, classpath = _java()
     return [java, *jvm, "-cp", classpath, main_class, *arguments]
 
@@ -95,11 +114,11 @@ class KafkaTools:
         self._busy = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
-    def run(self, main_class: str, arguments: Sequence[str], stdin: bytes) -> str:
-        """The tool's standard output. Raises ToolError."""
+    def run(self, main_class: str, arguments: Sequence[str], stdin: bytes) -> tuple[str, str]:
+        """The tool's standard output and standard error. Raises ToolError."""
         if not self._busy.acquire(blocking=False):
             # Beside a tool that a thread runs.
-            return run(java_command(main_class, *arguments), stdin).decode()
+            return run(java_command(main_class, *arguments), stdin).decode(), ""
         try:
             words = [word.encode() for word in (main_class, *arguments)]
             request = _INT.pack(len(words)) + b"".join(map(_counted, words)) + _counted(stdin)
@@ -109,12 +128,12 @@ class KafkaTools:
         if code:
             said = (out + err).decode(errors="replace")[-4000:]
             raise ToolError(f"{' '.join((main_class, *arguments[:6]))} ended with {code}:\n{said}")
-        return out.decode()
+        return out.decode(), err.decode(errors="replace")
 
     def _exchange(self, request: bytes, main_class: str) -> tuple[int, bytes, bytes]:
         if self._process is None or self._process.poll() is not None:
             self._process = subprocess.Popen(
-                java_command(str(TOOLS_SOURCE), jvm=TOOLS_JVM), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+                java_command("Tools", jvm=TOOLS_JVM), stdin=subprocess.PIPE, stdout=subprocess.PIPE
             )
         process = self._process
         assert process.stdin is not None
@@ -148,7 +167,17 @@ atexit.register(_kafka_tools.end)
 
 
 def kafka_tool(main_class: str, *arguments: str, stdin: bytes = b"") -> str:
-    return _kafka_tools.run(main_class, arguments, stdin)
+    return _kafka_tools.run(main_class, arguments, stdin)[0]
+
+
+def kafka_tool_errors(main_class: str, *arguments: str) -> str:
+    """Return the standard error of a tool that ends as if nothing were wrong."""
+    return _kafka_tools.run(main_class, arguments, b"")[1]
+
+
+def dump(*arguments: str) -> str:
+    """Run DumpLogSegments, Kafka's reference for files."""
+    return kafka_tool("org.apache.kafka.tools.DumpLogSegments", *arguments)
 
 
 def go() -> str:

@@ -22,6 +22,8 @@ def consumer_of(broker: Broker, isolation: str) -> Consumer:
             "bootstrap.servers": broker.bootstrap,
             "group.id": "unused",
             "isolation.level": isolation,
+            # Where records are deleted.
+            "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
             "enable.auto.commit": False,
             "fetch.wait.max.ms": 5,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import tempfile
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from typing import Any, NamedTuple
@@ -35,25 +36,25 @@ class OwnCli:
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
 
-    def __call__(self, *words: str, code: int = 0) -> Said:
+    def __call__(self, *words: str, code: int = 0, stdin: bytes = b"") -> Said:
         """Run a command that must end with this code, and never with a traceback."""
         out, err = io.BytesIO(), io.StringIO()
         stdout = io.TextIOWrapper(out, encoding="utf-8", write_through=True)
         with (
+            tempfile.TemporaryFile("w+") as typed,
             patch.dict(os.environ, {"MPBROKER_BOOTSTRAP_SERVER": self.bootstrap}),
+            patch("sys.stdin", typed),
             redirect_stdout(stdout),
             redirect_stderr(err),
         ):
+            typed.buffer.write(stdin)
+            typed.seek(0)
             ended = run(words)
         said = Said(out.getvalue().decode(), err.getvalue())
         assert ended == code, f"{' '.join(words)} ended with {ended}\n{said.out}{said.err}"
         return said
 
     def produce(self, topic: str, lines: Sequence[str], *words: str, code: int = 0) -> Said:
-        """Send lines, which come by a pipe as standard input does."""
-        reader, writer = os.pipe()
-        with open(reader) as stdin:
-            with open(writer, "w") as text:
-                text.writelines(f"{line}\n" for line in lines)
-            with patch("sys.stdin", stdin):
-                return self("produce", topic, *words, code=code)
+        """Send lines."""
+        stdin = "".join(f"{line}\n" for line in lines).encode()
+        return self("produce", topic, *words, code=code, stdin=stdin)

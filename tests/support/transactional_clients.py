@@ -14,7 +14,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
 from typing import Any, TypeVar
 
 import aiokafka
@@ -25,10 +24,8 @@ import kafka.errors
 from confluent_kafka import KafkaError, KafkaException
 from kafka.structs import OffsetAndMetadata
 
-from tests.support import client_tools
 from tests.support.polling import PATIENCE_S
 
-JAVA_SOURCE = Path(__file__).parents[1] / "real_clients" / "java" / "Transactions.java"
 # No transaction of a test that is not about it times out.
 TIMEOUT_MS = 600_000
 T = TypeVar("T")
@@ -305,11 +302,6 @@ def program(command: Sequence[str]) -> Iterator[Program]:
         yield made
     finally:
         made.end()
-
-
-def java_program() -> list[str]:
-    """Java compiles a program of one file by itself."""
-    return client_tools.java_command(str(JAVA_SOURCE))
 
 
 IN_PYTHON: Mapping[str, Open] = {

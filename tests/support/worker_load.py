@@ -25,11 +25,14 @@ class Load:
     failure.
     """
 
-    def __init__(self, bootstrap: str, topic: str, security: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, bootstrap: str, topic: str, settings: Mapping[str, str] | None = None, value_bytes: int = 0
+    ) -> None:
         self.errors: list[str] = []
         self.acked = self.read = self.sent = 0
         self._topic = topic
-        self._config = {"bootstrap.servers": bootstrap, "log_level": 0, **(security or {})}
+        self._value_bytes = value_bytes
+        self._config = {"bootstrap.servers": bootstrap, "log_level": 0, **(settings or {})}
         self._ending = threading.Event()
         self._threads = [threading.Thread(target=self._produce), threading.Thread(target=self._consume)]
         for thread in self._threads:
@@ -38,7 +41,8 @@ class Load:
     def _produce(self) -> None:
         producer = Producer({**self._config, "enable.idempotence": True, "linger.ms": 0})
         while not self._ending.is_set():
-            producer.produce(self._topic, b"%d" % self.sent, partition=0, on_delivery=self._told)
+            value = (b"%d" % self.sent).rjust(self._value_bytes)
+            producer.produce(self._topic, value, partition=0, on_delivery=self._told)
             self.sent += 1
             producer.poll(0.01 if len(producer) > 20 else 0)
         producer.flush(PATIENCE_S)
@@ -63,6 +67,17 @@ class Load:
             else:
                 self.read += 1
         consumer.close()
+
+    def __enter__(self) -> Load:
+        self.goes_on()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        """Nothing is lost, and no client was told of an error."""
+        self.end()
+        if failure == (None, None, None):
+            assert self.errors == []
+            assert self.acked == self.read == self.sent
 
     def goes_on(self) -> None:
         """Wait until records that are sent from now on are acknowledged and read."""

@@ -4,7 +4,6 @@
 //	franz consume BOOTSTRAP TOPIC PARTITIONS COUNT   records as JSON lines on stdout
 //	franz committed BOOTSTRAP TOPIC PARTITIONS COUNT the same of committed records
 //	franz join    BOOTSTRAP TOPIC GROUP              number of records of a new group's first poll
-//	franz groups  BOOTSTRAP                          group and its state per line
 //	franz pipe    BOOTSTRAP ID GROUP FROM TO COUNT   number of transactions by which so many records were copied
 //	franz transact                                   see transactions.go
 //	franz tokens  BOOTSTRAP USER PASSWORD PREFIX     see tokens.go
@@ -130,14 +129,6 @@ func join(ctx context.Context, topic, group string) {
 	fmt.Println(fetches.NumRecords())
 }
 
-func groups(ctx context.Context) {
-	found, err := kadm.NewClient(client()).DescribeGroups(ctx)
-	check(err)
-	for _, group := range found.Sorted() {
-		fmt.Println(group.Group, group.State)
-	}
-}
-
 func create(ctx context.Context, topic string, partitions int) {
 	_, err := kadm.NewClient(client()).CreateTopic(ctx, int32(partitions), 1, nil, topic)
 	check(err)
@@ -175,8 +166,6 @@ func main() {
 		consume(ctx, arguments[2], number(arguments[3]), number(arguments[4]), kgo.ReadCommitted())
 	case len(arguments) == 4 && arguments[0] == "join":
 		join(ctx, arguments[2], arguments[3])
-	case len(arguments) == 2 && arguments[0] == "groups":
-		groups(ctx)
 	case len(arguments) == 7 && arguments[0] == "pipe":
 		pipe(ctx, arguments[2], arguments[3], arguments[4], arguments[5], number(arguments[6]))
 	case len(arguments) == 1 && arguments[0] == "transact":

@@ -8,6 +8,7 @@ import java.io.OutputStream;
 import java.io.PrintStream;
 import java.lang.reflect.InvocationTargetException;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import org.apache.kafka.common.utils.Exit;
 
@@ -15,8 +16,8 @@ import org.apache.kafka.common.utils.Exit;
  * Runs Apache Kafka's command line tools one after the other in one JVM, as their scripts would each in one of
  * its own: with their arguments and standard input, up to their exit.
  *
- * A request on standard input is a number of words, the words (the class of the tool and its arguments), a
- * number of bytes and these bytes. The answer is the exit code, then what the tool wrote to standard output
+ * A request on standard input is a number of words, the words (the class of the tool and its arguments, or first
+ * properties of the JVM as in -Dname=value), a number of bytes and these bytes. The answer is the exit code, then what the tool wrote to standard output
  * and to standard error, each as a number of bytes and these bytes.
  */
 public class Tools {
@@ -96,7 +97,12 @@ public class Tools {
 
     private static int run(String[] words) {
         code = null;
-        String[] arguments = java.util.Arrays.copyOfRange(words, 1, words.length);
+        while (words[0].startsWith("-D")) {
+            String[] property = words[0].substring(2).split("=", 2);
+            System.setProperty(property[0], property[1]);
+            words = Arrays.copyOfRange(words, 1, words.length);
+        }
+        String[] arguments = Arrays.copyOfRange(words, 1, words.length);
         try {
             Class.forName(words[0]).getMethod("main", String[].class).invoke(null, (Object) arguments);
         } catch (InvocationTargetException error) {
