@@ -96,7 +96,8 @@ def sentence_of(error: BaseException) -> str:
         if found and found[1] in _OURS:
             return found[2]
     for line in reversed(text.splitlines()):
-        found = _RAISED.match(line.strip())
+        # Py4J puts a colon before the error of a constructor.
+        found = _RAISED.match(line.strip(" :"))
         if found and found[1].endswith(("Error", "Exception")) and not found[1].startswith("Py4J"):
             return f"{found[1]}: {found[2]}"
     return text.strip().partition("\n")[0] or type(error).__name__
