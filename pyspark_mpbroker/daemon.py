@@ -1,4 +1,4 @@
-"""The parent of Python workers of local sessions, in place of `pyspark.daemon`: unneeded ones end in silence."""
+"""The parent of Python workers of local sessions, in place of `pyspark.daemon`: they end in silence."""
 
 from pyspark import daemon
 

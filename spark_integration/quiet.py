@@ -1,8 +1,8 @@
 """Starts Spark's JVM without what it prints at each start: incubator modules, the host's name, native code.
 
 Neither a setting nor a configuration of log4j keeps all of that away: the JVM itself writes some. So a thread
-of this process reads the JVM's standard error and passes it on from the moment when the session is there. What
-came before is shown if the start fails, or has logged an error.
+of this process reads the JVM's standard error, and passes it on once the session is there. What came before
+is shown if the start fails, or has logged an error.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ def in_silence(worker: Worker) -> Worker:
 def end_in_silence() -> None:
     """Have this process end so if PySpark's daemon has forked it.
 
-    Planners need this: Spark starts them by PySpark's daemon, whatever spark.python.daemon.module says. (Spark:
-    SparkEnv.createPythonWorker, PythonPlannerRunner.)
+    Planners need this: Spark starts them by PySpark's daemon, whatever spark.python.daemon.module says.
+    (Spark: SparkEnv.createPythonWorker, PythonPlannerRunner.)
     """
     main = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)

@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 
 LOOK_EVERY_S = 0.5
 _LOG = logging.getLogger("mpbroker.spark")
-_OURS = {error.__name__ for error in (OptionError, SourceUnavailable, DataLoss, CorruptLog)}
 _RAISED = re.compile(r"^(?:[\w.]+\.)?(\w+): (.+)$")
 
 
 class JobError(Exception):
     """A job cannot do its work; the text says what, where and what to do."""
+
+
+_OURS = {error.__name__ for error in (OptionError, SourceUnavailable, DataLoss, CorruptLog, JobError)}
 
 
 class Notice(Protocol):

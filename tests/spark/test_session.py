@@ -85,7 +85,7 @@ spark.read.format("mpbroker").option("log.dir", log_dir).option("subscribe", "go
 
 
 def without_pysparks() -> dict[str, str]:
-    """The environment without the Pythons of Spark, which sessions of other tests in this process have set."""
+    """The environment without the Pythons of Spark, which sessions of other tests here have set."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
 
 
