@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from spark_integration.environment import (
     SparkSetupError,
     check_java,
-    check_spark,
+    check_packages,
     why_unfit,
     with_package,
 )
@@ -70,7 +70,7 @@ def session(
     what to do.
     """
     # Before PySpark is imported: whether it is there is what this says.
-    check_spark()
+    check_packages()
     from pyspark.sql import SparkSession
 
     wanted = {name: _text(value) for name, value in (config or {}).items()}
@@ -101,7 +101,7 @@ def configure(builder: SparkSession.Builder, *, accelerated: bool = False) -> Sp
     Raises SparkSetupError, which says what is missing and what to do; also if Spark's JVM runs already with a
     Python that cannot run the source.
     """
-    check_spark()
+    check_packages()
     # PySpark has no public way to ask a builder what it was given.
     given = {str(name): _text(value) for name, value in vars(builder).get("_options", {}).items()}
     _check_running_jvm()

@@ -172,6 +172,35 @@ def test_a_command_says_what_it_has_done_or_what_is_wrong_and_no_more(
     assert re.fullmatch(says, done.stderr), done.stderr
 
 
+BARE = """
+import mpbroker.spark
+for make in mpbroker.spark.session, lambda: mpbroker.spark.configure(None):
+    try:
+        make()
+    except mpbroker.spark.SparkSetupError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize("name", ["PySpark", "PyArrow"])
+def test_a_missing_package_is_named_before_spark_is_started(tmp_path: Path, name: str) -> None:
+    """In a Python that finds nothing but its own library and this checkout."""
+    if name == "PyArrow":
+        (tmp_path / "pyspark").mkdir()
+        (tmp_path / "pyspark" / "__init__.py").touch()
+        (tmp_path / "pyspark" / "version.py").write_text('__version__ = "4.3.0"\n')
+    said = subprocess.check_output(
+        [sys.executable, "-S", "-c", BARE],
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])},
+    )
+    session, configure = said.splitlines()
+    assert session == configure
+    assert session.startswith(f"{name} is not installed in {sys.executable}")
+    assert "pip install 'mpbroker-server[spark]'" in session
+
+
 def java(directory: Path, says: str) -> dict[str, str]:
     """A JAVA_HOME whose Java says this of itself."""
     program = directory / "bin" / "java"
