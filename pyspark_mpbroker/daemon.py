@@ -5,5 +5,5 @@ from pyspark import daemon
 from spark_integration.workers import in_silence
 
 if __name__ == "__main__":
-    daemon.worker = in_silence(daemon.worker)
+    vars(daemon)["worker"] = in_silence(daemon.worker)
     daemon.manager()

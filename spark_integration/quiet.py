@@ -34,7 +34,7 @@ def started_quietly(settings: Mapping[str, str]) -> Iterator[None]:
     try:
         try:
             conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
-            gateway = launch_gateway(conf, {"stderr": writing})
+            gateway = launch_gateway(conf, {"stderr": writing})  # type: ignore[no-untyped-call]
         finally:
             os.close(writing)
         SparkContext._ensure_initialized(gateway=gateway)
