@@ -89,7 +89,13 @@ class Targets:
             wanted.setdefault(sink.topic or f"{self.prefix}{topic}", topic)
         try:
             with closing(open_cluster(sink)) as cluster:
-                there = _partitions(cluster, sink, list(wanted))
+                there, cluster_id = _partitions(cluster, sink, list(wanted))
+                itself = [topic for name, topic in wanted.items() if name == topic]
+                if itself and cluster_id and cluster_id == _cluster_id(source):
+                    raise JobError(
+                        f"topic {itself[0]} would be copied onto itself, again and again: it is read from the "
+                        f"cluster of {sink.bootstrap_servers}. Name another cluster, or a --prefix"
+                    )
                 if self.keep_partitions:
                     _check(there, {name: (topic, counts[topic]) for name, topic in wanted.items()}, sink)
                 missing = {name: topic for name, topic in wanted.items() if name not in there}
@@ -102,12 +108,24 @@ class Targets:
             raise JobError(str(error)) from error
 
 
-def _partitions(cluster: Cluster, sink: WriteOptions, names: list[str]) -> dict[str, int]:
-    """Return the number of partitions of those topics that exist. Raises JobError, ClientError."""
+def _cluster_id(source: ReadOptions) -> str | None:
+    """Return the id of the cluster that is read; None if it tells none. Raises ClientError."""
+    if source.bootstrap_servers is None:
+        return next(iter(with_siblings(source.log_dirs).values())).cluster_id
+    with closing(open_cluster(WriteOptions(source.bootstrap_servers, client=source.client))) as cluster:
+        return cluster.refresh(m.MetadataRequest(topics=[])).cluster_id
+
+
+def _partitions(cluster: Cluster, sink: WriteOptions, names: list[str]) -> tuple[dict[str, int], str | None]:
+    """Return the number of partitions of those topics that exist, and the cluster's id.
+
+    Raises JobError, ClientError.
+    """
     wanted = m.MetadataRequest.MetadataRequestTopic
     request = m.MetadataRequest(topics=[wanted(name=name) for name in names], allow_auto_topic_creation=False)
     found = {}
-    for topic in cluster.refresh(request).topics:
+    answer = cluster.refresh(request)
+    for topic in answer.topics:
         if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             continue
         # A topic that is being made has partitions without leaders; who writes waits for those.
@@ -115,7 +133,7 @@ def _partitions(cluster: Cluster, sink: WriteOptions, names: list[str]) -> dict[
             why = ApiFailed(f"topic {topic.name}", topic.error_code)
             raise JobError(f"{why}, asked of {sink.bootstrap_servers}: allow this user to describe the topic")
         found[topic.name or ""] = len(topic.partitions)
-    return found
+    return found, answer.cluster_id
 
 
 def _check(there: Mapping[str, int], wanted: Mapping[str, tuple[str, int]], sink: WriteOptions) -> None:

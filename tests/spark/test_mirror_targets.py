@@ -85,6 +85,17 @@ def test_too_few_partitions_are_refused_unless_keys_decide(
     assert made(mpbroker_broker, topic, keep=False) == []
 
 
+@pytest.mark.parametrize("source", [network, in_place])
+def test_a_topic_is_not_mirrored_onto_itself(
+    mpbroker_broker: Broker, mpbroker_topics: Topics, source: Callable[[Broker], dict[str, str]]
+) -> None:
+    topic = mpbroker_topics()
+    with pytest.raises(JobError, match=f"topic {topic} would be copied onto itself"):
+        Targets({**source(mpbroker_broker), "subscribe": topic}, "", True).make(
+            parse_write_options(network(mpbroker_broker))
+        )
+
+
 def test_a_topic_that_may_not_be_created_is_named(
     mpbroker_broker: Broker, mpbroker_topics: Topics, mpbroker_fault: Callable[..., Fault]
 ) -> None:
