@@ -93,7 +93,7 @@ class Targets:
                 itself = [topic for name, topic in wanted.items() if name == topic]
                 if itself and cluster_id and cluster_id == _cluster_id(source):
                     raise JobError(
-                        f"topic {itself[0]} would be copied onto itself, again and again: it is read from the "
+                        f"topic {itself[0]} would be copied onto itself, over and over: it is read from the "
                         f"cluster of {sink.bootstrap_servers}. Name another cluster, or a --prefix"
                     )
                 if self.keep_partitions:
