@@ -139,6 +139,16 @@ def check_spark() -> tuple[int, int]:
     return version
 
 
+def check_packages() -> None:
+    """Check that there is a PySpark that the source works with, and PyArrow. Raises SparkSetupError."""
+    check_spark()
+    if find_spec("pyarrow") is None:
+        raise SparkSetupError(
+            f"PyArrow is not installed in {sys.executable}, and the source reads with it. "
+            "Install the extra: pip install 'mpbroker-server[spark]'"
+        )
+
+
 def with_package(python_path: str | None) -> str:
     """Return a PYTHONPATH that also leads to this package; the same one if pip has installed the package."""
     root = str(package_root())

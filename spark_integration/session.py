@@ -11,15 +11,17 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_integration.environment import (
     SparkSetupError,
     check_java,
-    check_spark,
+    check_packages,
     why_unfit,
     with_package,
 )
+from spark_integration.quiet import started_quietly
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -60,15 +62,15 @@ def session(
 
     `master` is Spark's, such as `local[4]`; by default that of spark-submit or of Spark's configuration.
     `config` has any settings of Spark; they go before those that are set here. `accelerated` adds the reader
-    that runs in the JVM. `quiet` switches off Spark's web pages, its progress bar and, once the session
-    has started, log lines below errors.
+    that runs in the JVM. `quiet` switches off Spark's web pages, its progress bar and log lines below errors;
+    under spark-submit those that come before this call stay.
 
     A session that runs keeps its settings; a warning names those that should be others. On this host its
     Python is replaced if that cannot run the source. Raises SparkSetupError, which says what is missing and
     what to do.
     """
     # Before PySpark is imported: whether it is there is what this says.
-    check_spark()
+    check_packages()
     from pyspark.sql import SparkSession
 
     wanted = {name: _text(value) for name, value in (config or {}).items()}
@@ -78,12 +80,14 @@ def session(
     builder = SparkSession.builder.appName(app_name)
     for name, value in wanted.items():
         builder = builder.config(name, value)
-    found = builder.getOrCreate()
-    if isinstance(found, SparkSession):
-        _warn_of_kept(found, wanted)
-        if quiet:
-            found.sparkContext.setLogLevel("ERROR")
-        _end_workers_in_silence(found.sparkContext)
+    starts_jvm = not (_jvm_runs() or wanted.get("spark.remote") or os.environ.get("SPARK_REMOTE"))
+    with started_quietly({"spark.app.name": app_name, **wanted}) if quiet and starts_jvm else nullcontext():
+        found = builder.getOrCreate()
+        if isinstance(found, SparkSession):
+            _warn_of_kept(found, wanted)
+            if quiet:
+                found.sparkContext.setLogLevel("ERROR")
+            _end_workers_in_silence(found.sparkContext)
     from spark_integration.source import MpbrokerDataSource
 
     # PySpark would find the source itself, but by the JVM's default Python, which a running JVM keeps.
@@ -97,7 +101,7 @@ def configure(builder: SparkSession.Builder, *, accelerated: bool = False) -> Sp
     Raises SparkSetupError, which says what is missing and what to do; also if Spark's JVM runs already with a
     Python that cannot run the source.
     """
-    check_spark()
+    check_packages()
     # PySpark has no public way to ask a builder what it was given.
     given = {str(name): _text(value) for name, value in vars(builder).get("_options", {}).items()}
     _check_running_jvm()

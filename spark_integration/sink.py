@@ -7,6 +7,7 @@ one (mpbroker/writing/two_phase.py). (Spark: KafkaWriter, KafkaRowWriter.)
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -32,7 +33,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from mpbroker.reading.errors import OptionError
+from mpbroker.reading.errors import OptionError, SourceUnavailable
 from mpbroker.writing.intents import JOB, Batch, Intent, Prepared
 from mpbroker.writing.options import WriteOptions, parse_write_options
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
 _TEXT: Final = (StringType, BinaryType)
+_LOG = logging.getLogger("mpbroker.spark")
 _COLUMNS: Final[Mapping[str, tuple[type[DataType], ...]]] = {
     "topic": (StringType,),
     "key": _TEXT,
@@ -81,11 +83,19 @@ def stream_writer(schema: StructType, options: Mapping[str, str]) -> DataSourceS
 
     Other output modes are taken for append, as by Spark's Kafka sink.
 
-    Raises OptionError, ClientError.
+    Raises OptionError, ClientError, JobError.
     """
     parsed = _checked(schema, options)
     if parsed.sink_batch is not None:
         raise OptionError("sinkBatch is for df.write: the batches of a stream have numbers of their own")
+    from spark_integration.jobs.mirror_targets import Targets
+
+    if (targets := Targets.of(options)) is not None:
+        try:
+            targets.make(parsed)
+        except SourceUnavailable as error:
+            # Whoever reads is patient.
+            _LOG.warning("topics of the next batch are not looked for: %s", error)
     return StreamWriter(parsed, _known(parsed) if parsed.exactly_once else None)
 
 

@@ -22,12 +22,15 @@ from pyspark.sql.types import StructType
 from mpbroker.reading.options import parse_options, pushes_filters
 from spark_integration.schema import check_schema, schema_for
 from spark_integration.tasks import SparkTask, read_task
+from spark_integration.workers import end_in_silence
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
     from pyspark.sql.datasource import Filter
 
     from mpbroker.reading.conditions import Condition
+
+end_in_silence()
 
 
 class MpbrokerDataSource(DataSource):

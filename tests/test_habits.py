@@ -118,7 +118,12 @@ NARROW = {
     # Its face for users; what Spark loads stands at the top level, where PySpark looks.
     "mpbroker.spark": ("spark_integration",),
     "spark_integration": tuple(
-        f"mpbroker.{room}" for room in ("reading", "writing", "client", "protocol", "records")
+        f"mpbroker.{room}"
+        for room in (
+            *("reading", "writing", "client", "protocol", "records"),
+            # Settings of topics, in the files.
+            *("migration.metadata_log", "migration.errors"),
+        )
     ),
     "pyspark_mpbroker": ("spark_integration",),
 }

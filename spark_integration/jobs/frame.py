@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 
 LOOK_EVERY_S = 0.5
 _LOG = logging.getLogger("mpbroker.spark")
-_OURS = {error.__name__ for error in (OptionError, SourceUnavailable, DataLoss, CorruptLog)}
 _RAISED = re.compile(r"^(?:[\w.]+\.)?(\w+): (.+)$")
 
 
 class JobError(Exception):
     """A job cannot do its work; the text says what, where and what to do."""
+
+
+_OURS = {error.__name__ for error in (OptionError, SourceUnavailable, DataLoss, CorruptLog, JobError)}
 
 
 class Notice(Protocol):
@@ -96,7 +98,8 @@ def sentence_of(error: BaseException) -> str:
         if found and found[1] in _OURS:
             return found[2]
     for line in reversed(text.splitlines()):
-        found = _RAISED.match(line.strip())
+        # Py4J puts a colon before the error of a constructor.
+        found = _RAISED.match(line.strip(" :"))
         if found and found[1].endswith(("Error", "Exception")) and not found[1].startswith("Py4J"):
             return f"{found[1]}: {found[2]}"
     return text.strip().partition("\n")[0] or type(error).__name__

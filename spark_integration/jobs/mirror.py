@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from mpbroker.writing.options import parse_write_options
 from spark_integration.jobs.frame import Notice, Silent, Source
+from spark_integration.jobs.mirror_targets import Targets
 from spark_integration.jobs.streams import Running, in_order, triggered
 
 if TYPE_CHECKING:
@@ -29,8 +31,8 @@ class MirrorSettings:
 
     `options` are the sink's, such as kafka.bootstrap.servers. `checkpoint` is a directory of this mirror
     alone. `name` is the sink's, with `exactly_once`; it belongs to the checkpoint. `prefix` goes before the
-    topics' names there. `keep_partitions` writes into partitions of the same numbers, which have to exist;
-    otherwise the key decides.
+    topics' names there. `keep_partitions` writes into partitions of the same numbers; otherwise the key
+    decides. Topics that do not exist there are created with the partitions and settings of their sources.
     """
 
     source: Source
@@ -45,16 +47,23 @@ class MirrorSettings:
 
 
 def mirror(spark: SparkSession, settings: MirrorSettings, notice: Notice | None = None) -> Running:
-    """Start the mirror; the caller waits for it. Raises OptionError, PySparkException."""
+    """Start the mirror; the caller waits for it.
+
+    Raises OptionError, SourceUnavailable, JobError (topics there are not as needed), PySparkException.
+    """
     options = {"startingOffsets": "earliest", **settings.source.options(), "includeHeaders": "true"}
     records = spark.readStream.format("mpbroker").options(**in_order(options)).load()
-    sink = dict(settings.options)
+    targets = Targets(settings.source.options(), settings.prefix, settings.keep_partitions)
+    sink = {**settings.options, **targets.options()}
+    notice = notice or Silent()
+    for topic in targets.make(parse_write_options(settings.options)):
+        notice.say(f"created topic {topic}")
     if settings.exactly_once:
         sink = {**sink, "exactlyOnce": "true", "sinkId": settings.name}
     writer = copies(records, settings).writeStream.format("mpbroker").options(**sink)
     writer = writer.queryName(settings.name).option("checkpointLocation", str(settings.checkpoint.absolute()))
     query = triggered(writer, once=settings.once, every_s=settings.every_s).start()
-    return Running(query, notice or Silent(), sink if settings.exactly_once else None)
+    return Running(query, notice, sink if settings.exactly_once else None)
 
 
 def copies(records: DataFrame, settings: MirrorSettings) -> DataFrame:

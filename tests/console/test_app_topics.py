@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from mpbroker.cli.top.samples import BrokerSeen, Health, PartitionSeen, Sample
-from mpbroker.console.app import PARTITIONS_MAX, Console
+from mpbroker.console.app import PARTITIONS_MAX, TOPICS_MAX, Console
 from mpbroker.console.queries import Query
 from mpbroker.console.watch import Watch
 from mpbroker.ipc import console_token
@@ -45,3 +45,14 @@ def test_sums_of_a_topic_are_of_all_its_partitions(console: Console) -> None:
         "segments": 2 * total,
         "trend": [],
     }
+
+
+def test_of_very_many_topics_the_first_are_listed_and_the_others_found(console: Console) -> None:
+    names = [f"topic-{number:05}" for number in range(TOPICS_MAX + 1)]
+    partitions = tuple(PartitionSeen(name, 0, 0, 0, 0, size_bytes=0, segments=1) for name in names)
+    console._watch.model.add(Sample(1, BrokerSeen(Health.RUNNING), partitions=partitions))
+    found = asyncio.run(console._topics(Query(b"")))
+    assert [row["topic"] for row in found["rows"]] == names[:-1]
+    assert (found["found"], found["total"]) == (TOPICS_MAX + 1, TOPICS_MAX + 1)
+    last = asyncio.run(console._topics(Query(f"q={names[-1]}".encode())))
+    assert [row["topic"] for row in last["rows"]] == names[-1:]

@@ -388,6 +388,38 @@ def test_what_does_not_exist_is_said_with_a_way_back(page: Browser, api: Api, fi
     page.said.clear()
 
 
+def test_a_new_topic_is_seen_among_more_than_are_listed(page: Browser, api: Api) -> None:
+    page.js(f"location.hash = 'token={api.token}'; null")
+    page.click("#nav a", "Topics")
+    # The list as it is with more topics than an answer has: without the new one.
+    page.js(
+        """const ask = fetch; fetch = async (url, ...more) => {
+            const answer = await ask(url, ...more);
+            if (!/topics[?]$/.test(url)) return answer;
+            const rows = (await answer.json()).rows.filter((one) => !one.topic.startsWith("zz"));
+            return new Response(JSON.stringify({ rows, found: 2000, total: 2000 }));
+        }; null"""
+    )
+    page.sees("of 2,000 topics: search for others", ".said")
+    page.click("button", "New topic")
+    page.fill("dialog input[name=topic]", "zz-among-many")
+    page.click("dialog button[type=submit]", "Create topic")
+    page.sees("zz-among-many", "tr.opens")
+    page.open("about:blank")
+    page.open(api.url)
+
+
+def test_a_console_that_is_read_only_says_how_to_change_that(chromium: Browser) -> None:
+    with Broker({"http.listener": "127.0.0.1:0"}) as broker:
+        chromium.open(Api(broker).url)
+        chromium.sees("Read-only", "#token")
+        chromium.click("#token")
+        chromium.sees("This console is read-only", "dialog")
+        for said in ("http.console.write=true", "mpbroker ctl reload", "mpbroker ctl console"):
+            chromium.sees(said, "dialog")
+        chromium.open("about:blank")
+
+
 def test_a_topic_is_shown_as_soon_as_it_is_made(page: Browser, api: Api, broker: Broker) -> None:
     visit(page, api, "#/topics/comes-later")
     page.sees("There is no topic comes-later", "main h1")

@@ -20,10 +20,12 @@ from mpbroker.cli.host import backup
 from mpbroker.cli.host.backup_copy import Incoming, whole_copies
 from mpbroker.cli.host.local_broker import LocalBroker
 from mpbroker.testing import Broker
-from ops.bench.brokers import free_port
+from ops.bench.brokers import Mpbroker, free_port
 from tests.support.forms import rounds
+from tests.support.own_cli import OwnCli
 from tests.support.page_shell import Shell, pattern, shell, steps
 from tests.support.polling import random_moment, until
+from tests.support.real_brokers import served
 
 PAGE = (Path(__file__).parents[2] / "docs" / "BACKUP.md").read_text()
 PORT, OTHER_PORT = "9092", "9192"
@@ -274,6 +276,34 @@ def test_nothing_moves_while_the_last_of_a_copy_is_made(
     still = [stood for at_rest, stood in passes if at_rest]
     assert still == [True] * 3
     assert not all(stood for at_rest, stood in passes if not at_rest)
+
+
+@pytest.mark.process
+def test_a_broker_with_several_log_directories(tmp_path: Path) -> None:
+    """The copy has all of them, and another broker with as many begins where this one was."""
+    own, restored = ([tmp_path / name for name in names] for names in (("a", "b", "c"), ("d", "e", "f")))
+    copies, records = tmp_path / "copies", {str(number) for number in range(60)}
+    broker = Mpbroker(tmp_path / "broker", flags=("--log-dirs", ",".join(map(str, own))))
+    with served(broker):
+        cli = OwnCli(broker.bootstrap)
+        cli("topic", "create", "spread", "--partitions", "6", "-c", "retention.ms=1d")
+        for partition in range(6):
+            lines = [str(number) for number in range(60) if number % 6 == partition]
+            cli.produce("spread", lines, "-p", str(partition))
+        assert all(list(one.glob("spread-*")) for one in own), "each has partitions"
+        made = cli("backup", str(copies), "--log-dirs", str(own[1]), "--json").json
+        assert made["log_dirs"] == list(map(str, own))
+    cli("backup", str(copies), "--check")
+    assert "name as many" in cli("restore", "--from", str(copies), "--log-dirs", str(restored[0]), code=2).err
+    cli("restore", "--from", str(copies), "--log-dirs", ",".join(map(str, restored)))
+    for one, other in zip(own, restored, strict=True):
+        assert sorted(path.name for path in one.glob("spread-*")) == sorted(
+            path.name for path in other.glob("spread-*")
+        )
+    with served(Mpbroker(tmp_path / "other", flags=("--log-dirs", ",".join(map(str, restored))))) as another:
+        cli = OwnCli(another.bootstrap)
+        assert set(cli("consume", "spread", "--from-beginning", "--exit-at-end").out.split()) == records
+        assert "retention.ms=86400000" in cli("topic", "describe", "spread").out
 
 
 def states(directory: Path) -> dict[str, tuple[int, int]]:

@@ -11,7 +11,7 @@ import pytest
 
 from mpbroker.cli.main import run
 from mpbroker.cli.spark import command as spark_jobs
-from ops.demo.pipeline.orders import TEMPLATE, PipelineFailed, Results, amount, check, is_order
+from ops.demo.pipeline.orders import TEMPLATE, PipelineFailed, Results, amount, check, is_order, step_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "PIPELINES.md"
 
@@ -53,6 +53,21 @@ def test_the_files_of_the_pipeline() -> None:
     for path in TEMPLATE.rglob("*"):
         if path.is_file() and "__pycache__" not in path.parts:
             assert f"\n{path.read_text()}```" in page, f"{path} has changed: change the page, too"
+
+
+@pytest.mark.parametrize(
+    ("line", "step"),
+    [
+        ("2026-11-29 00:30:34: Creating dataflow graph...", "Creating dataflow graph"),
+        (
+            "[Stage 4:> (0 + 1) / 1]\r  \r2026-11-29 00:31:28: Flow spark_catalog.default.totals is RUNNING.",
+            "Flow totals is RUNNING",
+        ),
+        ("26/11/29 00:30:24 WARN NativeCodeLoader: Unable to load native-hadoop library", None),
+    ],
+)
+def test_the_demo_says_each_step_of_a_run(line: str, step: str | None) -> None:
+    assert step_of(line) == step
 
 
 def test_the_check_of_the_pipeline_finds_what_is_wrong() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -75,12 +76,21 @@ found["conf"] = dict(spark.sparkContext.getConf().getAll())
 spark.stop()
 print(json.dumps(found))
 """
+QUIET = """
+spark = mpbroker.spark.session(master="local[1]", config=config, quiet=True)
+assert count(spark) == 30
+spark._jvm.java.lang.System.err.println("said by the JVM")
+spark.read.format("mpbroker").option("log.dir", log_dir).option("subscribe", "gone").load().count()
+"""
+
+
+def without_pysparks() -> dict[str, str]:
+    """The environment without the Pythons of Spark, which sessions of other tests here have set."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
 
 
 def run(program: str, log_dir: Path, **environ: str) -> tuple[dict[str, Any], str]:
     """What the program printed, and what it said on standard error."""
-    # Sessions of other tests in this process have set the Pythons of Spark.
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM + program, str(log_dir)],
         capture_output=True,
@@ -88,7 +98,7 @@ def run(program: str, log_dir: Path, **environ: str) -> tuple[dict[str, Any], st
         timeout=300,
         check=False,
         cwd=log_dir,
-        env={**inherited, "PYTHONPATH": PYTHON_PATH, **environ},
+        env={**without_pysparks(), "PYTHONPATH": PYTHON_PATH, **environ},
     )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -130,6 +140,65 @@ def test_a_builder_is_configured_and_keeps_what_it_has(filled: Path) -> None:
     assert found["conf"]["spark.executorEnv.ARROW_ENABLE_UNSAFE_MEMORY_ACCESS"] == "true"
     assert "spark.sql.session.timeZone" not in found["conf"]
     assert f"PYSPARK_PYTHON is {OTHER_PYTHON}, but there is no program" in said
+
+
+def test_a_quiet_session_says_nothing_and_its_errors_are_whole(filled: Path) -> None:
+    with pytest.raises(
+        AssertionError, match=r"(?s)^said by the JVM\n.*SourceUnavailable: topic gone is not in"
+    ):
+        run(QUIET, filled)
+
+
+@pytest.mark.parametrize(
+    ("topic", "code", "says"),
+    [
+        ("t", 0, r"30 records of 1 topic archived in 1 run, \S+ records/s; readers find them in \S+\n"),
+        ("gone", 1, r"mpbroker: topic gone is not in the log directory\. .+\n"),
+    ],
+)
+def test_a_command_says_what_it_has_done_or_what_is_wrong_and_no_more(
+    filled: Path, tmp_path: Path, topic: str, code: int, says: str
+) -> None:
+    command = [sys.executable, "-m", "mpbroker", "spark", "archive", topic, "--master", "local[1]"]
+    done = subprocess.run(
+        [*command, "--log-dir", str(filled), "--to", str(tmp_path / "lake")],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env={**without_pysparks(), "PYTHONPATH": PYTHON_PATH},
+    )
+    assert (done.returncode, done.stdout) == (code, "")
+    assert re.fullmatch(says, done.stderr), done.stderr
+
+
+BARE = """
+import mpbroker.spark
+for make in mpbroker.spark.session, lambda: mpbroker.spark.configure(None):
+    try:
+        make()
+    except mpbroker.spark.SparkSetupError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize("name", ["PySpark", "PyArrow"])
+def test_a_missing_package_is_named_before_spark_is_started(tmp_path: Path, name: str) -> None:
+    """In a Python that finds nothing but its own library and this checkout."""
+    if name == "PyArrow":
+        (tmp_path / "pyspark").mkdir()
+        (tmp_path / "pyspark" / "__init__.py").touch()
+        (tmp_path / "pyspark" / "version.py").write_text('__version__ = "4.3.0"\n')
+    said = subprocess.check_output(
+        [sys.executable, "-S", "-c", BARE],
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])},
+    )
+    session, configure = said.splitlines()
+    assert session == configure
+    assert session.startswith(f"{name} is not installed in {sys.executable}")
+    assert "pip install 'mpbroker-server[spark]'" in session
 
 
 def java(directory: Path, says: str) -> dict[str, str]:

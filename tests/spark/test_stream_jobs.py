@@ -15,6 +15,7 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from ops.bench.brokers import Broker
+from tests.spark.test_pipelines_page import commands
 from tests.support.polling import PATIENCE_S, until
 from tests.support.real_brokers import TRANSACTIONS, make_broker, served, with_settings
 from tests.support.spark_here import Here
@@ -41,6 +42,15 @@ def in_turns(count: int) -> list[list[int]]:
     return [list(range(number, count, PARTITIONS)) for number in range(PARTITIONS)]
 
 
+def test_the_command_of_the_page(here: Here, broker: Broker, tmp_path: Path) -> None:
+    """As it is printed, on a topic with several partitions."""
+    make_topic(broker, "orders")
+    produce(broker, "orders", range(30))
+    places = {"localhost:9092": broker.bootstrap, "/lake/mirror": str(tmp_path / "checkpoint")}
+    assert here(*(places.get(word, word) for word in commands()["mirror"])) == 0
+    assert numbers(broker, "copy.orders") == in_turns(30)
+
+
 @dataclass(frozen=True)
 class Mirror:
     """A topic with records, the topic that is to be its copy, and the arguments of the job."""
@@ -56,8 +66,7 @@ def mirror(
 ) -> Mirror:
     how = request.param
     topic = f"orders{how}"
-    for name in (topic, f"copy.{topic}"):
-        make_topic(broker, name)
+    make_topic(broker, topic)
     produce(broker, topic, range(RECORDS))
     job = ["mirror", topic, "-b", broker.bootstrap, "--to", broker.bootstrap, "--prefix", "copy.", how]
     place = tmp_path_factory.mktemp("mirror") / "checkpoint"
@@ -69,7 +78,9 @@ def test_a_mirror_of_what_there_is(
     here: Here, broker: Broker, mirror: Mirror, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert here(*mirror.job, "--once") == 0
-    assert "600 records mirrored to" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"created topic {mirror.copy}\n" in said
+    assert "600 records mirrored to" in said
     assert numbers(broker, mirror.copy) == in_turns(RECORDS)
     for message in records(broker, mirror.copy):
         number = int(message.key() or b"")

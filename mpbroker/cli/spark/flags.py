@@ -219,8 +219,9 @@ def spark_mirror(
 ) -> None:
     """Copy topics to another cluster as they grow.
 
-    Either side may be mpbroker or Apache Kafka. The headers __source.topic, __source.partition and
-    __source.offset tell where a record was. SIGTERM and Ctrl-C end the job, and leave no transaction open.
+    Either side may be mpbroker or Apache Kafka. Topics that do not exist there are created as they are here.
+    The headers __source.topic, __source.partition and __source.offset tell where a record was. SIGTERM and
+    Ctrl-C end the job, and leave no transaction open.
     """
     from mpbroker.cli.spark import command as command
 

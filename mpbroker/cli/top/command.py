@@ -9,7 +9,7 @@ from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.top.columns import GROUPS, VIEWS, View
 from mpbroker.cli.top.watch import BrokerFlags, Watch
 
-_INSTALL = "pip install 'mpbroker-server[console]'"
+_INSTALL = "pip install 'mpbroker-server[top]'"
 
 
 def run(wanted: BrokerFlags, interval_s: float, view: str | None, *, once: bool, as_json: bool) -> None:

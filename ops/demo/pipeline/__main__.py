@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from pathlib import Path
 
 from ops.bench.brokers import Mpbroker
 from ops.demo.pipeline.orders import Pipeline, PipelineFailed, check, produce, results
+
+
+def say(text: str) -> None:
+    print(time.strftime("%H:%M:%S"), text, flush=True)
 
 
 def main() -> int:
@@ -24,15 +29,17 @@ def main() -> int:
     broker = Mpbroker(directory / "broker")
     broker.start()
     try:
-        print(f"A broker on {broker.bootstrap}, its log in {broker.log_dir}")
+        say(f"A broker on {broker.bootstrap}, its log in {broker.log_dir}")
         total = produce(broker.bootstrap, chosen.orders)
-        print(f"{chosen.orders:,} more events in topic orders, now {total:,}; every tenth is no order")
+        say(f"{chosen.orders:,} more events in topic orders, now {total:,}; every tenth is no order")
         pipeline = Pipeline(directory, broker.bootstrap)
         if chosen.kill:
+            say("spark-pipelines run, to be killed as soon as it has written orders")
             pipeline.run_and_kill()
-            print("spark-pipelines was killed in the middle of its run")
-        print("spark-pipelines run (Spark takes its time to start)", flush=True)
-        pipeline.run()
+            say("spark-pipelines was killed in the middle of its run")
+        say("spark-pipelines run (Spark takes half a minute to start)")
+        pipeline.run(say)
+        say("The tables and the topic are checked")
         found = results(directory, broker.bootstrap)
         check(found, total)
         for customer, orders, amount in [("customer", "orders", "amount"), *found.totals]:

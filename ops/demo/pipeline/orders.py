@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
@@ -29,6 +31,8 @@ PATIENCE_S: Final = 600
 POLL_S: Final = 0.05
 CLIENT_PATIENCE_S: Final = 60
 LOG_LINES: Final = 15
+_STEP: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d: (.+?)\r?$")
+_CATALOG: Final = "spark_catalog.default."
 
 
 class PipelineFailed(Exception):
@@ -60,13 +64,21 @@ class Pipeline:
             text = Template(source.read_text(encoding="utf-8"))
             target.write_text(text.substitute(DIRECTORY=directory, SERVERS=servers), encoding="utf-8")
 
-    def run(self) -> None:
-        """Raises PipelineFailed."""
+    def run(self, say: Callable[[str], None]) -> None:
+        """Run it to its end; `say` hears of each step. Raises PipelineFailed."""
         process = self._started()
+        hangs = time.monotonic() + PATIENCE_S
         try:
-            code = process.wait(PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            raise PipelineFailed(f"a run took more than {PATIENCE_S} s, see {self._output}") from None
+            with self._output.open(encoding="utf-8", errors="replace", newline="") as output:
+                code, text = None, ""
+                while code is None:
+                    code = process.poll()
+                    *lines, text = (text + output.read()).split("\n")
+                    for step in filter(None, map(step_of, lines)):
+                        say(step)
+                    if time.monotonic() > hangs:
+                        raise PipelineFailed(f"a run took more than {PATIENCE_S} s, see {self._output}")
+                    time.sleep(POLL_S)
         finally:
             _end(process)
         if code != 0:
@@ -116,6 +128,12 @@ class Pipeline:
             "SPARK_TESTING": "1",
         }
         return {**os.environ, **given}
+
+
+def step_of(line: str) -> str | None:
+    """Return the step that a line of spark-pipelines tells, which may stand behind a progress bar."""
+    found = _STEP.search(line)
+    return found[1].rstrip(".").replace(_CATALOG, "") if found else None
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

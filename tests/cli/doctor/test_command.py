@@ -55,6 +55,11 @@ def test_where_nothing_is_missing_it_says_so(log_dir: Path) -> None:
     assert lines[-1] == "No problems: Spark can read topics from here."
     assert f"ok       log.dir: {log_dir}: 1 topic, at rest" in lines
     assert f"ok       PYSPARK_PYTHON: {sys.executable}" in lines
+    # A jar that is there is not in use yet.
+    (jar,) = (line for line in lines if "JVM reader: " in line)
+    assert jar.startswith("note") or jar.endswith(
+        ", which mpbroker.spark.session(accelerated=True) reads with"
+    )
 
 
 @pytest.mark.process

@@ -160,6 +160,22 @@ def test_isolation_levels(cli: OwnCli, transacted: str) -> None:
     assert cli("consume", transacted, "-o", "-1", "-e", *committed).out == "plain\n"
 
 
+def test_count_and_exit_at_end_by_their_long_names(cli: OwnCli, mpbroker_topics: Callable[..., str]) -> None:
+    """Those of -n and -e: after so many records, or where all partitions end, whichever comes first."""
+    topic = mpbroker_topics(partitions=2)
+    assert cli("consume", topic, "--from-beginning", "--exit-at-end").out == ""
+    for partition in ("0", "1"):
+        cli.produce(topic, [f"{partition}-{number}" for number in range(3)], "-p", partition)
+    everything = sorted(f"{partition}-{number}" for partition in "01" for number in range(3))
+    counted = cli("consume", topic, "--from-beginning", "--count", "4").out.split()
+    assert len(counted) == 4
+    assert set(counted) < set(everything)
+    for count in ("0", "100"):
+        said = cli("consume", topic, "--from-beginning", "--count", count, "--exit-at-end").out
+        assert sorted(said.split()) == everything
+    assert "--count" in cli("consume", topic, "--count", "-1", code=2).err
+
+
 def test_from_a_time_until_another(cli: OwnCli, mpbroker_topics: Callable[..., str]) -> None:
     topic = mpbroker_topics(partitions=2)
     producer = Producer({"bootstrap.servers": cli.bootstrap})

@@ -138,7 +138,7 @@ def test_without_textual_it_says_what_to_install(tmp_path: Path) -> None:
         os.close(reader)
         os.close(terminal)
     assert done.returncode == 1
-    assert b"pip install 'mpbroker-server[console]'" in said
+    assert b"pip install 'mpbroker-server[top]'" in said
     done = run("--once", "--log-dirs", tmp_path, prelude=prelude)
     assert "no broker is running on" in done.stderr
 

@@ -1,0 +1,87 @@
+"""Starts Spark's JVM without what it prints at each start: incubator modules, the host's name, native code.
+
+Neither a setting nor a configuration of log4j keeps all of that away: the JVM itself writes some. So a thread
+of this process reads the JVM's standard error, and passes it on once the session is there. What came before
+is shown if the start fails, or has logged an error.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import select
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Final
+
+_ERROR: Final = b" ERROR "
+_PIECE_BYTES: Final = 64 << 10
+_STDERR: Final = 2
+
+
+@contextmanager
+def started_quietly(settings: Mapping[str, str]) -> Iterator[None]:
+    """Start the JVM with these settings of Spark; the caller makes the session within the context.
+
+    Raises PySparkRuntimeError if the JVM does not start.
+    """
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    reading, writing = os.pipe()
+    held = _Held(reading)
+    try:
+        try:
+            conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+            gateway = launch_gateway(conf, {"stderr": writing})  # type: ignore[no-untyped-call]
+        finally:
+            os.close(writing)
+        SparkContext._ensure_initialized(gateway=gateway)
+        yield
+    except BaseException:
+        held.release(is_shown=True)
+        raise
+    held.release(is_shown=False)
+
+
+class _Held:
+    """What comes out of a pipe, held back until it is released, and passed on from then on."""
+
+    def __init__(self, reading: int) -> None:
+        os.set_blocking(reading, False)
+        self._reading = reading
+        self._lock = threading.Lock()
+        self._pieces: list[bytes] | None = []
+        threading.Thread(target=self._pump, name="stderr of Spark", daemon=True).start()
+        # The thread does not outlive the interpreter; what the JVM has said by then is passed on.
+        atexit.register(self._take)
+
+    def release(self, *, is_shown: bool) -> None:
+        self._take()
+        with self._lock:
+            text, self._pieces = b"".join(self._pieces or ()), None
+            if is_shown or _ERROR in text:
+                _write(text)
+
+    def _pump(self) -> None:
+        readable = select.poll()
+        readable.register(self._reading, select.POLLIN)
+        while self._take():
+            readable.poll()
+
+    def _take(self) -> bool:
+        """Take what is in the pipe now. Returns False once the JVM has ended."""
+        with self._lock, suppress(BlockingIOError):
+            while piece := os.read(self._reading, _PIECE_BYTES):
+                if self._pieces is None:
+                    _write(piece)
+                else:
+                    self._pieces.append(piece)
+            return False
+        return True
+
+
+def _write(text: bytes) -> None:
+    while text:
+        text = text[os.write(_STDERR, text) :]

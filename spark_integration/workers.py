@@ -1,0 +1,42 @@
+"""Lets Python workers of Spark that are not needed any more end in silence.
+
+A query with a limit has enough records before a worker has sent all of its own, and a planner is not needed
+after a minute without queries. Spark closes the connection then, and PySpark's daemon, which the worker was
+forked from, prints a BrokenPipeError with a traceback, as if something had failed.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Callable
+from typing import Final
+
+Worker = Callable[[socket.socket, bool], int]
+CLOSED: Final = 1
+_DAEMON: Final = "pyspark.daemon"
+
+
+def in_silence(worker: Worker) -> Worker:
+    """Return a worker that serves a task as this one does, and CLOSED if Spark has closed the connection."""
+
+    def serve(sock: socket.socket, authenticated: bool) -> int:
+        try:
+            return worker(sock, authenticated)
+        except (BrokenPipeError, ConnectionResetError):
+            return CLOSED
+
+    return serve
+
+
+def end_in_silence() -> None:
+    """Have this process end so if PySpark's daemon has forked it.
+
+    Planners need this: Spark starts them by PySpark's daemon, whatever spark.python.daemon.module says.
+    (Spark: SparkEnv.createPythonWorker, PythonPlannerRunner.)
+    """
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    if spec is not None and spec.name == _DAEMON:
+        # The daemon looks the function up for each task.
+        vars(main)["worker"] = in_silence(vars(main)["worker"])
