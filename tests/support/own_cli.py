@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import tempfile
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from typing import Any, NamedTuple
@@ -50,10 +51,12 @@ class OwnCli:
         return said
 
     def produce(self, topic: str, lines: Sequence[str], *words: str, code: int = 0) -> Said:
-        """Send lines, which come by a pipe as standard input does."""
-        reader, writer = os.pipe()
-        with open(reader) as stdin:
-            with open(writer, "w") as text:
-                text.writelines(f"{line}\n" for line in lines)
-            with patch("sys.stdin", stdin):
+        return self.feed(topic, "".join(f"{line}\n" for line in lines).encode(), *words, code=code)
+
+    def feed(self, topic: str, data: bytes, *words: str, code: int = 0) -> Said:
+        """Produce what lies in a file that is standard input."""
+        with tempfile.TemporaryFile() as file:
+            file.write(data)
+            file.seek(0)
+            with patch("sys.stdin", file):
                 return self("produce", topic, *words, code=code)
