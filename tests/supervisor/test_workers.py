@@ -109,7 +109,7 @@ def test_a_long_request_is_no_hang_and_holds_up_nobody(watched: Mpbroker, codec:
     its frame is a small one, as those that take no time.
     """
     broker = watched
-    value = bytes(random.Random(1).choices(b"ab", k=2_000_000 if codec is Codec.NONE else 1_500_000))
+    value = bytes(random.Random(1).choices(b"ab", k=1_500_000))
     batch = bytes(build_batch([NewRecord(value)], codec=codec, level=19 if codec else None))
     request = ProduceRequest(
         acks=-1,
