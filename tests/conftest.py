@@ -19,6 +19,7 @@ import pytest
 from hypothesis import Phase, settings
 
 from mpbroker.ipc.topology import SharedMemory, Sizes
+from mpbroker.testing.broker import Broker
 from ops.bench.brokers import Mpbroker
 from tests.support import preloaded, spark_classes, spark_here
 
@@ -37,6 +38,7 @@ settings.load_profile("repeatable")
 Mpbroker.always = ("-o", "log.journal.bytes=1048576", "-o", "socket.listen.backlog.size=4096")
 # What is the same in each start is done once: tests of the start itself use its command.
 Mpbroker.launch = staticmethod(preloaded.launch)
+Broker._popen = staticmethod(preloaded.popen)
 pytest_plugins = ("tests.support.forms", "tests.support.in_memory", "tests.support.kinds")
 
 

@@ -14,10 +14,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, ClassVar
 
 import msgspec
 
@@ -67,6 +67,9 @@ class Broker:
     stops by itself and removes its temporary directories. Forks of that process use the broker as others do,
     but neither end nor change it: a with statement or a fixture that they leave does nothing.
     """
+
+    # Our own tests fork their brokers from a process that has imported everything.
+    _popen: ClassVar[Callable[..., subprocess.Popen[bytes]]] = subprocess.Popen
 
     def __init__(
         self,
@@ -386,7 +389,7 @@ class Broker:
         # It runs nothing of the test's. Without bytecode each start would compile six hundred modules.
         environment.pop(KEEP_NO_BYTECODE, None)
         # A session of its own: the keys of a terminal are for the test, and one signal reaches all of it.
-        self._process = subprocess.Popen(
+        self._process = self._popen(
             [sys.executable, "-P", "-c", COMMAND, str(Path(__file__).parents[2])],
             stdin=subprocess.PIPE,
             stdout=self._log,
@@ -526,7 +529,7 @@ def _kill_group(leader: int, pidfd: int) -> None:
     try:
         os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
-        if Path(f"/proc/{leader}").exists():
+        if _has_ended(pidfd) and Path(f"/proc/{leader}").exists():
             return
     members = list(_open_members(leader))
     try:

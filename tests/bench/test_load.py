@@ -3,7 +3,6 @@
 import contextlib
 import json
 import socket
-import ssl
 import struct
 import subprocess
 import threading
@@ -14,7 +13,6 @@ import pytest
 
 from ops.bench import frames, scenarios
 from ops.bench.frames import CORRELATION_ID
-from tests.support.certificates import Authority
 from tests.support.polling import PATIENCE_S
 
 pytestmark = pytest.mark.process
@@ -42,8 +40,6 @@ class Server:
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self.listener.getsockname()[1]
         self.answer: Answer = answer_with(0)
-        self.requests: set[bytes] = set()
-        self.tls: ssl.SSLContext | None = None
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -56,16 +52,12 @@ class Server:
 
     def _serve(self, connection: socket.socket) -> None:
         """Until the generator hangs up, which may be in the middle of a request."""
-        if self.tls is not None:
-            with contextlib.suppress(OSError):
-                connection = self.tls.wrap_socket(connection, server_side=True)
         with contextlib.suppress(OSError), connection, connection.makefile("rb") as stream:
             while header := stream.read(4):
                 size = int.from_bytes(header, "big")
                 payload = stream.read(size)
                 if len(payload) < size:
                     return
-                self.requests.add(header + payload)
                 answer = self.answer(payload)
                 if not answer:
                     return
@@ -92,12 +84,11 @@ def load(
     server: Server,
     directory: Path,
     *options: str,
-    request: bytes = b"",
     enough: Callable[[], bool] = lambda: True,
 ) -> subprocess.CompletedProcess[str]:
     """A short run; a longer one if this machine was too busy for a response in it, or for enough of them."""
     path = directory / "request"
-    path.write_bytes(request or frames.api_versions().frame)
+    path.write_bytes(frames.api_versions().frame)
     command = [str(scenarios.GENERATOR), "--port", str(server.port), "--request", str(path), "--json"]
     for seconds in RUNS_S:
         done = subprocess.run(
@@ -130,15 +121,6 @@ def test_good_responses_are_counted(server: Server, tmp_path: Path) -> None:
     assert FIRST_PERCENTILE_US < result["p50_us"] <= result["p99_us"] <= result["p999_us"] <= result["max_us"]
 
 
-def test_an_error_code_is_an_error(server: Server, tmp_path: Path) -> None:
-    server.answer = answer_with(87)
-    done = load(server, tmp_path)
-    assert done.returncode == ERRORS
-    result = figures(done)
-    assert result["error_code"] == 87
-    assert result["errors"] == result["requests"]
-
-
 def test_one_error_among_many_is_found(server: Server, tmp_path: Path) -> None:
     seen = 0
 
@@ -150,18 +132,7 @@ def test_one_error_among_many_is_found(server: Server, tmp_path: Path) -> None:
     server.answer = answer
     done = load(server, tmp_path, enough=lambda: seen >= 5)
     assert done.returncode == ERRORS
-    assert figures(done)["errors"] == 1
-
-
-def test_an_error_during_the_warm_up_ends_the_run(server: Server, tmp_path: Path) -> None:
-    server.answer = answer_with(3)
-
-    def comes_in_time(warmup_s: float) -> bool:
-        done = load(server, tmp_path, "--warmup", str(warmup_s))
-        assert done.returncode == ERRORS
-        return "measuring" not in done.stdout
-
-    assert any(map(comes_in_time, (0.05, *RUNS_S)))
+    assert (figures(done)["errors"], figures(done)["error_code"]) == (1, 3)
 
 
 @pytest.mark.parametrize(
@@ -186,60 +157,17 @@ def test_a_wrong_response_breaks_the_run_off(
     assert said in done.stderr
 
 
-@pytest.mark.parametrize("options", [(), ("--discard",)])
-def test_a_big_response_is_counted_whole(server: Server, tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_a_big_response_is_counted_whole(server: Server, tmp_path: Path) -> None:
     padding = 3_000_000
     server.answer = answer_with(0, padding=padding)
-    done = load(server, tmp_path, "--min-response", str(padding), *options)
+    done = load(server, tmp_path, "--min-response", str(padding))
     assert done.returncode == OK, done.stderr
     result = figures(done)
     whole = result["requests"] * (padding + 10) / result["seconds"] / 1e6
     assert result["in_mb_s"] == pytest.approx(whole, abs=(padding + 10) / result["seconds"] / 1e6)
-
-
-def encrypted(server: Server, directory: Path) -> str:
-    """The file with those who vouch for it."""
-    authority = Authority()
-    server.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.tls.load_cert_chain(authority.sign("server").write(directory / "server.pem"))
-    return str(authority.write(directory / "ca.pem"))
-
-
-def test_a_big_response_over_tls_is_counted_whole(server: Server, tmp_path: Path) -> None:
-    authorities = encrypted(server, tmp_path)
-    padding = 3_000_000
-    server.answer = answer_with(0, padding=padding)
-    done = load(server, tmp_path, "--min-response", str(padding), "--tls-ca", authorities)
-    assert done.returncode == OK, done.stderr
-    result = figures(done)
-    assert result["requests"] > 0
-    assert len(server.requests) == 1
-    whole = result["requests"] * (padding + 10) / result["seconds"] / 1e6
-    assert result["in_mb_s"] == pytest.approx(whole, abs=(padding + 10) / result["seconds"] / 1e6)
-
-
-def test_a_server_that_nobody_vouches_for_is_refused(server: Server, tmp_path: Path) -> None:
-    encrypted(server, tmp_path)
-    others = Authority("another").write(tmp_path / "others.pem")
-    done = load(server, tmp_path, "--tls-ca", str(others))
-    assert done.returncode == BROKEN
-    assert "certificate verify failed" in done.stderr
 
 
 def test_a_response_that_is_too_small_is_an_error(server: Server, tmp_path: Path) -> None:
     done = load(server, tmp_path, "--min-response", "1000")
     assert done.returncode == ERRORS
     assert "expected at least 1000" in done.stderr
-
-
-def test_a_request_larger_than_the_sockets_buffers_arrives_unharmed(server: Server, tmp_path: Path) -> None:
-    request = frames.produce("big", records=1, value_bytes=8_000_000).frame
-    done = load(server, tmp_path, "--connections", "2", request=request)
-    assert done.returncode == OK, done.stderr
-    assert server.requests == {request}
-
-
-def test_a_file_that_is_no_request_is_refused(server: Server, tmp_path: Path) -> None:
-    done = load(server, tmp_path, request=b"this is not a frame")
-    assert done.returncode == BROKEN
-    assert "not one Kafka request" in done.stderr

@@ -27,26 +27,23 @@ def run(command: list[str], **variables: str) -> str:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(
-    ("words", "offered"),
-    [
-        (["gro"], ["group"]),
-        (["group", "de"], ["describe", "delete", "delete-offsets"]),
-        (["group", "reset-offsets", "--to-e"], ["--to-earliest"]),
-        (["log-"], ["log-dirs"]),
-        (["ctl", "listener", "re"], ["remove"]),
-    ],
-)
-def test_bash(words: list[str], offered: list[str]) -> None:
-    script = f"""
-source <(mpbroker completion bash)
-COMP_WORDS=(mpbroker {" ".join(words)}); COMP_CWORD={len(words)}
-_mpbroker_completion mpbroker
-printf '%s\\n' "${{COMPREPLY[@]}}"
-complete -p mpbroker
-"""
+def test_bash() -> None:
+    offered = {
+        "gro": ["group"],
+        "group de": ["describe", "delete", "delete-offsets"],
+        "group reset-offsets --to-e": ["--to-earliest"],
+        "log-": ["log-dirs"],
+        "ctl listener re": ["remove"],
+    }
+    complete = [
+        f"COMP_WORDS=(mpbroker {words}); COMP_CWORD={len(words.split())}\n"
+        "_mpbroker_completion mpbroker\n"
+        'printf "%s " "${COMPREPLY[@]}"; echo'
+        for words in offered
+    ]
+    script = "\n".join(["source <(mpbroker completion bash)", *complete, "complete -p mpbroker"])
     *found, last = run(["bash", "--norc", "-c", script]).splitlines()
-    assert found == offered
+    assert [line.split() for line in found] == list(offered.values())
     assert last == "complete -o default -F _mpbroker_completion mpbroker"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from urllib.parse import urlencode
 
 import pytest
@@ -87,10 +88,11 @@ def test_ends_of_transactions(marker: int, name: str) -> None:
     assert shown == {"partition": 1, "offset": 12, "timestamp": 77, "marker": name, "producer": [9, 4]}
 
 
-@pytest.mark.parametrize("text", ["Ärger", "STRAẞE", "naïve KEY"])
+@pytest.mark.parametrize("text", ["Ärger", "STRAẞE", "naïve KEY", "世界 🚀"])
 def test_a_text_beyond_ascii_is_found_wherever_it_is(text: str) -> None:
     wanted = Query(urlencode({"topic": "t", "text": text}).encode()).records(100).text
     assert has_text(record(text.encode()), wanted)
+    assert has_text(record(json.dumps({"escaped": text}).encode()), wanted)
     assert has_text(record(b"v", text.encode()), wanted)
     assert has_text(record(b"v", None, (text, None)), wanted)
     assert has_text(record(b"v", None, ("name", text.encode())), wanted)

@@ -149,7 +149,7 @@ def read(client: dict[str, str], topic: str, partition: int) -> list[str]:
     found: list[str] = []
     try:
         while True:
-            for message in consumer.consume(5000, timeout=1.0):
+            for message in consumer.consume(5000, timeout=0.1):
                 error = message.error()
                 if error is not None:
                     assert error.code() == KafkaError._PARTITION_EOF

@@ -1,8 +1,7 @@
-"""What `make dist` makes is whole: a broker starts from the wheel in an otherwise empty virtual environment.
+"""What `make dist` makes is whole: the sdist has each native source as it is in the checkout.
 
-The sdist has each native source as it is in the checkout. The wheel is built from the unpacked sdist, with
-the modules that the checkout has compiled of these very sources, so this takes seconds instead of minutes.
-`make test-dist` installs the files that `make dist` has made, the sdist by compiling all of it.
+`.ci/run` builds a wheel from it and starts a broker there (first_minutes); `make test-dist` installs the
+files that `make dist` has made, the sdist by compiling all of it.
 """
 
 from __future__ import annotations
@@ -27,8 +26,6 @@ from tests.support.distributions import (
     PACKAGES,
     ROOT,
     build_sdist,
-    build_wheel,
-    make_environment,
     outside,
     run,
     unpack,
@@ -55,11 +52,6 @@ def sdist(sdist_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return unpack(sdist_file, tmp_path_factory.mktemp("unpacked"))
 
 
-@pytest.fixture(scope="module")
-def wheel(sdist_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_wheel(sdist_file, tmp_path_factory.mktemp("wheel"))
-
-
 def sources(directory: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(directory)): path.read_bytes()
@@ -75,7 +67,8 @@ def test_the_sdist_has_every_source_and_nothing_built(sdist: Path) -> None:
     assert built == []
 
 
-def test_the_wheel_has_the_native_modules_and_not_their_sources(wheel: Path) -> None:
+def look_into(wheel: Path) -> None:
+    """Look whether a wheel has native modules, none of their sources, and with javac the JVM reader."""
     tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
     assert wheel.name.startswith(f"mpbroker_server-{VERSION}-{tag}-{tag}-linux_")
     with zipfile.ZipFile(wheel) as archive:
@@ -87,16 +80,12 @@ def test_the_wheel_has_the_native_modules_and_not_their_sources(wheel: Path) -> 
     wanted = {"mpbroker/protocol/schema/kafka.json", "shm/py.typed", "shm/ring.pyi"}
     assert wanted | {"mpbroker/console/static/index.html", "mpbroker/console/static/app.js"} <= set(names)
     assert "Requires-Dist: crc32c" not in metadata
-
-
-def test_the_wheel_has_the_jvm_reader_where_there_is_a_compiler(wheel: Path) -> None:
     try:
         jvm_reader.javac()
-        wanted = [f"spark_integration/jvm/mpbroker-spark-{jvm_reader.spark()[0]}.jar"]
+        jars = [f"spark_integration/jvm/mpbroker-spark-{jvm_reader.spark()[0]}.jar"]
     except jvm_reader.NoCompiler:
-        wanted = []
-    with zipfile.ZipFile(wheel) as archive:
-        assert [name for name in archive.namelist() if name.endswith(".jar")] == wanted
+        jars = []
+    assert [name for name in names if name.endswith(".jar")] == jars
 
 
 # Pictures, and the figures they are made of: a page is read in a terminal.
@@ -200,7 +189,3 @@ def try_out(environment: Path, directory: Path) -> None:
         read = client("consume", "orders", "--from-beginning", "-e", "-f", "%k:%v\\n")
         assert sorted(read.splitlines()) == ["alice:1", "bob:2"]
         stop_cleanly(broker)
-
-
-def test_a_broker_starts_from_the_wheel(wheel: Path, tmp_path: Path) -> None:
-    try_out(make_environment(tmp_path, wheel), tmp_path / "broker")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from mpbroker.handlers.apis import all_apis
 from mpbroker.protocol.api_keys import ApiKey
 from ops.docs import compatibility, metrics, monitoring, not_served, picture
@@ -40,23 +38,3 @@ def test_each_api_of_kafka_is_served_or_explained() -> None:
 
 def test_the_picture_of_the_readme_is_up_to_date() -> None:
     assert picture.PICTURE.read_text() == picture.picture(), "run: python -m ops.docs.picture"
-
-
-@pytest.mark.parametrize(
-    ("source", "told"),
-    [
-        (
-            "size 10 10\ncircle 1 2 3 : a",
-            "pipeline.txt, line 2: no size, panel, box, arrow or legend: circle 1 2 3 : a",
-        ),
-        ("arrow data a.e b.w : ", "pipeline.txt, line 1: 'a': arrow data a.e b.w : "),
-        (
-            "legend odd 1 2 : a",
-            "pipeline.txt, line 1: no kind of data, answer, control, one, many, outside: legend odd 1 2 : a",
-        ),
-    ],
-)
-def test_a_picture_that_cannot_be_drawn_names_its_line(source: str, told: str) -> None:
-    with pytest.raises(picture.PictureError) as refused:
-        picture.picture(source)
-    assert str(refused.value) == told

@@ -109,7 +109,7 @@ def test_a_long_request_is_no_hang_and_holds_up_nobody(watched: Mpbroker, codec:
     its frame is a small one, as those that take no time.
     """
     broker = watched
-    value = bytes(random.Random(1).choices(b"ab", k=2_000_000 if codec is Codec.NONE else 1_500_000))
+    value = bytes(random.Random(1).choices(b"ab", k=1_500_000))
     batch = bytes(build_batch([NewRecord(value)], codec=codec, level=19 if codec else None))
     request = ProduceRequest(
         acks=-1,
@@ -243,10 +243,12 @@ def stuck(broker: Mpbroker, before: int) -> bool:
     """Return True if requests have come since there were `before`, and none while all processes turn."""
     public = Region.attach(broker.runtime_dir / PUBLIC_NAME, topology.PUBLIC_MAGIC, topology.LAYOUT_VERSION)
     now = requests(broker)
-    for role in (topology.handler(1), topology.processor(0), topology.processor(1)):
-        page = topology.counter_page(public, role)
-        enough = page.turns + 2
-        until(lambda page=page, enough=enough: page.turns >= enough, f"{topology.name_of(role)} turns twice")  # type: ignore[misc]
+    roles = (topology.handler(1), topology.processor(0), topology.processor(1))
+    pages = [topology.counter_page(public, role) for role in roles]
+    enough = [page.turns + 2 for page in pages]
+    until(
+        lambda: all(page.turns >= turns for page, turns in zip(pages, enough, strict=True)), "all turn twice"
+    )
     return before < now == requests(broker)
 
 

@@ -55,6 +55,8 @@ class OwnCli:
         return said
 
     def produce(self, topic: str, lines: Sequence[str], *words: str, code: int = 0) -> Said:
-        """Send lines."""
-        stdin = "".join(f"{line}\n" for line in lines).encode()
-        return self("produce", topic, *words, code=code, stdin=stdin)
+        return self.feed(topic, "".join(f"{line}\n" for line in lines).encode(), *words, code=code)
+
+    def feed(self, topic: str, data: bytes, *words: str, code: int = 0) -> Said:
+        """Produce what a file has that is standard input."""
+        return self("produce", topic, *words, code=code, stdin=data)

@@ -1,8 +1,8 @@
-"""Brokers of `python -m mpbroker` that are forked from a process which has imported everything already.
+"""Brokers that are forked from a process which has imported everything already.
 
-Most of what a start costs is Python's imports, and tests start hundreds of brokers. The supervisor that a
-fork becomes is that of the command line from `main` on: arguments, environment, session and files are its
-own. Tests of the start itself run the command.
+Those of `python -m mpbroker`, and those of mpbroker.testing. Most of what a start costs is Python's imports,
+and tests start hundreds of brokers. The supervisor that a fork becomes is that of the command line from
+`main` on: arguments, environment, session and files are its own. Tests of the start itself run the command.
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
-from typing import BinaryIO, NoReturn
+from types import SimpleNamespace
+from typing import Any, BinaryIO, NoReturn
+from unittest.mock import patch
 
 import msgspec
 import setproctitle
 
 from mpbroker.cli.main import main
 from mpbroker.supervisor import roles
+from mpbroker.testing import serve as testing_serve
 from ops.bench.brokers import ROOT, Mpbroker, Process, execute
 
 COMMAND = [sys.executable, "-m", "mpbroker"]
@@ -36,15 +39,21 @@ LONGEST_ORDER = 1 << 20
 
 
 class Start(msgspec.Struct):
-    """An order to start a broker; its output and the socket that waits for its end come along."""
+    """An order to start a broker; its output and the socket that waits for its end come along.
+
+    `owner` is the process of a test that starts a broker of mpbroker.testing; its input comes along, too.
+    """
 
     arguments: list[str]
     environment: dict[str, str]
     directory: str
+    owner: int = 0
 
 
 class Forked:
     """A broker that another process has forked: what of `subprocess.Popen` tests use."""
+
+    stdin: BinaryIO
 
     def __init__(self, pid: int, end: socket.socket) -> None:
         self.pid = pid
@@ -106,10 +115,13 @@ class Preloaded:
         return list(command[:3]) == COMMAND and early(environment) == self._early
 
     def start(self, command: Sequence[str], output: BinaryIO, environment: Mapping[str, str]) -> Forked:
-        order = Start(list(command[3:]), dict(environment), str(Path.cwd()))
+        return self.fork(Start(list(command[3:]), dict(environment), str(Path.cwd())), output.fileno())
+
+    def fork(self, order: Start, *streams: int) -> Forked:
+        """Fork a broker with an output, and perhaps an input."""
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs:
-            fds = [output.fileno(), theirs.fileno()]
+            fds = [theirs.fileno(), *streams]
             socket.send_fds(self._orders, [msgspec.json.encode(order)], fds)
         pid = mine.recv(4)
         assert len(pid) == 4, f"no broker was forked; the exit code is {self._process.poll()}"
@@ -135,6 +147,17 @@ def launch(command: Sequence[str], output: BinaryIO, environment: Mapping[str, s
     return execute(command, output, environment)
 
 
+def popen(command: Sequence[str], *, stdout: BinaryIO, env: Mapping[str, str], **others: Any) -> Any:
+    """Start a broker of mpbroker.testing as `launch` does one of the command line."""
+    if not preloaded().can_start(COMMAND, Mpbroker(Path()).environment()):
+        return subprocess.Popen(command, stdout=stdout, env=env, **others)
+    reader, writer = os.pipe()
+    forked = preloaded().fork(Start([], dict(env), str(Path.cwd()), os.getpid()), stdout.fileno(), reader)
+    os.close(reader)
+    forked.stdin = os.fdopen(writer, "wb")
+    return forked
+
+
 def early(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: text for name, text in environment.items() if name.startswith(EARLY)}
 
@@ -157,15 +180,16 @@ def serve(orders: socket.socket) -> None:
                 tell(end, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
                 end.close()
                 continue
-            data, fds, _, _ = socket.recv_fds(orders, LONGEST_ORDER, 2)
+            data, fds, _, _ = socket.recv_fds(orders, LONGEST_ORDER, 3)
             if not data:
                 is_open = False
                 poll.unregister(orders)
                 continue
-            output, end = fds[0], socket.socket(fileno=fds[1])
+            end, streams = socket.socket(fileno=fds[0]), fds[1:]
             if (pid := os.fork()) == 0:
-                become(msgspec.json.decode(data, type=Start), output)
-            os.close(output)
+                become(msgspec.json.decode(data, type=Start), *streams)
+            for fd in streams:
+                os.close(fd)
             pidfd = os.pidfd_open(pid)
             ends[pidfd] = pid, end
             poll.register(pidfd, select.POLLIN)
@@ -177,11 +201,13 @@ def tell(end: socket.socket, number: int) -> None:
         end.send(number.to_bytes(4, sys.byteorder, signed=True))
 
 
-def become(start: Start, output: int) -> NoReturn:
-    """Be `python -m mpbroker`, with nothing of the process that forked it."""
+def become(start: Start, output: int, *inputs: int) -> NoReturn:
+    """Be the command or what mpbroker.testing starts, with nothing of the process that forked it."""
     code = 1
     try:
         os.setsid()
+        for fd in inputs:
+            os.dup2(fd, 0)
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.closerange(3, 1 << 10)
@@ -190,6 +216,11 @@ def become(start: Start, output: int) -> NoReturn:
         os.environ.update(start.environment)
         sys.argv = [str(Path(ROOT, "mpbroker/__main__.py")), *start.arguments]
         gc.enable()
+        if start.owner:
+            # It makes sure that its owner is its parent. Those that it forks ask for theirs.
+            parent = partial(next, iter([start.owner]))
+            with patch.object(testing_serve, "os", SimpleNamespace(**vars(os) | {"getppid": parent})):
+                testing_serve.main()
         main()
         code = 0
     except SystemExit as exit_:

@@ -19,6 +19,13 @@ from mpbroker.testing.broker import MEMORY, Broker, _kill_group
 from mpbroker.testing.errors import BrokerFailed
 from tests.support.polling import PATIENCE_S, is_readable, until
 
+
+@pytest.fixture(autouse=True)
+def _programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As users start them: a program for each, which is our child."""
+    monkeypatch.setattr(Broker, "_popen", subprocess.Popen)
+
+
 # What a test's process says of its broker before it waits for its end.
 OWNER = """
 import os, sys

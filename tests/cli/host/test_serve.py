@@ -237,9 +237,11 @@ def test_every_command_has_a_form_for_programs() -> None:
     assert set(without(root)) == {"serve", "run", "completion", "man", "config sample"}
 
 
-def test_help_fits_a_terminal_and_is_not_about_python() -> None:
+def test_help_fits_a_terminal_and_is_not_about_python(monkeypatch: pytest.MonkeyPatch) -> None:
     group = get_command(app)
     assert isinstance(group, TyperGroup)
+    # It is made once, not for each help.
+    monkeypatch.setattr("typer.testing._get_command", lambda _: group)
     for path in commands(group):
         # Two columns of 80 stay free outside of tests.
         for width in (78, 118):

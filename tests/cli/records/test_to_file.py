@@ -1,7 +1,5 @@
 """`mpbroker consume --to`, as a user types it: on files a test wrote, and remotely from a real broker."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from mpbroker.cli.errors import CliError
 from mpbroker.cli.records import to_file
 from mpbroker.reading.columns import SCHEMA
 from ops.bench.brokers import Broker
+from tests.support.own_cli import OwnCli
 from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import end, make_broker, stop_cleanly
 from tests.support.spark_logs import PartitionWriter, checkpoint, fill, new_log_dir
@@ -41,17 +40,9 @@ def log_dir(tmp_path: Path) -> Path:
 
 
 def consume(*arguments: str | Path, bootstrap: str = NOWHERE, code: int = 0) -> str:
-    """What it printed; of a failure what it said, and that was no traceback."""
-    done = subprocess.run(
-        [sys.executable, "-m", "mpbroker", "consume", *map(str, arguments), "-b", bootstrap],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert "Traceback" not in done.stderr, done.stderr
-    assert done.returncode == code, done.stderr
-    return done.stderr if code else done.stdout
+    """What it printed; of a failure what it said."""
+    said = OwnCli(bootstrap)("consume", *map(str, arguments), code=code)
+    return said.err if code else said.out
 
 
 def offsets(table: pa.Table) -> dict[int, list[int]]:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cli.test_client_commands import ROOT, run
 from tests.inspection import conftest as of_inspection
+from tests.support.own_cli import OwnCli
 from tests.support.polling import PATIENCE_S
 
 pytestmark = pytest.mark.process
@@ -20,6 +20,7 @@ pytestmark = pytest.mark.process
 if TYPE_CHECKING:
     from tests.support.fake_broker import FakeBroker
 
+ROOT = Path(__file__).parents[3]
 FULL = Path("/dev/full")
 SAID = b"mpbroker: standard output: No space left on device\n"
 # But where -u says otherwise.
@@ -42,11 +43,10 @@ def to_full(*arguments: str, options: tuple[str, ...] = (), **environment: str) 
     return done.stderr
 
 
-@pytest.mark.parametrize("options", [(), ("-u",)])
-@pytest.mark.parametrize("lines", [1, 10_000])
+@pytest.mark.parametrize(("lines", "options"), [(1, ()), (10_000, ()), (1, ("-u",))])
 def test_clients_of_a_broker(broker: FakeBroker, lines: int, options: tuple[str, ...]) -> None:
     """What is printed fails at once, or when all is done."""
-    run(broker, "produce", "t", lines=b"x\n" * lines)
+    OwnCli(broker.address).produce("t", ["x"] * lines)
     commands = [["consume", "t", "-o", "beginning", "-e"], ["topic", "list"]]
     for command in commands:
         said = to_full(*command, options=options, MPBROKER_BOOTSTRAP_SERVER=broker.address)
@@ -63,7 +63,7 @@ def test_the_files_of_a_log(directory: Path) -> None:
 
 
 def test_a_command_that_fails_says_both(broker: FakeBroker) -> None:
-    run(broker, "topic", "create", "orders")
+    broker.topics["orders"] = [bytearray()]
     said = to_full("topic", "delete", "--yes", "orders", "nope", MPBROKER_BOOTSTRAP_SERVER=broker.address)
     assert said == b"mpbroker: topic nope: does not exist (UNKNOWN_TOPIC_OR_PARTITION)\n" + SAID
 
