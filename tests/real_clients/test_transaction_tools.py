@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaException
 
 from mpbroker.protocol.api_keys import ApiKey
 from ops.bench.brokers import HOST, Broker, free_port
@@ -213,6 +214,13 @@ def last_states(broker: Broker) -> dict[str, dict[str, Any]]:
 # ---- an end of the broker
 
 
+def is_led(broker: Broker, topic: str) -> bool:
+    try:
+        return ends(broker, topic) == (0, 1)
+    except KafkaException:
+        return False
+
+
 GONE: Mapping[str, Callable[[Broker], None]] = {"stopped": stop_cleanly, "killed": Broker.kill}
 
 
@@ -233,6 +241,7 @@ def test_open_transactions_outlive_their_broker(tmp_path: Path, transacting_java
             producer.offsets(topic, topic, 0, 7)
         GONE[gone](broker)
         broker.start()
+        eventually(lambda: all(is_led(broker, topic) for topic in topics), "Kafka leads them again")
         for topic, producer in producers.items():
             assert ends(broker, topic) == (0, 1)
             assert is_pending(broker, topic, topic)

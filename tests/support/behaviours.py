@@ -30,7 +30,7 @@ BEHAVIOURS: Mapping[str, Sequence[str]] = {
         *("cli/client_commands", "cli/page"),
         *("console/browser", "console/login", "console/with_broker"),
         *("security/attack_table", "security/attacks", "security/foreign_logins", "security/identities"),
-        *("security/quotas", "security/real_clients"),
+        "security/quotas",
         *("security/admin_listeners", "security/reload", "security/secrets", "security/security_page"),
         *("supervisor/altered", "supervisor/serve", "supervisor/upgrades"),
     ),

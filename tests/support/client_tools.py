@@ -78,16 +78,17 @@ def _compile(java: str) -> None:
     """Compile our programs once for all that run side by side: in each JVM it takes longer than its start."""
     JAVA_CLASSES.mkdir(parents=True, exist_ok=True)
     sources = sorted(JAVA_SOURCE.glob("*.java"))
+    changed = max(
+        maven.LIBS.stat().st_mtime, Path(java).stat().st_ctime, *(s.stat().st_mtime for s in sources)
+    )
+    made = JAVA_CLASSES / "made"
     with open(JAVA_CLASSES / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        classes = [JAVA_CLASSES / f"{source.stem}.class" for source in sources]
-        if not all(
-            made.exists() and made.stat().st_mtime > source.stat().st_mtime
-            for made, source in zip(classes, sources, strict=True)
-        ):
+        if not made.exists() or made.stat().st_mtime < changed:
             jars = ":".join(map(str, maven.LIBS.glob("*.jar")))
             javac = [java, "-m", "jdk.compiler/com.sun.tools.javac.Main", "-nowarn", "-cp", jars]
             run([*javac, "-d", str(JAVA_CLASSES), *map(str, sources)])
+            made.touch()
 
 
 # A JVM that hardly optimises, for what lives for a second.
