@@ -341,10 +341,12 @@ def test_nobody_waits_for_an_exporter_that_stands_still(patient_broker: Broker) 
 
         def killed() -> int:
             pid = pids(patient_broker)["handler 0"]
-            # The change replaces handlers: this one may have gone since it was asked for.
+            # The change replaces handlers: this one may have gone since it was asked for, and be 0 until
+            # its successor is there.
             with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-                return pid
+                if pid:
+                    os.kill(pid, signal.SIGKILL)
+                    return pid
             return 0
 
         handler = until(killed, "a handler is killed")
