@@ -338,9 +338,18 @@ def test_nobody_waits_for_an_exporter_that_stands_still(patient_broker: Broker) 
         resource = ConfigResource(ConfigResource.Type.BROKER, "1", incremental_configs=[entry])
         (altered,) = admin.incremental_alter_configs([resource]).values()
         altered.result(PATIENCE_S)
-        # On a late machine an earlier one may have been replaced since it was asked for.
-        handler = pids(patient_broker)["handler 0"]
-        os.kill(handler, signal.SIGKILL)
+
+        def killed() -> int:
+            pid = pids(patient_broker)["handler 0"]
+            # The change replaces handlers: this one may have gone since it was asked for, and be 0 until
+            # its successor is there.
+            with suppress(ProcessLookupError):
+                if pid:
+                    os.kill(pid, signal.SIGKILL)
+                    return pid
+            return 0
+
+        handler = until(killed, "a handler is killed")
         until(lambda: pids(patient_broker)["handler 0"] not in (handler, 0), "it is replaced")
         assert pids(patient_broker)["exporter"] == exporter.pid
         assert exporter.status() == psutil.STATUS_STOPPED
