@@ -98,7 +98,7 @@ def calls_to_log(made: Rig) -> list[tuple[Any, Any]]:
     return found
 
 
-def answer_from_log(made: Rig, call: Any, message: calls.Message) -> None:
+def answer_from_log(made: Rig, call: Any, message: calls.Message, *, turns: bool = True) -> None:
     payload = calls.encode(message)
     arena = made.memory.arena(LOG)
     block = arena.allocate(len(payload))
@@ -106,7 +106,8 @@ def answer_from_log(made: Rig, call: Any, message: calls.Message) -> None:
     generation = arena.lend(block, HANDLER)
     slot = slots.pack_call(SlotKind.ANSWER, LOG, call.request, block, generation, len(payload))
     assert made.memory.ring(LOG, HANDLER).push(slot)
-    made.turn()
+    if turns:
+        made.turn()
 
 
 def delete(*wanted: tuple[str, int, int]) -> DeleteRecordsRequest:
@@ -379,6 +380,16 @@ def test_where_epochs_end(ready: Rig, tmp_path: Path, version: int) -> None:
     assert epochs_of(ready, (5, 5)) == [(0, 5, 100)]
 
 
+def described(ready: Rig, version: int, request: DescribeLogDirsRequest, *moves: MovingPartition) -> Any:
+    """Return the response to a DescribeLogDirs, for which the log process says which partitions move."""
+    ready.processor.send(request_frame(DIRS, version, request))
+    ready.turn()
+    ((call, asked),) = calls_to_log(ready)
+    assert asked == TellMoves()
+    answer_from_log(ready, call, Moves([*moves]))
+    return ready.answer(DIRS, version)
+
+
 def test_log_dirs(ready: Rig, tmp_path: Path) -> None:
     sizes = {"orders-0": (10, 20), "orders-1": (7,), "both-0": (0,)}
     for name, segments in sizes.items():
@@ -387,7 +398,7 @@ def test_log_dirs(ready: Rig, tmp_path: Path) -> None:
             (tmp_path / "one" / name / f"{base:020d}.log").write_bytes(bytes(size))
         (tmp_path / "one" / name / f"{0:020d}.index").write_bytes(bytes(100))
         (tmp_path / "one" / name / f"{9:020d}.log.deleted").write_bytes(bytes(100))
-    response = ready.ask(DIRS, 5, DescribeLogDirsRequest(None))
+    response = described(ready, 5, DescribeLogDirsRequest(None))
     assert response.error_code == 0
     one, two = response.results
     found = {(t.name, p.partition_index): p.partition_size for t in one.topics for p in t.partitions}
@@ -397,7 +408,7 @@ def test_log_dirs(ready: Rig, tmp_path: Path) -> None:
     assert one.total_bytes > one.usable_bytes > 0
     ready.memory.words("failed_dirs").store(0, 1)
     wanted = [DescribeLogDirsRequest.DescribableLogDirTopic("orders", [1, 9])]
-    one, two = ready.ask(DIRS, 4, DescribeLogDirsRequest(wanted)).results
+    one, two = described(ready, 4, DescribeLogDirsRequest(wanted)).results
     assert (one.error_code, one.total_bytes, one.topics) == (STORAGE, -1, [])
     assert (two.error_code, two.topics) == (0, [])
 
@@ -414,6 +425,9 @@ def test_many_partitions_are_described_piece_by_piece(ready: Rig, tmp_path: Path
     ready.turn()
     wanted = [DescribeLogDirsRequest.DescribableLogDirTopic("many", list(range(50)))]
     ready.processor.send(request_frame(DIRS, 5, DescribeLogDirsRequest(wanted)))
+    ready.turn()
+    ((call, _),) = calls_to_log(ready)
+    answer_from_log(ready, call, Moves([]), turns=False)
     ready.handler.take_and_serve(0)
     assert ready.handler.has_heavy()
     ready.turn()
@@ -473,18 +487,31 @@ def test_a_future_replica_is_described(ready: Rig, tmp_path: Path) -> None:
         directory.mkdir()
         (directory / f"{0:020d}.log").write_bytes(bytes(size))
     ready.memory.table().write(0, partition_payload(ORDERS))
-    ready.processor.send(request_frame(DIRS, 5, DescribeLogDirsRequest(None)))
-    ready.turn()
-    ((call, asked),) = calls_to_log(ready)
-    assert asked == TellMoves()
     moves = [MovingPartition("orders", 0, 1, str(future), 42), MovingPartition("gone", 0, 1, "/gone", 1)]
-    answer_from_log(ready, call, Moves(moves))
-    one, two = ready.answer(DIRS, 5).results
+    one, two = described(ready, 5, DescribeLogDirsRequest(None), *moves).results
     for result, expected in ((one, (700, 0, False)), (two, (300, 42, True))):
         ((topic,),) = [result.topics]
         ((partition,),) = [topic.partitions]
         assert (topic.name, partition.partition_index) == ("orders", 0)
         assert (partition.partition_size, partition.offset_lag, partition.is_future_key) == expected
+
+
+def test_a_replica_that_gets_its_place_is_seen_in_one_or_the_other(ready: Rig, tmp_path: Path) -> None:
+    """Whoever sees neither would take the move for given up."""
+    current, future = tmp_path / "one" / "orders-0", tmp_path / "two" / "orders-0.abc-future"
+    for directory, size in ((current, 700), (future, 700)):
+        directory.mkdir()
+        (directory / f"{0:020d}.log").write_bytes(bytes(size))
+    partition = partition_payload(ORDERS)
+    ready.memory.table().write(0, partition)
+    move = MovingPartition("orders", 0, 1, str(future), 0)
+    future.rename(tmp_path / "two" / "orders-0")
+    one, two = described(ready, 5, DescribeLogDirsRequest(None), move).results
+    assert [p.is_future_key for result in (one, two) for p in result.topics[0].partitions] == [False, True]
+    assert two.topics[0].partitions[0].partition_size == 700
+    ready.memory.table().write(0, partition_payload(ORDERS, log_dir=1))
+    one, two = described(ready, 5, DescribeLogDirsRequest(None), move).results
+    assert (one.topics, [p.is_future_key for p in two.topics[0].partitions]) == ([], [False])
 
 
 def test_partitions_are_where_they_can_be(ready: Rig) -> None:

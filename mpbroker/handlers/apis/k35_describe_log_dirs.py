@@ -8,6 +8,7 @@ ReplicaManager.describeLogDirs; KIP-113, KIP-827 for the totals.)
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.requests.metadata import Topic
 from mpbroker.ipc import calls
-from mpbroker.log.format.names import FUTURE_SUFFIX
+from mpbroker.log.format.names import partition_name
 from mpbroker.log.read.reader import segment_bytes
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -66,69 +67,70 @@ def asked_for(exchange: ApiExchange) -> Iterator[tuple[Topic, int]]:
             yield from ((known, number) for number in wanted.partitions if number in known.partitions)
 
 
-def pieces(exchange: ApiExchange) -> Iterator[None]:
+def pieces(exchange: ApiExchange, moves: list[calls.MovingPartition]) -> Iterator[None]:
+    """Describe the log directories and the replicas in them, and reply.
+
+    `moves` were under way a moment ago. A client that follows a move must not see the old directory without a
+    future replica: it would take the move for given up.
+    """
     broker = exchange.broker
     results = [described(exchange, number) for number in range(len(broker.config.log_dirs))]
     topics: list[dict[str, OfTopic]] = [{} for _ in results]
+    futures = {(one.topic, one.partition): one for one in moves}
     for count, (topic, number) in enumerate(asked_for(exchange), 1):
         if count % COUNTED_AT_ONCE == 0:
             exchange.takes_long = True
             yield
-        found = broker.partition(topic, number)
-        if isinstance(found, ErrorCode) or results[found[1].log_dir].error_code:
-            continue
-        now = found[1]
-        try:
-            size = segment_bytes(broker.readers.directory(topic.name, now))
-        except OSError as error:
-            # The directory has just gone, or the disk fails; the log process will find that out.
-            log.warning("%s-%d is not described: %s", topic.name, number, error)
-            continue
-        named = topics[now.log_dir].setdefault(topic.name, OfTopic(topic.name))
-        named.partitions.append(OfPartition(number, size))
-    if not any(has_futures(result) for result in results):
-        reply(exchange, results, topics)
-        return
-    wanted = {(topic.name, number) for topic, number in asked_for(exchange)}
-
-    def told(answer: calls.Message) -> None:
-        if isinstance(answer, calls.Moves):
-            for one in answer.partitions:
-                if (one.topic, one.partition) in wanted and not results[one.log_dir].error_code:
-                    describe_future(topics[one.log_dir], one)
-
-    ask_all(exchange, calls.TellMoves(), told, lambda: reply(exchange, results, topics))
-
-
-def reply(exchange: ApiExchange, results: list[Result], topics: list[dict[str, OfTopic]]) -> None:
+        current, log_dir = current_replica(exchange, topic, number)
+        move = futures.get((topic.name, number))
+        if current is not None and not results[log_dir].error_code:
+            topics[log_dir].setdefault(topic.name, OfTopic(topic.name)).partitions.append(current)
+        if move is not None and move.log_dir != log_dir and not results[move.log_dir].error_code:
+            named = topics[move.log_dir].setdefault(topic.name, OfTopic(topic.name))
+            named.partitions.append(OfPartition(number, future_bytes(move), move.lag, True))
     for result, by_name in zip(results, topics, strict=True):
         result.topics = list(by_name.values())
     exchange.reply(DescribeLogDirsResponse(results=results))
 
 
-def has_futures(result: Result) -> bool:
-    """Return True if a partition moves to this directory."""
-    if result.error_code:
-        return False
-    try:
-        return any(name.endswith(FUTURE_SUFFIX) for name in os.listdir(result.log_dir))  # noqa: PTH208
-    except OSError as error:
-        log.error("%s cannot be described: %s", result.log_dir, error)
-        result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
-        return False
+def current_replica(exchange: ApiExchange, topic: Topic, number: int) -> tuple[OfPartition | None, int]:
+    """Return a description of the replica that is served, or None, and the number of its log directory."""
+    broker, tried = exchange.broker, -1
+    while True:
+        found = broker.partition(topic, number)
+        if isinstance(found, ErrorCode):
+            return None, -1
+        now = found[1]
+        try:
+            return OfPartition(number, segment_bytes(broker.readers.directory(topic.name, now))), now.log_dir
+        except OSError as error:
+            if now.log_dir == tried:
+                # The topic is being deleted, or the disk fails; the log process will find that out.
+                log.warning("%s-%d is not described: %s", topic.name, number, error)
+                return None, now.log_dir
+            # A move that has just ended has taken the files along.
+            tried = now.log_dir
 
 
-def describe_future(by_name: dict[str, OfTopic], one: calls.MovingPartition) -> None:
-    try:
-        size = segment_bytes(Path(one.directory))
-    except OSError:
-        # The future replica has arrived or been given up since the log worker answered.
-        return
-    named = by_name.setdefault(one.topic, OfTopic(one.topic))
-    named.partitions.append(OfPartition(one.partition, size, one.lag, True))
+def future_bytes(move: calls.MovingPartition) -> int:
+    """Return the size of a future replica, which may have got the partition's name meanwhile."""
+    future = Path(move.directory)
+    for directory in (future, future.with_name(partition_name(move.topic, move.partition))):
+        with contextlib.suppress(OSError):
+            return segment_bytes(directory)
+    return 0
 
 
 @api(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, name="DescribeLogDirs")
 def handle(exchange: ApiExchange) -> None:
     """The log directories, what is left of their file systems, sizes of partitions, which of them move."""
-    exchange.work_off(pieces(exchange))
+    moves: list[calls.MovingPartition] = []
+    if len(exchange.broker.config.log_dirs) == 1:
+        exchange.work_off(pieces(exchange, moves))
+        return
+
+    def told(answer: calls.Message) -> None:
+        if isinstance(answer, calls.Moves):
+            moves.extend(answer.partitions)
+
+    ask_all(exchange, calls.TellMoves(), told, lambda: exchange.work_off(pieces(exchange, moves)))

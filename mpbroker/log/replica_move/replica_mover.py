@@ -240,6 +240,7 @@ class ReplicaMover:
                 self._set_aside(log_dir, directory)
 
     def tell(self) -> calls.Moves:
+        """Return the moves of partitions that the table still has in the old directory."""
         return calls.Moves(
             [
                 calls.MovingPartition(
@@ -250,7 +251,7 @@ class ReplicaMover:
                     max(0, move.log.state.log_end - max(move.copy.end, move.log.log_start)),
                 )
                 for move in self._moves.values()
-                if not move.is_decided
+                if move.log.state.log_dir != move.target.number
             ]
         )
 

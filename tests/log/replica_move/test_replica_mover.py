@@ -192,6 +192,24 @@ def test_a_partition_is_made_where_it_was_wanted(node: Callable[..., Node]) -> N
     assert [made.rig.partition(one.slot).log_dir for one in opened] == [1, 1, 1, 1, 0]
 
 
+def test_a_move_is_told_until_the_table_has_it(
+    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who follows it would take it for given up between the rename and then."""
+    made, process = started(node)
+    to = other(made, filled(made, batch))
+    place, told = future_replica.place, []
+
+    def placed(future: Path, current: Path) -> None:
+        place(future, current)
+        told.append([one.log_dir for one in process.replica_mover.tell().partitions])
+
+    monkeypatch.setattr(future_replica, "place", placed)
+    move(process, to)
+    assert told == [[to]]
+    assert process.replica_mover.tell().partitions == []
+
+
 def test_another_order_replaces_the_first_and_one_to_where_it_is_ends_it(
     node: Callable[..., Node], batch: Callable[..., bytearray]
 ) -> None:
