@@ -29,7 +29,7 @@ from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.disk_problems import state_of
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.metrics.snapshot import Snapshot
-from mpbroker.protocol.topic_names import INTERNAL_TOPICS
+from mpbroker.protocol.topic_names import OWN_TOPICS
 
 EVERY_S: Final = 2.0
 # A look that took a second is followed by a pause of three: clients need the processor, too.
@@ -319,7 +319,7 @@ class Watch:
 
 def is_internal(topic: str) -> bool:
     """Return whether a topic is the broker's own: the console does not delete it, or add partitions to it."""
-    return topic in INTERNAL_TOPICS
+    return topic in OWN_TOPICS
 
 
 def knows_topics(sample: Sample | None) -> bool:

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 from mpbroker.log.read.reader import Bound
 from mpbroker.protocol.numbers import EARLIEST, LATEST
-from mpbroker.protocol.topic_names import INTERNAL_TOPICS
+from mpbroker.protocol.topic_names import OWN_TOPICS
 from mpbroker.reading.conditions import EVERYTHING, Pruning
 from mpbroker.reading.errors import LOSS_ADVICE, DataLoss, OptionError
 from mpbroker.reading.options import (
@@ -171,7 +171,7 @@ def selected(catalog: Catalog, options: ReadOptions) -> list[TopicPartition]:
     else:
         assert isinstance(strategy, SubscribePattern)
         # As with a consumer's exclude.internal.topics: other names with two underscores are ordinary ones.
-        visible = (topic for topic in catalog.topics() if topic not in INTERNAL_TOPICS)
+        visible = (topic for topic in catalog.topics() if topic not in OWN_TOPICS)
         topics = [topic for topic in visible if strategy.pattern.fullmatch(topic)]
     return sorted((topic, number) for topic in topics for number in catalog.partitions(topic))
 

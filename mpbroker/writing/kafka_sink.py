@@ -20,6 +20,7 @@ from mpbroker.client.producer import Producer
 from mpbroker.client.transactions import Transaction, TransactionFailed, Transactions
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.topic_names import SINK_TOPIC
 from mpbroker.records.compression import Codec
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.record import NewRecord
@@ -28,7 +29,7 @@ from mpbroker.writing.two_phase import Outcome
 
 _LOG = logging.getLogger("mpbroker.spark")
 
-TOPIC: Final = "__mpbroker_sinks"
+TOPIC: Final = SINK_TOPIC
 PARTITIONS: Final = 16
 # A driver that dies while it records holds up the others of its partition for so long.
 RECORDING_TIMEOUT_MS: Final = 10_000

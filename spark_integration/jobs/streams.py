@@ -59,7 +59,8 @@ def _behind(progress: Any) -> int:
     found = 0
     for source in progress["sources"]:
         with suppress(TypeError, ValueError, KeyError):
-            latest, end = json.loads(source["latestOffset"]), json.loads(source["endOffset"])
+            # A query that first finishes a batch of its checkpoint has not looked yet: null.
+            latest, end = json.loads(source["latestOffset"]) or {}, json.loads(source["endOffset"])
             for topic, partitions in latest.items():
                 for number, offset in partitions.items():
                     found += max(offset - end.get(topic, {}).get(number, 0), 0)

@@ -30,6 +30,7 @@ def test_a_topic_is_missing_only_if_all_have_been_seen(health: Health, knows: bo
 def test_the_brokers_own_topics_are_internal() -> None:
     assert is_internal("__consumer_offsets")
     assert is_internal("__transaction_state")
+    assert is_internal("__mpbroker_sinks"), "sinks of Spark have made it"
     assert not is_internal("__mine")
 
 

@@ -271,7 +271,10 @@ def test_where_a_checkpointed_offset_is(log_dir: Path) -> None:
 
 
 def test_choosing_topics(read: Read, log_dir: Path, fake_broker: FakeBroker) -> None:
-    for topic, partitions in (("a-1", 2), ("a-2", 1), ("b", 1), ("__consumer_offsets", 1)):
+    for topic, partitions in (
+        *(("a-1", 2), ("a-2", 1), ("b", 1)),
+        *(("__consumer_offsets", 1), ("__mpbroker_sinks", 1)),
+    ):
         for number in range(partitions):
             writer = PartitionWriter(log_dir, topic, number)
             fill(writer, 1, 3)

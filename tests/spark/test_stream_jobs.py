@@ -15,6 +15,7 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from ops.bench.brokers import Broker
+from spark_integration.jobs.streams import _behind
 from tests.spark.test_pipelines_page import commands
 from tests.support.polling import PATIENCE_S, until
 from tests.support.real_brokers import TRANSACTIONS, make_broker, served, with_settings
@@ -49,6 +50,12 @@ def test_the_command_of_the_page(here: Here, broker: Broker, tmp_path: Path) -> 
     places = {"localhost:9092": broker.bootstrap, "/lake/mirror": str(tmp_path / "checkpoint")}
     assert here(*(places.get(word, word) for word in commands()["mirror"])) == 0
     assert numbers(broker, "copy.orders") == in_turns(30)
+
+
+@pytest.mark.parametrize(("latest", "behind"), [('{"t": {"0": 7}}', 2), ("null", 0), (None, 0)])
+def test_how_far_a_query_is_behind(latest: str | None, behind: int) -> None:
+    """One that first finishes a batch of its checkpoint has not looked for more yet."""
+    assert _behind({"sources": [{"latestOffset": latest, "endOffset": '{"t": {"0": 5}}'}]}) == behind
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from mpbroker.cli.top.table import Table
 from mpbroker.cli.top.text import text_of
 from mpbroker.cli.top.watch import BrokerFlags, Watch
 from mpbroker.protocol.printable import printable
-from mpbroker.protocol.topic_names import INTERNAL_TOPICS
+from mpbroker.protocol.topic_names import OWN_TOPICS
 
 TALL_LINES: Final = 34
 """Terminals of so many lines have room for charts of twice the height."""
@@ -184,7 +184,7 @@ class TopApp(App[None]):
         key, is_reversed = self.sorting[self.view.key]
         found = self.model.rows(self.view)
         if self.view is PARTITIONS and self.hides_internal:
-            found = [row for row in found if row["topic"] not in INTERNAL_TOPICS]
+            found = [row for row in found if row["topic"] not in OWN_TOPICS]
         rows = arranged(found, self.view, self.wanted_text, key, is_reversed=is_reversed)
         self.query_one(Table).show(self.view, rows, key, is_reversed=is_reversed, nothing=self._nothing())
         self._show_keys()

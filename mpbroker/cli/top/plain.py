@@ -13,7 +13,7 @@ from mpbroker.cli.top.samples import Groups, Health
 from mpbroker.cli.top.text import duration, text_of
 from mpbroker.cli.top.watch import BrokerFlags, GroupWatch, Watch
 from mpbroker.protocol.printable import printable
-from mpbroker.protocol.topic_names import INTERNAL_TOPICS
+from mpbroker.protocol.topic_names import OWN_TOPICS
 
 
 def seen_once(wanted: BrokerFlags, interval_s: float, *, with_groups: bool) -> Model:
@@ -94,7 +94,7 @@ def show(model: Model, views: Iterable[View], *, as_json: bool) -> None:
 
 def _is_empty_of_broker(row: Row) -> bool:
     """Tell whether a partition is one of the broker's own without records: there are dozens of them."""
-    return row["topic"] in INTERNAL_TOPICS and row["log_start_offset"] == row["log_end_offset"]
+    return row["topic"] in OWN_TOPICS and row["log_start_offset"] == row["log_end_offset"]
 
 
 def _sorted(model: Model, view: View) -> list[Row]:
