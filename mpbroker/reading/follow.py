@@ -105,6 +105,8 @@ class LocalFollower:
         self.catalog: LocalCatalog = catalog
         self._watch = Watch(self.catalog, ())
         self._seen = self._watch.state()
+        # The catalog was out of date before its state was seen.
+        self._is_outdated = False
         self._bounds: Bounds = {}
         # When something was published or written last, or may have been.
         self._stirred_at = 0.0
@@ -130,7 +132,7 @@ class LocalFollower:
             self._look_at_rest()
             return
         state = self._watch.state()
-        if state.directories != self._seen.directories or self._watch.is_due:
+        if self._is_outdated or state.directories != self._seen.directories or self._watch.is_due:
             # If the broker ends between the two, the catalog is at rest, and the next look finds that out.
             self._take_if_not_behind(self._opened())
         elif state.versions != self._seen.versions:
@@ -200,7 +202,9 @@ class LocalFollower:
 
     def _has_changed(self) -> bool:
         """Return whether a look is worthwhile. Changes by a broker that has died since do not count."""
-        return self._watch.is_served and (self._watch.state() != self._seen or self._watch.is_due)
+        return self._watch.is_served and (
+            self._is_outdated or self._watch.state() != self._seen or self._watch.is_due
+        )
 
     def _opened(self) -> LocalCatalog:
         return LocalCatalog(self._options.log_dirs, read_committed=self._options.read_committed)
@@ -237,7 +241,7 @@ class LocalFollower:
         watch = Watch(catalog, wanted)
         # Read the state first, so that any later change is noticed.
         seen = watch.state()
-        catalog.refresh(wanted)
+        self._is_outdated = watch.is_served and not catalog.refresh(wanted)
         self.catalog, self._watch, self._seen = catalog, watch, seen
         self._bounds = catalog.bounds(wanted)
         self._stir()

@@ -240,12 +240,14 @@ class LocalCatalog:
 
     def _add_served(self, region: Region, log_dirs: Sequence[Path], identity: Identity) -> None:
         table = attach_table(region)
+        served = _served(table) if len(log_dirs) > 1 else {}
         for _ in range(_LISTINGS):
+            before = served
             directories = _directories(log_dirs)
             topic_ids = {one: read_topic_id(path) or ZERO_UUID for one, path in directories.items()}
             served = _served(table)
             elsewhere = _elsewhere(served, topic_ids)
-            if not elsewhere:
+            if not elsewhere and not _has_moved(before, served):
                 break
         for one in elsewhere:
             listed = ", ".join(map(str, log_dirs))
@@ -328,6 +330,11 @@ def _elsewhere(served: Served, topic_ids: Mapping[TopicPartition, bytes]) -> lis
     topics = {topic_id: topic for (topic, _), topic_id in topic_ids.items()}
     here = {(topic_id, number) for (_, number), topic_id in topic_ids.items()}
     return [(topics[key[0]], key[1]) for key in served if key[0] in topics and key not in here]
+
+
+def _has_moved(before: Served, after: Served) -> bool:
+    """Return whether a partition got another log directory; a listing in between may have the old one."""
+    return any(key in before and before[key][0].log_dir != slot.log_dir for key, (slot, _) in after.items())
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from ops.bench.brokers import HOST, free_port
-from tests.ops.test_dist import look_into, try_out
+from tests.ops.test_dist import look_for_pages, look_into, try_out
 from tests.support.client_tools import program
 from tests.support.distributions import (
     ROOT,
@@ -146,5 +146,6 @@ def test_a_wheel_needs_no_compiler(tmp_path: Path) -> None:
     environment = of_a_newcomer(tmp_path / "home")
     wheel = build_wheel(build_sdist(tmp_path), tmp_path)
     look_into(wheel)
+    look_for_pages(wheel, tmp_path / "files")
     environment["PATH"] = without_compiler(tmp_path)
     try_out(install(wheel, PYTHON, tmp_path, environment), tmp_path / "broker")

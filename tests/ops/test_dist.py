@@ -92,10 +92,11 @@ def look_into(wheel: Path) -> None:
 LEFT_OUT = (".svg", ".png", ".json", "LICENSE")
 
 
-def test_the_wheel_has_what_messages_and_pages_point_at(wheel: Path, tmp_path: Path) -> None:
+def look_for_pages(wheel: Path, directory: Path) -> None:
+    """Look whether a wheel has what messages and pages point at; `directory` gets its files."""
     with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(tmp_path)
-    share = tmp_path / "mpbroker/share"
+        archive.extractall(directory)
+    share = directory / "mpbroker/share"
     for file in (*(ROOT / "docs").glob("*.md"), *(ROOT / name for name, _ in pages.FILES.values())):
         assert (share / file.relative_to(ROOT)).read_bytes() == file.read_bytes()
     links = {page: re.findall(r"\]\(([^)\s#]+)", page.read_text()) for page in share.rglob("*.md")}
@@ -108,7 +109,7 @@ def test_the_wheel_has_what_messages_and_pages_point_at(wheel: Path, tmp_path: P
     }
     assert dead == set()
     assert not list(share.rglob("*.png"))
-    assert list(tmp_path.glob("*.data/data/share/man/man1/mpbroker.1"))
+    assert list(directory.glob("*.data/data/share/man/man1/mpbroker.1"))
 
 
 def refused(directory: Path, **variables: str) -> str:

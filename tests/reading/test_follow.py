@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from mpbroker.ipc.table import PartitionFlag
+from mpbroker.ipc.table import PartitionFlag, read_partition_surely
 from mpbroker.reading import follow as follow_module
 from mpbroker.reading.errors import OptionError, SourceUnavailable
 from mpbroker.reading.file_alarm import FileAlarm
 from mpbroker.reading.follow import LocalFollower, follow
+from mpbroker.reading.local import LocalCatalog
 from mpbroker.reading.options import parse_options
 from mpbroker.reading.plan import OffsetRange
 from tests.support.polling import PATIENCE_S, until
@@ -69,6 +70,28 @@ def test_nothing_is_listed_or_attached_while_nothing_is_made(
         fill(writer, 1)
         fake_broker.publish(writer)
         assert ends(follower) == {"t-0": 20 + 10 * turn}
+
+
+def test_a_move_that_ends_while_directories_are_listed_is_noticed(
+    follower: LocalFollower, log_dir: Path, fake_broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old directory is listed, and what is watched from then on does not change any more."""
+    follower.look()
+    opened, listings = LocalFollower._opened, []
+
+    def moves_meanwhile(follower: LocalFollower) -> LocalCatalog:
+        found = opened(follower)
+        if not listings:
+            (place,) = found.slots([("t", 0)])
+            fake_broker.publish_slot(read_partition_surely(*place)._replace(log_dir=1))
+        listings.append(found)
+        return found
+
+    monkeypatch.setattr(LocalFollower, "_opened", moves_meanwhile)
+    (log_dir / "u-0").mkdir()
+    for _ in range(3):
+        follower.look()
+    assert len(listings) == 2
 
 
 def test_new_partitions_and_topics(follower: LocalFollower, log_dir: Path, fake_broker: FakeBroker) -> None:
