@@ -186,8 +186,8 @@ def rebalances(facts: Facts) -> Iterator[Finding]:
     if facts.group is not None and facts.group.state in _REBALANCES:
         yield Finding(
             f"The group rebalances ({facts.group.state}): its members wait for each other.",
-            "Look for a member that does not poll, or comes and goes: mpbroker group describe --members. "
-            "A rebalance waits for max.poll.interval.ms at most; static members (group.instance.id) cause none.",
+            "Look for a member that does not poll, or comes and goes: mpbroker group describe --members. A "
+            "rebalance waits for max.poll.interval.ms at most; static members (group.instance.id) need none.",
         )
 
 
