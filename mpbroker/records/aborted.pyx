@@ -22,7 +22,8 @@ NOT_ENDED = (1 << 63) - 1
 class AbortedRange(NamedTuple):
     """The transactional records of a producer with offsets in [first_offset, last_offset] were aborted.
 
-    `last_offset` is that of the abort marker (of a later one where ranges of a producer overlap), or NOT_ENDED.
+    `last_offset` is that of the abort marker (of a later one where ranges of a producer overlap), or
+    NOT_ENDED.
     """
 
     producer_id: int

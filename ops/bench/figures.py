@@ -48,6 +48,7 @@ ByBroker = dict[str, float]
 @contextlib.contextmanager
 def started() -> Iterator[tuple[list[Contender], Path]]:
     """Start mpbroker, durable and with `log.flush.policy=os`, and Kafka; kill them afterwards."""
+    scenarios.build_generator()
     with run.data_directory(None) as directory, contextlib.ExitStack() as stack:
         brokers = run.contenders(directory)
         for contender in brokers:
@@ -72,7 +73,6 @@ def _medians(found: Mapping[str, Sequence[float]]) -> ByBroker:
 
 def loads() -> Figures:
     """Measure the generator's loads, memory and CPU when idle, and the bare device with a lone round."""
-    scenarios.build_generator()
     with started() as (brokers, directory):
         for scenario in SCENARIOS:
             run.measure(scenario, brokers, directory, LOAD_S, ROUNDS)

@@ -211,7 +211,7 @@ def _log_dirs(settings: Path) -> list[str]:
     for path in config.log_dirs:
         if any(Path(path).is_relative_to(hidden) for hidden in _HIDDEN):
             raise CliError(
-                f"{settings}: log.dirs: the unit hides /home, /root and /run/user (ProtectHome): move {path} "
+                f"{settings}: log.dirs: the unit hides {', '.join(_HIDDEN)} (ProtectHome): move {path} "
                 "elsewhere",
                 USAGE_ERROR,
             )
