@@ -156,19 +156,25 @@ def test_after_a_restart_of_the_machine_all_is_copied_again(data: Path) -> None:
 
 
 def test_a_run_that_was_killed_at_its_end_goes_on(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A manifest and all files are there, and what the originals did not have any more has gone."""
+    """The manifest is written, and only the name of the copy is missing."""
+    rename = Path.rename
 
     def killed(path: Path, to: Path) -> Path:
-        raise InterruptedError(f"{path} becomes {to}")
+        if path.is_dir():
+            raise InterruptedError(f"{path} becomes {to}")
+        return rename(path, to)
 
     incoming = begin(data)
     with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", killed)
         with pytest.raises(InterruptedError):
             made(incoming)
+    assert (incoming.path / "manifest.json").exists()
     incoming = begin(data)
     assert incoming.copy(ignore, at_rest=True) == 0
-    assert list(incoming.finish(0).problems()) == []
+    copy = incoming.finish(0)
+    assert list(copy.problems()) == []
+    assert sorted(one.name for one in copy.path.iterdir()) == ["0", "manifest.json"]
 
 
 def test_what_is_not_ours_stays(data: Path) -> None:
