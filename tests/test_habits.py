@@ -80,6 +80,8 @@ NARROW = {
         # What groups have committed, in the files of a broker that does not run.
         "mpbroker.coordinator.groups.committed",
         "mpbroker.coordinator.runtime.field_reader",
+        # What a log directory is known by, which a backup copies.
+        "mpbroker.log.format.names",
     ),
     "mpbroker.console": (
         *(f"mpbroker.{room}" for room in ("config", "ipc", "protocol", "records", "metrics", "client")),

@@ -546,9 +546,9 @@ def why(
     command_config: CommandConfig = None,
     json: Json = False,
 ) -> None:
-    """Say why a group lags, a produce waits or a read stands.
+    """Say what holds up a topic or a group, and what to do about it.
 
-    And what to do about each reason. A group that is behind is looked at twice, to see whether it moves.
+    A group with lag is looked at twice, to see whether its offsets move.
     """
     from mpbroker.cli.host import why as command
 

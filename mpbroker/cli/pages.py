@@ -41,8 +41,11 @@ class Page(NamedTuple):
 def pages() -> dict[str, Page]:
     """Return all pages and files by name."""
     directory = shipped.directory()
-    markdown = [*(directory / name for name in TOP), *sorted((directory / "docs").glob("*.md"))]
+    docs = directory / "docs"
+    markdown = [*(directory / name for name in TOP), *sorted(docs.glob("*.md"))]
+    markdown += sorted((docs / "decisions").glob("[0-9]*.md"))
     found = [Page(path.stem.lower(), path, _title(path)) for path in markdown]
+    found.append(Page("decisions", docs / "decisions/README.md", _title(docs / "decisions/README.md")))
     found += [Page(name, directory / file, what) for name, (file, what) in FILES.items()]
     return {page.name: page for page in found}
 
@@ -53,7 +56,10 @@ def _title(path: Path) -> str:
 
 
 def show(wanted: str | None, *, wants_path: bool, as_json: bool) -> None:
-    """Print a page or where it is; without a name all names, or the directory. Raises CliError."""
+    """Print a page, or with `wants_path` its path; without a name the list, or the directory.
+
+    Raises CliError.
+    """
     if wanted is None:
         if wants_path:
             print(shipped.directory())
@@ -78,6 +84,7 @@ def show(wanted: str | None, *, wants_path: bool, as_json: bool) -> None:
 def find(name: str) -> Page:
     """Return a page by its name: as listed, or as links have it (docs/OPERATING.md). Raises CliError."""
     named = name.removeprefix("docs/").removesuffix(".md").lower()
+    named = named.removesuffix("/readme").removeprefix("decisions/")
     found = pages()
     if named not in found:
         near = difflib.get_close_matches(named, found, 1)
@@ -100,7 +107,7 @@ def section(text: str, anchor: str, name: str) -> str:
 
 
 class _Place(NamedTuple):
-    """A heading, or a paragraph with an anchor of its own, which is below all headings."""
+    """A heading, or a paragraph with its own anchor: its level is deeper than any heading's."""
 
     line: int
     level: int

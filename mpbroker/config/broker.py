@@ -149,7 +149,12 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
         bool, Key(BOOLEAN, "Serve the web console at / of the HTTP address; false: metrics and health alone.")
     ] = True
     http_console_write: Annotated[
-        bool, Key(BOOLEAN, "Let who has the console's token reset offsets and change topics on its page.")
+        bool,
+        Key(
+            BOOLEAN,
+            "Allow changes on the console's page, with its token: topics, records, groups and their offsets, "
+            "users, access control lists.",
+        ),
     ] = False
     http_console_client_config: Annotated[
         str,

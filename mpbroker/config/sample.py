@@ -17,8 +17,8 @@ from mpbroker.config.workers import RESIZABLE
 WIDTH = 100
 _NUMBERS = (ConfigType.INT, ConfigType.LONG, ConfigType.DOUBLE)
 _HEAD = f"""\
-# Settings of mpbroker {VERSION} with their defaults. To change one, remove the # before its name. Where
-# a blank follows the #, the setting has no default. Names are Kafka's, where Kafka has the setting.
+# Settings of mpbroker {VERSION} with their defaults, commented out. To change one, remove the #
+# before its name. A line `# name=` has no default. Names are Kafka's, where Kafka has the setting.
 #
 # mpbroker serve --config FILE --check-config checks this file, mpbroker ctl reload makes a running
 # broker read it again. mpbroker docs operating says more. Settings of TLS and SASL can be given for
@@ -38,7 +38,7 @@ def groups() -> list[tuple[str, list[Key]]]:
 
 
 def sample(values: Mapping[str, str] | None = None) -> str:
-    """Return the text of the file. It sets `values`; all other settings are remarks."""
+    """Return the file's text: `values` set, all other settings commented out."""
     parts = [_HEAD]
     for title, keys in groups():
         parts.append(f"\n## {title}\n")
@@ -47,10 +47,7 @@ def sample(values: Mapping[str, str] | None = None) -> str:
 
 
 def _entry(key: Key, value: str | None) -> str:
-    """Return what a setting does, and the line that sets it.
-
-    A line of a setting that has no default begins with a # and a blank, as all that is to be read.
-    """
+    """Return a setting's description and its line. A setting without a default is written `# name=`."""
     default = format_value(key.default)
     if value is None and default is None:
         line = f"# {key.name}="
@@ -67,4 +64,4 @@ def _remarks(key: Key) -> Iterator[str]:
     if key.type in _NUMBERS and key.at_most is not None:
         yield f"From {key.at_least} to {key.at_most}."
     if key.name in RESIZABLE:
-        yield "The default fits the CPUs of this host."
+        yield "The default depends on the CPUs: this is the one for the host that wrote the file."

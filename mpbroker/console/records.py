@@ -140,7 +140,7 @@ class Reader:
                 if batch.is_control:
                     shown = marker_view(fetched.partition, batch) if self.wanted.with_markers else None
                     yield batch.last_offset + 1, shown if not self.wanted.text else None
-                elif not aborted.holds(batch):
+                elif not aborted.is_aborted(batch):
                     is_whole = yield from self._of_batch(fetched.partition, batch, at, scan, stop)
                     if not is_whole:
                         return

@@ -25,9 +25,10 @@ def refusal_text(error: int, room: Iterable[tuple[str, str]], delete_delay_ms: i
 
     `room`: log directories with their free space as text.
     """
+    until = "until there is room" if error in NO_ROOM else "until this passes"
     return (
-        f"{os.strerror(error)}: what producers send is refused until there is room; reading goes on, and "
-        f"nothing acknowledged is lost{room_advice(error, room, delete_delay_ms)}"
+        f"{os.strerror(error)}: produces are refused {until}; reads go on, and nothing acknowledged is lost"
+        f"{room_advice(error, room, delete_delay_ms)}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Whether a broker is ready and whether it lives, judged from shared words: nobody is asked.
+"""Readiness and liveness of a broker, read from shared memory: no process has to answer.
 
 Ready means that recovery is over, each listener answers, and what producers send can be written: every role
 that a request may need has a process that serves and moves, the acceptors let clients in, and no disk is
@@ -27,8 +27,8 @@ from shm.procfs import COULD_RUN, WAITS_FOR_DISK
 SERVING_SILENT_S = 3.0
 # A supervisor that waits for a fence or a disk moves seldom; one that stands still this long does not.
 SUPERVISOR_SILENT_S = 30.0
-# How often handler.hang.timeout.ms a process may stand still. The supervisor replaces one that hangs after
-# one of them, and gives a handler ten for a heavy request.
+# A process is unresponsive after this many times handler.hang.timeout.ms. The supervisor replaces it after
+# one, or ten for a handler with a heavy request.
 HANG_TIMEOUTS = 12
 
 

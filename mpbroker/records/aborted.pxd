@@ -12,7 +12,7 @@ cdef class AbortedRanges:
     cdef Py_ssize_t count
     cdef set handed_out
 
-    cdef bint hold(self, int64_t producer_id, int64_t offset) noexcept nogil
-    cdef int note(
+    cdef bint covers(self, int64_t producer_id, int64_t offset) noexcept nogil
+    cdef int note_batch(
         self, const uint8_t *p, int64_t length, const BatchInfo *info, bint is_handed_out, int64_t position
     ) except -1

@@ -22,7 +22,8 @@ NOT_ENDED = (1 << 63) - 1
 class AbortedRange(NamedTuple):
     """The transactional records of a producer with offsets in [first_offset, last_offset] were aborted.
 
-    `last_offset` is that of the abort marker, or NOT_ENDED if the marker is not known yet.
+    `last_offset` is that of the abort marker (of a later one where ranges of a producer overlap), or
+    NOT_ENDED.
     """
 
     producer_id: int
@@ -52,7 +53,7 @@ cdef class AbortedRanges:
             if number == 0:
                 continue
             previous = &self.ranges[number - 1]
-            # `hold` looks at the last range that begins at or before an offset: where ranges of a producer
+            # `covers` looks at the last range that begins at or before an offset: where ranges of a producer
             # overlap, it must reach as far as those before it.
             if previous.producer_id == producer_id and previous.last_offset > last_offset:
                 self.ranges[number].last_offset = previous.last_offset
@@ -75,12 +76,12 @@ cdef class AbortedRanges:
         """Return the ids of producers with records handed out and no marker yet; empty unless `complete`."""
         return frozenset(self.handed_out or ())
 
-    def holds(self, batch):
+    def is_aborted(self, batch):
         """Tell whether an `iterate.Batch` belongs to one of the transactions."""
         header = batch.header
-        return batch.is_transactional and self.hold(header.producer_id, header.base_offset)
+        return batch.is_transactional and self.covers(header.producer_id, header.base_offset)
 
-    cdef bint hold(self, int64_t producer_id, int64_t offset) noexcept nogil:
+    cdef bint covers(self, int64_t producer_id, int64_t offset) noexcept nogil:
         """Tell whether this producer's transactional batch at this offset belongs to one of them."""
         cdef Py_ssize_t low = 0
         cdef Py_ssize_t high = self.count
@@ -100,7 +101,7 @@ cdef class AbortedRanges:
         one = &self.ranges[low - 1]
         return one.producer_id == producer_id and offset <= one.last_offset
 
-    cdef int note(
+    cdef int note_batch(
         self, const uint8_t *p, int64_t length, const BatchInfo *info, bint is_handed_out, int64_t position
     ) except -1:
         """Note a transactional batch that is read; without `complete` nothing is noted.
@@ -117,8 +118,8 @@ cdef class AbortedRanges:
             if marker.kind == ABORT and info.producer_id in self.handed_out:
                 raise CorruptBatch(
                     position,
-                    f"this marker says that a transaction of producer {info.producer_id} was aborted, which "
-                    "its index of aborted transactions does not know"
+                    f"the marker aborts a transaction of producer {info.producer_id} that no .txnindex entry "
+                    "names: run mpbroker log verify"
                 )
             self.handed_out.discard(info.producer_id)
         return 0

@@ -336,7 +336,7 @@ def decode_range(
             has_records = not info.attributes & c.CONTROL_BIT and not (
                 aborted is not None
                 and info.attributes & c.TRANSACTIONAL_BIT
-                and aborted.hold(info.producer_id, base_offset)
+                and aborted.covers(info.producer_id, base_offset)
             )
             if has_records and taken and (
                 decoder.into.rows + info.count > max_rows
@@ -353,6 +353,6 @@ def decode_range(
                 if decoder.into.rows:
                     taken += length
             if aborted is not None and info.attributes & c.TRANSACTIONAL_BIT:
-                aborted.note(p, length, &info, has_records, pos)
+                aborted.note_batch(p, length, &info, has_records, pos)
         pos += length
     return pos, decoder.into.rows, decoder.cut()

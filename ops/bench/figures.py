@@ -1,4 +1,4 @@
-"""`make figures`: measures every figure that README, COMPARISON and PERFORMANCE give.
+"""`make figures`: measures the figures of README and PERFORMANCE.
 
     python -m ops.bench.figures                # all, a quarter of an hour on a quiet machine
     python -m ops.bench.figures --only start   # one part; the others stay as they were recorded
@@ -29,13 +29,13 @@ from ops.bench.brokers import BrokerError, Kafka, Mpbroker, running
 from ops.bench.maven import MissingToolError
 from ops.bench.run import Contender
 from ops.bench.scenarios import SCENARIOS, LoadError
+from ops.docs.figures import FIGURES
 
-FIGURES = Path(__file__).parents[2] / "docs" / "figures.json"
 # The titles of contenders as the file has them.
 NAMES = {"mpbroker durable": "durable", "mpbroker os": "os", "Kafka 4.3": "kafka"}
 LOAD_S, ROUNDS = 2.0, 3
 CLIENTS_SCALE = 0.3
-STARTS = 7
+STARTS, KAFKA_STARTS = 7, 2
 TOPICS, PARTITIONS = 100, 3
 TRANSACTION_S, TRANSACTION_TURNS, RECORDS_EACH = 2.0, 3, 4
 SPARK_RECORDS, SPARK_ROUNDS = 8_000_000, 3
@@ -48,6 +48,7 @@ ByBroker = dict[str, float]
 @contextlib.contextmanager
 def started() -> Iterator[tuple[list[Contender], Path]]:
     """Start mpbroker, durable and with `log.flush.policy=os`, and Kafka; kill them afterwards."""
+    scenarios.build_generator()
     with run.data_directory(None) as directory, contextlib.ExitStack() as stack:
         brokers = run.contenders(directory)
         for contender in brokers:
@@ -63,12 +64,15 @@ def in_turns(brokers: Sequence[Contender], rounds: int, measure: Callable[[Conte
         for contender in brokers:
             with run.awake(contender):
                 found[NAMES[contender.title]].append(measure(contender))
+    return _medians(found)
+
+
+def _medians(found: Mapping[str, Sequence[float]]) -> ByBroker:
     return {name: median(values) for name, values in found.items()}
 
 
 def loads() -> Figures:
     """Measure the generator's loads, memory and CPU when idle, and the bare device with a lone round."""
-    scenarios.build_generator()
     with started() as (brokers, directory):
         for scenario in SCENARIOS:
             run.measure(scenario, brokers, directory, LOAD_S, ROUNDS)
@@ -125,7 +129,7 @@ def starts() -> Figures:
             began = time.perf_counter()
             with TestBroker():
                 found["test"].append(time.perf_counter() - began)
-        for number in range(2):
+        for number in range(KAFKA_STARTS):
             with running(Kafka(directory / f"k{number}")) as broker:
                 found["kafka"].append(broker.ready_s)
     ready = {f"{name}_ready_s": median(values) for name, values in found.items()}
@@ -133,23 +137,21 @@ def starts() -> Figures:
 
 
 def topics() -> Figures:
-    """Measure the seconds that one request for many topics takes."""
+    """Measure the seconds that one request for many topics takes: one creates them, another deletes them."""
     with started() as (brokers, _):
-        number = 0
-
-        def make_and_remove(contender: Contender) -> tuple[float, float]:
-            nonlocal number
-            number += 1
+        created_s: dict[str, list[float]] = {NAMES[contender.title]: [] for contender in brokers}
+        deleted_s: dict[str, list[float]] = {name: [] for name in created_s}
+        for number in range(ROUNDS):
             # All of one length: the error that is looked at is the first of the response, in any order.
             names = [f"many-{number:03}-{one:03}" for one in range(TOPICS)]
-            with frames.connected(contender.broker.address) as peer:
-                created_s = _seconds(peer, frames.create_topics(names, PARTITIONS, timeout_ms=60_000))
-                return created_s, _seconds(peer, frames.delete_topics(names, timeout_ms=60_000))
-
-        return {
-            "create_s": in_turns(brokers, ROUNDS, lambda one: make_and_remove(one)[0]),
-            "delete_s": in_turns(brokers, ROUNDS, lambda one: make_and_remove(one)[1]),
-        }
+            create = frames.create_topics(names, PARTITIONS, timeout_ms=60_000)
+            delete = frames.delete_topics(names, timeout_ms=60_000)
+            for contender in brokers:
+                name = NAMES[contender.title]
+                with run.awake(contender) as broker, frames.connected(broker.address) as peer:
+                    created_s[name].append(_seconds(peer, create))
+                    deleted_s[name].append(_seconds(peer, delete))
+    return {"create_s": _medians(created_s), "delete_s": _medians(deleted_s)}
 
 
 def _seconds(peer: socket.socket, request: frames.Request) -> float:
@@ -198,7 +200,7 @@ PARTS: Mapping[str, Callable[[], Figures]] = {
 }
 
 
-def circumstances() -> str:
+def when_and_where() -> str:
     """Return when and where this is measured, in a line."""
     load = os.getloadavg()[0]
     place = run.circumstances(Path(tempfile.gettempdir()).resolve())
@@ -220,9 +222,9 @@ def main() -> int:
     chosen = parser.parse_args().only or list(PARTS)
     recorded = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
     for name in chosen:
-        told = circumstances()
+        label = when_and_where()
         try:
-            recorded[name] = {"circumstances": told, **rounded(PARTS[name]())}
+            recorded[name] = {"circumstances": label, **rounded(PARTS[name]())}
         except (BrokerError, LoadError, MissingToolError, clients.BenchError, OSError) as error:
             print(f"figures: {name}: {error}", file=sys.stderr)
             return 1

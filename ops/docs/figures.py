@@ -77,24 +77,18 @@ def numbers(figures: Figures) -> list[str]:
     lines = head("", *BESIDE)
     lines.append(row("64 connections", *_beside(_rates(figures, SMALL[2]))))
     lines.append(row("1 connection", *_beside(_rates(figures, SMALL[0]))))
-    for load, told in zip(SPREAD, ("64", "1,000"), strict=True):
-        lines.append(row(f"64 connections, over {told} partitions", *_beside(_rates(figures, load))))
+    for load, label in zip(SPREAD, ("64", "1,000"), strict=True):
+        lines.append(row(f"64 connections, over {label} partitions", *_beside(_rates(figures, load))))
     start, idle = figures["start"], figures["loads"]["idle"]
     spark = figures["spark"]
     rest = (
         ("ready after a start", f"{start['mpbroker_ready_s']:.2f} s", f"{start['kafka_ready_s']:.1f} s"),
         ("a broker for a test is ready after", f"{start['test_ready_s']:.2f} s", ""),
-        (
-            "memory when idle; with console and metrics",
-            f"{idle['durable']['pss_mb']:.0f} MB; {start['with_exporter_pss_mb']:.0f} MB",
-            f"{idle['kafka']['pss_mb']:.0f} MB",
-        ),
+        ("memory when idle", f"{idle['durable']['pss_mb']:.0f} MB", f"{idle['kafka']['pss_mb']:.0f} MB"),
+        ("memory when idle, with `--http`", f"{start['with_exporter_pss_mb']:.0f} MB", ""),
         ("CPU when idle", f"{idle['durable']['cpu_percent']:.1f} %", f"{idle['kafka']['cpu_percent']:.1f} %"),
-        (
-            "Spark reads 8 million records; with the JVM reader",
-            f"{spark['mpbroker, Python']:.1f} s; {spark['mpbroker, JVM']:.1f} s",
-            f"{spark[CONNECTOR]:.1f} s",
-        ),
+        ("Spark reads 8 million records", f"{spark['mpbroker, Python']:.1f} s", f"{spark[CONNECTOR]:.1f} s"),
+        ("Spark with the JVM reader reads them", f"{spark['mpbroker, JVM']:.1f} s", ""),
     )
     return lines + [row(name, ours, "", kafka, "", "") for name, ours, kafka in rest]
 
@@ -153,9 +147,9 @@ def requests(figures: Figures) -> list[str]:
     """Return seconds of a request for many topics, and rates of transactions."""
     lines = head("", *BESIDE)
     made = figures["topics"]
-    for told, what in (("created", "create_s"), ("deleted", "delete_s")):
+    for label, what in (("created", "create_s"), ("deleted", "delete_s")):
         cells = _beside(made[what], more_is_better=False)
-        lines.append(row(f"100 topics of 3 partitions {told} by one request, s", *cells))
+        lines.append(row(f"100 topics of 3 partitions {label} by one request, s", *cells))
     for count in ("1", "8"):
         name = f"transactions a second, {count} producer{'s' if count != '1' else ''}"
         lines.append(row(name, *_beside(figures["transactions"][count])))
@@ -170,8 +164,8 @@ def idle(figures: Figures) -> list[str]:
         row("ready after a start, s", *(number(start[f"{one}_ready_s"]) for one in ("mpbroker", "kafka")))
     )
     lines.append(row("`mpbroker.testing.Broker` ready, s", number(start["test_ready_s"]), ""))
-    for what, told in (("pss_mb", "memory when idle, MB"), ("cpu_percent", "CPU when idle, % of a core")):
-        lines.append(row(told, *(number(found[one][what]) for one in ("durable", "kafka"))))
+    for what, label in (("pss_mb", "memory when idle, MB"), ("cpu_percent", "CPU when idle, % of a core")):
+        lines.append(row(label, *(number(found[one][what]) for one in ("durable", "kafka"))))
     lines.append(row("memory when idle with the exporter, MB", number(start["with_exporter_pss_mb"]), ""))
     return lines
 

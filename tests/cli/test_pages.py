@@ -18,6 +18,7 @@ from mpbroker.cli.host import shipped
 from tests.support.own_cli import OwnCli
 
 ROOT = Path(__file__).parents[2]
+DECISIONS = sorted((ROOT / "docs/decisions").glob("0*.md"))
 ROOMS = ("mpbroker", "shm", "spark_integration", "pyspark_mpbroker")
 POINTER = re.compile(r"mpbroker docs ([a-z-]+(?:#[\w-]+)?)")
 FILE = re.compile(r"\bdocs/\w+|\b[A-Z]{3,}\.md\b")
@@ -30,8 +31,9 @@ def cli() -> OwnCli:
 
 def test_all_pages_are_listed_with_their_titles(cli: OwnCli) -> None:
     listed = {row["page"]: row["title"] for row in cli("docs", "--json").json}
-    markdown = {path.stem.lower() for path in (ROOT / "docs").glob("*.md")}
-    assert set(listed) == markdown | {"readme", "changelog", "contributing"} | set(pages.FILES)
+    markdown = {path.stem.lower() for path in (*(ROOT / "docs").glob("*.md"), *DECISIONS)}
+    others = {"readme", "changelog", "contributing", "decisions"}
+    assert set(listed) == markdown | others | set(pages.FILES)
     assert listed["operating"] == "Operating mpbroker"
     assert len(cli("docs").out.splitlines()) == len(listed) + 1
 
@@ -41,6 +43,15 @@ def test_a_page_is_printed_as_it_is(cli: OwnCli) -> None:
     for name in ("operating", "OPERATING.md", "docs/OPERATING.md"):
         assert cli("docs", name).out == text
     assert cli("docs", "operating", "--json").json["text"] == text
+
+
+def test_links_to_decisions_lead_to_them(cli: OwnCli) -> None:
+    for path in DECISIONS:
+        for name in (path.stem, f"decisions/{path.name}", f"docs/decisions/{path.name}"):
+            assert cli("docs", "--path", name).out == f"{path}\n"
+    index = ROOT / "docs/decisions/README.md"
+    for name in ("decisions", "decisions/README.md", "docs/decisions/README.md"):
+        assert cli("docs", "--path", name).out == f"{index}\n"
 
 
 def test_on_a_terminal_it_goes_through_a_pager(monkeypatch: pytest.MonkeyPatch) -> None:

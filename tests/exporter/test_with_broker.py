@@ -430,7 +430,7 @@ def test_a_full_disk_is_seen_wherever_one_looks_and_so_is_its_end(own_broker: Br
     assert errors[0] is not None
     until(lambda: http.get("/readyz").status == 503, "it is not ready")
     said = http.get("/readyz").text
-    assert "what producers send is refused until there is room" in said
+    assert "produces are refused until there is room" in said
     assert "Make the file system larger" in said
     assert http.get("/healthz").status == 200
     status, seen, page = control.call("status"), live.look().broker, http.get("/api/live").json

@@ -171,7 +171,7 @@ def test_a_process_that_has_just_become_ready_is_not_silent(tree: Tree) -> None:
     assert health.unresponsive_processes(CONFIG, tree.memory) == []
 
 
-FULL = f"{os.strerror(errno.ENOSPC)}: what producers send is refused until there is room"
+FULL = f"{os.strerror(errno.ENOSPC)}: produces are refused until there is room"
 
 
 def test_what_is_wrong_with_a_disk_is_said_and_ends(tree: Tree) -> None:

@@ -107,7 +107,7 @@ def decoded(data: bytes, aborted: AbortedRanges) -> list[int]:
     columns = Columns(OFFSETS, "t", 0, check_crcs=True)
     batches = columns.decode(data, 0, len(data), 0, 1 << 40, aborted)
     found = [offset for batch in batches for offset in batch.column("offset").to_pylist()]
-    left = (one for one in iterate_batches(data) if not one.is_control and not aborted.holds(one))
+    left = (one for one in iterate_batches(data) if not one.is_control and not aborted.is_aborted(one))
     assert [record.offset for batch in left for record in batch.records()] == found
     return found
 

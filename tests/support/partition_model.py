@@ -10,8 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from mpbroker.records.aborted import NOT_ENDED
+
 PLAIN = -1
 """The producer id of records outside of any transaction."""
+NO_TRANSACTION = -1
 NO_HORIZON = 1 << 62
 
 Pair = tuple[bytes, bytes | None]
@@ -22,13 +25,13 @@ class Transaction(NamedTuple):
 
     producer_id: int
     first_offset: int
-    last_offset: int = NO_HORIZON
+    last_offset: int = NOT_ENDED
     is_committed: bool = False
 
 
 @dataclass
 class Entry:
-    """A record, and the number of its transaction in `PartitionModel.transactions`; PLAIN without one.
+    """A record, and the number of its transaction in `PartitionModel.transactions`, or NO_TRANSACTION.
 
     A tombstone stays until `horizon_ms`, which the first cleaning that meets it sets.
     """
@@ -37,7 +40,7 @@ class Entry:
     key: bytes
     value: bytes | None
     timestamp_ms: int
-    transaction: int = PLAIN
+    transaction: int = NO_TRANSACTION
     horizon_ms: int = NO_HORIZON
 
 
@@ -63,7 +66,7 @@ class PartitionModel:
         transactional: bool = False,
     ) -> int:
         """Append one batch; return its base offset."""
-        base, transaction = self.end, PLAIN
+        base, transaction = self.end, NO_TRANSACTION
         if transactional:
             if producer_id not in self._open:
                 self._open[producer_id] = len(self.transactions)
@@ -99,7 +102,7 @@ class PartitionModel:
         for producer_id, number in list(self._open.items()):
             left = [one.offset for one in self.entries.values() if one.transaction == number]
             self.transactions[number] = self.transactions[number]._replace(
-                first_offset=min(left, default=NO_HORIZON)
+                first_offset=min(left, default=NOT_ENDED)
             )
             if not left:
                 del self._open[producer_id]
@@ -168,7 +171,7 @@ class PartitionModel:
         found: set[bytes] = set()
         open_ones = set(self._open.values())
         for one in self.ever.values():
-            if one.value is None and one.transaction == PLAIN:
+            if one.value is None and one.transaction == NO_TRANSACTION:
                 found.discard(one.key)
             elif one.transaction in open_ones:
                 found.add(one.key)
@@ -179,7 +182,7 @@ class PartitionModel:
         return any(
             one.producer_id == producer_id and one.first_offset <= first_offset < one.last_offset
             for one in self.transactions
-            if one.last_offset < NO_HORIZON and not one.is_committed
+            if one.last_offset < NOT_ENDED and not one.is_committed
         )
 
     def hides(self, offset: int) -> bool:
@@ -187,10 +190,10 @@ class PartitionModel:
         return self._is_aborted(self.ever[offset])
 
     def _is_aborted(self, one: Entry) -> bool:
-        if one.transaction == PLAIN:
+        if one.transaction == NO_TRANSACTION:
             return False
         found = self.transactions[one.transaction]
-        return found.last_offset < NO_HORIZON and not found.is_committed
+        return found.last_offset < NOT_ENDED and not found.is_committed
 
 
 def pairs_of(entries: Iterable[Entry]) -> list[tuple[int, bytes, bytes | None]]:

@@ -37,7 +37,7 @@ from typing import Any, TypeAlias
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc import calls
 from mpbroker.log.compaction.cleaner import Buffers, Cleaner
-from mpbroker.log.compaction.cleaner_process import _task
+from mpbroker.log.compaction.cleaner_process import task_of
 from mpbroker.log.compaction.offset_map import OffsetMap
 from mpbroker.log.format.checkpoints import read_offsets
 from mpbroker.log.format.names import HIGH_WATERMARKS, INDEX_SUFFIXES, LOG_SUFFIX, segment_name
@@ -151,7 +151,8 @@ class Walk:
         """Do a step, and compare. Raises Disagreement."""
         name, *arguments = step
         getattr(self, f"_{name}")(*arguments)
-        self.node.process and self._publish()
+        if self.node.process:
+            self._publish()
 
     # ---- steps: records ----
 
@@ -271,7 +272,7 @@ class Walk:
         if isinstance(granted, calls.NothingToClean):
             return
         assert isinstance(granted, calls.ToClean)
-        cleaner = WatchedCleaner(_task(granted), Buffers(dedupe_bytes=1 << 16, io_bytes=1 << 14))
+        cleaner = WatchedCleaner(task_of(granted), Buffers(dedupe_bytes=1 << 16, io_bytes=1 << 14))
         for new in cleaner.run():
             swap = calls.SwapSegments(granted.ticket, new.bases, new.size, new.largest_ms, new.first_ms)
             assert self._done(self._process.compaction.swapping(swap)) == calls.Swapped(True)
@@ -310,10 +311,8 @@ class Walk:
         draw = random.Random(seed)
         log = self._process.manager.logs[self._target.slot]
         # A start syncs what it finds in the journal, and does not count that as synced.
-        synced, directory = (
-            max(self._process.manager.checkpoints.recovery_point(log), self._started_end),
-            log.directory,
-        )
+        synced = max(self._process.manager.checkpoints.recovery_point(log), self._started_end)
+        directory = log.directory
         bases = self._bases()
         self.node.crash()
         for base, following in zip(bases, [*bases[1:], self.model.end + 1], strict=True):
@@ -421,7 +420,7 @@ class Walk:
         rows, behind = [], offset
         for batch in iterate_batches(records):
             behind = batch.last_offset + 1
-            if not batch.is_control and not aborted.holds(batch):
+            if not batch.is_control and not aborted.is_aborted(batch):
                 rows += [(r.offset, r.key, r.value) for r in batch.records() if r.offset >= offset]
         columns = Columns(SCHEMA, "t", 0, check_crcs=True)
         decoded = [
@@ -576,7 +575,7 @@ class Walker:
         return ""
 
     def shrunk(self, policy: str, steps: Sequence[Step], content: Content = CONTENT) -> list[Step]:
-        """Leave out of a history that fails what it fails without, as far as SHRINKING_WALKS find that."""
+        """Return a shorter history that still fails: drop steps, within SHRINKING_WALKS attempts."""
         left, size, walks = list(steps), len(steps) // 2, 0
         while size:
             at = 0

@@ -99,9 +99,9 @@ def config_unset(
 
 @config_app.command("sample")
 def config_sample() -> None:
-    """Print a server.properties with all settings as remarks.
+    """Print a server.properties with all settings, commented out.
 
-    Each has its default and what it does: mpbroker config sample > server.properties
+    Each that has an effect has its default and what it does: mpbroker config sample > server.properties
     """
     from mpbroker.config.sample import sample
 

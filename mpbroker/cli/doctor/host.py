@@ -144,13 +144,13 @@ def _free(path: Path) -> int:
 
 
 def clock(is_synchronized: bool | None) -> Check:
-    """Check that somebody keeps the clock right: retention, transactions and tokens go by it."""
+    """Check that the clock is synchronized: retention, transactions and tokens go by it."""
     if is_synchronized is None:
-        return Check("clock", NOTE, "whether it is kept right cannot be told here")
+        return Check("clock", NOTE, "the kernel does not say whether it is synchronized")
     if is_synchronized:
         return Check("clock", OK, "synchronized")
     advice = "run chrony or systemd-timesyncd; retention by time, and logins with tokens, go by the clock"
-    return Check("clock", NOTE, "nobody keeps it right (the kernel says: not synchronized)", advice)
+    return Check("clock", NOTE, "not synchronized, says the kernel", advice)
 
 
 def _is_synchronized() -> bool | None:

@@ -18,11 +18,10 @@ from typing import Final
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.host.backup_copy import (
     INCOMING,
-    META_PROPERTIES,
     Copy,
     Incoming,
+    backup_lock,
     copy_back,
-    locked,
     remove_former,
     whole_copies,
 )
@@ -35,12 +34,13 @@ from mpbroker.inspection.findings import Finding, Severity
 from mpbroker.ipc.control_client import ControlClient, ControlError
 from mpbroker.ipc.pointer import has_broker
 from mpbroker.ipc.process import FatalError
+from mpbroker.log.format.names import ALL_DIRS, META_PROPERTIES
 
-# So few bytes are copied in the pause, more or less; and so many passes are made to come down to them.
+# The last pass, in the pause, begins when a pass copied less than this, or after so many passes.
 _LAST_PASS_BYTES: Final = 32 << 20
 _PASSES_MAX: Final = 6
-# A process that is being replaced is waited for.
-_TRIES, _TRY_AGAIN_S = 150, 0.2
+# A process may be starting: try for 30 s.
+_PAUSE_ATTEMPTS, _RETRY_S = 150, 0.2
 
 
 def backup(here: LocalBroker, target: Path, *, keep: int, as_json: bool) -> None:
@@ -53,7 +53,7 @@ def backup(here: LocalBroker, target: Path, *, keep: int, as_json: bool) -> None
     with ExitStack() as held:
         control, log_dirs = held.enter_context(_originals(here))
         _refuse_nested(target, log_dirs)
-        if not held.enter_context(locked(target)):
+        if not held.enter_context(backup_lock(target)):
             raise CliError(f"{target}: another mpbroker backup is writing there; wait for its end")
         copies = whole_copies(target)
         former = copies[-1] if copies else None
@@ -88,7 +88,7 @@ def check(target: Path, *, as_json: bool) -> None:
     """Read all of the newest copy. The exit code is 1 if it is damaged. Raises CliError, OSError."""
     copy = _newest(target)
     if problems := list(copy.problems()):
-        raise CliError("\n".join(problems))
+        raise CliError("\n".join([f"{copy.path} is damaged; run mpbroker backup again:", *problems]))
     verify(copy.directories, as_json=as_json)
 
 
@@ -96,7 +96,8 @@ def restore(source: Path, log_dirs: Sequence[Path], *, as_json: bool) -> None:
     """Copy the newest copy into new directories. Raises CliError, OSError."""
     copy = _newest(source)
     if problems := list(copy.problems()):
-        raise CliError("\n".join(["the copy is not whole:", *problems]))
+        advice = "move it away to restore the copy before it, or repair it"
+        raise CliError("\n".join([f"{copy.path} is not whole: {advice}:", *problems]))
     if len(log_dirs) != len(copy.directories):
         raise CliError(
             f"--log-dirs: the copy is of {counted(len(copy.directories), 'directory', 'directories')} "
@@ -119,15 +120,15 @@ def restore(source: Path, log_dirs: Sequence[Path], *, as_json: bool) -> None:
         print_json({"copy": str(copy.path), "log_dirs": list(map(str, log_dirs)), "start": command})
         return
     made = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(copy.manifest.made_ms / 1000))
-    sys.stdout.write(f"restored the copy of {made}. Start it with\n  {shlex.join(command)}\n")
-    sys.stdout.write("and with the settings that the broker had: its server.properties is not in a copy\n")
+    sys.stdout.write(f"restored the copy of {made}. Start the broker with\n  {shlex.join(command)}\n")
+    sys.stdout.write("and the settings it had: server.properties is not part of a copy\n")
 
 
 @contextmanager
 def _originals(here: LocalBroker) -> Iterator[tuple[ControlClient | None, list[Path]]]:
     """Find the log directories; yield a client of the broker that has them, None if none has.
 
-    Nobody starts on those of a stopped broker meanwhile. Raises CliError, OSError.
+    A stopped broker's directories stay locked meanwhile. Raises CliError, OSError.
     """
     named = [Path(name.strip()).absolute() for name in (here.log_dirs or "").split(",") if name.strip()]
     if named and not any(map(has_broker, named)):
@@ -136,11 +137,9 @@ def _originals(here: LocalBroker) -> Iterator[tuple[ControlClient | None, list[P
                 raise CliError(
                     f"--log-dirs: {path} is no log directory: it has no {META_PROPERTIES}", USAGE_ERROR
                 )
-        known = named[0] / "mpbroker.dirs"
-        if known.exists() and len(known.read_text().splitlines()) != len(named):
-            raise CliError(
-                f"--log-dirs: name all directories of the broker, which are in {known}", USAGE_ERROR
-            )
+        known = named[0] / ALL_DIRS
+        if known.exists() and (count := len(known.read_text().splitlines())) != len(named):
+            raise CliError(f"--log-dirs: name all {count} directories that {known} lists", USAGE_ERROR)
         try:
             with inspected.locked(named):
                 yield None, named
@@ -151,9 +150,9 @@ def _originals(here: LocalBroker) -> Iterator[tuple[ControlClient | None, list[P
     status = control.call("status")
     log_dirs = []
     for one in status["log_dirs"]:
-        if one["state"] != "online":
+        if one["state"] == "offline":
             raise CliError(
-                f"{one['log_dir']} is offline: a copy without it would lack partitions. Mend the disk, and "
+                f"{one['log_dir']} is offline: a copy without it would lack partitions. Repair the disk and "
                 "restart the broker (mpbroker docs troubleshooting)"
             )
         log_dirs.append(Path(f"/proc/{status['pid']}/cwd").resolve() / one["log_dir"])
@@ -185,7 +184,7 @@ def _nothing(_: int) -> None:
 
 
 def _copy_in_pause(incoming: Incoming, control: ControlClient) -> tuple[int, int]:
-    for _ in range(_TRIES):
+    for _ in range(_PAUSE_ATTEMPTS):
         with control.connected() as ask:
             reply = ask("pause")
             if reply["paused"]:
@@ -198,12 +197,14 @@ def _copy_in_pause(incoming: Incoming, control: ControlClient) -> tuple[int, int
                         "is copied stays for that run"
                     ) from error
                 return copied, round(reply["held_s"] * 1000)
-        time.sleep(_TRY_AGAIN_S)
-    raise CliError(f"the broker cannot be paused for the last of the copy: {reply['why']}")
+        time.sleep(_RETRY_S)
+    raise CliError(
+        f"the broker could not be paused within 30 s: {reply['why']}. Run this again: what is copied is kept"
+    )
 
 
 def _verify(incoming: Incoming) -> None:
-    """Read the partitions that have new segments. Raises CliError if they are not as the originals."""
+    """Read the partitions that have new segments. Raises CliError if a copy differs from its original."""
     new = incoming.new_partitions()
     directories = [inspected.open_directory(incoming.path / str(n)) for n in range(len(incoming.log_dirs))]
     partitions = [one for directory in directories for one in directory.partitions if one.path in new]
@@ -259,7 +260,7 @@ def _refuse_nested(target: Path, log_dirs: Sequence[Path]) -> None:
     for one in log_dirs:
         if resolved.is_relative_to(one.resolve()) or one.resolve().is_relative_to(resolved):
             raise CliError(
-                f"{target}: name a directory that is not in {one}, and does not have it", USAGE_ERROR
+                f"{target}: name a directory that neither lies in {one} nor contains it", USAGE_ERROR
             )
 
 

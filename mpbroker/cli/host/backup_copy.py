@@ -20,6 +20,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -29,10 +30,13 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.ipc.pointer import LOCK, POINTER_NAME
+from mpbroker.log.format.names import META_PROPERTIES
 
 MANIFEST, INCOMING = "manifest.json", "incoming"
-META_PROPERTIES: Final = "meta.properties"
+# finish() makes it; "+" tells copies of one second apart.
+_COPY_NAME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d\.\d\d\.\d\dZ\+*", re.ASCII)
 _BACKUP_LOCK: Final = "lock"
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 # Files and directories that are of the running broker, or about to be removed.
@@ -95,21 +99,27 @@ class Copy(NamedTuple):
 
 
 def whole_copies(target: Path) -> list[Copy]:
-    """Return the whole copies, the oldest first. Raises OSError, msgspec.DecodeError."""
+    """Return the whole copies, the oldest first. Raises CliError, OSError."""
     if not target.is_dir():
         return []
     found = []
     for path in sorted(target.iterdir()):
+        if not _COPY_NAME.fullmatch(path.name):
+            continue
         with suppress(FileNotFoundError, NotADirectoryError):
-            if path.name != INCOMING:
-                data = (path / MANIFEST).read_bytes()
-                found.append(Copy(path, msgspec.json.decode(data, type=Manifest)))
+            try:
+                manifest = msgspec.json.decode((path / MANIFEST).read_bytes(), type=Manifest)
+            except msgspec.DecodeError as error:
+                raise CliError(
+                    f"{path / MANIFEST} is damaged ({error}): move {path} away, and use another copy"
+                ) from error
+            found.append(Copy(path, manifest))
     return found
 
 
 @contextmanager
-def locked(target: Path) -> Iterator[bool]:
-    """Hold the lock of a directory of backups, which is made if need be; False: somebody else has it."""
+def backup_lock(target: Path) -> Iterator[bool]:
+    """Hold the lock of a directory of backups, which is created if missing. Yield False if another has it."""
     target.mkdir(mode=0o750, parents=True, exist_ok=True)
     fd = os.open(target / _BACKUP_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     try:
@@ -124,7 +134,10 @@ def locked(target: Path) -> Iterator[bool]:
 
 
 class Incoming:
-    """The copy that is being made of these log directories. The caller holds the lock."""
+    """The copy that is being made of these log directories. The caller holds the lock. Raises CliError.
+
+    An `incoming` that is not empty has a state file of ours, from before its first file until it is whole.
+    """
 
     def __init__(self, target: Path, log_dirs: list[Path], former: Copy | None) -> None:
         self.path = target / INCOMING
@@ -132,18 +145,29 @@ class Incoming:
         self._target = target
         self._former = former
         self._linkable = {one.path: one for one in former.manifest.files} if former is not None else {}
-        # What was not synced before the machine has stopped may be on disk or not.
-        state = self.path / f"copied-{_BOOT_ID.read_text('ascii').strip()}.jsonl"
-        if self.path.exists() and not state.exists():
-            shutil.rmtree(self.path)
         self.path.mkdir(mode=0o750, exist_ok=True)
+        there = list(self.path.iterdir())
+        if there and next(self.path.glob("copied-*.jsonl"), None) is None:
+            raise CliError(
+                f"{self.path} is not an unfinished backup: move it away, or name another directory",
+                USAGE_ERROR,
+            )
+        self._state_path = self.path / f"copied-{_BOOT_ID.read_text('ascii').strip()}.jsonl"
+        self._state = self._state_path.open("ab")
+        _sync(self.path)
+        if self._state_path not in there:
+            # What was not synced before the machine stopped may be on disk or not.
+            for path in there:
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
         self._known: dict[str, CopiedFile] = {}
-        for line in state.read_bytes().splitlines() if state.exists() else ():
+        for line in self._state_path.read_bytes().splitlines():
             with suppress(msgspec.DecodeError):  # the last line of a run that was killed
                 one = msgspec.json.decode(line, type=CopiedFile)
                 self._known[one.path] = one
         # A line begins behind the end of one that was broken off.
-        self._state = state.open("ab")
         self._state.write(b"\n")
         self.files: dict[str, CopiedFile] = {}
 
@@ -251,15 +275,16 @@ class Incoming:
             name = f"{self._former.path.name}+"
         self.path.rename(self._target / name)
         _sync(self._target)
+        (self._target / name / self._state_path.name).unlink()
         return Copy(self._target / name, manifest)
 
     def _forget_rest(self) -> None:
-        """Remove what the originals do not have any more."""
+        """Remove what the originals do not have any more. The state file goes when the copy is whole."""
         self._state.close()
         for directory, names, files in os.walk(self.path, topdown=False):
             for file in files:
                 path = Path(directory, file)
-                if str(path.relative_to(self.path)) not in self.files:
+                if path != self._state_path and str(path.relative_to(self.path)) not in self.files:
                     path.unlink()
             for name in names:
                 with suppress(OSError):
@@ -279,13 +304,13 @@ class Incoming:
 
 
 def remove_former(target: Path, keep: int) -> None:
-    """Remove all whole copies but the last ones, and what is left of some."""
+    """Remove all whole copies but the last `keep`, and what an interrupted removal left of others."""
     for copy in whole_copies(target)[: -keep or None]:
         # First what makes it whole.
         (copy.path / MANIFEST).unlink()
         shutil.rmtree(copy.path)
     for path in target.iterdir():
-        if path.is_dir() and path.name[:1].isdigit() and not (path / MANIFEST).exists():
+        if _COPY_NAME.fullmatch(path.name) and path.is_dir() and not (path / MANIFEST).exists():
             shutil.rmtree(path)
 
 

@@ -92,7 +92,7 @@ def console(here: LocalBroker, *, as_json: bool) -> None:
     except OSError as error:
         raise file_error(error, path) from error
     if not token:
-        raise CliError(f"{path} is not there: somebody has removed it; restart the broker")
+        raise CliError(f"{path} is missing: restart the broker, which creates it")
     url = f"{page_url(address)}#token={token}"
     if as_json:
         print_json({"url": url})

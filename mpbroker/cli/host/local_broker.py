@@ -182,7 +182,9 @@ def by_port(port: int) -> ControlClient:
     if found is not None:
         return found
     if not owners:
-        raise CliError(f"nobody listens on port {port} of this host")
+        raise CliError(
+            f"no process listens on port {port} of this host: start the broker, or name it with --log-dirs"
+        )
     raise CliError(
         f"no broker that you may ask listens on port {port}: run this as its user, name its data directory "
         "with --log-dirs, or set MPBROKER_RUNTIME_DIR"
@@ -194,7 +196,7 @@ def by_path(address: str) -> ControlClient:
     try:
         owner = Path(address.removeprefix("unix:")).stat().st_uid
     except OSError as error:
-        raise CliError(f"nobody listens at {address}: {error.strerror}") from error
+        raise CliError(f"nothing listens at {address}: {error.strerror}") from error
     found = _by_listener({owner}, lambda listener: listener.partition("://")[2] == address)
     if found is None:
         raise CliError(

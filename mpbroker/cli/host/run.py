@@ -20,7 +20,7 @@ from mpbroker.config.environment import BOOTSTRAP_SERVER
 from mpbroker.testing.broker import Broker
 from mpbroker.testing.errors import BrokerFailed
 
-# What programs of other makers read.
+# The variable that other vendors' programs read.
 KAFKA_BOOTSTRAP_SERVERS: Final = "KAFKA_BOOTSTRAP_SERVERS"
 # Signals for the command. A terminal sends the first two to it by itself.
 _FOR_COMMAND: Final = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP)
@@ -66,7 +66,7 @@ def _topic(text: str) -> tuple[str, int]:
 
 
 def _run(program: str, command: Sequence[str], broker: Broker) -> int:
-    """Run the command and wait for its end. Raises BrokerFailed if the broker ended before a good one."""
+    """Run the command and wait. Raises BrokerFailed if the command succeeded and the broker did not."""
     address = broker.bootstrap_servers
     environment = {**os.environ, BOOTSTRAP_SERVER: address, KAFKA_BOOTSTRAP_SERVERS: address}
     code = _exit_code(program, command, environment)
@@ -80,10 +80,10 @@ def _run(program: str, command: Sequence[str], broker: Broker) -> int:
 
 
 def _exit_code(program: str, command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a program in our place: it gets the signals that are sent to us.
+    """Run a program and forward signals to it.
 
-    A signal of a terminal goes to all processes that stand before it, the program included. One of a process
-    came to us alone, and is passed on. The kernel tells which it was.
+    A signal from the terminal reaches the program by itself, since it goes to the whole foreground group; one
+    from a process (`si_code` <= 0) reaches only us and is forwarded.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
     try:

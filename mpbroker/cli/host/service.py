@@ -1,6 +1,6 @@
 """`mpbroker service`: this installation as a service of systemd.
 
-A plan has the steps that are still to be done, so that a call after one that was broken off does the rest.
+Each call lists the steps that are still to be done, so it can be repeated after a failure.
 """
 
 from __future__ import annotations
@@ -47,7 +47,11 @@ BOOTED = Path("/run/systemd/system")
 
 
 class Step(NamedTuple):
-    """A thing to do: what it is about, what is true of that afterwards, and how it becomes true."""
+    """One step.
+
+    `subject` names a file, a user or a unit; `outcome` is the participle printed after it; `run` does the
+    step.
+    """
 
     subject: str
     outcome: str
@@ -81,7 +85,7 @@ def install(host: Host, *, is_dry: bool, is_sure: bool, starts: bool, as_json: b
     _require_root(host, "install", is_dry=is_dry)
     steps = [*_install_steps(host), *(_starts() if starts else ())]
     if host.has_systemd and _property("ActiveState") == "active":
-        hint = f"systemctl restart {USER} makes it run so" if steps else ""
+        hint = f"to apply this to the running broker: systemctl restart {USER}" if steps else ""
     elif not host.is_this:
         hint = f"systemctl --root={host.root} enable {USER} has it start with each boot"
     else:
@@ -92,8 +96,8 @@ def install(host: Host, *, is_dry: bool, is_sure: bool, starts: bool, as_json: b
 def uninstall(host: Host, *, is_dry: bool, is_sure: bool, as_json: bool) -> None:
     """Uninstall the service, or print what would be done. Raises CliError."""
     _require_root(host, "uninstall", is_dry=is_dry)
-    kept = [str(path) for name in (SETTINGS, DATA) if (path := host.at(name)).exists()]
-    hint = f"{' and '.join(kept)} stay, and the user {USER}, whose they are" if kept else ""
+    kept = [str(path) for name in (SETTINGS, *_kept_dirs(host)) if (path := host.at(name)).exists()]
+    hint = f"kept: {', '.join(kept)} and the user {USER}" if kept else ""
     steps = list(_uninstall_steps(host))
     _carry_out("uninstall", steps, hint, is_dry=is_dry, is_sure=is_sure, as_json=as_json)
 
@@ -135,7 +139,7 @@ def _carry_out(
 def _install_steps(host: Host) -> Iterator[Step]:
     yield from _file(host, USER_FILE, shipped.text("ops/systemd/mpbroker.sysusers.conf"))
     if host.is_this and account() is None:
-        yield Step(f"user {USER}", "made", lambda: _call("systemd-sysusers", USER_FILE))
+        yield Step(f"user {USER}", "created", lambda: _call("systemd-sysusers", USER_FILE))
     settings = host.at(SETTINGS)
     if not settings.exists():
         yield Step(str(settings), "written", lambda: _write_settings(host))
@@ -186,7 +190,7 @@ def _file(host: Host, name: str, text: str) -> Iterator[Step]:
 def _log_directory(host: Host, name: str) -> Iterator[Step]:
     path = host.at(name)
     if not path.exists():
-        outcome = f"made, of {USER}, with mode 0750" if host.is_this else "made, with mode 0750"
+        outcome = f"created, owner {USER}, mode 0750" if host.is_this else "created, mode 0750"
         yield Step(str(path), outcome, lambda: _give(host, path))
     elif host.is_this and not _is_owned(path):
         if account() is not None:
@@ -206,15 +210,31 @@ def _log_dirs(settings: Path) -> list[str]:
         raise CliError(f"{settings} has no log.dirs: add log.dirs={DATA}", USAGE_ERROR)
     for path in config.log_dirs:
         if any(Path(path).is_relative_to(hidden) for hidden in _HIDDEN):
-            raise CliError(f"{settings}: log.dirs: the service cannot see {path}: take another", USAGE_ERROR)
+            raise CliError(
+                f"{settings}: log.dirs: the unit hides {', '.join(_HIDDEN)} (ProtectHome): move {path} "
+                "elsewhere",
+                USAGE_ERROR,
+            )
     return list(config.log_dirs)
+
+
+def _kept_dirs(host: Host) -> list[str]:
+    """Return the log directories that an uninstallation keeps, of settings without an error."""
+    try:
+        return _log_dirs(host.at(SETTINGS))
+    except CliError:
+        return [DATA]
 
 
 def unit(command: Sequence[str], log_dirs: Sequence[str]) -> str:
     """Return the unit that runs this command and may write to these directories. Raises CliError."""
     for path in (*command, *log_dirs):
         if not _PLAIN.fullmatch(path):
-            raise CliError(f"{path}: a path of a service may not have such signs", USAGE_ERROR)
+            raise CliError(
+                f"{path}: a path in the unit may have only letters, digits and @+=:,._/-. Rename it, or "
+                "install elsewhere",
+                USAGE_ERROR,
+            )
     text = shipped.text("ops/systemd/mpbroker.service").replace(_COMMAND, " ".join(command))
     elsewhere = [path for path in log_dirs if not Path(path).is_relative_to(DATA)]
     more = f"ReadWritePaths={' '.join(elsewhere)}\n" if elsewhere else ""
@@ -276,10 +296,13 @@ def _give(host: Host, path: Path) -> None:
 
 
 def _own(path: Path, uid: int | None = None) -> None:
-    """Give a path to the service's user and group, or with a `uid` of -1 to the group alone."""
+    """Give a path to the service's user and group, with a `uid` of -1 to the group alone. Raises CliError."""
     owner = account()
     if owner is None:
-        raise CliError(f"there is no user {USER}, although systemd-sysusers {USER_FILE} has ended well")
+        raise CliError(
+            f"systemd-sysusers {USER_FILE} did not create the user {USER}: create it "
+            f"(useradd --system {USER}) and call this again"
+        )
     os.chown(path, owner.pw_uid if uid is None else uid, owner.pw_gid)
 
 

@@ -33,9 +33,9 @@ def service_install(
 ) -> None:
     """Make this installation a service of systemd.
 
-    Makes the user mpbroker, /etc/mpbroker/server.properties (one that is there stays), the log directories
-    that it names, and the unit. What is done already stays as it is: call it again after a failure, after
-    log.dirs has changed, or from another installation. --root sets no owners.
+    Creates the user mpbroker, /etc/mpbroker/server.properties unless it exists, the log directories it names,
+    and the unit. Repeat it after a failure, after a change of log.dirs, or from another installation. With
+    --root, owners are not set.
     """
     from mpbroker.cli.host import service
 
@@ -48,7 +48,7 @@ def service_uninstall(
 ) -> None:
     """Stop the service and remove its unit.
 
-    Data, settings and the user whose they are stay.
+    Keeps the log directories, the settings and the user mpbroker.
     """
     from mpbroker.cli.host import service
 

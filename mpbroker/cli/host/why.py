@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from typing import Final
 
 from mpbroker.cli.cluster import group_requests
@@ -63,22 +62,26 @@ def why(where: ClusterAddress, name: str, look_s: float, *, as_json: bool) -> No
                 time.sleep(look_s)
                 facts = _of_group(client, where, group, before)
             about["group"] = facts
-    documents = [
-        {"kind": kind, "name": name, "findings": findings(facts)} | _lag(facts)
-        for kind, facts in about.items()
-    ]
+    found = {kind: findings(facts) for kind, facts in about.items()}
     if as_json:
-        print_json(documents)
+        print_json(
+            [
+                {"kind": kind, "name": name, "findings": found[kind], "not_checked": facts.unseen}
+                | _lag(facts)
+                for kind, facts in about.items()
+            ]
+        )
         return
     for kind, facts in about.items():
-        found = findings(facts)
         lag = f", {_lag(facts)['lag']:,} offsets behind" if facts.group is not None else ""
         print(printable(f"{kind} {name}{lag}"))
-        for one in found:
+        for one in found[kind]:
             print(printable(f"* {one.what}"))
             print(printable(f"  {one.do}"))
-        if not found:
-            print("  Nothing is found that holds it up.")
+        if not found[kind]:
+            print("  No cause was found.")
+        if facts.unseen:
+            print(printable(f"  Not checked: {'; '.join(facts.unseen)}."))
 
 
 def _lag(facts: Facts) -> dict[str, int]:
@@ -114,16 +117,18 @@ def _of_topics(
     before: Mapping[TopicPartition, int] | None = None,
 ) -> Facts:
     partitions = {place: one for topic in topics for place, one in _partitions(client, topic).items()}
-    directories = [one for node in _nodes(client) for one in _directories(client, node)]
+    unseen: list[str] = []
+    directories = [one for node in _nodes(client) for one in _directories(client, node, unseen)]
     here = [one for one in directories if one.error is not None or not one.partitions.isdisjoint(partitions)]
     return Facts(
         partitions,
         here,
-        _damages(where, partitions),
-        _quotas(client),
+        _damages(where, partitions, unseen),
+        _quotas(client, unseen),
         group,
         committed or {},
         before or {},
+        unseen,
     )
 
 
@@ -160,9 +165,9 @@ def _nodes(client: Client) -> Iterable[int]:
     return [broker.node_id for broker in client.cluster.refresh(m.MetadataRequest(topics=[])).brokers]
 
 
-def _directories(client: Client, node: int) -> list[DirectoryFacts]:
-    """Return the directories of a broker; none without the permission to see them."""
-    with suppress(ApiFailed):
+def _directories(client: Client, node: int, unseen: list[str]) -> list[DirectoryFacts]:
+    """Return the directories of a broker; none, and a line of `unseen`, if it refuses."""
+    try:
         return [
             DirectoryFacts(
                 one.log_dir,
@@ -174,28 +179,34 @@ def _directories(client: Client, node: int) -> list[DirectoryFacts]:
             )
             for one in described(client, node, None)
         ]
-    return []
+    except ApiFailed as error:
+        unseen.append(f"log directories of broker {node}: {error.code.name}")
+        return []
 
 
 def _damages(
-    where: ClusterAddress, partitions: Iterable[TopicPartition]
+    where: ClusterAddress, partitions: Iterable[TopicPartition], unseen: list[str]
 ) -> dict[TopicPartition, list[Damage]]:
-    """Return the damage that the scrubber knows of, if the broker is on this host and may be asked."""
+    """Return the damage that the scrubber knows of; a line of `unseen` if it cannot be asked."""
     found: dict[TopicPartition, list[Damage]] = {}
     wanted = {f"{topic}-{number}": (topic, number) for topic, number in partitions}
-    with suppress(CliError, ControlError):
+    try:
         for one in by_address(where.bootstrap).call("scrub")["findings"]:
             if (place := wanted.get(one["partition"])) is not None:
                 found.setdefault(place, []).append(Damage(one["first"], one["behind"]))
+    except (CliError, ControlError) as error:
+        unseen.append(f"damage: {error}")
     return found
 
 
-def _quotas(client: Client) -> list[Quota]:
-    """Return all quotas; none without the permission to see them."""
-    with suppress(ApiFailed):
+def _quotas(client: Client, unseen: list[str]) -> list[Quota]:
+    """Return all quotas; none, and a line of `unseen`, if the broker refuses."""
+    try:
         return [
             Quota(entity_text(list(entity.items())), entity.get(_CLIENT_ID), key, value)
             for entity, values in describe_quotas(client)
             for key, value in values.items()
         ]
-    return []
+    except ApiFailed as error:
+        unseen.append(f"quotas: {error.code.name}")
+        return []

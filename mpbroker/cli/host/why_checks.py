@@ -11,10 +11,10 @@ from mpbroker.cli.cluster.group_requests import Group
 from mpbroker.cli.text.times import format_time
 from mpbroker.client.consumer_protocol import TopicPartition
 
-# A directory with less than that counts as full; brokers refuse to append before the last byte.
-_ROOM_BYTES: Final = 128 << 20
+# Warn below this. Produces are refused only when a write finds no room.
+_LOW_ROOM_BYTES: Final = 128 << 20
 _REBALANCES: Final = frozenset({"PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling"})
-EMPTY: Final = "Empty"
+_EMPTY: Final = "Empty"
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -25,25 +25,25 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class OpenTransaction(msgspec.Struct, frozen=True):
-    """A transaction that a partition has open. `since_ms`: of its producer's last record there."""
+    """A transaction that a partition has open. `last_timestamp_ms` is that of its producer's last record."""
 
     producer_id: int
     first_offset: int
-    since_ms: int
+    last_timestamp_ms: int
 
 
 class PartitionFacts(msgspec.Struct, frozen=True):
-    """A partition. Offsets are -1 without a leader; `stable` is where committed reads end."""
+    """A partition. Offsets are -1 without a leader; `high_watermark` is where uncommitted reads end."""
 
     has_leader: bool = True
-    start: int = -1
-    end: int = -1
-    stable: int = -1
+    log_start_offset: int = -1
+    high_watermark: int = -1
+    last_stable_offset: int = -1
     transactions: Sequence[OpenTransaction] = ()
 
 
 class DirectoryFacts(msgspec.Struct, frozen=True):
-    """A log directory. `error`: why it is offline. Sizes are None if the broker does not tell them."""
+    """A log directory. `error`: why it is offline. `usable_bytes` is None if the broker does not say."""
 
     name: str
     error: str | None
@@ -68,9 +68,10 @@ class Quota(msgspec.Struct, frozen=True):
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """All that checks look at.
+    """Facts that checks look at.
 
-    `committed` and `before` are a group's offsets now and a moment ago. `of_group`: partitions that it reads.
+    `committed` and `before` are the group's offsets at the second look and at the first. `unseen`: what could
+    not be asked for, and why.
     """
 
     partitions: Mapping[TopicPartition, PartitionFacts]
@@ -80,13 +81,15 @@ class Facts(msgspec.Struct, frozen=True):
     group: Group | None = None
     committed: Mapping[TopicPartition, int] = {}
     before: Mapping[TopicPartition, int] = {}
+    unseen: Sequence[str] = ()
 
     def lag(self, place: TopicPartition) -> int:
         """Return how many offsets the group is behind, or has to read if it has committed none."""
         there = self.partitions.get(place)
         if there is None or not there.has_leader:
             return 0
-        return there.end - max(self.committed.get(place, there.start), there.start)
+        start = there.log_start_offset
+        return there.high_watermark - max(self.committed.get(place, start), start)
 
     def owners(self) -> dict[TopicPartition, str]:
         """Return the clients that have partitions."""
@@ -102,9 +105,8 @@ def offline(facts: Facts) -> Iterator[Finding]:
     if lost:
         yield Finding(
             f"{_names(lost)} cannot be served: no produce or read gets through.",
-            "The broker's log says why (an ERROR line names file and offset). Mend the disk and restart "
-            "the broker, "
-            "or see mpbroker log verify.",
+            "The broker's log says why (an ERROR line names file and offset). Repair the disk and restart "
+            "the broker, or see mpbroker log verify.",
         )
 
 
@@ -113,29 +115,28 @@ def directories(facts: Facts) -> Iterator[Finding]:
         if one.error is not None:
             yield Finding(
                 f"The log directory {one.name} is offline ({one.error}).",
-                "Mend or mount the disk, and restart the broker.",
+                "Repair or mount the disk, and restart the broker.",
             )
-        elif one.usable_bytes is not None and one.usable_bytes < _ROOM_BYTES:
+        elif one.usable_bytes is not None and one.usable_bytes < _LOW_ROOM_BYTES:
             yield Finding(
-                f"The disk of {one.name} is full ({one.usable_bytes:,} bytes are free): produces are "
-                "refused.",
+                f"The disk of {one.name} has only {one.usable_bytes:,} bytes left: produces are refused when "
+                "it is full.",
                 "Free some space, shorten retention.ms, or move partitions: mpbroker log-dirs move.",
             )
 
 
 def transactions(facts: Facts) -> Iterator[Finding]:
     for place, one in facts.partitions.items():
-        if not 0 <= one.stable < one.end:
+        if not 0 <= one.last_stable_offset < one.high_watermark:
             continue
-        held = [each for each in one.transactions if each.first_offset <= one.stable]
+        held = [each for each in one.transactions if each.first_offset <= one.last_stable_offset]
         for each in held:
             yield Finding(
-                f"Committed reads of {_name(place)} end at offset {one.stable:,} of {one.end:,}: producer "
-                f"{each.producer_id} has a transaction open, and wrote last at "
-                f"{format_time(each.since_ms)}.",
-                "Let it commit or abort. It is aborted after its timeout; mpbroker txn list says whose it "
-                "is, and "
-                "mpbroker txn abort ends it. If mpbroker txn find-hanging lists it, nothing else will.",
+                f"read_committed consumers of {_name(place)} stop at offset {one.last_stable_offset:,}, of "
+                f"{one.high_watermark:,}: producer {each.producer_id} has a transaction open there; its last "
+                f"record is of {format_time(each.last_timestamp_ms)}.",
+                "Let it commit or abort. It is aborted after its timeout; mpbroker txn list says whose it is,"
+                " and mpbroker txn abort ends it. If mpbroker txn find-hanging lists it, nothing else will.",
             )
 
 
@@ -143,10 +144,10 @@ def damaged(facts: Facts) -> Iterator[Finding]:
     for place, damages in facts.damages.items():
         for one in damages:
             yield Finding(
-                f"Offsets {one.first:,} to {one.behind - 1:,} of {_name(place)} are damaged: reads of "
-                "them fail.",
-                "Let readers begin behind them (mpbroker group reset-offsets), or repair: mpbroker log "
-                "repair.",
+                f"Offsets {one.first:,} to {one.behind - 1:,} of {_name(place)} are damaged: reads of them "
+                "fail.",
+                "Let readers begin behind them (mpbroker group reset-offsets), or repair them (mpbroker log "
+                "repair).",
             )
 
 
@@ -172,13 +173,12 @@ def consumer_quotas(facts: Facts) -> Iterator[Finding]:
 
 
 def no_members(facts: Facts) -> Iterator[Finding]:
-    if facts.group is not None and facts.group.state == EMPTY and _behind(facts):
+    if facts.group is not None and facts.group.state == _EMPTY and _behind(facts):
         yield Finding(
             "The group has no members: its partitions are not read.",
-            "Start its consumers. If they run, they were thrown out: a poll that comes later than "
-            "max.poll.interval.ms ends the membership, and the client's log says so. Those that assign "
-            "partitions "
-            "themselves are no members, and only have to commit.",
+            "Start its consumers. If they run, they were removed from the group: a poll that comes later "
+            "than max.poll.interval.ms ends the membership, and the client's log says so. Those that assign "
+            "partitions themselves are no members, and only have to commit.",
         )
 
 
@@ -186,9 +186,8 @@ def rebalances(facts: Facts) -> Iterator[Finding]:
     if facts.group is not None and facts.group.state in _REBALANCES:
         yield Finding(
             f"The group rebalances ({facts.group.state}): its members wait for each other.",
-            "Look for a member that does not poll, or comes and goes: mpbroker group describe --members. "
-            "A rebalance "
-            "waits for max.poll.interval.ms at most; static members (group.instance.id) do not cause one.",
+            "Look for a member that does not poll, or comes and goes: mpbroker group describe --members. A "
+            "rebalance waits for max.poll.interval.ms at most; static members (group.instance.id) need none.",
         )
 
 
@@ -213,14 +212,15 @@ def not_committing(facts: Facts) -> Iterator[Finding]:
         if client is None or now != facts.before.get(place):
             continue
         one = facts.partitions[place]
-        if now is not None and 0 <= one.stable <= now:
+        if now is not None and 0 <= one.last_stable_offset <= now:
             continue  # a transaction holds it, which is said elsewhere
-        state = "has committed nothing" if now is None else f"stays at offset {now:,} of {one.end:,}"
+        state = (
+            "has committed nothing" if now is None else f"stays at offset {now:,} of {one.high_watermark:,}"
+        )
         yield Finding(
             f"{client} has {_name(place)} and {state}.",
-            "It has paused the partition, works on a record for long, fails at one again and again, or "
-            "does not "
-            "commit (enable.auto.commit): look at its log, and what is at that offset.",
+            "It has paused the partition, works on a record for long, fails at one again and again, or does "
+            "not commit (enable.auto.commit): look at its log, and what is at that offset.",
         )
 
 
@@ -239,17 +239,21 @@ def slower(facts: Facts) -> Iterator[Finding]:
 def out_of_range(facts: Facts) -> Iterator[Finding]:
     for place, offset in facts.committed.items():
         one = facts.partitions.get(place)
-        if one is None or not one.has_leader or one.start <= offset <= one.end:
+        if one is None or not one.has_leader:
+            continue
+        start, end = one.log_start_offset, one.high_watermark
+        if start <= offset <= end:
             continue
         where = (
-            f"before the log start offset {one.start:,}: retention has removed records that were not read"
-            if offset < one.start
-            else f"behind the log end offset {one.end:,}: the topic was made anew, or restored from a copy"
+            f"before the log start offset {start:,}: retention has removed records that were not read"
+            if offset < start
+            else f"behind the high watermark {end:,}: the topic was deleted and created again, or restored "
+            "from a copy"
         )
         yield Finding(
             f"The committed offset {offset:,} of {_name(place)} is {where}.",
-            "auto.offset.reset decides where its consumer goes on; mpbroker group reset-offsets sets a "
-            "place.",
+            "auto.offset.reset decides where its consumer goes on; mpbroker group reset-offsets sets another "
+            "offset.",
         )
 
 

@@ -269,7 +269,7 @@ class Consumer:
             aborted = from_fetch(fetched.records, fetched.aborted)
             for batch in iterate_batches(fetched.records):
                 position = self._positions[fetched.partition]
-                if not batch.is_control and not aborted.holds(batch):
+                if not batch.is_control and not aborted.is_aborted(batch):
                     records = [record for record in batch.records() if record.offset >= position]
                     yield records if stop is None else [one for one in records if one.offset < stop]
                 self._positions[fetched.partition] = batch.last_offset + 1

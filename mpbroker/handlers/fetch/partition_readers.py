@@ -10,14 +10,13 @@ from typing import TypeAlias
 
 from mpbroker.ipc.table import Partition
 from mpbroker.log.format.names import partition_name
+from mpbroker.log.read.fetch_positions import FILES_PER_PARTITION
 from mpbroker.log.read.reader import OPEN_ABORTED_INDEXES, OPEN_SEGMENTS, Bound, PartitionReader
 from shm.procfs import descriptors_left
 
 OPEN_PARTITIONS = 256
 # Segments with their indexes, those of aborted transactions, and the directory.
-FILES_OF_ONE = 2 * OPEN_SEGMENTS + OPEN_ABORTED_INDEXES + 1
-# Segments with their indexes that the fetch turn has of a partition.
-FILES_OF_TURN = 4
+FILES_PER_READER = 2 * OPEN_SEGMENTS + OPEN_ABORTED_INDEXES + 1
 # Descriptors for other short uses: reads from the disk, directories, other indexes.
 SPARE_DESCRIPTORS = 32
 # Readers checked for deleted files at a time: a fraction of a millisecond.
@@ -68,11 +67,10 @@ class _Held:
 
 
 class Readers:
-    """Open readers, as many as this process has descriptors for.
+    """Open readers, as many as the limit of open files allows.
 
-    `turn_partitions_max`: the partitions whose files the fetch turn may have open beside them.
-
-    `log_dirs` are in the order of the configuration, as the partition table numbers them.
+    `turn_partitions_max`: of how many partitions the fetch turn may keep files open. `log_dirs`: in the order
+    in which the partition table numbers them.
     """
 
     def __init__(
@@ -80,10 +78,10 @@ class Readers:
     ) -> None:
         self._log_dirs = [Path(directory) for directory in log_dirs]
         self._make = make
-        # The fetch turn has the other half.
+        # Half of the descriptors are for the fetch turn.
         left = max(descriptors_left() - SPARE_DESCRIPTORS, 0) // 2
-        self._most = max(1, min(OPEN_PARTITIONS, left // FILES_OF_ONE))
-        self.turn_partitions_max = min(OPEN_PARTITIONS, left // FILES_OF_TURN)
+        self._readers_max = max(1, min(OPEN_PARTITIONS, left // FILES_PER_READER))
+        self.turn_partitions_max = min(OPEN_PARTITIONS, left // FILES_PER_PARTITION)
         self._open: OrderedDict[Key, PartitionReader] = OrderedDict()
         # Each reader's directory, from before its first file was opened.
         self._directories: dict[Key, _Held] = {}
@@ -104,7 +102,7 @@ class Readers:
         if reader is None:
             self._directories[key] = _Held(directory)
             reader = self._open[key] = self._make(directory)
-            if len(self._open) > self._most:
+            if len(self._open) > self._readers_max:
                 self._drop(next(iter(self._open)))
         self._open.move_to_end(key)
         return reader

@@ -46,7 +46,9 @@ from mpbroker.records.iterate import Batch, iterate_batches
 _WRITE = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 _FILES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 READ_BYTES_LEAST = 4096
-_ADVICE = "Stop the broker and delete the .txnindex and the .index beside it: both are made anew"
+_ADVICE = (
+    "Stop the broker and delete this .txnindex and the .index of its segment: the next start rebuilds both"
+)
 Result = TypeVar("Result")
 
 
@@ -192,7 +194,7 @@ class Cleaner:
             return list(aborted_between(indexes, first, self.task.end))
         except TransactionIndexCorrupt as error:
             # Aborted records would be taken for the latest values of their keys.
-            raise CleaningFailed(str(error)) from error
+            raise CleaningFailed(f"{error}. {_ADVICE}") from error
 
     # ---- the offset map ----
 

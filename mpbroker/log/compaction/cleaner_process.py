@@ -248,7 +248,7 @@ class CleanerProcess:
         """Clean a partition. Return the offset up to which it is clean, -1 if the task is void."""
         started, void = time.monotonic(), threading.Event()
         thread, disk = (self._usual, at_once) if task.must else (self._idle, self._disk(void))
-        cleaner = Cleaner(_task(task), self._buffers(), self._paced(void, rests=not task.must), disk)
+        cleaner = Cleaner(task_of(task), self._buffers(), self._paced(void, rests=not task.must), disk)
         segments = cleaner.run()
         try:
             while (new := self._result_of(thread.submit(next, segments, None))) is not None:
@@ -329,7 +329,7 @@ class CleanerProcess:
             self.context.log.debug("%s: %s", directory, error)
 
 
-def _task(task: calls.ToClean) -> Task:
+def task_of(task: calls.ToClean) -> Task:
     return Task(
         Path(task.directory),
         task.bases,

@@ -1,9 +1,9 @@
-"""New partitions on their way to the disk: many are created together, and one sync is for all of them.
+"""Sync new partitions, many with one sync.
 
-A request may create hundreds of partitions, and a sync takes a millisecond, or ten on a busy disk. So files
-are made without a sync, and the I/O thread syncs what has gathered. What comes meanwhile shares the next
-sync. Nobody hears of a partition, and nothing is appended to it, before it is on disk. A power cut until then
-leaves parts of a directory; the start finds them without a topic id and makes the partition again.
+A request may create hundreds of partitions, and a sync takes a millisecond, or ten on a busy disk. Files are
+created without a sync, and the I/O thread syncs them together. A partition is announced and appended to only
+when it is on disk. After a power cut before that, the start finds a directory without a topic id and creates
+the partition again.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from mpbroker.ipc.disk_problems import room_advice
 from mpbroker.log.directories.log_directory import LogDirectory
 from mpbroker.log.format.checkpoints import fsync_directory, put_id_and_epochs
 from mpbroker.log.format.names import (
@@ -30,6 +31,7 @@ from mpbroker.log.format.names import (
 )
 from mpbroker.log.io.disk_errors import PASSING
 from mpbroker.log.io.io_thread import IoThread
+from mpbroker.log.manager.refusals import room_of
 from mpbroker.log.partition.durable_reads import FEW
 from mpbroker.log.partition.partition_log import PartitionLog
 
@@ -55,7 +57,8 @@ class Creation:
     """The partitions whose files may not be on disk yet. One sync is under way at a time.
 
     `logs`: the worker's partitions by slot, as its LogManager keeps them. `failed` is called with the number
-    of a log directory and an errno when a sync there fails for good.
+    of a log directory and an errno when a sync there fails for good. `delete_delay_ms` is the broker's
+    default of file.delete.delay.ms.
     """
 
     def __init__(
@@ -64,11 +67,13 @@ class Creation:
         logs: Mapping[int, PartitionLog],
         io_thread: IoThread,
         failed: Callable[[int, int], None],
+        delete_delay_ms: int,
     ) -> None:
         self._dirs = dirs
         self._logs = logs
         self._io_thread = io_thread
         self._failed = failed
+        self._delete_delay_ms = delete_delay_ms
         # Partitions that wait for the next sync, those of the last one that found no room, and those of the
         # one under way, `_again` among them.
         self._waiting: list[PartitionLog] = []
@@ -82,23 +87,23 @@ class Creation:
         self._errors: list[tuple[int, OSError]] | None = None
 
     def add(self, log: PartitionLog) -> None:
-        """Have a partition synced that has its slot, and no records."""
+        """Have a new, empty partition synced."""
         self._waiting.append(log)
         self._unsynced[log.topic_id] += 1
 
-    def has(self, topic_id: bytes) -> bool:
+    def is_unsynced(self, topic_id: bytes) -> bool:
         """Tell whether a topic has partitions that may not be on disk, in a directory that has not failed."""
         return topic_id in self._unsynced
 
     def begin_sync(self) -> None:
-        """Let the I/O thread sync what has gathered, if it is not at it."""
+        """Have the I/O thread sync the partitions that wait, unless a sync is under way."""
         if self._is_under_way or time.monotonic() < self._retry_at or not (self._waiting or self._again):
             return
         self._syncing, self._waiting = [*self._again, *self._waiting], []
         self._is_under_way = True
         self._io_thread.submit(self._sync, 0)
 
-    def take_in(self) -> None:
+    def finish_sync(self) -> None:
         """End a sync that is over. Its partitions that found no room for the moment are synced again."""
         if self._errors is None:
             return
@@ -106,7 +111,13 @@ class Creation:
         short = set()
         for number, error in errors:
             if error.errno in PASSING:
-                _log.error("new partitions in %s have to wait: %s", self._dirs[number].path, error.strerror)
+                path = self._dirs[number].path
+                _log.error(
+                    "%s: new partitions are not on disk yet: %s. The sync is retried every second%s",
+                    path,
+                    error.strerror,
+                    room_advice(error.errno or 0, room_of([path]), self._delete_delay_ms),
+                )
                 self._retry_at = time.monotonic() + RETRY_S
                 short.add(number)
             else:
@@ -154,7 +165,11 @@ class Creation:
 
 
 def _write_again(log: PartitionLog) -> None:
-    """Write what a failed sync may have dropped: the next one would not miss it. Raises OSError."""
+    """Write the two text files again.
+
+    After a failed fsync the kernel may mark lost pages clean, and the next fsync would report success. Raises
+    OSError.
+    """
     with contextlib.suppress(FileNotFoundError):
         put_id_and_epochs(log.directory, log.topic_id, log.epochs)
 

@@ -108,7 +108,9 @@ class LogManager:
         self.checkpoints = Checkpointing(
             self.dirs, self.logs, turn, self.journals, io_thread, say, group=self.group
         )
-        self.creation = Creation(self.dirs, self.logs, io_thread, turn.storage_failed)
+        self.creation = Creation(
+            self.dirs, self.logs, io_thread, turn.storage_failed, config.log_segment_delete_delay_ms
+        )
         self._slots = SlotAllocator(table, worker)
         self.removal = Removal(
             self.dirs, self.logs, turn, io_thread, self._slots, self.checkpoints, self.open_partitions

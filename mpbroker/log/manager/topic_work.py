@@ -75,11 +75,15 @@ class TopicWork:
     def _answer_opened(self) -> None:
         """Answer for the topics that are on disk. Have the others synced when no more can be opened now."""
         creation = self._manager.creation
-        creation.take_in()
+        creation.finish_sync()
         opened, self._opened = self._opened, []
         for call, answer in opened:
             # What is no topic has followed all topics before it.
-            if creation.has(answer.topic_id) if isinstance(answer, calls.EnsuredTopic) else self._opened:
+            if (
+                creation.is_unsynced(answer.topic_id)
+                if isinstance(answer, calls.EnsuredTopic)
+                else self._opened
+            ):
                 self._opened.append((call, answer))
             elif call is not None:
                 self._answer(call, answer)

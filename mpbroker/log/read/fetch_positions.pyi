@@ -1,3 +1,5 @@
+FILES_PER_PARTITION: int
+
 class FetchPositions:
     partitions_max: int
     def __init__(self, damaged: memoryview) -> None: ...

@@ -18,6 +18,7 @@ from mpbroker.records.wire cimport load_u32, load_u64
 from mpbroker.records.batch cimport BASE_OFFSET_AT, BATCH_HEADER_BYTES, LAST_OFFSET_DELTA_AT
 
 LOG_SUFFIX, INDEX_SUFFIX = b".log", b".index"
+FILES_PER_PARTITION = 2 * SEGMENTS
 
 cdef int64_t NO_END = <int64_t>1 << 62
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -147,7 +150,83 @@ def test_after_a_restart_of_the_machine_all_is_copied_again(data: Path) -> None:
     everything = incoming.copy(ignore)
     incoming.close()
     next(incoming.path.glob("copied-*")).rename(incoming.path / "copied-of-another-boot.jsonl")
-    assert begin(data).copy(ignore) == everything
+    incoming = begin(data)
+    assert not (incoming.path / "0").exists()
+    assert incoming.copy(ignore) == everything
+
+
+def test_a_run_that_was_killed_at_its_end_goes_on(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The manifest is written, and only the name of the copy is missing."""
+    rename = Path.rename
+
+    def killed(path: Path, to: Path) -> Path:
+        if path.is_dir():
+            raise InterruptedError(f"{path} becomes {to}")
+        return rename(path, to)
+
+    incoming = begin(data)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", killed)
+        with pytest.raises(InterruptedError):
+            made(incoming)
+    assert (incoming.path / "manifest.json").exists()
+    incoming = begin(data)
+    assert incoming.copy(ignore, at_rest=True) == 0
+    copy = incoming.finish(0)
+    assert list(copy.problems()) == []
+    assert sorted(one.name for one in copy.path.iterdir()) == ["0", "manifest.json"]
+
+
+def test_what_is_not_ours_stays(data: Path) -> None:
+    copies = data.parent / "copies"
+    write(copies / "2025-postgres" / "dump", b"mine")
+    write(copies / "2024" / "manifest.json", b"not ours")
+    write(copies / "2026-01-01T00.00.00Z" / "0" / LOG, b"of a removal that was interrupted")
+    foreign = content(copies / "2025-postgres") | content(copies / "2024")
+    copy = made(begin(data))
+    remove_former(copies, keep=1)
+    assert [one.path for one in whole_copies(copies)] == [copy.path]
+    assert not (copies / "2026-01-01T00.00.00Z").exists()
+    assert content(copies / "2025-postgres") | content(copies / "2024") == foreign
+    write(copies / "incoming" / "letter", b"mine")
+    with pytest.raises(CliError, match="incoming is not an unfinished backup: move it away"):
+        begin(data)
+    assert content(copies / "incoming") == {"letter": b"mine"}
+
+
+def test_a_damaged_manifest_is_named(data: Path) -> None:
+    copy = made(begin(data))
+    (copy.path / "manifest.json").write_bytes(b"{")
+    with pytest.raises(CliError, match=rf"{copy.path}/manifest.json is damaged .*: move {copy.path} away"):
+        backup.check(data.parent / "copies", as_json=False)
+
+
+class Control:
+    """The control socket of a broker whose log directory is in `state`."""
+
+    def __init__(self, data: Path, state: str) -> None:
+        self._status = {"pid": os.getpid(), "log_dirs": [{"log_dir": str(data), "state": state}]}
+
+    def call(self, name: str) -> dict[str, object]:
+        assert name == "status"
+        return self._status
+
+    @contextmanager
+    def connected(self) -> Iterator[Callable[[str], dict[str, object]]]:
+        yield lambda name: {"paused": name == "pause", "held_s": 0}
+
+
+def test_only_an_offline_directory_cannot_be_copied(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is full or slow can."""
+    shutil.rmtree(data / "t-0")
+    copies, here = data.parent / "copies", LocalBroker()
+    for state in ("online", "refuses produces", "slow"):
+        monkeypatch.setattr(LocalBroker, "control", lambda _, state=state: Control(data, state))
+        backup.backup(here, copies, keep=9, as_json=False)
+    assert len(whole_copies(copies)) == 3
+    monkeypatch.setattr(LocalBroker, "control", lambda _: Control(data, "offline"))
+    with pytest.raises(CliError, match=f"{data} is offline"):
+        backup.backup(here, copies, keep=9, as_json=False)
 
 
 def test_what_is_missing_or_cut_is_found(data: Path) -> None:
@@ -184,7 +263,7 @@ def test_a_restore_gives_all_back_and_its_identity_last(data: Path, monkeypatch:
 
 def test_calls_that_would_harm_are_refused(data: Path, tmp_path: Path) -> None:
     copies, here = tmp_path / "copies", LocalBroker(str(data))
-    for target, text in ((data / "copies", "that is not in"), (tmp_path, "that is not in")):
+    for target, text in ((data / "copies", "neither lies in"), (tmp_path, "neither lies in")):
         with pytest.raises(CliError, match=text):
             backup.backup(here, target, keep=1, as_json=False)
     assert not (data / "copies").exists()
@@ -200,7 +279,7 @@ def test_calls_that_would_harm_are_refused(data: Path, tmp_path: Path) -> None:
     with pytest.raises(CliError, match="a copy of another log directory"):
         backup.backup(LocalBroker(str(other)), copies, keep=1, as_json=False)
     write(other / "mpbroker.dirs", b"y /a\nz /b\n")
-    with pytest.raises(CliError, match="name all directories"):
+    with pytest.raises(CliError, match="name all 2 directories"):
         backup.backup(LocalBroker(str(other)), copies, keep=1, as_json=False)
-    with backup_copy.locked(copies), pytest.raises(CliError, match="another mpbroker backup"):
+    with backup_copy.backup_lock(copies), pytest.raises(CliError, match="another mpbroker backup"):
         backup.backup(here, copies, keep=1, as_json=False)

@@ -106,7 +106,7 @@ def test_a_dry_run_changes_nothing(cli: OwnCli, tmp_path: Path) -> None:
     assert said.splitlines()[:4] == [
         f"{tmp_path}/etc/sysusers.d/mpbroker.conf: would be written",
         f"{tmp_path}/etc/mpbroker/server.properties: would be written",
-        f"{tmp_path}/var/lib/mpbroker: would be made, with mode 0750",
+        f"{tmp_path}/var/lib/mpbroker: would be created, mode 0750",
         f"{tmp_path}/etc/systemd/system/mpbroker.service: would be written",
     ]
     assert files(tmp_path) == {}
@@ -151,8 +151,8 @@ def test_settings_that_are_there_stay_and_say_what_the_unit_may_write(cli: OwnCl
     [
         ("num.partitions=2\n", "has no log.dirs: add log.dirs=/var/lib/mpbroker"),
         ("num.partitons=2\n", "unknown setting num.partitons; did you mean num.partitions?"),
-        ("log.dirs=/run/user/1/data\n", "log.dirs: the service cannot see /run/user/1/data"),
-        ("log.dirs=/srv/a b\n", "/srv/a b: a path of a service may not have such signs"),
+        ("log.dirs=/run/user/1/data\n", "(ProtectHome): move /run/user/1/data elsewhere"),
+        ("log.dirs=/srv/a b\n", "/srv/a b: a path in the unit may have only"),
     ],
 )
 def test_settings_that_no_service_could_use_are_refused(
@@ -171,7 +171,7 @@ def test_json_has_the_steps(cli: OwnCli, tmp_path: Path) -> None:
     assert [step["outcome"] for step in done["steps"]] == [
         "written",
         "written",
-        "made, with mode 0750",
+        "created, mode 0750",
         "written",
     ]
 
@@ -229,7 +229,7 @@ def test_another_version_changes_the_unit_alone(systemd: Systemd, capsys: pytest
     assert capsys.readouterr().out.splitlines() == [
         f"{unit}: written",
         "systemd: reloaded",
-        "systemctl restart mpbroker makes it run so",
+        "to apply this to the running broker: systemctl restart mpbroker",
     ]
 
 
@@ -246,11 +246,21 @@ def test_uninstall_keeps_data_and_settings(systemd: Systemd, capsys: pytest.Capt
     systemd.install(starts=True)
     (systemd.host.at(service.DATA) / "meta.properties").touch()
     systemd.calls.clear()
+    capsys.readouterr()
     systemd.uninstall()
     assert systemd.calls == ["systemctl disable --now mpbroker.service", "systemctl daemon-reload"]
     left = {path for path, mode in files(systemd.host.at("/")).items() if not mode.startswith("d")}
     assert left == {"/etc/mpbroker/server.properties", "/var/lib/mpbroker/meta.properties"}
-    assert "stay, and the user mpbroker, whose they are" in capsys.readouterr().out
+    settings, data = systemd.host.at(service.SETTINGS), systemd.host.at(service.DATA)
+    assert capsys.readouterr().out.splitlines()[-1] == f"kept: {settings}, {data} and the user mpbroker"
+    # Settings of which nothing can be made, and some that name other directories.
+    settings.write_text("log.dirs\n=")
+    systemd.uninstall()
+    assert f"kept: {settings}, {data} and" in capsys.readouterr().out
+    settings.write_text("log.dirs=/srv/a,/srv/none\n")
+    systemd.host.at("/srv/a").mkdir(parents=True)
+    systemd.uninstall()
+    assert f"kept: {settings}, {systemd.host.at('/srv/a')} and" in capsys.readouterr().out
     systemd.calls.clear()
     systemd.uninstall()
     assert systemd.calls == []

@@ -8,6 +8,8 @@ import pytest
 from confluent_kafka import Producer
 
 from mpbroker.cli.cluster.group_requests import Group, Member
+from mpbroker.cli.errors import CliError
+from mpbroker.cli.host import why
 from mpbroker.cli.host import why_checks as checks
 from mpbroker.cli.host.why_checks import (
     Check,
@@ -19,6 +21,8 @@ from mpbroker.cli.host.why_checks import (
     Quota,
     findings,
 )
+from mpbroker.client.errors import ApiFailed
+from mpbroker.protocol.errors import ErrorCode
 from mpbroker.testing import Broker
 from tests.support.own_cli import OwnCli
 
@@ -59,12 +63,12 @@ HELD = PartitionFacts(True, 0, 100, 40, [OpenTransaction(7, 40, 0), OpenTransact
         (
             checks.directories,
             Facts({}, [directory(usable=5)]),
-            "The disk of /data is full (5 bytes are free)",
+            "The disk of /data has only 5 bytes left",
         ),
         (
             checks.transactions,
             Facts({PLACE: HELD}),
-            "orders-0 end at offset 40 of 100: producer 7 has a transaction",
+            "orders-0 stop at offset 40, of 100: producer 7 has a transaction",
         ),
         (
             checks.damaged,
@@ -111,7 +115,7 @@ HELD = PartitionFacts(True, 0, 100, 40, [OpenTransaction(7, 40, 0), OpenTransact
         (
             checks.out_of_range,
             Facts({PLACE: WELL}, committed={PLACE: 101}),
-            "is behind the log end offset 100",
+            "is behind the high watermark 100",
         ),
     ],
 )
@@ -145,7 +149,7 @@ def test_a_consumer_that_a_transaction_holds_is_not_said_to_stand_by_itself() ->
 def test_a_broker(mpbroker_broker: Broker, mpbroker_topics: Callable[..., str]) -> None:
     cli = OwnCli(mpbroker_broker.bootstrap_servers)
     topic, name = mpbroker_topics(partitions=2), mpbroker_topics()
-    assert cli("why", topic).out == f"topic {topic}\n  Nothing is found that holds it up.\n"
+    assert cli("why", topic).out == f"topic {topic}\n  No cause was found.\n"
     cli.produce(topic, ["one", "two", "three"], "-p", "0")
     cli("consume", topic, "--group", name, "--from-beginning", "-n", "1")
     # A topic and a group of the same name.
@@ -161,7 +165,27 @@ def test_a_broker(mpbroker_broker: Broker, mpbroker_topics: Callable[..., str]) 
     producer.produce(topic, b"four", partition=0)
     producer.flush()
     out = cli("why", topic).out
-    assert f"* Committed reads of {topic}-0 end at offset 3 of 4: producer " in out
+    assert f"* read_committed consumers of {topic}-0 stop at offset 3, of 4: producer " in out
     producer.abort_transaction()
-    assert cli("why", topic).out == f"topic {topic}\n  Nothing is found that holds it up.\n"
+    assert cli("why", topic).out == f"topic {topic}\n  No cause was found.\n"
     assert cli("why", "nope", code=1).err == "mpbroker: nope: there is no such topic, and no such group\n"
+
+
+def test_what_could_not_be_asked_for_is_named(
+    mpbroker_broker: Broker, mpbroker_topics: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise ApiFailed("it", ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+
+    def elsewhere(_: str) -> None:
+        raise CliError("the broker is on another host")
+
+    cli, topic = OwnCli(mpbroker_broker.bootstrap_servers), mpbroker_topics()
+    assert cli("why", topic, "--json").json[0]["not_checked"] == []
+    monkeypatch.setattr(why, "described", refused)
+    monkeypatch.setattr(why, "describe_quotas", refused)
+    monkeypatch.setattr(why, "by_address", elsewhere)
+    said = cli("why", topic, "--json").json[0]["not_checked"]
+    assert [one.partition(":")[0] for one in said] == ["log directories of broker 1", "damage", "quotas"]
+    out = cli("why", topic).out
+    assert out.splitlines()[1:] == ["  No cause was found.", f"  Not checked: {'; '.join(said)}."]

@@ -230,7 +230,7 @@ def test_a_listener_that_does_not_answer_is_named(filled_broker: Broker) -> None
 
 def test_a_port_is_a_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for wrong, said in (("localhost:port", "is not HOST:PORT"), ("unix:/nowhere", "nobody listens at")):
+    for wrong, said in (("localhost:port", "is not HOST:PORT"), ("unix:/nowhere", "nothing listens at")):
         with pytest.raises(CliError, match=said):
             Watch(BrokerFlags(bootstrap=wrong)).first()
 
@@ -248,5 +248,5 @@ def test_the_environment_names_the_broker_unless_a_flag_does(
     filled_broker.stop(keep=True)
     assert filled_broker.log_dir.name == "data"
     monkeypatch.chdir(filled_broker.log_dir.parent)
-    with pytest.raises(CliError, match=r"nobody listens on port 1 .*MPBROKER_BOOTSTRAP_SERVER"):
+    with pytest.raises(CliError, match=r"no process listens on port 1 .*MPBROKER_BOOTSTRAP_SERVER"):
         Watch(BrokerFlags()).first()

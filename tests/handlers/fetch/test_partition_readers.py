@@ -9,7 +9,7 @@ import pytest
 
 from mpbroker.handlers.fetch import partition_readers
 from mpbroker.handlers.fetch.partition_readers import (
-    FILES_OF_ONE,
+    FILES_PER_READER,
     OPEN_PARTITIONS,
     SPARE_DESCRIPTORS,
     Readers,
@@ -37,9 +37,9 @@ class _Counted(PartitionReader):
 @pytest.mark.parametrize(
     ("left", "most"),
     [
-        (SPARE_DESCRIPTORS + 2 * GIVEN * FILES_OF_ONE, GIVEN),
+        (SPARE_DESCRIPTORS + 2 * GIVEN * FILES_PER_READER, GIVEN),
         (0, 1),
-        (SPARE_DESCRIPTORS + 10 * OPEN_PARTITIONS * FILES_OF_ONE, OPEN_PARTITIONS),
+        (SPARE_DESCRIPTORS + 10 * OPEN_PARTITIONS * FILES_PER_READER, OPEN_PARTITIONS),
     ],
 )
 def test_readers_share_what_descriptors_are_left(

@@ -136,7 +136,11 @@ def test_a_sync_that_fails_takes_the_directory_offline(rig: Callable[..., Rig], 
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_no_room_at_a_sync_passes(
-    rig: Callable[..., Rig], syncs: Syncs, monkeypatch: pytest.MonkeyPatch, times: int
+    rig: Callable[..., Rig],
+    syncs: Syncs,
+    monkeypatch: pytest.MonkeyPatch,
+    times: int,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Check that the files are written again: a sync that failed may have dropped what they had."""
     monkeypatch.setattr(creation, "RETRY_S", 0.0)
@@ -151,6 +155,8 @@ def test_no_room_at_a_sync_passes(
             path.write_bytes(b"")
     assert answers(made) == []
     settle(process)
+    assert "new partitions are not on disk yet" in caplog.text
+    assert "Make the file system larger" in caplog.text
     assert len(answers(made)) == 1
     assert not any(path.read_bytes() == b"" for name in FILES for path in made.directory.glob(f"n0-*/{name}"))
     process.turn.close()

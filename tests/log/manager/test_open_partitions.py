@@ -282,7 +282,7 @@ def test_too_few_files_for_one_round_are_told_as_such(
             b.process._keep_house()
         assert {b.rig.partition(slot).high_watermark for slot, _, _ in b.targets} == {1}
         assert b.process.turn.failed_dirs == 0
-    assert "Too many open files: what producers send is refused" in caplog.text
+    assert "Too many open files: produces are refused until this passes" in caplog.text
     assert "ulimit -n" in caplog.text
     assert "Delete topics" not in caplog.text
     b.close()

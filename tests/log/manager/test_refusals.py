@@ -101,8 +101,8 @@ def test_that_the_disk_is_full_is_told_and_that_it_is_over(
     with files_take(4000):
         for _ in range(3):
             assert made.produce(target, batch(size=5000)) == [STORAGE_ERROR]
-    assert texts(caplog, "what producers send is refused") == 1
-    assert "what producers send is refused" in counters.last_error
+    assert texts(caplog, "produces are refused until there is room") == 1
+    assert "produces are refused until there is room" in counters.last_error
     process._keep_house()
     assert counters.last_error, "it is full still"
     (seen,) = made.rig.memory.dir_sizes().all().values()

@@ -40,8 +40,8 @@ final class OpenTransactions {
     int kind = kind(header, batch);
     if (kind == ABORT && handedOut.contains(header.producerId())) {
       throw new Malformed(
-          "this marker says that a transaction of producer " + header.producerId()
-              + " was aborted, which its index of aborted transactions does not know");
+          "the marker aborts a transaction of producer " + header.producerId()
+              + " that no .txnindex entry names: run mpbroker log verify");
     }
     if (kind == ABORT || kind == COMMIT) {
       handedOut.remove(header.producerId());
