@@ -11,7 +11,6 @@ import shlex
 import socket
 import struct
 import sys
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +20,6 @@ import pytest
 
 from mpbroker.config.broker import STANDARD_AUTHORIZER
 from mpbroker.handlers.apis import all_apis
-from mpbroker.log.format.names import FUTURE_SUFFIX, renamed
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -49,14 +47,17 @@ APIS = all_apis()
 WHOM = ("owners", "workers", "all", "coordinator")
 COMMAND = (
     f"{shlex.quote(sys.executable)} -m tests.support.faulty_broker serve --listeners PLAINTEXT://{HOST}:{{port}}"
-    " --log-dirs {log_dir} --processors 1 --handlers 2"
+    " --log-dirs {log_dir},{log_dir}-2 --processors 1 --handlers 2"
     f" -o authorizer.class.name={STANDARD_AUTHORIZER} -o super.users=User:ANONYMOUS"
 )
 
 
 @dataclass
 class Faulty(Mpbroker):
-    """Has a listener with SASL, too: elsewhere nobody may ask for delegation tokens."""
+    """Has a listener with SASL, too: elsewhere nobody may ask for delegation tokens.
+
+    It has two log directories: with one no log worker is asked for moves.
+    """
 
     sasl_port: int = field(default_factory=free_port)
 
@@ -302,8 +303,6 @@ def test_what_goes_wrong_after_log_workers_have_told_of_moves_is_answered(
     broker: Mpbroker, topic: bytes, key: int
 ) -> None:
     assert topic
-    name = renamed("other", 0, uuid.uuid4().hex, FUTURE_SUFFIX)
-    (broker.log_dir / name).mkdir()
     is_told_and_not_muted(broker, key, faults.RAISES_LATER, about_moves(broker.log_dir)[key])
 
 
