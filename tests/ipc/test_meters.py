@@ -183,8 +183,8 @@ def test_what_a_killed_handler_counted_of_quotas_stays(memory: SharedMemory, rea
         pid = os.fork()
         if pid == 0:
             meters = memory.meters(handler(2))
-            signal.setitimer(signal.ITIMER_REAL, 0.01 + moment_s)
             signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+            signal.setitimer(signal.ITIMER_REAL, 0.01 + moment_s)
             now_ms = 0
             while True:
                 now_ms += QUOTA_IDLE_MS
