@@ -23,8 +23,8 @@ from mpbroker.protocol.messages import JoinGroupResponse, Message, SyncGroupResp
 
 # A new member cannot send heartbeats; one that waits for longer than this is asked to come again.
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60_000
-# How long the next generation waits after an assignment that could not be written. Clients join again at once,
-# and a full disk refuses each assignment. The wait doubles with each failure.
+# How long the next generation waits after an assignment that could not be written. Clients join again at
+# once, and a full disk refuses each assignment. The wait doubles with each failure.
 WRITE_RETRY_MS: Final = 1_000
 WRITE_RETRY_MAX_MS: Final = 5_000
 
