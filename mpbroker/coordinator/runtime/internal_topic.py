@@ -22,6 +22,8 @@ from mpbroker.protocol.errors import ErrorCode
 # How long reading the log may keep everything else waiting, and how soon a partition is looked at again.
 LOAD_SECONDS: Final = 0.02
 LOAD_RETRY_MS: Final = 20
+# Clients retry several times a second, and a failed creation costs a round of metadata and a line of the log.
+CREATE_RETRY_S: Final = 1.0
 ONE_REPLICA: Final = 1
 
 log = logging.getLogger("mpbroker.coordinator")
@@ -76,11 +78,15 @@ class InternalTopic:
         self._unopened = 0
         self._loader: Loader | None = None
         self._is_stuck = False
+        self._create_at = 0.0
         # Counts calls of `unload`: the outcome of a round that began before the last one is void.
         self._life = 0
 
     def create(self) -> None:
-        """Have the topic created. It is read as soon as it is there."""
+        """Have the topic created, but not just after a failure. It is read as soon as it is there."""
+        if time.monotonic() < self._create_at:
+            self._listener.creation_failed()
+            return
         configs: dict[str, str | None] = {
             "cleanup.policy": "compact",
             "compression.type": "producer",
@@ -98,6 +104,7 @@ class InternalTopic:
         log.error(
             "%s cannot be created, %s are unavailable: %s", self._spec.name, self._spec.kept_by, problem
         )
+        self._create_at = time.monotonic() + CREATE_RETRY_S
         self._listener.creation_failed()
 
     # --- following and reading it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from typing import cast
 
@@ -11,12 +12,12 @@ import pytest
 from mpbroker.coordinator.metadata.state import MetadataState, Topic
 from mpbroker.coordinator.runtime import loading
 from mpbroker.coordinator.runtime.batches import PartitionBatch
-from mpbroker.coordinator.runtime.internal_topic import InternalTopic, TopicSpec
+from mpbroker.coordinator.runtime.internal_topic import CREATE_RETRY_S, InternalTopic, TopicSpec
 from mpbroker.coordinator.runtime.loading import Contents
 from mpbroker.coordinator.runtime.partitions import LoadState, TopicPartitions
 from mpbroker.coordinator.runtime.requests import Waiter
 from mpbroker.coordinator.runtime.write_queue import WriteQueue
-from mpbroker.ipc.calls import Message
+from mpbroker.ipc.calls import Failed, Message
 from mpbroker.ipc.metadata import PartitionImage, Places
 from mpbroker.ipc.table import PAYLOAD_BYTES, Partition, PartitionFlag, unpack_partition
 from mpbroker.protocol.errors import ErrorCode
@@ -36,7 +37,7 @@ class TopicRig:
         self.partitions = TopicPartitions()
         self.places = Places.of([])
         self.contents = cast(Contents, self)
-        self.loads = 0
+        self.asked = self.failures = 0
         self.rounds: list[Callable[[list[ErrorCode]], None]] = []
         self.heard: list[ErrorCode] = []
         self.queue = WriteQueue[bytes](
@@ -52,8 +53,9 @@ class TopicRig:
     def answer_waiter(self, _waiter: Waiter, _answer: Message) -> bool:
         raise NotImplementedError
 
-    def ask(self, call: Message, done: Callable[[Message], None]) -> None:
-        raise NotImplementedError
+    def ask(self, _call: Message, done: Callable[[Message], None]) -> None:
+        self.asked += 1
+        done(Failed(ErrorCode.KAFKA_STORAGE_ERROR, "no room"))
 
     def append_for_us(
         self, _topic: Topic, _batches: list[PartitionBatch], done: Callable[[list[ErrorCode]], None]
@@ -66,10 +68,10 @@ class TopicRig:
         self.partitions.close()
 
     def creation_failed(self) -> None:
-        raise NotImplementedError
+        self.failures += 1
 
     def topic_loaded(self) -> None:
-        self.loads += 1
+        pass
 
     # --- Contents
 
@@ -109,6 +111,20 @@ def test_partitions_that_wait_for_room_are_said_once_and_read_when_they_are_open
         ("WARNING", "3 of 4 partitions of __consumer_offsets cannot be opened for now"),
         ("INFO", "all partitions of __consumer_offsets are open"),
     ]
+
+
+def test_a_creation_that_fails_is_tried_and_logged_once_a_second(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Check that each request is refused at once, so that its client comes again."""
+    now_s = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    rig = TopicRig()
+    for _ in range(3):
+        for _ in range(10):
+            rig.topic.create()
+        now_s += CREATE_RETRY_S
+    assert (rig.asked, len(caplog.records), rig.failures) == (3, 3, 30)
 
 
 def test_the_outcome_of_a_round_for_a_topic_that_is_gone_is_void() -> None:
