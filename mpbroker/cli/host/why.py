@@ -57,7 +57,9 @@ def why(where: ClusterAddress, name: str, look_s: float, *, as_json: bool) -> No
         about = {}
         if topics:
             about["topic"] = _of_topics(client, where, topics, None)
-        if refused is not None:
+            if refused is not None:
+                about["topic"].unseen.append(f"group {name}: {refused.code.name}")
+        elif refused is not None:
             about["group"] = _of_topics(client, where, [], None, refused=refused)
         if group is not None:
             before = group_requests.committed(client, name)

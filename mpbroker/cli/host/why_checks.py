@@ -82,7 +82,7 @@ class Facts(msgspec.Struct, frozen=True):
     group: Group | None = None
     committed: Mapping[TopicPartition, int] = {}
     before: Mapping[TopicPartition, int] = {}
-    unseen: Sequence[str] = ()
+    unseen: list[str] = []
     refused: str | None = None
 
     def lag(self, place: TopicPartition) -> int:
