@@ -40,12 +40,13 @@ _FORGOTTEN = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID)
 
 
 class GroupMember:
-    """Joins a group as one member that wants one topic.
+    """Joins a group as one member that wants one topic. `patience_ms`: for how long it tries again after
+    errors that may pass; waits for other members are not among them.
 
     Methods raise ApiFailed, ConnectionLost and what Cluster raises.
     """
 
-    def __init__(self, cluster: Cluster, group: str, topic: str) -> None:
+    def __init__(self, cluster: Cluster, group: str, topic: str, patience_ms: float) -> None:
         self.assigned: list[TopicPartition] = []
         self._cluster = cluster
         self._group = group
@@ -54,6 +55,9 @@ class GroupMember:
         self._generation = -1
         self._heartbeat_due_ms = 0.0
         self._must_rejoin = True
+        self._patience_ms = patience_ms
+        # The first error since the last assignment with which the coordinator refused one, and when that was.
+        self._refused: tuple[ApiFailed, float] | None = None
         self._coordinator: int | None = None
 
     def join(self) -> list[TopicPartition]:
@@ -64,14 +68,20 @@ class GroupMember:
                 self.assigned = self._synced(joined)
             except ApiFailed as error:
                 if error.code is ErrorCode.MEMBER_ID_REQUIRED or error.code in _REBALANCED:
+                    self._check_refused()
                     continue
                 if error.code in _FORGOTTEN:
                     self._member_id = ""
                     continue
                 raise
-            self._must_rejoin = False
+            self._must_rejoin, self._refused = False, None
             self._heartbeat_due_ms = monotonic_ms() + HEARTBEAT_MS
             return self.assigned
+
+    def _check_refused(self) -> None:
+        """Raise the error of assignments that were refused for too long: a rebalance follows each of them."""
+        if self._refused is not None and monotonic_ms() >= self._refused[1] + self._patience_ms:
+            raise self._refused[0]
 
     def must_rejoin(self) -> bool:
         """Send a heartbeat if one is due; tell whether the group is being rebalanced."""
@@ -187,7 +197,7 @@ class GroupMember:
 
     def _patiently(self, request: m.Message, timeout_ms: float | None = None) -> Any:
         """Ask, and again after errors that pass; those of the group's life are for the caller to see."""
-        return self._cluster.patiently(lambda: self._ask(request, timeout_ms))
+        return self._cluster.patiently(lambda: self._ask(request, timeout_ms), timeout_ms=self._patience_ms)
 
     def _ask(self, request: m.Message, timeout_ms: float | None = None) -> Any:
         """Ask the coordinator; after an error that passes it is looked up again."""
@@ -202,6 +212,8 @@ class GroupMember:
             error = ApiFailed(f"group {self._group}", code)
             if error.retriable and error.code not in _REBALANCED:
                 self._coordinator = None
+                if isinstance(request, m.SyncGroupRequest):
+                    self._refused = self._refused or (error, monotonic_ms())
                 raise error
             if isinstance(response, m.OffsetCommitResponse):
                 self._noted(code)

@@ -27,7 +27,8 @@ def refusal_text(error: int, room: Iterable[tuple[str, str]], delete_delay_ms: i
     """
     until = "until there is room" if error in NO_ROOM else "until this passes"
     return (
-        f"{os.strerror(error)}: produces are refused {until}; reads go on, and nothing acknowledged is lost"
+        f"{os.strerror(error)}: produces are refused {until}; reads go on (groups may be unable to join or "
+        f"commit), and nothing acknowledged is lost"
         f"{room_advice(error, room, delete_delay_ms)}"
     )
 

@@ -342,6 +342,11 @@ class LogProcess:
             self.manager.dir_failed(number, error)
         if error and not failed:
             self._say_no_room(error)
+        if waiting := self.manager.waiting.take_no_room():
+            # They are logged where they are opened. Readiness and the console are to know it as well.
+            self._refused.note(time.monotonic())
+            paths = self._log_dirs()
+            self._publish_refusals(waiting, without_room(paths) or paths)
 
     def _say_no_room(self, error: int) -> None:
         if not self._refused.is_to_be_said(time.monotonic()):

@@ -18,10 +18,13 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
+from mpbroker.cli.host import why
+from mpbroker.cli.records import consume
 from mpbroker.log.format.names import CLEAN_SHUTDOWN
 from ops.bench import frames, scenarios
 from ops.bench.brokers import MPBROKER_COMMAND, Mpbroker
 from tests.support.client_tools import eventually
+from tests.support.own_cli import OwnCli
 from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import create_topic, stop_cleanly
 
@@ -144,6 +147,12 @@ def fill(broker: Mpbroker) -> None:
     pytest.fail("there is always room for more")
 
 
+def empty(broker: Mpbroker) -> None:
+    """Remove what `fill` has made."""
+    for path in seen_by(broker).glob("more*"):
+        path.unlink()
+
+
 def read(broker: Mpbroker, topic: str, last: int) -> list[int]:
     """The offsets of all records up to that one, which is read."""
     consumer = Consumer(
@@ -172,6 +181,51 @@ def test_a_full_disk_refuses_produces_loses_nothing_and_recovers_by_itself(small
     eventually(lambda: produce(small, "kept", 1) == 1, "a produce succeeds when there is room again")
     assert read(small, "kept", acked + 1) == list(range(acked + 2))
     stop_cleanly(small)
+
+
+def test_the_first_group_on_a_full_disk_waits_for_room_and_is_told_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its coordinator's topic is made then: nothing of it is damaged, and it opens by itself."""
+    monkeypatch.setattr(consume, "PATIENCE_MS", 1_000)
+    monkeypatch.setattr(why, "_PATIENCE_MS", 1_000)
+    # Without a reserve the metadata log alone has room behind its end.
+    at_once = ("group.initial.rebalance.delay.ms=0", "log.reserve.bytes=0")
+    broker = on_small_disk(tmp_path, ON_TMPFS, "os", *at_once)
+    try:
+        broker.start()
+        cli = OwnCli("{}:{}".format(*broker.address))
+        join = ("consume", "kept", "--from-beginning", "-n", "1", "--group")
+        scenarios.create_topic(broker, "kept")
+        fill(broker)
+        said = cli(*join, "g", code=1).err
+        assert "COORDINATOR_NOT_AVAILABLE" in said
+        assert "is full: free some space" in said
+        for name in ("g", "__consumer_offsets"):
+            found = cli("why", name).out
+            assert "coordinator is not available" in found or "cannot be served" in found
+            assert "is full, " in found
+        assert "Not checked: group kept: COORDINATOR_NOT_AVAILABLE" in cli("why", "kept").out
+        rows = cli("topic", "describe", "__consumer_offsets", "--json").json[0]["partitions"]
+        assert None in {row["leader"] for row in rows}
+        assert "produces are refused until there is room" in cli("ctl", "status").out
+        output = broker.output()
+        assert "restore its directory" not in output
+        assert output.count("cannot be opened") == 2, output
+        empty(broker)
+        eventually(lambda: "all partitions of __consumer_offsets are open" in broker.output(), "it is open")
+        cli(*join, "g")
+        # Now the partition is there, and has no room for the group's first record.
+        fill(broker)
+        said = cli(*join, "h", code=1).err
+        assert "NOT_COORDINATOR" in said
+        assert "is full: free some space" in said
+        assert 1 <= broker.output().count("group h: its assignment was not written") <= 3
+        empty(broker)
+        cli(*join, "h")
+        stop_cleanly(broker)
+    finally:
+        broker.kill()
 
 
 def test_a_broker_that_was_killed_on_a_full_disk_starts_again(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from mpbroker.cli.cluster.client import PATIENCE_MS, Client, only
+from mpbroker.cli.cluster.log_dirs import name_full_disks
 from mpbroker.client.cluster import CoordinatorType
 from mpbroker.client.consumer_protocol import PROTOCOL_TYPE, TopicPartition, decode_assignment
 from mpbroker.client.errors import ApiFailed, UnsupportedByBroker, not_done
@@ -48,9 +49,16 @@ class Group(msgspec.Struct, frozen=True):
     members: list[Member]
 
 
-def patiently(client: Client, ask: Callable[[], _Value]) -> _Value:
-    """Ask again after a retriable error: coordinators move, and load their groups before they answer."""
-    return client.cluster.patiently(ask, timeout_ms=PATIENCE_MS)
+def patiently(client: Client, ask: Callable[[], _Value], patience_ms: int = PATIENCE_MS) -> _Value:
+    """Ask again after a retriable error: coordinators move, and load their groups before they answer.
+
+    Raises ApiFailed, whose text names a full disk that may be the cause.
+    """
+    try:
+        return client.cluster.patiently(ask, timeout_ms=patience_ms)
+    except ApiFailed as error:
+        name_full_disks(client, error)
+        raise
 
 
 def list_groups(client: Client) -> list[m.ListGroupsResponse.ListedGroup]:
@@ -62,9 +70,9 @@ def list_groups(client: Client) -> list[m.ListGroupsResponse.ListedGroup]:
     return sorted(listed, key=lambda group: group.group_id)
 
 
-def describe(client: Client, name: str) -> Group:
+def describe(client: Client, name: str, patience_ms: int = PATIENCE_MS) -> Group:
     """Describe a group of either protocol. Raises ApiFailed with GROUP_ID_NOT_FOUND if there is none."""
-    return patiently(client, partial(_describe, client, name))
+    return patiently(client, partial(_describe, client, name), patience_ms)
 
 
 def committed(client: Client, name: str) -> dict[TopicPartition, int]:

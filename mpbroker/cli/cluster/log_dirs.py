@@ -11,11 +11,18 @@ from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.text.output import print_json, print_table
 from mpbroker.cli.text.progress import progress_bar
-from mpbroker.client.errors import ApiFailed
+from mpbroker.client.errors import ApiFailed, ClientError
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode, error_code
 
 LOOK_AGAIN_S: Final = 0.1
+# A log directory with less room than this is full: a small record may still fit.
+FULL_BYTES: Final = 1 << 20
+# Errors that a full disk may be behind.
+_MAYBE_FULL: Final = (
+    *(ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR),
+    *(ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.LEADER_NOT_AVAILABLE),
+)
 
 
 def show(where: ClusterAddress, topics: Sequence[str], brokers: Sequence[int], *, as_json: bool) -> None:
@@ -172,6 +179,27 @@ def described(
         # Brokers before version 3 have no other way to refuse.
         raise ApiFailed(f"log directories of broker {broker}", ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     return sorted(response.results, key=lambda result: result.log_dir)
+
+
+def name_full_disks(client: Client, error: ApiFailed) -> None:
+    """Add to the error which log directories are full; nothing if it has other causes or none is."""
+    if error.code not in _MAYBE_FULL:
+        return
+    try:
+        brokers = client.cluster.refresh(m.MetadataRequest(topics=[])).brokers
+        full = [one for node in brokers for one in described(client, node.node_id, []) if is_full(one)]
+    except ClientError:
+        # Some users may not ask; the error says what it can.
+        return
+    if full:
+        names = " and ".join(f"{one.log_dir} ({one.usable_bytes:,} bytes left)" for one in full)
+        advice = "free some space, and it goes on by itself"
+        error.args = (f"{error}. The disk of {names} is full: {advice}",)
+
+
+def is_full(one: m.DescribeLogDirsResponse.DescribeLogDirsResult) -> bool:
+    """Tell whether a log directory has no room; not if the broker does not say."""
+    return 0 <= one.usable_bytes < FULL_BYTES
 
 
 def _document(broker: int, result: m.DescribeLogDirsResponse.DescribeLogDirsResult) -> dict[str, Any]:

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from mpbroker.cli.cluster.client import PATIENCE_MS, Client, Topic, by_leader, led, only
+from mpbroker.cli.cluster.client import Client, Topic, by_leader, led, only
 from mpbroker.cli.cluster.cluster_address import ClusterAddress
+from mpbroker.cli.cluster.group_requests import patiently
 from mpbroker.cli.errors import of_flag, raise_all
 from mpbroker.cli.text.output import print_groups, print_json, print_rows
 from mpbroker.cli.text.times import format_time, parse_duration
@@ -51,9 +52,7 @@ def list_transactions(client: Client, request: m.ListTransactionsRequest) -> lis
     listed = [
         Listed(one.transactional_id, broker.node_id, one.producer_id, one.transaction_state)
         for broker in brokers
-        for one in client.cluster.patiently(
-            partial(_list, client, broker.node_id, request), timeout_ms=PATIENCE_MS
-        )
+        for one in patiently(client, partial(_list, client, broker.node_id, request))
     ]
     return sorted(listed)
 
@@ -76,7 +75,7 @@ def show_list(where: ClusterAddress, request: m.ListTransactionsRequest, *, as_j
 
 def describe_transaction(client: Client, name: str) -> tuple[int, State]:
     """Return a transactional id's coordinator and its state there. Raises ApiFailed."""
-    return client.cluster.patiently(partial(_describe, client, name), timeout_ms=PATIENCE_MS)
+    return patiently(client, partial(_describe, client, name))
 
 
 def _describe(client: Client, name: str) -> tuple[int, State]:

@@ -38,6 +38,8 @@ from mpbroker.protocol.numbers import EARLIEST, LATEST
 from mpbroker.protocol.printable import printable
 
 _CLIENT_ID: Final = "client-id"
+# Somebody waits, and there is more to say than that the coordinator does not answer.
+_PATIENCE_MS: Final = 5_000
 _NO_SUCH_GROUP: Final = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.INVALID_GROUP_ID)
 
 
@@ -49,12 +51,16 @@ def why(where: ClusterAddress, name: str, look_s: float, *, as_json: bool) -> No
     """
     with Client(where) as client:
         topics = [one for one in client.topics() if one.name == name]
-        group = _group(client, name)
-        if not topics and group is None:
+        group, refused = _group(client, name)
+        if not topics and group is None and refused is None:
             raise CliError(f"{name}: there is no such topic, and no such group")
         about = {}
         if topics:
             about["topic"] = _of_topics(client, where, topics, None)
+            if refused is not None:
+                about["topic"].unseen.append(f"group {name}: {refused.code.name}")
+        elif refused is not None:
+            about["group"] = _of_topics(client, where, [], None, refused=refused)
         if group is not None:
             before = group_requests.committed(client, name)
             facts = _of_group(client, where, group, before)
@@ -88,12 +94,18 @@ def _lag(facts: Facts) -> dict[str, int]:
     return {} if facts.group is None else {"lag": sum(map(facts.lag, facts.partitions))}
 
 
-def _group(client: Client, name: str) -> Group | None:
+def _group(client: Client, name: str) -> tuple[Group | None, ApiFailed | None]:
+    """Return the group, None if there is none, and the error if its coordinator cannot say.
+
+    Raises ApiFailed.
+    """
     try:
-        return group_requests.describe(client, name)
+        return group_requests.describe(client, name, _PATIENCE_MS), None
     except ApiFailed as error:
         if error.code in _NO_SUCH_GROUP:
-            return None
+            return None, None
+        if error.retriable:
+            return None, error
         raise
 
 
@@ -115,11 +127,18 @@ def _of_topics(
     group: Group | None,
     committed: Mapping[TopicPartition, int] | None = None,
     before: Mapping[TopicPartition, int] | None = None,
+    refused: ApiFailed | None = None,
 ) -> Facts:
     partitions = {place: one for topic in topics for place, one in _partitions(client, topic).items()}
     unseen: list[str] = []
     directories = [one for node in _nodes(client) for one in _directories(client, node, unseen)]
-    here = [one for one in directories if one.error is not None or not one.partitions.isdisjoint(partitions)]
+    # What is not open yet is in no directory, and any of them may have the group's offsets.
+    waits = bool(group or refused) or not all(one.has_leader for one in partitions.values())
+    here = [
+        one
+        for one in directories
+        if waits or one.error is not None or not one.partitions.isdisjoint(partitions)
+    ]
     return Facts(
         partitions,
         here,
@@ -129,6 +148,7 @@ def _of_topics(
         committed or {},
         before or {},
         unseen,
+        None if refused is None else refused.code.name,
     )
 
 

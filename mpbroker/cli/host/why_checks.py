@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from mpbroker.cli.cluster.group_requests import Group
+from mpbroker.cli.cluster.log_dirs import FULL_BYTES
 from mpbroker.cli.text.times import format_time
 from mpbroker.client.consumer_protocol import TopicPartition
 
@@ -71,7 +72,7 @@ class Facts(msgspec.Struct, frozen=True):
     """Facts that checks look at.
 
     `committed` and `before` are the group's offsets at the second look and at the first. `unseen`: what could
-    not be asked for, and why.
+    not be asked for, and why. `refused`: the error of a coordinator that cannot speak of the group.
     """
 
     partitions: Mapping[TopicPartition, PartitionFacts]
@@ -81,7 +82,8 @@ class Facts(msgspec.Struct, frozen=True):
     group: Group | None = None
     committed: Mapping[TopicPartition, int] = {}
     before: Mapping[TopicPartition, int] = {}
-    unseen: Sequence[str] = ()
+    unseen: list[str] = []
+    refused: str | None = None
 
     def lag(self, place: TopicPartition) -> int:
         """Return how many offsets the group is behind, or has to read if it has committed none."""
@@ -105,8 +107,9 @@ def offline(facts: Facts) -> Iterator[Finding]:
     if lost:
         yield Finding(
             f"{_names(lost)} cannot be served: no produce or read gets through.",
-            "The broker's log says why (an ERROR line names file and offset). Repair the disk and restart "
-            "the broker, or see mpbroker log verify.",
+            "The broker's log says why (an ERROR line names file and offset). If the disk is full, free some "
+            "space: they open by themselves. Else repair the disk and restart the broker, or see mpbroker "
+            "log verify.",
         )
 
 
@@ -117,12 +120,26 @@ def directories(facts: Facts) -> Iterator[Finding]:
                 f"The log directory {one.name} is offline ({one.error}).",
                 "Repair or mount the disk, and restart the broker.",
             )
+        elif one.usable_bytes is not None and one.usable_bytes < FULL_BYTES:
+            yield Finding(
+                f"The disk of {one.name} is full, {one.usable_bytes:,} bytes are left: produces, new "
+                "partitions, joins and commits of groups are refused.",
+                "Free some space, delete topics, or shorten retention.ms: then they go on by themselves.",
+            )
         elif one.usable_bytes is not None and one.usable_bytes < _LOW_ROOM_BYTES:
             yield Finding(
                 f"The disk of {one.name} has only {one.usable_bytes:,} bytes left: produces are refused when "
                 "it is full.",
                 "Free some space, shorten retention.ms, or move partitions: mpbroker log-dirs move.",
             )
+
+
+def coordinator(facts: Facts) -> Iterator[Finding]:
+    if facts.refused is not None:
+        yield Finding(
+            f"The coordinator is not available ({facts.refused}): members can neither join nor commit.",
+            "The broker's log says why (__consumer_offsets). Members wait and try again by themselves.",
+        )
 
 
 def transactions(facts: Facts) -> Iterator[Finding]:
@@ -257,7 +274,9 @@ def out_of_range(facts: Facts) -> Iterator[Finding]:
         )
 
 
-OF_TOPICS: Final[tuple[Check, ...]] = (offline, directories, transactions, damaged, produce_quotas)
+OF_TOPICS: Final[tuple[Check, ...]] = (
+    *(coordinator, offline, directories, transactions, damaged, produce_quotas),
+)
 OF_GROUPS: Final[tuple[Check, ...]] = (
     *(no_members, rebalances, without_owner, not_committing, slower, out_of_range),
     *(offline, directories, transactions, damaged, consumer_quotas),

@@ -10,6 +10,7 @@ import msgspec
 
 from mpbroker.cli.cluster.client import PATIENCE_MS, Client, Fetched, Topic
 from mpbroker.cli.cluster.cluster_address import ClusterAddress
+from mpbroker.cli.cluster.log_dirs import name_full_disks
 from mpbroker.cli.cluster.positions import Ends, Start
 from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError
 from mpbroker.cli.records import json_lines
@@ -66,7 +67,7 @@ def _is_watched() -> bool:
 
 def _print_share(client: Client, settings: Settings, group: str, consumer: Consumer, render: Part) -> None:
     """Print what the group assigns. What was printed is committed, whatever ends the command."""
-    member = GroupMember(client.cluster, group, settings.topic)
+    member = GroupMember(client.cluster, group, settings.topic, PATIENCE_MS)
     with Interrupt(client.cluster.client.wakeup) as interrupt:
         share = Share(member, consumer, settings.start, interrupt)
         try:
@@ -74,6 +75,9 @@ def _print_share(client: Client, settings: Settings, group: str, consumer: Consu
                 share.join()
                 _print_all(consumer, render, sys.stdout.buffer, share.must_stop)
                 share.commit()
+        except ApiFailed as error:
+            name_full_disks(client, error)
+            raise
         finally:
             try:
                 share.commit()

@@ -98,6 +98,7 @@ class Group:
 
     `pending_joins`: ids that were given out (MEMBER_ID_REQUIRED) and have not joined yet.
     `pending_syncs`: members that have not sent SyncGroup in this generation yet.
+    `failed_writes`: assignments that could not be written since one was.
     `subscribed`: the topics of all members, None if their subscriptions cannot be read.
     """
 
@@ -114,6 +115,7 @@ class Group:
     pending_joins: set[str] = field(default_factory=set)
     pending_syncs: set[str] = field(default_factory=set)
     member_joined_meanwhile: bool = False
+    failed_writes: int = 0
     subscribed: frozenset[str] | None = None
     memory: MemberMemory = field(default_factory=MemberMemory)
     _supported: Counter[str] = field(default_factory=Counter)

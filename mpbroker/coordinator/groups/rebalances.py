@@ -23,6 +23,10 @@ from mpbroker.protocol.messages import JoinGroupResponse, Message, SyncGroupResp
 
 # A new member cannot send heartbeats; one that waits for longer than this is asked to come again.
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60_000
+# How long the next generation waits after an assignment that could not be written. Clients join again at
+# once, and a full disk refuses each assignment. The wait doubles with each failure.
+WRITE_RETRY_MS: Final = 1_000
+WRITE_RETRY_MAX_MS: Final = 5_000
 
 log = logging.getLogger("mpbroker.coordinator.groups")
 
@@ -143,8 +147,8 @@ class Rebalances:
             self._timers.cancel(("member", group.group_id, member.member_id))
         for member_id in group.pending_joins:
             self._timers.cancel(("member", group.group_id, member_id))
-        self._timers.cancel(("join", group.group_id))
-        self._timers.cancel(("sync", group.group_id))
+        for kind in ("join", "sync", "hold"):
+            self._timers.cancel((kind, group.group_id))
 
     # --- sessions
 
@@ -216,12 +220,9 @@ class Rebalances:
             delay_ms = self._config.group_initial_rebalance_delay_ms
             self._delay_first_join(group, delay_ms, max(group.rebalance_timeout_ms - delay_ms, 0))
         group.enter(GroupState.PREPARING_REBALANCE, self._clock.wall_ms())
-        if is_first:
-            return
-        if group.all_have_joined:
-            self.complete_join(group)
-        else:
+        if not is_first:
             self._end_join_after(group)
+            self.complete_join_if_all_are_there(group)
 
     def _end_join_after(self, group: Group) -> None:
         at = self._clock.monotonic_ms() + group.rebalance_timeout_ms
@@ -244,7 +245,8 @@ class Rebalances:
         self._delay_first_join(group, next_ms, max(remaining_ms - delay_ms, 0))
 
     def complete_join_if_all_are_there(self, group: Group) -> None:
-        if group.state is GroupState.PREPARING_REBALANCE and group.all_have_joined:
+        is_held = ("hold", group.group_id) in self._timers
+        if group.state is GroupState.PREPARING_REBALANCE and group.all_have_joined and not is_held:
             self.complete_join(group)
 
     def complete_join_phase_if_due(self, group: Group) -> None:
@@ -340,16 +342,34 @@ class Rebalances:
             if group.state is not GroupState.COMPLETING_REBALANCE or group.generation != generation:
                 return
             if error:
-                log.warning("group %.255s: its assignment was not written: %s", group.group_id, error.name)
+                self._hold_join(group, error)
                 self.reset_assignment(group, response_error(error))
                 self.rebalance_or_complete(group, f"the assignment was not written: {error.name}")
                 return
+            group.failed_writes = 0
+            self._timers.cancel(("hold", group.group_id))
             for member in group.members.values():
                 group.assign(member, assignments.get(member.member_id, b""))
             self._propagate(group)
             group.enter(GroupState.STABLE, self._clock.wall_ms())
 
         self._queue.append(group.group_id, [self.entry(group, assignments)], written)
+
+    def _hold_join(self, group: Group, error: ErrorCode) -> None:
+        """Put off the end of the next join phase, since the last assignment could not be written."""
+        wait_ms = min(WRITE_RETRY_MS << min(group.failed_writes, 8), WRITE_RETRY_MAX_MS)
+        group.failed_writes += 1
+        log.warning(
+            "group %.255s: its assignment was not written: %s. It is tried again in %g s",
+            group.group_id,
+            error.name,
+            wait_ms / 1000,
+        )
+        self._timers.set(
+            ("hold", group.group_id),
+            self._clock.monotonic_ms() + wait_ms,
+            partial(self.complete_join_if_all_are_there, group),
+        )
 
     def _propagate(self, group: Group) -> None:
         for member in group.members.values():

@@ -22,6 +22,8 @@ from mpbroker.protocol.errors import ErrorCode
 # How long reading the log may keep everything else waiting, and how soon a partition is looked at again.
 LOAD_SECONDS: Final = 0.02
 LOAD_RETRY_MS: Final = 20
+# Clients retry several times a second, and a failed creation costs a round of metadata and a line of the log.
+CREATE_RETRY_S: Final = 1.0
 ONE_REPLICA: Final = 1
 
 log = logging.getLogger("mpbroker.coordinator")
@@ -72,13 +74,19 @@ class InternalTopic:
         self._listener = listener
         self._topic_id: bytes | None = None
         self._images = Places()
+        # How many partitions the log workers cannot open yet.
+        self._unopened = 0
         self._loader: Loader | None = None
         self._is_stuck = False
+        self._create_at = 0.0
         # Counts calls of `unload`: the outcome of a round that began before the last one is void.
         self._life = 0
 
     def create(self) -> None:
-        """Have the topic created. It is read as soon as it is there."""
+        """Have the topic created, but not just after a failure. It is read as soon as it is there."""
+        if time.monotonic() < self._create_at:
+            self._listener.creation_failed()
+            return
         configs: dict[str, str | None] = {
             "cleanup.policy": "compact",
             "compression.type": "producer",
@@ -96,6 +104,7 @@ class InternalTopic:
         log.error(
             "%s cannot be created, %s are unavailable: %s", self._spec.name, self._spec.kept_by, problem
         )
+        self._create_at = time.monotonic() + CREATE_RETRY_S
         self._listener.creation_failed()
 
     # --- following and reading it
@@ -106,6 +115,7 @@ class InternalTopic:
         self._state.queue.fail_all(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self._state.unload()
         self._loader = None
+        self._unopened = 0
         self._topic_id = None
 
     def load(self) -> None:
@@ -156,13 +166,36 @@ class InternalTopic:
         changed = [image for number, image in images.items() if self._images.get(number, image) != image]
         self._images = images
         offline = [image for image in changed if self._state.partitions.reopen(image.partition)]
-        if offline:
+        if offline or self._unopened:
             self._begin_loading(offline)
 
     def _begin_loading(self, images: list[PartitionImage]) -> None:
+        """Read these partitions. Those that are not open yet are read when they are: see `_load_changed`."""
+        for image in images:
+            if not image.slot_generation:
+                self._state.contents.fail(image.partition)
+        images = [image for image in images if image.slot_generation]
+        self._note_unopened()
         lost = f"The {self._spec.held} in it are unavailable"
         table, log_dirs = self._host.table, self._host.log_dirs
         self._loader = Loader(self._spec.name, lost, self._state.contents, table, log_dirs, images)
+
+    def _note_unopened(self) -> None:
+        """Log that partitions cannot be opened for now, and the end of that. The log workers say why."""
+        before, self._unopened = self._unopened, sum(not one.slot_generation for one in self._images.values())
+        if self._unopened and not before:
+            log.warning(
+                "%d of %d partitions of %s cannot be opened for now: the line about %s from the log process "
+                "says why and what to do. The %s in them are unavailable until they are open; they are tried "
+                "again every second",
+                self._unopened,
+                len(self._images),
+                self._spec.name,
+                self._spec.name,
+                self._spec.held,
+            )
+        elif before and not self._unopened:
+            log.info("all partitions of %s are open", self._spec.name)
 
     # --- writing it
 

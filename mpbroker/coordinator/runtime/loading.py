@@ -45,8 +45,8 @@ class Contents(Protocol):
 class Loader:
     """Loads the partitions of a topic one after the other.
 
-    `images` has their slots of the table. `lost` is a sentence for the operator: what is unavailable when one
-    of the partitions cannot be read.
+    `images` has their slots of the table; each has one. `lost` is a sentence for the operator: what is
+    unavailable when one of the partitions cannot be read.
     """
 
     def __init__(
@@ -74,9 +74,6 @@ class Loader:
         """Read one batch, or begin or end a partition. Returns False if a partition cannot be read yet."""
         image = self._waiting[-1]
         if self._reading is None:
-            if image.slot_generation == 0:
-                self._fail(image, "it is not open")
-                return True
             end = self._ready(image)
             if end is None:
                 return False

@@ -108,9 +108,9 @@ class CoordinatorRuntime:
         self._envelopes.fail(waiter, error)
 
     def _hold(self, waiter: Waiter, request: ForwardedRequest) -> None:
-        if not self._held:
-            self._topic.create()
         self._held.append((waiter, request))
+        if len(self._held) == 1:
+            self._topic.create()
 
     def abandon(self, waiter: Waiter) -> None:
         """Answer a request whose client is gone, to end it."""

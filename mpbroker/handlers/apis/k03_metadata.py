@@ -66,7 +66,10 @@ def describe_partition(exchange: ApiExchange, topic: Topic, number: int) -> Part
     node = exchange.broker.metadata.node_id
     image = topic.partitions[number]
     now = exchange.broker.in_table(image)
-    offline = now is not None and bool(now.flags & PartitionFlag.PARTITION_OFFLINE)
+    # Without a slot it is not open yet, for instance because a disk is full.
+    offline = not image.slot_generation or (
+        now is not None and bool(now.flags & PartitionFlag.PARTITION_OFFLINE)
+    )
     return PartitionAnswer(
         error_code=ErrorCode.LEADER_NOT_AVAILABLE if offline else ErrorCode.NONE,
         partition_index=number,

@@ -126,7 +126,7 @@ class LogManager:
             group=self.group,
         )
         self._last_resolved: tuple[Mapping[str, str], tuple[TopicConfig, str | None]] | None = None
-        self._waiting = WaitingPartitions([log_dir.path for log_dir in self.dirs], config)
+        self.waiting = WaitingPartitions([log_dir.path for log_dir in self.dirs], config)
         recovery_scheduler.found(self.dirs, is_successor=not is_first_life)
 
     def _take_over(self, startup_state: StartupState, *, is_first_life: bool) -> None:
@@ -212,12 +212,12 @@ class LogManager:
                 code = ErrorCode.INVALID_CONFIG
                 raise Unusable(problem)
             log = yield from self._opening(topic, number, config)
-            self._waiting.end(topic, number)
+            self.waiting.end(topic, number)
             error, message = self._offline_error(log)
         except (OSError, PartitionDamaged, CheckpointCorrupt, Unusable) as failure:
             error, message = code, str(failure)
             if isinstance(failure, OSError) and failure.errno in PASSING:
-                self._waiting.begin(topic, number, failure)
+                self.waiting.begin(topic, number, failure)
                 return EnsuredPartition(number, 0, 0, error, message)
             _log.error("%s-%d is offline: %s", topic.name, number, message)
             log = self._offline(topic, number, config)
@@ -379,7 +379,7 @@ class LogManager:
             if logs:
                 delay_ms = logs[-1].config.file_delete_delay_ms
             earlier = self._slots.take_away(topic_id)
-            self._waiting.forget(topic_id)
+            self.waiting.forget(topic_id)
             self.removal.begin(name, topic_id, delay_ms, logs, earlier, before_renames)
         return self.removal.removing(topic_id)
 

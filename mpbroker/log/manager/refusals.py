@@ -14,7 +14,7 @@ from pathlib import Path
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.calls import EnsureTopic
-from mpbroker.ipc.disk_problems import mebibytes, room_advice
+from mpbroker.ipc.disk_problems import NO_ROOM, mebibytes, room_advice
 
 SAID_EVERY_S = 10.0
 # Refusals are over when none came for this long and each log directory has this much room: a small record may
@@ -56,10 +56,14 @@ class RefusedProduces:
         self._look_at = 0.0
         self.is_on = False
 
-    def is_to_be_said(self, now: float) -> bool:
-        """Note a refusal, and tell whether to log it now."""
+    def note(self, now: float) -> None:
+        """Note that something was refused."""
         self.is_on = True
         self._look_at = now + OVER_AFTER_S
+
+    def is_to_be_said(self, now: float) -> bool:
+        """Note a refusal, and tell whether to log it now."""
+        self.note(now)
         if now < self._say_at:
             return False
         self._say_at = now + SAID_EVERY_S
@@ -84,6 +88,8 @@ class WaitingPartitions:
         self._log_dirs = log_dirs
         self._delete_delay_ms = config.log_segment_delete_delay_ms
         self._numbers: dict[bytes, set[int]] = {}
+        # The errno of the last partition that found no room, 0 if it was taken.
+        self._no_room = 0
 
     def begin(self, topic: EnsureTopic, number: int, failure: OSError) -> None:
         if topic.topic_id not in self._numbers:
@@ -97,6 +103,13 @@ class WaitingPartitions:
                 advice,
             )
         self._numbers.setdefault(topic.topic_id, set()).add(number)
+        if failure.errno in NO_ROOM:
+            self._no_room = failure.errno
+
+    def take_no_room(self) -> int:
+        """Return the errno of partitions that found no room since the last call, 0 if all did."""
+        error, self._no_room = self._no_room, 0
+        return error
 
     def end(self, topic: EnsureTopic, number: int) -> None:
         """Note that the partition is open now. Log it when it is the topic's last one."""

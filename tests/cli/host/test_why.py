@@ -62,8 +62,14 @@ HELD = PartitionFacts(True, 0, 100, 40, [OpenTransaction(7, 40, 0), OpenTransact
         ),
         (
             checks.directories,
-            Facts({}, [directory(usable=5)]),
-            "The disk of /data has only 5 bytes left",
+            Facts({}, [directory(usable=5 << 20)]),
+            "The disk of /data has only 5,242,880 bytes left",
+        ),
+        (checks.directories, Facts({}, [directory(usable=5)]), "The disk of /data is full, 5 bytes are left"),
+        (
+            checks.coordinator,
+            Facts({}, refused="COORDINATOR_NOT_AVAILABLE"),
+            "is not available (COORDINATOR_NOT_AVAILABLE)",
         ),
         (
             checks.transactions,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
+from mpbroker.coordinator.groups.rebalances import WRITE_RETRY_MAX_MS, WRITE_RETRY_MS
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import (
     JoinGroupResponse,
@@ -62,7 +65,40 @@ def test_an_assignment_that_cannot_be_written_starts_another_rebalance(rig: Grou
     assert error_of(rig, sync) is ErrorCode.NOT_COORDINATOR
     assert rig.state == "PreparingRebalance"
     again = rig.join(member_id)
+    assert again not in rig.answers
+    rig.later(WRITE_RETRY_MS)
     assert rig.joined(again).generation_id == 2
+
+
+def test_a_full_disk_makes_few_generations_and_log_lines(
+    rig: GroupRig, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Check it with a client that joins again as soon as it is told of the error."""
+    member_id, waiter = rig.new_member()
+    rig.later(DELAY_MS)
+
+    def fail_for(total_ms: int) -> None:
+        nonlocal waiter
+        until_ms = rig.now_ms + total_ms
+        while rig.now_ms < until_ms:
+            rig.later(100)
+            if waiter in rig.answers:
+                rig.sync(member_id, rig.joined(waiter).generation_id, {member_id: b"all"})
+                rig.append_round(ErrorCode.KAFKA_STORAGE_ERROR)
+                waiter = rig.join(member_id)
+
+    fail_for(60_000)
+    group = rig.coordinator.manager.groups["g"]
+    assert 60_000 // WRITE_RETRY_MAX_MS <= group.generation <= 60_000 // WRITE_RETRY_MAX_MS + 3
+    assert len([one for one in caplog.records if one.levelno >= logging.WARNING]) <= group.generation
+    assert "its assignment was not written: KAFKA_STORAGE_ERROR. It is tried again in 5 s" in caplog.text
+    rig.until_answered(waiter)
+    sync = rig.sync(member_id, rig.joined(waiter).generation_id, {member_id: b"all"})
+    rig.settle()
+    assert error_of(rig, sync) is ErrorCode.NONE
+    # Of that nothing is left: the next rebalance waits for nobody else.
+    assert rig.joined(rig.join(member_id)).generation_id == group.generation
+    assert group.failed_writes == 0
 
 
 def test_who_does_not_rejoin_in_time_is_out(rig: GroupRig) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mpbroker.coordinator.runtime import internal_topic
 from mpbroker.coordinator.runtime.requests import Waiter
 from mpbroker.coordinator.waiting import Caller
 from mpbroker.ipc.calls import (
@@ -66,7 +67,10 @@ def test_the_first_producer_waits_for_the_topic_of_transactions() -> None:
     assert created(rig) == TRANSACTION_TOPIC
 
 
-def test_a_topic_that_cannot_be_created_fails_the_requests_that_wait_and_is_tried_again() -> None:
+def test_a_topic_that_cannot_be_created_fails_the_requests_that_wait_and_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(internal_topic, "CREATE_RETRY_S", 0)
     rig = ServicesRig(has_topics=False)
     sent = [rig.send(commit(), 9) for _ in range(2)]
     ((_, done),) = rig.asked
