@@ -138,7 +138,8 @@ def test_topics_that_are_not_there_hide_no_other(cli: OwnCli, broker: FakeBroker
     assert done.err == f"mpbroker: {NOT_THERE}\n"
     table = cli("topic", "describe", "orders", "nope", "kill", code=1).out
     assert [line for line in table.splitlines() if line in ("orders", "kill", "nope")] == ["orders", "kill"]
-    assert "did you mean orders?" in cli("topic", "describe", "ordes", code=1).err
+    for words in (["topic", "describe"], ["topic", "delete", "--yes"]):
+        assert "did you mean orders?" in cli(*words, "ordes", code=1).err
 
 
 def test_a_topic_that_the_broker_makes_is_named(cli: OwnCli, broker: FakeBroker) -> None:
