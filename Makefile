@@ -101,8 +101,8 @@ $(KAFKA_CLASSES): $(SYNCED) tests/support/class_archive.py ops/bench/kafka/pom.x
 RUN_FLAGS := -o group.initial.rebalance.delay.ms=0
 HTTP ?= 127.0.0.1:9644
 
-run: $(BUILT) ## a broker on 127.0.0.1:9092, data in ./data, console and metrics on http://127.0.0.1:9644 (LISTENERS=… DATA=… HTTP=…)
-	$(BIN)/mpbroker serve --listeners $(LISTENERS) --log-dirs '$(DATA)' --http '$(HTTP)' $(RUN_FLAGS)
+run: $(BUILT) ## a broker on 127.0.0.1:9092, data in ./data, console and metrics on http://127.0.0.1:9644 (LISTENERS=… DATA=… HTTP=…; ARGS='-o http.console.write=true': more flags)
+	$(BIN)/mpbroker serve --listeners $(LISTENERS) --log-dirs '$(DATA)' --http '$(HTTP)' $(RUN_FLAGS) $(ARGS)
 
 # Python keeps what it compiles, wherever it was told not to: hundreds of processes would compile it anew.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest

@@ -63,13 +63,16 @@ def of_flag(
 
 
 def exit_code_of(error: Exception) -> int:
-    """Return 2 if an error says that the call is wrong, also if the broker says so, else 1."""
+    """Return 2 if an error says that the call is wrong, also one of the broker or its supervisor, else 1."""
     from mpbroker.client.errors import ApiFailed, ConfigError
+    from mpbroker.ipc.control_client import ControlError
 
     if isinstance(error, CliError):
         return error.exit_code
     if isinstance(error, ApiFailed):
         return USAGE_ERROR if error.code.name in WRONG_INPUT else RUNTIME_ERROR
+    if isinstance(error, ControlError):
+        return USAGE_ERROR if error.is_wrong_call else RUNTIME_ERROR
     return USAGE_ERROR if isinstance(error, ConfigError) else RUNTIME_ERROR
 
 

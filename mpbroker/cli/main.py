@@ -207,8 +207,14 @@ def backup(
     target: BackupDirectory,
     check: Annotated[bool, typer.Option("--check", help="Only read the newest copy in DIR.")] = False,
     keep: Annotated[
-        int, typer.Option(min=1, callback=INT, metavar="N", help="How many whole copies stay in DIR.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            min=1,
+            callback=INT,
+            metavar="N",
+            help="How many whole copies stay in DIR (default: as for the copy before; at first 1).",
+        ),
+    ] = None,
     log_dirs: LogDirs = None,
     port: Port = None,
     bootstrap: LocalBootstrap = None,

@@ -87,7 +87,8 @@ def find(name: str) -> Page:
     named = named.removesuffix("/readme").removeprefix("decisions/")
     found = pages()
     if named not in found:
-        near = difflib.get_close_matches(named, found, 1)
+        near = [page.name for page in found.values() if page.title.lower().startswith(f"{named}:")]
+        near += difflib.get_close_matches(named, found, 1)
         guess = f"did you mean {near[0]}? " if near else ""
         raise CliError(f"docs {name}: there is no such page; {guess}mpbroker docs lists them", USAGE_ERROR)
     return found[named]

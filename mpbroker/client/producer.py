@@ -133,6 +133,11 @@ class Producer:
         """Tell whether everything is acknowledged."""
         return self._buffered_bytes == 0
 
+    @property
+    def unacknowledged(self) -> int:
+        """Return how many records the broker has not acknowledged yet."""
+        return sum(batch.records for queue in self._queues.values() for batch in queue.batches)
+
     def append(self, topic: str, partition: int, records: Sequence[NewRecord]) -> None:
         """Take records as a batch for the next poll."""
         self.append_batch(topic, partition, build_batch(records, codec=self._codec), len(records))

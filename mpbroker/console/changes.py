@@ -299,7 +299,7 @@ def _delete_group(change: DeleteGroup, client: Client) -> dict[str, Any]:
 
 def _add_user(change: AddUser, kind: ScramType, client: Client) -> dict[str, Any]:
     user.upsert(client, change.user, kind, ITERATIONS_MIN, change.password)
-    return {"said": f"user {change.user} can log in with {kind.mechanism}"}
+    return {"said": user.can_log_in(client, change.user, kind)}
 
 
 def _delete_user(change: DeleteUser, kind: ScramType, client: Client) -> dict[str, Any]:

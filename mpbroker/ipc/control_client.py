@@ -23,7 +23,14 @@ TIMEOUT_SECONDS = 10.0
 
 
 class ControlError(Exception):
-    """The supervisor cannot be asked, or has refused what it was asked: a line that says what and why."""
+    """The supervisor cannot be asked, or has refused what it was asked: a line that says what and why.
+
+    `is_wrong_call`: it would refuse that whenever it is asked.
+    """
+
+    def __init__(self, message: str, *, is_wrong_call: bool = False) -> None:
+        super().__init__(message)
+        self.is_wrong_call = is_wrong_call
 
 
 class ControlClient:
@@ -89,7 +96,7 @@ class ControlClient:
                 f"the supervisor at {self.path} answered something else than JSON: {error}"
             ) from error
         if "error" in reply:
-            raise ControlError(str(reply["error"]))
+            raise ControlError(str(reply["error"]), is_wrong_call=bool(reply.get("wrong_call")))
         return reply
 
     def _connect(self, connection: socket.socket) -> None:

@@ -80,6 +80,10 @@ class ExitCode(IntEnum):
     FATAL = 3
 
 
+# The exit status if what was asked for is wrong, and asking again does not help.
+WRONG_CALL = 2
+
+
 class FatalError(Exception):
     """An error that stops the whole broker.
 

@@ -353,9 +353,7 @@ class LogProcess:
             return
         paths = self._log_dirs()
         delay_ms = self.manager.config.log_segment_delete_delay_ms
-        text = refusal_text(error, room_of(paths), delay_ms)
-        self.context.log.error("%s", text)
-        self.context.counters.set_last_error(text)
+        self.context.log.error("%s", refusal_text(error, room_of(paths), delay_ms))
         # Quotas, limits and descriptors refuse where there is room, too.
         self._publish_refusals(error, without_room(paths) or paths)
         self._measure_soon()
@@ -370,7 +368,6 @@ class LogProcess:
 
     def _say_there_is_room(self) -> None:
         self.context.log.info("what producers send is accepted again")
-        self.context.counters.set_last_error("")
         self._publish_refusals(0, ())
         self._measure_soon()
 

@@ -23,7 +23,7 @@ import msgspec
 
 from mpbroker.ipc.faults import Fault
 from mpbroker.ipc.pointer import CONTROL_NAME
-from mpbroker.ipc.process import FatalError
+from mpbroker.ipc.process import WRONG_CALL, FatalError
 
 MESSAGE_BYTES_MAX = 1 << 20
 # When more clients come, the one that has been silent for longest is dropped.
@@ -196,7 +196,10 @@ class ControlSocket:
             command = msgspec.json.decode(message, type=Command)
             return command, self.serve(command)
         except (FatalError, OSError, ValueError, RecursionError, msgspec.MsgspecError) as error:
-            return command, {"error": str(error)}
+            is_wrong = isinstance(error, ValueError | msgspec.MsgspecError) or (
+                isinstance(error, FatalError) and error.status == WRONG_CALL
+            )
+            return command, {"error": str(error)} | ({"wrong_call": True} if is_wrong else {})
 
     def close(self) -> None:
         for connection in self.asking.values():

@@ -18,7 +18,7 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.keys import field_name
 from mpbroker.config.workers import MAX_HANDLERS, MAX_PROCESSORS, resize_problem
 from mpbroker.ipc import topology
-from mpbroker.ipc.process import FatalError
+from mpbroker.ipc.process import WRONG_CALL, FatalError
 from mpbroker.supervisor import buffers
 from mpbroker.supervisor.child import Child
 from mpbroker.supervisor.control import Later
@@ -30,7 +30,7 @@ log = logging.getLogger("mpbroker.supervisor")
 def check_resize(kind: str, old: int, new: int, most: int) -> None:
     """Refuse a resize against the rule. Raises FatalError, which names the rule."""
     if problem := resize_problem(kind, old, new, most):
-        raise FatalError(problem)
+        raise FatalError(problem, WRONG_CALL)
 
 
 @dataclass

@@ -51,6 +51,7 @@ def test_a_partition_that_is_offline_is_said_and_hides_no_other(
     failed = cli.produce("orders", ["z"], "-p", "0", "--command-config", str(short), code=1)
     *_, ended = [line for line in failed.err.splitlines() if "orders-0" in line]
     assert "not written within 0.3 s" in ended
+    assert ended.endswith("; mpbroker why orders says what holds them up")
     assert cli("consume", "orders", "-o", "beginning", "-e", code=1).err.startswith(why)
 
 
@@ -137,7 +138,8 @@ def test_topics_that_are_not_there_hide_no_other(cli: OwnCli, broker: FakeBroker
     assert done.err == f"mpbroker: {NOT_THERE}\n"
     table = cli("topic", "describe", "orders", "nope", "kill", code=1).out
     assert [line for line in table.splitlines() if line in ("orders", "kill", "nope")] == ["orders", "kill"]
-    assert "did you mean orders?" in cli("topic", "describe", "ordes", code=1).err
+    for words in (["topic", "describe"], ["topic", "delete", "--yes"]):
+        assert "did you mean orders?" in cli(*words, "ordes", code=1).err
 
 
 def test_a_topic_that_the_broker_makes_is_named(cli: OwnCli, broker: FakeBroker) -> None:
@@ -344,6 +346,28 @@ def test_ctrl_c_writes_what_was_read(broker: FakeBroker) -> None:
         assert process.wait(PATIENCE_S) == 130
         assert process.stderr.read() == b"mpbroker: interrupted; 1 record is written\n"
     assert broker.end_offset("t", 0) == 1
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("at_end", [False, True])
+def test_a_signal_ends_the_wait_for_what_the_broker_refuses(broker: FakeBroker, at_end: bool) -> None:
+    """As a full disk does, until there is room. The input may have ended or not."""
+    broker.topics["t"] = [bytearray()]
+    broker.refuse[ApiKey.PRODUCE] = [ErrorCode.KAFKA_STORAGE_ERROR] * 10_000
+    with running(broker, "produce", "t") as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(b"x\ny\n")
+        process.stdin.flush()
+        if at_end:
+            process.stdin.close()
+        assert process.stderr.readline().endswith(b"; trying again\n")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 143
+        assert process.stderr.readlines()[-1] == (
+            b"mpbroker: interrupted; 0 records are written, 2 not acknowledged; mpbroker why t says what "
+            b"holds them up\n"
+        )
 
 
 @pytest.mark.process

@@ -432,7 +432,8 @@ def test_groups_users_and_acls_are_changed(broker: Broker, api: Api) -> None:
     assert api.change("delete-group", group=f"of-{topic}").json["said"] == f"deleted group of-{topic}"
     assert api.change("delete-group", group=f"of-{topic}").status == 404
     user = {"user": f"u-{topic}", "mechanism": "SCRAM-SHA-256"}
-    assert api.change("add-user", **user, password="secret").status == 200
+    added = api.change("add-user", **user, password="secret").json["said"]
+    assert added == f"user u-{topic} can log in with SCRAM-SHA-256, but no listener asks for a login"
     assert user in [{name: one[name] for name in user} for one in api.found("access")["users"]]
     assert api.change("add-user", user="x", mechanism="PLAIN", password="secret").status == 400
     assert api.change("delete-user", **user).status == 200

@@ -95,7 +95,7 @@ def test_the_kernel_says_who_sent_a_command(tmp_path: Path) -> None:
     with closing(ControlSocket(tmp_path, serve, tell, watched.__setitem__, lambda _: None)) as control:
         asked(control, tmp_path, watched)
         me = Peer(os.getpid(), os.getuid())
-        assert told == [(me, "status", {"error": "no number"})]
+        assert told == [(me, "status", {"error": "no number", "wrong_call": True})]
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
             client.connect(str(control.path))
             client.send(b'{"command": "reload"}')

@@ -173,7 +173,7 @@ def test_a_full_disk_refuses_produces_loses_nothing_and_recovers_by_itself(small
     scenarios.create_topic(small, "kept")
     acked = use_up(small)
     # Said after the answer is given.
-    eventually(lambda: "produces are refused until there is room" in small.output(), "the operator is told")
+    eventually(lambda: "are refused until there is room" in small.output(), "the operator is told")
     # One record was there since the topic was made.
     assert read(small, "kept", acked) == list(range(acked + 1))
     assert produce(small, "kept", 1) == 0

@@ -17,6 +17,7 @@ import psutil
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from mpbroker.cli.errors import exit_code_of
 from mpbroker.ipc import topology
 from mpbroker.ipc.control_client import ControlError
 from mpbroker.ipc.pointer import PUBLIC_NAME
@@ -230,8 +231,9 @@ def test_plain_connections_feel_nothing_of_handlers_that_come_and_go(broker: Mpb
     ],
 )
 def test_a_step_that_is_too_large_is_refused(broker: Mpbroker, arguments: dict[str, int], said: str) -> None:
-    with pytest.raises(ControlError, match=said):
+    with pytest.raises(ControlError, match=said) as refused:
         control(broker).call("resize", **arguments)
+    assert exit_code_of(refused.value) == 2
     assert len(names(broker, "handler")) == 2
 
 

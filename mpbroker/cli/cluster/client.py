@@ -129,12 +129,20 @@ class Client:
     def topic(self, name: str, *, auto_create: bool = False) -> Topic:
         """Return one topic. Raises ApiFailed if it does not exist."""
         topic = only(self.topics([name], auto_create=auto_create), f"topic {name}")
-        if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not auto_create:
-            guess = known.hint([name], [one.name for one in self.topics()])
-            raise ApiFailed(f"topic {name}", topic.error_code, f"does not exist{guess}")
         if topic.error_code:
-            raise topic_failed(name, topic.error_code)
+            raise self.topic_failed(name, topic.error_code, guesses=not auto_create)
         return topic
+
+    def topic_failed(
+        self, name: str, code: int, message: str | None = None, *, guesses: bool = True
+    ) -> ApiFailed:
+        """Make an error about a topic: with our own text about a wrong name, and which one may be meant."""
+        if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and guesses:
+            guess = known.hint([name], [one.name for one in self.topics()])
+            return ApiFailed(f"topic {name}", code, f"does not exist{guess}")
+        if code == ErrorCode.INVALID_TOPIC_EXCEPTION:
+            message = problem_with(name) or message
+        return not_done(f"topic {name}", code, message)
 
     def create_topic(
         self,
@@ -180,7 +188,9 @@ class Client:
         request = m.DeleteTopicsRequest(topic_names=names, topics=states, timeout_ms=int(timeout_s * 1000))
         response: m.DeleteTopicsResponse = self.cluster.ask_any(request, timeout_s * 1000)
         return {
-            name: topic_failed(name, result.error_code, result.error_message) if result.error_code else None
+            name: self.topic_failed(name, result.error_code, result.error_message)
+            if result.error_code
+            else None
             for name, result in ((result.name or "", result) for result in response.responses)
         }
 
@@ -292,13 +302,6 @@ class Client:
                 for part in answer.partitions
             ]
         return fetched
-
-
-def topic_failed(name: str, code: int, message: str | None = None) -> ApiFailed:
-    """Make an error about a topic, with our own text about a wrong name."""
-    if code == ErrorCode.INVALID_TOPIC_EXCEPTION:
-        message = problem_with(name) or message
-    return not_done(f"topic {name}", code, message)
 
 
 def no_partition(topic: Topic, number: int) -> str:

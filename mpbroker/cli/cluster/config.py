@@ -13,7 +13,7 @@ from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.cluster.topic import parse_setting
 from mpbroker.cli.errors import USAGE_ERROR, CliError, with_advice
 from mpbroker.cli.text.output import print_json, print_table, say_each
-from mpbroker.client.errors import not_done
+from mpbroker.client.errors import ApiFailed, not_done
 from mpbroker.config import known
 from mpbroker.config.broker import BROKER_KEYS
 from mpbroker.config.describe import ConfigSource
@@ -101,7 +101,7 @@ def alter(
         response: m.IncrementalAlterConfigsResponse = _ask(
             client, resource, m.IncrementalAlterConfigsRequest([asked], validate_only=is_dry)
         )
-    _check(resource, changes, only(response.responses, resource.text))
+        _check(client, resource, changes, only(response.responses, resource.text))
     would = "would be " if is_dry else ""
     say_each(
         [
@@ -162,7 +162,7 @@ def _described(
     )
     result = only(response.results, resource.text)
     if result.error_code:
-        raise not_done(resource.text, result.error_code, result.error_message)
+        raise _failed(client, resource, result.error_code, result.error_message)
     return sorted(result.configs, key=lambda entry: entry.name)
 
 
@@ -211,11 +211,18 @@ def _document(entry: m.DescribeConfigsResponse.DescribeConfigsResourceResult) ->
     }
 
 
+def _failed(client: Client, resource: Resource, code: int, message: str | None) -> ApiFailed:
+    if resource.type == ResourceType.TOPIC:
+        return client.topic_failed(resource.name, code, message)
+    return not_done(resource.text, code, message)
+
+
 def _check(
+    client: Client,
     resource: Resource,
     keys: Iterable[str],
     result: m.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse,
 ) -> None:
     if result.error_code:
-        error = not_done(resource.text, result.error_code, result.error_message)
+        error = _failed(client, resource, result.error_code, result.error_message)
         raise with_advice(error, known.hint(keys, resource.keys))

@@ -6,7 +6,8 @@ ConsumerGroupDescribe; their offsets are the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ from mpbroker.cli.cluster.log_dirs import name_full_disks
 from mpbroker.client.cluster import CoordinatorType
 from mpbroker.client.consumer_protocol import PROTOCOL_TYPE, TopicPartition, decode_assignment
 from mpbroker.client.errors import ApiFailed, UnsupportedByBroker, not_done
+from mpbroker.config import known
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode
 
@@ -72,7 +74,8 @@ def list_groups(client: Client) -> list[m.ListGroupsResponse.ListedGroup]:
 
 def describe(client: Client, name: str, patience_ms: int = PATIENCE_MS) -> Group:
     """Describe a group of either protocol. Raises ApiFailed with GROUP_ID_NOT_FOUND if there is none."""
-    return patiently(client, partial(_describe, client, name), patience_ms)
+    with _guessing(client, name):
+        return patiently(client, partial(_describe, client, name), patience_ms)
 
 
 def committed(client: Client, name: str) -> dict[TopicPartition, int]:
@@ -95,8 +98,21 @@ def delete(client: Client, name: str) -> None:
     response: m.DeleteGroupsResponse = patiently(
         client, partial(ask, client, name, m.DeleteGroupsRequest([name]))
     )
-    for result in response.results:
-        check(name, result.error_code)
+    with _guessing(client, name):
+        for result in response.results:
+            check(name, result.error_code)
+
+
+@contextmanager
+def _guessing(client: Client, name: str) -> Iterator[None]:
+    """Say which group may be meant, where there is none of this name."""
+    try:
+        yield
+    except ApiFailed as error:
+        if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:
+            raise
+        guess = known.hint([name], [one.group_id for one in list_groups(client)])
+        raise ApiFailed(f"group {name}", error.code, f"does not exist{guess}") from error
 
 
 def check(name: str, code: int, message: str | None = None) -> None:

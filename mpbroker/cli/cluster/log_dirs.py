@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import PurePosixPath
 from typing import Any, Final
 
 from mpbroker.cli.cluster.client import Client, Topic, by_leader, partitions_of
@@ -72,7 +73,9 @@ def move(
     with Client(where) as client:
         topic = client.topic(words[1])
         numbers = partitions_of(topic, list(map(int, words[2:])) or None)
-        for broker, mine in by_leader(topic, dict.fromkeys(numbers)).items():
+        by_broker = by_leader(topic, dict.fromkeys(numbers))
+        to = _resolved(client, by_broker, to)
+        for broker, mine in by_broker.items():
             _begin(client, broker, topic, list(mine), to)
         rows = _follow(client, topic, numbers, to, wait_s)
     if as_json:
@@ -86,6 +89,19 @@ def move(
             else f"{name} moves to {to}; it lacks {row['offset_lag']}"
             f" offset(s). mpbroker log-dirs {topic.name} shows how far it is"
         )
+
+
+def _resolved(client: Client, brokers: Iterable[int], to: str) -> str:
+    """Return the log directory that a relative path names; `to` itself if none or several may be meant.
+
+    Raises ApiFailed.
+    """
+    wanted = PurePosixPath(to)
+    if wanted.is_absolute():
+        return to
+    there = {PurePosixPath(one.log_dir) for broker in brokers for one in described(client, broker, [])}
+    meant = [one for one in there if one.parts[-len(wanted.parts) :] == wanted.parts]
+    return str(meant[0]) if len(meant) == 1 else to
 
 
 def _begin(client: Client, broker: int, topic: Topic, partitions: list[int], to: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from mpbroker.cli.cluster.client import Client, Topic, by_leader, only, topic_failed
+from mpbroker.cli.cluster.client import Client, Topic, by_leader, only
 from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.cluster.topic import parse_setting
 from mpbroker.cli.errors import USAGE_ERROR, CliError, raise_all, with_advice
@@ -77,7 +77,7 @@ def alter_settings(client: Client, name: str, settings: dict[str, str], deleted:
     if result.error_code == ErrorCode.INVALID_CONFIG:
         error = ApiFailed(f"topic {name}", result.error_code, result.error_message)
         raise with_advice(error, known.hint([*settings, *deleted], TOPIC_KEYS))
-    _check(name, result.error_code, result.error_message)
+    _check(client, name, result.error_code, result.error_message)
 
 
 def create_partitions(client: Client, name: str, count: int, timeout_s: float) -> None:
@@ -87,12 +87,12 @@ def create_partitions(client: Client, name: str, count: int, timeout_s: float) -
         m.CreatePartitionsRequest([topic], timeout_ms), timeout_ms
     )
     result = only(response.results, f"topic {name}")
-    _check(name, result.error_code, result.error_message)
+    _check(client, name, result.error_code, result.error_message)
 
 
-def _check(name: str, code: int, message: str | None) -> None:
+def _check(client: Client, name: str, code: int, message: str | None) -> None:
     if code:
-        raise topic_failed(name, code, message)
+        raise client.topic_failed(name, code, message)
 
 
 def delete_records(

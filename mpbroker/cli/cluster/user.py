@@ -18,11 +18,14 @@ from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.text.confirm import confirm
 from mpbroker.cli.text.output import print_rows, say
 from mpbroker.client.errors import ApiFailed
+from mpbroker.config.listeners import parse_listeners, parse_protocol_map
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.numbers import ResourceType
 from mpbroker.security.scram import SALT_BYTES, TYPES, ScramType, salted_password
 
 STDIN = Path("-")
+_LISTENERS = ("listeners", "listener.security.protocol.map")
 
 
 def mechanism_of(name: str) -> ScramType:
@@ -62,8 +65,9 @@ def add(
     password = read_password(user, source)
     with Client(where) as client:
         upsert(client, user, kind, iterations, password)
+        said = can_log_in(client, user, kind)
     document = {"user": user, "mechanism": kind.mechanism, "iterations": iterations}
-    say(f"user {user} can log in with {kind.mechanism}", document, as_json=as_json)
+    say(said, document, as_json=as_json)
 
 
 def upsert(client: Client, user: str, kind: ScramType, iterations: int, password: str) -> None:
@@ -74,6 +78,27 @@ def upsert(client: Client, user: str, kind: ScramType, iterations: int, password
         user, kind, iterations, salt, salted
     )
     _alter(client, m.AlterUserScramCredentialsRequest(upsertions=[upsertion]))
+
+
+def can_log_in(client: Client, user: str, kind: ScramType) -> str:
+    """Say that a user can log in, and if so that no listener asks for a login."""
+    nobody_asks = ", but no listener asks for a login" if _serves_without_logins(client) else ""
+    return f"user {user} can log in with {kind.mechanism}{nobody_asks}"
+
+
+def _serves_without_logins(client: Client) -> bool:
+    """Return whether no listener of the broker has SASL; False also if it does not say."""
+    node = client.cluster.refresh(m.MetadataRequest(topics=[])).brokers[0].node_id
+    asked = m.DescribeConfigsRequest.DescribeConfigsResource(ResourceType.BROKER, str(node), list(_LISTENERS))
+    response: m.DescribeConfigsResponse = client.cluster.ask(node, m.DescribeConfigsRequest([asked]))
+    found = {entry.name: entry.value or "" for result in response.results for entry in result.configs}
+    listeners, protocols = (found.get(key, "") for key in _LISTENERS)
+    try:
+        served = parse_listeners(listeners, parse_protocol_map(protocols), unique_ports=False)
+    except ValueError:
+        # What other brokers take, or a user who may not see it.
+        return False
+    return not any(one.protocol.startswith("SASL") for one in served)
 
 
 def remove(client: Client, user: str, kinds: list[int]) -> None:

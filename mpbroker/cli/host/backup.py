@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
@@ -30,6 +30,7 @@ from mpbroker.cli.host.log_files import checked, verify
 from mpbroker.cli.text.output import counted, print_json
 from mpbroker.cli.text.progress import progress_bar
 from mpbroker.inspection import directory as inspected
+from mpbroker.inspection.directory import InspectedDirectory
 from mpbroker.inspection.findings import Finding, Severity
 from mpbroker.ipc.control_client import ControlClient, ControlError
 from mpbroker.ipc.pointer import has_broker
@@ -39,14 +40,18 @@ from mpbroker.log.format.names import ALL_DIRS, META_PROPERTIES
 # The last pass, in the pause, begins when a pass copied less than this, or after so many passes.
 _LAST_PASS_BYTES: Final = 32 << 20
 _PASSES_MAX: Final = 6
+_DAMAGED_COPY: Final = (
+    "Records of the copy are damaged: see above. Remove the damaged files from it and run mpbroker "
+    "backup again: it copies what is missing or changed."
+)
 # A process may be starting: try for 30 s.
 _PAUSE_ATTEMPTS, _RETRY_S = 150, 0.2
 
 
-def backup(here: LocalBroker, target: Path, *, keep: int, as_json: bool) -> None:
+def backup(here: LocalBroker, target: Path, *, keep: int | None, as_json: bool) -> None:
     """Copy the directories of a broker that runs, or those that --log-dirs names of one that does not.
 
-    Raises CliError, ControlError, OSError.
+    `keep`: how many copies stay; None: as many as for the newest one. Raises CliError, ControlError, OSError.
     """
     here.check()
     began = time.monotonic()
@@ -58,30 +63,41 @@ def backup(here: LocalBroker, target: Path, *, keep: int, as_json: bool) -> None
         copies = whole_copies(target)
         former = copies[-1] if copies else None
         _refuse_others(former, target / INCOMING, log_dirs)
+        if keep is None:
+            keep = former.manifest.keep if former is not None else 1
         incoming = Incoming(target, log_dirs, former)
         try:
-            copied, paused_ms = _copy(incoming, control)
+            written, passes, paused_ms = _copy(incoming, control)
         finally:
             incoming.close()
         _verify(incoming)
-        made = incoming.finish(paused_ms)
-        remove_former(target, keep)
+        made = incoming.finish(paused_ms, keep)
+        removed = remove_former(target, keep)
+    if incoming.replaced:
+        _warn(f"missing or changed in the copy before, and copied again: {_some(incoming.replaced)}")
     document = {
         "path": str(made.path),
         "log_dirs": made.manifest.log_dirs,
         "files": len(made.manifest.files),
         "bytes": made.manifest.size_bytes,
-        "copied_bytes": copied,
+        "written_bytes": written,
+        "passes": passes,
         "paused_ms": paused_ms,
+        "keep": keep,
+        "removed_copies": removed,
     }
     if as_json:
         print_json(document)
         return
     paused = f", paused for {paused_ms:,} ms" if control is not None else ""
     sys.stdout.write(
-        f"{made.path}: {counted(len(made.manifest.files), 'file')}, {made.manifest.size_bytes:,} bytes, "
-        f"{copied:,} of them copied in {time.monotonic() - began:.1f} s{paused}\n"
+        f"{made.path}: {counted(len(made.manifest.files), 'file')}, {made.manifest.size_bytes:,} bytes; "
+        f"{written:,} written in {counted(passes, 'pass', 'passes')} and {time.monotonic() - began:.1f} s"
+        f"{paused}\n"
     )
+    if removed:
+        old = counted(removed, "older copy", "older copies")
+        sys.stdout.write(f"removed {old}: {target} keeps {keep:,} (--keep)\n")
 
 
 def check(target: Path, *, as_json: bool) -> None:
@@ -89,7 +105,9 @@ def check(target: Path, *, as_json: bool) -> None:
     copy = _newest(target)
     if problems := list(copy.problems()):
         raise CliError("\n".join([f"{copy.path} is damaged; run mpbroker backup again:", *problems]))
-    verify(copy.directories, as_json=as_json)
+    if changed := copy.changed():
+        _warn(f"changed since the copy was made, or moved without their times: {_some(changed)}")
+    verify(copy.directories, as_json=as_json, damaged=_DAMAGED_COPY)
 
 
 def restore(source: Path, log_dirs: Sequence[Path], *, as_json: bool) -> None:
@@ -98,6 +116,7 @@ def restore(source: Path, log_dirs: Sequence[Path], *, as_json: bool) -> None:
     if problems := list(copy.problems()):
         advice = "move it away to restore the copy before it, or repair it"
         raise CliError("\n".join([f"{copy.path} is not whole: {advice}:", *problems]))
+    _refuse_damaged(copy)
     if len(log_dirs) != len(copy.directories):
         raise CliError(
             f"--log-dirs: the copy is of {counted(len(copy.directories), 'directory', 'directories')} "
@@ -161,22 +180,19 @@ def _originals(here: LocalBroker) -> Iterator[tuple[ControlClient | None, list[P
     yield control, log_dirs
 
 
-def _copy(incoming: Incoming, control: ControlClient | None) -> tuple[int, int]:
-    """Copy all; return how many bytes that was, and how many milliseconds the broker was paused."""
+def _copy(incoming: Incoming, control: ControlClient | None) -> tuple[int, int, int]:
+    """Copy all; return the bytes written, the passes, and how many milliseconds the broker was paused."""
     total = sum(path.stat().st_size for one in incoming.log_dirs for path in one.rglob("*.log"))
     with progress_bar(total) as update:
         update(description="copying")
         if control is None:
-            return incoming.copy(lambda count: update(advance=count), at_rest=True), 0
-        copied = last = incoming.copy(lambda count: update(advance=count))
-        for _ in range(_PASSES_MAX - 1):
-            if last < _LAST_PASS_BYTES:
-                break
-            last = incoming.copy(_nothing)
-            copied += last
+            return incoming.copy(lambda count: update(advance=count), at_rest=True), 1, 0
+        written = [incoming.copy(lambda count: update(advance=count))]
+        while written[-1] >= _LAST_PASS_BYTES and len(written) < _PASSES_MAX:
+            written.append(incoming.copy(_nothing))
         update(description="copying what has changed, in a pause")
         last, paused_ms = _copy_in_pause(incoming, control)
-    return copied + last, paused_ms
+    return sum(written) + last, len(written) + 1, paused_ms
 
 
 def _nothing(_: int) -> None:
@@ -207,21 +223,45 @@ def _verify(incoming: Incoming) -> None:
     """Read the partitions that have new segments. Raises CliError if a copy differs from its original."""
     new = incoming.new_partitions()
     directories = [inspected.open_directory(incoming.path / str(n)) for n in range(len(incoming.log_dirs))]
-    partitions = [one for directory in directories for one in directory.partitions if one.path in new]
-    checked(partitions)
-    damages = [
-        one for partition in partitions for one in partition.all_findings if one.severity is Severity.DAMAGE
-    ]
-    for one in damages:
+    for one in _damages(directories, new):
         original = _original(incoming, Path(one.path))
         if not _is_beginning(Path(one.path), original):
             incoming.forget(Path(one.path).parent)
             raise CliError(
                 f"{one}: the copy is damaged, the original is not. Run the backup again to replace the copy"
             )
-        print(
-            f"mpbroker: warning: the broker's own file is damaged: {_named(one, original)}", file=sys.stderr
+        _warn(f"the broker's own file is damaged: {_named(one, original)}")
+
+
+def _damages(directories: Sequence[InspectedDirectory], wanted: Container[Path]) -> list[Finding]:
+    """Read these partitions; return what is damaged. Raises OSError."""
+    partitions = [one for directory in directories for one in directory.partitions if one.path in wanted]
+    checked(partitions)
+    return [
+        one for partition in partitions for one in partition.all_findings if one.severity is Severity.DAMAGE
+    ]
+
+
+def _refuse_damaged(copy: Copy) -> None:
+    """Read the partitions with files that have changed since they were copied. Raises CliError, OSError."""
+    if not (changed := copy.changed()):
+        return
+    _warn(f"changed since the copy was made, or moved without their times: {_some(changed)}")
+    directories = [inspected.open_directory(path) for path in copy.directories]
+    if damages := _damages(directories, {path.parent for path in changed}):
+        advice = (
+            "move it away to restore the copy before it, or copy its directories by cp -a and repair those "
+            "(mpbroker log repair)"
         )
+        raise CliError("\n".join([f"{copy.path} is damaged: {advice}:", *map(str, damages)]))
+
+
+def _some(paths: Sequence[Path]) -> str:
+    return f"{counted(len(paths), 'file')}, such as {paths[0]}" if len(paths) > 1 else str(paths[0])
+
+
+def _warn(text: str) -> None:
+    print(f"mpbroker: warning: {text}", file=sys.stderr)
 
 
 def _original(incoming: Incoming, copied: Path) -> Path:

@@ -12,7 +12,8 @@ A copy is made in passes over the log directories. The broker serves during all 
 is new or has changed since the one before. What a former copy has is linked from there, so no file of a whole
 copy is ever written again. A file is the same if its inode, size and time of change (ctime) are: the cleaner
 gives its segments the times of modification of others. The kernel counts that time in ticks of some ms, so a
-file that has changed just before it was looked at is copied once more.
+file that has changed just before it was looked at is copied once more. A copied file has the time of
+modification of its original. One that has not, or another size, was damaged: it is not linked.
 """
 
 from __future__ import annotations
@@ -51,24 +52,35 @@ _SYNC_BYTES: Final = 1 << 20
 
 
 class CopiedFile(msgspec.Struct):
-    """A file of a copy. `inode` and `changed_ns` are of the original; 0: it was changing."""
+    """A file of a copy. `inode` and `changed_ns` are of the original; 0: it was changing.
+
+    `modified_s` is of both, in seconds: that much file systems and archives keep.
+    """
 
     path: str
     size: int
     inode: int
     changed_ns: int
+    modified_s: int = 0
 
     def is_of(self, found: os.stat_result) -> bool:
         return (self.size, self.inode, self.changed_ns) == (found.st_size, found.st_ino, found.st_ctime_ns)
 
+    def is_as_copied(self, found: os.stat_result) -> bool:
+        return (self.size, self.modified_s) == (found.st_size, int(found.st_mtime))
+
 
 class Manifest(msgspec.Struct):
-    """What a whole copy has. `log_dirs` are where the directories 0, 1 … were."""
+    """What a whole copy has. `log_dirs` are where the directories 0, 1 … were.
+
+    `keep`: how many copies stay, unless the next call says another number.
+    """
 
     log_dirs: list[str]
     made_ms: int
     paused_ms: int
     files: list[CopiedFile]
+    keep: int = 1
     version: int = 1
 
     @property
@@ -96,6 +108,11 @@ class Copy(NamedTuple):
                 continue
             if size != one.size:
                 yield f"{self.path / one.path} has {size:,} bytes, and had {one.size:,}"
+
+    def changed(self) -> list[Path]:
+        """Return the files that are there but do not have the size and the time they were copied with."""
+        paths = [(one, self.path / one.path) for one in self.manifest.files]
+        return [path for one, path in paths if path.exists() and not one.is_as_copied(path.stat())]
 
 
 def whole_copies(target: Path) -> list[Copy]:
@@ -170,6 +187,8 @@ class Incoming:
         # A line begins behind the end of one that was broken off.
         self._state.write(b"\n")
         self.files: dict[str, CopiedFile] = {}
+        # Files of the former copy that are missing or damaged there.
+        self.replaced: list[Path] = []
 
     def close(self) -> None:
         self._state.close()
@@ -200,11 +219,13 @@ class Incoming:
             found = os.fstat(source.fileno())
             known, to = self._known.get(name), self.path / name
             is_sure = found.st_ctime_ns < now_ns - _UNSURE_NS
-            one = CopiedFile(name, found.st_size, found.st_ino, found.st_ctime_ns if is_sure else 0)
+            one = CopiedFile(
+                name, found.st_size, found.st_ino, found.st_ctime_ns if is_sure else 0, int(found.st_mtime)
+            )
             count = 0
             if known is None or not (known.is_of(found) and to.exists()):
                 former = self._linkable.get(name)
-                if former is None or not (former.is_of(found) and self._link(name)):
+                if former is None or not (former.is_of(found) and self._link(former)):
                     # Until it is copied nothing is known of it.
                     self._note(CopiedFile(name, 0, found.st_ino, 0))
                     count = self._write(source.fileno(), found, to, grown=known, at_rest=at_rest)
@@ -216,16 +237,19 @@ class Incoming:
         self._known[one.path] = one
         self._state.write(msgspec.json.encode(one) + b"\n")
 
-    def _link(self, name: str) -> bool:
-        """Link the file from the former copy; return False if that has no such file, or no more links."""
+    def _link(self, one: CopiedFile) -> bool:
+        """Link the file from the former copy; return False if it is damaged there, or has no more links."""
         assert self._former is not None
-        to = self.path / name
+        there, to = self._former.path / one.path, self.path / one.path
+        if not (there.exists() and one.is_as_copied(there.stat())):
+            self.replaced.append(there)
+            return False
         to.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         to.unlink(missing_ok=True)
         try:
-            os.link(self._former.path / name, to)
+            os.link(there, to)
         except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP):
+            if error.errno not in (errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP):
                 raise
             return False
         return True
@@ -251,7 +275,7 @@ class Incoming:
             os.close(fd)
         return found.st_size - begin
 
-    def finish(self, paused_ms: int) -> Copy:
+    def finish(self, paused_ms: int, keep: int = 1) -> Copy:
         """Bring all to disk, write the manifest, and give the copy its name. Raises OSError."""
         self._forget_rest()
         for name in self.files:
@@ -263,6 +287,7 @@ class Incoming:
             time.time_ns() // 1_000_000,
             paused_ms,
             list(self.files.values()),
+            keep,
         )
         making = self.path / f"{MANIFEST}.tmp"
         making.write_bytes(msgspec.json.encode(manifest))
@@ -303,15 +328,20 @@ class Incoming:
         shutil.rmtree(directory)
 
 
-def remove_former(target: Path, keep: int) -> None:
-    """Remove all whole copies but the last `keep`, and what an interrupted removal left of others."""
-    for copy in whole_copies(target)[: -keep or None]:
+def remove_former(target: Path, keep: int) -> int:
+    """Remove all whole copies but the last `keep`, and what an interrupted removal left of others.
+
+    Return how many whole ones that were.
+    """
+    former = whole_copies(target)[:-keep]
+    for copy in former:
         # First what makes it whole.
         (copy.path / MANIFEST).unlink()
         shutil.rmtree(copy.path)
     for path in target.iterdir():
         if _COPY_NAME.fullmatch(path.name) and path.is_dir() and not (path / MANIFEST).exists():
             shutil.rmtree(path)
+    return len(former)
 
 
 def copy_back(copy: Copy, number: int, to: Path, seen: Callable[[int], None]) -> None:

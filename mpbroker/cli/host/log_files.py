@@ -68,8 +68,11 @@ def _dump_file(file: Path, with_records: bool, as_json: bool) -> None:
         raise CliError(str(error), USAGE_ERROR) from error
 
 
-def verify(paths: list[Path], *, as_json: bool) -> None:
-    """Read everything and report it. The exit code is 1 if records are damaged. Raises CliError, OSError."""
+def verify(paths: list[Path], *, as_json: bool, damaged: str | None = None) -> None:
+    """Read everything and report it. The exit code is 1 if records are damaged. Raises CliError, OSError.
+
+    `damaged`: what to say of damaged records, instead of how to repair a broker's.
+    """
     try:
         directories = [open_directory(path) for path in paths]
     except NotALogDirectory as error:
@@ -82,7 +85,7 @@ def verify(paths: list[Path], *, as_json: bool) -> None:
     if as_json:
         print_json(_document(directories, findings))
     else:
-        _print_report(directories, findings)
+        _print_report(directories, findings, damaged)
     if any(one.severity is Severity.DAMAGE for one in findings):
         raise SystemExit(RUNTIME_ERROR)
 
@@ -202,7 +205,9 @@ def _summary(partition: Partition) -> dict[str, Any]:
     }
 
 
-def _print_report(directories: list[InspectedDirectory], findings: list[Finding]) -> None:
+def _print_report(
+    directories: list[InspectedDirectory], findings: list[Finding], damaged: str | None
+) -> None:
     write = sys.stdout.write
     for directory in directories:
         state = "in use by a broker" if directory.is_live else "not in use"
@@ -210,13 +215,14 @@ def _print_report(directories: list[InspectedDirectory], findings: list[Finding]
         _print_partitions(directory.partitions)
     for one in findings:
         write(f"{one}\n")
-    for directory in directories:
+    for directory in directories if damaged is None else ():
         broker = "stop the broker and " if directory.is_live else ""
         for partition in filter(repairing.helps, directory.partitions):
             write(f"To keep what is whole: {broker}mpbroker log repair {partition.path}\n")
     if directories and any(directory.is_live for directory in directories):
         write("A broker is writing there: what is torn or derived may be its work of this moment.\n")
-    write(_VERDICTS[max((_RANK[one.severity] for one in findings), default=0)] + "\n")
+    worst = max((_RANK[one.severity] for one in findings), default=0)
+    write((damaged if damaged and worst == _RANK[Severity.DAMAGE] else _VERDICTS[worst]) + "\n")
 
 
 def _print_partitions(partitions: list[Partition]) -> None:

@@ -17,6 +17,7 @@ from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError
 from mpbroker.cli.host.serve import read_config
 from mpbroker.cli.text.interrupt import Interrupt
 from mpbroker.config.environment import BOOTSTRAP_SERVER
+from mpbroker.protocol.topic_names import problem_with
 from mpbroker.testing.broker import Broker
 from mpbroker.testing.errors import BrokerFailed
 
@@ -62,6 +63,8 @@ def _topic(text: str) -> tuple[str, int]:
     name, colon, count = text.partition(":")
     if not name or (colon and not (count.isascii() and count.isdigit() and int(count))):
         raise CliError(f"--topic {text}: write NAME, or NAME:PARTITIONS such as orders:3", USAGE_ERROR)
+    if problem := problem_with(name):
+        raise CliError(f"--topic {text}: {problem}", USAGE_ERROR)
     return name, int(count) if colon else -1
 
 

@@ -78,12 +78,20 @@ class Host(NamedTuple):
 
 
 def install(host: Host, *, is_dry: bool, is_sure: bool, starts: bool, as_json: bool) -> None:
-    """Install the service, or print what would be done. Raises CliError."""
+    """Install the service, or print what would be done. Raises CliError.
+
+    A command that the user of the service could not run is refused. With --root, which a packager may move,
+    that is a warning.
+    """
     if starts and not host.has_systemd:
         why = "of this host does not run" if host.is_this else "of --root cannot be asked"
         raise CliError(f"--now: the systemd {why}", USAGE_ERROR)
     _require_root(host, "install", is_dry=is_dry)
-    steps = [*_install_steps(host), *(_starts() if starts else ())]
+    command = own_command()
+    problem = hidden_from_service(command)
+    if problem and host.is_this and not is_dry:
+        raise CliError(problem)
+    steps = [*_install_steps(host, command), *(_starts() if starts else ())]
     if host.has_systemd and _property("ActiveState") == "active":
         hint = f"to apply this to the running broker: systemctl restart {USER}" if steps else ""
     elif not host.is_this:
@@ -91,6 +99,12 @@ def install(host: Host, *, is_dry: bool, is_sure: bool, starts: bool, as_json: b
     else:
         hint = "" if starts else f"systemctl enable --now {USER} starts it, now and with each boot"
     _carry_out("install", steps, hint, is_dry=is_dry, is_sure=is_sure, as_json=as_json)
+    if problem and host.is_this:
+        raise CliError(f"this would be refused: {problem}")
+    if problem:
+        # Behind the steps, also where both go to one file.
+        sys.stdout.flush()
+        print(f"mpbroker: warning: {problem}", file=sys.stderr)
 
 
 def uninstall(host: Host, *, is_dry: bool, is_sure: bool, as_json: bool) -> None:
@@ -136,7 +150,7 @@ def _carry_out(
 # ---- the steps
 
 
-def _install_steps(host: Host) -> Iterator[Step]:
+def _install_steps(host: Host, command: Sequence[str]) -> Iterator[Step]:
     yield from _file(host, USER_FILE, shipped.text("ops/systemd/mpbroker.sysusers.conf"))
     if host.is_this and account() is None:
         yield Step(f"user {USER}", "created", lambda: _call("systemd-sysusers", USER_FILE))
@@ -146,7 +160,7 @@ def _install_steps(host: Host) -> Iterator[Step]:
     log_dirs = _log_dirs(settings)
     for directory in log_dirs:
         yield from _log_directory(host, directory)
-    changes = list(_file(host, UNIT_FILE, unit(_reachable_command(host), log_dirs)))
+    changes = list(_file(host, UNIT_FILE, unit(command, log_dirs)))
     yield from changes
     if host.has_systemd and (changes or not _is_loaded()):
         yield _reload()
@@ -250,16 +264,14 @@ def own_command() -> list[str]:
     return [str(script)] if script.exists() else [sys.executable, "-m", "mpbroker"]
 
 
-def _reachable_command(host: Host) -> list[str]:
-    """Return the command. Raises CliError if the user of the service could not run it."""
-    command = own_command()
-    if host.is_this:
-        for path in (Path(command[0]), Path(sys.executable).resolve(), shipped.PACKAGE):
-            closed = [one for one in path.parents if not one.stat().st_mode & 0o001]
-            closed += [one for one in path.parents if str(one) in _HIDDEN]
-            if closed:
-                raise CliError(f"{path}: the service cannot see what is below {closed[0]}; {_HOW_TO_INSTALL}")
-    return command
+def hidden_from_service(command: Sequence[str]) -> str | None:
+    """Return why the user of the service could not run the command, None if it can."""
+    for path in (Path(command[0]), Path(sys.executable).resolve(), shipped.PACKAGE):
+        closed = [one for one in path.parents if not one.stat().st_mode & 0o001]
+        closed += [one for one in path.parents if str(one) in _HIDDEN]
+        if closed:
+            return f"{path}: the service cannot see what is below {closed[0]}; {_HOW_TO_INSTALL}"
+    return None
 
 
 # ---- the host

@@ -31,6 +31,7 @@ from mpbroker.cli.host.why_checks import (
 from mpbroker.cli.text.output import print_json
 from mpbroker.client.consumer_protocol import TopicPartition
 from mpbroker.client.errors import ApiFailed
+from mpbroker.config import known
 from mpbroker.ipc.control_client import ControlError
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode, error_code
@@ -50,10 +51,12 @@ def why(where: ClusterAddress, name: str, look_s: float, *, as_json: bool) -> No
     ApiFailed.
     """
     with Client(where) as client:
-        topics = [one for one in client.topics() if one.name == name]
+        there = client.topics()
+        topics = [one for one in there if one.name == name]
         group, refused = _group(client, name)
         if not topics and group is None and refused is None:
-            raise CliError(f"{name}: there is no such topic, and no such group")
+            names = [one.name for one in there] + [one.group_id for one in group_requests.list_groups(client)]
+            raise CliError(f"{name}: there is no such topic, and no such group{known.hint([name], names)}")
         about = {}
         if topics:
             about["topic"] = _of_topics(client, where, topics, None)
@@ -188,6 +191,7 @@ def _nodes(client: Client) -> Iterable[int]:
 def _directories(client: Client, node: int, unseen: list[str]) -> list[DirectoryFacts]:
     """Return the directories of a broker; none, and a line of `unseen`, if it refuses."""
     try:
+        found = described(client, node, None)
         return [
             DirectoryFacts(
                 one.log_dir,
@@ -196,8 +200,9 @@ def _directories(client: Client, node: int, unseen: list[str]) -> list[Directory
                 frozenset(
                     (topic.name, part.partition_index) for topic in one.topics for part in topic.partitions
                 ),
+                has_others=len(found) > 1,
             )
-            for one in described(client, node, None)
+            for one in found
         ]
     except ApiFailed as error:
         unseen.append(f"log directories of broker {node}: {error.code.name}")

@@ -44,12 +44,16 @@ class PartitionFacts(msgspec.Struct, frozen=True):
 
 
 class DirectoryFacts(msgspec.Struct, frozen=True):
-    """A log directory. `error`: why it is offline. `usable_bytes` is None if the broker does not say."""
+    """A log directory. `error`: why it is offline. `usable_bytes` is None if the broker does not say.
+
+    `has_others`: the broker has more of them.
+    """
 
     name: str
     error: str | None
     usable_bytes: int | None
     partitions: frozenset[TopicPartition]
+    has_others: bool = False
 
 
 class Damage(msgspec.Struct, frozen=True):
@@ -130,7 +134,9 @@ def directories(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 f"The disk of {one.name} has only {one.usable_bytes:,} bytes left: produces are refused when "
                 "it is full.",
-                "Free some space, shorten retention.ms, or move partitions: mpbroker log-dirs move.",
+                "Free some space, shorten retention.ms, or move partitions: mpbroker log-dirs move."
+                if one.has_others
+                else "Free some space, or shorten retention.ms.",
             )
 
 

@@ -5,6 +5,7 @@ once and a file in large pieces. A thread reads a little ahead; the main thread 
 the broker meanwhile. With acks=all a batch that was lost on the way is sent again and written once.
 """
 
+import math
 import os
 import queue
 import sys
@@ -20,7 +21,7 @@ from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.errors import USAGE_ERROR, CliError, with_advice
 from mpbroker.cli.records.line_records import Format, LineRecords
 from mpbroker.cli.text.interrupt import Interrupt
-from mpbroker.client.errors import ApiFailed, ClientError, without_leader
+from mpbroker.client.errors import ApiFailed, ClientError, RequestTimedOut, without_leader
 from mpbroker.client.partitioner import partition_for
 from mpbroker.client.producer import Producer
 from mpbroker.protocol.errors import ErrorCode
@@ -36,7 +37,8 @@ HEADER_OVERHEAD_BYTES = 10
 # No broker takes a larger request (socket.request.max.bytes).
 LINE_BYTES_MAX = 100 << 20
 GROUPS_AHEAD = 4
-FLUSH_AFTER_INTERRUPT_MS = 10_000
+# What is read when a signal comes is written, unless the broker takes nothing.
+FLUSH_AFTER_INTERRUPT_S = 2.0
 CODECS = {codec.name.lower(): codec for codec in Codec}
 ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
 # Of lines without a key so many go to a partition at least, before others go to the next one.
@@ -72,7 +74,7 @@ def parse_headers(texts: Sequence[str]) -> tuple[Header, ...]:
 
 
 def produce(where: ClusterAddress, settings: Settings, properties: Sequence[str] = ()) -> None:
-    """Send standard input until it ends. After Ctrl-C everything read so far is still written."""
+    """Send standard input until it ends. After Ctrl-C what is read is written, if the broker takes it."""
     settings = check(with_properties(settings, properties))
     with Client(where) as client:
         reader = Reader(sys.stdin.fileno(), client.cluster.client.wakeup)
@@ -93,14 +95,20 @@ def _produce(lines: "Lines", reader: "Reader", interrupt: Interrupt) -> None:
     try:
         _send_all(lines, reader, interrupt)
     except ClientError as error:
-        raise with_advice(error, f"; {_written(lines)}") from error
+        advice = _why(lines) if isinstance(error, RequestTimedOut) else ""
+        failed = with_advice(error, f"; {_written(lines)}{advice}")
+        if interrupt.came:
+            failed.exit_code = interrupt.exit_code
+        raise failed from error
     except CliError as error:
-        lines.producer.flush()
+        _flush(lines.producer, interrupt)
         raise with_advice(error, f"; {_written(lines)}") from error
     if warning := lines.warning():
         _say(warning)
     if interrupt.came:
-        raise CliError(f"interrupted; {_written(lines)}", interrupt.exit_code)
+        late = lines.producer.unacknowledged
+        left = f", {late:,} not acknowledged{_why(lines)}" if late else ""
+        raise CliError(f"interrupted; {_written(lines)}{left}", interrupt.exit_code)
     if is_typed:
         _say(_written(lines))
 
@@ -113,7 +121,16 @@ def _send_all(lines: "Lines", reader: "Reader", interrupt: Interrupt) -> None:
             lines.producer.poll()
     if reader.ended:
         reader.join()
-    lines.producer.flush(FLUSH_AFTER_INTERRUPT_MS if interrupt.came else None)
+    _flush(lines.producer, interrupt)
+
+
+def _flush(producer: Producer, interrupt: Interrupt) -> None:
+    """Wait until everything is acknowledged; after a signal a moment at most. Raises ClientError."""
+    deadline = math.inf
+    while not producer.idle and time.monotonic() < deadline:
+        if interrupt.came and deadline == math.inf:
+            deadline = time.monotonic() + FLUSH_AFTER_INTERRUPT_S
+        producer.poll()
 
 
 def with_properties(settings: Settings, properties: Sequence[str]) -> Settings:
@@ -274,6 +291,10 @@ class Lines:
             )
         return named
 
+    @property
+    def topic(self) -> str:
+        return self._topic.name
+
     def warning(self) -> str:
         return self._records.warning()
 
@@ -331,6 +352,10 @@ def _created(client: Client, name: str) -> Topic:
 
 def _say(text: str) -> None:
     print(f"mpbroker: {text}", file=sys.stderr)
+
+
+def _why(lines: "Lines") -> str:
+    return f"; mpbroker why {lines.topic} says what holds them up"
 
 
 def _written(lines: "Lines") -> str:

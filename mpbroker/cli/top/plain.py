@@ -118,4 +118,4 @@ def _headline(model: Model) -> str:
     parts += [", ".join(broker.listeners or broker.log_dirs)]
     if broker.health in (Health.RUNNING, Health.NOT_READY) and seen.requests_per_s is not None:
         parts.append(f"{seen.requests_per_s:.0f} requests/s, {seen.messages_in_per_s or 0:.0f} records/s in")
-    return printable(", ".join(filter(None, parts)) + (f"\n{broker.note}" if broker.note else ""))
+    return "\n".join(map(printable, filter(None, (", ".join(filter(None, parts)), broker.note))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -14,6 +15,8 @@ from mpbroker.cli.errors import CliError
 from mpbroker.cli.host import backup, backup_copy
 from mpbroker.cli.host.backup_copy import Copy, Incoming, copy_back, remove_former, whole_copies
 from mpbroker.cli.host.local_broker import LocalBroker
+from mpbroker.records.builder import build_batch
+from mpbroker.records.record import NewRecord
 
 LOG, SEALED = "t-0/00000000000000000007.log", "t-0/00000000000000000000.log"
 
@@ -227,6 +230,96 @@ def test_only_an_offline_directory_cannot_be_copied(data: Path, monkeypatch: pyt
     monkeypatch.setattr(LocalBroker, "control", lambda _: Control(data, "offline"))
     with pytest.raises(CliError, match=f"{data} is offline"):
         backup.backup(here, copies, keep=9, as_json=False)
+
+
+def test_a_call_without_keep_keeps_as_many_as_the_last_one_that_said_it(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree(data / "t-0")
+    copies, here = data.parent / "copies", LocalBroker(str(data))
+
+    def counts(keep: int | None) -> tuple[int, int]:
+        backup.backup(here, copies, keep=keep, as_json=True)
+        return len(whole_copies(copies)), json.loads(capsys.readouterr().out)["removed_copies"]
+
+    # The first call keeps one, so that a daily one does not fill the disk.
+    assert [counts(None), counts(None)] == [(1, 0), (1, 1)]
+    assert [counts(3), counts(None), counts(None), counts(None)] == [(2, 0), (3, 0), (3, 1), (3, 1)]
+    backup.backup(here, copies, keep=1, as_json=False)
+    assert f"removed 3 older copies: {copies} keeps 1 (--keep)\n" in capsys.readouterr().out
+
+
+def change(path: Path, content: bytes) -> None:
+    """Write a file of a copy, a minute later than it was copied."""
+    then = path.stat()
+    path.write_bytes(content)
+    os.utime(path, (then.st_atime, then.st_mtime + 60))
+
+
+def test_what_is_damaged_in_the_former_copy_is_copied_again(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree(data / "t-0")
+    write(data / "t-0" / "leader-epoch-checkpoint", b"0\n0\n")
+    write(data / "t-0" / "partition.metadata", b"version: 0\n")
+    copies, here = data.parent / "copies", LocalBroker(str(data))
+    backup.backup(here, copies, keep=2, as_json=True)
+    (first,) = whole_copies(copies)
+    changed, cut = (
+        first.path / "0" / "t-0" / name for name in ("leader-epoch-checkpoint", "partition.metadata")
+    )
+    change(changed, b"9\n9\n")
+    os.truncate(cut, 3)
+    capsys.readouterr()
+    backup.backup(here, copies, keep=None, as_json=True)
+    said = capsys.readouterr()
+    assert json.loads(said.out)["written_bytes"] == 15
+    assert f"copied again: 2 files, such as {changed}\n" in said.err
+    second = whole_copies(copies)[-1]
+    assert content(second.path / "0") == kept(data)
+    backup.backup(here, copies, keep=None, as_json=True)
+    said = capsys.readouterr()
+    assert json.loads(said.out)["written_bytes"] == 0
+    assert not said.err
+
+
+def test_a_damaged_copy_is_not_restored(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file with another time is read; one that is whole has only been moved without its time."""
+    first, second = (build_batch([NewRecord(b"key", b"value")]) for _ in range(2))
+    second[:8] = (1).to_bytes(8, "big")
+    write(data / SEALED, bytes(first + second))
+    (data / LOG).unlink()
+    copies, new = data.parent / "copies", data.parent / "new"
+    copy = made(begin(data))
+    segment = copy.path / "0" / SEALED
+    whole = segment.read_bytes()
+    change(segment, whole)
+    backup.restore(copies, [new], as_json=True)
+    assert str(segment) in capsys.readouterr().err
+    change(segment, whole.replace(b"value", b"VALUE", 1))
+    with pytest.raises(CliError, match=f"{copy.path} is damaged: move it away.*\n.*{segment}"):
+        backup.restore(copies, [data.parent / "newer"], as_json=True)
+    assert not (data.parent / "newer").exists()
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        backup.check(copies, as_json=False)
+    said = capsys.readouterr().out
+    assert "Remove the damaged files from it and run mpbroker backup again" in said
+    assert "delete the topic" not in said
+    assert "log repair" not in said
+
+
+def test_the_passes_of_a_copy_are_counted(
+    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What several of them write is more than the copy has."""
+    shutil.rmtree(data / "t-0")
+    monkeypatch.setattr(backup, "_LAST_PASS_BYTES", 1)
+    monkeypatch.setattr(backup_copy, "_UNSURE_NS", 3600 * 1_000_000_000)
+    monkeypatch.setattr(LocalBroker, "control", lambda _: Control(data, "online"))
+    backup.backup(LocalBroker(), data.parent / "copies", keep=1, as_json=True)
+    told = json.loads(capsys.readouterr().out)
+    assert (told["written_bytes"], told["passes"]) == (7 * told["bytes"], 7)
 
 
 def test_what_is_missing_or_cut_is_found(data: Path) -> None:

@@ -102,6 +102,7 @@ def test_wrong_calls_start_nothing() -> None:
         (["no-such-command"], "no-such-command: there is no such command"),
         (["-o", "no.such=1", "true"], "unknown setting no.such"),
         (["-o", "log.dirs=x", "true"], "name the directory with Broker(log_dir=…)"),
+        (["--topic", "a b", "true"], "--topic a b: Topic name is invalid"),
         ([], "CMD"),
     ):
         done = run(*words)

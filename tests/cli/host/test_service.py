@@ -26,7 +26,8 @@ COMMAND = "/opt/here/bin/mpbroker"
 @pytest.fixture
 def cli(monkeypatch: pytest.MonkeyPatch) -> OwnCli:
     """The command of an installation that a service can see."""
-    monkeypatch.setattr(service, "_reachable_command", lambda _: [COMMAND])
+    monkeypatch.setattr(service, "own_command", lambda: [COMMAND])
+    monkeypatch.setattr(service, "hidden_from_service", lambda _: None)
     return OwnCli("nobody:1")
 
 
@@ -279,7 +280,6 @@ def test_uninstall_below_a_root(cli: OwnCli, tmp_path: Path) -> None:
 
 def test_without_root_it_says_what_to_run(cli: OwnCli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(service, "own_command", lambda: [COMMAND])
     # Which others may not read, once it is there.
     monkeypatch.setattr(service, "_log_dirs", lambda _: pytest.fail("it has read settings"))
     for verb in ("install", "uninstall"):
@@ -293,24 +293,38 @@ def test_a_root_has_no_systemd_to_start_it(cli: OwnCli, tmp_path: Path) -> None:
 
 
 def test_an_installation_that_the_service_cannot_see_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    systemd: Systemd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Its plan is printed before; below a root, which a packager may move, it is a warning."""
+    says = f"{COMMAND}: the service cannot see it"
+    monkeypatch.setattr(service, "hidden_from_service", lambda _: says)
+    with pytest.raises(CliError, match=f"^this would be refused: {says}$"):
+        systemd.install(is_dry=True)
+    assert f"{systemd.host.at(service.UNIT_FILE)}: would be written\n" in capsys.readouterr().out
+    with pytest.raises(CliError, match=f"^{says}$"):
+        systemd.install()
+    assert not systemd.host.at("/etc").exists()
+    root = tmp_path / "image"
+    for more in (["--dry-run"], []):
+        done = OwnCli("nobody:1")("service", "install", "--root", str(root), *more)
+        assert done.err == f"mpbroker: warning: {says}\n"
+    assert (root / "etc/systemd/system/mpbroker.service").exists()
+
+
+def test_what_the_service_cannot_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closed = tmp_path / "closed"
     (closed / "bin").mkdir(parents=True)
     closed.chmod(0o700)
-    monkeypatch.setattr(service, "own_command", lambda: [str(closed / "bin/mpbroker")])
-    with pytest.raises(CliError, match="the service cannot see what is below"):
-        service._reachable_command(service.Host())
+    says = "the service cannot see what is below"
+    assert says in (service.hidden_from_service([str(closed / "bin/mpbroker")]) or "")
     monkeypatch.setattr(service, "_HIDDEN", ("/",))
-    monkeypatch.setattr(service, "own_command", lambda: ["/usr/bin/env"])
-    with pytest.raises(CliError, match="the service cannot see what is below /;"):
-        service._reachable_command(service.Host())
+    assert f"{says} /;" in (service.hidden_from_service(["/usr/bin/env"]) or "")
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
 @pytest.mark.process
 def test_systemd_accepts_what_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "_reachable_command", lambda _: [str(shutil.which("true"))])
+    monkeypatch.setattr(service, "own_command", lambda: [str(shutil.which("true"))])
     OwnCli("nobody:1")("service", "install", "--root", str(tmp_path))
     unit = tmp_path / "etc/systemd/system/mpbroker.service"
     verified = subprocess.run(

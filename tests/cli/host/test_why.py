@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from confluent_kafka import Producer
 
@@ -152,6 +153,13 @@ def test_a_consumer_that_a_transaction_holds_is_not_said_to_stand_by_itself() ->
     assert "producer 7" in found.what
 
 
+def test_partitions_can_move_only_where_there_is_another_directory() -> None:
+    one = directory(usable=5)
+    for facts, is_said in ((one, False), (msgspec.structs.replace(one, has_others=True), True)):
+        (found,) = checks.directories(Facts({}, [facts]))
+        assert ("log-dirs move" in found.do) == is_said
+
+
 def test_a_broker(mpbroker_broker: Broker, mpbroker_topics: Callable[..., str]) -> None:
     cli = OwnCli(mpbroker_broker.bootstrap_servers)
     topic, name = mpbroker_topics(partitions=2), mpbroker_topics()
@@ -175,6 +183,8 @@ def test_a_broker(mpbroker_broker: Broker, mpbroker_topics: Callable[..., str]) 
     producer.abort_transaction()
     assert cli("why", topic).out == f"topic {topic}\n  No cause was found.\n"
     assert cli("why", "nope", code=1).err == "mpbroker: nope: there is no such topic, and no such group\n"
+    for words in (["why"], ["group", "describe"], ["group", "delete", "--yes"], ["config", "get", "--topic"]):
+        assert f"; did you mean {name}?" in cli(*words, f"{name}x", code=1).err
 
 
 def test_what_could_not_be_asked_for_is_named(

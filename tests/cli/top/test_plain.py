@@ -97,6 +97,15 @@ def test_empty_partitions_of_the_broker_are_a_number(capsys: pytest.CaptureFixtu
     assert lines[-1] == "and 2 of the broker's own topics, without records"
 
 
+def test_what_is_wrong_has_a_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    model = Model()
+    model.add(Sample(0, BrokerSeen(Health.NOT_READY, "No space left on device: data\x1b")))
+    show(model, [], as_json=False)
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("mpbroker: ")
+    assert second == "No space left on device: data\\x1b"
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [

@@ -91,7 +91,6 @@ def test_that_the_disk_is_full_is_told_and_that_it_is_over(
     made = node()
     process = made.boot()
     (target,) = made.open(ensure(1))
-    counters = process.context.counters
     assert made.produce(target, batch()) == [0]
     monkeypatch.setattr(refusals, "OVER_AFTER_S", 0.0)
     has_room = False
@@ -102,13 +101,13 @@ def test_that_the_disk_is_full_is_told_and_that_it_is_over(
         for _ in range(3):
             assert made.produce(target, batch(size=5000)) == [STORAGE_ERROR]
     assert texts(caplog, "produces are refused until there is room") == 1
-    assert "produces are refused until there is room" in counters.last_error
     process._keep_house()
-    assert counters.last_error, "it is full still"
     (seen,) = made.rig.memory.dir_sizes().all().values()
     assert (seen.error, seen.failed) == (errno.EFBIG, False)
     (problem,) = disk_problems(BrokerConfig(), [seen])
-    assert problem.partition(" (free")[0] == counters.last_error.partition(" (free")[0]
+    assert "produces are refused until there is room" in problem
+    # `ctl status` has it once, as why the broker is not ready.
+    assert process.context.counters.last_error == ""
     monkeypatch.setattr(refusals, "LOOK_EVERY_S", 0.0)
     has_room, process._refused._look_at = True, 0.0
     process._keep_house()
@@ -116,7 +115,6 @@ def test_that_the_disk_is_full_is_told_and_that_it_is_over(
     assert seen.error == 0
     assert made.produce(target, batch(size=5000)) == [0]
     assert texts(caplog, "what producers send is accepted again") == 1
-    assert counters.last_error == ""
 
 
 def test_a_commit_round_that_does_not_end_is_published_and_so_is_its_end(
