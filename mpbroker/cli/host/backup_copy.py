@@ -43,6 +43,8 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 # Files and directories that are of the running broker, or about to be removed.
 _NOT_COPIED: Final = frozenset({LOCK, POINTER_NAME, "lost+found", ".mpbroker-dry-run"})
 _REMOVED: Final = (".deleted", "-delete")
+# In the state file, as the inode: the next run copies the file, and does not link it.
+_NOT_LINKED: Final = -1
 _UNSURE_NS: Final = 1_000_000_000
 _PIECE_BYTES: Final = 8 << 20
 # As much of a copied segment must agree with the original where its tail is added.
@@ -184,6 +186,9 @@ class Incoming:
             with suppress(msgspec.DecodeError):  # the last line of a run that was killed
                 one = msgspec.json.decode(line, type=CopiedFile)
                 self._known[one.path] = one
+        for one in self._known.values():
+            if one.inode == _NOT_LINKED:
+                self._linkable.pop(one.path, None)
         # A line begins behind the end of one that was broken off.
         self._state.write(b"\n")
         self.files: dict[str, CopiedFile] = {}
@@ -324,8 +329,12 @@ class Incoming:
         }
 
     def forget(self, directory: Path) -> None:
-        """Have the next run copy all of a directory again."""
+        """Have the next run copy all of a directory again, also what it could link, since that is damaged."""
         shutil.rmtree(directory)
+        prefix = f"{directory.relative_to(self.path)}/"
+        with self._state_path.open("ab") as state:
+            for name in filter(lambda name: name.startswith(prefix), self.files):
+                state.write(msgspec.json.encode(CopiedFile(name, 0, _NOT_LINKED, 0)) + b"\n")
 
 
 def remove_former(target: Path, keep: int) -> int:

@@ -283,6 +283,28 @@ def test_what_is_damaged_in_the_former_copy_is_copied_again(
     assert not said.err
 
 
+def test_damage_that_reading_finds_is_not_linked_again(data: Path) -> None:
+    """Bytes that a disk changed by itself have the size and time of before."""
+    batches = [build_batch([NewRecord(b"key", b"value")]) for _ in range(3)]
+    for offset, one in enumerate(batches):
+        one[:8] = offset.to_bytes(8, "big")
+    write(data / SEALED, bytes(batches[0] + batches[1]))
+    (data / LOG).unlink()
+    copies, here = data.parent / "copies", LocalBroker(str(data))
+    backup.backup(here, copies, keep=None, as_json=True)
+    segment = whole_copies(copies)[-1].path / "0" / SEALED
+    then = segment.stat()
+    segment.write_bytes(segment.read_bytes().replace(b"value", b"VALUE", 1))
+    os.utime(segment, ns=(then.st_atime_ns, then.st_mtime_ns))
+    # The partition is read for its new segment.
+    write(data / "t-0" / "00000000000000000002.log", bytes(batches[2]))
+    with pytest.raises(CliError, match="the copy is damaged, the original is not"):
+        backup.backup(here, copies, keep=None, as_json=True)
+    backup.backup(here, copies, keep=None, as_json=True)
+    (copy,) = whole_copies(copies)
+    assert content(copy.path / "0") == kept(data)
+
+
 def test_a_damaged_copy_is_not_restored(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A file with another time is read; one that is whole has only been moved without its time."""
     first, second = (build_batch([NewRecord(b"key", b"value")]) for _ in range(2))

@@ -154,7 +154,7 @@ def test_a_consumer_that_a_transaction_holds_is_not_said_to_stand_by_itself() ->
 
 
 def test_partitions_can_move_only_where_there_is_another_directory() -> None:
-    one = directory(usable=5)
+    one = directory(usable=100 << 20)
     for facts, is_said in ((one, False), (msgspec.structs.replace(one, has_others=True), True)):
         (found,) = checks.directories(Facts({}, [facts]))
         assert ("log-dirs move" in found.do) == is_said
