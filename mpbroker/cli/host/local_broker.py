@@ -209,7 +209,11 @@ def by_path(address: str) -> ControlClient:
 def _by_listener(owners: set[int], is_wanted: Callable[[str], bool]) -> ControlClient | None:
     """Return a client of the broker that has a listener like that, among those of these users."""
     for directory in _runtime_dirs():
-        owner = directory.stat().st_uid
+        try:
+            owner = directory.stat().st_uid
+        except FileNotFoundError:
+            # Its broker has just ended.
+            continue
         # systemd has opened the port of a service; only root puts directories into /run.
         if owner not in owners and not (ROOT in owners and directory.is_relative_to("/run")):
             continue
