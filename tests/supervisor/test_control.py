@@ -76,7 +76,7 @@ def test_what_is_no_command_is_an_error(tmp_path: Path, message: bytes) -> None:
         client.sendall(message)
         (read,) = watched.values()
         read()
-        assert msgspec.json.decode(client.recv(1 << 16)).keys() == {"error"}
+        assert "error" in msgspec.json.decode(client.recv(1 << 16))
 
 
 def test_the_kernel_says_who_sent_a_command(tmp_path: Path) -> None:

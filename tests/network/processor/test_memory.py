@@ -114,9 +114,16 @@ def test_a_hundred_megabytes_in_one_request() -> None:
     rig = Rig(memory_bytes=200 << 20, frame_bytes_max=100 << 20)
     client = rig.connect()
     sent = frame(METADATA, 1, 7, bytes(range(256)) * ((100 << 20) // 256 - 1))
-    send_all(rig, [client], [sent])
-    rig.step()
-    (request,) = rig.requests_taken()
+    client.setblocking(False)
+    left = memoryview(sent)
+
+    def step() -> None:
+        nonlocal left
+        with contextlib.suppress(BlockingIOError):
+            left = left[client.send(left) :]
+        rig.turn.turn(0)
+
+    (request,) = until(rig.requests_taken, f"all of {len(sent)} bytes", step)
     assert request.length == len(sent)
     assert rig.request_arena.view(request.block, request.length) == sent
     rig.answer(request, answer_frame(7))
