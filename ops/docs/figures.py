@@ -23,7 +23,8 @@ OURS = ("durable", "os")
 CONNECTOR = "Spark's connector"
 # What a page calls a load, by its name in ops/bench/scenarios.py.
 SMALL = ("produce-100B-1", "produce-100B-8", "produce-100B-64", "produce-100B-256")
-SPREAD = ("produce-100B-64-over-64", "produce-100B-64-over-1000")
+# Not over 1,000: Kafka is slow there for its first rounds and as fast as ever after, which no median shows.
+SPREAD = ("produce-100B-64-over-64",)
 BYTES = {
     "produce-16KiB-8": "16 KiB on 8 connections",
     "produce-16KiB-32": "16 KiB on 32 connections",
@@ -77,8 +78,7 @@ def numbers(figures: Figures) -> list[str]:
     lines = head("", *BESIDE)
     lines.append(row("64 connections", *_beside(_rates(figures, SMALL[2]))))
     lines.append(row("1 connection", *_beside(_rates(figures, SMALL[0]))))
-    for load, label in zip(SPREAD, ("64", "1,000"), strict=True):
-        lines.append(row(f"64 connections, over {label} partitions", *_beside(_rates(figures, load))))
+    lines.append(row("64 connections, over 64 partitions", *_beside(_rates(figures, SPREAD[0]))))
     start, idle = figures["start"], figures["loads"]["idle"]
     spark = figures["spark"]
     rest = (
