@@ -46,7 +46,7 @@ def started_quietly(settings: Mapping[str, str]) -> Iterator[None]:
 
 
 class _Held:
-    """What comes out of a pipe, held back until it is released, and passed on from then on."""
+    """Holds back the output of a pipe until it is released, and passes it on from then on."""
 
     def __init__(self, reading: int) -> None:
         os.set_blocking(reading, False)

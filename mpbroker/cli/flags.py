@@ -45,7 +45,7 @@ def _names(of: Callable[[ClusterAddress], list[str]]) -> Callable[[typer.Context
     def complete(context: typer.Context, incomplete: str) -> list[str]:
         given = context.params
         address = given.get("bootstrap") or os.environ.get(BOOTSTRAP_SERVER) or DEFAULT_BOOTSTRAP
-        # Nothing that goes wrong may stand between the words that somebody types.
+        # An error must not appear in the middle of a command line that is being typed.
         with suppress(Exception):
             found = of(ClusterAddress(address, given.get("command_config")))
             return [name for name in found if name.startswith(incomplete)]

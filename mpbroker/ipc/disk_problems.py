@@ -1,4 +1,4 @@
-"""What is wrong with the disks of a running broker, one sentence each: what it is, and what to do.
+"""Sentences about the disks of a running broker: what is wrong with each, and what to do.
 
 The log workers write what they meet into the records of log directories (`log_sizes`). The log, `mpbroker
 ctl status`, readiness, `mpbroker top` and the console all say it with these sentences.
@@ -16,6 +16,8 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.log_sizes import DirSeen
 
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+# A log directory with less room than this is full, although a small record may fit into its last bytes.
+ROOM_BYTES: Final = 1 << 20
 # Producers give up after request.timeout.ms, 30 s by default. A sync of a busy disk may take some seconds.
 SLOW_S: Final = 10.0
 

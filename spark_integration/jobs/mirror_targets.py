@@ -137,7 +137,7 @@ def _partitions(cluster: Cluster, sink: WriteOptions, names: list[str]) -> tuple
 
 
 def _check(there: Mapping[str, int], wanted: Mapping[str, tuple[str, int]], sink: WriteOptions) -> None:
-    """Raises JobError if a record could not keep its partition."""
+    """Check that each record can keep its partition. Raises JobError."""
     for name, (topic, count) in wanted.items():
         if there.get(name, count) < count:
             raise JobError(

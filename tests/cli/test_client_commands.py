@@ -351,7 +351,7 @@ def test_ctrl_c_writes_what_was_read(broker: FakeBroker) -> None:
 @pytest.mark.process
 @pytest.mark.parametrize("at_end", [False, True])
 def test_a_signal_ends_the_wait_for_what_the_broker_refuses(broker: FakeBroker, at_end: bool) -> None:
-    """As a full disk does, until there is room. The input may have ended or not."""
+    """Check it before and after the end of the input. A full disk refuses produces like that."""
     broker.topics["t"] = [bytearray()]
     broker.refuse[ApiKey.PRODUCE] = [ErrorCode.KAFKA_STORAGE_ERROR] * 10_000
     with running(broker, "produce", "t") as process:
@@ -372,7 +372,7 @@ def test_a_signal_ends_the_wait_for_what_the_broker_refuses(broker: FakeBroker, 
 
 @pytest.mark.process
 def test_ctrl_c_ends_consume_as_it_ends_produce(cli: OwnCli, broker: FakeBroker) -> None:
-    """Without a word: what it was told to do is done, as far as it goes."""
+    """Check that it prints nothing: the caller has asked for the end."""
     cli.produce("t", ["x"])
     with running(broker, "consume", "t", "--from-beginning") as process:
         assert process.stdout is not None

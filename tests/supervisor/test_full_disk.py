@@ -200,7 +200,7 @@ def test_the_first_group_on_a_full_disk_waits_for_room_and_is_told_of_it(
         fill(broker)
         said = cli(*join, "g", code=1).err
         assert "COORDINATOR_NOT_AVAILABLE" in said
-        assert "is full: free some space" in said
+        assert "is full. Free some space" in said
         for name in ("g", "__consumer_offsets"):
             found = cli("why", name).out
             assert "coordinator is not available" in found or "cannot be served" in found
@@ -219,7 +219,7 @@ def test_the_first_group_on_a_full_disk_waits_for_room_and_is_told_of_it(
         fill(broker)
         said = cli(*join, "h", code=1).err
         assert "NOT_COORDINATOR" in said
-        assert "is full: free some space" in said
+        assert "is full. Free some space" in said
         assert 1 <= broker.output().count("group h: its assignment was not written") <= 3
         empty(broker)
         cli(*join, "h")

@@ -105,7 +105,7 @@ def delete(client: Client, name: str) -> None:
 
 @contextmanager
 def _guessing(client: Client, name: str) -> Iterator[None]:
-    """Say which group may be meant, where there is none of this name."""
+    """Add the name of a similar group to the error that a group does not exist."""
     try:
         yield
     except ApiFailed as error:

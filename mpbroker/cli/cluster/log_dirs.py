@@ -13,12 +13,11 @@ from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.text.output import print_json, print_table
 from mpbroker.cli.text.progress import progress_bar
 from mpbroker.client.errors import ApiFailed, ClientError
+from mpbroker.ipc.disk_problems import ROOM_BYTES
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode, error_code
 
 LOOK_AGAIN_S: Final = 0.1
-# A log directory with less room than this is full: a small record may still fit.
-FULL_BYTES: Final = 1 << 20
 # Errors that a full disk may be behind.
 _MAYBE_FULL: Final = (
     *(ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR),
@@ -198,24 +197,23 @@ def described(
 
 
 def name_full_disks(client: Client, error: ApiFailed) -> None:
-    """Add to the error which log directories are full; nothing if it has other causes or none is."""
+    """Add the log directories that are full to the text of an error that they may have caused."""
     if error.code not in _MAYBE_FULL:
         return
     try:
         brokers = client.cluster.refresh(m.MetadataRequest(topics=[])).brokers
         full = [one for node in brokers for one in described(client, node.node_id, []) if is_full(one)]
     except ClientError:
-        # Some users may not ask; the error says what it can.
+        # A user without the permission to describe log directories gets the error as it is.
         return
     if full:
         names = " and ".join(f"{one.log_dir} ({one.usable_bytes:,} bytes left)" for one in full)
-        advice = "free some space, and it goes on by itself"
-        error.args = (f"{error}. The disk of {names} is full: {advice}",)
+        error.args = (f"{error}. The disk of {names} is full. Free some space: retries succeed then",)
 
 
 def is_full(one: m.DescribeLogDirsResponse.DescribeLogDirsResult) -> bool:
-    """Tell whether a log directory has no room; not if the broker does not say."""
-    return 0 <= one.usable_bytes < FULL_BYTES
+    """Return whether a log directory is full; False if the broker does not say how much room it has."""
+    return 0 <= one.usable_bytes < ROOM_BYTES
 
 
 def _document(broker: int, result: m.DescribeLogDirsResponse.DescribeLogDirsResult) -> dict[str, Any]:

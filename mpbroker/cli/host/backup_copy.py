@@ -73,7 +73,7 @@ class CopiedFile(msgspec.Struct):
 
 
 class Manifest(msgspec.Struct):
-    """What a whole copy has. `log_dirs` are where the directories 0, 1 … were.
+    """The list of a whole copy's files. `log_dirs` are where the directories 0, 1 … were.
 
     `keep`: how many copies stay, unless the next call says another number.
     """
@@ -175,7 +175,7 @@ class Incoming:
         self._state = self._state_path.open("ab")
         _sync(self.path)
         if self._state_path not in there:
-            # What was not synced before the machine stopped may be on disk or not.
+            # The machine was restarted since: files that were not synced may lack content.
             for path in there:
                 if path.is_dir():
                     shutil.rmtree(path)
@@ -309,7 +309,7 @@ class Incoming:
         return Copy(self._target / name, manifest)
 
     def _forget_rest(self) -> None:
-        """Remove what the originals do not have any more. The state file goes when the copy is whole."""
+        """Remove files that the originals no longer have. The state file stays until the copy is whole."""
         self._state.close()
         for directory, names, files in os.walk(self.path, topdown=False):
             for file in files:
@@ -329,7 +329,7 @@ class Incoming:
         }
 
     def forget(self, directory: Path) -> None:
-        """Have the next run copy all of a directory again, also what it could link, since that is damaged."""
+        """Have the next run copy all files of a directory, and link none: one of them is damaged."""
         shutil.rmtree(directory)
         prefix = f"{directory.relative_to(self.path)}/"
         with self._state_path.open("ab") as state:

@@ -47,11 +47,7 @@ BOOTED = Path("/run/systemd/system")
 
 
 class Step(NamedTuple):
-    """One step.
-
-    `subject` names a file, a user or a unit; `outcome` is the participle printed after it; `run` does the
-    step.
-    """
+    """A change of the host. `run` makes it; `subject` (a file, user or unit) and `outcome` describe it."""
 
     subject: str
     outcome: str

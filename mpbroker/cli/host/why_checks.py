@@ -8,9 +8,9 @@ from typing import Final
 import msgspec
 
 from mpbroker.cli.cluster.group_requests import Group
-from mpbroker.cli.cluster.log_dirs import FULL_BYTES
 from mpbroker.cli.text.times import format_time
 from mpbroker.client.consumer_protocol import TopicPartition
+from mpbroker.ipc.disk_problems import ROOM_BYTES
 
 # Warn below this. Produces are refused only when a write finds no room.
 _LOW_ROOM_BYTES: Final = 128 << 20
@@ -124,7 +124,7 @@ def directories(facts: Facts) -> Iterator[Finding]:
                 f"The log directory {one.name} is offline ({one.error}).",
                 "Repair or mount the disk, and restart the broker.",
             )
-        elif one.usable_bytes is not None and one.usable_bytes < FULL_BYTES:
+        elif one.usable_bytes is not None and one.usable_bytes < ROOM_BYTES:
             yield Finding(
                 f"The disk of {one.name} is full, {one.usable_bytes:,} bytes are left: produces, new "
                 "partitions, joins and commits of groups are refused.",

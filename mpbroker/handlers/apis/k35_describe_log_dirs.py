@@ -81,9 +81,9 @@ def pieces(exchange: ApiExchange, moves: list[calls.MovingPartition]) -> Iterato
         if count % COUNTED_AT_ONCE == 0:
             exchange.takes_long = True
             yield
-        current, log_dir = current_replica(exchange, topic, number)
+        current, log_dir = current_replica(exchange, topic, number, results)
         move = futures.get((topic.name, number))
-        if current is not None and not results[log_dir].error_code:
+        if current is not None:
             topics[log_dir].setdefault(topic.name, OfTopic(topic.name)).partitions.append(current)
         if move is not None and move.log_dir != log_dir and not results[move.log_dir].error_code:
             named = topics[move.log_dir].setdefault(topic.name, OfTopic(topic.name))
@@ -93,14 +93,21 @@ def pieces(exchange: ApiExchange, moves: list[calls.MovingPartition]) -> Iterato
     exchange.reply(DescribeLogDirsResponse(results=results))
 
 
-def current_replica(exchange: ApiExchange, topic: Topic, number: int) -> tuple[OfPartition | None, int]:
-    """Return a description of the replica that is served, or None, and the number of its log directory."""
+def current_replica(
+    exchange: ApiExchange, topic: Topic, number: int, results: list[Result]
+) -> tuple[OfPartition | None, int]:
+    """Return a description of the replica that is served, and the number of its log directory.
+
+    The description is None without a replica, and in a directory that has failed: its disk may hang.
+    """
     broker, tried = exchange.broker, -1
     while True:
         found = broker.partition(topic, number)
         if isinstance(found, ErrorCode):
             return None, -1
         now = found[1]
+        if results[now.log_dir].error_code:
+            return None, now.log_dir
         try:
             return OfPartition(number, segment_bytes(broker.readers.directory(topic.name, now))), now.log_dir
         except OSError as error:

@@ -14,14 +14,13 @@ from pathlib import Path
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.calls import EnsureTopic
-from mpbroker.ipc.disk_problems import NO_ROOM, mebibytes, room_advice
+from mpbroker.ipc.disk_problems import NO_ROOM, ROOM_BYTES, mebibytes, room_advice
 
 SAID_EVERY_S = 10.0
-# Refusals are over when none came for this long and each log directory has this much room: a small record may
-# fit into the last bytes of a full disk. Whether something was appended does not count, since a broker that
-# is not ready gets nothing. The room is looked up this often.
+# Refusals are over when none came for this long and no log directory is full. Whether something was appended
+# does not count, since a broker that is not ready gets nothing. The room is looked up this often.
 OVER_AFTER_S = 5.0
-ROOM_BYTES, LOOK_EVERY_S = 1 << 20, 1.0
+LOOK_EVERY_S = 1.0
 _log = logging.getLogger("mpbroker.log")
 
 

@@ -220,7 +220,7 @@ class Control:
 
 
 def test_only_an_offline_directory_cannot_be_copied(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is full or slow can."""
+    """Check that a full or slow one is copied."""
     shutil.rmtree(data / "t-0")
     copies, here = data.parent / "copies", LocalBroker()
     for state in ("online", "refuses produces", "slow"):
@@ -334,7 +334,7 @@ def test_a_damaged_copy_is_not_restored(data: Path, capsys: pytest.CaptureFixtur
 def test_the_passes_of_a_copy_are_counted(
     data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What several of them write is more than the copy has."""
+    """Check that several passes may write more bytes than the copy has."""
     shutil.rmtree(data / "t-0")
     monkeypatch.setattr(backup, "_LAST_PASS_BYTES", 1)
     monkeypatch.setattr(backup_copy, "_UNSURE_NS", 3600 * 1_000_000_000)

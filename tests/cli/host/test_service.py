@@ -295,7 +295,7 @@ def test_a_root_has_no_systemd_to_start_it(cli: OwnCli, tmp_path: Path) -> None:
 def test_an_installation_that_the_service_cannot_see_is_refused(
     systemd: Systemd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its plan is printed before; below a root, which a packager may move, it is a warning."""
+    """Check that a dry run prints its plan first, and that --root only warns: a packager may move files."""
     says = f"{COMMAND}: the service cannot see it"
     monkeypatch.setattr(service, "hidden_from_service", lambda _: says)
     with pytest.raises(CliError, match=f"^this would be refused: {says}$"):

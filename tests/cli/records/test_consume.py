@@ -161,7 +161,7 @@ def test_isolation_levels(cli: OwnCli, transacted: str) -> None:
 
 
 def test_count_and_exit_at_end_by_their_long_names(cli: OwnCli, mpbroker_topics: Callable[..., str]) -> None:
-    """Those of -n and -e: after so many records, or where all partitions end, whichever comes first."""
+    """Check --count and --exit-at-end: whichever comes first ends the command."""
     topic = mpbroker_topics(partitions=2)
     assert cli("consume", topic, "--from-beginning", "--exit-at-end").out == ""
     for partition in ("0", "1"):

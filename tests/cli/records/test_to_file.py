@@ -40,7 +40,7 @@ def log_dir(tmp_path: Path) -> Path:
 
 
 def consume(*arguments: str | Path, bootstrap: str = NOWHERE, code: int = 0) -> str:
-    """What it printed; of a failure what it said."""
+    """Return the standard output, or the standard error of a call that fails."""
     said = OwnCli(bootstrap)("consume", *map(str, arguments), code=code)
     return said.err if code else said.out
 

@@ -13,11 +13,10 @@ from types import SimpleNamespace
 import pytest
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.ipc.disk_problems import disk_problems
+from mpbroker.ipc.disk_problems import ROOM_BYTES, disk_problems
 from mpbroker.log.manager import refusals
 from mpbroker.log.manager.refusals import (
     OVER_AFTER_S,
-    ROOM_BYTES,
     SAID_EVERY_S,
     RefusedProduces,
     WaitingPartitions,
