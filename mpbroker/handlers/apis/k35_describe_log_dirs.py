@@ -2,8 +2,9 @@
 
 A partition's size is that of its segments, without their indexes and without files that are being deleted. It
 is read from the files, not asked of the log process. If a partition moves, its future replica is described
-too; only its log worker knows how far that is behind, and one that has just been started does not yet. (Kafka: KafkaApis.handleDescribeLogDirsRequest,
-ReplicaManager.describeLogDirs; KIP-113, KIP-827 for the totals.)
+too; only its log worker knows how far that is behind, and one that has just been started does not know yet.
+(Kafka: KafkaApis.handleDescribeLogDirsRequest, ReplicaManager.describeLogDirs; KIP-113, KIP-827 for the
+totals.)
 """
 
 from __future__ import annotations
