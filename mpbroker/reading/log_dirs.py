@@ -239,6 +239,9 @@ def one_that_counts(paths: Sequence[Path]) -> Path:
     if len(paths) == 1:
         return paths[0]
     marked = _with(paths, STAYED) or _with(paths, MOVED)
+    if not marked:
+        # A move that has just ended has renamed the other directory before it took the mark away.
+        marked = [path for path in paths if path.is_dir()]
     if len(marked) != 1:
         listed = ", ".join(map(str, paths))
         raise SourceUnavailable(f"a partition has several directories: {listed}. Move all but one away")

@@ -85,8 +85,8 @@ def move(
         print(
             f"moved {name} to {to}"
             if row["is_there"]
-            else f"{name} moves to {to}; it lacks {row['offset_lag']}"
-            f" offset(s). mpbroker log-dirs {topic.name} shows how far it is"
+            else f"{name} moves to {to}; it lacks {_lag(row)}"
+            f". mpbroker log-dirs {topic.name} shows how far it is"
         )
 
 
@@ -135,11 +135,16 @@ def _follow(
             if time.monotonic() >= deadline:
                 raise CliError(
                     f"{topic.name}-{late[0]['partition']} is not in {to} after {wait_s:g} s: it lacks "
-                    f"{late[0]['offset_lag']} offset(s), and goes on moving"
+                    f"{_lag(late[0])}, and goes on moving"
                 )
             total, size = sum(row["size"] for row in rows), sum(row["copied"] for row in rows)
             update(total=total, completed=size, description=f"{len(late)} of {len(rows)} move to {to}")
             time.sleep(LOOK_AGAIN_S)
+
+
+def _lag(row: dict[str, Any]) -> str:
+    """Return what a future replica lacks; its log worker may have to find out."""
+    return f"{row['offset_lag']} offset(s)" if row["offset_lag"] >= 0 else "some offsets"
 
 
 def _on_the_way(client: Client, topic: Topic, partitions: list[int], to: str) -> list[dict[str, Any]]:
