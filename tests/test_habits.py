@@ -36,19 +36,20 @@ RANKS = {
     "mpbroker.quotas": 4,
     "mpbroker.security": 4,
     "mpbroker.client": 5,
-    "mpbroker.inspection": 5,
     "mpbroker.coordinator": 5,
     "mpbroker.handlers": 5,
     "mpbroker.network": 5,
     "mpbroker.exporter": 5,
-    "mpbroker.reading": 6,
-    "mpbroker.writing": 6,
-    "mpbroker.migration": 6,
-    "mpbroker.supervisor": 7,
-    "mpbroker.spark": 7,
-    "mpbroker.testing": 8,
-    "mpbroker.cli": 9,
-    "mpbroker.console": 10,
+    "mpbroker.inspection": 6,
+    "mpbroker.reading": 7,
+    "mpbroker.writing": 7,
+    "mpbroker.migration": 7,
+    "mpbroker.startup": 8,
+    "mpbroker.spark": 8,
+    "mpbroker.supervisor": 10,
+    "mpbroker.testing": 11,
+    "mpbroker.cli": 12,
+    "mpbroker.console": 13,
 }
 # Rooms that are narrower than their rank: all they may import of ours.
 NARROW = {
@@ -70,7 +71,7 @@ NARROW = {
     "mpbroker.cli": (
         "shm",
         *(f"mpbroker.{room}" for room in ("config", "ipc", "protocol", "records", "security")),
-        *(f"mpbroker.{room}" for room in ("metrics", "client", "supervisor")),
+        *(f"mpbroker.{room}" for room in ("metrics", "client", "startup", "supervisor")),
         *("mpbroker.inspection", "mpbroker.migration", "mpbroker.reading", "mpbroker.spark"),
         "mpbroker.testing",
         # Checks for Spark look like those for a broker.
@@ -151,6 +152,9 @@ OF_THE_LOG = {
         *(f"mpbroker.log.directories.{module}" for module in ("directory_layout", "directory_lock")),
         "mpbroker.log.append.journal",
         "mpbroker.log.io.strict_stat",
+        # `recover` starts and stops the log as its process does.
+        *("mpbroker.log.format", "mpbroker.log.directories.log_directory", "mpbroker.log.io.io_thread"),
+        *("mpbroker.log.partition.partition_log", "mpbroker.log.recovery.log_loader"),
     ),
 }
 # The folders of a room, from the bottom up: each imports those before it only. What lies flat in the room
@@ -483,6 +487,8 @@ def client_signs(source: str) -> list[str]:
     return found
 
 
+# These rooms work in processes of other rooms, and log as those.
+LOGS_AS = {"mpbroker.startup": "mpbroker.supervisor"}
 # Rooms that Spark's processes use, too: they have one logger there.
 LOGGERS_OF_OTHERS = {"mpbroker.spark", "mpbroker.kafka.request.logger", "mpbroker.kafka.authorizer.logger"}
 # They are about all loggers.
@@ -495,7 +501,7 @@ def test_each_module_has_the_logger_of_its_part() -> None:
         for path in files([ROOT / "mpbroker"], ".py", ".pyx", ".pxi")
         for name in re.findall(r'getLogger\("([^"]*)"\)', path.read_text())
         if (module := module_of(path)) not in ABOUT_LOGGERS
-        and name not in LOGGERS_OF_OTHERS | {subsystem_of(module)}
+        and name not in LOGGERS_OF_OTHERS | {LOGS_AS.get(room_of(module), subsystem_of(module))}
     ]
     assert odd == [], "clients set levels by the names in mpbroker/ipc/log_levels.py"
 

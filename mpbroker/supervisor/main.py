@@ -35,14 +35,15 @@ from mpbroker.log.directories.directory_layout import (
 from mpbroker.migration.snapshot_files import forget_exports
 from mpbroker.security import audit_log, library
 from mpbroker.security.listener import ListenerSecurity, SecurityError, secure_listeners
-from mpbroker.supervisor import buffers, logs, otlp, pause, progress, roles, runtime_dir, sockets
-from mpbroker.supervisor.activation import Inherited
+from mpbroker.startup import buffers, runtime_dir, sockets
+from mpbroker.startup.activation import Inherited
+from mpbroker.startup.foreign_metadata import refuse_foreign_metadata
+from mpbroker.supervisor import logs, otlp, pause, progress, roles
 from mpbroker.supervisor.altering import AlteredSettings
 from mpbroker.supervisor.child import Child
 from mpbroker.supervisor.commands_audit import CHANGES, CommandsAudit
 from mpbroker.supervisor.control import Command, ControlSocket, Later
 from mpbroker.supervisor.faulting import Faulting
-from mpbroker.supervisor.foreign_metadata import refuse_foreign_metadata
 from mpbroker.supervisor.listeners import Listeners
 from mpbroker.supervisor.notify import Notifier
 from mpbroker.supervisor.reload import Changes, NoFile, ReadAgain, Reload, ReloadError
