@@ -39,13 +39,14 @@ RANKS = {
     "mpbroker.coordinator": 5,
     "mpbroker.handlers": 5,
     "mpbroker.network": 5,
-    "mpbroker.exporter": 5,
     "mpbroker.inspection": 6,
     "mpbroker.reading": 7,
     "mpbroker.writing": 7,
     "mpbroker.migration": 7,
+    "mpbroker.observe": 8,
     "mpbroker.startup": 8,
     "mpbroker.spark": 8,
+    "mpbroker.exporter": 9,
     "mpbroker.supervisor": 10,
     "mpbroker.testing": 11,
     "mpbroker.cli": 12,
@@ -61,32 +62,34 @@ NARROW = {
     "mpbroker.quotas": ("shm", "mpbroker.ipc.meters"),
     "mpbroker.metrics": ("shm", "mpbroker.ipc", "mpbroker.protocol"),
     "mpbroker.security": ("mpbroker.config", "mpbroker.protocol"),
-    "mpbroker.exporter": (
-        *("shm", "mpbroker.config", "mpbroker.ipc", "mpbroker.protocol", "mpbroker.records"),
-        *("mpbroker.metrics", "mpbroker.log.format.names", "mpbroker.log.read.reader"),
+    "mpbroker.observe": (
+        *("shm", "mpbroker.ipc", "mpbroker.protocol", "mpbroker.records", "mpbroker.metrics"),
+        *("mpbroker.inspection", "mpbroker.reading"),
+        *("mpbroker.log.format.names", "mpbroker.log.read.reader"),
         # The records of committed offsets.
         *("mpbroker.coordinator.groups.committed", "mpbroker.coordinator.runtime.field_reader"),
+    ),
+    "mpbroker.exporter": (
+        *("shm", "mpbroker.config", "mpbroker.ipc", "mpbroker.protocol", "mpbroker.metrics"),
+        *("mpbroker.observe", "mpbroker.coordinator.groups.committed"),
     ),
     "mpbroker.client": ("mpbroker.config", "mpbroker.protocol", "mpbroker.records", "mpbroker.security"),
     "mpbroker.cli": (
         "shm",
         *(f"mpbroker.{room}" for room in ("config", "ipc", "protocol", "records", "security")),
-        *(f"mpbroker.{room}" for room in ("metrics", "client", "startup", "supervisor")),
+        *(f"mpbroker.{room}" for room in ("metrics", "client", "observe", "startup", "supervisor")),
         *("mpbroker.inspection", "mpbroker.migration", "mpbroker.reading", "mpbroker.spark"),
         "mpbroker.testing",
         # Checks for Spark look like those for a broker.
         "spark_integration.check",
         # The names of quotas.
         "mpbroker.quotas.entities",
-        # What groups have committed, in the files of a broker that does not run.
-        "mpbroker.coordinator.groups.committed",
-        "mpbroker.coordinator.runtime.field_reader",
         # What a log directory is known by, which a backup copies.
         "mpbroker.log.format.names",
     ),
     "mpbroker.console": (
         *(f"mpbroker.{room}" for room in ("config", "ipc", "protocol", "records", "metrics", "client")),
-        *("mpbroker.exporter", "mpbroker.cli"),
+        *("mpbroker.exporter", "mpbroker.observe", "mpbroker.cli"),
         *("mpbroker.security.audit", "mpbroker.security.audit_log"),
         *("mpbroker.security.acls", "mpbroker.security.scram"),
     ),
@@ -120,13 +123,10 @@ NARROW = {
     ),
     # Its face for users; what Spark loads stands at the top level, where PySpark looks.
     "mpbroker.spark": ("spark_integration",),
-    "spark_integration": tuple(
-        f"mpbroker.{room}"
-        for room in (
-            *("reading", "writing", "client", "protocol", "records"),
-            # Settings of topics, in the files.
-            *("migration.metadata_log", "migration.errors"),
-        )
+    "spark_integration": (
+        *(f"mpbroker.{room}" for room in ("reading", "writing", "client", "protocol", "records")),
+        # Settings of topics, in the files.
+        *("mpbroker.migration.metadata_log", "mpbroker.migration.errors"),
     ),
     "pyspark_mpbroker": ("spark_integration",),
 }
@@ -488,7 +488,10 @@ def client_signs(source: str) -> list[str]:
 
 
 # These rooms work in processes of other rooms, and log as those.
-LOGS_AS = {"mpbroker.startup": "mpbroker.supervisor"}
+LOGS_AS = {
+    "mpbroker.observe": "mpbroker.exporter",
+    "mpbroker.startup": "mpbroker.supervisor",
+}
 # Rooms that Spark's processes use, too: they have one logger there.
 LOGGERS_OF_OTHERS = {"mpbroker.spark", "mpbroker.kafka.request.logger", "mpbroker.kafka.authorizer.logger"}
 # They are about all loggers.

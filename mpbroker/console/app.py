@@ -31,9 +31,9 @@ from mpbroker.console.watch import Watch, knows_topics
 from mpbroker.console.workers import Busy, Workers
 from mpbroker.exporter.guard import Refusal, header, refused_origin
 from mpbroker.exporter.http_server import Receive, Scope, Send, TooLarge
-from mpbroker.exporter.metrics_page import MetricsPage
 from mpbroker.ipc import console_token
 from mpbroker.ipc.process import ProcessContext
+from mpbroker.observe.offset_follower import OffsetFollower
 from mpbroker.security.audit import NO_ANSWER
 
 API: Final = "/api/"
@@ -64,9 +64,9 @@ SAFE_HEADERS: Final = (
 _Value = TypeVar("_Value")
 
 
-def make(context: ProcessContext, metrics: MetricsPage) -> Console:
+def make(context: ProcessContext, offsets: OffsetFollower) -> Console:
     """Make the console of a broker, for the exporter."""
-    return Console(context, metrics)
+    return Console(context, offsets)
 
 
 class Refused(Exception):
@@ -90,11 +90,11 @@ class Question(NamedTuple):
 class Console:
     """The application. Handlers of paths below /api return what is sent as JSON."""
 
-    def __init__(self, context: ProcessContext, metrics: MetricsPage) -> None:
+    def __init__(self, context: ProcessContext, offsets: OffsetFollower) -> None:
         self._context = context
         self._files = PageFiles()
         self._workers = Workers("console")
-        self._watch = Watch(context, metrics)
+        self._watch = Watch(context, offsets)
         self._token = console_token.read(context.memory.public_path.parent)
         self._audit = ChangesAudit(lambda: context.config)
         self._ends = asyncio.Event()

@@ -1,7 +1,7 @@
 """The web console as the exporter has it: nothing of it is loaded until somebody asks for the page.
 
 The console stands above the exporter in the rooms, so the exporter is told the name of its module. The module
-has `make(context, metrics)`, which returns a `Console`.
+has `make(context, offsets)`, which returns a `Console`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import importlib
 from typing import Protocol
 
 from mpbroker.exporter.http_server import Receive, Scope, Send
-from mpbroker.exporter.metrics_page import MetricsPage
 from mpbroker.ipc.process import ProcessContext
+from mpbroker.observe.offset_follower import OffsetFollower
 
 
 class Console(Protocol):
@@ -25,10 +25,10 @@ class Console(Protocol):
 class LazyConsole:
     """An ASGI application that loads the console with the first request for it."""
 
-    def __init__(self, module: str, context: ProcessContext, metrics: MetricsPage) -> None:
+    def __init__(self, module: str, context: ProcessContext, offsets: OffsetFollower) -> None:
         self._module = module
         self._context = context
-        self._metrics = metrics
+        self._offsets = offsets
         self._console: Console | None = None
 
     @property
@@ -38,7 +38,7 @@ class LazyConsole:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._console is None:
-            self._console = importlib.import_module(self._module).make(self._context, self._metrics)
+            self._console = importlib.import_module(self._module).make(self._context, self._offsets)
         await self._console(scope, receive, send)
 
     def close(self) -> None:

@@ -24,6 +24,7 @@ from mpbroker.exporter.metrics_page import MetricsPage
 from mpbroker.exporter.otlp_sender import Origin, Sender
 from mpbroker.ipc import health
 from mpbroker.ipc.process import IDLE_SLEEP_MS, ProcessContext
+from mpbroker.observe.offset_follower import OffsetFollower
 
 NICENESS = 5
 # Added to the score by which the kernel chooses whom it kills when memory runs out. Nobody misses an exporter
@@ -71,9 +72,10 @@ class ExporterProcess:
         console: str,
     ) -> None:
         self.context = context
-        self.metrics = MetricsPage(context)
         memory = context.memory
-        self.console = LazyConsole(console, context, self.metrics)
+        self.offsets = OffsetFollower(memory.table(), context.config.log_dirs)
+        self.metrics = MetricsPage(context, self.offsets)
+        self.console = LazyConsole(console, context, self.offsets)
         app = App(
             self.metrics.fresh,
             partial(health.reasons_not_ready, context.config, memory),
@@ -112,7 +114,7 @@ class ExporterProcess:
             sender.stop()
         if self.server is not None:
             await self.server.stop(STOP_GRACE_S)
-        self.metrics.close()
+        self.offsets.close()
 
     def obey(self) -> None:
         fence = self.context.pending_fence()

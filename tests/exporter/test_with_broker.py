@@ -22,10 +22,10 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
-from mpbroker.cli.top.live import LiveBroker
-from mpbroker.cli.top.samples import Health
 from mpbroker.exporter import mpbroker_metrics, partition_metrics
 from mpbroker.ipc.control_client import ControlClient
+from mpbroker.observe.live import LiveBroker
+from mpbroker.observe.samples import Health
 from mpbroker.testing import Broker
 from tests.exporter.conftest import SETTINGS, Answer, Http
 from tests.support import client_tools
