@@ -29,6 +29,7 @@ RANKS = {
     "shm": 0,
     "mpbroker.config": 1,
     "mpbroker.ipc": 2,
+    "mpbroker.http": 2,
     "mpbroker.protocol": 3,
     "mpbroker.records": 3,
     "mpbroker.log": 4,
@@ -47,10 +48,10 @@ RANKS = {
     "mpbroker.startup": 8,
     "mpbroker.spark": 8,
     "mpbroker.exporter": 9,
+    "mpbroker.console": 9,
     "mpbroker.supervisor": 10,
     "mpbroker.testing": 11,
     "mpbroker.cli": 12,
-    "mpbroker.console": 13,
 }
 # Rooms that are narrower than their rank: all they may import of ours.
 NARROW = {
@@ -62,6 +63,7 @@ NARROW = {
     "mpbroker.quotas": ("shm", "mpbroker.ipc.meters"),
     "mpbroker.metrics": ("shm", "mpbroker.ipc", "mpbroker.protocol"),
     "mpbroker.security": ("mpbroker.config", "mpbroker.protocol"),
+    "mpbroker.http": ("mpbroker.config",),
     "mpbroker.observe": (
         *("shm", "mpbroker.ipc", "mpbroker.protocol", "mpbroker.records", "mpbroker.metrics"),
         *("mpbroker.inspection", "mpbroker.reading"),
@@ -71,7 +73,7 @@ NARROW = {
     ),
     "mpbroker.exporter": (
         *("shm", "mpbroker.config", "mpbroker.ipc", "mpbroker.protocol", "mpbroker.metrics"),
-        *("mpbroker.observe", "mpbroker.coordinator.groups.committed"),
+        *("mpbroker.http", "mpbroker.observe", "mpbroker.coordinator.groups.committed"),
     ),
     "mpbroker.client": ("mpbroker.config", "mpbroker.protocol", "mpbroker.records", "mpbroker.security"),
     "mpbroker.cli": (
@@ -89,7 +91,9 @@ NARROW = {
     ),
     "mpbroker.console": (
         *(f"mpbroker.{room}" for room in ("config", "ipc", "protocol", "records", "metrics", "client")),
-        *("mpbroker.exporter", "mpbroker.observe", "mpbroker.cli"),
+        *("mpbroker.http", "mpbroker.observe"),
+        # It asks the broker what the commands ask.
+        *("mpbroker.cli.cluster", "mpbroker.cli.errors", "mpbroker.cli.text.output"),
         *("mpbroker.security.audit", "mpbroker.security.audit_log"),
         *("mpbroker.security.acls", "mpbroker.security.scram"),
     ),
@@ -127,6 +131,8 @@ NARROW = {
         *(f"mpbroker.{room}" for room in ("reading", "writing", "client", "protocol", "records")),
         # Settings of topics, in the files.
         *("mpbroker.migration.metadata_log", "mpbroker.migration.errors"),
+        # Spark loads it by its name, which has to begin with `pyspark`.
+        "pyspark_mpbroker.daemon",
     ),
     "pyspark_mpbroker": ("spark_integration",),
 }
@@ -194,6 +200,7 @@ OTHER_KAFKA_CLIENTS = ("kafka", "confluent_kafka", "aiokafka", "kio")
 
 _CIMPORT = re.compile(r"^\s*(?:from\s+([\w.]+)\s+cimport\s|cimport\s+([\w.]+))", re.MULTILINE)
 _PATH_OF_OURS = re.compile(r"\"((?:shm|mpbroker)/[\w/]+)/\w+\.h\"")
+_STRING_OF_OURS = re.compile(r"[\"']((?:shm|\w*mpbroker|spark_integration)(?:\.\w+)+)[\"']")
 # An event that nobody sets, and a program that sleeps.
 _HIDDEN_SLEEP = re.compile(r"Event\(\)\.wait\([^)]|[\"'].*\btime\.sleep\(")
 _BARE_EXCEPT = re.compile(r"^\s*except\s*:", re.MULTILINE)
@@ -253,12 +260,19 @@ def import_statements(source: str) -> tuple[list[ast.Import | ast.ImportFrom], b
     return [node for node in statements(tree) if isinstance(node, ast.Import | ast.ImportFrom)], is_cython
 
 
+def is_module(name: str) -> bool:
+    path = ROOT / name.replace(".", "/")
+    return any(path.with_suffix(suffix).exists() for suffix in (".py", ".pyx"))
+
+
 def imports_of(source: str, module: str, *, is_package: bool = False, with_names: bool = False) -> set[str]:
     """Modules of ours that a Python or Cython source names, relative imports made absolute.
 
-    `with_names`: and what is imported from them, which may be modules too.
+    A string that names a module is an import, too, for somebody who imports it later. `with_names`: and what
+    is imported from them, which may be modules too.
     """
     found = {path.replace("/", ".") for path in _PATH_OF_OURS.findall(source)}
+    found |= set(filter(is_module, _STRING_OF_OURS.findall(source)))
     nodes, is_cython = import_statements(source)
     if is_cython:
         found |= {one or other for one, other in _CIMPORT.findall(source)}
@@ -489,6 +503,7 @@ def client_signs(source: str) -> list[str]:
 
 # These rooms work in processes of other rooms, and log as those.
 LOGS_AS = {
+    "mpbroker.http": "mpbroker.exporter",
     "mpbroker.observe": "mpbroker.exporter",
     "mpbroker.startup": "mpbroker.supervisor",
 }

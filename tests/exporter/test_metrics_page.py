@@ -14,9 +14,9 @@ import pytest
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.exporter import page_text
 from mpbroker.exporter.app import App
-from mpbroker.exporter.http_server import Message
 from mpbroker.exporter.metrics_page import MetricsPage
 from mpbroker.exporter.page_text import PageText
+from mpbroker.http.server import Message
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.ipc.topology import EXPORTER, SharedMemory
 from mpbroker.metrics import snapshot
