@@ -1,7 +1,7 @@
 """Looks at log directories from outside: whose they are, which belong together, whether a broker runs.
 
 A broker locks the `.lock` of each of its log directories, and its runtime directory, for as long as it lives
-(mpbroker.log.directories.directory_layout, mpbroker.supervisor.runtime_dir). Every process that sees the file
+(mpbroker.log.directories.directory_layout, mpbroker.startup.runtime_dir). Every process that sees the file
 sees the lock, also from another container, where the broker's process id means nothing. A copied directory is
 not locked, though its `mpbroker.json` still leads to the broker that has the original.
 """

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mpbroker.config.broker import LARGEST_REQUEST_BYTES, BrokerConfig
 from mpbroker.ipc import topology
 from mpbroker.ipc.topology import SharedMemory
-from mpbroker.supervisor import buffers
+from mpbroker.startup import buffers
 from mpbroker.supervisor.resize import Resize
 
 TOTAL = 1000 << 20

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from mpbroker.metrics.snapshot import Snapshot
-
-Place = tuple[str, int]
-"""A topic and the number of a partition."""
+from mpbroker.observe.lag import Place
 
 
 class Health(StrEnum):

@@ -49,7 +49,7 @@ from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 
 METADATA: TopicPartition = (METADATA_TOPIC, 0)
 Say = Callable[[str], None]
-_log = logging.getLogger("mpbroker.supervisor")
+_log = logging.getLogger("mpbroker")
 
 
 class CannotRecover(Exception):

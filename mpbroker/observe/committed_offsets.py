@@ -1,8 +1,8 @@
-"""Committed offsets of all groups, read from the files of `__consumer_offsets` by the exporter itself.
+"""Committed offsets of all groups, read from the files of `__consumer_offsets` beside a running broker.
 
 Nobody is asked: a commit costs the coordinator nothing more, and a coordinator that is being replaced hides
 nothing. What is read ends at the high watermark, so that only durable commits count. Reading begins with the
-first scrape, a batch at a time, and later goes on where it ended. The partitions take turns: a busy one keeps
+first look, a batch at a time, and later goes on where it ended. The partitions take turns: a busy one keeps
 no other one waiting.
 """
 
@@ -37,15 +37,6 @@ READ_BYTES = 256 << 10
 FORGET_AFTER_S = 6 * 3600.0
 
 log = logging.getLogger("mpbroker.exporter")
-
-
-def lag_behind(end: int, committed: int) -> int:
-    """Return what a group has yet to read of a partition with this high watermark.
-
-    Anybody may commit a negative offset, which is no record's. Records may be written, read and committed
-    between a look at the watermark and one at the commit.
-    """
-    return max(end - max(committed, 0), 0)
 
 
 @dataclass
@@ -164,7 +155,7 @@ class CommittedOffsets:
             reading.problem = ""
             reading.arrive()
         except SegmentGone:
-            pass  # it is looked for anew by the next scrape
+            pass  # it is looked for anew by the next look
         except (CorruptBatch, UnreadableRecord, RangeDamaged, OffsetOutOfRange, OSError) as error:
             self._fail(partition, reading, error)
         finally:

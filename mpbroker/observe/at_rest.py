@@ -11,12 +11,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from mpbroker.cli.top.samples import BrokerSeen, Groups, GroupSeen, Health, PartitionSeen, Sample
 from mpbroker.coordinator.groups.committed import CommittedGroups
 from mpbroker.coordinator.runtime.field_reader import UnreadableRecord
 from mpbroker.inspection.directory import InspectedDirectory, open_directory
 from mpbroker.inspection.partition import Partition, segment_paths
 from mpbroker.inspection.segment import batches, mapped
+from mpbroker.observe.samples import BrokerSeen, Groups, GroupSeen, Health, PartitionSeen, Sample
 from mpbroker.protocol.topic_names import GROUP_TOPIC, METADATA_TOPIC
 from mpbroker.reading.errors import CorruptLog, OptionError, SourceUnavailable
 from mpbroker.reading.local import offsets_in_files

@@ -15,7 +15,7 @@ from msgspec import structs
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.listeners import Listener
 from mpbroker.ipc.process import FatalError
-from mpbroker.supervisor import sockets
+from mpbroker.startup import sockets
 
 CONFIG = BrokerConfig()
 HOST = "127.0.0.1"

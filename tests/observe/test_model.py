@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-from mpbroker.cli.top import columns
-from mpbroker.cli.top.columns import VIEWS
-from mpbroker.cli.top.model import HISTORY, Model, Row, Summary, arranged
-from mpbroker.cli.top.samples import (
+from mpbroker.ipc.meters import ApiHistogram, TopicMeter
+from mpbroker.metrics.snapshot import NOTHING, NS, ApiCounts, Distribution
+from mpbroker.observe.model import HISTORY, Model, Row, Summary
+from mpbroker.observe.samples import (
     BrokerSeen,
     Groups,
     GroupSeen,
@@ -18,8 +19,6 @@ from mpbroker.cli.top.samples import (
     ProcessSeen,
     Sample,
 )
-from mpbroker.ipc.meters import ApiHistogram, TopicMeter
-from mpbroker.metrics.snapshot import NOTHING, NS, ApiCounts, Distribution
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from tests.support.snapshots import counted, counts, spread
@@ -41,22 +40,16 @@ def api(total: int, times_ms: dict[float, int], request_bytes: int = 0) -> ApiCo
     return ApiCounts({9: total}, histograms)
 
 
-def row(rows: list[Row], **wanted: Any) -> Row:
+def row(rows: Iterable[Row], **wanted: Any) -> Row:
     (found,) = [one for one in rows if all(one[key] == value for key, value in wanted.items())]
     return found
-
-
-def test_without_a_sample_there_is_nothing() -> None:
-    model = Model()
-    assert [model.rows(view) for view in VIEWS] == [[]] * len(VIEWS)
-    assert model.summary == Summary()
 
 
 def test_one_look_has_no_rates() -> None:
     model = Model()
     model.add(sample(1, processes=(ProcessSeen("log 0", 7, "running", 0, cpu_s=3.0),)))
     assert model.summary == Summary()
-    assert row(model.rows(columns.PROCESSES), name="log 0")["cpu_percent"] is None
+    assert row(model.process_rows(), name="log 0")["cpu_percent"] is None
 
 
 def test_what_comes_in_between_two_looks_is_told_by_the_second() -> None:
@@ -90,11 +83,11 @@ def test_cpu_is_that_of_one_process_and_its_successor_begins_anew() -> None:
 
     model.add(sample(1, processes=seen(7, 5.0)))
     model.add(sample(3, processes=seen(7, 6.5)))
-    assert row(model.rows(columns.PROCESSES), name="handler 0")["cpu_percent"] == pytest.approx(75)
+    assert row(model.process_rows(), name="handler 0")["cpu_percent"] == pytest.approx(75)
     assert model.summary.cpu_percent == pytest.approx(75)
     assert model.summary.pss_bytes == 1000
     model.add(sample(4, processes=seen(8, 0.1)))
-    assert row(model.rows(columns.PROCESSES), name="handler 0")["cpu_percent"] is None
+    assert row(model.process_rows(), name="handler 0")["cpu_percent"] is None
 
 
 def test_percentiles_are_of_the_last_seconds() -> None:
@@ -105,7 +98,7 @@ def test_percentiles_are_of_the_last_seconds() -> None:
 
     model.add(sample(0, counts=counts(0, apis=produce(1000, {400: 1000}))))
     model.add(sample(1, counts=counts(1, apis=produce(1100, {400: 1000, 2: 100}))))
-    found = row(model.rows(columns.REQUESTS), api="Produce")
+    found = row(model.request_rows(), api="Produce")
     assert found["requests_per_s"] == 100
     assert found["bytes_per_s"] == 10_000
     assert found["total"] == 1100
@@ -115,7 +108,7 @@ def test_percentiles_are_of_the_last_seconds() -> None:
     # When nothing came within the window there is nothing to tell.
     for second in range(2, 14):
         model.add(sample(second, counts=counts(second, apis=produce(1100, {400: 1000, 2: 100}))))
-    found = row(model.rows(columns.REQUESTS), api="Produce")
+    found = row(model.request_rows(), api="Produce")
     assert (found["requests_per_s"], found["p99_ms"]) == (0, None)
 
 
@@ -125,7 +118,7 @@ def test_errors_count_and_fetches_count_once() -> None:
     model.add(sample(0, counts=counts(0, apis=fetches)))
     codes = {int(ErrorCode.NONE): 100, int(ErrorCode.OFFSET_OUT_OF_RANGE): 6}
     model.add(sample(2, counts=counts(2, apis=fetches, errors={int(ApiKey.FETCH): codes})))
-    (found,) = model.rows(columns.REQUESTS)
+    (found,) = model.request_rows()
     assert found["api"] == "Fetch"
     assert found["errors_per_s"] == 3
 
@@ -138,7 +131,7 @@ def test_rings_and_arenas_of_processes_that_have_them() -> None:
     )
     model = Model()
     model.add(sample(0, counts=counts(0, counters=counters)))
-    rows = model.rows(columns.MEMORY)
+    rows = list(model.memory_rows())
     assert [one["name"] for one in rows] == ["log 0", "processor 0"]
     processor, log = row(rows, name="processor 0"), row(rows, name="log 0")
     assert (processor["arena_percent"], processor["queued"], processor["waiting"]) == (25, 3, None)
@@ -152,11 +145,11 @@ def test_partitions_grow_and_new_ones_have_no_rate_yet() -> None:
     model = Model()
     model.add(sample(0, partitions=seen(10)))
     model.add(sample(2, partitions=seen(30, 5)))
-    rows = model.rows(columns.PARTITIONS)
+    rows = list(model.partition_rows())
     assert [one["records_per_s"] for one in rows] == [10, None]
     assert [one["log_end_offset"] for one in rows] == [30, 5]
     model.add(sample(3, partitions=seen(30, 6)))
-    assert [one["trend"] for one in model.rows(columns.PARTITIONS)] == [[10, 0], [1]]
+    assert [one["trend"] for one in model.partition_rows()] == [[10, 0], [1]]
 
 
 def test_partitions_take_bytes_across_segments() -> None:
@@ -173,10 +166,10 @@ def test_partitions_take_bytes_across_segments() -> None:
         (5, seen(200, 200, 0)),
     ):
         model.add(sample(second, partitions=partitions))
-        rates += [one["bytes_per_s"] for one in model.rows(columns.PARTITIONS)]
+        rates += [one["bytes_per_s"] for one in model.partition_rows()]
     assert rates == [None, 100, 400, 0]
     model.add(sample(6, partitions=(PartitionSeen("t", 0, 0, 200, 200),)))
-    assert [one["bytes_per_s"] for one in model.rows(columns.PARTITIONS)] == [None], "it does not run"
+    assert [one["bytes_per_s"] for one in model.partition_rows()] == [None], "it does not run"
 
 
 def test_lag_is_what_groups_have_not_committed_below_the_high_watermark() -> None:
@@ -194,7 +187,7 @@ def test_lag_is_what_groups_have_not_committed_below_the_high_watermark() -> Non
             ),
         )
     )
-    rows = model.rows(columns.GROUPS)
+    rows = list(model.group_rows())
     # Behind the end is no lag: the end is of a moment before.
     assert row(rows, group="g")["lag"] == 10
     new, half = row(rows, group="new"), row(rows, group="half")
@@ -205,7 +198,7 @@ def test_lag_is_what_groups_have_not_committed_below_the_high_watermark() -> Non
     assert model.committed_of("half") == [("t", 0, 70, 100), ("t", 1, None, 50)]
     assert model.committed_of("g") == [("t", 0, 90, 100), ("t", 1, 60, 50)]
     model.add_groups(Groups(2 * NS, (GroupSeen("g", "Stable", 2, {**committed, ("t", 0): 98}),)))
-    found = row(model.rows(columns.GROUPS), group="g")
+    found = row(model.group_rows(), group="g")
     assert (found["lag"], found["committed_per_s"], found["trend"]) == (2, 4, [10, 2])
 
 
@@ -214,7 +207,7 @@ def test_groups_that_cannot_be_asked_for_stay_as_they_were() -> None:
     model.add(sample(0))
     model.add_groups(Groups(0, (GroupSeen("g", "Empty", 0, {}),)))
     model.add_groups(Groups(1, problem="nobody answers"))
-    assert [one["group"] for one in model.rows(columns.GROUPS)] == ["g"]
+    assert [one["group"] for one in model.group_rows()] == ["g"]
     assert model.groups is not None
     assert model.groups.problem == "nobody answers"
 
@@ -224,46 +217,4 @@ def test_what_is_kept_is_bounded() -> None:
     for second in range(HISTORY + 20):
         model.add(sample(second))
     assert len(model.history["cpu_percent"]) == HISTORY
-    assert len(model._window) <= 11
-
-
-def test_every_row_has_every_column() -> None:
-    model = Model()
-    apis = {int(ApiKey.PRODUCE): api(1, {1: 1})}
-    processes = (ProcessSeen("log 0", 1, "running", 0),)
-    partitions = (PartitionSeen("t", 0, 0, 1, 1),)
-    serving = counted(log_0={"STARTED_NS": 1})
-    for second in (0, 1):
-        seen = counts(second, apis=apis, counters=serving)
-        model.add(sample(second, counts=seen, processes=processes, partitions=partitions))
-    model.add_groups(Groups(0, (GroupSeen("g", "Stable", 1, {}),)))
-    for view in VIEWS:
-        rows = model.rows(view)
-        assert rows, view.key
-        assert all({one.key for one in view.columns} <= set(one) for one in rows)
-
-
-ROWS: list[Row] = [
-    {"group": "b", "state": "Empty", "lag": 5, "topics": "orders"},
-    {"group": "a", "state": "Stable", "lag": None, "topics": "clicks"},
-    {"group": "c", "state": "Stable", "lag": 70, "topics": None},
-]
-
-
-@pytest.mark.parametrize(
-    ("wanted", "key", "is_reversed", "expected"),
-    [
-        ("", None, False, "bac"),
-        ("", "group", False, "abc"),
-        ("", "group", True, "cba"),
-        ("", "lag", False, "cba"),
-        ("", "lag", True, "bca"),
-        ("STABLE", "lag", False, "ca"),
-        ("ord", None, False, "b"),
-        ("click*", None, False, "a"),
-        ("*lick", None, False, ""),
-    ],
-)
-def test_rows_are_filtered_and_sorted(wanted: str, key: str | None, is_reversed: bool, expected: str) -> None:
-    rows = arranged(ROWS, columns.GROUPS, wanted, key, is_reversed=is_reversed)
-    assert "".join(one["group"] for one in rows) == expected
+    assert len(model.window) <= 11

@@ -18,11 +18,11 @@ from mpbroker.coordinator.groups.records import (
     OffsetValue,
     encode,
 )
-from mpbroker.exporter import committed_offsets
-from mpbroker.exporter.committed_offsets import CommittedOffsets, lag_behind
 from mpbroker.ipc.table import PAYLOAD_BYTES, PartitionFlag, pack_partition, unpack_partition
 from mpbroker.ipc.topology import SharedMemory
 from mpbroker.metrics.snapshot import LogSeen
+from mpbroker.observe import committed_offsets
+from mpbroker.observe.committed_offsets import CommittedOffsets
 from mpbroker.protocol.topic_names import GROUP_TOPIC
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
@@ -284,8 +284,3 @@ def test_no_file_is_kept_open(log: Log, committed: CommittedOffsets, given_up: b
     log.segment.unlink()
     open_files = [path.resolve() for path in Path("/proc/self/fd").iterdir()]
     assert not [path for path in open_files if GROUP_TOPIC in str(path)]
-
-
-@pytest.mark.parametrize(("committed", "lag"), [(3, 7), (10, 0), (12, 0), (0, 10), (-7, 10)])
-def test_a_lag_is_not_below_zero_nor_above_the_log(committed: int, lag: int) -> None:
-    assert lag_behind(10, committed) == lag

@@ -5,18 +5,19 @@ Nothing of it costs the data path anything. Shared memory and the kernel answer 
 
 from __future__ import annotations
 
+import os
 import time
+from pathlib import Path
 from typing import Any, Final
 
-from mpbroker.cli.host.public_region import attach
-from mpbroker.cli.top.samples import BrokerSeen, Health, PartitionSeen, ProcessSeen, Sample
 from mpbroker.ipc.control_client import ControlClient, ControlError
 from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.metrics import snapshot
 from mpbroker.metrics.processes import ProcessLooker
 from mpbroker.metrics.snapshot import Snapshot
+from mpbroker.observe.samples import BrokerSeen, Health, PartitionSeen, ProcessSeen, Sample
 from mpbroker.protocol.topic_names import METADATA_TOPIC
-from shm.region import Region
+from shm.region import LayoutMismatch, Region, RegionUnavailable
 
 SUPERVISOR_PATIENCE_S: Final = 2.0
 
@@ -66,11 +67,22 @@ class LiveBroker:
         )
 
     def _attach(self, pid: int | None) -> None:
-        """Attach the region of the supervisor that has answered. Raises CliError."""
+        """Attach the region of the supervisor that has answered. Raises ControlError."""
         if self._public is not None and self._public.owner_pid == pid:
             return
         self._public = None
         self._public = attach(self.control.checked(PUBLIC_NAME))
+
+
+def attach(path: Path) -> Region:
+    """Attach the public region that this file is; no process is asked. Raises ControlError."""
+    try:
+        return snapshot.attach(path)
+    except RegionUnavailable as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise ControlError(f"{path} cannot be read ({reason}): no broker runs, or another user's") from error
+    except LayoutMismatch as error:
+        raise ControlError(str(error)) from error
 
 
 def broker_of(status: dict[str, Any]) -> BrokerSeen:

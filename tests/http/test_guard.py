@@ -1,4 +1,4 @@
-"""Hosts and origins: whose requests the HTTP port answers."""
+"""Hosts, origins and tokens: whose requests the HTTP port answers, and to whom it shows more."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import pytest
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.listeners import Listener
-from mpbroker.exporter.guard import own_names, refused_host, refused_origin
-from mpbroker.exporter.http_server import Scope
-from tests.exporter.conftest import Http
+from mpbroker.http.guard import has_token, own_names, refused_host, refused_origin
+from mpbroker.http.server import Scope
+
+TOKEN = "s3cret-Token_of-32-characters-xx"
 
 
 def scope(**headers: str) -> Scope:
@@ -115,15 +116,28 @@ def test_the_names_of_a_broker_are_those_of_its_host_and_of_its_addresses() -> N
     assert own_names(config) == {here, "http.example", "mpbroker", "scraped.example"}
 
 
-def test_a_name_that_was_led_here_reads_nothing(http: Http) -> None:
-    for path in ("/metrics", "/readyz", "/healthz", "/", "/api/about"):
-        answer = http.get(path, host="evil.example")
-        assert answer.status == 421
-        assert answer.text == (
-            "this broker is not called 'evil.example': use its address, or add the name to http.hosts\n"
-        ), path
-    for path in ("/metrics", "/readyz", "/healthz"):
-        assert http.get(path, origin="http://evil.example").status == 403
-        assert http.get(path, sec_fetch_site="cross-site").status == 403
-        assert http.get(path, host=socket.gethostname()).status == 200
-    assert http.get("/", sec_fetch_site="cross-site").status != 403, "a link to the console"
+@pytest.mark.parametrize("given", [f"Bearer {TOKEN}", f"bearer {TOKEN}", f"BEARER   {TOKEN} "])
+def test_the_token_counts(given: str) -> None:
+    assert has_token(scope(authorization=given), TOKEN)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "",
+        TOKEN,
+        "Bearer",
+        "Bearer ",
+        f"Basic {TOKEN}",
+        f"Bearer {TOKEN[:-1]}",
+        f"Bearer {TOKEN}x",
+        "Bearer \xe9",
+    ],
+)
+def test_anything_else_is_no_token(given: str) -> None:
+    assert not has_token(scope(authorization=given), TOKEN)
+    assert not has_token(scope(), TOKEN)
+
+
+def test_without_a_token_nothing_is_one() -> None:
+    assert not has_token(scope(authorization="Bearer "), "")

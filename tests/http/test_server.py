@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
-from mpbroker.exporter import http_server
-from mpbroker.exporter.http_server import CONNECTIONS_MAX, HttpServer, Receive, Scope, Send
+from mpbroker.http import server as http_server
+from mpbroker.http.server import CONNECTIONS_MAX, HttpServer, Receive, Scope, Send
 from tests.support.polling import PATIENCE_S
 
 Talk = Callable[["Client"], Awaitable[None]]

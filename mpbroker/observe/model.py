@@ -1,4 +1,4 @@
-"""Rows and rates, made of samples. Does no I/O: `add` and `add_groups` are told what was seen.
+"""Rows about a broker, made of samples. Does no I/O: `add` and `add_groups` are given what was seen.
 
 Rates are those between the last two samples. Percentiles are of the requests of the last `WINDOW_S` seconds:
 those of one look would jump, those since the start would not move.
@@ -7,19 +7,18 @@ those of one look would jump, those since the start would not move.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from mpbroker.cli.top import columns
-from mpbroker.cli.top.columns import Kind, View
-from mpbroker.cli.top.samples import Groups, GroupSeen, PartitionSeen, Place, ProcessSeen, Sample
 from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.meters import ApiHistogram, TopicMeter
 from mpbroker.metrics.requests import NAMES_OF_PAGE, NS_PER_MS, api_name, by_name
 from mpbroker.metrics.snapshot import NOTHING, NS, ApiCounts, Distribution, Snapshot
+from mpbroker.observe.lag import Ends, Place
+from mpbroker.observe.rates import per_second, rate, since
+from mpbroker.observe.samples import Groups, GroupSeen, PartitionSeen, ProcessSeen, Sample
 
 WINDOW_S: Final = 10.0
 HISTORY: Final = 240
@@ -61,7 +60,11 @@ class Summary(NamedTuple):
 
 
 class Model:
-    """Keeps the last samples of one broker, and makes rows of them: none before the first sample."""
+    """Keeps the last samples of one broker, and makes rows of them: none before the first sample.
+
+    A row has a value for each of its names, None where nothing is known. `window` has the counts of the last
+    `WINDOW_S` seconds.
+    """
 
     def __init__(self) -> None:
         self.sample: Sample | None = None
@@ -70,9 +73,8 @@ class Model:
         self.history: dict[str, deque[float]] = {name: deque(maxlen=HISTORY) for name in Summary._fields}
         self._before: Sample | None = None
         self._groups_before: Groups | None = None
-        self._window: deque[Snapshot] = deque()
-        self._ends: dict[Place, int] = {}
-        self._by_topic: dict[str, list[Place]] = {}
+        self.window: deque[Snapshot] = deque()
+        self._ends = Ends({})
         self._trends: dict[Place, deque[float]] = {}
         self._lags: dict[str, deque[float]] = {}
 
@@ -82,19 +84,16 @@ class Model:
         is_same_run = last is not None and last.broker.pid == sample.broker.pid
         self._before = last if is_same_run else None
         if not is_same_run or sample.counts is None:
-            self._window.clear()
+            self.window.clear()
         self.sample = sample
         if sample.counts is not None:
-            self._window.append(sample.counts)
-            while sample.counts.now_ns - self._window[0].now_ns > WINDOW_S * NS:
-                self._window.popleft()
+            self.window.append(sample.counts)
+            while sample.counts.now_ns - self.window[0].now_ns > WINDOW_S * NS:
+                self.window.popleft()
         self.summary = self._summarize(sample)
         for name, values in self.history.items():
             values.append(getattr(self.summary, name) or 0.0)
-        self._ends = {(one.topic, one.partition): one.high_watermark for one in sample.partitions}
-        self._by_topic = {}
-        for place in self._ends:
-            self._by_topic.setdefault(place[0], []).append(place)
+        self._ends = Ends({_place(one): one.high_watermark for one in sample.partitions})
         self._follow_partitions(sample)
 
     def add_groups(self, groups: Groups) -> None:
@@ -107,36 +106,27 @@ class Model:
             return
         self._groups_before = None if self.groups is None or self.groups.problem else self.groups
         self.groups = groups
-        lags = {one.group: self._lag(one) for one in groups.groups}
+        lags = {one.group: self._ends.lag(one.committed) for one in groups.groups}
         self._lags = {name: self._lags.get(name) or deque(maxlen=TREND) for name in lags}
         for name, lag in lags.items():
             self._lags[name].append(lag or 0.0)
 
-    def rows(self, view: View) -> list[Row]:
-        """Return the rows of a view; each has a value for every column of it, None where nothing is known."""
-        if self.sample is None:
-            return []
-        make: dict[View, Callable[[Sample], Iterable[Row]]] = {
-            columns.PROCESSES: self._processes,
-            columns.REQUESTS: self._requests,
-            columns.MEMORY: self._memory,
-            columns.PARTITIONS: self._partitions,
-            columns.GROUPS: self._groups,
-        }
-        return list(make[view](self.sample))
-
     # ---- the broker as a whole
 
     def _summarize(self, sample: Sample) -> Summary:
-        cpu = [row["cpu_percent"] for row in self._processes(sample) if row["cpu_percent"] is not None]
+        cpu = [percent for one in sample.processes if (percent := self._cpu_percent(one)) is not None]
         pss = [one.pss_bytes for one in sample.processes if one.pss_bytes is not None]
-        produce = self._latencies("Produce", ApiHistogram.TOTAL_NS)
-        rate = self._rate
+        produce: dict[str, float] = {}
+        if self.window:
+            now, first = (
+                by_name(one).get("Produce", ApiCounts()) for one in (self.window[-1], self.window[0])
+            )
+            produce = _latencies(now, first, ApiHistogram.TOTAL_NS)
         return Summary(
-            messages_in_per_s=rate(lambda counts: counts.all_topics[TopicMeter.MESSAGES_IN]),
-            bytes_in_per_s=rate(lambda counts: counts.all_topics[TopicMeter.BYTES_IN]),
-            bytes_out_per_s=rate(lambda counts: counts.all_topics[TopicMeter.BYTES_OUT]),
-            requests_per_s=rate(_requests_in),
+            messages_in_per_s=self._rate(lambda counts: counts.all_topics[TopicMeter.MESSAGES_IN]),
+            bytes_in_per_s=self._rate(lambda counts: counts.all_topics[TopicMeter.BYTES_IN]),
+            bytes_out_per_s=self._rate(lambda counts: counts.all_topics[TopicMeter.BYTES_OUT]),
+            requests_per_s=self._rate(_requests_in),
             produce_p50_ms=produce.get("50thPercentile"),
             produce_p99_ms=produce.get("99thPercentile"),
             cpu_percent=sum(cpu) if cpu else None,
@@ -145,20 +135,15 @@ class Model:
 
     def _rate(self, count: Callable[[Snapshot], float]) -> float | None:
         """Return how much more a count has become in a second between the last two samples."""
-        if self.sample is None or self.sample.counts is None:
-            return None
-        if self._before is None or self._before.counts is None:
-            return None
-        now, before = self.sample.counts, self._before.counts
-        seconds = (now.now_ns - before.now_ns) / NS
-        return max(count(now) - count(before), 0) / seconds if seconds > 0 else None
+        return rate(_counts(self.sample), _counts(self._before), count)
 
     # ---- processes
 
-    def _processes(self, sample: Sample) -> Iterable[Row]:
-        for one in sorted(sample.processes, key=lambda process: _INDEX_OF.get(process.name, 0)):
+    def process_rows(self) -> Iterator[Row]:
+        processes = self.sample.processes if self.sample is not None else ()
+        for one in sorted(processes, key=lambda process: _INDEX_OF.get(process.name, 0)):
             index = _INDEX_OF.get(one.name)
-            cpu = self._cpu_percent(one, sample)
+            cpu = self._cpu_percent(one)
             yield {
                 "name": one.name,
                 "pid": one.pid,
@@ -173,65 +158,49 @@ class Model:
                 "last_error": one.last_error or None,
             }
 
-    def _cpu_percent(self, process: ProcessSeen, sample: Sample) -> float | None:
-        before = None
-        if self._before is not None:
-            before = next((one for one in self._before.processes if one.name == process.name), None)
+    def _cpu_percent(self, process: ProcessSeen) -> float | None:
+        if self.sample is None or self._before is None:
+            return None
+        before = next((one for one in self._before.processes if one.name == process.name), None)
         if before is None or before.pid != process.pid or before.cpu_s is None or process.cpu_s is None:
             return None
-        assert self._before is not None
-        seconds = (sample.taken_ns - self._before.taken_ns) / NS
-        return max(process.cpu_s - before.cpu_s, 0.0) / seconds * 100 if seconds > 0 else None
+        used = per_second(process.cpu_s, before.cpu_s, self.sample.taken_ns - self._before.taken_ns)
+        return None if used is None else used * 100
 
     def _counter_rate(self, index: int | None, counter: Counter) -> float | None:
         return None if index is None else self._rate(lambda counts: counts.get(index, counter))
 
     # ---- requests
 
-    def _requests(self, sample: Sample) -> Iterable[Row]:
-        if sample.counts is None:
+    def request_rows(self) -> Iterator[Row]:
+        counts, before = _counts(self.sample), _counts(self._before)
+        if counts is None:
             return
-        before = self._before.counts if self._before is not None else None
+        passed_ns = counts.now_ns - before.now_ns if before is not None else 0
         earlier = by_name(before) if before is not None else {}
-        for name, counts in by_name(sample.counts).items():
+        oldest = by_name(self.window[0])
+        for name, now in by_name(counts).items():
             if name in _PARTS:
                 continue
-            total, then = sum(counts.versions.values()), earlier.get(name, ApiCounts())
-            times = self._latencies(name, ApiHistogram.TOTAL_NS)
-            row: Row = {
+            total, then = sum(now.versions.values()), earlier.get(name, ApiCounts())
+            first = oldest.get(name, ApiCounts())
+            times = _latencies(now, first, ApiHistogram.TOTAL_NS)
+            yield {
                 "api": name,
-                "requests_per_s": self._between(total, sum(then.versions.values())),
-                "bytes_per_s": self._between(_bytes_of(counts), _bytes_of(then)),
+                "requests_per_s": per_second(total, sum(then.versions.values()), passed_ns),
+                "bytes_per_s": per_second(_bytes_of(now), _bytes_of(then), passed_ns),
                 "errors_per_s": self._rate(partial(_errors, name)),
                 **{key: times.get(percentile) for key, percentile in _PERCENTILES.items()},
-                **{key: self._latencies(name, stage).get("99thPercentile") for key, stage in _STAGES.items()},
+                **{
+                    key: _latencies(now, first, stage).get("99thPercentile") for key, stage in _STAGES.items()
+                },
                 "total": total,
             }
-            yield row
-
-    def _between(self, now: float, before: float) -> float | None:
-        """Return the rate of a count that is known of the last two samples."""
-        if self._before is None or self._before.counts is None or self.sample is None:
-            return None
-        assert self.sample.counts is not None
-        seconds = (self.sample.counts.now_ns - self._before.counts.now_ns) / NS
-        return max(now - before, 0) / seconds if seconds > 0 else None
-
-    def _latencies(self, name: str, histogram: ApiHistogram) -> dict[str, float]:
-        """Return the percentiles (ms) of an API within the window; empty if it had no request there."""
-        if len(self._window) < 2:
-            return {}
-        now, before = (by_name(one).get(name, ApiCounts()) for one in (self._window[-1], self._window[0]))
-        if not now.histograms:
-            return {}
-        found = _since(now, before, histogram)
-        total = _since(now, before, ApiHistogram.TOTAL_NS).count
-        return found.with_zeros(total).attributes(NS_PER_MS) if total else {}
 
     # ---- rings and arenas
 
-    def _memory(self, sample: Sample) -> Iterable[Row]:
-        counts = sample.counts
+    def memory_rows(self) -> Iterator[Row]:
+        counts = _counts(self.sample)
         if counts is None:
             return
         for index in counts.serving(range(topology.PROCESSES)):
@@ -261,14 +230,11 @@ class Model:
     def _follow_partitions(self, sample: Sample) -> None:
         """Note how fast each partition grows, for its trend."""
         kept: dict[Place, deque[float]] = {}
-        for place, rate in self._growth(sample).items():
+        grown = self._per_second(sample, lambda before, now: now.log_end_offset - before.log_end_offset)
+        for place, records_per_s in grown.items():
             kept[place] = self._trends.get(place) or deque(maxlen=TREND)
-            kept[place].append(rate)
+            kept[place].append(records_per_s)
         self._trends = kept
-
-    def _growth(self, sample: Sample) -> dict[Place, float]:
-        """Return records a second of the partitions that were in the last two samples."""
-        return self._per_second(sample, lambda before, now: now.log_end_offset - before.log_end_offset)
 
     def _per_second(
         self, sample: Sample, grown: Callable[[PartitionSeen, PartitionSeen], float | None]
@@ -276,20 +242,22 @@ class Model:
         """Return by how much partitions have grown in a second between the last two samples."""
         if self._before is None:
             return {}
-        seconds = (sample.taken_ns - self._before.taken_ns) / NS
-        earlier = {(one.topic, one.partition): one for one in self._before.partitions}
+        passed_ns = sample.taken_ns - self._before.taken_ns
+        earlier = {_place(one): one for one in self._before.partitions}
         pairs = (
             (place, earlier[place], one) for one in sample.partitions if (place := _place(one)) in earlier
         )
         return {
-            place: max(by, 0) / seconds
+            place: found
             for place, before, now in pairs
-            if seconds > 0 and (by := grown(before, now)) is not None
+            if (by := grown(before, now)) is not None and (found := per_second(by, 0, passed_ns)) is not None
         }
 
-    def _partitions(self, sample: Sample) -> Iterable[Row]:
-        bytes_in = self._per_second(sample, _grown_bytes)
-        for one in sorted(sample.partitions, key=_place):
+    def partition_rows(self) -> Iterator[Row]:
+        if self.sample is None:
+            return
+        bytes_in = self._per_second(self.sample, _grown_bytes)
+        for one in sorted(self.sample.partitions, key=_place):
             trend = self._trends.get(_place(one))
             yield {
                 "topic": one.topic,
@@ -306,17 +274,16 @@ class Model:
 
     # ---- groups
 
-    def _groups(self, _sample: Sample) -> Iterable[Row]:
-        if self.groups is None:
-            return
-        for one in sorted(self.groups.groups, key=lambda group: group.group):
+    def group_rows(self) -> Iterator[Row]:
+        groups = self.groups.groups if self.groups is not None else ()
+        for one in sorted(groups, key=lambda group: group.group):
             yield {
                 "group": one.group,
                 "state": one.state,
                 "members": one.members,
-                "partitions": len(places := self._places(one)),
+                "partitions": len(places := self._ends.places(one.places)),
                 "uncommitted": len(places) - len(one.committed),
-                "lag": self._lag(one),
+                "lag": self._ends.lag(one.committed),
                 "trend": list(self._lags.get(one.group, ())),
                 "committed_per_s": self._committed_rate(one),
                 "topics": ", ".join(sorted({topic for topic, _ in one.places})) or None,
@@ -328,67 +295,31 @@ class Model:
         They are all partitions of its topics. The offset is None where nothing is committed.
         """
         groups = self.groups.groups if self.groups is not None else ()
-        return [place for group in groups if group.group == name for place in self._committed(group)]
-
-    def _committed(self, group: GroupSeen) -> list[tuple[str, int, int | None, int]]:
-        found = ((place, group.committed.get(place), self._ends.get(place)) for place in self._places(group))
-        return [(*place, offset, end) for place, offset, end in found if end is not None]
-
-    def _places(self, group: GroupSeen) -> list[Place]:
-        """Return the partitions of a group's topics: those of its members, and those without any."""
-        topics = {topic for topic, _ in group.places}
-        return sorted(
-            {*group.places, *(place for topic in topics for place in self._by_topic.get(topic, ()))}
-        )
-
-    def _lag(self, group: GroupSeen) -> int | None:
-        """Return how many records the group has not committed; None without a committed offset.
-
-        Partitions without one have no part in it: where the group would begin is not known.
-        """
-        lags = [max(end - at, 0) for _, _, at, end in self._committed(group) if at is not None]
-        return sum(lags) if lags else None
+        ends = self._ends
+        return [
+            (*place, group.committed.get(place), ends.of[place])
+            for group in groups
+            if group.group == name
+            for place in ends.places(group.places)
+            if place in ends.of
+        ]
 
     def _committed_rate(self, group: GroupSeen) -> float | None:
         if self.groups is None or self._groups_before is None:
             return None
         before = next((one for one in self._groups_before.groups if one.group == group.group), None)
-        seconds = (self.groups.taken_ns - self._groups_before.taken_ns) / NS
-        if before is None or seconds <= 0:
+        if before is None:
             return None
         moved = [
             offset - before.committed[place]
             for place, offset in group.committed.items()
             if place in before.committed
         ]
-        return max(sum(moved), 0) / seconds
+        return per_second(sum(moved), 0, self.groups.taken_ns - self._groups_before.taken_ns)
 
 
-def arranged(rows: list[Row], view: View, wanted: str, key: str | None, *, is_reversed: bool) -> list[Row]:
-    """Return the rows that have the wanted text, sorted by a column; None keeps the model's order.
-
-    The wanted text is part of any text of the row, or a pattern of one with * and ?. Numbers begin with the
-    largest, texts and offsets with the first; what is not known is last in either direction.
-    """
-    kinds = {column.key: column.kind for column in view.columns}
-    texts = [name for name, kind in kinds.items() if kind in (Kind.TEXT, Kind.STATE)]
-    found = [row for row in rows if _has(wanted, [row[name] for name in texts])]
-    if key is None:
-        return found
-    known = [row for row in found if row[key] is not None]
-    is_descending = kinds[key] not in (Kind.TEXT, Kind.STATE) and not key.endswith("_offset")
-    known.sort(key=lambda row: row[key], reverse=is_descending != is_reversed)
-    return known + [row for row in found if row[key] is None]
-
-
-def _has(wanted: str, texts: Sequence[str | None]) -> bool:
-    wanted = wanted.lower()
-    if not wanted:
-        return True
-    given = [text.lower() for text in texts if text]
-    if any(one in wanted for one in "*?["):
-        return any(fnmatchcase(text, wanted) for text in given)
-    return any(wanted in text for text in given)
+def _counts(sample: Sample | None) -> Snapshot | None:
+    return sample.counts if sample is not None else None
 
 
 def _place(one: PartitionSeen) -> Place:
@@ -428,9 +359,12 @@ def _errors(name: str, counts: Snapshot) -> int:
     )
 
 
+def _latencies(now: ApiCounts, before: ApiCounts, histogram: ApiHistogram) -> dict[str, float]:
+    """Return the percentiles (ms) of an API between two looks; empty if it had no request."""
+    total = _since(now, before, ApiHistogram.TOTAL_NS).count
+    return _since(now, before, histogram).with_zeros(total).attributes(NS_PER_MS) if total else {}
+
+
 def _since(now: ApiCounts, before: ApiCounts, histogram: ApiHistogram) -> Distribution:
-    """Return what has come to a histogram. Its largest value is that since the start, which bounds it."""
-    new = now.histograms[histogram]
-    old = before.histograms[histogram] if before.histograms else NOTHING
-    buckets = [max(a - b, 0) for a, b in zip(new.buckets, old.buckets, strict=True)]
-    return Distribution(buckets, max(new.total - old.total, 0), new.largest)
+    new, old = (one.histograms[histogram] if one.histograms else NOTHING for one in (now, before))
+    return since(new, old)

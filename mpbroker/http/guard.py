@@ -1,4 +1,4 @@
-"""Whom the HTTP port answers: the rules about Host and Origin, without I/O.
+"""Whom the HTTP port answers: the rules about Host, Origin and tokens, without I/O.
 
 A page of another site may make a browser of this host send requests here. Its requests have a Host that is
 not ours, if it has pointed a name of its own at this address (DNS rebinding), or they have an Origin that is
@@ -9,6 +9,7 @@ browsers send Sec-Fetch-Site over plain HTTP to loopback alone.
 
 from __future__ import annotations
 
+import hmac
 import ipaddress
 import re
 import socket
@@ -17,9 +18,10 @@ from typing import Final, NamedTuple
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.listeners import LOCAL_NAME, parse_http_listener
-from mpbroker.exporter.http_server import Scope
+from mpbroker.http.server import Scope
 
 _HOST: Final = re.compile(r"(\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[0-9A-Za-z._-]+))(:[0-9]{1,5})?", re.ASCII)
+_BEARER: Final = b"bearer "
 _OWN_SITES: Final = (b"same-origin", b"none")
 _SHOWN_MAX: Final = 100
 
@@ -75,6 +77,14 @@ def refused_origin(scope: Scope, *, is_change: bool = False) -> Refusal | None:
     if ours and origin.decode("latin-1").lower() in (f"http://{ours}", f"https://{ours}"):
         return None
     return Refusal(403, "a page of another origin asks for this")
+
+
+def has_token(scope: Scope, token: str) -> bool:
+    """Return whether the request has the token (RFC 6750), in a time that does not tell how much of it."""
+    given = header(scope, b"authorization") or b""
+    if not token or given[: len(_BEARER)].lower() != _BEARER:
+        return False
+    return hmac.compare_digest(given[len(_BEARER) :].strip(), token.encode())
 
 
 def host_of(text: str) -> str:

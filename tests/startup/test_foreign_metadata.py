@@ -34,7 +34,7 @@ from mpbroker.protocol.messages import PartitionRecord, TopicRecord
 from mpbroker.protocol.topic_names import METADATA_TOPIC
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
-from mpbroker.supervisor.foreign_metadata import refuse_foreign_metadata
+from mpbroker.startup.foreign_metadata import refuse_foreign_metadata
 from tests.supervisor.test_serve import FAILED, refused
 from tests.support.file_trees import tree
 
