@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from mpbroker.cli.cluster.client import Client, only
-from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.cluster.topic import parse_setting
 from mpbroker.cli.errors import USAGE_ERROR, CliError, with_advice
 from mpbroker.cli.text.output import print_json, print_table, say_each
+from mpbroker.client.admin import Admin, only, open_admin
+from mpbroker.client.cluster_address import ClusterAddress
 from mpbroker.client.errors import ApiFailed, not_done
 from mpbroker.config import known
 from mpbroker.config.broker import BROKER_KEYS
@@ -60,7 +60,7 @@ def get(
     where: ClusterAddress, target: ConfigTarget, keys: Sequence[str], *, every: bool, as_json: bool
 ) -> None:
     """Print settings: those of these keys, or what is set, or every one. Raises CliError."""
-    with Client(where) as client:
+    with open_admin(where) as client:
         resource = _resource(client, target)
         entries = _described(client, resource, keys)
     _check_known(resource, keys, entries)
@@ -91,7 +91,7 @@ def alter(
         one(key, ConfigOperation.DELETE if value is None else ConfigOperation.SET, value)
         for key, value in changes.items()
     ]
-    with Client(where) as client:
+    with open_admin(where) as client:
         resource = _resource(client, target)
         # A broker unsets what it does not know without a word. Of all brokers it tells only what is set.
         unset = [key for key, value in changes.items() if value is None]
@@ -115,7 +115,7 @@ def alter(
     )
 
 
-def _resource(client: Client, target: ConfigTarget) -> Resource:
+def _resource(client: Admin, target: ConfigTarget) -> Resource:
     """Return the resource that the flags name. Raises CliError unless it is one."""
     if sum((target.topic is not None, target.broker is not None, target.defaults)) > 1 or (
         target.loggers and (target.topic is not None or target.defaults)
@@ -133,9 +133,9 @@ def _resource(client: Client, target: ConfigTarget) -> Resource:
     return Resource(ResourceType.BROKER, str(broker), f"broker {broker}", BROKER_KEYS)
 
 
-def _broker(client: Client, wanted: int | None) -> int:
+def _broker(client: Admin, wanted: int | None) -> int:
     """Return the broker that is wanted, or the only one."""
-    ids = sorted(broker.node_id for broker in client.cluster.refresh(m.MetadataRequest(topics=[])).brokers)
+    ids = client.broker_ids()
     if wanted is None and len(ids) == 1:
         return ids[0]
     if wanted not in ids:
@@ -145,7 +145,7 @@ def _broker(client: Client, wanted: int | None) -> int:
     return wanted
 
 
-def _ask(client: Client, resource: Resource, request: m.Message) -> Any:
+def _ask(client: Admin, resource: Resource, request: m.Message) -> Any:
     """Ask the broker whose settings they are, any broker about those of others."""
     if resource.type == ResourceType.TOPIC or not resource.name:
         return client.cluster.ask_any(request)
@@ -153,7 +153,7 @@ def _ask(client: Client, resource: Resource, request: m.Message) -> Any:
 
 
 def _described(
-    client: Client, resource: Resource, keys: Sequence[str]
+    client: Admin, resource: Resource, keys: Sequence[str]
 ) -> list[m.DescribeConfigsResponse.DescribeConfigsResourceResult]:
     """Return settings by name. Raises ApiFailed."""
     asked = m.DescribeConfigsRequest.DescribeConfigsResource(resource.type, resource.name, list(keys) or None)
@@ -211,14 +211,14 @@ def _document(entry: m.DescribeConfigsResponse.DescribeConfigsResourceResult) ->
     }
 
 
-def _failed(client: Client, resource: Resource, code: int, message: str | None) -> ApiFailed:
+def _failed(client: Admin, resource: Resource, code: int, message: str | None) -> ApiFailed:
     if resource.type == ResourceType.TOPIC:
         return client.topic_failed(resource.name, code, message)
     return not_done(resource.text, code, message)
 
 
 def _check(
-    client: Client,
+    client: Admin,
     resource: Resource,
     keys: Iterable[str],
     result: m.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse,

@@ -27,11 +27,6 @@ def print_json(value: Any) -> None:
     sys.stdout.write(_UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text) + "\n")
 
 
-def counted(count: int, one: str, many: str = "") -> str:
-    """Return the number with the singular or plural that goes with it."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
-
-
 def log_offsets(start: int, end: int) -> str:
     """Name both ends in Kafka's words.
 
