@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from mpbroker.client.cluster import Cluster
 from mpbroker.client.cluster_address import ClusterAddress
@@ -126,29 +126,52 @@ class Admin:
             for name, result in ((result.name or "", result) for result in response.responses)
         }
 
+    def describe_configs(
+        self, kind: ResourceType, name: str, keys: Sequence[str] = (), *, details: bool = False
+    ) -> m.DescribeConfigsResponse.DescribeConfigsResult:
+        """Return the settings of a topic or broker, those of these keys or all (DescribeConfigs).
+
+        `details`: with their synonyms and documentation.
+        """
+        resource = m.DescribeConfigsRequest.DescribeConfigsResource(kind, name, list(keys) or None)
+        request = m.DescribeConfigsRequest([resource], details, details)
+        response: m.DescribeConfigsResponse = self._ask_owner(kind, name, request)
+        return only(response.results, f"settings of {name}")
+
     def topic_configs(self, name: str) -> list[m.DescribeConfigsResponse.DescribeConfigsResourceResult]:
-        """Return the settings of one topic (DescribeConfigs). Raises ApiFailed."""
-        resource = m.DescribeConfigsRequest.DescribeConfigsResource(ResourceType.TOPIC, name, None)
-        response: m.DescribeConfigsResponse = self.cluster.ask_any(m.DescribeConfigsRequest([resource]))
-        result = only(response.results, f"topic {name}")
+        """Return the settings of one topic. Raises ApiFailed."""
+        result = self.describe_configs(ResourceType.TOPIC, name)
         if result.error_code:
             raise ApiFailed(f"settings of topic {name}", result.error_code, result.error_message)
         return result.configs
 
-    def alter_topic(self, name: str, settings: Mapping[str, str], deleted: Sequence[str]) -> None:
-        """Set settings of a topic and take others back, all or none. Raises ApiFailed."""
-        one = m.IncrementalAlterConfigsRequest.AlterableConfig
-        wanted = [one(key, ConfigOperation.SET, value) for key, value in settings.items()]
-        wanted += [one(key, ConfigOperation.DELETE, None) for key in dict.fromkeys(deleted)]
-        resource = m.IncrementalAlterConfigsRequest.AlterConfigsResource(ResourceType.TOPIC, name, wanted)
-        response: m.IncrementalAlterConfigsResponse = self.cluster.ask_any(
-            m.IncrementalAlterConfigsRequest([resource])
-        )
-        result = only(response.responses, f"topic {name}")
+    def alter_configs(
+        self, kind: ResourceType, name: str, changes: Mapping[str, str | None], *, validate_only: bool = False
+    ) -> m.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse:
+        """Set settings, or take back those whose value is None; all or none (IncrementalAlterConfigs)."""
+        operations = {False: ConfigOperation.SET, True: ConfigOperation.DELETE}
+        wanted = [
+            m.IncrementalAlterConfigsRequest.AlterableConfig(key, operations[value is None], value)
+            for key, value in changes.items()
+        ]
+        resource = m.IncrementalAlterConfigsRequest.AlterConfigsResource(kind, name, wanted)
+        request = m.IncrementalAlterConfigsRequest([resource], validate_only)
+        response: m.IncrementalAlterConfigsResponse = self._ask_owner(kind, name, request)
+        return only(response.responses, f"settings of {name}")
+
+    def alter_topic(self, name: str, changes: Mapping[str, str | None]) -> None:
+        """Set settings of a topic, or take back those whose value is None. Raises ApiFailed."""
+        result = self.alter_configs(ResourceType.TOPIC, name, changes)
         if result.error_code == ErrorCode.INVALID_CONFIG:
             error = ApiFailed(f"topic {name}", result.error_code, result.error_message)
-            raise error.advised(known.hint([*settings, *deleted], TOPIC_KEYS))
+            raise error.advised(known.hint(changes, TOPIC_KEYS))
         self._check_topic(name, result.error_code, result.error_message)
+
+    def _ask_owner(self, kind: ResourceType, name: str, request: m.Message) -> Any:
+        """Ask the broker whose settings they are, any broker about those of others."""
+        if kind == ResourceType.TOPIC or not name:
+            return self.cluster.ask_any(request)
+        return self.cluster.ask(int(name), request)
 
     def create_partitions(self, name: str, count: int, timeout_s: float) -> None:
         """Have a topic grow to so many partitions in all. Raises ApiFailed."""

@@ -19,6 +19,7 @@ from mpbroker.client.errors import (
     ClientError,
     ConnectionLost,
     RequestTimedOut,
+    without_leader,
 )
 from mpbroker.client.metadata import Metadata, Node, metadata_request
 from mpbroker.client.network_client import NetworkClient
@@ -95,6 +96,19 @@ class Cluster:
         response: MetadataResponse = self.ask_any(request, timeout_ms)
         self.metadata.updated(response, monotonic_ms())
         return response
+
+    def leader(self, topic: str, partition: int, look_up: Callable[[], object]) -> int:
+        """Return the node id of a partition's leader; `look_up` refreshes the topic if none is known.
+
+        Raises ApiFailed.
+        """
+        node = self.metadata.leader(topic, partition)
+        if node is None:
+            look_up()
+            node = self.metadata.leader(topic, partition)
+        if node is None:
+            raise without_leader(topic, partition)
+        return node.id
 
     def coordinator(self, kind: CoordinatorType, key: str, timeout_ms: float | None = None) -> int:
         """Ask which node coordinates a group or a transactional id. Raises ApiFailed.

@@ -11,7 +11,7 @@ import msgspec
 
 from mpbroker.client.cluster import Asked, Cluster
 from mpbroker.client.consumer_protocol import TopicPartition
-from mpbroker.client.errors import ApiFailed, without_leader
+from mpbroker.client.errors import ApiFailed
 from mpbroker.client.isolation import READ_COMMITTED, READ_UNCOMMITTED
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.wire import Buffer
@@ -147,7 +147,8 @@ class Consumer:
         """Send a fetch to each leader; `finish` takes the responses, and other work may be done before."""
         split: dict[int, dict[TopicPartition, int]] = {}
         for number, offset in positions.items():
-            split.setdefault(self._leader(number), {})[self._topic, number] = offset
+            leader = self._cluster.leader(self._topic, number, self._look_up)
+            split.setdefault(leader, {})[self._topic, number] = offset
         return [
             self._cluster.start(leader, fetch_request(mine, self._limits, self.isolation, self._topic_ids))
             for leader, mine in split.items()
@@ -170,12 +171,3 @@ class Consumer:
                 place = f"{self._topic}-{one.partition} at offset {positions.get(one.partition)}"
                 raise ApiFailed(place, one.error_code)
         return fetched
-
-    def _leader(self, partition: int) -> int:
-        node = self._cluster.metadata.leader(self._topic, partition)
-        if node is None:
-            self._look_up()
-            node = self._cluster.metadata.leader(self._topic, partition)
-        if node is None:
-            raise without_leader(self._topic, partition)
-        return node.id

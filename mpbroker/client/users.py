@@ -45,9 +45,8 @@ def can_log_in(admin: Admin, user: str, kind: ScramType) -> str:
 def _serves_without_logins(admin: Admin) -> bool:
     """Return whether no listener of the broker has SASL; False also if it does not say."""
     node = admin.cluster.refresh().brokers[0].node_id
-    asked = m.DescribeConfigsRequest.DescribeConfigsResource(ResourceType.BROKER, str(node), list(_LISTENERS))
-    response: m.DescribeConfigsResponse = admin.cluster.ask(node, m.DescribeConfigsRequest([asked]))
-    found = {entry.name: entry.value or "" for result in response.results for entry in result.configs}
+    result = admin.describe_configs(ResourceType.BROKER, str(node), _LISTENERS)
+    found = {entry.name: entry.value or "" for entry in result.configs}
     listeners, protocols = (found.get(key, "") for key in _LISTENERS)
     try:
         served = parse_listeners(listeners, parse_protocol_map(protocols), unique_ports=False)

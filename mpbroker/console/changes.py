@@ -15,8 +15,16 @@ import msgspec
 from mpbroker.client import acls, groups, users
 from mpbroker.client.admin import Admin
 from mpbroker.client.errors import BadText, ClientError, FailedPrecondition, InvalidArgument, raise_all
-from mpbroker.client.group_offsets import ResetPlan, TopicScope, explained, planned
-from mpbroker.client.offset_resets import Reset, by_duration, parse_topic, to_datetime
+from mpbroker.client.offset_resets import (
+    Reset,
+    ResetPlan,
+    TopicScope,
+    by_duration,
+    explained,
+    parse_topic,
+    planned,
+    to_datetime,
+)
 from mpbroker.client.partitioner import partition_for
 from mpbroker.client.positions import parse_before
 from mpbroker.client.producer import Producer
@@ -183,13 +191,9 @@ def work_of(change: Change, now_ms: int) -> Callable[[Admin], dict[str, Any]]:
             return partial(_remove_acl, access.entry_of(change.acl))
 
 
-def _in_ms(settings: dict[str, str]) -> dict[str, str]:
-    """Return settings with their durations as the commands take them, such as 7d, in ms."""
-    return {key: in_ms(key, value) for key, value in settings.items()}
-
-
 def _create(change: CreateTopic, client: Admin) -> dict[str, Any]:
-    got, _ = client.create_topic(change.topic, change.partitions, -1, _in_ms(change.settings), TIMEOUT_S)
+    settings = {key: in_ms(key, value) for key, value in change.settings.items()}
+    got, _ = client.create_topic(change.topic, change.partitions, -1, settings, TIMEOUT_S)
     return {"said": f"created topic {change.topic} with {counted(got, 'partition')}"}
 
 
@@ -201,9 +205,8 @@ def _delete(change: DeleteTopic, client: Admin) -> dict[str, Any]:
 
 
 def _alter(change: AlterTopic, client: Admin) -> dict[str, Any]:
-    settings = _in_ms({key: value for key, value in change.settings.items() if value is not None})
-    deleted = [key for key, value in change.settings.items() if value is None]
-    client.alter_topic(change.topic, settings, deleted)
+    settings = {key: value and in_ms(key, value) for key, value in change.settings.items()}
+    client.alter_topic(change.topic, settings)
     return {"said": f"altered topic {change.topic}"}
 
 

@@ -24,7 +24,7 @@ from mpbroker.client.consumer import Fetched, Limits
 from mpbroker.client.errors import ApiFailed
 from mpbroker.client.isolation import READ_UNCOMMITTED
 from mpbroker.client.positions import Ends, Start
-from mpbroker.client.topics import Topic, no_partition
+from mpbroker.client.topics import Topic, no_partition, partitions_of
 from mpbroker.console.record_view import has_text, marker_view, problem_view, record_of, size_of
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.records.errors import CorruptBatch
@@ -89,12 +89,12 @@ class Reader:
         self.wanted = wanted
         self._client = client
         self.topic: Topic = client.topic(wanted.topic)
-        there = [one.index for one in self.topic.partitions]
+        there = partitions_of(self.topic)
         if wanted.partition >= 0 and wanted.partition not in there:
             why = no_partition(self.topic, wanted.partition)
             raise ApiFailed(f"topic {wanted.topic}", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, why)
         self.partitions = [wanted.partition] if wanted.partition >= 0 else there
-        self._consumer = client.consumer(
+        self.consumer = client.consumer(
             wanted.topic,
             wanted.isolation,
             expected=(ErrorCode.CORRUPT_MESSAGE,),
@@ -104,10 +104,6 @@ class Reader:
     def ends(self, time_ms: int | None = None) -> dict[int, Ends]:
         """Return first and next offset of each partition, and the first from a time on."""
         return self._client.ends(self.topic, self.partitions, time_ms, self.wanted.isolation)
-
-    def fetch(self, positions: Mapping[int, int]) -> list[Fetched]:
-        """Fetch from these positions on."""
-        return self._consumer.fetch(positions)
 
     def taken(
         self, fetched: Fetched, position: int, scan: Scan, stop: int | None = None
@@ -299,7 +295,7 @@ def _scanned(
         if scan.is_over or (enough is not None and sum(map(len, found.values())) >= enough):
             break
         moved = False
-        for fetched in reader.fetch(pending):
+        for fetched in reader.consumer.fetch(pending):
             if moved and scan.is_over:
                 break
             number = fetched.partition

@@ -50,7 +50,7 @@ class Tail:
         found: list[Shown] = []
         skipped = 0
         scan = Scan()
-        for fetched in self._reader.fetch(self._positions):
+        for fetched in self._reader.consumer.fetch(self._positions):
             number = fetched.partition
             if not scan.is_over and len(found) < RECORDS_MAX:
                 with closing(self._reader.taken(fetched, self._positions[number], scan)) as taken:

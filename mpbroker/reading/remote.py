@@ -13,7 +13,6 @@ from mpbroker.client.errors import ApiFailed, ClientError, ConfigError, Connecti
 from mpbroker.client.isolation import READ_COMMITTED, READ_UNCOMMITTED
 from mpbroker.client.list_offsets import list_offsets
 from mpbroker.protocol import messages as m
-from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.numbers import EARLIEST, LATEST
 from mpbroker.reading.connections import CONNECTIONS
 from mpbroker.reading.errors import SERVERS_ADVICE, OptionError, SourceUnavailable
@@ -65,19 +64,8 @@ class Brokers:
         return self.retried(lambda: self._metadata(names))
 
     def leader(self, topic: str, partition: int) -> int:
-        """Return the node id of the partition's leader."""
-        node = self.cluster.metadata.leader(topic, partition)
-        if node is None:
-            self._metadata([topic])
-            node = self.cluster.metadata.leader(topic, partition)
-        if node is None:
-            raise ApiFailed(f"{topic}-{partition}", ErrorCode.LEADER_NOT_AVAILABLE)
-        return node.id
-
-    def known_leader(self, topic: str, partition: int) -> int | None:
-        """Return the node id of the partition's leader by the last metadata."""
-        node = self.cluster.metadata.leader(topic, partition)
-        return None if node is None else node.id
+        """Return the node id of the partition's leader. Raises ClientError."""
+        return self.cluster.leader(topic, partition, lambda: self._metadata([topic]))
 
     def topic_id(self, topic: str) -> bytes | None:
         """Ask for the id of the topic that has the name now.
@@ -177,14 +165,14 @@ class RemoteCatalog:
         Returns True if there are some, or if only a look can tell; False after the timeout. Returns None at
         once if the partitions have several leaders, or none: no broker can wait for all of them.
         """
-        leaders = {self._brokers.known_leader(topic, number) for topic, number in ends}
+        leaders = {self._brokers.cluster.metadata.leader(topic, number) for topic, number in ends}
         if len(leaders) != 1 or (leader := leaders.pop()) is None:
             return None
         ids = {topic: self._topic_id(topic) for topic, _ in ends}
         limits = Limits(int(timeout_s * 1000), max_bytes=1, partition_max_bytes=1)
         request = fetch_request(ends, limits, self._brokers.isolation_level, ids)
         try:
-            response: m.FetchResponse = self._brokers.cluster.ask(leader, request)
+            response: m.FetchResponse = self._brokers.cluster.ask(leader.id, request)
         except ClientError as error:
             _LOG.debug("a fetch that should wait has failed: %s", error)
             return True

@@ -224,7 +224,7 @@ def test_a_batch_is_not_looked_through_beyond_the_limit() -> None:
 def test_one_batch_at_a_time_is_decompressed_in_the_process() -> None:
     client = cast("Admin", Served([batch("a", "b", codec=Codec.ZSTD)]))
     reader = Reader(client, RecordQuery("t", most=100))
-    (fetched,) = reader.fetch({0: 0})
+    (fetched,) = reader.consumer.fetch({0: 0})
     with closing(reader.taken(fetched, 0, Scan())) as taken:
         next(taken)
         assert records._DECODES.locked()

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from mpbroker.cli.cluster.topic import parse_setting
 from mpbroker.cli.errors import USAGE_ERROR, CliError, with_advice
 from mpbroker.cli.text.output import print_json, print_table, say_each
-from mpbroker.client.admin import Admin, only, open_admin
+from mpbroker.client.admin import Admin, open_admin
 from mpbroker.client.cluster_address import ClusterAddress
 from mpbroker.client.errors import ApiFailed, not_done
 from mpbroker.config import known
@@ -20,7 +20,7 @@ from mpbroker.config.describe import ConfigSource
 from mpbroker.config.keys import ConfigType
 from mpbroker.config.topic_config import TOPIC_KEYS
 from mpbroker.protocol import messages as m
-from mpbroker.protocol.numbers import ConfigOperation, ResourceType
+from mpbroker.protocol.numbers import ResourceType
 from mpbroker.protocol.printable import printable
 
 # In place of a value that brokers tell nobody.
@@ -86,22 +86,14 @@ def alter(
     as_json: bool,
 ) -> None:
     """Set settings, or unset those whose value is None; all or none. Raises CliError."""
-    one = m.IncrementalAlterConfigsRequest.AlterableConfig
-    wanted = [
-        one(key, ConfigOperation.DELETE if value is None else ConfigOperation.SET, value)
-        for key, value in changes.items()
-    ]
     with open_admin(where) as client:
         resource = _resource(client, target)
         # A broker unsets what it does not know without a word. Of all brokers it tells only what is set.
         unset = [key for key, value in changes.items() if value is None]
         if unset and resource.name and resource.type != ResourceType.BROKER_LOGGER:
             _check_known(resource, unset, _described(client, resource, unset))
-        asked = m.IncrementalAlterConfigsRequest.AlterConfigsResource(resource.type, resource.name, wanted)
-        response: m.IncrementalAlterConfigsResponse = _ask(
-            client, resource, m.IncrementalAlterConfigsRequest([asked], validate_only=is_dry)
-        )
-        _check(client, resource, changes, only(response.responses, resource.text))
+        result = client.alter_configs(resource.type, resource.name, changes, validate_only=is_dry)
+        _check(client, resource, changes, result)
     would = "would be " if is_dry else ""
     say_each(
         [
@@ -145,22 +137,11 @@ def _broker(client: Admin, wanted: int | None) -> int:
     return wanted
 
 
-def _ask(client: Admin, resource: Resource, request: m.Message) -> Any:
-    """Ask the broker whose settings they are, any broker about those of others."""
-    if resource.type == ResourceType.TOPIC or not resource.name:
-        return client.cluster.ask_any(request)
-    return client.cluster.ask(int(resource.name), request)
-
-
 def _described(
     client: Admin, resource: Resource, keys: Sequence[str]
 ) -> list[m.DescribeConfigsResponse.DescribeConfigsResourceResult]:
     """Return settings by name. Raises ApiFailed."""
-    asked = m.DescribeConfigsRequest.DescribeConfigsResource(resource.type, resource.name, list(keys) or None)
-    response: m.DescribeConfigsResponse = _ask(
-        client, resource, m.DescribeConfigsRequest([asked], include_synonyms=True, include_documentation=True)
-    )
-    result = only(response.results, resource.text)
+    result = client.describe_configs(resource.type, resource.name, keys, details=True)
     if result.error_code:
         raise _failed(client, resource, result.error_code, result.error_message)
     return sorted(result.configs, key=lambda entry: entry.name)

@@ -16,8 +16,16 @@ from mpbroker.client.admin import Admin, open_admin
 from mpbroker.client.cluster_address import ClusterAddress
 from mpbroker.client.consumer_protocol import PROTOCOL_TYPE, TopicPartition
 from mpbroker.client.errors import ApiFailed, ClientError, FailedPrecondition, InvalidArgument, raise_all
-from mpbroker.client.group_offsets import ResetPlan, TopicScope, explained, planned
-from mpbroker.client.offset_resets import Reset, by_duration, parse_topic, to_datetime
+from mpbroker.client.offset_resets import (
+    Reset,
+    ResetPlan,
+    TopicScope,
+    by_duration,
+    explained,
+    parse_topic,
+    planned,
+    to_datetime,
+)
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.printable import printable
 

@@ -28,7 +28,7 @@ def show(where: ClusterAddress, topics: Sequence[str], brokers: Sequence[int], *
         if topics:
             one = m.DescribeLogDirsRequest.DescribableLogDirTopic
             found = [client.topic(name) for name in topics]
-            wanted = [one(topic.name, [part.index for part in topic.partitions]) for topic in found]
+            wanted = [one(topic.name, partitions_of(topic)) for topic in found]
         there = client.broker_ids()
         if strange := sorted(set(brokers) - set(there)):
             known = ", ".join(map(str, there))

@@ -14,7 +14,6 @@ from mpbroker.config import known
 from mpbroker.config.describe import ConfigSource
 from mpbroker.config.topic_config import TOPIC_KEYS
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.numbers import EARLIEST, LATEST
 
 
 class NewTopic(NamedTuple):
@@ -153,16 +152,15 @@ def _describe(client: Admin, topic: Topic) -> dict[str, Any]:
 def _partitions(client: Admin, topic: Topic) -> list[dict[str, Any]]:
     """Return a row per partition; one without a leader has no offsets."""
     indexes = [partition.index for partition in topic.partitions if partition.leader >= 0]
-    starts = client.offsets(topic, EARLIEST, indexes)
-    ends = client.offsets(topic, LATEST, indexes)
+    ends = client.ends(topic, indexes)
     return [
         {
             "partition": partition.index,
             "leader": partition.leader if partition.leader >= 0 else None,
             "replicas": partition.replicas,
             "isr": partition.isr,
-            "start_offset": starts.get(partition.index),
-            "end_offset": ends.get(partition.index),
+            "start_offset": ends[partition.index].start if partition.index in ends else None,
+            "end_offset": ends[partition.index].end if partition.index in ends else None,
         }
         for partition in topic.partitions
     ]

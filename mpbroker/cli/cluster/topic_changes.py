@@ -37,7 +37,7 @@ def alter(where: ClusterAddress, name: str, changes: Changes, timeout_s: float, 
     texts = []
     with open_admin(where) as client:
         if settings or changes.deleted:
-            client.alter_topic(name, settings, changes.deleted)
+            client.alter_topic(name, {**settings, **dict.fromkeys(changes.deleted)})
             said = [f"{key}={value}" for key, value in settings.items()]
             said += [f"{key} reset to the broker's default" for key in changes.deleted]
             texts.append(f"altered topic {name}: {', '.join(said)}")

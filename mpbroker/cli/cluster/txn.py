@@ -17,7 +17,7 @@ from mpbroker.client.cluster import CoordinatorType
 from mpbroker.client.cluster_address import ClusterAddress
 from mpbroker.client.errors import ApiFailed, ClientError, raise_all
 from mpbroker.client.times import format_time, parse_duration
-from mpbroker.client.topics import Topic, by_leader, led
+from mpbroker.client.topics import Topic, by_leader, led, partitions_of
 from mpbroker.protocol import messages as m
 
 # A coordinator may be that late: it looks for what is over its time only now and then. As in Kafka's tool.
@@ -144,7 +144,7 @@ def describe_producers(where: ClusterAddress, name: str, partitions: Sequence[in
     failed: list[ClientError] = []
     with open_admin(where) as client:
         topic = client.topic(name)
-        asked = led(topic, partitions or [part.index for part in topic.partitions], failed)
+        asked = led(topic, partitions or partitions_of(topic), failed)
         rows = [
             _row_of_producer(name, number, producer)
             for number, found in sorted(producers(client, topic, asked).items())
@@ -194,7 +194,7 @@ def find_hanging(where: ClusterAddress, names: Sequence[str], timeout: str, *, a
     failed: list[ClientError] = []
     with open_admin(where) as client:
         topics = [client.topic(name) for name in names] or client.topics()
-        asked = {one.name: led(one, [part.index for part in one.partitions], failed) for one in topics}
+        asked = {one.name: led(one, partitions_of(one), failed) for one in topics}
         old = [
             _row_of_producer(topic.name, number, producer)
             for topic in topics

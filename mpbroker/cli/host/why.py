@@ -35,7 +35,7 @@ from mpbroker.client.topics import Topic
 from mpbroker.config import known
 from mpbroker.ipc.control_client import ControlError
 from mpbroker.protocol.errors import ErrorCode, error_code
-from mpbroker.protocol.numbers import EARLIEST, LATEST
+from mpbroker.protocol.numbers import LATEST
 from mpbroker.protocol.printable import printable
 
 _CLIENT_ID: Final = "client-id"
@@ -157,23 +157,23 @@ def _of_topics(
 
 def _partitions(client: Admin, topic: Topic) -> dict[TopicPartition, PartitionFacts]:
     led = [one.index for one in topic.partitions if one.leader >= 0]
-    starts, ends = (client.offsets(topic, at, led) if led else {} for at in (EARLIEST, LATEST))
-    stable = client.list_offsets(topic, dict.fromkeys(led, LATEST), READ_COMMITTED) if led else {}
-    held = [number for number in led if stable[number].offset < ends[number]]
+    ends = client.ends(topic, led)
+    stable = client.list_offsets(topic, dict.fromkeys(led, LATEST), READ_COMMITTED)
+    held = [number for number in led if stable[number].offset < ends[number].end]
     open_ones = {
         number: [
             OpenTransaction(one.producer_id, one.current_txn_start_offset, one.last_timestamp)
             for one in found
             if one.current_txn_start_offset >= 0
         ]
-        for number, found in (producers(client, topic, held) if held else {}).items()
+        for number, found in producers(client, topic, held).items()
     }
     return {
         (topic.name, one.index): (
             PartitionFacts(
                 True,
-                starts[one.index],
-                ends[one.index],
+                ends[one.index].start,
+                ends[one.index].end,
                 stable[one.index].offset,
                 open_ones.get(one.index, ()),
             )

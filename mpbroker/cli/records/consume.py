@@ -20,7 +20,7 @@ from mpbroker.client.errors import ApiFailed
 from mpbroker.client.group_member import GroupMember, quietly_leave
 from mpbroker.client.log_dirs import name_full_disks
 from mpbroker.client.positions import Ends, Start
-from mpbroker.client.topics import Topic
+from mpbroker.client.topics import Topic, partitions_of
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.printable import printable
 from mpbroker.records.errors import CorruptBatch
@@ -176,7 +176,7 @@ class Reader:
         """Return where to begin in these partitions; without them, in the one or all that the flags name."""
         if indexes is None:
             wanted = self._settings.partition
-            indexes = [wanted] if wanted >= 0 else [partition.index for partition in self._topic.partitions]
+            indexes = [wanted] if wanted >= 0 else partitions_of(self._topic)
         if not indexes:
             return {}
         return {number: start.within(ends) for number, ends in self._ends(indexes, start.time_ms).items()}
