@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from mpbroker.cli.text.confirm import confirm
-from mpbroker.cli.text.output import print_json, print_rows, print_table, say_each
+from mpbroker.cli.text.output import counted, print_json, print_rows, print_table, say_each
 from mpbroker.client import groups
 from mpbroker.client.admin import Admin, open_admin
 from mpbroker.client.cluster_address import ClusterAddress
@@ -15,7 +15,7 @@ from mpbroker.client.errors import ApiFailed, ClientError, raise_all
 from mpbroker.client.groups import Group, Member
 from mpbroker.client.topics import Topic
 from mpbroker.protocol.numbers import LATEST
-from mpbroker.protocol.printable import counted, printable
+from mpbroker.protocol.printable import printable
 
 # Headings of kafka-consumer-groups.sh, and the names in --json.
 PARTITIONS = {

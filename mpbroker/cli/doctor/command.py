@@ -10,8 +10,7 @@ from pathlib import Path
 
 from mpbroker.cli.errors import RUNTIME_ERROR
 from mpbroker.cli.host.local_broker import LocalBroker
-from mpbroker.cli.text.output import print_json
-from mpbroker.protocol.printable import counted
+from mpbroker.cli.text.output import counted, print_json
 from spark_integration.check import PROBLEM, Check
 
 _PIPED_COLUMNS = 10_000

@@ -27,7 +27,7 @@ from mpbroker.cli.host.backup_copy import (
 )
 from mpbroker.cli.host.local_broker import LocalBroker, by_log_dirs
 from mpbroker.cli.host.log_files import checked, verify
-from mpbroker.cli.text.output import print_json
+from mpbroker.cli.text.output import counted, print_json
 from mpbroker.cli.text.progress import progress_bar
 from mpbroker.inspection import directory as inspected
 from mpbroker.inspection.directory import InspectedDirectory
@@ -36,7 +36,6 @@ from mpbroker.ipc.control_client import ControlClient, ControlError
 from mpbroker.ipc.pointer import has_broker
 from mpbroker.ipc.process import FatalError
 from mpbroker.log.format.names import ALL_DIRS, META_PROPERTIES
-from mpbroker.protocol.printable import counted
 
 # The last pass, in the pause, begins when a pass copied less than this, or after so many passes.
 _LAST_PASS_BYTES: Final = 32 << 20

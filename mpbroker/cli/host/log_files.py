@@ -13,7 +13,7 @@ import msgspec
 
 from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError, file_named
 from mpbroker.cli.text.confirm import confirm
-from mpbroker.cli.text.output import log_offsets, print_json
+from mpbroker.cli.text.output import counted, log_offsets, print_json
 from mpbroker.cli.text.progress import progress_bar
 from mpbroker.inspection import dump as dumping
 from mpbroker.inspection import repair as repairing
@@ -28,7 +28,7 @@ from mpbroker.inspection.findings import Finding, Severity
 from mpbroker.inspection.partition import Partition, check, log_bytes
 from mpbroker.inspection.segment import Seen
 from mpbroker.ipc.process import FatalError
-from mpbroker.protocol.printable import counted, printable
+from mpbroker.protocol.printable import printable
 
 
 def dump(paths: list[Path], *, with_records: bool, as_json: bool) -> None:

@@ -9,13 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mpbroker.cli.errors import USAGE_ERROR, CliError, file_error
-from mpbroker.cli.text.output import print_json
+from mpbroker.cli.text.output import counted, print_json
 from mpbroker.config.listeners import parse_host_port
 from mpbroker.ipc.process import FatalError
 from mpbroker.migration import from_kafka, to_kafka
 from mpbroker.migration.errors import CannotMove
 from mpbroker.migration.moved import Moved
-from mpbroker.protocol.printable import counted
 
 
 def export(paths: list[Path], controller: str, *, is_dry: bool, as_json: bool) -> None:

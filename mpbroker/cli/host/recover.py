@@ -10,10 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError
-from mpbroker.cli.text.output import log_offsets, print_json
+from mpbroker.cli.text.output import counted, log_offsets, print_json
 from mpbroker.cli.text.progress import progress_bar
 from mpbroker.ipc.process import FatalError
-from mpbroker.protocol.printable import counted
 from mpbroker.supervisor import recover as recovering
 
 

@@ -20,11 +20,10 @@ from typing import NamedTuple
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.host import shipped
 from mpbroker.cli.text.confirm import confirm
-from mpbroker.cli.text.output import print_json
+from mpbroker.cli.text.output import counted, print_json
 from mpbroker.config.keys import ConfigError
 from mpbroker.config.load import load
 from mpbroker.config.sample import sample
-from mpbroker.protocol.printable import counted
 
 USER = "mpbroker"
 SETTINGS = "/etc/mpbroker/server.properties"

@@ -15,8 +15,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from mpbroker.cli.errors import INTERRUPTED, USAGE_ERROR, CliError, file_named
-from mpbroker.cli.text.output import print_json, print_table
-from mpbroker.protocol.printable import counted
+from mpbroker.cli.text.output import counted, print_json, print_table
 from mpbroker.reading.errors import CorruptLog, DataLoss, OptionError, SourceUnavailable
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from mpbroker.cli.text.tables import heading, layout
+from mpbroker.protocol.printable import counted as counted
 from mpbroker.protocol.printable import printable
 
 # Headings on a terminal.
