@@ -221,11 +221,6 @@ class Admin:
         if code:
             raise self.topic_failed(name, code, message)
 
-    def offsets(self, topic: Topic, timestamp: int, partitions: Iterable[int]) -> dict[int, int]:
-        """Return the first (EARLIEST) or next (LATEST) offset of each partition. Raises ApiFailed."""
-        found = self.list_offsets(topic, dict.fromkeys(partitions, timestamp))
-        return {partition: one.offset for partition, one in found.items()}
-
     def list_offsets(
         self,
         topic: Topic,
@@ -252,13 +247,16 @@ class Admin:
         isolation: int = READ_UNCOMMITTED,
     ) -> dict[int, Ends]:
         """Return where partitions begin and end, and their first offset from a time on. Raises ApiFailed."""
-        starts = self.offsets(topic, EARLIEST, partitions)
+        starts = self.list_offsets(topic, dict.fromkeys(partitions, EARLIEST))
         ends = self.list_offsets(topic, dict.fromkeys(partitions, LATEST), isolation)
-        times = {} if time_ms is None else self.offsets(topic, time_ms, partitions)
+        times = {} if time_ms is None else self.list_offsets(topic, dict.fromkeys(partitions, time_ms))
         return {
-            number: Ends(starts[number], ends[number].offset, at if at >= 0 else None)
+            number: Ends(
+                starts[number].offset,
+                ends[number].offset,
+                times[number].offset if number in times and times[number].offset >= 0 else None,
+            )
             for number in partitions
-            for at in (times.get(number, -1),)
         }
 
     def consumer(

@@ -170,8 +170,8 @@ def _partitions(
     for topic in topics:
         there = {partition.index for partition in topic.partitions if partition.leader >= 0}
         asked = [number for name, number in places if name == topic.name and number in there]
-        found = client.offsets(topic, LATEST, asked)
-        ends |= {(topic.name, number): offset for number, offset in found.items()}
+        found = client.list_offsets(topic, dict.fromkeys(asked, LATEST))
+        ends |= {(topic.name, number): one.offset for number, one in found.items()}
     for place in places:
         offset, end, owner = committed.get(place), ends.get(place), owners.get(place)
         yield {
