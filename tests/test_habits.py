@@ -92,8 +92,6 @@ NARROW = {
     "mpbroker.console": (
         *(f"mpbroker.{room}" for room in ("config", "ipc", "protocol", "records", "metrics", "client")),
         *("mpbroker.http", "mpbroker.observe"),
-        # It asks the broker what the commands ask.
-        *("mpbroker.cli.cluster", "mpbroker.cli.errors", "mpbroker.cli.text.output"),
         *("mpbroker.security.audit", "mpbroker.security.audit_log"),
         *("mpbroker.security.acls", "mpbroker.security.scram"),
     ),
@@ -196,6 +194,13 @@ MAY_PACK_INTO = ("mpbroker/protocol/", "mpbroker/records/")
 # Whoever frames requests and reads responses has a connection of its own: there is one such room.
 SPEAKS_AS_A_CLIENT = ("encode_request_frame", "decode_response_frame", "create_connection")
 CLIENT_ROOMS = ("mpbroker/client/", "mpbroker/protocol/headers.py")
+# Each of these requests is built in one module.
+BUILT_IN = {
+    "FetchRequest": "mpbroker/client/consumer.py",
+    "ListOffsetsRequest": "mpbroker/client/list_offsets.py",
+    "MetadataRequest": "mpbroker/client/metadata.py",
+    "OffsetCommitRequest": "mpbroker/client/committed_offsets.py",
+}
 OTHER_KAFKA_CLIENTS = ("kafka", "confluent_kafka", "aiokafka", "kio")
 
 _CIMPORT = re.compile(r"^\s*(?:from\s+([\w.]+)\s+cimport\s|cimport\s+([\w.]+))", re.MULTILINE)
@@ -532,6 +537,17 @@ def test_there_is_one_kafka_client() -> None:
         if not path.relative_to(ROOT).as_posix().startswith(CLIENT_ROOMS)
     ]
     assert broken(iter(sources), client_signs) == []
+
+
+def test_a_request_is_built_in_one_module() -> None:
+    building = re.compile(rf"\b({'|'.join(BUILT_IN)})\(")
+    found = {
+        (match[1], path.relative_to(ROOT).as_posix())
+        for path in files(PRODUCT, ".py")
+        for match in building.finditer(path.read_text())
+        if "protocol" not in path.parts
+    }
+    assert found == set(BUILT_IN.items())
 
 
 def test_shared_words_are_never_packed_into() -> None:

@@ -15,10 +15,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from mpbroker.cli.cluster import group_requests
-from mpbroker.cli.cluster.client import Client
-from mpbroker.cli.cluster.offset_resets import INACTIVE
-from mpbroker.cli.errors import CliError
+from mpbroker.client import groups
+from mpbroker.client.admin import Admin
 from mpbroker.client.errors import ClientError
 from mpbroker.console import access, changes, record_view, records, settings_view, tails
 from mpbroker.console.broker_listener import listener_of, needs_token
@@ -194,8 +192,8 @@ class Console:
         config = self._context.config
         return needs_token(config) or bool(config.authorizer_class_name)
 
-    async def _ask(self, work: Callable[[Client], _Value]) -> _Value:
-        """Have a worker ask the broker. Raises NoListener, ClientError, ConfigError, CliError, Busy."""
+    async def _ask(self, work: Callable[[Admin], _Value]) -> _Value:
+        """Have a worker ask the broker. Raises NoListener, ClientError, Busy."""
         listener = listener_of(self._context.config)
 
         def ask() -> _Value:
@@ -248,10 +246,10 @@ class Console:
     async def _group(self, query: Query) -> dict[str, Any]:
         await self._watch.fresh()
         name = query.needed("group")
-        group = await self._ask(lambda client: group_requests.describe(client, name))
+        group = await self._ask(lambda client: groups.describe(client, name))
         assigned = [place for member in group.members for place in member.partitions]
         history, offsets = self._watch.lag_of(name, assigned)
-        may_reset = group.state in INACTIVE
+        may_reset = group.state in groups.INACTIVE
         return {"group": group, "may_reset": may_reset, "history": history, "offsets": offsets}
 
     async def _records(self, query: Query) -> dict[str, Any]:
@@ -306,7 +304,7 @@ class Console:
             try:
                 async for line in tails.lines(tail, self._workers, self._ends):
                     await _send_part(send, line)
-            except (ClientError, CliError, Busy) as error:
+            except (ClientError, Busy) as error:
                 await _send_part(send, _ENCODER.encode({"error": str(error)}) + b"\n")
             await send({"type": "http.response.body", "body": b""})
         finally:

@@ -9,8 +9,8 @@ from typing import Final
 
 import msgspec
 
-from mpbroker.cli.cluster.client import read_config
 from mpbroker.client.cluster import Cluster
+from mpbroker.client.command_config import read_config
 from mpbroker.client.config import parse_servers
 from mpbroker.client.consumer_protocol import PROTOCOL_TYPE, decode_assignment
 from mpbroker.client.errors import ApiFailed, ClientError

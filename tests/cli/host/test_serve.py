@@ -80,8 +80,9 @@ import sys
 from mpbroker.cli.main import run
 code = run(["--help"])
 libraries = {"asyncio", "cramjam", "logging", "msgspec", "psutil", "rich", "socket", "ssl"}
-rooms = {"client", "ipc", "log", "protocol", "records", "supervisor"}
+rooms = {"ipc", "log", "protocol", "records", "supervisor"}
 folders = {"cli.cluster.topic_flags", "cli.doctor", "cli.host", "cli.records", "cli.spark", "cli.top"}
+folders |= {"client.cluster", "client.config", "client.errors"}
 others = {"shm", "mpbroker.config.broker"}
 imported = libraries | others | {f"mpbroker.{one}" for one in rooms | folders}
 print(code, *sorted(imported & sys.modules.keys()), file=sys.stderr)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mpbroker.cli.cluster.positions import Ends, parse_start
+from mpbroker.client.positions import Ends, parse_start
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
-"""Times and durations of flags."""
+"""Times and durations as users write them."""
 
 import pytest
 
-from mpbroker.cli.errors import BadText, BadTime, CliError, of_flag
-from mpbroker.cli.text.times import format_time, parse_duration, parse_time
+from mpbroker.client.errors import BadText
+from mpbroker.client.times import format_time, parse_duration, parse_time
 
 NOON_MS = 1_769_860_800_000
 
@@ -41,17 +41,6 @@ def test_no_durations(text: str) -> None:
 def test_no_times(text: str) -> None:
     with pytest.raises(BadText, match=r"^this is no"):
         parse_time(text, 0)
-
-
-def test_a_flag_is_named_with_its_zone() -> None:
-    with pytest.raises(
-        CliError, match=r"--from noon: this is no time; .*; without a zone it is UTC$"
-    ) as caught:
-        of_flag("--from", "noon", parse_time, 0)
-    assert caught.value.exit_code == 2
-    assert isinstance(caught.value.__cause__, BadTime)
-    with pytest.raises(CliError, match=r"^--from -1w: this is no duration; write .* or PT1H30M$"):
-        of_flag("--from", "-1w", parse_time, 0)
 
 
 def test_times_are_read_as_they_are_written() -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from mpbroker.cli.errors import BadText
-from mpbroker.cli.text.numbers import parse_decimal
-from mpbroker.cli.text.times import parse_time
+from mpbroker.client.errors import BadText, InvalidArgument
+from mpbroker.client.times import parse_time
+from mpbroker.config.integers import parse_decimal
+from mpbroker.protocol.numbers import HIGH_WATERMARK
 
 
 class Ends(NamedTuple):
@@ -47,6 +48,14 @@ class Start(NamedTuple):
                 return ends.end if ends.at_time is None else ends.at_time
             case _:
                 return self.number
+
+
+def parse_before(text: str) -> int:
+    """Return the offset of DeleteRecords before which records go: one, or latest. Raises InvalidArgument."""
+    offset = HIGH_WATERMARK if text == "latest" else parse_decimal(text)
+    if offset is None:
+        raise InvalidArgument(f"--before is an offset or latest, not '{text}'")
+    return offset
 
 
 BEGINNING, END = Start("beginning"), Start("end")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mpbroker.cli.errors import BadText
+from mpbroker.client.errors import BadText
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 LEVELS = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}

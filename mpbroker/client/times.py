@@ -1,4 +1,4 @@
-"""Times and durations as flags have them, in milliseconds. Without I/O; the clock is given."""
+"""Times and durations as users write them, in milliseconds. Without I/O; the clock is given."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import math
 import re
 from datetime import UTC, datetime, timedelta
 
-from mpbroker.cli.errors import BadText, BadTime
-from mpbroker.cli.text.numbers import parse_decimal
-from mpbroker.config.integers import LONG_MAX
+from mpbroker.client.errors import BadText, BadTime
+from mpbroker.config.integers import LONG_MAX, parse_decimal
 
 MS = 1000
 _UNITS_MS = {"ms": 1, "s": MS, "m": 60 * MS, "h": 3600 * MS, "d": 86_400 * MS}
@@ -38,6 +37,16 @@ def parse_duration(text: str) -> int:
     if found is not None:
         return round(found)
     raise BadText("this is no duration; write 90s, 15m, 2h, 7d or PT1H30M")
+
+
+def in_ms(key: str, value: str) -> str:
+    """Return a setting's value; 15m, 1h or 7d as the milliseconds that a setting named so takes."""
+    if not key.endswith(".ms"):
+        return value
+    try:
+        return str(parse_duration(value))
+    except BadText:
+        return value  # a number, or what the broker refuses
 
 
 def parse_time(text: str, now_ms: int) -> int:
