@@ -51,7 +51,7 @@ cdef struct PartitionCore:
     int64_t synced                  # all below this offset is in synced segments, ...
     int64_t syncing                 # ... and below this one after the background sync
     int is_behind                   # the journal has what no synced segment has ...
-    uint64_t first_record           # ... from this record on (`journal.pxd`)
+    uint64_t first_record           # ... from this record on (`journal_ring.pxd`)
     PartitionCore *older
     PartitionCore *newer
     # the round that is being gathered

@@ -19,7 +19,7 @@ from mpbroker.log.append.journal import JournalFile
 from mpbroker.log.append.turn_journals import journal_ends, release_journals
 from mpbroker.log.append.turn_partitions import detach
 from mpbroker.log.partition.partition_log import PartitionLog
-from tests.log.append.test_journal import SMALL
+from tests.log.append.test_journal_ring import SMALL
 from tests.support.forms import each
 from tests.support.full_disk import files_take
 from tests.support.log_node import extents, records, wait_for_io
