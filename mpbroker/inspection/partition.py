@@ -9,16 +9,16 @@ from pathlib import Path
 
 from mpbroker.inspection.findings import Finding, Severity, finding
 from mpbroker.inspection.segment import Seen, Segment, inspect
-from mpbroker.log.format.checkpoints import CheckpointCorrupt, read_epochs, read_topic_id
-from mpbroker.log.format.leader_epochs import Epochs
-from mpbroker.log.format.names import (
+from mpbroker.storage.checkpoints import CheckpointCorrupt, read_epochs, read_topic_id
+from mpbroker.storage.leader_epochs import Epochs
+from mpbroker.storage.names import (
     LEADER_EPOCHS,
     PARTITION_METADATA,
     SNAPSHOT_SUFFIX,
     parse_segment,
 )
-from mpbroker.log.format.producer_state import Producers, SnapshotCorrupt
-from mpbroker.log.io.strict_stat import is_there
+from mpbroker.storage.producer_state import Producers, SnapshotCorrupt
+from mpbroker.storage.strict_stat import is_there
 
 
 @dataclass

@@ -20,10 +20,12 @@ from mpbroker.inspection.directory import locked as locked_directories
 from mpbroker.inspection.findings import Severity
 from mpbroker.inspection.partition import Partition, check
 from mpbroker.inspection.segment import Segment, batches, mapped
-from mpbroker.log.append.journal import JournalDamaged, JournalFile, worker_of
-from mpbroker.log.directories.directory_layout import restricted_new_files
-from mpbroker.log.format.checkpoints import fsync_directory, read_offsets, write_offsets
-from mpbroker.log.format.names import (
+from mpbroker.records.batch import LEADER_EPOCH_AT
+from mpbroker.records.errors import CorruptBatch
+from mpbroker.storage.checkpoints import fsync_directory, read_offsets, write_offsets
+from mpbroker.storage.directory_layout import restricted_new_files
+from mpbroker.storage.journal import JournalDamaged, JournalFile, worker_of
+from mpbroker.storage.names import (
     HIGH_WATERMARKS,
     INDEX_SUFFIX,
     META_PROPERTIES,
@@ -33,9 +35,7 @@ from mpbroker.log.format.names import (
     parse_segment,
     segment_name,
 )
-from mpbroker.log.io.strict_stat import is_there
-from mpbroker.records.batch import LEADER_EPOCH_AT
-from mpbroker.records.errors import CorruptBatch
+from mpbroker.storage.strict_stat import is_there
 
 DAMAGED_SUFFIX = ".damaged"
 REPAIRED_SUFFIX = ".repaired"

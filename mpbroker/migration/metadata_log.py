@@ -13,9 +13,6 @@ from pathlib import Path
 import msgspec
 
 from mpbroker.coordinator.metadata.durable import batches_of
-from mpbroker.log.format.names import LOG_SUFFIX, QUORUM_STATE, segment_name
-from mpbroker.log.io.strict_stat import is_there
-from mpbroker.log.partition.partition_log import segments_of
 from mpbroker.migration.cluster_image import ClusterImage, ClusterRecord
 from mpbroker.migration.errors import CannotMove
 from mpbroker.migration.kraft_snapshot import ControlRecord, control_key
@@ -24,6 +21,9 @@ from mpbroker.protocol.metadata_records import read_frame
 from mpbroker.protocol.wire import Buffer, MalformedMessage
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import Batch
+from mpbroker.storage.names import LOG_SUFFIX, QUORUM_STATE, segment_name
+from mpbroker.storage.segments import segments_of
+from mpbroker.storage.strict_stat import is_there
 
 
 def read_image(directory: Path, *, is_log_whole: bool = False) -> ClusterImage:

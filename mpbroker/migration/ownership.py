@@ -19,13 +19,13 @@ from mpbroker.coordinator.metadata.metadata_records import (
     is_known,
     kind_of,
 )
-from mpbroker.log.format import names
-from mpbroker.log.format.checkpoints import CheckpointCorrupt, read_offsets
-from mpbroker.log.io.strict_stat import is_there
-from mpbroker.log.partition.partition_log import segments_of
 from mpbroker.protocol.topic_names import METADATA_TOPIC
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import Batch
+from mpbroker.storage import names
+from mpbroker.storage.checkpoints import CheckpointCorrupt, read_offsets
+from mpbroker.storage.segments import segments_of
+from mpbroker.storage.strict_stat import is_there
 
 
 @dataclass

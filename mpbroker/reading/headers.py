@@ -14,9 +14,6 @@ from typing import Final, NamedTuple
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from mpbroker.inspection.segment import batches, mapped
-from mpbroker.log.format.checkpoints import read_offsets
-from mpbroker.log.format.names import CLEANER_OFFSETS, segment_name
-from mpbroker.log.read.reader import Bound
 from mpbroker.reading.catalogs import open_catalog
 from mpbroker.reading.errors import SourceUnavailable
 from mpbroker.reading.options import ReadOptions
@@ -24,6 +21,9 @@ from mpbroker.reading.plan import LocalFiles, OffsetRange, selected
 from mpbroker.reading.segments import segment_bases
 from mpbroker.records.batch import CONTROL_BIT, BatchFrame
 from mpbroker.records.errors import CorruptBatch
+from mpbroker.storage.checkpoints import read_offsets
+from mpbroker.storage.names import CLEANER_OFFSETS, segment_name
+from mpbroker.storage.reader import Bound
 
 HEADERS: Final = pa.schema(
     [

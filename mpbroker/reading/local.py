@@ -23,10 +23,6 @@ from typing import NamedTuple
 
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition_surely
 from mpbroker.ipc.topology import attach_table
-from mpbroker.log.format.checkpoints import CheckpointCorrupt, read_offsets, read_topic_id
-from mpbroker.log.format.names import HIGH_WATERMARKS, LOG_STARTS, NotAPartition, parse_partition
-from mpbroker.log.format.scan import batches, find_offset
-from mpbroker.log.read.reader import Bound, PartitionReader, SegmentGone
 from mpbroker.protocol.messages import ZERO_UUID
 from mpbroker.protocol.topic_names import METADATA_TOPIC
 from mpbroker.reading.errors import CorruptLog, SourceUnavailable
@@ -52,6 +48,10 @@ from mpbroker.reading.segments import (
 from mpbroker.reading.transactions import at_rest, check_last_index
 from mpbroker.records.aborted import AbortedRange
 from mpbroker.records.errors import CorruptBatch
+from mpbroker.storage.checkpoints import CheckpointCorrupt, read_offsets, read_topic_id
+from mpbroker.storage.names import HIGH_WATERMARKS, LOG_STARTS, NotAPartition, parse_partition
+from mpbroker.storage.reader import Bound, PartitionReader, SegmentGone
+from mpbroker.storage.scan import batches, find_offset
 from shm.region import Region
 from shm.table import SlotTable
 

@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from mpbroker.log.format.index import offset_floor
-from mpbroker.log.format.names import INDEX_SUFFIX, LOG_SUFFIX, parse_segment, segment_name
-from mpbroker.log.format.scan import batches, find_offset
-from mpbroker.log.partition.trusted_entries import position_before
-from mpbroker.log.read.reader import Bound, SegmentGone
 from mpbroker.reading.errors import CorruptLog
 from mpbroker.records.errors import CorruptBatch
+from mpbroker.storage.index import offset_floor
+from mpbroker.storage.names import INDEX_SUFFIX, LOG_SUFFIX, parse_segment, segment_name
+from mpbroker.storage.reader import Bound, SegmentGone
+from mpbroker.storage.scan import batches, find_offset
+from mpbroker.storage.trusted_entries import position_before
 
 _LARGEST_RELATIVE_OFFSET = (1 << 31) - 1
 _LISTINGS = 3

@@ -17,27 +17,27 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from mpbroker.log.format.checkpoints import read_whole
-from mpbroker.log.format.names import (
+from mpbroker.reading.errors import CorruptLog
+from mpbroker.reading.segments import opened, pieces, position_by_offset, segment_bases, windows
+from mpbroker.records.aborted import AbortedRange
+from mpbroker.records.markers import ABORT, COMMIT
+from mpbroker.storage.checkpoints import read_whole
+from mpbroker.storage.names import (
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
     TXN_INDEX_SUFFIX,
     parse_segment,
     segment_name,
 )
-from mpbroker.log.format.producer_state import Producers, SnapshotCorrupt
-from mpbroker.log.format.scan import find_offset, transaction_steps
-from mpbroker.log.format.transaction_index import (
+from mpbroker.storage.producer_state import Producers, SnapshotCorrupt
+from mpbroker.storage.reader import Bound, SegmentGone
+from mpbroker.storage.scan import find_offset, transaction_steps
+from mpbroker.storage.transaction_index import (
     AbortedTransaction,
     TransactionIndexCorrupt,
     aborted_between,
     read_aborted,
 )
-from mpbroker.log.read.reader import Bound, SegmentGone
-from mpbroker.reading.errors import CorruptLog
-from mpbroker.reading.segments import opened, pieces, position_by_offset, segment_bases, windows
-from mpbroker.records.aborted import AbortedRange
-from mpbroker.records.markers import ABORT, COMMIT
 
 _LISTINGS = 100
 # Markers are near: a transaction is rarely longer than this.

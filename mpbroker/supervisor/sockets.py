@@ -24,7 +24,7 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.listeners import Listener
 from mpbroker.ipc import titles
 from mpbroker.ipc.process import FatalError
-from mpbroker.log.directories.directory_layout import LOCK_PATIENCE_S, LOCK_POLL_S
+from mpbroker.storage.directory_layout import LOCK_PATIENCE_S, LOCK_POLL_S
 from mpbroker.supervisor.activation import Inherited
 
 # A listener's socket belongs to the broker's user and group.

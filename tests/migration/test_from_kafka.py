@@ -24,15 +24,6 @@ from mpbroker.coordinator.metadata.feature_levels import FEATURE_LEVELS
 from mpbroker.coordinator.metadata.metadata_records import build_metadata_batch, decode_record
 from mpbroker.coordinator.metadata.state import MetadataState
 from mpbroker.ipc.process import FatalError
-from mpbroker.log.directories.directory_layout import check_log_dirs, write_clean_shutdown
-from mpbroker.log.format.names import (
-    CLEAN_SHUTDOWN,
-    DURABLE_MARK,
-    META_PROPERTIES,
-    OWN_PREFIX,
-    QUORUM_STATE,
-    segment_name,
-)
 from mpbroker.migration.errors import CannotMove
 from mpbroker.migration.exchange import exchange
 from mpbroker.migration.from_kafka import import_
@@ -46,6 +37,15 @@ from mpbroker.protocol.messages import (
     UserScramCredentialRecord,
 )
 from mpbroker.records.iterate import iterate_batches
+from mpbroker.storage.directory_layout import check_log_dirs, write_clean_shutdown
+from mpbroker.storage.names import (
+    CLEAN_SHUTDOWN,
+    DURABLE_MARK,
+    META_PROPERTIES,
+    OWN_PREFIX,
+    QUORUM_STATE,
+    segment_name,
+)
 from mpbroker.supervisor.foreign_metadata import refuse_foreign_metadata
 from tests.support.file_trees import tree
 from tests.support.kafka_directory import NODE, KafkaDirectory, election, encoded, register

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from mpbroker.log.compaction.cleaner import Buffers, Cleaner
-from mpbroker.log.format.checkpoints import write_topic_id
-from mpbroker.log.format.names import SNAPSHOT_SUFFIX
 from mpbroker.log.partition.segment_swap import begin_swap, swap_in
 from mpbroker.reading.segments import segment_bases
 from mpbroker.reading.transactions import at_rest
 from mpbroker.records.markers import ABORT, COMMIT
+from mpbroker.storage.checkpoints import write_topic_id
+from mpbroker.storage.names import SNAPSHOT_SUFFIX
 from tests.support.compacted_segments import Segments
 from tests.support.killed_swaps import Killed, Steps
 from tests.support.reading_queries import UNCOMMITTED, read

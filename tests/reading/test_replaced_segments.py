@@ -12,9 +12,6 @@ from typing import Any
 import pytest
 
 from mpbroker.ipc.table import read_partition_surely
-from mpbroker.log.format.index import offset_floor
-from mpbroker.log.format.names import CLEANED_FILE_SUFFIX, segment_name
-from mpbroker.log.format.scan import batches
 from mpbroker.log.partition.partition_log import remove_segment
 from mpbroker.log.partition.segment_swap import begin_swap, swap_in
 from mpbroker.reading import columns, local, read_local, segments
@@ -24,6 +21,9 @@ from mpbroker.reading.local import LocalCatalog
 from mpbroker.reading.options import parse_options
 from mpbroker.reading.plan import OffsetRange, plan
 from mpbroker.reading.read import read_range
+from mpbroker.storage.index import offset_floor
+from mpbroker.storage.names import CLEANED_FILE_SUFFIX, segment_name
+from mpbroker.storage.scan import batches
 from tests.support.reading_queries import OFFSETS, offsets_of, planned, query, read
 from tests.support.spark_logs import FakeBroker, PartitionWriter, fill, numbered
 

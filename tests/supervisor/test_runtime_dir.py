@@ -9,7 +9,7 @@ import pytest
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.pointer import POINTER_NAME, Pointer, write_pointer
-from mpbroker.log.format.names import CLEAN_SHUTDOWN
+from mpbroker.storage.names import CLEAN_SHUTDOWN
 from mpbroker.supervisor.runtime_dir import tell_of_unclean_end
 from mpbroker.testing import Broker
 

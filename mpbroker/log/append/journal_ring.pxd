@@ -7,8 +7,8 @@ leaves the list when its segment was synced: by a round that syncs it anyway, or
 """
 from libc.stdint cimport int64_t, uint64_t
 
-from mpbroker.log.append.journal cimport JournalExtent
 from mpbroker.log.partition.state cimport PartitionCore
+from mpbroker.storage.journal cimport JournalExtent
 
 cdef extern from "mpbroker/log/append/flusher.h" nogil:
     ctypedef struct JournalWrite:

@@ -2,8 +2,8 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from mpbroker.log.append.journal cimport JournalExtent, journal_record_bytes
 from mpbroker.log.partition.state cimport PartitionCore
+from mpbroker.storage.journal cimport JournalExtent, journal_record_bytes
 
 
 cdef uint64_t journal_record_most(const JournalRef *journal) noexcept nogil:

@@ -14,16 +14,16 @@ from collections.abc import Callable, Generator, Iterable
 from functools import partial
 
 from mpbroker.ipc.table import PartitionFlag
-from mpbroker.log.format.checkpoints import write_whole_at
-from mpbroker.log.format.names import (
+from mpbroker.log.io.io_thread import IoThread
+from mpbroker.log.partition.partition_log import PartitionLog, sync_if_there
+from mpbroker.storage.checkpoints import write_whole_at
+from mpbroker.storage.names import (
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
     TXN_INDEX_SUFFIX,
     parse_segment,
     segment_name,
 )
-from mpbroker.log.io.io_thread import IoThread
-from mpbroker.log.partition.partition_log import PartitionLog, sync_if_there
 
 SNAPSHOT_EVERY_BYTES = 1 << 20
 # Most snapshots under way at a time: each holds some files open until the I/O thread has written it.

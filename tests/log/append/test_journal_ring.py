@@ -15,13 +15,13 @@ import pytest
 
 from mpbroker.ipc import calls
 from mpbroker.ipc.process import FatalError
-from mpbroker.log.append import journal
-from mpbroker.log.append.journal import JournalDamaged, JournalFile
 from mpbroker.log.append.turn_journals import release_journals
 from mpbroker.log.directories import journal_file, journal_replay, log_directory
 from mpbroker.log.directories.journal_creation import MAKING_SUFFIX
-from mpbroker.log.format.checkpoints import write_epochs
-from mpbroker.log.format.names import CLEAN_SHUTDOWN
+from mpbroker.storage import journal
+from mpbroker.storage.checkpoints import write_epochs
+from mpbroker.storage.journal import JournalDamaged, JournalFile
+from mpbroker.storage.names import CLEAN_SHUTDOWN
 from tests.support.log_node import (
     OTHER_ID,
     SEGMENT,

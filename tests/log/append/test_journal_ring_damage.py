@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mpbroker.ipc.process import FatalError
-from mpbroker.log.append import journal
+from mpbroker.storage import journal
 from tests.support.log_node import STORAGE_ERROR, Journaled, fill, flip_bit
 from tests.support.log_rig import Rig, ensure
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from mpbroker.log.append import journal
-from mpbroker.log.append.journal import JournalFile
+from mpbroker.storage import journal
+from mpbroker.storage.journal import JournalFile
 from tests.log.append.test_journal_ring import SMALL
 from tests.support.log_node import STORAGE_ERROR, Journaled, extents, fill
 from tests.support.log_rig import ensure

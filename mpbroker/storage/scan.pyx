@@ -7,7 +7,6 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t
 from libc.stdlib cimport free, malloc, realloc
 from posix.unistd cimport pread
 
-from mpbroker.log.format.scan cimport CHUNK_BYTES, Chunk, ChunkBuffer
 from mpbroker.records.markers cimport Marker, read_marker
 from mpbroker.records.wire cimport load_u16, load_u32, load_u64
 from mpbroker.records.batch cimport (
@@ -15,6 +14,7 @@ from mpbroker.records.batch cimport (
     LAST_OFFSET_DELTA_AT, LEADER_EPOCH_AT, LENGTH_COUNTS_FROM, MAGIC_AT, MAX_TIMESTAMP_AT, PRODUCER_ID_AT,
     RECORD_COUNT_AT, TRANSACTIONAL_BIT,
 )
+from mpbroker.storage.scan cimport CHUNK_BYTES, Chunk, ChunkBuffer
 import os
 from collections import namedtuple
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-from mpbroker.log.format import index, scan
+from mpbroker.storage import index, scan
 
 BEFORE_ALL = -(1 << 63)
 BEHIND_ALL = (1 << 63) - 1

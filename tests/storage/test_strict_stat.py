@@ -10,17 +10,16 @@ import pytest
 
 from mpbroker.inspection import dump
 from mpbroker.inspection.partition import Partition, check
-from mpbroker.log.append import journal
 from mpbroker.log.directories import future_replica
 from mpbroker.log.directories.log_directory import LogDirectory
-from mpbroker.log.format import names
-from mpbroker.log.format.checkpoints import write_topic_id
-from mpbroker.log.format.damage import Place
-from mpbroker.log.format.names import segment_name
-from mpbroker.log.format.transaction_index import AbortedTransaction, packed
-from mpbroker.log.io.strict_stat import is_directory, is_there
 from mpbroker.log.partition.transaction_index_rebuild import remake
 from mpbroker.log.scrub.scrubber import ColdFile, SegmentScrub
+from mpbroker.storage import journal, names
+from mpbroker.storage.checkpoints import write_topic_id
+from mpbroker.storage.damage import Place
+from mpbroker.storage.names import segment_name
+from mpbroker.storage.strict_stat import is_directory, is_there
+from mpbroker.storage.transaction_index import AbortedTransaction, packed
 from mpbroker.supervisor import recover
 from tests.log.test_failing_calls import failing, is_offline, two_dirs
 from tests.support.log_node import Journaled, Node

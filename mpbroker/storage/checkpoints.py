@@ -20,10 +20,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias
 
-from mpbroker.log.format.names import LEADER_EPOCHS, LOG_SUFFIX, PARTITION_METADATA, parse_segment
-from mpbroker.log.format.partition_map import PartitionMap
 from mpbroker.protocol.uuids import uuid_bytes, uuid_text
 from mpbroker.records.batch import checksum
+from mpbroker.storage.names import LEADER_EPOCHS, LOG_SUFFIX, PARTITION_METADATA, parse_segment
+from mpbroker.storage.partition_map import PartitionMap
 
 TopicPartition = tuple[str, int]
 Offsets: TypeAlias = PartitionMap[str]

@@ -17,7 +17,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple, Protocol, overload
 
-from mpbroker.log.format.checkpoints import read_whole, write_whole
+from mpbroker.storage.checkpoints import read_whole, write_whole
 
 _ENTRY = struct.Struct(">hqqqq")
 LATEST_VERSION = 0

@@ -28,8 +28,8 @@
  * Everything before `start` is in segments that were synced. It is overwritten only when that head is on
  * disk. The nonce is new with each start of the broker: nothing that a producer sent earlier, and nothing
  * of an earlier lap, is taken for a record. */
-#ifndef MPBROKER_LOG_JOURNAL_H
-#define MPBROKER_LOG_JOURNAL_H
+#ifndef MPBROKER_STORAGE_JOURNAL_H
+#define MPBROKER_STORAGE_JOURNAL_H
 
 #include <errno.h>
 #include <stddef.h>

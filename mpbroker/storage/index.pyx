@@ -5,8 +5,8 @@ from posix.unistd cimport pread
 
 import os
 
-from mpbroker.log.format.index cimport OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from mpbroker.records.wire cimport load_u32, load_u64
+from mpbroker.storage.index cimport OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 
 OFFSET_ENTRY = OFFSET_ENTRY_BYTES
 TIME_ENTRY = TIME_ENTRY_BYTES

@@ -6,16 +6,16 @@ from posix.fcntl cimport O_CLOEXEC, O_RDONLY, open as open_file
 from posix.stat cimport fstat, stat, struct_stat
 from posix.unistd cimport close
 
-from mpbroker.log.read.fetch_positions cimport (
-    FOUND, READERS, SEGMENTS, Found, PlacesRef, Reader, Segment, Spot,
-)
 from mpbroker.ipc.slots cimport file_generation_of
 from mpbroker.ipc.table cimport Bound
-from mpbroker.log.format.index cimport OFFSET_ENTRY_BYTES, floor_entry
-from mpbroker.log.io.residency cimport is_resident
-from mpbroker.log.format.scan cimport CHUNK_BYTES, Chunk, ChunkBuffer, batch_length, have
 from mpbroker.records.wire cimport load_u32, load_u64
 from mpbroker.records.batch cimport BASE_OFFSET_AT, BATCH_HEADER_BYTES, LAST_OFFSET_DELTA_AT
+from mpbroker.storage.fetch_positions cimport (
+    FOUND, READERS, SEGMENTS, Found, PlacesRef, Reader, Segment, Spot,
+)
+from mpbroker.storage.index cimport OFFSET_ENTRY_BYTES, floor_entry
+from mpbroker.storage.residency cimport is_resident
+from mpbroker.storage.scan cimport CHUNK_BYTES, Chunk, ChunkBuffer, batch_length, have
 
 LOG_SUFFIX, INDEX_SUFFIX = b".log", b".index"
 FILES_PER_PARTITION = 2 * SEGMENTS

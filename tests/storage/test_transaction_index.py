@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpbroker.log.format import transaction_index
-from mpbroker.log.format.transaction_index import (
+from mpbroker.storage import transaction_index
+from mpbroker.storage.transaction_index import (
     AbortedIndex,
     AbortedTransaction,
     TransactionIndexCorrupt,

@@ -14,10 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpbroker.log.compaction.cleaner import Buffers, Cleaner
-from mpbroker.log.format.names import TXN_INDEX_SUFFIX
-from mpbroker.log.format.transaction_index import AbortedTransaction, add_aborted
-from mpbroker.log.read import reader
-from mpbroker.log.read.reader import (
+from mpbroker.records import record_search
+from mpbroker.records.builder import build_transaction_marker
+from mpbroker.records.iterate import iterate_batches
+from mpbroker.records.markers import ABORT, COMMIT, marker_of
+from mpbroker.records.validation import at_once
+from mpbroker.storage import reader
+from mpbroker.storage.names import TXN_INDEX_SUFFIX
+from mpbroker.storage.reader import (
     NOTHING_FOUND,
     REMEMBERED_SEARCHES,
     Bound,
@@ -28,11 +32,7 @@ from mpbroker.log.read.reader import (
     offset_of_largest_time,
     offset_of_time,
 )
-from mpbroker.records import record_search
-from mpbroker.records.builder import build_transaction_marker
-from mpbroker.records.iterate import iterate_batches
-from mpbroker.records.markers import ABORT, COMMIT, marker_of
-from mpbroker.records.validation import at_once
+from mpbroker.storage.transaction_index import AbortedTransaction, add_aborted
 from tests.support.compacted_segments import (
     DAY_MS,
     FILES,

@@ -1,7 +1,7 @@
 """Tests whether parts of files are in the page cache, for Python."""
 from libc.stdint cimport int64_t
 
-from mpbroker.log.io.residency cimport is_resident, pages_by_probes
+from mpbroker.storage.residency cimport is_resident, pages_by_probes
 
 
 def resident(int fd, int64_t position, int64_t length, bint by_probes=False) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mpbroker.log.format.producer_state import Producers, bound_producers
+from mpbroker.storage.producer_state import Producers, bound_producers
 
 # The inverse of a well-known multiplier, modulo 2**64: with a fixed hash such ids all had one place.
 FACTOR = 0x9E3779B97F4A7C15

@@ -4,8 +4,8 @@
  * refuses it, one page in PROBE_EVERY_BYTES is probed. Pages that are just being read are counted as well, so
  * the last page is always probed, by a read that does not wait. If the file system has no such reads, a part
  * counts as resident: nothing could be done about it. */
-#ifndef MPBROKER_LOG_RESIDENCY_H
-#define MPBROKER_LOG_RESIDENCY_H
+#ifndef MPBROKER_STORAGE_RESIDENCY_H
+#define MPBROKER_STORAGE_RESIDENCY_H
 
 #include <errno.h>
 #include <stdint.h>

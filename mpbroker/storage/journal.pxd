@@ -1,7 +1,7 @@
 """The file of a commit journal. `journal.h` draws it."""
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
-cdef extern from "mpbroker/log/append/journal.h" nogil:
+cdef extern from "mpbroker/storage/journal.h" nogil:
     const char *JOURNAL_NAME
     enum:
         JOURNAL_HEAD_BYTES

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import msgspec
 
-from mpbroker.log.format.checkpoints import CheckpointCorrupt, write_whole
-from mpbroker.log.format.names import LOG_SUFFIX, SCRUB, segment_name
 from mpbroker.records.batch import checksum
+from mpbroker.storage.checkpoints import CheckpointCorrupt, write_whole
+from mpbroker.storage.names import LOG_SUFFIX, SCRUB, segment_name
 
 VERSION = 0
 

@@ -14,12 +14,12 @@ consumer at the end of a log costs no system call for the test.
 
 Python fills the places (`learn`) when it has served a fetch that the turn could not. They are private to one
 handler. An offset that is not among the positions is looked up in the segment's index, as in
-`mpbroker.log.read.reader`.
+`mpbroker.storage.reader`.
 """
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from mpbroker.ipc.table cimport Bound, damage_version
-from mpbroker.log.format.scan cimport Chunk, ChunkBuffer
+from mpbroker.storage.scan cimport Chunk, ChunkBuffer
 from shm.atomics cimport load_relaxed
 
 cdef enum:

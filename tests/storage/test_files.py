@@ -14,11 +14,10 @@ import pytest
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.process import FatalError
-from mpbroker.log.directories import directory_layout
-from mpbroker.log.format import checkpoints, names
-from mpbroker.log.format.index import read_offset_entries, read_time_entries
-from mpbroker.log.format.producer_state import Producers, SnapshotCorrupt
 from mpbroker.protocol.uuids import uuid_bytes, uuid_text
+from mpbroker.storage import checkpoints, directory_layout, names
+from mpbroker.storage.index import read_offset_entries, read_time_entries
+from mpbroker.storage.producer_state import Producers, SnapshotCorrupt
 from tests.support.full_disk import files_take
 
 A3 = bytes.fromhex(

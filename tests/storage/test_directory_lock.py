@@ -15,11 +15,11 @@ import pytest
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.inspection.directory import is_locked
 from mpbroker.ipc.process import FatalError
-from mpbroker.log.directories import directory_layout
-from mpbroker.log.directories.directory_layout import LogDirLocks, lock_log_dirs
-from mpbroker.log.directories.directory_lock import Holder, holder_of
-from mpbroker.log.format.names import LOCK
 from mpbroker.log.recovery.workers import outlive
+from mpbroker.storage import directory_layout
+from mpbroker.storage.directory_layout import LogDirLocks, lock_log_dirs
+from mpbroker.storage.directory_lock import Holder, holder_of
+from mpbroker.storage.names import LOCK
 
 LANE = 3
 

@@ -8,7 +8,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
 from posix.unistd cimport close
 
-from mpbroker.log.io.disk_errors import NO_ROOM
+from mpbroker.storage.disk_errors import NO_ROOM
 
 NAME = JOURNAL_NAME.decode()
 _OF_A_WORKER = re.compile(re.escape(NAME) + r"(?:\.([1-9]\d*))?")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mpbroker.log.format import checkpoints
+from mpbroker.storage import checkpoints
 
 
 @pytest.mark.parametrize("size", [0, 1, (16 << 10) - 1, 16 << 10, (16 << 10) + 1, 5 << 20])

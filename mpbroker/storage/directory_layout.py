@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-import logging
 import os
 import re
 import shlex
@@ -27,10 +26,11 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.version import VERSION
 from mpbroker.ipc.pointer import read_pointer
 from mpbroker.ipc.process import FatalError
-from mpbroker.log.append import journal
-from mpbroker.log.directories import directory_lock
-from mpbroker.log.format.checkpoints import fsync_directory, write_whole
-from mpbroker.log.format.names import (
+from mpbroker.protocol.uuids import uuid_text
+from mpbroker.storage import directory_lock, journal
+from mpbroker.storage.checkpoints import fsync_directory, write_whole
+from mpbroker.storage.disk_errors import NO_ROOM
+from mpbroker.storage.names import (
     ALL_DIRS,
     CLEAN_SHUTDOWN,
     CLEANER_OFFSETS,
@@ -47,8 +47,6 @@ from mpbroker.log.format.names import (
     is_live_partition,
     parse_partition,
 )
-from mpbroker.log.io.disk_errors import NO_ROOM
-from mpbroker.protocol.uuids import uuid_text
 
 _OUR_FILES = frozenset(
     {
@@ -77,8 +75,6 @@ LOCK_PATIENCE_S, LOCK_POLL_S = 3.0, 0.02
 READERS_PATIENCE_S = 0.2
 # Directories of mode 0750 and files of mode 0640.
 UMASK = 0o027
-
-log = logging.getLogger("mpbroker.log")
 
 
 @dataclass(frozen=True)
@@ -199,19 +195,16 @@ def restricted_new_files() -> Iterator[None]:
         os.umask(before)
 
 
-def warn_of_open_modes(config: BrokerConfig) -> None:
-    """Tell of log directories that other users may read or write, as older ones are, and what to do."""
+def open_modes(config: BrokerConfig) -> Iterator[str]:
+    """Yield a warning for each log directory that other users may read or write, as older ones are."""
     for directory in map(Path, config.log_dirs):
         with contextlib.suppress(OSError):
             mode = stat.S_IMODE(directory.stat().st_mode)
             if mode & UMASK:
                 may = "write" if mode & 0o022 else "read"
-                log.warning(
-                    "log.dirs: other users may %s %s (mode %04o). Run chmod -R g-w,o= %s",
-                    may,
-                    directory,
-                    mode,
-                    shlex.quote(str(directory)),
+                yield (
+                    f"log.dirs: other users may {may} {directory} (mode {mode:04o}). "
+                    f"Run chmod -R g-w,o= {shlex.quote(str(directory))}"
                 )
 
 

@@ -24,10 +24,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mpbroker.ipc.slots import file_generation
-from mpbroker.log.format import index, scan
-from mpbroker.log.format.checkpoints import read_epochs
-from mpbroker.log.format.damage import Damage, damages_of
-from mpbroker.log.format.names import (
+from mpbroker.records.batch import BATCH_HEADER_BYTES
+from mpbroker.records.record_search import BEGUN_WITH_BYTES, RecordSearch
+from mpbroker.records.validation import Pieces, at_once
+from mpbroker.storage import index, scan
+from mpbroker.storage.checkpoints import read_epochs
+from mpbroker.storage.damage import Damage, damages_of
+from mpbroker.storage.names import (
     INDEX_SUFFIX,
     INDEX_SUFFIXES,
     LOG_SUFFIX,
@@ -37,24 +40,21 @@ from mpbroker.log.format.names import (
     parse_segment,
     segment_name,
 )
-from mpbroker.log.format.transaction_index import (
+from mpbroker.storage.residency import resident
+from mpbroker.storage.transaction_index import (
     AbortedIndex,
     AbortedTransaction,
     Entries,
     TransactionIndexCorrupt,
     aborted_between,
 )
-from mpbroker.log.io.residency import resident
-from mpbroker.log.partition.trusted_entries import (
+from mpbroker.storage.trusted_entries import (
     BEHIND_ALL,
     LATEST_TIME,
     NO_TIMESTAMP,
     position_before,
     time_before,
 )
-from mpbroker.records.batch import BATCH_HEADER_BYTES
-from mpbroker.records.record_search import BEGUN_WITH_BYTES, RecordSearch
-from mpbroker.records.validation import Pieces, at_once
 
 # The first read of a search for an offset in a segment.
 LOOKED_AT_BYTES = 16384
