@@ -25,7 +25,7 @@ from mpbroker.storage.names import (
     NotAPartition,
     parse_partition,
 )
-from mpbroker.storage.strict_stat import is_there as is_there
+from mpbroker.storage.strict_stat import is_there
 
 
 class NotALogDirectory(ValueError):

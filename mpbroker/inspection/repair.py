@@ -32,9 +32,9 @@ from mpbroker.storage.names import (
     RECOVERY_POINTS,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
-    parse_segment,
     segment_name,
 )
+from mpbroker.storage.segments import offsets_of
 from mpbroker.storage.strict_stat import is_there
 
 DAMAGED_SUFFIX = ".damaged"
@@ -191,10 +191,9 @@ def carry_out(plan: Plan) -> list[Path]:
     """
     directory = plan.partition.path
     kept = [_replace(cut) for cut in plan.cuts]
-    end = plan.partition.end_offset
-    for path in directory.glob(f"*{SNAPSHOT_SUFFIX}"):
-        if (parse_segment(path.name, SNAPSHOT_SUFFIX) or 0) > end:
-            path.unlink()
+    for offset in offsets_of(directory, SNAPSHOT_SUFFIX):
+        if offset > plan.partition.end_offset:
+            (directory / segment_name(offset, SNAPSHOT_SUFFIX)).unlink()
     fsync_directory(directory)
     if plan.lowered is not None:
         _lower(plan.partition, plan.lowered)

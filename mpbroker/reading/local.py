@@ -42,7 +42,6 @@ from mpbroker.reading.segments import (
     opened,
     pieces,
     position_by_offset,
-    segment_bases,
     weight,
 )
 from mpbroker.reading.transactions import at_rest, check_last_index
@@ -52,6 +51,7 @@ from mpbroker.storage.checkpoints import CheckpointCorrupt, read_offsets, read_t
 from mpbroker.storage.names import HIGH_WATERMARKS, LOG_STARTS, NotAPartition, parse_partition
 from mpbroker.storage.reader import Bound, PartitionReader, SegmentGone
 from mpbroker.storage.scan import batches, find_offset
+from mpbroker.storage.segments import segments_of
 from shm.region import Region
 from shm.table import SlotTable
 
@@ -268,7 +268,7 @@ class LocalCatalog:
         high_watermarks = {one: read_offsets(one / HIGH_WATERMARKS) for one in log_dirs}
         log_starts = {one: read_offsets(one / LOG_STARTS) for one in log_dirs}
         for one, directory in _directories(log_dirs).items():
-            bases = segment_bases(directory)
+            bases = segments_of(directory)
             if not bases:
                 continue
             log_start = max(log_starts[directory.parent].get(one, 0), bases[0])
@@ -373,7 +373,7 @@ def offsets_in_files(directory: Path) -> tuple[int, int]:
     That may be more than a broker has acknowledged. Raises SourceUnavailable, CorruptLog, OSError.
     """
     with _faults_named(directory):
-        bases = segment_bases(directory)
+        bases = segments_of(directory)
         return (bases[0], bound_at(directory, bases, _BEHIND_EVERYTHING).offset) if bases else (0, 0)
 
 

@@ -41,6 +41,7 @@ from mpbroker.storage.names import (
     segment_name,
 )
 from mpbroker.storage.residency import resident
+from mpbroker.storage.segments import offsets_of, segments_of
 from mpbroker.storage.transaction_index import (
     AbortedIndex,
     AbortedTransaction,
@@ -265,12 +266,8 @@ class PartitionReader:
         would be missed in the old file.
         """
         self._close_segments()
-        self._bases, self._with_aborted = self._list(LOG_SUFFIX), None
+        self._bases, self._with_aborted = segments_of(self.directory), None
         return self._bases
-
-    def _list(self, suffix: str) -> list[int]:
-        names = os.listdir(self.directory)  # noqa: PTH208
-        return sorted(base for name in names if (base := parse_segment(name, suffix)) is not None)
 
     def _gone(self, base: int, how: str) -> SegmentGone:
         """Have the directory listed anew, and return the exception to raise: look for the offset again."""
@@ -345,7 +342,7 @@ class PartitionReader:
         self._aborted_end = aborted_end
         if self._with_aborted is None:
             # Listed after the segments: those that were sealed by then have all their entries.
-            self._with_aborted = self._list(TXN_INDEX_SUFFIX)
+            self._with_aborted = offsets_of(self.directory, TXN_INDEX_SUFFIX)
         # The last one was active when it was listed, and may have got its index since.
         later = {*self._with_aborted, *self._bases[-1:]}
         return [piece.segment_base, *sorted(base for base in later if base > piece.segment_base)]
@@ -573,7 +570,7 @@ class PartitionReader:
         if segment.base == bound.segment_base:
             if segment.was_last is None:
                 # Listed after the file was opened.
-                segment.was_last = self._list(LOG_SUFFIX)[-1:] == [segment.base]
+                segment.was_last = segments_of(self.directory)[-1:] == [segment.base]
             if segment.was_last:
                 return bound.position
         place = bisect_right(self._bases, bound.segment_base)

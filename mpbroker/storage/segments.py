@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -36,5 +38,9 @@ def segments_of(directory: Path) -> list[int]:
 
 def offsets_of(directory: Path, suffix: str) -> list[int]:
     """List the offsets in the names of files with a suffix, ascending. Raises OSError."""
-    found = (parse_segment(entry.name, suffix) for entry in directory.iterdir())
-    return sorted(offset for offset in found if offset is not None)
+    return offsets_in(os.listdir(directory), suffix)  # noqa: PTH208 - only their names
+
+
+def offsets_in(names: Iterable[str], suffix: str) -> list[int]:
+    """Return the offsets in those names that end in a suffix, ascending."""
+    return sorted(offset for name in names if (offset := parse_segment(name, suffix)) is not None)

@@ -251,7 +251,7 @@ def test_the_last_segment_is_cleaned_after_it_was_listed(
     """It lacks the last records below the bound, which is no damage: it is not the last one any more."""
     fill(writer, 10)
     fake_broker.publish(writer)
-    listed = segments.segment_bases
+    listed = segments.segments_of
     seen: list[list[int]] = []
 
     def then_cleaned(directory: Path) -> list[int]:
@@ -264,7 +264,7 @@ def test_the_last_segment_is_cleaned_after_it_was_listed(
 
     options = query(log_dir)
     with closing(LocalCatalog(options.log_dirs)) as catalog:
-        monkeypatch.setattr(segments, "segment_bases", then_cleaned)
+        monkeypatch.setattr(segments, "segments_of", then_cleaned)
         (task,) = plan(catalog, options)
     assert seen[0] == [0]
     assert offsets_of([task], options) == list(range(50))
