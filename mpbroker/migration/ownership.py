@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mpbroker.coordinator.metadata.durable import batches_of
 from mpbroker.coordinator.metadata.metadata_records import (
     UnreadableMetadata,
     check_version,
@@ -24,6 +23,7 @@ from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import Batch
 from mpbroker.storage import names
 from mpbroker.storage.checkpoints import CheckpointCorrupt, read_offsets
+from mpbroker.storage.durable import batches_of
 from mpbroker.storage.segments import segments_of
 from mpbroker.storage.strict_stat import is_there
 
@@ -109,7 +109,7 @@ def _batches(directory: Path, bases: list[int]) -> Iterator[Batch]:
         path = directory / names.segment_name(base)
         with path.open("rb") as file:
             try:
-                yield from batches_of(path, file, os.fstat(file.fileno()).st_size)
+                yield from batches_of(file, os.fstat(file.fileno()).st_size)
             except CorruptBatch:
                 return
 

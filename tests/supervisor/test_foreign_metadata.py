@@ -16,7 +16,6 @@ import pytest
 from crc32c import crc32c
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.metadata.durable import READ_BYTES
 from mpbroker.coordinator.metadata.metadata_records import build_metadata_batch, encode_record
 from mpbroker.ipc.process import FatalError
 from mpbroker.protocol.messages import PartitionRecord, TopicRecord
@@ -25,6 +24,7 @@ from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
 from mpbroker.storage.checkpoints import write_offsets
 from mpbroker.storage.directory_layout import prepare_log_dirs, write_clean_shutdown
+from mpbroker.storage.durable import READ_BYTES
 from mpbroker.storage.names import (
     DURABLE_MARK,
     META_PROPERTIES,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mpbroker.coordinator.metadata.durable import batches_below
 from mpbroker.coordinator.metadata.metadata_records import UnreadableMetadata, decode_record
 from mpbroker.coordinator.metadata.state import InconsistentMetadata, MetadataState
 from mpbroker.ipc.process import FatalError
@@ -15,6 +14,7 @@ from mpbroker.ipc.table import Partition
 from mpbroker.protocol.messages import RemoveTopicRecord
 from mpbroker.protocol.topic_names import METADATA_TOPIC
 from mpbroker.records.errors import CorruptBatch
+from mpbroker.storage.durable import batches_below
 from mpbroker.storage.names import partition_name
 
 

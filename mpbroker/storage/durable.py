@@ -1,4 +1,4 @@
-"""Reads a partition of the broker's own in place, up to the durable end that the partition table names.
+"""Reads the batches of a partition in place, up to the durable end that the partition table names.
 
 Nothing at or above the high watermark is read. Batches are read piece by piece: a caller can do something
 else between two of them, and no segment has to fit into memory. Read-only.
@@ -15,6 +15,8 @@ from typing import BinaryIO, Final
 from mpbroker.ipc.table import Partition
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import Batch, iterate_batches
+from mpbroker.storage.names import segment_name
+from mpbroker.storage.segments import segments_of
 
 READ_BYTES: Final = 1 << 20
 TRIES: Final = 100
@@ -26,38 +28,38 @@ def batches_below(directory: Path, end: Partition) -> Iterator[Batch]:
         return
     with ExitStack() as stack:
         next_offset = 0
-        for path, file in _opened(directory, end.high_watermark_segment, stack):
-            is_last = int(path.stem) == end.high_watermark_segment
+        for base, file in _opened(directory, end.high_watermark_segment, stack):
+            is_last = base == end.high_watermark_segment
             limit = end.high_watermark_position if is_last else os.fstat(file.fileno()).st_size
-            for batch in batches_of(path, file, limit):
+            for batch in batches_of(file, limit):
                 # A segment that takes the place of others may be listed beside those that it replaces.
                 if batch.header.base_offset >= next_offset:
                     next_offset = batch.last_offset + 1
                     yield batch
 
 
-def _opened(directory: Path, last_base: int, stack: ExitStack) -> list[tuple[Path, BinaryIO]]:
+def _opened(directory: Path, last_base: int, stack: ExitStack) -> list[tuple[int, BinaryIO]]:
     """Open all segments up to `last_base`, ascending.
 
     All are opened at once: the cleaner may replace them while they are read.
     """
     for _ in range(TRIES):
-        paths = [path for path in sorted(directory.glob("*.log")) if int(path.stem) <= last_base]
+        paths = {base: directory / segment_name(base) for base in segments_of(directory) if base <= last_base}
         try:
-            return [(path, stack.enter_context(path.open("rb"))) for path in paths]
+            return [(base, stack.enter_context(path.open("rb"))) for base, path in paths.items()]
         except FileNotFoundError:
             stack.close()
     raise OSError(f"the segments in {directory} are others each time they are looked for")
 
 
-def batches_of(path: Path, file: BinaryIO, limit: int) -> Iterator[Batch]:
+def batches_of(file: BinaryIO, limit: int) -> Iterator[Batch]:
     """Yield the batches in the first `limit` bytes of a segment. Raises CorruptBatch or OSError."""
     carried = b""
     left = limit
     while left:
         piece = file.read(min(READ_BYTES, left))
         if not piece:
-            raise OSError(f"{path} ends {left} bytes before the end of what is durable")
+            raise OSError(f"{file.name} ends {left} bytes before the end of what is durable")
         left -= len(piece)
         data = carried + piece
         used = 0
@@ -66,4 +68,4 @@ def batches_of(path: Path, file: BinaryIO, limit: int) -> Iterator[Batch]:
             used = batch.header.position + batch.header.length
         carried = data[used:]
     if carried:
-        raise CorruptBatch(limit - len(carried), f"{path} ends within a batch")
+        raise CorruptBatch(limit - len(carried), f"{file.name} ends within a batch")
