@@ -19,7 +19,7 @@ import threading
 from pathlib import Path
 
 from mpbroker.log.io.pace import Pace
-from mpbroker.log.io.residency import resident
+from mpbroker.storage.residency import resident
 from ops.bench import frames
 from ops.bench.brokers import Broker, Mpbroker
 from ops.bench.scenarios import Result, build_generator, create_topic, in_turns, merged, run_load, told

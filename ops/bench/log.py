@@ -21,11 +21,11 @@ from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.ipc.slots import SlotKind, job_bytes, pack_produce, write_job_batch, write_job_header
 from mpbroker.ipc.topology import LOG, SharedMemory, Sizes, handler, processor
-from mpbroker.log.directories.directory_layout import prepare_log_dirs
 from mpbroker.log.process import LogProcess
 from mpbroker.records.batch import scan_batch
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
+from mpbroker.storage.directory_layout import prepare_log_dirs
 
 REPLY_BYTES = 80
 TOPIC = bytes(range(16))

@@ -38,12 +38,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from mpbroker.log.format.checkpoints import write_offsets, write_topic_id
-from mpbroker.log.format.names import HIGH_WATERMARKS, META_PROPERTIES, SNAPSHOT_SUFFIX, segment_name
-from mpbroker.log.format.producer_state import Producers
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
 from mpbroker.spark.functions import from_avro, from_msgpack
+from mpbroker.storage.checkpoints import write_offsets, write_topic_id
+from mpbroker.storage.names import HIGH_WATERMARKS, META_PROPERTIES, SNAPSHOT_SUFFIX, segment_name
+from mpbroker.storage.producer_state import Producers
 from spark_integration.decoding import CORRUPT_FIELD, Decoding
 from spark_integration.source import MpbrokerReader
 from spark_integration.values import Convert, Mode, converter, of_text

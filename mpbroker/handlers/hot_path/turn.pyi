@@ -5,9 +5,9 @@ from mpbroker.handlers.hot_path.session_table import SessionTable
 from mpbroker.handlers.hot_path.topic_table import TopicTable
 from mpbroker.ipc.meters import Meters
 from mpbroker.ipc.topology import SharedMemory
-from mpbroker.log.read.fetch_positions import FetchPositions
 from mpbroker.quotas.clients import Clients
 from mpbroker.records.unpack import BatchUnpacker
+from mpbroker.storage.fetch_positions import FetchPositions
 from shm.arena import Arena
 from shm.counters import CounterPage
 from shm.ring import Ring

@@ -1,5 +1,5 @@
-from mpbroker.log.append.journal import JournalFile
 from mpbroker.log.append.turn import AppendTurn
+from mpbroker.storage.journal import JournalFile
 
 def use_journal(
     turn: AppendTurn, log_dir: int, journal: JournalFile, end: int, direct_bytes: int

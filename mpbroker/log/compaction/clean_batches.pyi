@@ -3,8 +3,8 @@ from enum import IntEnum
 from typing_extensions import Buffer
 
 from mpbroker.log.compaction.offset_map import OffsetMap
-from mpbroker.log.format.producer_state import Producers
 from mpbroker.log.partition.state import PartitionState
+from mpbroker.storage.producer_state import Producers
 
 class Stop(IntEnum):
     END = 0

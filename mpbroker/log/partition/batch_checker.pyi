@@ -1,7 +1,7 @@
 from typing import NamedTuple
 
-from mpbroker.log.format.producer_state import Producers
 from mpbroker.log.partition.state import PartitionState
+from mpbroker.storage.producer_state import Producers
 
 class Checked(NamedTuple):
     valid_bytes: int

@@ -1,4 +1,4 @@
-from mpbroker.log.format.leader_epochs import Epochs
+from mpbroker.storage.leader_epochs import Epochs
 
 class Walk:
     @property

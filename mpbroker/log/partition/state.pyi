@@ -1,5 +1,5 @@
 from mpbroker.ipc.table import Partition, PartitionFlag
-from mpbroker.log.format.producer_state import Producers
+from mpbroker.storage.producer_state import Producers
 from shm.table import SlotTable
 
 class PartitionState:
