@@ -16,11 +16,12 @@ PAGE = Path(__file__).parents[2] / "docs" / "COMPATIBILITY.md"
 INTRODUCTION = """\
 # Compatibility
 
-mpbroker speaks the protocol of Apache Kafka 4.3: its error codes, its record format, and these APIs. A request
-for another one closes the connection. This page is made from the code by `python -m ops.docs.compatibility`.
+mpbroker speaks the protocol of Apache Kafka 4.3: its error codes, its record format, and these APIs, in all of
+Kafka's versions where nothing else is said. A request for another API closes the connection. This page is made
+from the code by `python -m ops.docs.compatibility`.
 
-| key | API | versions | Kafka 4.3 | what it does here |
-|---:|---|---|---|---|
+| API (key) | versions | what it does here |
+|---|---|---|
 """
 
 TESTED = """
@@ -98,13 +99,19 @@ def page() -> str:
     rows = []
     for api in all_apis().values():
         kafka = valid_versions(api.key)
-        served = f"{api.oldest}-{api.latest}" if api.oldest != api.latest else str(api.oldest)
-        rows.append(f"| {int(api.key)} | {api.name} | {served} | {kafka[0]}-{kafka[-1]} | {api.summary} |")
+        served, all_of_them = _span(api.oldest, api.latest), _span(kafka[0], kafka[-1])
+        if served != all_of_them:
+            served += f" of {all_of_them}"
+        rows.append(f"| {api.name} ({int(api.key)}) | {served} | {api.summary} |")
     missing = [f"| {what} | {instead} |" for what, instead in NOT_BUILT]
     table = ["## Not built yet", "", "| what | what happens instead |", "|---|---|", *missing]
     head = INTRODUCTION + "\n".join(rows) + "\n" + TESTED + "\n"
     missing_apis = "\n" + not_served.table()
     return head + "\n".join(table) + "\n" + missing_apis + DYNAMIC_SETTINGS + _dynamic() + CLOSING
+
+
+def _span(oldest: int, latest: int) -> str:
+    return f"{oldest}-{latest}" if oldest != latest else str(oldest)
 
 
 def _dynamic() -> str:
