@@ -8,7 +8,7 @@ from textwrap import fill
 
 from mpbroker.config.dynamic import DYNAMIC, IDLE
 from mpbroker.handlers.apis import all_apis
-from mpbroker.protocol.api_keys import valid_versions
+from mpbroker.protocol.api_keys import ApiKey, valid_versions
 from ops.docs import not_served
 
 PAGE = Path(__file__).parents[2] / "docs" / "COMPATIBILITY.md"
@@ -16,12 +16,10 @@ PAGE = Path(__file__).parents[2] / "docs" / "COMPATIBILITY.md"
 INTRODUCTION = """\
 # Compatibility
 
-mpbroker speaks the protocol of Apache Kafka 4.3: its error codes, its record format, and these APIs, in all of
-Kafka's versions where nothing else is said. A request for another API closes the connection. This page is made
+mpbroker speaks the protocol of Apache Kafka 4.3: its error codes, its record format, and these APIs in these
+versions. A request for another one closes the connection. This page is made
 from the code by `python -m ops.docs.compatibility`.
 
-| API (key) | versions | what it does here |
-|---|---|---|
 """
 
 TESTED = """
@@ -31,6 +29,17 @@ Every change is tested against librdkafka (confluent-kafka and kcat), kafka-pyth
 Java clients and its command-line tools. SCRAM needs librdkafka 2.6.1 or newer, as with Kafka 4.
 """
 
+# APIs whose first sentence says more than their name.
+OWN_WAYS = (
+    ApiKey.PRODUCE,
+    ApiKey.FIND_COORDINATOR,
+    ApiKey.WRITE_TXN_MARKERS,
+    ApiKey.ALTER_REPLICA_LOG_DIRS,
+    ApiKey.ELECT_LEADERS,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT,
+)
 # What is missing, and what happens instead.
 NOT_BUILT = (
     (
@@ -96,18 +105,22 @@ CLOSING = """
 
 
 def page() -> str:
-    rows = []
+    missing = [f"| {what} | {instead} |" for what, instead in NOT_BUILT]
+    table = ["## Not built yet", "", "| what | what happens instead |", "|---|---|", *missing]
+    head = INTRODUCTION + _apis() + TESTED + "\n"
+    missing_apis = "\n" + not_served.table()
+    return head + "\n".join(table) + "\n" + missing_apis + DYNAMIC_SETTINGS + _dynamic() + CLOSING
+
+
+def _apis() -> str:
+    """Return the list of all APIs, and a line for each that does here what its name does not say."""
+    named = []
     for api in all_apis().values():
         kafka = valid_versions(api.key)
         served, all_of_them = _span(api.oldest, api.latest), _span(kafka[0], kafka[-1])
-        if served != all_of_them:
-            served += f" of {all_of_them}"
-        rows.append(f"| {api.name} ({int(api.key)}) | {served} | {api.summary} |")
-    missing = [f"| {what} | {instead} |" for what, instead in NOT_BUILT]
-    table = ["## Not built yet", "", "| what | what happens instead |", "|---|---|", *missing]
-    head = INTRODUCTION + "\n".join(rows) + "\n" + TESTED + "\n"
-    missing_apis = "\n" + not_served.table()
-    return head + "\n".join(table) + "\n" + missing_apis + DYNAMIC_SETTINGS + _dynamic() + CLOSING
+        named.append(f"{api.name} {served}" + ("" if served == all_of_them else f" (of {all_of_them})"))
+    own = [all_apis()[key] for key in OWN_WAYS]
+    return fill(", ".join(named), 110) + ".\n\n" + "".join(f"* {api.name}: {api.summary}\n" for api in own)
 
 
 def _span(oldest: int, latest: int) -> str:
