@@ -1,9 +1,10 @@
-"""Writes the tables of docs/MONITORING.md from what the code declares: `python -m ops.docs.monitoring`."""
+"""Writes the lists of metrics of docs/MONITORING.md from what the code declares: `python -m ops.docs.monitoring`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from textwrap import fill
 
 from mpbroker.exporter import mpbroker_metrics, partition_metrics
 from mpbroker.exporter.exposition import Family
@@ -14,14 +15,8 @@ PAGE = ROOT / "docs" / "MONITORING.md"
 
 
 def _metrics(families: Iterable[Family]) -> list[str]:
-    """Return a row for each family. Its type is named where its name does not say it."""
-    rows = [f"| `{one.name}`{_kind(one)} | {one.help} |" for one in families]
-    return ["| metric | what it says |", "|---|---|", *rows]
-
-
-def _kind(one: Family) -> str:
-    by_its_name = "counter" if one.name.endswith("_total") else "gauge"
-    return "" if one.type == by_its_name else f" ({one.type})"
+    names = ", ".join(f"`{one.name}`" for one in families)
+    return [f"{fill(names, 120, break_on_hyphens=False)}."]
 
 
 TABLES: Made = {
