@@ -25,8 +25,8 @@ page is made from the code by `python -m ops.docs.metrics`.
 * A process that dies takes no count with it.
 * Beans of processors carry no `listener` tag: each serves all listeners of its plane.
 
-| bean, attribute | kind | what it says |
-|---|---|---|
+| bean | kind, attributes, and what it says |
+|---|---|
 """
 
 CLOSING = """
@@ -45,7 +45,7 @@ def page() -> str:
         pattern = one.pattern.replace("|", "\\|")
         named = one.named.replace("|", "\\|")
         said = f"{named}. {one.meaning}".strip() if named else one.meaning
-        rows.append(f"| `{pattern}` | {one.kind} | {said} |")
+        rows.append(f"| `{pattern}` | {one.kind}: {said} |")
     return INTRODUCTION + "\n".join(rows) + "\n" + CLOSING
 
 

@@ -36,19 +36,17 @@ def _size(size: float) -> str:
 
 
 def attack(row: Mapping[str, Any]) -> str:
-    memory = " → ".join(_size(row[name]) for name in ("before_bytes", "peak_bytes", "after_bytes"))
-    wait = f"{row['longest_ms']:,.0f} ms, {row['longest_of']} ({row['quiet_ms']:,.0f} ms)"
-    sent, process = _size(row["sent_bytes"]), f"{row['process']}: {memory}"
-    shared = " → ".join(_size(row[name]) for name in ("shared_before_bytes", "shared_peak_bytes"))
-    return f"| {row['attack']} | {sent} | {row['answer']} | {process} | {shared} | {wait} |"
+    memory = f"{row['process']} {_size(row['peak_bytes'])}, shared {_size(row['shared_peak_bytes'])}"
+    wait = f"{row['longest_ms']:,.0f} ms, {row['longest_of']}"
+    return f"| {row['attack']} | {row['answer']} | {memory} | {wait} |"
 
 
 def attacks(found: Measured) -> list[str]:
     return [
         f"Measured on {found['circumstances']}.",
         "",
-        "| attack | sent | answered | memory | shared memory | longest wait |",
-        "|---|---:|---|---|---|---:|",
+        "| attack | answered | memory at the peak | longest wait |",
+        "|---|---|---|---:|",
         *map(attack, found["attacks"]),
     ]
 
