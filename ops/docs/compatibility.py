@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from textwrap import fill
 
-from mpbroker.config.dynamic import DYNAMIC, IDLE
+from mpbroker.config.dynamic import DYNAMIC
 from mpbroker.handlers.apis import all_apis
 from mpbroker.protocol.api_keys import ApiKey, valid_versions
 from ops.docs import not_served
@@ -128,11 +128,10 @@ def _span(oldest: int, latest: int) -> str:
 
 
 def _dynamic() -> str:
-    kept = (
-        "Kafka's other dynamic settings and unknown names are kept and shown **without effect**, and "
-        "DescribeConfigs says so:\n\n"
+    return (
+        f"{_listed(DYNAMIC)}.\n\nKafka's other dynamic settings and unknown names are kept and shown **without effect**, and "
+        "DescribeConfigs\nsays so. All others are read-only: the file has them.\n"
     )
-    return f"{_listed(DYNAMIC)}.\n\n{kept}{_listed(IDLE)}.\n\nAll others are read-only: the file has them.\n"
 
 
 def _listed(keys: Iterable[str]) -> str:
