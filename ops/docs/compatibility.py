@@ -26,7 +26,7 @@ TESTED = """
 ## Clients that are tested
 
 Every change is tested against librdkafka (confluent-kafka and kcat), kafka-python, aiokafka, franz-go, Kafka's
-Java clients and its command-line tools. SCRAM needs librdkafka 2.6.1 or newer, as with Kafka 4.
+Java clients and its command-line tools.
 """
 
 # APIs whose first sentence says more than their name.
@@ -105,8 +105,7 @@ CLOSING = """
 
 
 def page() -> str:
-    missing = [f"| {what} | {instead} |" for what, instead in NOT_BUILT]
-    table = ["## Not built yet", "", "| what | what happens instead |", "|---|---|", *missing]
+    table = ["## Not built yet", "", *(f"* {what}: {instead}" for what, instead in NOT_BUILT)]
     head = INTRODUCTION + _apis() + TESTED + "\n"
     missing_apis = "\n" + not_served.table()
     return head + "\n".join(table) + "\n" + missing_apis + DYNAMIC_SETTINGS + _dynamic() + CLOSING

@@ -12,8 +12,8 @@ INTRODUCTION = """\
 # Metrics
 
 Every metric has the name of Kafka's JMX bean. Prometheus gets them over HTTP ([MONITORING.md](MONITORING.md));
-JMX itself is not served. `mpbroker ctl metrics` prints them (`--json`, `--filter`) from shared memory: it works
-when the broker is jammed, and after a crash with `--file` for the file `public` of the runtime directory. This
+`mpbroker ctl metrics` prints them (`--json`, `--filter`), also of a jammed broker, and after a crash with `--file`
+for the file `public` of the runtime directory. This
 page is made from the code by `python -m ops.docs.metrics`.
 
 * APIs, errors, topics and clients with quotas appear with their first count (Kafka registers every API at start).
@@ -22,7 +22,6 @@ page is made from the code by `python -m ops.docs.metrics`.
   five- and fifteen-minute rates.
 * **Histograms** count since the broker began. Count, Max and Mean are exact, the rest is within 12.5 % (Kafka
   samples, with more weight on the last five minutes).
-* A process that dies takes no count with it.
 * Beans of processors carry no `listener` tag: each serves all listeners of its plane.
 
 | bean | kind, attributes, and what it says |
