@@ -24,7 +24,7 @@ page is made from the code by `python -m ops.docs.metrics`.
   samples, with more weight on the last five minutes).
 * Beans of processors carry no `listener` tag: each serves all listeners of its plane.
 
-| bean | kind, attributes, and what it says |
+| bean | kind (if not a gauge), attributes, and what it says |
 |---|---|
 """
 
@@ -44,7 +44,8 @@ def page() -> str:
         pattern = one.pattern.replace("|", "\\|")
         named = one.named.replace("|", "\\|")
         said = f"{named}. {one.meaning}".strip() if named else one.meaning
-        rows.append(f"| `{pattern}` | {one.kind}: {said} |")
+        kind = "" if one.kind == "gauge" else f"{one.kind}: "
+        rows.append(f"| `{pattern}` | {kind}{said} |")
     return INTRODUCTION + "\n".join(rows) + "\n" + CLOSING
 
 
