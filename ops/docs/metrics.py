@@ -11,15 +11,16 @@ PAGE = Path(__file__).parents[2] / "docs" / "METRICS.md"
 INTRODUCTION = """\
 # Metrics
 
-Every metric has the name of Kafka's JMX bean. Prometheus gets them over HTTP ([MONITORING.md](MONITORING.md));
-`mpbroker ctl metrics` prints them (`--json`, `--filter`), also of a jammed broker, and after a crash with `--file`
-for the file `public` of the runtime directory. This
-page is made from the code by `python -m ops.docs.metrics`.
+Every metric has the name of Kafka's JMX bean. Prometheus gets them over HTTP
+([MONITORING.md](MONITORING.md)); `mpbroker ctl metrics` prints them (`--json`, `--filter`), also of a jammed
+broker, and after a crash with `--file` for the file `public` of the runtime directory. This page is made from
+the code by `python -m ops.docs.metrics`.
 
-* APIs, errors, topics and clients with quotas appear with their first count (Kafka registers every API at start).
-* **Rates**: `Count` is exact; `MeanRate` is per second since the broker began; `IntervalRate`, idle shares and
-  `-rate` attributes are of the time between two looks (`--interval`, one second if not given). There are no one-,
-  five- and fifteen-minute rates.
+* APIs, errors, topics and clients with quotas appear with their first count (Kafka registers every API at
+  start).
+* **Rates**: `Count` is exact; `MeanRate` is per second since the broker began; `IntervalRate`, idle shares
+  and `-rate` attributes are of the time between two looks (`--interval`, one second if not given). There are
+  no one-, five- and fifteen-minute rates.
 * **Histograms** count since the broker began. Count, Max and Mean are exact, the rest is within 12.5 % (Kafka
   samples, with more weight on the last five minutes).
 * Beans of processors carry no `listener` tag: each serves all listeners of its plane.
@@ -31,10 +32,10 @@ page is made from the code by `python -m ops.docs.metrics`.
 CLOSING = """
 ## The request log
 
-`mpbroker ctl request-log on`, or `kafka-configs.sh --entity-type broker-loggers`, makes the broker write one line
-of JSON for each request that has ended, as Kafka's `kafka.request.logger` does at DEBUG: header, request and
-response without record data and secrets, who asked, and the time of every stage. It is off at start. While it is
-on each request is handled the slow way, in Python.
+`mpbroker ctl request-log on`, or `kafka-configs.sh --entity-type broker-loggers`, makes the broker write one
+line of JSON for each request that has ended, as Kafka's `kafka.request.logger` does at DEBUG: header, request
+and response without record data and secrets, who asked, and the time of every stage. It is off at start.
+While it is on each request is handled the slow way, in Python.
 """
 
 

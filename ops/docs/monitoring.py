@@ -1,4 +1,4 @@
-"""Writes the lists of metrics of docs/MONITORING.md from what the code declares: `python -m ops.docs.monitoring`."""
+"""Writes the metrics of docs/MONITORING.md from what the code declares: `python -m ops.docs.monitoring`."""
 
 from __future__ import annotations
 
