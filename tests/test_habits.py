@@ -29,6 +29,7 @@ RANKS = {
     "shm": 0,
     "mpbroker.config": 1,
     "mpbroker.ipc": 2,
+    "mpbroker.http": 2,
     "mpbroker.protocol": 3,
     "mpbroker.records": 3,
     "mpbroker.log": 4,
@@ -36,19 +37,21 @@ RANKS = {
     "mpbroker.quotas": 4,
     "mpbroker.security": 4,
     "mpbroker.client": 5,
-    "mpbroker.inspection": 5,
     "mpbroker.coordinator": 5,
     "mpbroker.handlers": 5,
     "mpbroker.network": 5,
-    "mpbroker.exporter": 5,
-    "mpbroker.reading": 6,
-    "mpbroker.writing": 6,
-    "mpbroker.migration": 6,
-    "mpbroker.supervisor": 7,
-    "mpbroker.spark": 7,
-    "mpbroker.testing": 8,
-    "mpbroker.cli": 9,
-    "mpbroker.console": 10,
+    "mpbroker.inspection": 6,
+    "mpbroker.reading": 7,
+    "mpbroker.writing": 7,
+    "mpbroker.migration": 7,
+    "mpbroker.observe": 8,
+    "mpbroker.startup": 8,
+    "mpbroker.spark": 8,
+    "mpbroker.exporter": 9,
+    "mpbroker.console": 9,
+    "mpbroker.supervisor": 10,
+    "mpbroker.testing": 11,
+    "mpbroker.cli": 12,
 }
 # Rooms that are narrower than their rank: all they may import of ours.
 NARROW = {
@@ -60,32 +63,35 @@ NARROW = {
     "mpbroker.quotas": ("shm", "mpbroker.ipc.meters"),
     "mpbroker.metrics": ("shm", "mpbroker.ipc", "mpbroker.protocol"),
     "mpbroker.security": ("mpbroker.config", "mpbroker.protocol"),
-    "mpbroker.exporter": (
-        *("shm", "mpbroker.config", "mpbroker.ipc", "mpbroker.protocol", "mpbroker.records"),
-        *("mpbroker.metrics", "mpbroker.log.format.names", "mpbroker.log.read.reader"),
+    "mpbroker.http": ("mpbroker.config",),
+    "mpbroker.observe": (
+        *("shm", "mpbroker.ipc", "mpbroker.protocol", "mpbroker.records", "mpbroker.metrics"),
+        *("mpbroker.inspection", "mpbroker.reading"),
+        *("mpbroker.log.format.names", "mpbroker.log.read.reader"),
         # The records of committed offsets.
         *("mpbroker.coordinator.groups.committed", "mpbroker.coordinator.runtime.field_reader"),
+    ),
+    "mpbroker.exporter": (
+        *("shm", "mpbroker.config", "mpbroker.ipc", "mpbroker.protocol", "mpbroker.metrics"),
+        *("mpbroker.http", "mpbroker.observe", "mpbroker.coordinator.groups.committed"),
     ),
     "mpbroker.client": ("mpbroker.config", "mpbroker.protocol", "mpbroker.records", "mpbroker.security"),
     "mpbroker.cli": (
         "shm",
         *(f"mpbroker.{room}" for room in ("config", "ipc", "protocol", "records", "security")),
-        *(f"mpbroker.{room}" for room in ("metrics", "client", "supervisor")),
+        *(f"mpbroker.{room}" for room in ("metrics", "client", "observe", "startup", "supervisor")),
         *("mpbroker.inspection", "mpbroker.migration", "mpbroker.reading", "mpbroker.spark"),
         "mpbroker.testing",
         # Checks for Spark look like those for a broker.
         "spark_integration.check",
         # The names of quotas.
         "mpbroker.quotas.entities",
-        # What groups have committed, in the files of a broker that does not run.
-        "mpbroker.coordinator.groups.committed",
-        "mpbroker.coordinator.runtime.field_reader",
         # What a log directory is known by, which a backup copies.
         "mpbroker.log.format.names",
     ),
     "mpbroker.console": (
         *(f"mpbroker.{room}" for room in ("config", "ipc", "protocol", "records", "metrics", "client")),
-        *("mpbroker.exporter", "mpbroker.cli"),
+        *("mpbroker.http", "mpbroker.observe"),
         *("mpbroker.security.audit", "mpbroker.security.audit_log"),
         *("mpbroker.security.acls", "mpbroker.security.scram"),
     ),
@@ -119,13 +125,12 @@ NARROW = {
     ),
     # Its face for users; what Spark loads stands at the top level, where PySpark looks.
     "mpbroker.spark": ("spark_integration",),
-    "spark_integration": tuple(
-        f"mpbroker.{room}"
-        for room in (
-            *("reading", "writing", "client", "protocol", "records"),
-            # Settings of topics, in the files.
-            *("migration.metadata_log", "migration.errors"),
-        )
+    "spark_integration": (
+        *(f"mpbroker.{room}" for room in ("reading", "writing", "client", "protocol", "records")),
+        # Settings of topics, in the files.
+        *("mpbroker.migration.metadata_log", "mpbroker.migration.errors"),
+        # Spark loads it by its name, which has to begin with `pyspark`.
+        "pyspark_mpbroker.daemon",
     ),
     "pyspark_mpbroker": ("spark_integration",),
 }
@@ -151,6 +156,9 @@ OF_THE_LOG = {
         *(f"mpbroker.log.directories.{module}" for module in ("directory_layout", "directory_lock")),
         "mpbroker.log.append.journal",
         "mpbroker.log.io.strict_stat",
+        # `recover` starts and stops the log as its process does.
+        *("mpbroker.log.format", "mpbroker.log.directories.log_directory", "mpbroker.log.io.io_thread"),
+        *("mpbroker.log.partition.partition_log", "mpbroker.log.recovery.log_loader"),
     ),
 }
 # The folders of a room, from the bottom up: each imports those before it only. What lies flat in the room
@@ -186,10 +194,18 @@ MAY_PACK_INTO = ("mpbroker/protocol/", "mpbroker/records/")
 # Whoever frames requests and reads responses has a connection of its own: there is one such room.
 SPEAKS_AS_A_CLIENT = ("encode_request_frame", "decode_response_frame", "create_connection")
 CLIENT_ROOMS = ("mpbroker/client/", "mpbroker/protocol/headers.py")
+# Each of these requests is built in one module.
+BUILT_IN = {
+    "FetchRequest": "mpbroker/client/consumer.py",
+    "ListOffsetsRequest": "mpbroker/client/list_offsets.py",
+    "MetadataRequest": "mpbroker/client/metadata.py",
+    "OffsetCommitRequest": "mpbroker/client/committed_offsets.py",
+}
 OTHER_KAFKA_CLIENTS = ("kafka", "confluent_kafka", "aiokafka", "kio")
 
 _CIMPORT = re.compile(r"^\s*(?:from\s+([\w.]+)\s+cimport\s|cimport\s+([\w.]+))", re.MULTILINE)
 _PATH_OF_OURS = re.compile(r"\"((?:shm|mpbroker)/[\w/]+)/\w+\.h\"")
+_STRING_OF_OURS = re.compile(r"[\"']((?:shm|\w*mpbroker|spark_integration)(?:\.\w+)+)[\"']")
 # An event that nobody sets, and a program that sleeps.
 _HIDDEN_SLEEP = re.compile(r"Event\(\)\.wait\([^)]|[\"'].*\btime\.sleep\(")
 _BARE_EXCEPT = re.compile(r"^\s*except\s*:", re.MULTILINE)
@@ -249,12 +265,19 @@ def import_statements(source: str) -> tuple[list[ast.Import | ast.ImportFrom], b
     return [node for node in statements(tree) if isinstance(node, ast.Import | ast.ImportFrom)], is_cython
 
 
+def is_module(name: str) -> bool:
+    path = ROOT / name.replace(".", "/")
+    return any(path.with_suffix(suffix).exists() for suffix in (".py", ".pyx"))
+
+
 def imports_of(source: str, module: str, *, is_package: bool = False, with_names: bool = False) -> set[str]:
     """Modules of ours that a Python or Cython source names, relative imports made absolute.
 
-    `with_names`: and what is imported from them, which may be modules too.
+    A string that names a module is an import, too, for somebody who imports it later. `with_names`: and what
+    is imported from them, which may be modules too.
     """
     found = {path.replace("/", ".") for path in _PATH_OF_OURS.findall(source)}
+    found |= set(filter(is_module, _STRING_OF_OURS.findall(source)))
     nodes, is_cython = import_statements(source)
     if is_cython:
         found |= {one or other for one, other in _CIMPORT.findall(source)}
@@ -457,6 +480,12 @@ def client_signs(source: str) -> list[str]:
     return found
 
 
+# These rooms work in processes of other rooms, and log as those.
+LOGS_AS = {
+    "mpbroker.http": "mpbroker.exporter",
+    "mpbroker.observe": "mpbroker.exporter",
+    "mpbroker.startup": "mpbroker.supervisor",
+}
 # Rooms that Spark's processes use, too: they have one logger there.
 LOGGERS_OF_OTHERS = {"mpbroker.spark", "mpbroker.kafka.request.logger", "mpbroker.kafka.authorizer.logger"}
 # They are about all loggers.
@@ -469,7 +498,7 @@ def test_each_module_has_the_logger_of_its_part() -> None:
         for path in files([ROOT / "mpbroker"], ".py", ".pyx", ".pxi")
         for name in re.findall(r'getLogger\("([^"]*)"\)', path.read_text())
         if (module := module_of(path)) not in ABOUT_LOGGERS
-        and name not in LOGGERS_OF_OTHERS | {subsystem_of(module)}
+        and name not in LOGGERS_OF_OTHERS | {LOGS_AS.get(room_of(module), subsystem_of(module))}
     ]
     assert odd == [], "clients set levels by the names in mpbroker/ipc/log_levels.py"
 
@@ -482,6 +511,17 @@ def test_there_is_one_kafka_client() -> None:
         if not path.relative_to(ROOT).as_posix().startswith(CLIENT_ROOMS)
     ]
     assert broken(iter(sources), client_signs) == []
+
+
+def test_a_request_is_built_in_one_module() -> None:
+    building = re.compile(rf"\b({'|'.join(BUILT_IN)})\(")
+    found = {
+        (match[1], path.relative_to(ROOT).as_posix())
+        for path in files(PRODUCT, ".py")
+        for match in building.finditer(path.read_text())
+        if "protocol" not in path.parts
+    }
+    assert found == set(BUILT_IN.items())
 
 
 def test_shared_words_are_never_packed_into() -> None:

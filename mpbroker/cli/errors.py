@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -10,33 +10,9 @@ RUNTIME_ERROR = 1
 USAGE_ERROR = 2
 # A shell reports 128 plus the number of the signal.
 INTERRUPTED = 130
-# Error codes of a broker that say that the call is wrong, whenever it is made. What is not there, or is there
-# already, may be otherwise a moment later.
-WRONG_INPUT = frozenset(
-    {
-        *("INVALID_TOPIC_EXCEPTION", "INVALID_PARTITIONS", "INVALID_REPLICATION_FACTOR", "INVALID_CONFIG"),
-        *("INVALID_REPLICA_ASSIGNMENT", "INVALID_REQUEST", "INVALID_GROUP_ID", "INVALID_TIMESTAMP"),
-        *("INVALID_PRINCIPAL_TYPE", "INVALID_REGULAR_EXPRESSION", "INVALID_REQUIRED_ACKS"),
-        *("INVALID_SESSION_TIMEOUT", "INVALID_TRANSACTION_TIMEOUT", "OFFSET_METADATA_TOO_LARGE"),
-        *("OFFSET_OUT_OF_RANGE", "POLICY_VIOLATION", "UNACCEPTABLE_CREDENTIAL", "UNSUPPORTED_SASL_MECHANISM"),
-        *("UNSUPPORTED_COMPRESSION_TYPE", "BROKER_ID_NOT_REGISTERED"),
-    }
-)
-
 
 _Value = TypeVar("_Value")
 _More = ParamSpec("_More")
-
-
-class BadText(Exception):
-    """A text is no time, no place, or whatever else it should be; the error says only what to write.
-
-    Whoever asked for the text adds where it stood: a flag, or a field of a page.
-    """
-
-
-class BadTime(BadText):
-    """A text is no time. Whoever asked for it also adds which zone a time without one is in."""
 
 
 class CliError(Exception):
@@ -55,6 +31,8 @@ def of_flag(
     **kwargs: _More.kwargs,
 ) -> _Value:
     """Parse what a flag was given. Raises CliError, which names the flag, where `parse` raises BadText."""
+    from mpbroker.client.errors import BadText, BadTime
+
     try:
         return parse(text, *args, **kwargs)
     except BadText as error:
@@ -64,30 +42,14 @@ def of_flag(
 
 def exit_code_of(error: Exception) -> int:
     """Return 2 if an error says that the call is wrong, also one of the broker or its supervisor, else 1."""
-    from mpbroker.client.errors import ApiFailed, ConfigError
-    from mpbroker.ipc.control_client import ControlError
-
     if isinstance(error, CliError):
         return error.exit_code
-    if isinstance(error, ApiFailed):
-        return USAGE_ERROR if error.code.name in WRONG_INPUT else RUNTIME_ERROR
-    if isinstance(error, ControlError):
-        return USAGE_ERROR if error.is_wrong_call else RUNTIME_ERROR
-    return USAGE_ERROR if isinstance(error, ConfigError) else RUNTIME_ERROR
+    return USAGE_ERROR if getattr(error, "is_wrong_call", False) else RUNTIME_ERROR
 
 
 def with_advice(error: Exception, advice: str) -> CliError:
     """Make an error with the same text and exit code, and then what to do."""
     return CliError(f"{error}{advice}", exit_code_of(error))
-
-
-def raise_all(failed: Sequence[Exception]) -> None:
-    """Raise one error for those of several topics or groups, whose others are done; none if there are none.
-
-    Its exit code is 2 if all of them are.
-    """
-    if failed:
-        raise CliError("\n".join(map(str, failed)), min(map(exit_code_of, failed)))
 
 
 @contextmanager

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.text.numbers import SECONDS
+from mpbroker.client.cluster_address import ClusterAddress
 from mpbroker.config.environment import BOOTSTRAP_SERVER
 from mpbroker.config.environment import DEFAULT_BOOTSTRAP as DEFAULT_BOOTSTRAP
 
@@ -25,18 +25,18 @@ def _of_data(context: typer.Context, parameter: typer.CallbackParam, value: str)
 
 
 def topic_names(where: ClusterAddress) -> list[str]:
-    from mpbroker.cli.cluster.client import Client
+    from mpbroker.client.admin import open_admin
 
-    with Client(where) as client:
+    with open_admin(where) as client:
         return [topic.name for topic in client.topics()]
 
 
 def group_names(where: ClusterAddress) -> list[str]:
-    from mpbroker.cli.cluster import group_requests
-    from mpbroker.cli.cluster.client import Client
+    from mpbroker.client import groups
+    from mpbroker.client.admin import open_admin
 
-    with Client(where) as client:
-        return [one.group_id for one in group_requests.list_groups(client)]
+    with open_admin(where) as client:
+        return [one.group_id for one in groups.list_groups(client)]
 
 
 def _names(of: Callable[[ClusterAddress], list[str]]) -> Callable[[typer.Context, str], list[str]]:

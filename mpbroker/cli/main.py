@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from mpbroker.cli.app import App
-from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.errors import (
     RUNTIME_ERROR,
     USAGE_ERROR,
@@ -37,6 +36,7 @@ from mpbroker.cli.flags import (
 )
 from mpbroker.cli.text import standard_output
 from mpbroker.cli.text.numbers import INT, LONG, PARTITION, PARTITION_OR_ALL, SECONDS
+from mpbroker.client.cluster_address import ClusterAddress
 from mpbroker.config.version import VERSION
 
 app = App(
@@ -472,8 +472,8 @@ def offsets(
     Default: of all topics. With read_committed a partition ends before its first open transaction.
     """
     from mpbroker.cli.cluster import offsets as command
-    from mpbroker.cli.cluster.isolation import parse_isolation
     from mpbroker.cli.errors import of_flag
+    from mpbroker.client.isolation import parse_isolation
 
     committed = bool(of_flag("--isolation-level", isolation_level, parse_isolation))
     where = ClusterAddress(bootstrap, command_config)

@@ -6,7 +6,7 @@ address. Only `patiently` tries anything again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
 from typing import Any, TypeVar
 
@@ -19,14 +19,14 @@ from mpbroker.client.errors import (
     ClientError,
     ConnectionLost,
     RequestTimedOut,
+    without_leader,
 )
-from mpbroker.client.metadata import Metadata, Node
+from mpbroker.client.metadata import Metadata, Node, metadata_request
 from mpbroker.client.network_client import NetworkClient
 from mpbroker.protocol.messages import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     Message,
-    MetadataRequest,
     MetadataResponse,
 )
 
@@ -84,18 +84,38 @@ class Cluster:
             return self.finish(asked)
         raise failed
 
-    def refresh(self, request: MetadataRequest, timeout_ms: float | None = None) -> MetadataResponse:
-        """Ask any node for metadata and keep the answer."""
+    def refresh(
+        self,
+        topics: Iterable[str] | None = (),
+        *,
+        auto_create: bool = False,
+        timeout_ms: float | None = None,
+    ) -> MetadataResponse:
+        """Ask any node for the nodes and these topics (None: all), and keep the answer."""
+        request = metadata_request(topics, auto_create=auto_create)
         response: MetadataResponse = self.ask_any(request, timeout_ms)
         self.metadata.updated(response, monotonic_ms())
         return response
+
+    def leader(self, topic: str, partition: int, look_up: Callable[[], object]) -> int:
+        """Return the node id of a partition's leader; `look_up` refreshes the topic if none is known.
+
+        Raises ApiFailed.
+        """
+        node = self.metadata.leader(topic, partition)
+        if node is None:
+            look_up()
+            node = self.metadata.leader(topic, partition)
+        if node is None:
+            raise without_leader(topic, partition)
+        return node.id
 
     def coordinator(self, kind: CoordinatorType, key: str, timeout_ms: float | None = None) -> int:
         """Ask which node coordinates a group or a transactional id. Raises ApiFailed.
 
         The nodes are asked for first: bootstrap servers do not have the ids that coordinators are named by.
         """
-        self.refresh(MetadataRequest(topics=[]), timeout_ms)
+        self.refresh(timeout_ms=timeout_ms)
         found: FindCoordinatorResponse = self.ask_any(FindCoordinatorRequest(key, kind, [key]), timeout_ms)
         # One answer for each key since version 4.
         place = found.coordinators[0] if found.coordinators else found

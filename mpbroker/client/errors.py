@@ -1,8 +1,34 @@
 """Errors between a client and a cluster; each text says what, where and what to do."""
 
 import re
+from collections.abc import Sequence
+from typing import Self
 
 from mpbroker.protocol.errors import ErrorCode, error_code
+
+# Error codes of a broker that say that the call is wrong, whenever it is made. What is not there, or is there
+# already, may be otherwise a moment later.
+_WRONG_INPUT = frozenset(
+    {
+        *("INVALID_TOPIC_EXCEPTION", "INVALID_PARTITIONS", "INVALID_REPLICATION_FACTOR", "INVALID_CONFIG"),
+        *("INVALID_REPLICA_ASSIGNMENT", "INVALID_REQUEST", "INVALID_GROUP_ID", "INVALID_TIMESTAMP"),
+        *("INVALID_PRINCIPAL_TYPE", "INVALID_REGULAR_EXPRESSION", "INVALID_REQUIRED_ACKS"),
+        *("INVALID_SESSION_TIMEOUT", "INVALID_TRANSACTION_TIMEOUT", "OFFSET_METADATA_TOO_LARGE"),
+        *("OFFSET_OUT_OF_RANGE", "POLICY_VIOLATION", "UNACCEPTABLE_CREDENTIAL", "UNSUPPORTED_SASL_MECHANISM"),
+        *("UNSUPPORTED_COMPRESSION_TYPE", "BROKER_ID_NOT_REGISTERED"),
+    }
+)
+
+
+class BadText(Exception):
+    """A text is no time, no place, or whatever else it should be; the error says only what to write.
+
+    Whoever asked for the text adds where it stood: a flag, or a field of a page.
+    """
+
+
+class BadTime(BadText):
+    """A text is no time. Whoever asked for it also adds which zone a time without one is in."""
 
 
 class ClientError(Exception):
@@ -13,8 +39,30 @@ class ClientError(Exception):
         """Tell whether the same request may succeed a little later."""
         return False
 
+    @property
+    def is_wrong_call(self) -> bool:
+        """Tell whether the call is wrong whenever it is made."""
+        return False
 
-class ConfigError(ClientError):
+    def advised(self, advice: str) -> Self:
+        """Add what to do to the text; return the error."""
+        self.args = (f"{self}{advice}",)
+        return self
+
+
+class InvalidArgument(ClientError):
+    """A call asks for what cannot be, whenever it is made."""
+
+    @property
+    def is_wrong_call(self) -> bool:
+        return True
+
+
+class FailedPrecondition(ClientError):
+    """The state of the cluster does not allow a call: a group has members, a user does not exist."""
+
+
+class ConfigError(InvalidArgument):
     """A setting is missing, malformed or not supported; `name` is its name if only one is wrong."""
 
     name = ""
@@ -64,12 +112,29 @@ class ApiFailed(ClientError):
 
     def __init__(self, what: str, number: int, message: str | None = None) -> None:
         self.code = error_code(number)
-        text = (message or self.code.message).removesuffix(".")
+        self.message = message or self.code.message
+        text = self.message.removesuffix(".")
         super().__init__(f"{text if _names(text, what) else f'{what}: {text}'} ({self.code.name})")
 
     @property
     def retriable(self) -> bool:
         return self.code.retriable
+
+    @property
+    def is_wrong_call(self) -> bool:
+        return self.code.name in _WRONG_INPUT
+
+
+def raise_all(failed: Sequence[ClientError]) -> None:
+    """Raise one error for those of several topics or groups, whose others are done; none if there are none.
+
+    A single error keeps its kind. Several are a wrong call if all of them are.
+    """
+    if len(failed) == 1:
+        raise failed[0]
+    if failed:
+        kind = InvalidArgument if all(one.is_wrong_call for one in failed) else FailedPrecondition
+        raise kind("\n".join(map(str, failed)))
 
 
 def not_done(what: str, number: int, message: str | None = None) -> ApiFailed:

@@ -12,6 +12,12 @@ from typing import Any
 
 from mpbroker.client.backoff import monotonic_ms
 from mpbroker.client.cluster import Cluster, CoordinatorType
+from mpbroker.client.committed_offsets import (
+    commit_request,
+    fetch_request,
+    fetched_offsets,
+    of_group,
+)
 from mpbroker.client.consumer_protocol import (
     PROTOCOL_TYPE,
     RANGE,
@@ -95,39 +101,13 @@ class GroupMember:
 
     def committed(self) -> dict[TopicPartition, int]:
         """Return the committed offsets of this member's partitions."""
-        topic = m.OffsetFetchRequest
-        by_topic = self._by_topic(dict.fromkeys(self.assigned, 0))
-        old = [topic.OffsetFetchRequestTopic(name, list(numbers)) for name, numbers in by_topic.items()]
-        new = [
-            topic.OffsetFetchRequestTopics(name, partition_indexes=list(numbers))
-            for name, numbers in by_topic.items()
-        ]
-        group = topic.OffsetFetchRequestGroup(self._group, topics=new)
-        # Offsets of a transaction that is under way are waited for (KIP-447).
-        response: m.OffsetFetchResponse = self._patiently(
-            m.OffsetFetchRequest(self._group, old, [group], require_stable=True)
-        )
-        found = response.groups[0] if response.groups else response
-        return {
-            (one.name, part.partition_index): part.committed_offset
-            for one in found.topics
-            for part in one.partitions
-            if part.committed_offset >= 0
-        }
+        request = fetch_request(self._group, self.assigned, require_stable=True)
+        return fetched_offsets(of_group(self._patiently(request)))
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit offsets; in a rebalance those that the coordinator refuses are read again by others."""
-        part = m.OffsetCommitRequest.OffsetCommitRequestPartition
-        topics = [
-            m.OffsetCommitRequest.OffsetCommitRequestTopic(
-                name=name, partitions=[part(number, offset) for number, offset in numbers.items()]
-            )
-            for name, numbers in self._by_topic(offsets).items()
-        ]
-        if topics:
-            self._patiently(
-                m.OffsetCommitRequest(self._group, self._generation, self._member_id, topics=topics)
-            )
+        if offsets:
+            self._patiently(commit_request(self._group, offsets, self._generation, self._member_id))
 
     def leave(self) -> None:
         """Leave the group, so that others need not wait until this member's session is over."""
@@ -175,11 +155,7 @@ class GroupMember:
     def _assigned(self, joined: m.JoinGroupResponse) -> dict[str, list[TopicPartition]]:
         """Return the partitions of each member: this one is the leader."""
         wanted = {member.member_id: decode_subscription(member.metadata) for member in joined.members}
-        name = m.MetadataRequest.MetadataRequestTopic
-        names = sorted({topic for topics in wanted.values() for topic in topics})
-        metadata = self._cluster.refresh(
-            m.MetadataRequest([name(name=topic) for topic in names], allow_auto_topic_creation=False)
-        )
+        metadata = self._cluster.refresh(sorted({topic for topics in wanted.values() for topic in topics}))
         counts = {topic.name or "": len(topic.partitions) for topic in metadata.topics}
         return assign_ranges(wanted, counts)
 
@@ -221,20 +197,13 @@ class GroupMember:
                 raise error
         return response
 
-    @staticmethod
-    def _by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[int, int]]:
-        by_topic: dict[str, dict[int, int]] = {}
-        for (topic, number), offset in offsets.items():
-            by_topic.setdefault(topic, {})[number] = offset
-        return by_topic
-
 
 def _codes(response: Any) -> list[int]:
     """Return the error codes of a response about a group."""
     if isinstance(response, m.OffsetCommitResponse):
         return [part.error_code for topic in response.topics for part in topic.partitions if part.error_code]
     if isinstance(response, m.OffsetFetchResponse):
-        group = response.groups[0] if response.groups else response
+        group = of_group(response)
         codes = [group.error_code, *(part.error_code for topic in group.topics for part in topic.partitions)]
         return [code for code in codes if code]
     return [response.error_code] if response.error_code else []

@@ -31,6 +31,15 @@ class Node(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+def metadata_request(topics: Iterable[str] | None, *, auto_create: bool) -> MetadataRequest:
+    """Return a request for the nodes and these topics; None stands for all topics."""
+    wanted = MetadataRequest.MetadataRequestTopic
+    return MetadataRequest(
+        topics=None if topics is None else [wanted(name=name) for name in topics],
+        allow_auto_topic_creation=auto_create,
+    )
+
+
 def bootstrap_nodes(servers: Iterable[tuple[str, int]]) -> list[Node]:
     """Number the servers from -2 downwards: these ids are no broker's, and -1 is a missing leader."""
     return [Node(-2 - index, host, port) for index, (host, port) in enumerate(servers)]
@@ -97,11 +106,7 @@ class Metadata:
 
     def request(self) -> MetadataRequest:
         """Return a request for all topics that are tracked."""
-        wanted = MetadataRequest.MetadataRequestTopic
-        return MetadataRequest(
-            topics=[wanted(name=name) for name in sorted(self._topics)],
-            allow_auto_topic_creation=self._auto_create,
-        )
+        return metadata_request(sorted(self._topics), auto_create=self._auto_create)
 
     def updated(self, response: MetadataResponse, now_ms: float) -> None:
         """Take an answer, whoever asked. Ask again after the back-off if it leaves something open."""

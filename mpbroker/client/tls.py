@@ -72,8 +72,13 @@ class TlsTransport:
             return self._tls.send(memoryview(segments[0])[:WRITE_BYTES])
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return None
-        except ssl.SSLError as error:
-            raise OSError(f"TLS failed: {error.reason or error}") from error
+        except OSError as error:
+            if self._silent:
+                # The broker may have said why, and closed before it was read.
+                self.receive_into(memoryview(bytearray(1)))
+            if isinstance(error, ssl.SSLError):
+                raise OSError(f"TLS failed: {error.reason or error}") from error
+            raise
 
     def close(self) -> None:
         self._tls.close()

@@ -114,7 +114,7 @@ class Transactions:
     def ongoing(self, prefix: str) -> list[str]:
         """List the transactional ids with this prefix whose transactions are open, of all coordinators."""
         # Coordinators are asked by id, which bootstrap servers do not have.
-        self._cluster.refresh(m.MetadataRequest(topics=[]))
+        self._cluster.refresh()
         found = []
         for node in self._cluster.metadata.nodes():
             request = m.ListTransactionsRequest(state_filters=["Ongoing"])

@@ -42,6 +42,8 @@ AUDIT_LEVELS = ("INFO", "WARN", "OFF")
 AUDIT_FORMATS = ("text", "json")
 # A request lies in one block of at most 1 GiB, with its size in front and room for its answer behind it.
 LARGEST_REQUEST_BYTES = (1 << 30) - (1 << 16) - 128
+# A log directory with less room than this is full, although a small record may fit into its last bytes.
+ROOM_BYTES = 1 << 20
 
 _NO_PREALLOCATION = "segments grow as they are written"
 _NO_LOG_START_TIMER = "log start offsets are written whenever they move"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from mpbroker.cli.cluster import acl, user
-from mpbroker.cli.cluster.client import Client
-from mpbroker.cli.errors import CliError
+from mpbroker.client import acls, users
+from mpbroker.client.admin import Admin
+from mpbroker.client.errors import FailedPrecondition, InvalidArgument
 from mpbroker.security.acls import (
     CLUSTER_NAME,
     OPERATIONS,
@@ -19,34 +19,34 @@ from mpbroker.security.acls import (
 from mpbroker.security.scram import TYPES
 
 
-def listed(client: Client) -> dict[str, Any]:
+def listed(client: Admin) -> dict[str, Any]:
     """Return users and entries, and what a form needs; in place of entries why there are none."""
     found: dict[str, Any] = {
-        "users": user.listed(client),
+        "users": users.listed(client),
         "mechanisms": list(TYPES),
         "operations": {kafka_word(kind): ["All", *map(kafka_word, OPERATIONS[kind])] for kind in OPERATIONS},
         "acls": [],
         "acls_problem": None,
     }
     try:
-        found["acls"] = [acl.document(one) for one in acl.described(client, acl.EVERYTHING)]
-    except CliError as error:
+        found["acls"] = [acls.document(one) for one in acls.describe(client, acls.EVERYTHING)]
+    except FailedPrecondition as error:
         found["acls_problem"] = str(error)
     return found
 
 
 def entry_of(document: dict[str, str]) -> Acl:
-    """Return the entry that a row of the page describes. Raises CliError for what is none."""
+    """Return the entry that a row of the page describes. Raises InvalidArgument for what is none."""
     kind = _named(ResourceType, document["resource"], "resource")
-    acl.check_is_principal(document["principal"])
-    acl.check_host(document["host"])
+    acls.check_is_principal(document["principal"])
+    acls.check_host(document["host"])
     return Acl(
         kind,
         CLUSTER_NAME if kind == ResourceType.CLUSTER else document["name"],
         _named(PatternType, document["pattern"], "pattern"),
         document["principal"],
         document["host"],
-        acl.operation_of(document["operation"]),
+        acls.operation_of(document["operation"]),
         _named(Permission, document["permission"], "permission"),
     )
 
@@ -55,4 +55,4 @@ def _named(kinds: Any, name: str, what: str) -> Any:
     for one in kinds:
         if kafka_word(one) == name:
             return one
-    raise CliError(f"{name[:50]!r} is no {what}")
+    raise InvalidArgument(f"{name[:50]!r} is no {what}")

@@ -10,37 +10,34 @@ from __future__ import annotations
 import asyncio
 import base64
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from mpbroker.cli.cluster import group_requests
-from mpbroker.cli.cluster.client import Client
-from mpbroker.cli.cluster.offset_resets import INACTIVE
-from mpbroker.cli.errors import CliError
+from mpbroker.client import groups
+from mpbroker.client.admin import Admin
 from mpbroker.client.errors import ClientError
 from mpbroker.console import access, changes, record_view, records, settings_view, tails
 from mpbroker.console.broker_listener import listener_of, needs_token
 from mpbroker.console.changes_audit import ChangesAudit
 from mpbroker.console.files import PageFiles
-from mpbroker.console.guard import has_token
 from mpbroker.console.queries import Query
 from mpbroker.console.statuses import FAILURES, status_of
 from mpbroker.console.watch import Watch, knows_topics
 from mpbroker.console.workers import Busy, Workers
-from mpbroker.exporter.guard import Refusal, header, refused_origin
-from mpbroker.exporter.http_server import Receive, Scope, Send, TooLarge
-from mpbroker.exporter.metrics_page import MetricsPage
+from mpbroker.http.guard import Refusal, has_token, header, refused_origin
+from mpbroker.http.responses import NO_SNIFFING, NOT_KEPT, respond, start
+from mpbroker.http.server import Receive, Scope, Send
 from mpbroker.ipc import console_token
 from mpbroker.ipc.process import ProcessContext
+from mpbroker.observe.offset_follower import OffsetFollower
 from mpbroker.security.audit import NO_ANSWER
 
 API: Final = "/api/"
 TOPICS_MAX: Final = 1000
 PARTITIONS_MAX: Final = 2000
 GROUPS_MAX: Final = 300
-BODY_BYTES_MAX: Final = 1 << 20
 READS_MAX: Final = 2
 NEEDS_TOKEN: Final = "this needs the console's token: open the address that mpbroker ctl console prints"
 JSON: Final = "application/json"
@@ -53,20 +50,16 @@ POLICY: Final = (
 )
 SAFE_HEADERS: Final = (
     ("content-security-policy", POLICY),
-    ("x-content-type-options", "nosniff"),
+    NO_SNIFFING,
     ("x-frame-options", "DENY"),
     ("referrer-policy", "no-referrer"),
     ("cross-origin-opener-policy", "same-origin"),
     ("cross-origin-resource-policy", "same-origin"),
     ("permissions-policy", "camera=(), geolocation=(), microphone=()"),
 )
+PRIVATE: Final = (*SAFE_HEADERS, NOT_KEPT)
 
 _Value = TypeVar("_Value")
-
-
-def make(context: ProcessContext, metrics: MetricsPage) -> Console:
-    """Make the console of a broker, for the exporter."""
-    return Console(context, metrics)
 
 
 class Refused(Exception):
@@ -90,11 +83,11 @@ class Question(NamedTuple):
 class Console:
     """The application. Handlers of paths below /api return what is sent as JSON."""
 
-    def __init__(self, context: ProcessContext, metrics: MetricsPage) -> None:
+    def __init__(self, context: ProcessContext, offsets: OffsetFollower) -> None:
         self._context = context
         self._files = PageFiles()
         self._workers = Workers("console")
-        self._watch = Watch(context, metrics)
+        self._watch = Watch(context, offsets)
         self._token = console_token.read(context.memory.public_path.parent)
         self._audit = ChangesAudit(lambda: context.config)
         self._ends = asyncio.Event()
@@ -144,11 +137,11 @@ class Console:
         if found is None:
             await _answer_error(scope, send, Refusal(404, "there is no such page"))
             return
-        headers = [("cache-control", "no-cache"), ("etag", found.tag)]
+        headers = (*SAFE_HEADERS, ("cache-control", "no-cache"), ("etag", found.tag))
         if header(scope, b"if-none-match") == found.tag.encode():
-            await _answer(scope, send, 304, b"", found.kind, headers)
+            await respond(scope, send, 304, None, found.kind, headers)
         else:
-            await _answer(scope, send, 200, found.body, found.kind, headers)
+            await respond(scope, send, 200, found.body, found.kind, headers)
 
     # ---- its questions
 
@@ -171,7 +164,7 @@ class Console:
         except FAILURES as error:
             await _answer_error(scope, send, Refusal(status_of(error), str(error)))
         else:
-            await _answer(scope, send, 200, _ENCODER.encode(answer), JSON, _NOT_KEPT)
+            await respond(scope, send, 200, _ENCODER.encode(answer), JSON, PRIVATE)
 
     async def _found(self, scope: Scope) -> Any:
         name = scope["path"].removeprefix(API)
@@ -199,8 +192,8 @@ class Console:
         config = self._context.config
         return needs_token(config) or bool(config.authorizer_class_name)
 
-    async def _ask(self, work: Callable[[Client], _Value]) -> _Value:
-        """Have a worker ask the broker. Raises NoListener, ClientError, ConfigError, CliError, Busy."""
+    async def _ask(self, work: Callable[[Admin], _Value]) -> _Value:
+        """Have a worker ask the broker. Raises NoListener, ClientError, Busy."""
         listener = listener_of(self._context.config)
 
         def ask() -> _Value:
@@ -253,10 +246,10 @@ class Console:
     async def _group(self, query: Query) -> dict[str, Any]:
         await self._watch.fresh()
         name = query.needed("group")
-        group = await self._ask(lambda client: group_requests.describe(client, name))
+        group = await self._ask(lambda client: groups.describe(client, name))
         assigned = [place for member in group.members for place in member.partitions]
         history, offsets = self._watch.lag_of(name, assigned)
-        may_reset = group.state in INACTIVE
+        may_reset = group.state in groups.INACTIVE
         return {"group": group, "may_reset": may_reset, "history": history, "offsets": offsets}
 
     async def _records(self, query: Query) -> dict[str, Any]:
@@ -288,7 +281,7 @@ class Console:
             raise Refused(404, "there is no such record, or it has no value")
         value = found[0]["value"]
         body = base64.b64decode(value["b64"]) if "b64" in value else value["text"].encode()
-        await _answer(scope, send, 200, body, "application/octet-stream", _NOT_KEPT)
+        await respond(scope, send, 200, body, "application/octet-stream", PRIVATE)
 
     async def _access(self, _query: Query) -> dict[str, Any]:
         return await self._ask(access.listed)
@@ -306,12 +299,12 @@ class Console:
         try:
             # What is wrong with the question is an error of the request.
             first = await self._workers.do(tail.look)
-            await _start(send, 200, LINES, _NOT_KEPT)
+            await start(send, 200, LINES, PRIVATE)
             await _send_part(send, _ENCODER.encode(first) + b"\n")
             try:
                 async for line in tails.lines(tail, self._workers, self._ends):
                     await _send_part(send, line)
-            except (ClientError, CliError, Busy) as error:
+            except (ClientError, Busy) as error:
                 await _send_part(send, _ENCODER.encode({"error": str(error)}) + b"\n")
             await send({"type": "http.response.body", "body": b""})
         finally:
@@ -343,7 +336,6 @@ class Console:
         return answer
 
 
-_NOT_KEPT: Final = (("cache-control", "no-store"),)
 _ENCODER: Final = msgspec.json.Encoder(enc_hook=str)
 
 
@@ -365,39 +357,18 @@ async def _body(receive: Receive) -> bytes:
         message = await receive()
         body += message.get("body", b"")
         more = message.get("more_body", False)
-        if len(body) > BODY_BYTES_MAX:
-            raise TooLarge
     return body
-
-
-async def _start(send: Send, status: int, kind: str, headers: Iterable[tuple[str, str]]) -> None:
-    everything = [("content-type", kind), *SAFE_HEADERS, *headers]
-    await send(
-        {
-            "type": "http.response.start",
-            "status": status,
-            "headers": [(name.encode(), text.encode()) for name, text in everything],
-        }
-    )
 
 
 async def _send_part(send: Send, part: bytes) -> None:
     await send({"type": "http.response.body", "body": part, "more_body": True})
 
 
-async def _answer(
-    scope: Scope, send: Send, status: int, body: bytes, kind: str, headers: Iterable[tuple[str, str]]
-) -> None:
-    length = [] if status == 304 else [("content-length", str(len(body)))]
-    await _start(send, status, kind, [*headers, *length])
-    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
-
-
 async def _answer_error(scope: Scope, send: Send, refusal: Refusal) -> None:
     """Answer with the reason, as text for people and as JSON for the page."""
     if scope["path"].startswith(API):
         body = _ENCODER.encode({"error": refusal.why})
-        await _answer(scope, send, refusal.status, body, JSON, _NOT_KEPT)
+        await respond(scope, send, refusal.status, body, JSON, PRIVATE)
     else:
         text = f"{refusal.why}\n".encode(errors="replace")
-        await _answer(scope, send, refusal.status, text, "text/plain; charset=utf-8", _NOT_KEPT)
+        await respond(scope, send, refusal.status, text, "text/plain; charset=utf-8", PRIVATE)

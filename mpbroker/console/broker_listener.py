@@ -9,8 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from mpbroker.cli.cluster.client import Client, read_config
-from mpbroker.cli.cluster.cluster_address import ClusterAddress
+from mpbroker.client.admin import Admin, open_admin
+from mpbroker.client.cluster_address import ClusterAddress
+from mpbroker.client.command_config import read_config
 from mpbroker.client.config import ClientConfig
 from mpbroker.client.errors import ConfigError
 from mpbroker.config.broker import BrokerConfig
@@ -33,9 +34,11 @@ class BrokerListener(NamedTuple):
     listener: Listener
     settings: Path | None
 
-    def client(self) -> Client:
+    def client(self) -> Admin:
         """Return a client that is not connected yet. Raises ConfigError."""
-        return Client(ClusterAddress(reachable(str(self.listener).partition("://")[2]), self.settings), _BASE)
+        return open_admin(
+            ClusterAddress(reachable(str(self.listener).partition("://")[2]), self.settings), _BASE
+        )
 
 
 def listener_of(config: BrokerConfig) -> BrokerListener:

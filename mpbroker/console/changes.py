@@ -6,23 +6,32 @@ Each change is one JSON object with its name in `change`. The broker decides abo
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, Final
 
 import msgspec
 
-from mpbroker.cli.cluster import acl, group_requests, user
-from mpbroker.cli.cluster.client import Client, partitions_of
-from mpbroker.cli.cluster.group_offsets import ResetPlan, TopicScope, explained, planned
-from mpbroker.cli.cluster.offset_resets import Reset, by_duration, parse_topic, to_datetime
-from mpbroker.cli.cluster.topic import in_ms
-from mpbroker.cli.cluster.topic_changes import Shortened, Shortening, alter_settings, create_partitions
-from mpbroker.cli.errors import USAGE_ERROR, BadText, CliError, raise_all
-from mpbroker.cli.text.output import counted
+from mpbroker.client import acls, groups, users
+from mpbroker.client.admin import Admin
+from mpbroker.client.errors import BadText, ClientError, FailedPrecondition, InvalidArgument, raise_all
+from mpbroker.client.offset_resets import (
+    Reset,
+    ResetPlan,
+    TopicScope,
+    by_duration,
+    explained,
+    parse_topic,
+    planned,
+    to_datetime,
+)
 from mpbroker.client.partitioner import partition_for
+from mpbroker.client.positions import parse_before
 from mpbroker.client.producer import Producer
+from mpbroker.client.times import in_ms
+from mpbroker.client.topics import partitions_of, refuse_internal
 from mpbroker.console import access
+from mpbroker.protocol.printable import counted
 from mpbroker.protocol.topic_names import INTERNAL_TOPICS
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
@@ -152,7 +161,7 @@ def name_of(change: Change) -> str:
     return str(change.__struct_config__.tag)
 
 
-def work_of(change: Change, now_ms: int) -> Callable[[Client], dict[str, Any]]:
+def work_of(change: Change, now_ms: int) -> Callable[[Admin], dict[str, Any]]:
     """Return what makes the change with a client. Raises MsgspecError if it is none."""
     match change:
         case CreateTopic():
@@ -173,43 +182,39 @@ def work_of(change: Change, now_ms: int) -> Callable[[Client], dict[str, Any]]:
         case DeleteGroup():
             return partial(_delete_group, change)
         case AddUser():
-            return partial(_add_user, change, user.mechanism_of(change.mechanism))
+            return partial(_add_user, change, users.mechanism_of(change.mechanism))
         case DeleteUser():
-            return partial(_delete_user, change, user.mechanism_of(change.mechanism))
+            return partial(_delete_user, change, users.mechanism_of(change.mechanism))
         case AddAcl():
             return partial(_add_acl, access.entry_of(change.acl))
         case RemoveAcl():
             return partial(_remove_acl, access.entry_of(change.acl))
 
 
-def _in_ms(settings: dict[str, str]) -> dict[str, str]:
-    """Return settings with their durations as the commands take them, such as 7d, in ms."""
-    return {key: in_ms(key, value) for key, value in settings.items()}
-
-
-def _create(change: CreateTopic, client: Client) -> dict[str, Any]:
-    got, _ = client.create_topic(change.topic, change.partitions, -1, _in_ms(change.settings), TIMEOUT_S)
+def _create(change: CreateTopic, client: Admin) -> dict[str, Any]:
+    settings = {key: in_ms(key, value) for key, value in change.settings.items()}
+    got, _ = client.create_topic(change.topic, change.partitions, -1, settings, TIMEOUT_S)
     return {"said": f"created topic {change.topic} with {counted(got, 'partition')}"}
 
 
-def _delete(change: DeleteTopic, client: Client) -> dict[str, Any]:
+def _delete(change: DeleteTopic, client: Admin) -> dict[str, Any]:
+    refuse_internal([change.topic])
     failed = client.delete_topics([change.topic], TIMEOUT_S)
-    _raise([error for error in failed.values() if error is not None])
+    raise_all([error for error in failed.values() if error is not None])
     return {"said": f"deleted topic {change.topic}"}
 
 
-def _alter(change: AlterTopic, client: Client) -> dict[str, Any]:
-    settings = _in_ms({key: value for key, value in change.settings.items() if value is not None})
-    deleted = [key for key, value in change.settings.items() if value is None]
-    alter_settings(client, change.topic, settings, deleted)
+def _alter(change: AlterTopic, client: Admin) -> dict[str, Any]:
+    settings = {key: value and in_ms(key, value) for key, value in change.settings.items()}
+    client.alter_topic(change.topic, settings)
     return {"said": f"altered topic {change.topic}"}
 
 
-def _add_partitions(change: AddPartitions, client: Client) -> dict[str, Any]:
+def _add_partitions(change: AddPartitions, client: Admin) -> dict[str, Any]:
     _refuse_internal(
         change.topic, "where groups and transactions have their records depends on its partitions"
     )
-    create_partitions(client, change.topic, change.partitions, TIMEOUT_S)
+    client.create_partitions(change.topic, change.partitions, TIMEOUT_S)
     return {"said": f"topic {change.topic} has {counted(change.partitions, 'partition')}"}
 
 
@@ -241,30 +246,32 @@ def _scope(change: ResetOffsets) -> TopicScope:
         raise msgspec.ValidationError(f"topic {change.topic!r}: {error}") from error
 
 
-def _reset(change: ResetOffsets, plan: ResetPlan, client: Client) -> dict[str, Any]:
+def _reset(change: ResetOffsets, plan: ResetPlan, client: Admin) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     remarks: list[str] = []
     offsets = planned(client, change.group, plan, rows, remarks.append)
     if offsets is None:
-        raise CliError(f"group {change.group} has no committed offsets: choose a topic")
+        raise FailedPrecondition(f"group {change.group} has no committed offsets: choose a topic")
     if change.execute and offsets:
-        errors = group_requests.commit(client, change.group, offsets)
-        _raise([explained(change.group, error) for error in errors])
+        errors = groups.commit(client, change.group, offsets)
+        raise_all([explained(change.group, error) for error in errors])
     done = f"set {counted(len(offsets), 'offset')} of group {change.group}" if change.execute else ""
     return {"said": done, "rows": rows, "remarks": remarks}
 
 
-def _delete_records(change: DeleteRecords, client: Client) -> dict[str, Any]:
+def _delete_records(change: DeleteRecords, client: Admin) -> dict[str, Any]:
     _refuse_internal(change.topic, "its records are the broker's")
-    failed: list[Exception] = []
-    wanted = Shortening(change.topic, change.partition, change.before)
-    starts = Shortened(client, wanted).delete(TIMEOUT_S, failed)
-    _raise(failed)
+    failed: list[ClientError] = []
+    offset = parse_before(change.before)
+    topic = client.topic(change.topic)
+    numbers = partitions_of(topic, [change.partition] if change.partition >= 0 else None)
+    starts = client.delete_records(topic, dict.fromkeys(numbers, offset), TIMEOUT_S, failed)
+    raise_all(failed)
     said = ", ".join(f"{change.topic}-{number} begins at {start:,}" for number, start in starts.items())
     return {"said": said if len(starts) <= _NAMED_MAX else f"{counted(len(starts), 'partition')} shortened"}
 
 
-def _produce(change: Produce, now_ms: int, client: Client) -> dict[str, Any]:
+def _produce(change: Produce, now_ms: int, client: Admin) -> dict[str, Any]:
     _refuse_internal(change.topic, "its records are the broker's")
     topic = client.topic(change.topic)
     key = None if change.key is None else change.key.encode()
@@ -289,37 +296,30 @@ def _produce(change: Produce, now_ms: int, client: Client) -> dict[str, Any]:
 
 def _refuse_internal(topic: str, why: str) -> None:
     if topic in INTERNAL_TOPICS:
-        raise CliError(f"{topic} is the broker's own topic: {why}. Nothing was changed", USAGE_ERROR)
+        raise InvalidArgument(f"{topic} is the broker's own topic: {why}. Nothing was changed")
 
 
-def _delete_group(change: DeleteGroup, client: Client) -> dict[str, Any]:
-    group_requests.delete(client, change.group)
+def _delete_group(change: DeleteGroup, client: Admin) -> dict[str, Any]:
+    groups.delete(client, change.group)
     return {"said": f"deleted group {change.group}"}
 
 
-def _add_user(change: AddUser, kind: ScramType, client: Client) -> dict[str, Any]:
-    user.upsert(client, change.user, kind, ITERATIONS_MIN, change.password)
-    return {"said": user.can_log_in(client, change.user, kind)}
+def _add_user(change: AddUser, kind: ScramType, client: Admin) -> dict[str, Any]:
+    users.upsert(client, change.user, kind, ITERATIONS_MIN, change.password)
+    return {"said": users.can_log_in(client, change.user, kind)}
 
 
-def _delete_user(change: DeleteUser, kind: ScramType, client: Client) -> dict[str, Any]:
-    user.remove(client, change.user, [kind])
+def _delete_user(change: DeleteUser, kind: ScramType, client: Admin) -> dict[str, Any]:
+    users.remove(client, change.user, [kind])
     return {"said": f"deleted {kind.mechanism} of user {change.user}"}
 
 
-def _add_acl(entry: Acl, client: Client) -> dict[str, Any]:
-    acl.create(client, [entry])
+def _add_acl(entry: Acl, client: Admin) -> dict[str, Any]:
+    acls.create(client, [entry])
     return {"said": f"added: {entry}"}
 
 
-def _remove_acl(entry: Acl, client: Client) -> dict[str, Any]:
-    if not acl.delete(client, [acl.filter_of(entry)]):
-        raise CliError(f"there is no such ACL: {entry}")
+def _remove_acl(entry: Acl, client: Admin) -> dict[str, Any]:
+    if not acls.delete(client, [acls.filter_of(entry)]):
+        raise FailedPrecondition(f"there is no such ACL: {entry}")
     return {"said": f"removed: {entry}"}
-
-
-def _raise(failed: Sequence[Exception]) -> None:
-    """Raise what has failed. A single error keeps its kind, which says what status the answer has."""
-    if len(failed) == 1:
-        raise failed[0]
-    raise_all(failed)

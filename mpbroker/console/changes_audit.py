@@ -23,7 +23,7 @@ from mpbroker.console.changes import (
     ResetOffsets,
     name_of,
 )
-from mpbroker.exporter.http_server import Scope
+from mpbroker.http.server import Scope
 from mpbroker.security.audit import EVERY_MS, Audit, Event, Kind, Names
 from mpbroker.security.audit_log import AuditLog
 

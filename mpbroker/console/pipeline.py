@@ -12,7 +12,8 @@ from typing import Any, Final
 from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter, Histogram
 from mpbroker.ipc.topology import SharedMemory
-from mpbroker.metrics.snapshot import NS, Distribution, Snapshot, added
+from mpbroker.metrics.snapshot import Snapshot
+from mpbroker.observe.rates import per_second, rate, since
 
 NS_PER_MS = 1_000_000
 
@@ -64,13 +65,13 @@ def commits(now: Snapshot, before: Snapshot | None, log_workers: Iterable[int]) 
     waiting = sum(now.get(worker, Counter.COUNT_PRODUCES_DELAYED) for worker in workers)
     if before is None:
         return {"waiting": waiting}
-    times = since(now, before, Histogram.TIME_COMMIT_NS, workers)
-    batches = since(now, before, Histogram.BATCHES_PER_ROUND, workers)
-    appends = since(now, before, Histogram.TIME_APPEND_NS, workers)
-    seconds = (now.now_ns - before.now_ns) / NS
+    times, batches, appends = (
+        since(now.distribution(one, workers), before.distribution(one, workers))
+        for one in (Histogram.TIME_COMMIT_NS, Histogram.BATCHES_PER_ROUND, Histogram.TIME_APPEND_NS)
+    )
     found: dict[str, Any] = {
         "waiting": waiting,
-        "rounds_per_s": times.count / seconds if seconds > 0 else None,
+        "rounds_per_s": per_second(times.count, 0, now.now_ns - before.now_ns),
     }
     if times.count:
         known = times.attributes(NS_PER_MS)
@@ -80,13 +81,6 @@ def commits(now: Snapshot, before: Snapshot | None, log_workers: Iterable[int]) 
     if appends.count:
         found["append_p99_ms"] = appends.attributes(NS_PER_MS)["99thPercentile"]
     return found
-
-
-def since(now: Snapshot, before: Snapshot, histogram: int, processes: tuple[int, ...]) -> Distribution:
-    """Return what has come to a histogram between two looks. Its largest value is that since the start."""
-    new, old = now.distribution(histogram, processes), before.distribution(histogram, processes)
-    buckets = [max(a - b, 0) for a, b in zip(new.buckets, old.buckets, strict=True)]
-    return added([Distribution(buckets, max(new.total - old.total, 0), new.largest)])
 
 
 def paths(now: Snapshot, before: Snapshot | None) -> dict[str, float]:
@@ -115,5 +109,4 @@ def paths(now: Snapshot, before: Snapshot | None) -> dict[str, float]:
 
 def _rate(now: Snapshot, before: Snapshot, counter: int) -> float:
     """Return by how much a counter of all handlers grew in a second."""
-    seconds = (now.now_ns - before.now_ns) / NS
-    return sum(max(now.get(h, counter) - before.get(h, counter), 0) for h in topology.HANDLERS) / seconds
+    return rate(now, before, lambda counts: sum(counts.get(h, counter) for h in topology.HANDLERS)) or 0.0

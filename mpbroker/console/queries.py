@@ -8,9 +8,9 @@ from functools import partial
 from typing import Final, TypeVar
 from urllib.parse import parse_qsl
 
-from mpbroker.cli.cluster.isolation import parse_isolation
-from mpbroker.cli.cluster.positions import Start, parse_start
-from mpbroker.cli.errors import BadText
+from mpbroker.client.errors import BadText
+from mpbroker.client.isolation import parse_isolation
+from mpbroker.client.positions import Start, parse_start
 from mpbroker.console.records import RecordQuery
 
 NEWEST: Final = "newest"

@@ -19,15 +19,16 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from mpbroker.cli.cluster.client import PATIENCE_MS, Client, Fetched, Topic, no_partition
-from mpbroker.cli.cluster.isolation import READ_UNCOMMITTED
-from mpbroker.cli.cluster.positions import Ends, Start
+from mpbroker.client.admin import Admin
+from mpbroker.client.consumer import Fetched, Limits
 from mpbroker.client.errors import ApiFailed
+from mpbroker.client.isolation import READ_UNCOMMITTED
+from mpbroker.client.positions import Ends, Start
+from mpbroker.client.topics import Topic, no_partition, partitions_of
 from mpbroker.console.record_view import has_text, marker_view, problem_view, record_of, size_of
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.records.aborted import from_fetch
 from mpbroker.records.errors import CorruptBatch
-from mpbroker.records.iterate import Batch, iterate_batches
+from mpbroker.records.iterate import Batch
 
 SCAN_BYTES_MAX: Final = 64 << 20
 SCAN_S_MAX: Final = 3.0
@@ -84,36 +85,25 @@ class Scan:
 class Reader:
     """A reader of one topic's partitions."""
 
-    def __init__(self, client: Client, wanted: RecordQuery) -> None:
+    def __init__(self, client: Admin, wanted: RecordQuery, max_wait_ms: int = FETCH_WAIT_MS) -> None:
         self.wanted = wanted
         self._client = client
         self.topic: Topic = client.topic(wanted.topic)
-        there = [one.index for one in self.topic.partitions]
+        there = partitions_of(self.topic)
         if wanted.partition >= 0 and wanted.partition not in there:
             why = no_partition(self.topic, wanted.partition)
             raise ApiFailed(f"topic {wanted.topic}", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, why)
         self.partitions = [wanted.partition] if wanted.partition >= 0 else there
+        self.consumer = client.consumer(
+            wanted.topic,
+            wanted.isolation,
+            expected=(ErrorCode.CORRUPT_MESSAGE,),
+            limits=Limits(max_wait_ms, FETCH_BYTES_MAX),
+        )
 
     def ends(self, time_ms: int | None = None) -> dict[int, Ends]:
         """Return first and next offset of each partition, and the first from a time on."""
         return self._client.ends(self.topic, self.partitions, time_ms, self.wanted.isolation)
-
-    def fetch(self, positions: Mapping[int, int], wait_ms: int) -> list[Fetched]:
-        """Fetch from these positions on. After a retriable error look up the leaders and fetch again."""
-
-        def once() -> list[Fetched]:
-            fetched = self._client.fetch(
-                self.topic, positions, wait_ms, self.wanted.isolation, FETCH_BYTES_MAX
-            )
-            for one in fetched:
-                if one.error_code and one.error_code != ErrorCode.CORRUPT_MESSAGE:
-                    raise ApiFailed(f"{self.topic.name}-{one.partition}", one.error_code)
-            return fetched
-
-        def look_up() -> None:
-            self.topic = self._client.topic(self.wanted.topic)
-
-        return self._client.cluster.patiently(once, timeout_ms=PATIENCE_MS, before_retry=look_up)
 
     def taken(
         self, fetched: Fetched, position: int, scan: Scan, stop: int | None = None
@@ -130,8 +120,7 @@ class Reader:
             return
         at = position
         try:
-            aborted = from_fetch(fetched.records, fetched.aborted)
-            for batch in iterate_batches(fetched.records):
+            for batch, is_read in fetched.batches():
                 if stop is not None and batch.header.base_offset >= stop:
                     yield stop, None
                     return
@@ -140,7 +129,7 @@ class Reader:
                 if batch.is_control:
                     shown = marker_view(fetched.partition, batch) if self.wanted.with_markers else None
                     yield batch.last_offset + 1, shown if not self.wanted.text else None
-                elif not aborted.is_aborted(batch):
+                elif is_read:
                     is_whole = yield from self._of_batch(fetched.partition, batch, at, scan, stop)
                     if not is_whole:
                         return
@@ -189,8 +178,8 @@ class Reader:
         return True
 
 
-def read(client: Client, wanted: RecordQuery) -> dict[str, Any]:
-    """Read once. Raises ClientError and CliError, as the client does."""
+def read(client: Admin, wanted: RecordQuery) -> dict[str, Any]:
+    """Read once. Raises ClientError."""
     reader = Reader(client, wanted)
     ends = reader.ends(wanted.start.time_ms if wanted.start is not None else None)
     scan = Scan()
@@ -306,7 +295,7 @@ def _scanned(
         if scan.is_over or (enough is not None and sum(map(len, found.values())) >= enough):
             break
         moved = False
-        for fetched in reader.fetch(pending, FETCH_WAIT_MS):
+        for fetched in reader.consumer.fetch(pending):
             if moved and scan.is_over:
                 break
             number = fetched.partition

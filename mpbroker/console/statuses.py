@@ -10,12 +10,13 @@ from typing import Final
 
 import msgspec
 
-from mpbroker.cli.errors import USAGE_ERROR, WRONG_INPUT, CliError
 from mpbroker.client.errors import (
     ApiFailed,
     AuthenticationFailed,
     ClientError,
     ConfigError,
+    FailedPrecondition,
+    InvalidArgument,
     UnsupportedByBroker,
 )
 from mpbroker.console.broker_listener import NoListener
@@ -24,7 +25,7 @@ from mpbroker.console.workers import Busy
 from mpbroker.protocol.errors import ErrorCode
 
 # What requests of the page may fail with.
-FAILURES: Final = (BadQuery, msgspec.MsgspecError, Busy, ClientError, CliError, NoListener)
+FAILURES: Final = (BadQuery, msgspec.MsgspecError, Busy, ClientError, NoListener)
 _NOT_THERE: Final = frozenset(
     {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.GROUP_ID_NOT_FOUND}
 )
@@ -42,13 +43,12 @@ def status_of(error: Exception) -> HTTPStatus:
     match error:
         case ApiFailed():
             return _of_code(error)
-        case CliError():
-            # What is no wrong call is about a state: a group has members, a file is not there.
-            return HTTPStatus.BAD_REQUEST if error.exit_code == USAGE_ERROR else HTTPStatus.CONFLICT
-        case BadQuery() | msgspec.MsgspecError():
-            return HTTPStatus.BAD_REQUEST
         case Busy() | NoListener() | ConfigError():
             return HTTPStatus.SERVICE_UNAVAILABLE
+        case BadQuery() | msgspec.MsgspecError() | InvalidArgument():
+            return HTTPStatus.BAD_REQUEST
+        case FailedPrecondition():
+            return HTTPStatus.CONFLICT
         case AuthenticationFailed():
             return HTTPStatus.FORBIDDEN
         case UnsupportedByBroker():
@@ -64,7 +64,7 @@ def _of_code(error: ApiFailed) -> HTTPStatus:
         return HTTPStatus.CONFLICT
     if error.code.name.endswith("AUTHORIZATION_FAILED"):
         return HTTPStatus.FORBIDDEN
-    if error.code.name in WRONG_INPUT:
+    if error.is_wrong_call:
         return HTTPStatus.BAD_REQUEST
     # The broker has answered: it is not ready for this, or has failed.
     return HTTPStatus.SERVICE_UNAVAILABLE if error.retriable else HTTPStatus.INTERNAL_SERVER_ERROR

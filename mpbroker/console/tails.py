@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mpbroker.cli.cluster.client import Client
+from mpbroker.client.admin import Admin
 from mpbroker.console.records import Reader, RecordQuery, Scan, Shown
 from mpbroker.console.workers import Workers
 
@@ -30,7 +30,7 @@ SILENCE_S: Final = 1.0
 class Tail:
     """Positions in a topic. Its methods block: a worker calls them."""
 
-    def __init__(self, client: Client, wanted: RecordQuery) -> None:
+    def __init__(self, client: Admin, wanted: RecordQuery) -> None:
         self._client = client
         self._wanted = wanted
         self._reader: Reader | None = None
@@ -44,13 +44,13 @@ class Tail:
 
     def _look(self) -> dict[str, Any]:
         if self._reader is None:
-            self._reader = Reader(self._client, self._wanted)
+            self._reader = Reader(self._client, self._wanted, FETCH_WAIT_MS)
             self._positions = {number: one.end for number, one in self._reader.ends().items()}
             return {"positions": {str(number): at for number, at in self._positions.items()}}
         found: list[Shown] = []
         skipped = 0
         scan = Scan()
-        for fetched in self._reader.fetch(self._positions, FETCH_WAIT_MS):
+        for fetched in self._reader.consumer.fetch(self._positions):
             number = fetched.partition
             if not scan.is_over and len(found) < RECORDS_MAX:
                 with closing(self._reader.taken(fetched, self._positions[number], scan)) as taken:

@@ -10,25 +10,24 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, Final
 
-from mpbroker.cli.top.columns import MEMORY, PARTITIONS, PROCESSES, REQUESTS
-from mpbroker.cli.top.live import LiveBroker
-from mpbroker.cli.top.model import Model, Row
-from mpbroker.cli.top.samples import BrokerSeen, Health, Sample
-from mpbroker.client.consumer_protocol import TopicPartition, decode_assignment
+from mpbroker.client.consumer_protocol import decode_assignment
 from mpbroker.console import pipeline
 from mpbroker.console.workers import Busy, Workers
-from mpbroker.exporter.committed_offsets import lag_behind
-from mpbroker.exporter.metrics_page import MetricsPage
 from mpbroker.ipc import health, topology
 from mpbroker.ipc.control_client import ControlClient, ControlError
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.disk_problems import state_of
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.metrics.snapshot import Snapshot
+from mpbroker.observe.lag import Ends, Place, lag_behind
+from mpbroker.observe.live import LiveBroker
+from mpbroker.observe.model import Model, Row
+from mpbroker.observe.offset_follower import OffsetFollower
+from mpbroker.observe.samples import BrokerSeen, Health, Sample
 from mpbroker.protocol.topic_names import OWN_TOPICS
 
 EVERY_S: Final = 2.0
@@ -37,7 +36,6 @@ PAUSE_FACTOR: Final = 3.0
 HISTORY_S: Final = 900.0
 # Nobody watches who has not asked for so long.
 WATCHED_S: Final = 20.0
-WINDOW_S: Final = 10.0
 # Looks are at least so far apart. A clock that is set back must not make the history longer.
 HISTORY_MAX: Final = int(HISTORY_S / EVERY_S) + 1
 # Names of groups are the choice of anybody.
@@ -51,9 +49,9 @@ SERIES: Final = (
 class Watch:
     """The findings of the last looks. `_look` and `_health` block, and run in a worker; all else does not."""
 
-    def __init__(self, context: ProcessContext, metrics: MetricsPage) -> None:
+    def __init__(self, context: ProcessContext, offsets: OffsetFollower) -> None:
         self._context = context
-        self._metrics = metrics
+        self._offsets = offsets
         # Health has another one: what it asks the supervisor may take longer than a look.
         self._looks = Workers("console-look", 1)
         self._healths = Workers("console-health", 1)
@@ -62,7 +60,6 @@ class Watch:
         self.model = Model()
         self._commits: dict[str, Any] = {}
         self._paths: dict[str, float] = {}
-        self._window: deque[Snapshot] = deque()
         self._samples: deque[tuple[int, float, list[float | None]]] = deque(maxlen=HISTORY_MAX)
         self._lags: dict[str, deque[tuple[int, float, int]]] = {}
         self._number = 0
@@ -105,7 +102,7 @@ class Watch:
                 continue
             self._add(sample)
             if sample.counts is not None:
-                await self._metrics.follow_offsets(sample.counts)
+                await self._offsets.follow(sample.counts)
                 self._follow_lags(sample.counts)
             self._looked.set()
             took_s = time.monotonic() - began
@@ -124,12 +121,10 @@ class Watch:
         self._number += 1
         now = sample.counts
         if now is not None:
-            while self._window and now.now_ns - self._window[0].now_ns > WINDOW_S * 1e9:
-                self._window.popleft()
-            before = self._window[0] if self._window else None
+            window = self.model.window
+            before = window[0] if len(window) > 1 else None
             self._commits = pipeline.commits(now, before, topology.LOG_WORKERS)
             self._paths = pipeline.paths(now, before)
-            self._window.append(now)
         summary = self.model.summary._asdict()
         summary |= {
             "fsync_p50_ms": self._commits.get("p50_ms"),
@@ -159,11 +154,8 @@ class Watch:
     def _lags_of(self, now: Snapshot) -> dict[str, int]:
         """Return the lag of each group that has committed something of a partition that is there."""
         ends = ends_of(now)
-        lags = {
-            name: [lag_behind(ends[place], at) for place, at in group.offsets.items() if place in ends]
-            for name, group in self._metrics.committed.groups.items()
-        }
-        return {name: sum(known) for name, known in lags.items() if known}
+        lags = {name: ends.lag(group.offsets) for name, group in self._offsets.committed.groups.items()}
+        return {name: lag for name, lag in lags.items() if lag is not None}
 
     # ---- what the page gets
 
@@ -190,10 +182,10 @@ class Watch:
             },
             "problems": health.reasons_not_ready(config, memory),
             "processes": [
-                _with_kind(_without(row, "last_error", "cpu_bar")) for row in self.model.rows(PROCESSES)
+                _with_kind(_without(row, "last_error", "cpu_bar")) for row in self.model.process_rows()
             ],
-            "requests": self.model.rows(REQUESTS),
-            "memory": [_with_kind(row) for row in self.model.rows(MEMORY)],
+            "requests": list(self.model.request_rows()),
+            "memory": [_with_kind(row) for row in self.model.memory_rows()],
             "rings": pipeline.rings(memory),
             "commits": self._commits,
             "paths": self._paths,
@@ -204,18 +196,12 @@ class Watch:
     def topics(self) -> list[dict[str, Any]]:
         """Return a row for each topic, with what its partitions have together."""
         found: dict[str, dict[str, Any]] = {}
-        for one in self.model.rows(PARTITIONS):
-            empty = dict.fromkeys(("partitions", "records", "records_per_s"), 0)
+        for one in self.model.partition_rows():
             name = one["topic"]
-            first = {
-                "topic": name,
-                "is_internal": is_internal(name),
-                **empty,
-                "size_bytes": None,
-                "segments": None,
-                "trend": [],
-            }
-            row = found.setdefault(name, {**first, "trend": []})
+            first: dict[str, Any] = {"topic": name, "is_internal": is_internal(name), "trend": []}
+            first |= dict.fromkeys(("partitions", "records", "records_per_s"), 0)
+            first |= dict.fromkeys(("size_bytes", "segments"))
+            row = found.setdefault(name, first)
             row["partitions"] += 1
             row["records"] += one["log_end_offset"] - one["log_start_offset"]
             row["records_per_s"] += one["records_per_s"] or 0.0
@@ -226,7 +212,7 @@ class Watch:
         return list(found.values())
 
     def partitions(self, topic: str) -> list[Row]:
-        return [_without(row, "topic") for row in self.model.rows(PARTITIONS) if row["topic"] == topic]
+        return [_without(row, "topic") for row in self.model.partition_rows() if row["topic"] == topic]
 
     def groups(self) -> list[dict[str, Any]]:
         """Return a row for each group: members, partitions, lag, and the lag over time.
@@ -234,45 +220,40 @@ class Watch:
         Its partitions are those of its topics. `uncommitted`: how many of them have no committed offset, and
         so no part in the lag.
         """
-        sample = self.model.sample
-        counts = sample.counts if sample is not None else None
-        lags = self._lags_of(counts) if counts is not None else {}
-        by_topic = _places_by_topic(ends_of(counts) if counts is not None else ())
+        ends = self._ends()
         rows = []
-        for name, group in self._metrics.committed.groups.items():
-            assigned = {place for one in group.assignments for place in decode_assignment(one)}
-            topics = {topic for topic, _ in assigned | group.offsets.keys()}
-            places = assigned.union(group.offsets, *(by_topic.get(topic, ()) for topic in topics))
+        for name, group in self._offsets.committed.groups.items():
+            assigned = (place for one in group.assignments for place in decode_assignment(one))
+            places = ends.places({*assigned, *group.offsets})
             rows.append(
                 {
                     "group": name,
                     "members": group.members or 0,
                     "partitions": len(places),
                     "uncommitted": len(places) - len(group.offsets),
-                    "topics": sorted(topics)[:20],
-                    "lag": lags.get(name),
+                    "topics": sorted({topic for topic, _ in places})[:20],
+                    "lag": ends.lag(group.offsets),
                     "history": self._lag_history(name),
                 }
             )
         return rows
 
+    def _ends(self) -> Ends:
+        sample = self.model.sample
+        return ends_of(sample.counts) if sample is not None and sample.counts is not None else Ends({})
+
     def _lag_history(self, name: str) -> list[list[float]]:
         return [[round(at, 1), lag] for _, at, lag in self._lags.get(name, ())]
 
-    def lag_of(
-        self, name: str, assigned: Iterable[TopicPartition]
-    ) -> tuple[list[list[float]], list[dict[str, Any]]]:
+    def lag_of(self, name: str, assigned: Iterable[Place]) -> tuple[list[list[float]], list[dict[str, Any]]]:
         """Return the lag of a group over time, and the partitions of its topics with their committed offsets.
 
         `assigned`: partitions of its members. One without a committed offset has None there.
         """
-        sample, group = self.model.sample, self._metrics.committed.groups.get(name)
-        ends = ends_of(sample.counts) if sample is not None and sample.counts is not None else {}
+        ends, group = self._ends(), self._offsets.committed.groups.get(name)
         committed = group.offsets if group is not None else {}
-        by_topic = _places_by_topic(ends)
-        known = {*committed, *assigned}
-        places = sorted(known.union(*(by_topic.get(topic, ()) for topic in {topic for topic, _ in known})))
-        rows = [_offset_row(place, committed.get(place), ends.get(place)) for place in places]
+        places = ends.places({*committed, *assigned})
+        rows = [_offset_row(place, committed.get(place), ends.of.get(place)) for place in places]
         # Offsets are read between two looks, too: the line ends with what the rows say.
         lags = [row["lag"] for row in rows if row["lag"] is not None]
         now = [[round(time.time(), 1), sum(lags)]] if lags else []
@@ -329,19 +310,12 @@ def knows_topics(sample: Sample | None) -> bool:
     return sample.broker.health in (Health.RUNNING, Health.NOT_READY, Health.SILENT)
 
 
-def ends_of(now: Snapshot) -> Mapping[tuple[str, int], int]:
+def ends_of(now: Snapshot) -> Ends:
     """Return the high watermarks of partitions that can be used."""
-    return {(one.topic, one.partition): one.high_watermark for one in now.logs if one.usable}
+    return Ends({(one.topic, one.partition): one.high_watermark for one in now.logs if one.usable})
 
 
-def _places_by_topic(places: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
-    found: dict[str, list[TopicPartition]] = {}
-    for place in places:
-        found.setdefault(place[0], []).append(place)
-    return found
-
-
-def _offset_row(place: TopicPartition, committed: int | None, end: int | None) -> dict[str, Any]:
+def _offset_row(place: Place, committed: int | None, end: int | None) -> dict[str, Any]:
     """Return a row about a partition of a group. Records may be read and committed between two looks."""
     row = {"topic": place[0], "partition": place[1], "committed": committed, "end": end, "lag": None}
     if committed is not None and end is not None:

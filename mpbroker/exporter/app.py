@@ -1,4 +1,4 @@
-"""The exporter's application (ASGI): `/metrics`, `/readyz`, `/healthz`; all else is the console's.
+"""The exporter's application (ASGI): `/metrics`, `/readyz`, `/healthz`; all else is the web console's.
 
 Without a console `/` has a line about each.
 """
@@ -12,10 +12,10 @@ from typing import Final
 import msgspec
 
 from mpbroker.exporter.exposition import CONTENT_TYPE
-from mpbroker.exporter.guard import refused_host, refused_origin
-from mpbroker.exporter.http_server import Receive, Scope, Send
-from mpbroker.exporter.lazy_console import LazyConsole
 from mpbroker.exporter.page_text import PageText
+from mpbroker.http.guard import refused_host, refused_origin
+from mpbroker.http.responses import NO_SNIFFING, NOT_KEPT, respond
+from mpbroker.http.server import Application, Receive, Scope, Send
 
 TEXT: Final = "text/plain; charset=utf-8"
 # There is no page of metrics, such as while the broker stops; or it is not ready, or not healthy.
@@ -33,7 +33,8 @@ class App:
     """An ASGI application.
 
     `page` makes the page of metrics, None if it cannot; `problems` and `silent` return why the broker is not
-    ready, and which processes do not move; `names` those of the broker in a request's Host.
+    ready, and which processes do not move; `names` those of the broker in a request's Host. `console` returns
+    the application of all other paths, None if there is none now.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class App:
         problems: Callable[[], list[str]],
         silent: Callable[[], list[str]],
         names: Callable[[], Collection[str]],
-        console: LazyConsole | None = None,
+        console: Callable[[], Application | None] = lambda: None,
     ) -> None:
         self._page = page
         self._problems = problems
@@ -59,8 +60,8 @@ class App:
         refusal = refused_host(scope, self._names()) or (refused_origin(scope) if is_ours else None)
         if refusal is not None:
             await _answer(scope, send, refusal.status, f"{refusal.why}\n".encode())
-        elif not is_ours and self._console and self._console.is_on:
-            await self._console(scope, receive, send)
+        elif not is_ours and (console := self._console()) is not None:
+            await console(scope, receive, send)
         elif not is_ours and path != "/":
             await _answer(scope, send, 404, b"there is /metrics, /readyz and /healthz\n")
         elif scope["method"] not in ("GET", "HEAD"):
@@ -111,21 +112,4 @@ def _accepts_gzip(scope: Scope) -> bool:
 async def _answer(
     scope: Scope, send: Send, status: int, body: bytes | None, *headers: tuple[str, str], kind: str = TEXT
 ) -> None:
-    """Answer with a body; None: that of a HEAD, whose length is not known."""
-    all_headers = [
-        ("content-type", kind),
-        ("cache-control", "no-store"),
-        ("x-content-type-options", "nosniff"),
-        *headers,
-    ]
-    if body is not None:
-        all_headers.append(("content-length", str(len(body))))
-    await send(
-        {
-            "type": "http.response.start",
-            "status": status,
-            "headers": [(name.encode(), text.encode()) for name, text in all_headers],
-        }
-    )
-    sent = b"" if body is None or scope["method"] == "HEAD" else body
-    await send({"type": "http.response.body", "body": sent})
+    await respond(scope, send, status, body, kind, (NOT_KEPT, NO_SNIFFING, *headers))

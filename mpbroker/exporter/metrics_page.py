@@ -13,7 +13,6 @@ import time
 from typing import Final
 
 from mpbroker.exporter import kafka_metrics, mpbroker_metrics, partition_metrics
-from mpbroker.exporter.committed_offsets import CommittedOffsets
 from mpbroker.exporter.exposition import Page
 from mpbroker.exporter.page_text import PageText
 from mpbroker.ipc import health, topology
@@ -21,21 +20,13 @@ from mpbroker.ipc.process import ProcessContext
 from mpbroker.metrics import snapshot
 from mpbroker.metrics.families import View
 from mpbroker.metrics.processes import ProcessLooker
-from mpbroker.metrics.snapshot import LogSeen, Snapshot
-from mpbroker.protocol.topic_names import GROUP_TOPIC
+from mpbroker.metrics.snapshot import Snapshot
+from mpbroker.observe.offset_follower import OffsetFollower
 
 # After a failure nothing is tried, and logged, for so long.
 FAILURE_PAUSE_S: Final = 1.0
 # Rates and shares of time are of at least so long a time.
 RATE_OVER_S: Final = 5.0
-# A scrape waits so long for offsets that have not been read yet, and then goes without the rest. Work in
-# between is done after that many seconds.
-OFFSETS_PATIENCE_S: Final = 3.0
-PIECE_S: Final = 0.02
-# After a scrape, what groups commit is read for so long, with a pause when all is read, else with a rest.
-READ_ON_FOR_S: Final = 600.0
-READ_ON_PAUSE_S: Final = 1.0
-READ_ON_REST_S: Final = 0.005
 
 log = logging.getLogger("mpbroker.exporter")
 
@@ -43,18 +34,13 @@ log = logging.getLogger("mpbroker.exporter")
 class MetricsPage:
     """The maker of pages for one broker."""
 
-    def __init__(self, context: ProcessContext) -> None:
+    def __init__(self, context: ProcessContext, offsets: OffsetFollower) -> None:
         self._context = context
         self._memory = context.memory
-        self.committed = CommittedOffsets(context.memory.table(), context.config.log_dirs)
+        self._offsets = offsets
         self._looker = ProcessLooker()
         self._before: Snapshot | None = None
         self._between: Snapshot | None = None
-        # What groups have committed is either read or written into a page.
-        self._following = asyncio.Lock()
-        self._reading_on: asyncio.Task[None] | None = None
-        self._logs: list[LogSeen] = []  # of the topic with committed offsets, as of the last look
-        self._asked_at = 0.0
         self._making: asyncio.Task[tuple[Page, PageText] | None] | None = None
         self._text: PageText | None = None
         self._failed_until = 0.0
@@ -80,11 +66,6 @@ class MetricsPage:
         made = await asyncio.shield(self._begin())
         return None if made is None else made[0]
 
-    def close(self) -> None:
-        if self._reading_on is not None:
-            self._reading_on.cancel()
-        self.committed.close()
-
     def _begin(self) -> asyncio.Task[tuple[Page, PageText] | None]:
         self._making = asyncio.create_task(self._make())
         self._making.add_done_callback(self._made)
@@ -98,9 +79,10 @@ class MetricsPage:
         try:
             now = await asyncio.to_thread(snapshot.take, self._memory.public)
             follows = time.monotonic()
-            await self.follow_offsets(now)
+            await self._offsets.follow(now)
             waited_s = time.monotonic() - follows
-            async with self._following:
+            # What groups have committed is either read or written into a page.
+            async with self._offsets.reading:
                 page, plain = await asyncio.to_thread(self._written, now)
         except Exception:
             # A page with gaps would look like a broker without trouble.
@@ -120,41 +102,9 @@ class MetricsPage:
         elif self._text is text:
             self._text = None
 
-    async def follow_offsets(self, now: Snapshot) -> None:
-        """Read what groups have committed since the last time; others are served meanwhile."""
-        self._logs = [one for one in now.logs if one.topic == GROUP_TOPIC]
-        self._asked_at = time.monotonic()
-        async with self._following:
-            await self._follow(OFFSETS_PATIENCE_S)
-        if self._reading_on is None or self._reading_on.done():
-            self._reading_on = asyncio.create_task(self._read_on())
-
-    async def _follow(self, patience_s: float) -> bool:
-        """Read for so long. Return whether all has been read."""
-        started = piece = time.monotonic()
-        for _ in self.committed.follow(self._logs):
-            clock = time.monotonic()
-            if clock > started + patience_s:
-                return False
-            if clock > piece + PIECE_S:
-                await asyncio.sleep(0)
-                piece = time.monotonic()
-        return True
-
-    async def _read_on(self) -> None:
-        """Read between scrapes, as long as there are some: groups may commit more than one reads."""
-        try:
-            while time.monotonic() < self._asked_at + READ_ON_FOR_S:
-                async with self._following:
-                    is_over = await self._follow(PIECE_S)
-                await asyncio.sleep(READ_ON_PAUSE_S if is_over else READ_ON_REST_S)
-        except Exception:
-            # The next scrape meets the same, and begins this anew.
-            log.exception("committed offsets are not read on")
-
     def _written(self, now: Snapshot) -> tuple[Page, bytes]:
         """Write the page, in a thread."""
-        config, page = self._context.config, Page()
+        config, committed, page = self._context.config, self._offsets.committed, Page()
         pids, roles = self._memory.words("pids"), self._memory.words("roles")
         incarnations = {role: roles.load(role) for role in range(topology.PROCESSES)}
         alive = {role: pid for role in range(topology.PROCESSES) if (pid := pids.load(role))}
@@ -169,8 +119,8 @@ class MetricsPage:
         )
         kafka_metrics.write(View(now, self._earlier(now)), page)
         partition_metrics.write_topics(now.logs, config.node_id, page)
-        left_out = partition_metrics.write_groups(self.committed.groups, now.logs, page)
-        mpbroker_metrics.write_offsets(self.committed, left_out, page)
+        left_out = partition_metrics.write_groups(committed.groups, now.logs, page)
+        mpbroker_metrics.write_offsets(committed, left_out, page)
         return page, page.text()
 
     def _earlier(self, now: Snapshot) -> Snapshot | None:

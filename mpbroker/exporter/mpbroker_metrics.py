@@ -9,7 +9,6 @@ import os
 from collections.abc import Mapping
 
 from mpbroker.config.version import VERSION
-from mpbroker.exporter.committed_offsets import CommittedOffsets
 from mpbroker.exporter.exposition import Family, Page
 from mpbroker.exporter.partition_metrics import GROUP_OFFSETS_MAX
 from mpbroker.ipc import topology
@@ -30,6 +29,7 @@ from mpbroker.metrics.broker import LOG_TOTALS, SERVED
 from mpbroker.metrics.listeners import OURS as LISTENER_COUNTS
 from mpbroker.metrics.processes import ProcessUsage
 from mpbroker.metrics.snapshot import NS, Snapshot
+from mpbroker.observe.committed_offsets import CommittedOffsets
 from shm.counters import bucket_of
 
 _families: list[Family] = []

@@ -12,9 +12,9 @@ from itertools import islice
 from typing import Final
 
 from mpbroker.coordinator.groups.committed import CommittedGroup
-from mpbroker.exporter.committed_offsets import lag_behind
 from mpbroker.exporter.exposition import Family, Page, labels_text
 from mpbroker.metrics.snapshot import LogSeen
+from mpbroker.observe.lag import lag_behind
 from mpbroker.protocol.topic_names import METADATA_TOPIC
 
 # Anybody who may commit can make groups, and a page has to end. There are as many sums and members at most.

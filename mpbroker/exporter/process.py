@@ -1,8 +1,9 @@
 """The exporter process: an event loop that serves HTTP, obeys the supervisor, and sleeps otherwise.
 
-A thread sends metrics by OTLP, if that is asked for. The process only reads: shared counters, /proc, and the
-files of `__consumer_offsets`. The supervisor has bound its port, so whoever connects while it is being
-replaced waits. It gives way to all other processes.
+It serves the metrics; other paths go to the web console, which the supervisor hands over. A thread sends
+metrics by OTLP, if that is asked for. The process only reads: shared counters, /proc, and the files of
+`__consumer_offsets`. The supervisor has bound its port, so whoever connects while it is being replaced waits.
+It gives way to all other processes.
 """
 
 from __future__ import annotations
@@ -12,18 +13,20 @@ import gc
 import logging
 import os
 import socket
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from mpbroker.config.otlp import Destination
 from mpbroker.exporter.app import App
-from mpbroker.exporter.guard import own_names
-from mpbroker.exporter.http_server import HttpServer
-from mpbroker.exporter.lazy_console import LazyConsole
 from mpbroker.exporter.metrics_page import MetricsPage
 from mpbroker.exporter.otlp_sender import Origin, Sender
+from mpbroker.http.guard import own_names
+from mpbroker.http.server import HttpServer, Receive, Scope, Send
 from mpbroker.ipc import health
 from mpbroker.ipc.process import IDLE_SLEEP_MS, ProcessContext
+from mpbroker.observe.offset_follower import OffsetFollower
 
 NICENESS = 5
 # Added to the score by which the kernel chooses whom it kills when memory runs out. Nobody misses an exporter
@@ -35,18 +38,29 @@ STOP_GRACE_S = 2.0
 log = logging.getLogger("mpbroker.exporter")
 
 
+class Console(Protocol):
+    """The web console: an application that can be closed, which ends its streams."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
+
+    def close(self) -> None: ...
+
+
+MakeConsole = Callable[[ProcessContext, OffsetFollower], Console]
+
+
 def run(
     context: ProcessContext,
     fd: int,
     otlp: Destination | None,
     cluster_id: str,
     began_ns: int,
-    console: str = "",
+    make_console: MakeConsole,
 ) -> int:
     """Serve on the listening socket until ordered to stop; on none if `fd` is negative.
 
-    `otlp`: where metrics are sent, counted since `began_ns` (ns since 1970). `console` is the module of the
-    web console; "": there is none.
+    `otlp`: where metrics are sent, counted since `began_ns` (ns since 1970). `make_console` is called by the
+    first request for the web console.
     """
     os.nice(NICENESS)
     _be_killed_first()
@@ -54,7 +68,7 @@ def run(
     gc.freeze()
     sock = socket.socket(fileno=fd) if fd >= 0 else None
     origin = Origin(cluster_id, context.config.node_id, began_ns)
-    asyncio.run(ExporterProcess(context, sock, otlp, origin, console).serve())
+    asyncio.run(ExporterProcess(context, sock, otlp, origin, make_console).serve())
     context.stopped()
     return 0
 
@@ -68,12 +82,14 @@ class ExporterProcess:
         sock: socket.socket | None,
         otlp: Destination | None,
         origin: Origin,
-        console: str,
+        make_console: MakeConsole,
     ) -> None:
         self.context = context
-        self.metrics = MetricsPage(context)
         memory = context.memory
-        self.console = LazyConsole(console, context, self.metrics)
+        self.offsets = OffsetFollower(memory.table(), context.config.log_dirs)
+        self.metrics = MetricsPage(context, self.offsets)
+        self._make_console = make_console
+        self._console: Console | None = None
         app = App(
             self.metrics.fresh,
             partial(health.reasons_not_ready, context.config, memory),
@@ -84,6 +100,14 @@ class ExporterProcess:
         self.server = None if sock is None else HttpServer(app, sock)
         self._send_to = otlp
         self._origin = origin
+
+    def console(self) -> Console | None:
+        """Return the web console, None if the settings of now want none."""
+        if not self.context.config.http_console_enable:
+            return None
+        if self._console is None:
+            self._console = self._make_console(self.context, self.offsets)
+        return self._console
 
     async def serve(self) -> None:
         context, loop = self.context, asyncio.get_running_loop()
@@ -107,12 +131,13 @@ class ExporterProcess:
             if rung.is_set():
                 context.bell.drain()
                 rung.clear()
-        self.console.close()
+        if self._console is not None:
+            self._console.close()
         if sender is not None:
             sender.stop()
         if self.server is not None:
             await self.server.stop(STOP_GRACE_S)
-        self.metrics.close()
+        self.offsets.close()
 
     def obey(self) -> None:
         fence = self.context.pending_fence()

@@ -12,12 +12,11 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
+from mpbroker.config.broker import ROOM_BYTES as ROOM_BYTES
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.log_sizes import DirSeen
 
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-# A log directory with less room than this is full, although a small record may fit into its last bytes.
-ROOM_BYTES: Final = 1 << 20
 # Producers give up after request.timeout.ms, 30 s by default. A sync of a busy disk may take some seconds.
 SLOW_S: Final = 10.0
 

@@ -132,12 +132,6 @@ def _each(words: Words, first: int) -> list[int]:
     return [words.load(first + worker) for worker in range(words.load(_Word.WORKERS))]
 
 
-def _error(words: Words) -> int:
-    """Return the errno of a worker; other than EIO if there is one, as which the others hear of a failure."""
-    codes = [code for code in _each(words, _Word.FIRST_ERROR) if code]
-    return next((code for code in codes if code != errno.EIO), codes[0] if codes else 0)
-
-
 class PartitionSizes:
     """Sizes of partitions by slot of the partition table, written by the slot's log worker."""
 

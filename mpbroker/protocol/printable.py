@@ -27,3 +27,8 @@ def shortened(text: str, length_max: int) -> str:
 def error_text(text: str) -> str:
     """Return an error message of a response without its middle: it may quote names of up to 32,767 bytes."""
     return shortened(text, ERROR_TEXT_LENGTH_MAX)
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """Return the number with the singular or plural that goes with it."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"

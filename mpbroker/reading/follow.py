@@ -22,7 +22,7 @@ from mpbroker.reading.log_dirs import warn_once
 from mpbroker.reading.options import ReadOptions, TopicPartition
 from mpbroker.reading.plan import Catalog, PartitionBounds, selected
 from mpbroker.reading.remote import RemoteCatalog
-from mpbroker.reading.watch import Watch
+from mpbroker.reading.watch import State, Watch
 
 Bounds = Mapping[TopicPartition, PartitionBounds]
 
@@ -239,8 +239,8 @@ class LocalFollower:
                 raise SourceUnavailable(f"{one[0]}-{one[1]} cannot be read: {catalog.unserved[one]}")
         wanted = selected(catalog, self._options)
         watch = Watch(catalog, wanted)
-        # Read the state first, so that any later change is noticed.
-        seen = watch.state()
+        # As it was before directories were listed, and before slots are read: any later change is noticed.
+        seen = State(catalog.changed_ns, watch.versions())
         self._is_outdated = watch.is_served and not catalog.refresh(wanted)
         self.catalog, self._watch, self._seen = catalog, watch, seen
         self._bounds = catalog.bounds(wanted)

@@ -11,9 +11,9 @@ import time
 from collections.abc import Mapping
 
 from mpbroker.client.cluster import Cluster, CoordinatorType
+from mpbroker.client.committed_offsets import commit_errors, commit_request
 from mpbroker.client.config import from_properties
-from mpbroker.client.errors import ApiFailed, ClientError
-from mpbroker.protocol import messages as m
+from mpbroker.client.errors import ClientError
 from mpbroker.reading.errors import SERVERS_ADVICE
 from mpbroker.reading.options import ReadOptions, TopicPartition
 from mpbroker.reading.remote import servers_of
@@ -22,7 +22,6 @@ from mpbroker.reading.remote import servers_of
 TIMEOUT_MS = 2_000
 SHORTEST_INTERVAL_S = 1.0
 AFTER_FAILURE_S = 10.0
-_NOBODY = -1
 
 _LOG = logging.getLogger("mpbroker.spark")
 
@@ -57,23 +56,6 @@ class GroupProgress:
         """Commit the offsets now. Raises ClientError."""
         if self._coordinator is None:
             self._coordinator = self._cluster.coordinator(CoordinatorType.GROUP, self._group, TIMEOUT_MS)
-        by_topic: dict[str, list[m.OffsetCommitRequest.OffsetCommitRequestPartition]] = {}
-        for (topic, partition), offset in offsets.items():
-            part = m.OffsetCommitRequest.OffsetCommitRequestPartition(
-                partition_index=partition, committed_offset=offset, committed_metadata=""
-            )
-            by_topic.setdefault(topic, []).append(part)
-        request = m.OffsetCommitRequest(
-            group_id=self._group,
-            generation_id_or_member_epoch=_NOBODY,
-            member_id="",
-            topics=[
-                m.OffsetCommitRequest.OffsetCommitRequestTopic(name=topic, partitions=parts)
-                for topic, parts in by_topic.items()
-            ],
-        )
-        response: m.OffsetCommitResponse = self._cluster.ask(self._coordinator, request, TIMEOUT_MS)
-        for answer in response.topics:
-            for done in answer.partitions:
-                if done.error_code:
-                    raise ApiFailed(f"{answer.name}-{done.partition_index}", done.error_code)
+        request = commit_request(self._group, offsets)
+        for error in commit_errors(self._cluster.ask(self._coordinator, request, TIMEOUT_MS)):
+            raise error

@@ -123,6 +123,8 @@ class LocalCatalog:
         self.brokers: dict[str, RunningBroker | None] = {}
         identities = with_siblings(log_dirs)
         self._log_dirs = tuple(map(str, identities))
+        # Of before they are listed: what comes meanwhile is noticed.
+        self.changed_ns = self.changes()
         groups: dict[tuple[str, str], list[Path]] = {}
         for log_dir, identity in identities.items():
             groups.setdefault(identity[:2], []).append(log_dir)
@@ -169,6 +171,10 @@ class LocalCatalog:
                 return False
             self._partitions[one] = self._served(known.directory, slot, known.slot, known.identity)
         return True
+
+    def changes(self) -> tuple[int, ...]:
+        """Return times that change when a partition is created, deleted or moved. Raises OSError."""
+        return tuple(os.stat(log_dir).st_mtime_ns for log_dir in self._log_dirs)  # noqa: PTH116
 
     def slots(self, wanted: Iterable[TopicPartition]) -> list[Slot]:
         """Return the slots in which the running broker publishes these; none for partitions at rest."""

@@ -1,7 +1,7 @@
 """Looks at log directories from outside: whose they are, which belong together, whether a broker runs.
 
 A broker locks the `.lock` of each of its log directories, and its runtime directory, for as long as it lives
-(mpbroker.log.directories.directory_layout, mpbroker.supervisor.runtime_dir). Every process that sees the file
+(mpbroker.log.directories.directory_layout, mpbroker.startup.runtime_dir). Every process that sees the file
 sees the lock, also from another container, where the broker's process id means nothing. A copied directory is
 not locked, though its `mpbroker.json` still leads to the broker that has the original.
 """
@@ -239,6 +239,9 @@ def one_that_counts(paths: Sequence[Path]) -> Path:
     if len(paths) == 1:
         return paths[0]
     marked = _with(paths, STAYED) or _with(paths, MOVED)
+    if not marked:
+        # A move that has just ended has renamed the other directory before it took the mark away.
+        marked = [path for path in paths if path.is_dir()]
     if len(marked) != 1:
         listed = ", ".join(map(str, paths))
         raise SourceUnavailable(f"a partition has several directories: {listed}. Move all but one away")

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from mpbroker.client.cluster import Asked
+from mpbroker.client.consumer import Consumer, Fetched, Limits
 from mpbroker.client.errors import ApiFailed, ClientError, ConnectionLost
-from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.reading.columns import Columns
 from mpbroker.reading.errors import CorruptLog, SourceUnavailable
@@ -29,10 +29,8 @@ from mpbroker.records.errors import CorruptBatch
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
-    from typing_extensions import Buffer
 
 FETCH_BYTES = 4 << 20
-MAX_WAIT_MS = 500
 
 
 # The answers of brokers for a topic that does not exist, by its name or by its id.
@@ -62,7 +60,7 @@ class NothingCame(ClientError):
         return True
 
 
-class Fetched(NamedTuple):
+class Batches(NamedTuple):
     """Whole record batches, the first offset after them, and their aborted transactions.
 
     `aborted` has (producer id, first offset) of each aborted transaction that has records among them.
@@ -70,7 +68,7 @@ class Fetched(NamedTuple):
 
     records: memoryview
     next_offset: int
-    aborted: Sequence[tuple[int, int]] = ()
+    aborted: Sequence[tuple[int, int]]
 
 
 def read_remote(task: TaskRange, columns: Columns, options: ReadOptions) -> Iterator[pa.RecordBatch]:
@@ -91,13 +89,15 @@ def read_remote(task: TaskRange, columns: Columns, options: ReadOptions) -> Iter
         brokers.close()
 
 
-def _fetches(brokers: Brokers, task: TaskRange, options: ReadOptions) -> Iterator[Fetched]:
+def _fetches(brokers: Brokers, task: TaskRange, options: ReadOptions) -> Iterator[Batches]:
     """Yield all fetches of a range, in order; each is sent as soon as the one before was answered."""
+    limits = Limits(max_bytes=FETCH_BYTES, partition_max_bytes=FETCH_BYTES)
+    consumer = brokers.consumer(task.topic, task.topic_id, limits)
     offset = task.start
-    under_way: Asked | None = None
+    under_way: list[Asked] | None = None
     while offset < task.end:
         try:
-            fetched = _next(brokers, under_way, task, offset)
+            fetched = _next(brokers, consumer, under_way, task, offset)
         except OffsetIsGone:
             under_way = None
             offset = _behind_the_loss(brokers, task, offset, options)
@@ -110,30 +110,32 @@ def _fetches(brokers: Brokers, task: TaskRange, options: ReadOptions) -> Iterato
             )
             return
         offset = fetched.next_offset
-        under_way = _asked_ahead(brokers, task, offset) if offset < task.end else None
+        under_way = _asked_ahead(consumer, task, offset) if offset < task.end else None
         yield fetched
 
 
-def _next(brokers: Brokers, under_way: Asked | None, task: TaskRange, offset: int) -> Fetched:
+def _next(
+    brokers: Brokers, consumer: Consumer, under_way: list[Asked] | None, task: TaskRange, offset: int
+) -> Batches:
     if under_way is not None:
         try:
-            return _taken(brokers, under_way, task, offset)
+            return _taken(brokers, consumer, under_way, task, offset)
         except (ConnectionLost, ApiFailed, NothingCame) as error:
             if not error.retriable:
                 raise
             brokers.look_again([task.topic])
     try:
-        return brokers.retried(lambda: _fetched(brokers, task, offset), [task.topic])
+        return brokers.retried(lambda: _fetched(brokers, consumer, task, offset), [task.topic])
     except SourceUnavailable as error:
         if isinstance(error.__cause__, ApiFailed) and error.__cause__.code in _UNKNOWN_TOPIC:
             raise TopicIsGone from error
         raise
 
 
-def _fetched(brokers: Brokers, task: TaskRange, offset: int) -> Fetched:
+def _fetched(brokers: Brokers, consumer: Consumer, task: TaskRange, offset: int) -> Batches:
     """Make one fetch, from the question to its answer. Raises TopicIsGone."""
     try:
-        return _taken(brokers, _asked(brokers, task, offset), task, offset)
+        return _taken(brokers, consumer, consumer.start({task.partition: offset}), task, offset)
     except ApiFailed as error:
         # A broker may not know the topic yet, or not any more. Under another id it is another topic.
         if error.code in _UNKNOWN_TOPIC and brokers.topic_id(task.topic) != task.topic_id:
@@ -141,64 +143,42 @@ def _fetched(brokers: Brokers, task: TaskRange, offset: int) -> Fetched:
         raise
 
 
-def _asked_ahead(brokers: Brokers, task: TaskRange, offset: int) -> Asked | None:
+def _asked_ahead(consumer: Consumer, task: TaskRange, offset: int) -> list[Asked] | None:
     """Send the next fetch early. Return None if that failed: then it is sent when its turn comes."""
     try:
-        return _asked(brokers, task, offset)
+        return consumer.start({task.partition: offset})
     except (ConnectionLost, ApiFailed):
         return None
 
 
-def _asked(brokers: Brokers, task: TaskRange, offset: int) -> Asked:
-    wanted = m.FetchRequest.FetchPartition(
-        partition=task.partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES
-    )
-    topic = m.FetchRequest.FetchTopic(
-        topic=task.topic, topic_id=task.topic_id or m.ZERO_UUID, partitions=[wanted]
-    )
-    request = m.FetchRequest(
-        max_wait_ms=MAX_WAIT_MS,
-        min_bytes=1,
-        max_bytes=FETCH_BYTES,
-        isolation_level=brokers.isolation_level,
-        topics=[topic],
-    )
-    return brokers.start(brokers.leader(task.topic, task.partition), request)
-
-
-def _taken(brokers: Brokers, asked: Asked, task: TaskRange, offset: int) -> Fetched:
-    response: m.FetchResponse = brokers.finish(asked)
-    if response.error_code:
-        raise ApiFailed(f"fetching {task}", response.error_code)
+def _taken(brokers: Brokers, consumer: Consumer, asked: list[Asked], task: TaskRange, offset: int) -> Batches:
+    address = asked[0].node.address
     try:
-        (topic,) = response.responses
-        (part,) = topic.partitions
+        (part,) = consumer.finish(asked)
     except ValueError:
         raise SourceUnavailable(
-            f"{asked.node.address} answered a fetch of {task} without that partition. Check that "
+            f"{address} answered a fetch of {task} without that partition. Check that "
             "kafka.bootstrap.servers leads to Kafka brokers and to nothing that changes their answers"
         ) from None
     if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
         raise OffsetIsGone
     if part.error_code:
         raise ApiFailed(f"fetching {task}", part.error_code)
-    if topic.topic and task.topic_id is not None and brokers.topic_id(task.topic) != task.topic_id:
+    if part.topic and task.topic_id is not None and brokers.topic_id(task.topic) != task.topic_id:
         # Before Fetch v13 a fetch names the topic. Ids are never reused: if the name has the planned id
         # afterwards, the records are of the planned topic.
         raise TopicIsGone
-    # The list is null for read_uncommitted.
-    aborted = [(one.producer_id, one.first_offset) for one in part.aborted_transactions or ()]
-    fetched = _whole_batches(part.records or b"", task)._replace(aborted=aborted)
+    fetched = _whole_batches(part, task)
     if fetched.next_offset > offset:
         return fetched
     if part.high_watermark <= offset:
         # The range was planned below the high watermark, so the log was cut, or created anew under its name.
         raise OffsetIsGone
-    raise NothingCame(f"{asked.node.address} sent no record from offset {offset} on, reading {task}")
+    raise NothingCame(f"{address} sent no record from offset {offset} on, reading {task}")
 
 
-def _whole_batches(records: Buffer, task: TaskRange) -> Fetched:
-    view = memoryview(records).cast("B")
+def _whole_batches(part: Fetched, task: TaskRange) -> Batches:
+    view = memoryview(part.records).cast("B")
     position, next_offset = 0, -1
     try:
         while (frame := frame_at(view, position, False)) is not None:
@@ -206,7 +186,7 @@ def _whole_batches(records: Buffer, task: TaskRange) -> Fetched:
             next_offset = frame.base_offset + frame.last_offset_delta + 1
     except CorruptBatch as error:
         raise CorruptLog(f"the broker sent a damaged batch, reading {task}: {error}") from error
-    return Fetched(view[:position], next_offset)
+    return Batches(view[:position], next_offset, part.aborted)
 
 
 def _behind_the_loss(brokers: Brokers, task: TaskRange, offset: int, options: ReadOptions) -> int:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from mpbroker.client.backoff import ExponentialBackoff
-from mpbroker.client.cluster import Asked
 from mpbroker.client.config import ClientConfig, from_properties, parse_servers
+from mpbroker.client.consumer import Consumer, Limits, fetch_request, fetched_of
 from mpbroker.client.errors import ApiFailed, ClientError, ConfigError, ConnectionLost
+from mpbroker.client.isolation import READ_COMMITTED, READ_UNCOMMITTED
+from mpbroker.client.list_offsets import list_offsets
 from mpbroker.protocol import messages as m
-from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.numbers import EARLIEST, LATEST
 from mpbroker.reading.connections import CONNECTIONS
 from mpbroker.reading.errors import SERVERS_ADVICE, OptionError, SourceUnavailable
@@ -22,8 +23,6 @@ CLIENT_ID = "mpbroker-spark"
 RECEIVE_BUFFER_BYTES = 4 << 20
 
 _LOG = logging.getLogger("mpbroker.spark")
-_CONSUMER = -1
-_READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 _T = TypeVar("_T")
 
 
@@ -50,7 +49,7 @@ class Brokers:
             self._lent = CONNECTIONS.take(servers, config, SERVERS_ADVICE)
         except ConfigError as error:
             raise OptionError(f"kafka.{error}") from error
-        self._cluster = self._lent.cluster
+        self.cluster = self._lent.cluster
 
     def close(self) -> None:
         CONNECTIONS.give_back(self._lent)
@@ -58,26 +57,15 @@ class Brokers:
     @property
     def isolation_level(self) -> int:
         """Return the isolation level of KIP-98: 0 for read_uncommitted, 1 for read_committed."""
-        return _READ_COMMITTED if self._options.read_committed else _READ_UNCOMMITTED
+        return READ_COMMITTED if self._options.read_committed else READ_UNCOMMITTED
 
     def topics(self, names: Sequence[str] | None) -> list[m.MetadataResponse.MetadataResponseTopic]:
         """Return the metadata of these topics, or of all. Raises SourceUnavailable."""
         return self.retried(lambda: self._metadata(names))
 
     def leader(self, topic: str, partition: int) -> int:
-        """Return the node id of the partition's leader."""
-        node = self._cluster.metadata.leader(topic, partition)
-        if node is None:
-            self._metadata([topic])
-            node = self._cluster.metadata.leader(topic, partition)
-        if node is None:
-            raise ApiFailed(f"{topic}-{partition}", ErrorCode.LEADER_NOT_AVAILABLE)
-        return node.id
-
-    def known_leader(self, topic: str, partition: int) -> int | None:
-        """Return the node id of the partition's leader by the last metadata."""
-        node = self._cluster.metadata.leader(topic, partition)
-        return None if node is None else node.id
+        """Return the node id of the partition's leader. Raises ClientError."""
+        return self.cluster.leader(topic, partition, lambda: self._metadata([topic]))
 
     def topic_id(self, topic: str) -> bytes | None:
         """Ask for the id of the topic that has the name now.
@@ -87,16 +75,16 @@ class Brokers:
         (found,) = self._metadata([topic])
         return _id_of(found)
 
-    def start(self, node: int, request: m.Message) -> Asked:
-        """Send a request; `finish` takes its response, and other work may be done before."""
-        return self._cluster.start(node, request)
-
-    def finish(self, asked: Asked) -> Any:
-        """Wait for the response to the request that `start` has sent."""
-        return self._cluster.finish(asked)
-
-    def ask(self, node: int, request: m.Message) -> Any:
-        return self._cluster.ask(node, request)
+    def consumer(self, topic: str, topic_id: bytes | None, limits: Limits) -> Consumer:
+        """Return a consumer of the topic that has this id (None: of brokers without ids)."""
+        return Consumer(
+            self.cluster,
+            topic,
+            lambda: self._metadata([topic]),
+            topic_id=topic_id,
+            isolation=self.isolation_level,
+            limits=limits,
+        )
 
     def retried(self, ask: Callable[[], _T], topics: Sequence[str] = ()) -> _T:
         """Ask, and ask again up to fetchOffset.numRetries times after retriable errors.
@@ -105,7 +93,7 @@ class Brokers:
         """
         interval_ms = self._options.retry_interval_ms
         try:
-            return self._cluster.patiently(
+            return self.cluster.patiently(
                 ask,
                 tries=self._options.retries + 1,
                 backoff=ExponentialBackoff(interval_ms, interval_ms),
@@ -124,12 +112,7 @@ class Brokers:
             _LOG.warning("no metadata of %s: %s", ", ".join(topics), error)
 
     def _metadata(self, names: Sequence[str] | None) -> list[m.MetadataResponse.MetadataResponseTopic]:
-        wanted = m.MetadataRequest.MetadataRequestTopic
-        request = m.MetadataRequest(
-            topics=None if names is None else [wanted(name=name) for name in names],
-            allow_auto_topic_creation=False,
-        )
-        response = self._cluster.refresh(request)
+        response = self.cluster.refresh(names)
         for topic in response.topics:
             if topic.error_code and names is not None:
                 raise ApiFailed(f"topic {topic.name}", topic.error_code)
@@ -182,28 +165,18 @@ class RemoteCatalog:
         Returns True if there are some, or if only a look can tell; False after the timeout. Returns None at
         once if the partitions have several leaders, or none: no broker can wait for all of them.
         """
-        leaders = {self._brokers.known_leader(topic, number) for topic, number in ends}
+        leaders = {self._brokers.cluster.metadata.leader(topic, number) for topic, number in ends}
         if len(leaders) != 1 or (leader := leaders.pop()) is None:
             return None
-        fetched = {topic: m.FetchRequest.FetchTopic(topic=topic) for topic, _ in ends}
-        for (topic, number), end in ends.items():
-            fetched[topic].topic_id = self._topic_id(topic) or m.ZERO_UUID
-            fetched[topic].partitions.append(
-                m.FetchRequest.FetchPartition(partition=number, fetch_offset=end, partition_max_bytes=1)
-            )
-        request = m.FetchRequest(
-            max_wait_ms=int(timeout_s * 1000),
-            min_bytes=1,
-            max_bytes=1,
-            isolation_level=self._brokers.isolation_level,
-            topics=list(fetched.values()),
-        )
+        ids = {topic: self._topic_id(topic) for topic, _ in ends}
+        limits = Limits(int(timeout_s * 1000), max_bytes=1, partition_max_bytes=1)
+        request = fetch_request(ends, limits, self._brokers.isolation_level, ids)
         try:
-            response: m.FetchResponse = self._brokers.ask(leader, request)
+            response: m.FetchResponse = self._brokers.cluster.ask(leader.id, request)
         except ClientError as error:
             _LOG.debug("a fetch that should wait has failed: %s", error)
             return True
-        found = [part for topic in response.responses for part in topic.partitions]
+        found = fetched_of(response)
         return bool(response.error_code) or any(part.error_code or part.records for part in found)
 
     def offsets_for_times(self, wanted: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
@@ -235,35 +208,8 @@ class RemoteCatalog:
         return self._brokers.retried(lambda: self._list_offsets_once(wanted), topics)
 
     def _list_offsets_once(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        by_leader: dict[int, dict[str, dict[int, int]]] = {}
+        by_leader: dict[int, dict[TopicPartition, int]] = {}
         for (topic, number), timestamp in wanted.items():
-            topics = by_leader.setdefault(self._brokers.leader(topic, number), {})
-            topics.setdefault(topic, {})[number] = timestamp
-        found: dict[TopicPartition, int] = {}
-        for leader, topics in by_leader.items():
-            response: m.ListOffsetsResponse = self._brokers.ask(leader, self._request(topics))
-            for topic_answer in response.topics:
-                for part in topic_answer.partitions:
-                    if part.error_code:
-                        raise ApiFailed(
-                            f"offsets of {topic_answer.name}-{part.partition_index}", part.error_code
-                        )
-                    found[topic_answer.name, part.partition_index] = part.offset
-        return found
-
-    def _request(self, topics: Mapping[str, Mapping[int, int]]) -> m.ListOffsetsRequest:
-        partition = m.ListOffsetsRequest.ListOffsetsPartition
-        return m.ListOffsetsRequest(
-            replica_id=_CONSUMER,
-            isolation_level=self._brokers.isolation_level,
-            timeout_ms=30_000,
-            topics=[
-                m.ListOffsetsRequest.ListOffsetsTopic(
-                    name=topic,
-                    partitions=[
-                        partition(partition_index=number, timestamp=at) for number, at in parts.items()
-                    ],
-                )
-                for topic, parts in topics.items()
-            ],
-        )
+            by_leader.setdefault(self._brokers.leader(topic, number), {})[topic, number] = timestamp
+        found = list_offsets(self._brokers.cluster, by_leader, self._brokers.isolation_level)
+        return {place: one.offset for place, one in found.items()}

@@ -159,7 +159,8 @@ def _index(path: Path) -> list[AbortedTransaction]:
 def check_markers_behind(directory: Path, bound: Bound, offset: int, unmarked: Iterable[int]) -> None:
     """Check the next markers of producers whose records below the offset were taken for committed.
 
-    Raises CorruptLog if such a marker aborts: then an index has lost its entry. A marker at or above the
+    Raises CorruptLog if such a marker aborts: then an index has lost its entry. If there is one, of records
+    behind the offset, compaction has removed the marker of those that were read. A marker at or above the
     bound is not looked for. Raises SegmentGone, OSError, too.
     """
     left = set(unmarked)
@@ -168,7 +169,10 @@ def check_markers_behind(directory: Path, bound: Bound, offset: int, unmarked: I
             for producer_id, at, marker in transaction_steps(piece.fd, position, end):
                 if marker not in (ABORT, COMMIT) or at < offset or producer_id not in left:
                     continue
-                if marker == ABORT:
+                if marker == ABORT and not any(
+                    (one.producer_id, one.last_offset) == (producer_id, at) and one.first_offset >= offset
+                    for one in aborted_in(directory, at, at + 1)
+                ):
                     raise CorruptLog(
                         f"{directory / segment_name(piece.base)}: the marker at offset {at} says that a "
                         f"transaction of producer {producer_id} was aborted, which no {TXN_INDEX_SUFFIX} "

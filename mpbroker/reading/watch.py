@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from array import array
 from collections.abc import Iterable
@@ -32,6 +31,7 @@ class Watch:
     """Watches some partitions of a catalog, and the directories that others may appear in."""
 
     def __init__(self, catalog: LocalCatalog, wanted: Iterable[TopicPartition]) -> None:
+        self._catalog = catalog
         self._brokers = catalog.brokers
         # The wanted slots of each broker's table, for one native look at all of them.
         self._slots: dict[SlotTable, array[int]] = {}
@@ -65,11 +65,7 @@ class Watch:
 
     def state(self) -> State:
         """Return a state that changes when something is published, created or moved. Raises OSError."""
-        return State(self.directories(), self.versions())
-
-    def directories(self) -> tuple[int, ...]:
-        """Return times that change when a partition is created, deleted or moved. Raises OSError."""
-        return tuple(os.stat(name).st_mtime_ns for name in self._brokers)  # noqa: PTH116
+        return State(self._catalog.changes(), self.versions())
 
     def versions(self) -> tuple[bytes, ...]:
         """Return versions that change when a broker publishes something new of a wanted partition."""

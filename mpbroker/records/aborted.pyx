@@ -6,7 +6,7 @@ Every reader asks `AbortedRanges`: those of files, of fetched bytes, and Arrow's
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int64_t, uint8_t
 
-from mpbroker.records.batch cimport CONTROL_BIT, BatchInfo
+from mpbroker.records.batch cimport BASE_OFFSET_AT, CONTROL_BIT, BatchInfo, load_i64
 from mpbroker.records.markers cimport ABORT, Marker, read_marker
 
 from bisect import bisect_right
@@ -106,16 +106,19 @@ cdef class AbortedRanges:
     ) except -1:
         """Note a transactional batch that is read; without `complete` nothing is noted.
 
-        Raises CorruptBatch for an abort marker of a producer whose records were handed out.
+        Raises CorruptBatch for an abort marker of a producer whose records were handed out, unless it ends
+        one of the transactions: compaction has removed the marker of those records then.
         """
         cdef Marker marker
+        cdef bint ends_none
         if self.handed_out is None:
             return 0
         if is_handed_out:
             if info.count:
                 self.handed_out.add(info.producer_id)
         elif info.attributes & CONTROL_BIT and read_marker(p, length, &marker):
-            if marker.kind == ABORT and info.producer_id in self.handed_out:
+            ends_none = not self.covers(info.producer_id, load_i64(p + <int>BASE_OFFSET_AT))
+            if marker.kind == ABORT and ends_none and info.producer_id in self.handed_out:
                 raise CorruptBatch(
                     position,
                     f"the marker aborts a transaction of producer {info.producer_id} that no .txnindex entry "

@@ -28,7 +28,8 @@ from mpbroker.ipc.topology import SharedMemory
 from mpbroker.network import handover
 from mpbroker.network.acceptor import listener_orders
 from mpbroker.security.listener import ListenerSecurity, SecurityError, security_of_added, settings_of
-from mpbroker.supervisor import roles, sockets
+from mpbroker.startup import sockets
+from mpbroker.supervisor import roles
 from mpbroker.supervisor.child import Child
 from mpbroker.supervisor.control import Later
 from mpbroker.supervisor.tree import Tree

@@ -35,14 +35,15 @@ from mpbroker.log.directories.directory_layout import (
 from mpbroker.migration.snapshot_files import forget_exports
 from mpbroker.security import audit_log, library
 from mpbroker.security.listener import ListenerSecurity, SecurityError, secure_listeners
-from mpbroker.supervisor import buffers, logs, otlp, pause, progress, roles, runtime_dir, sockets
-from mpbroker.supervisor.activation import Inherited
+from mpbroker.startup import buffers, runtime_dir, sockets
+from mpbroker.startup.activation import Inherited
+from mpbroker.startup.foreign_metadata import refuse_foreign_metadata
+from mpbroker.supervisor import logs, otlp, pause, progress, roles
 from mpbroker.supervisor.altering import AlteredSettings
 from mpbroker.supervisor.child import Child
 from mpbroker.supervisor.commands_audit import CHANGES, CommandsAudit
 from mpbroker.supervisor.control import Command, ControlSocket, Later
 from mpbroker.supervisor.faulting import Faulting
-from mpbroker.supervisor.foreign_metadata import refuse_foreign_metadata
 from mpbroker.supervisor.listeners import Listeners
 from mpbroker.supervisor.notify import Notifier
 from mpbroker.supervisor.reload import Changes, NoFile, ReadAgain, Reload, ReloadError
@@ -66,8 +67,6 @@ NOT_FOLLOWED = (
     "what clients have altered of the broker's settings has no effect: %s. Alter it again, or change the "
     "configuration file"
 )
-# The module of the web console, which stands above the broker: who starts one hands the name on.
-CONSOLE = "mpbroker.console.app"
 
 log = logging.getLogger("mpbroker.supervisor")
 
@@ -110,19 +109,17 @@ def run(
     read_again: ReadAgain | None = None,
     owner_fd: int = -1,
     log_format: logs.LogFormat = logs.LogFormat.TEXT,
-    console: str = "",
 ) -> int:
     """Run a broker until it is told to stop; return the exit status.
 
     Every failure is one clear line in the log. `owner_fd`: the broker stops when it becomes readable, as the
     pidfd of a process does that ends; -1: nobody owns it. Only the owner of a broker may ask it for faults.
-    `console` is the module of the web console, which the exporter imports when somebody asks for the page.
     """
     logs.configure(logs.wanted_level(os.environ), log_format)
     titles.entitle("supervisor")
     try:
         with restricted_new_files():
-            supervisor = Supervisor(config, read_again, console)
+            supervisor = Supervisor(config, read_again)
             logs.follow(supervisor.memory.words("log_levels"))
             if owner_fd >= 0:
                 supervisor.belong_to(owner_fd)
@@ -151,13 +148,12 @@ class StopAsked(Exception):
 class Supervisor:
     """The supervisor's sockets, memory and tree. Single-threaded."""
 
-    def __init__(self, config: BrokerConfig, read_again: ReadAgain | None = None, console: str = "") -> None:
+    def __init__(self, config: BrokerConfig, read_again: ReadAgain | None = None) -> None:
         # A reload that is asked for before the broker serves comes later, and must not end it.
         self.hangups = 0
         signal.signal(signal.SIGHUP, lambda *_: self._hung_up())
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
         check_limits(config)
-        self.console = console
         self.notifier = Notifier()
         with contextlib.ExitStack() as undo:
             self._claim(config, undo)
@@ -292,7 +288,6 @@ class Supervisor:
                 otlp=self.otlp,
                 cluster_id=self.identity.cluster_id,
                 began_ns=time.time_ns(),
-                console=self.console,
             )
             fds = (self.http_fd,) if self.http else ()
             tree.launch(Child(topology.EXPORTER, exporter, fds, lambda: self.http))
@@ -408,7 +403,7 @@ class Supervisor:
             ",".join(self.config.log_dirs),
             up_s() * 1000,
         )
-        if self.http and self.console and self.config.http_console_enable:
+        if self.http and self.config.http_console_enable:
             log.info("the console is at %s; mpbroker ctl console adds its token", page_url(self.http))
         self.notifier.ready(f"Serving on {listeners}")
         self.notifier.begin_watchdog()

@@ -110,6 +110,8 @@ def _hold(pids: Sequence[int], connection: socket.socket, deadline: float, look:
         raise _Ended("the client has gone")
     if time.monotonic() >= deadline:
         raise _Ended(limit)
+    if not all(map(_is_at_rest, pids)):
+        raise _Ended("a process was continued meanwhile")
 
 
 def _wait(connection: socket.socket, timeout_s: float) -> bool:

@@ -19,7 +19,7 @@ from mpbroker.config.keys import field_name
 from mpbroker.config.workers import MAX_HANDLERS, MAX_PROCESSORS, resize_problem
 from mpbroker.ipc import topology
 from mpbroker.ipc.process import WRONG_CALL, FatalError
-from mpbroker.supervisor import buffers
+from mpbroker.startup import buffers
 from mpbroker.supervisor.child import Child
 from mpbroker.supervisor.control import Later
 from mpbroker.supervisor.tree import Tree

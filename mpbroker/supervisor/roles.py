@@ -8,12 +8,17 @@ role while the one before it starts would save a tenth of a start, and take 14 M
 from __future__ import annotations
 
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from mpbroker.config.otlp import Destination
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.protocol import codec
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.api_versions import Served
+
+if TYPE_CHECKING:
+    from mpbroker.console.app import Console
+    from mpbroker.observe.offset_follower import OffsetFollower
 
 HOT_APIS = (
     ApiKey.PRODUCE,
@@ -80,13 +85,16 @@ def scrubber(context: ProcessContext) -> int:
 
 
 def exporter(
-    context: ProcessContext,
-    fd: int,
-    otlp: Destination | None,
-    cluster_id: str,
-    began_ns: int,
-    console: str,
+    context: ProcessContext, fd: int, otlp: Destination | None, cluster_id: str, began_ns: int
 ) -> int:
     from mpbroker.exporter import process
 
     return process.run(context, fd, otlp, cluster_id, began_ns, console)
+
+
+def console(context: ProcessContext, offsets: OffsetFollower) -> Console:
+    """Make the web console, in the exporter's process."""
+    # Not imported before the first request for it: a console that is never opened takes no memory.
+    from mpbroker.console import app
+
+    return app.Console(context, offsets)

@@ -71,14 +71,9 @@ def _serve(request: ServeRequest, owner_fd: int) -> int:
     # Off until the supervisor forks: imports leave no garbage.
     gc.disable()
     from mpbroker.supervisor import logs
-    from mpbroker.supervisor.main import CONSOLE, run
+    from mpbroker.supervisor.main import run
 
-    return run(
-        loaded.config,
-        owner_fd=owner_fd,
-        log_format=logs.wanted_format(os.environ),
-        console=CONSOLE,
-    )
+    return run(loaded.config, owner_fd=owner_fd, log_format=logs.wanted_format(os.environ))
 
 
 def _has_ended(pidfd: int) -> bool:

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Collection, Iterable
 from typing import Final
 
+from mpbroker.client.admin import Admin
 from mpbroker.client.backoff import monotonic_ms
 from mpbroker.client.cluster import Cluster
+from mpbroker.client.consumer import Consumer, Limits
 from mpbroker.client.errors import ApiFailed, RequestTimedOut, without_leader
+from mpbroker.client.isolation import READ_COMMITTED
 from mpbroker.client.partitioner import partition_for
 from mpbroker.client.producer import Producer
 from mpbroker.client.transactions import Transaction, TransactionFailed, Transactions
-from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.topic_names import SINK_TOPIC
 from mpbroker.records.compression import Codec
-from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.record import NewRecord
 from mpbroker.writing.intents import Intent, Prepared
 from mpbroker.writing.two_phase import Outcome
@@ -34,7 +34,7 @@ PARTITIONS: Final = 16
 # A driver that dies while it records holds up the others of its partition for so long.
 RECORDING_TIMEOUT_MS: Final = 10_000
 FETCH_BYTES: Final = 1 << 20
-_READ_COMMITTED = 1
+FETCH_WAIT_MS: Final = 100
 _CONFIGS: Final = {
     "cleanup.policy": "compact",
     "segment.bytes": str(1 << 20),
@@ -119,15 +119,18 @@ class KafkaIntentLog:
         if not count:
             return None
         partition = partition_of(self._sink_id, count)
+        limits = Limits(FETCH_WAIT_MS, partition_max_bytes=FETCH_BYTES)
+        consumer = Consumer(self._cluster, TOPIC, self._partitions, isolation=READ_COMMITTED, limits=limits)
         offset, target = 0, None
         deadline_ms = monotonic_ms() + self._cluster.config.delivery_timeout_ms
         while target is None or offset < target:
-            part = self._fetch(partition, offset, deadline_ms - monotonic_ms())
+            (part,) = consumer.fetch({partition: offset}, deadline_ms - monotonic_ms())
             if target is None:
                 target = part.high_watermark if all_of_it else part.last_stable_offset
-            for batch in iterate_batches(part.records or b""):
+            for batch, is_read in part.batches():
                 offset = batch.last_offset + 1
-            found = self._last_intent(part) or found
+                for record in batch.records() if is_read else ():
+                    found = record.value if record.key == self._sink_id.encode() else found
             if monotonic_ms() >= deadline_ms:
                 raise RequestTimedOut(_UNENDED.format(f"{TOPIC}-{partition}"))
         return None if found is None else Intent.from_json(found)
@@ -143,68 +146,23 @@ class KafkaIntentLog:
         self._producer.flush()
         self._transaction.end(committed=True)
 
-    def _last_intent(self, part: m.FetchResponse.PartitionData) -> bytes | None:
-        """Find the last committed intent.
-
-        A driver's aborted transaction ends with its marker: those of the drivers after it have the same
-        producer id.
-        """
-        found: bytes | None = None
-        ahead = deque(sorted(part.aborted_transactions or (), key=lambda one: one.first_offset))
-        aborted: set[int] = set()
-        for batch in iterate_batches(part.records or b""):
-            while ahead and ahead[0].first_offset <= batch.last_offset:
-                aborted.add(ahead.popleft().producer_id)
-            if batch.is_control:
-                aborted.discard(batch.header.producer_id)
-            elif batch.header.producer_id not in aborted:
-                for record in batch.records():
-                    found = record.value if record.key == self._sink_id.encode() else found
-        return found
-
     def _partitions(self) -> int:
-        wanted = m.MetadataRequest.MetadataRequestTopic
-        request = m.MetadataRequest(topics=[wanted(name=TOPIC)], allow_auto_topic_creation=False)
-        (topic,) = self._cluster.refresh(request).topics
+        (topic,) = self._cluster.refresh([TOPIC]).topics
         if topic.error_code not in (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE):
             raise ApiFailed(f"topic {TOPIC}", topic.error_code)
         return len(topic.partitions)
 
     def _create(self) -> None:
-        config = m.CreateTopicsRequest.CreatableTopicConfig
-        topic = m.CreateTopicsRequest.CreatableTopic(
-            name=TOPIC,
-            num_partitions=PARTITIONS,
-            replication_factor=-1,
-            configs=[config(name=name, value=value) for name, value in _CONFIGS.items()],
-        )
-        answer: m.CreateTopicsResponse = self._cluster.ask_any(m.CreateTopicsRequest(topics=[topic]))
-        (made,) = answer.topics
-        if made.error_code not in (0, ErrorCode.TOPIC_ALREADY_EXISTS):
-            raise ApiFailed(f"topic {TOPIC}", made.error_code, made.error_message)
+        try:
+            Admin(self._cluster).create_topic(TOPIC, PARTITIONS, -1, _CONFIGS)
+        except ApiFailed as error:
+            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise
         self._cluster.patiently(self._check_that_it_is_made)
 
     def _check_that_it_is_made(self) -> None:
         if not self._partitions():
             raise without_leader(TOPIC, 0)
-
-    def _fetch(self, partition: int, offset: int, timeout_ms: float) -> m.FetchResponse.PartitionData:
-        """Fetch from the offset on; after a retriable error ask who leads and fetch again."""
-        return self._cluster.patiently(
-            lambda: self._fetch_once(partition, offset),
-            timeout_ms=timeout_ms,
-            before_retry=self._partitions,
-        )
-
-    def _fetch_once(self, partition: int, offset: int) -> m.FetchResponse.PartitionData:
-        leader = self._cluster.metadata.leader(TOPIC, partition)
-        if leader is None:
-            raise without_leader(TOPIC, partition)
-        answer: m.FetchResponse = self._cluster.ask(leader.id, _fetch_request(partition, offset))
-        part = answer.responses[0].partitions[0]
-        if part.error_code:
-            raise ApiFailed(f"{TOPIC}-{partition}", part.error_code)
-        return part
 
 
 class KafkaEnds:
@@ -252,15 +210,3 @@ class KafkaEnds:
                 raise
             return ""
         return "" if of_it_alone and found.producer != transaction.producer else found.state
-
-
-def _fetch_request(partition: int, offset: int) -> m.FetchRequest:
-    wanted = m.FetchRequest.FetchPartition(
-        partition=partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES
-    )
-    return m.FetchRequest(
-        max_wait_ms=100,
-        min_bytes=1,
-        isolation_level=_READ_COMMITTED,
-        topics=[m.FetchRequest.FetchTopic(topic=TOPIC, partitions=[wanted])],
-    )

@@ -17,7 +17,6 @@ from mpbroker.client.config import parse_servers
 from mpbroker.client.errors import ApiFailed, without_leader
 from mpbroker.client.producer import Producer
 from mpbroker.client.transactions import Transaction
-from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.reading.errors import SERVERS_ADVICE, OptionError
 from mpbroker.records.batch import BATCH_HEADER_BYTES
@@ -86,9 +85,7 @@ class Topics:
         return self._cluster.patiently(lambda: self._led_partitions(name, next(attempts)))
 
     def _led_partitions(self, name: str, attempt: int) -> int:
-        wanted = m.MetadataRequest.MetadataRequestTopic
-        request = m.MetadataRequest(topics=[wanted(name=name)], allow_auto_topic_creation=True)
-        (topic,) = self._cluster.refresh(request).topics
+        (topic,) = self._cluster.refresh([name], auto_create=True).topics
         if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and attempt > CREATION_ATTEMPTS:
             raise TopicMissing(f"topic {name}", topic.error_code)
         if topic.error_code or not topic.partitions:

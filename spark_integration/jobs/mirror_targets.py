@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from mpbroker.client.admin import Admin
 from mpbroker.client.cluster import Cluster
 from mpbroker.client.errors import ApiFailed, ClientError
 from mpbroker.migration.errors import CannotMove
 from mpbroker.migration.metadata_log import read_image
-from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.numbers import ResourceType
 from mpbroker.protocol.topic_names import METADATA_TOPIC
@@ -113,7 +113,7 @@ def _cluster_id(source: ReadOptions) -> str | None:
     if source.bootstrap_servers is None:
         return next(iter(with_siblings(source.log_dirs).values())).cluster_id
     with closing(open_cluster(WriteOptions(source.bootstrap_servers, client=source.client))) as cluster:
-        return cluster.refresh(m.MetadataRequest(topics=[])).cluster_id
+        return cluster.refresh().cluster_id
 
 
 def _partitions(cluster: Cluster, sink: WriteOptions, names: list[str]) -> tuple[dict[str, int], str | None]:
@@ -121,10 +121,8 @@ def _partitions(cluster: Cluster, sink: WriteOptions, names: list[str]) -> tuple
 
     Raises JobError, ClientError.
     """
-    wanted = m.MetadataRequest.MetadataRequestTopic
-    request = m.MetadataRequest(topics=[wanted(name=name) for name in names], allow_auto_topic_creation=False)
     found = {}
-    answer = cluster.refresh(request)
+    answer = cluster.refresh(names)
     for topic in answer.topics:
         if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             continue
@@ -149,21 +147,15 @@ def _check(there: Mapping[str, int], wanted: Mapping[str, tuple[str, int]], sink
 
 def _create(cluster: Cluster, sink: WriteOptions, name: str, count: int, settings: Mapping[str, str]) -> None:
     """Create a topic with the replicas that its cluster gives by default. Raises JobError, ClientError."""
-    config = m.CreateTopicsRequest.CreatableTopicConfig
-    topic = m.CreateTopicsRequest.CreatableTopic(
-        name=name,
-        num_partitions=count,
-        replication_factor=-1,
-        configs=[config(name=key, value=value) for key, value in settings.items()],
-    )
-    answer: m.CreateTopicsResponse = cluster.ask_any(m.CreateTopicsRequest(topics=[topic]))
-    (made,) = answer.topics
-    if made.error_code not in (0, ErrorCode.TOPIC_ALREADY_EXISTS):
-        why = ApiFailed(f"topic {name}", made.error_code, made.error_message)
+    try:
+        Admin(cluster).create_topic(name, count, -1, settings)
+    except ApiFailed as why:
+        if why.code is ErrorCode.TOPIC_ALREADY_EXISTS:
+            return
         raise JobError(
             f"topic {name} does not exist at {sink.bootstrap_servers} and cannot be created: {why}. Allow "
             f"this user to create it, or create it with {count} partitions"
-        )
+        ) from why
 
 
 def _settings(
@@ -197,21 +189,20 @@ def _settings(
 
 def _asked(source: ReadOptions, topics: list[str], counts: Mapping[str, int]) -> dict[str, dict[str, str]]:
     """Ask the brokers of the source. Raises JobError, ClientError."""
-    resource = m.DescribeConfigsRequest.DescribeConfigsResource
     found: dict[str, dict[str, str]] = {}
     with closing(Brokers(source)) as brokers:
+        admin = Admin(brokers.cluster)
         for topic in topics:
-            request = m.DescribeConfigsRequest([resource(ResourceType.TOPIC, topic, None)])
-            (answer,) = brokers.ask(brokers.leader(topic, 0), request).results
-            if answer.error_code:
-                why = ApiFailed(f"settings of topic {topic}", answer.error_code, answer.error_message)
+            try:
+                configs = admin.topic_configs(topic)
+            except ApiFailed as why:
                 raise JobError(
                     f"{why}: allow this user to describe them at {source.bootstrap_servers}, or create the "
                     f"topic there with {counts[topic]} partitions"
-                )
+                ) from why
             found[topic] = {
                 one.name: one.value
-                for one in answer.configs
+                for one in configs
                 if one.config_source == _OWN_SETTING and one.value is not None
             }
     return found

@@ -93,6 +93,11 @@ def _kill_members(broker: Broker, roles: Sequence[str], chance: random.Random, s
     _wait(replaced, complaint)
 
 
+def least_progress(awaited: int) -> int:
+    """Return how many records are written and read at least once progress was awaited `awaited` times."""
+    return PROGRESS_RECORDS * awaited
+
+
 def await_progress(broker: Broker, progress: Progress, after: str) -> None:
     """Writers and reader must both get on."""
     start = progress()

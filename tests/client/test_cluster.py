@@ -63,7 +63,7 @@ def test_a_broker_is_asked_over_its_socket(broker: Broker, socket_path: Path) ->
     """Asked over a Unix-domain socket, a broker says of itself that it is there."""
     assert broker.listeners["LOCAL"] == f"unix:{socket_path}"
     with closing(Cluster(parse_servers(broker.listeners["LOCAL"]), ClientConfig())) as cluster:
-        (itself,) = cluster.refresh(m.MetadataRequest()).brokers
+        (itself,) = cluster.refresh().brokers
         assert (itself.host, itself.port) == (f"unix:{socket_path}", 0)
         answer = cluster.ask(itself.node_id, m.ListGroupsRequest())
         assert answer.error_code == 0
@@ -82,7 +82,7 @@ def test_a_coordinator_that_is_not_there_yet(broker: Broker) -> None:
 
 def test_a_connection_that_is_lost_under_a_request_is_made_anew(broker: Broker) -> None:
     with closing(Cluster(parse_servers(broker.bootstrap_servers), FAST)) as cluster:
-        cluster.refresh(m.MetadataRequest())
+        cluster.refresh()
         with broker.fault("ListGroups", close=True), pytest.raises(ConnectionLost):
             cluster.ask(1, m.ListGroupsRequest())
         assert cluster.ask(1, m.ListGroupsRequest()).error_code == 0
@@ -112,7 +112,7 @@ def test_the_next_bootstrap_server_is_asked(tmp_path: Path) -> None:
 def test_several_questions_at_once() -> None:
     with Listener() as listener:
         cluster = Cluster([(HOST, listener.port)], FAST)
-        cluster.refresh(m.MetadataRequest())
+        cluster.refresh()
         asked = [cluster.start(7, m.ListGroupsRequest()) for _ in range(3)]
         assert all(isinstance(cluster.finish(one), m.ListGroupsResponse) for one in asked)
         cluster.close()
@@ -149,7 +149,7 @@ def test_an_advertised_address_that_is_not_there_is_not_tried_again() -> None:
         gone.close()
         config = msgspec.structs.replace(FAST, retries_advertised=False)
         with closing(Cluster([(HOST, broker.port)], config)) as cluster:
-            cluster.refresh(m.MetadataRequest())
+            cluster.refresh()
             for _ in range(2):
                 with pytest.raises(AdvertisedUnreachable, match=f"the broker at {HOST}:{broker.port} tells"):
                     cluster.patiently(lambda: cluster.ask(NODE_ID, m.ListGroupsRequest()))

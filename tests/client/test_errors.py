@@ -1,4 +1,4 @@
-"""What may help when it is asked again."""
+"""What may help when it is asked again, and what never will."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from mpbroker.client.errors import (
     ClientError,
     ConfigError,
     ConnectionLost,
+    FailedPrecondition,
+    InvalidArgument,
     RequestTimedOut,
     UnsupportedByBroker,
+    raise_all,
 )
 from mpbroker.protocol.errors import ErrorCode
 
@@ -50,3 +53,31 @@ def test_which_errors_pass(error: ClientError, retriable: bool) -> None:
 )
 def test_a_name_is_said_once(what: str, told: str | None, text: str) -> None:
     assert str(ApiFailed(what, ErrorCode.TOPIC_ALREADY_EXISTS, told)) == f"{text} (TOPIC_ALREADY_EXISTS)"
+
+
+BUSY = FailedPrecondition("group g is active")
+WRONG = InvalidArgument("no partition 7")
+DENIED = ApiFailed("topic t", ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+INVALID = ApiFailed("topic t", ErrorCode.INVALID_PARTITIONS)
+
+
+def test_which_calls_are_wrong() -> None:
+    wrong = [one for one in (BUSY, WRONG, DENIED, INVALID, ConfigError("no")) if one.is_wrong_call]
+    assert [type(one) for one in wrong] == [InvalidArgument, ApiFailed, ConfigError]
+
+
+@pytest.mark.parametrize(
+    ("failed", "kind", "text"),
+    [
+        ([DENIED], ApiFailed, str(DENIED)),
+        ([WRONG, INVALID], InvalidArgument, f"{WRONG}\n{INVALID}"),
+        ([WRONG, BUSY], FailedPrecondition, f"{WRONG}\n{BUSY}"),
+    ],
+)
+def test_one_error_keeps_its_kind_and_several_are_one(
+    failed: list[ClientError], kind: type[ClientError], text: str
+) -> None:
+    raise_all([])
+    with pytest.raises(kind) as caught:
+        raise_all(failed)
+    assert (type(caught.value), str(caught.value)) == (kind, text)

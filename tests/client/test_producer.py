@@ -13,7 +13,6 @@ from mpbroker.client.cluster import Cluster
 from mpbroker.client.config import ClientConfig
 from mpbroker.client.errors import ApiFailed, ConfigError, ConnectionLost, RequestTimedOut
 from mpbroker.client.producer import Producer
-from mpbroker.protocol import messages as m
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.records.compression import Codec
@@ -43,7 +42,7 @@ def producing(
     cluster = Cluster([("127.0.0.1", broker.port)], ClientConfig(**{**FAST, **more}))
     complaints: list[str] = []
     try:
-        cluster.refresh(m.MetadataRequest([m.MetadataRequest.MetadataRequestTopic(name=TOPIC)]))
+        cluster.refresh([TOPIC])
         producer = Producer(
             cluster,
             acks=acks,

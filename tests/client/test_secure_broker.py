@@ -52,10 +52,10 @@ def test_writing_and_asking(broker: SecureBroker, listener: str) -> None:
     """Also what is larger than one TLS record and than the kernel's buffers."""
     own = {"ssl_keystore_location": str(broker.client_pem)} if listener == "MUTUAL" else {}
     made = cluster(broker, listener, **own)
-    topic = m.MetadataRequest.MetadataRequestTopic(name=f"written-over-{listener.lower()}")
+    topic = f"written-over-{listener.lower()}"
     try:
         for _ in range(1000):
-            if not made.refresh(m.MetadataRequest([topic], True)).topics[0].error_code:
+            if not made.refresh([topic], auto_create=True).topics[0].error_code:
                 break
             made.client.poll(50)
         producer = Producer(
@@ -66,14 +66,14 @@ def test_writing_and_asking(broker: SecureBroker, listener: str) -> None:
             trouble=pytest.fail,
         )
         for _ in range(8):
-            producer.append(topic.name or "", 0, [NewRecord(value=bytes(900_000), key=None, timestamp=0)])
+            producer.append(topic, 0, [NewRecord(value=bytes(900_000), key=None, timestamp=0)])
         producer.flush()
-        leader = made.metadata.leader(topic.name or "", 0)
+        leader = made.metadata.leader(topic, 0)
         assert leader is not None
         wanted = m.FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 24)
         request = m.FetchRequest(
             max_bytes=1 << 24,
-            topics=[m.FetchRequest.FetchTopic(topic=topic.name or "", partitions=[wanted])],
+            topics=[m.FetchRequest.FetchTopic(topic=topic, partitions=[wanted])],
         )
         answer: m.FetchResponse = made.ask(leader.id, request)
         assert len(answer.responses[0].partitions[0].records or b"") > 8 * 900_000

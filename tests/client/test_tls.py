@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+import socket
 import ssl
 from functools import partial
 from pathlib import Path
@@ -14,8 +15,10 @@ from mpbroker.client import cluster as cluster_module
 from mpbroker.client.cluster import Cluster
 from mpbroker.client.errors import AuthenticationFailed, ClientError, ConfigError, ConnectionLost
 from mpbroker.client.network_client import NetworkClient
+from mpbroker.client.tls import TlsTransport, client_context
 from tests.client.server import HOST, MECHANISMS, Closes, Listener, ask, offered, settings
 from tests.support.certificates import Authority
+from tests.support.polling import until
 
 
 @pytest.fixture(scope="module")
@@ -137,6 +140,24 @@ def test_a_listener_that_wants_a_certificate(
         )
         with pytest.raises(AuthenticationFailed, match="it refused the TLS handshake"):
             ask(listener, settings("SSL", ssl_truststore_location=trusted))
+
+
+def test_a_refusal_is_told_though_the_connection_closes_before_the_first_request(
+    server_context: ssl.SSLContext, trusted: str
+) -> None:
+    server_context.verify_mode = ssl.CERT_REQUIRED
+    context = client_context(settings("SSL", ssl_truststore_location=trusted))
+    with (
+        Listener(context=server_context) as listener,
+        socket.create_connection((HOST, listener.port)) as sock,
+    ):
+        sock.setblocking(False)
+        transport = TlsTransport(context, HOST, sock)
+        until(transport.handshake, "the handshake is done")
+        until(lambda: listener.problems, "the listener has refused and closed")
+        with pytest.raises(AuthenticationFailed, match="it refused the TLS handshake"):
+            until(lambda: transport.send([b"a request"]) is None, "the closed connection is noticed")
+        transport.close()
 
 
 def test_plaintext_to_a_port_of_tls(server_context: ssl.SSLContext) -> None:

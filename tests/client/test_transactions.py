@@ -43,8 +43,7 @@ class Scripted(Cluster):
         self.looked_up += 1
         return self.looked_up
 
-    def refresh(self, request: m.MetadataRequest, timeout_ms: float | None = None) -> m.MetadataResponse:
-        del request, timeout_ms
+    def refresh(self, *_topics: object, **_how: object) -> m.MetadataResponse:
         broker = m.MetadataResponse.MetadataResponseBroker
         response = m.MetadataResponse(brokers=[broker(1, "a", 1), broker(2, "b", 1)])
         self.metadata.updated(response, 0)

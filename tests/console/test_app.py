@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from mpbroker.cli.cluster.client import Client
+from mpbroker.client.admin import Admin
 from mpbroker.console.app import READS_MAX, Console
 from mpbroker.console.records import RecordQuery
 
@@ -19,7 +19,7 @@ class Reads(Console):
         self.gate = asyncio.Event()
         self.under_way = 0
 
-    async def _ask(self, _work: Callable[[Client], Any]) -> Any:
+    async def _ask(self, _work: Callable[[Admin], Any]) -> Any:
         self.under_way += 1
         await self.gate.wait()
         self.under_way -= 1

@@ -8,11 +8,11 @@ from unittest.mock import Mock
 
 import pytest
 
-from mpbroker.cli.top.samples import BrokerSeen, Health, PartitionSeen, Sample
 from mpbroker.console.app import PARTITIONS_MAX, TOPICS_MAX, Console
 from mpbroker.console.queries import Query
 from mpbroker.console.watch import Watch
 from mpbroker.ipc import console_token
+from mpbroker.observe.samples import BrokerSeen, Health, PartitionSeen, Sample
 
 
 @pytest.fixture

@@ -597,6 +597,21 @@ def test_each_control_is_reached_by_tab_and_shows_that_it_has_the_focus(page: Br
         assert page.js(f"{CONTROLS}.map((one) => one.outerHTML.slice(0, 100))") == [], view
 
 
+def test_a_link_keeps_the_focus_while_its_row_changes(
+    page: Browser, api: Api, broker: Broker, filled: str
+) -> None:
+    visit(page, api, "#/groups/billing")
+    link = f"[...document.querySelectorAll('main td a')].find((one) => one.innerText === {filled!r})"
+    page.until(f"!!{link}", "the row is there")
+    page.js(f"{link}.focus()")
+    before = page.js(f"{link}.closest('tr').innerText")
+    commit(broker, "billing", filled, 3)
+    page.until(f"{link}.closest('tr').innerText !== {before!r}", "the row shows the commit")
+    commit(broker, "billing", filled, 2)
+    page.until(f"{link}.closest('tr').innerText === {before!r}", "the row is as it was")
+    assert page.js(f"document.activeElement === {link}")
+
+
 def test_a_dialog_closes_by_escape_and_gives_the_focus_back(page: Browser, api: Api) -> None:
     with_token(page, api)
     visit(page, api, "#/topics")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from mpbroker.cli.cluster.acl import document
-from mpbroker.cli.cluster.offset_resets import Flags, parse
-from mpbroker.cli.errors import CliError
+from mpbroker.client.acls import document
+from mpbroker.client.errors import InvalidArgument
+from mpbroker.client.offset_resets import Reset
 from mpbroker.console import access, changes, changes_audit
 from mpbroker.console.changes import CreateTopic, ResetOffsets, decode, work_of
+
+NOW_MS = 1_800_000_000_000
 
 
 def test_a_change_is_what_it_says() -> None:
@@ -56,19 +58,18 @@ def test_anything_else_is_refused(body: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("to", "value", "flags"),
+    ("to", "value", "reset"),
     [
-        ("to-earliest", "", Flags(to_earliest=True)),
-        ("to-latest", "", Flags(to_latest=True)),
-        ("to-offset", "7", Flags(to_offset=7)),
-        ("shift-by", "-3", Flags(shift_by=-3)),
-        ("to-datetime", "2026-01-31", Flags(to_datetime="2026-01-31")),
-        ("by-duration", "2h", Flags(by_duration="2h")),
+        ("to-earliest", "", Reset("to-earliest")),
+        ("to-latest", "", Reset("to-latest")),
+        ("to-offset", "7", Reset("to-offset", 7)),
+        ("shift-by", "-3", Reset("shift-by", -3)),
+        ("to-datetime", "2026-01-31", Reset("to-datetime", 1_769_817_600_000)),
+        ("by-duration", "2h", Reset("to-datetime", NOW_MS - 7_200_000)),
     ],
 )
-def test_places_are_the_flags_of_the_command(to: str, value: str, flags: Flags) -> None:
-    now_ms = 1_800_000_000_000
-    assert changes._reset_to(ResetOffsets("g", to, value), now_ms) == parse(flags, now_ms)
+def test_places(to: str, value: str, reset: Reset) -> None:
+    assert changes._reset_to(ResetOffsets("g", to, value), NOW_MS) == reset
 
 
 @pytest.mark.parametrize(
@@ -131,7 +132,7 @@ def test_an_acl_is_what_its_row_says() -> None:
     ],
 )
 def test_an_acl_that_can_be_none_is_refused(wrong: dict[str, str]) -> None:
-    with pytest.raises(CliError):
+    with pytest.raises(InvalidArgument):
         access.entry_of({**ROW, **wrong})
 
 

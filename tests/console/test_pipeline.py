@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mpbroker.console.pipeline import KINDS, commits, paths, rings, since
+from mpbroker.console.pipeline import KINDS, commits, paths, rings
 from mpbroker.ipc.counters import Histogram
 from mpbroker.ipc.topology import (
     CLEANER,
@@ -107,14 +107,6 @@ def test_without_a_look_before_or_a_round_no_time_is_told() -> None:
     now = of_worker(5, 7, TIME_COMMIT_NS=spread({MS: 4}))
     assert commits(now, None, LOG_WORKERS) == {"waiting": 7}
     assert commits(now, now, LOG_WORKERS) == {"waiting": 7, "rounds_per_s": None}
-
-
-def test_what_has_come_to_a_histogram_is_never_negative() -> None:
-    """Words of a histogram are read one by one, so the later look may have an older one."""
-    before = of_worker(1, 0, TIME_COMMIT_NS=spread({MS: 5, 8 * MS: 1}))
-    now = of_worker(2, 0, TIME_COMMIT_NS=spread({MS: 4, 4 * MS: 2}))
-    found = since(now, before, Histogram.TIME_COMMIT_NS, (LOG,))
-    assert (found.count, found.total, found.largest) == (2, 0, 4 * MS)
 
 
 # ---- ways of requests

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mpbroker.cli.cluster.positions import BEGINNING
+from mpbroker.client.positions import BEGINNING
 from mpbroker.console.queries import LIMIT_MAX, BadQuery, Query
 
 

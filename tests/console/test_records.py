@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from typing import Any, cast
 
 import pytest
 
-from mpbroker.cli.cluster.client import Client, Fetched, Partition, Topic
-from mpbroker.cli.cluster.positions import BEGINNING, Ends
+from mpbroker.client.admin import Admin
+from mpbroker.client.consumer import Fetched
+from mpbroker.client.positions import BEGINNING, Ends
+from mpbroker.client.topics import Partition, Topic
 from mpbroker.console import records
 from mpbroker.console.records import Reader, RecordQuery, Scan, read
 from mpbroker.protocol.errors import ErrorCode
@@ -20,17 +22,14 @@ from mpbroker.records.record import NewRecord
 from tests.support.polling import PATIENCE_S
 
 
-class Cluster:
-    def patiently(self, ask: Callable[[], Any], **_options: object) -> Any:
-        return ask()
-
-
 class Served:
-    """A client of a broker that has these batches. A fetch brings `at_once` batches of each partition."""
+    """An admin and a consumer of a broker that has these batches.
+
+    A fetch brings `at_once` batches of each partition.
+    """
 
     def __init__(self, *partitions: list[bytes], at_once: int = 1) -> None:
         self.at_once = at_once
-        self.cluster = Cluster()
         self.fetches = 0
         self.errors: dict[tuple[int, int], ErrorCode] = {}
         self._batches = [self._placed(batches) for batches in partitions]
@@ -49,7 +48,10 @@ class Served:
     def ends(self, _topic: Topic, partitions: list[int], *_how: object) -> dict[int, Ends]:
         return {n: Ends(0, self._batches[n][-1][1] if self._batches[n] else 0) for n in partitions}
 
-    def fetch(self, _topic: Topic, positions: Mapping[int, int], *_how: object) -> list[Fetched]:
+    def consumer(self, *_how: object, **_limits: object) -> Served:
+        return self
+
+    def fetch(self, positions: Mapping[int, int]) -> list[Fetched]:
         self.fetches += 1
         found = []
         for number, at in positions.items():
@@ -66,7 +68,7 @@ def batch(*values: str, time: int = 1000, codec: Codec = Codec.NONE) -> bytes:
 
 
 def shown(client: Served, **wanted: Any) -> dict[str, Any]:
-    return read(cast("Client", client), RecordQuery("t", most=100, **wanted))
+    return read(cast("Admin", client), RecordQuery("t", most=100, **wanted))
 
 
 def texts(found: dict[str, Any]) -> list[str]:
@@ -220,9 +222,9 @@ def test_a_batch_is_not_looked_through_beyond_the_limit() -> None:
 
 
 def test_one_batch_at_a_time_is_decompressed_in_the_process() -> None:
-    client = cast("Client", Served([batch("a", "b", codec=Codec.ZSTD)]))
+    client = cast("Admin", Served([batch("a", "b", codec=Codec.ZSTD)]))
     reader = Reader(client, RecordQuery("t", most=100))
-    (fetched,) = reader.fetch({0: 0}, 0)
+    (fetched,) = reader.consumer.fetch({0: 0})
     with closing(reader.taken(fetched, 0, Scan())) as taken:
         next(taken)
         assert records._DECODES.locked()

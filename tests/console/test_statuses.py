@@ -5,12 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.client.errors import (
     ApiFailed,
     AuthenticationFailed,
     ConfigError,
     ConnectionLost,
+    FailedPrecondition,
+    InvalidArgument,
     RequestTimedOut,
     UnsupportedByBroker,
 )
@@ -45,8 +46,8 @@ def test_what_the_broker_answers(code: ErrorCode, status: int) -> None:
     [
         (BadQuery("topic is missing"), 400),
         (msgspec.ValidationError("no such field"), 400),
-        (CliError("-p is a number", USAGE_ERROR), 400),
-        (CliError("group g is active"), 409),
+        (InvalidArgument("-p is a number"), 400),
+        (FailedPrecondition("group g is active"), 409),
         (Busy("try again"), 503),
         (NoListener("every listener asks for a login"), 503),
         (ConfigError("no such file"), 503),

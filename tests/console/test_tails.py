@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from mpbroker.cli.cluster.client import Client
+from mpbroker.client.admin import Admin
 from mpbroker.console import records
 from mpbroker.console.records import RecordQuery
 from mpbroker.console.tails import RECORDS_MAX, Tail
@@ -16,7 +16,7 @@ from tests.console.test_records import Served, batch
 
 def tail(client: Served, text: bytes = b"") -> Tail:
     """Return a tail that has the topic before it, as if all of it had come since the first look."""
-    made = Tail(cast("Client", client), RecordQuery("t", text=text, most=100))
+    made = Tail(cast("Admin", client), RecordQuery("t", text=text, most=100))
     made.look()
     made._positions = {0: 0}
     return made

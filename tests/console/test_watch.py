@@ -10,11 +10,11 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 
-from mpbroker.cli.top.samples import BrokerSeen, Health, Sample
 from mpbroker.console import watch as watch_module
 from mpbroker.console.watch import HISTORY_MAX, Watch, is_internal, knows_topics
 from mpbroker.console.workers import Busy
 from mpbroker.metrics.snapshot import Snapshot
+from mpbroker.observe.samples import BrokerSeen, Health, Sample
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ class LateWorkers:
 def watch(tmp_path: Path) -> Watch:
     context = Mock()
     context.memory.public_path = tmp_path / "public"
-    return Watch(context, Mock(follow_offsets=AsyncMock()))
+    return Watch(context, Mock(follow=AsyncMock()))
 
 
 def test_a_look_that_finds_no_worker_is_skipped(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:

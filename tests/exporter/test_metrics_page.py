@@ -12,24 +12,26 @@ from pathlib import Path
 import pytest
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.exporter import metrics_page, page_text
+from mpbroker.exporter import page_text
 from mpbroker.exporter.app import App
-from mpbroker.exporter.http_server import Message
 from mpbroker.exporter.metrics_page import MetricsPage
 from mpbroker.exporter.page_text import PageText
+from mpbroker.http.server import Message
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.ipc.topology import EXPORTER, SharedMemory
 from mpbroker.metrics import snapshot
-from mpbroker.metrics.snapshot import LogSeen, Snapshot
+from mpbroker.metrics.snapshot import Snapshot
+from mpbroker.observe.offset_follower import OffsetFollower
 from shm.region import Region
 from tests.support.polling import PATIENCE_S
 
 
 @pytest.fixture
 def metrics(memory: SharedMemory, tmp_path: Path) -> Iterator[MetricsPage]:
-    made = MetricsPage(ProcessContext(EXPORTER, memory, BrokerConfig(log_dirs=(str(tmp_path),))))
-    yield made
-    made.close()
+    context = ProcessContext(EXPORTER, memory, BrokerConfig(log_dirs=(str(tmp_path),)))
+    offsets = OffsetFollower(memory.table(), context.config.log_dirs)
+    yield MetricsPage(context, offsets)
+    offsets.close()
 
 
 @pytest.fixture
@@ -108,61 +110,6 @@ def test_a_page_is_made_beside_the_event_loop(metrics: MetricsPage, monkeypatch:
         return await page
 
     assert asyncio.run(ask()) is not None
-
-
-def test_what_groups_commit_is_read_on_between_scrapes(
-    metrics: MetricsPage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """More may be committed than a scrape has patience for."""
-    rounds: list[int] = []
-
-    def follow(_logs: list[LogSeen]) -> Iterator[None]:
-        rounds.append(len(rounds))
-        yield
-
-    async def ask() -> None:
-        await metrics.fresh()
-        while len(rounds) < 4:
-            await asyncio.sleep(0)
-        metrics.close()
-
-    monkeypatch.setattr(metrics.committed, "follow", follow)
-    monkeypatch.setattr(metrics_page, "READ_ON_PAUSE_S", 0.0)
-    asyncio.run(asyncio.wait_for(ask(), PATIENCE_S))
-
-
-def test_nothing_is_read_on_when_nobody_scrapes_any_more(
-    metrics: MetricsPage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(metrics_page, "READ_ON_FOR_S", 0.0)
-
-    async def ask() -> None:
-        await metrics.fresh()
-        assert metrics._reading_on is not None
-        await metrics._reading_on
-
-    asyncio.run(asyncio.wait_for(ask(), PATIENCE_S))
-
-
-def test_reading_on_that_fails_is_told_and_begun_anew_by_the_next_scrape(
-    metrics: MetricsPage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fails(_logs: list[LogSeen]) -> Iterator[None]:
-        raise RuntimeError("no offsets")
-
-    async def ask() -> None:
-        await metrics.fresh()
-        first = metrics._reading_on
-        assert first is not None
-        with monkeypatch.context() as broken:
-            broken.setattr(metrics.committed, "follow", fails)
-            await first
-        await metrics.samples()
-        assert metrics._reading_on is not first
-
-    monkeypatch.setattr(metrics_page, "READ_ON_PAUSE_S", 0.0)
-    asyncio.run(asyncio.wait_for(ask(), PATIENCE_S))
-    assert "committed offsets are not read on" in caplog.text
 
 
 def test_who_goes_away_takes_no_page_from_others(metrics: MetricsPage, looks: list[Region]) -> None:

@@ -9,8 +9,8 @@ import threading
 import pytest
 
 from mpbroker.exporter.app import App
-from mpbroker.exporter.http_server import Message
 from mpbroker.exporter.page_text import FRESH_FACTOR, PageText
+from mpbroker.http.server import Message
 
 TEXT = b"metric 1\n" * 1000
 

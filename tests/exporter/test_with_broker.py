@@ -22,10 +22,10 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
-from mpbroker.cli.top.live import LiveBroker
-from mpbroker.cli.top.samples import Health
 from mpbroker.exporter import mpbroker_metrics, partition_metrics
 from mpbroker.ipc.control_client import ControlClient
+from mpbroker.observe.live import LiveBroker
+from mpbroker.observe.samples import Health
 from mpbroker.testing import Broker
 from tests.exporter.conftest import SETTINGS, Answer, Http
 from tests.support import client_tools
@@ -383,6 +383,20 @@ def test_nothing_of_it_is_loaded_when_it_is_off() -> None:
         "print([name for name in sys.modules if name.startswith(('h11', 'prometheus', 'mpbroker.exporter'))])"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
+
+
+def test_a_name_that_was_led_here_reads_nothing(http: Http) -> None:
+    for path in ("/metrics", "/readyz", "/healthz", "/", "/api/about"):
+        answer = http.get(path, host="evil.example")
+        assert answer.status == 421
+        assert answer.text == (
+            "this broker is not called 'evil.example': use its address, or add the name to http.hosts\n"
+        ), path
+    for path in ("/metrics", "/readyz", "/healthz"):
+        assert http.get(path, origin="http://evil.example").status == 403
+        assert http.get(path, sec_fetch_site="cross-site").status == 403
+        assert http.get(path, host=socket.gethostname()).status == 200
+    assert http.get("/", sec_fetch_site="cross-site").status != 403, "a link to the console"
 
 
 def test_a_port_that_is_taken_refuses_the_start(http: Http, tmp_path: Path) -> None:

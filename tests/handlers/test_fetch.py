@@ -12,8 +12,11 @@ import pytest
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.handlers.apis import k01_fetch
+from mpbroker.handlers.broker import Broker
+from mpbroker.handlers.requests.metadata import Topic
 from mpbroker.ipc.slots import SlotFlag, SlotKind
-from mpbroker.ipc.table import PartitionFlag
+from mpbroker.ipc.table import Partition, PartitionFlag
+from mpbroker.log.read.reader import PartitionReader
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.headers import decode_response_frame
 from mpbroker.protocol.messages import (
@@ -55,6 +58,8 @@ from tests.support.handler_rig import (
     topic_id,
 )
 from tests.support.polling import PATIENCE_S, Patience, until
+
+STORAGE_ERROR = 56
 
 
 @pytest.fixture(name="log")
@@ -549,3 +554,35 @@ def test_the_turn_does_not_send_from_a_file_that_was_left_behind_by_two_moves(lo
     log.append()
     for _ in range(2):
         assert bytes(partition_of(ask(log, fetch(10))).records) == log.batches[1]
+
+
+def test_a_move_that_ends_behind_the_look_at_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The old directory has another name when it is looked for. One that is missing for good is reported."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    for directory in (old, new):
+        directory.mkdir()
+    with rig(BrokerConfig(log_dirs=(str(old), str(new)))) as made:
+        made.publish(TOPIC)
+        log = Logged(old, made)
+        log.append()
+        log.directory = log.directory.rename(new / log.directory.name)
+        reader = Broker.reader
+
+        def ends_before(broker: Broker, topic: Topic, now: Partition) -> PartitionReader:
+            log.publish(log_dir=1)
+            return reader(broker, topic, now)
+
+        monkeypatch.setattr(Broker, "reader", ends_before)
+        log.publish(log_dir=0)
+        assert bytes(partition_of(ask(log, fetch(0))).records) == log.batches[0]
+        log.publish(log_dir=0)
+        assert offsets(log, T0).offset == 0
+        assert "cannot be read" not in caplog.text
+        shutil.rmtree(log.directory)
+        made.handler.broker.readers.forget_all()
+        made.handler.broker.places.forget_all()
+        assert partition_of(ask(log, fetch(0))).error_code == STORAGE_ERROR
+        assert offsets(log, T0).error_code == STORAGE_ERROR
+        assert caplog.text.count("cannot be read") == 2

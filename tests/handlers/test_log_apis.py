@@ -496,6 +496,24 @@ def test_a_future_replica_is_described(ready: Rig, tmp_path: Path) -> None:
         assert (partition.partition_size, partition.offset_lag, partition.is_future_key) == expected
 
 
+def test_moves_go_on_though_nobody_tells_of_them(ready: Rig, tmp_path: Path) -> None:
+    """The log process has died, or its successor has not resumed them yet: the lag is not known."""
+    future = tmp_path / "two" / f"orders-0.{'a' * 32}-future"
+    for directory, size in ((tmp_path / "one" / "orders-0", 700), (future, 300)):
+        directory.mkdir()
+        (directory / f"{0:020d}.log").write_bytes(bytes(size))
+    ready.memory.table().write(0, partition_payload(ORDERS))
+    two = described(ready, 5, DescribeLogDirsRequest(None)).results[1]
+    ready.processor.send(request_frame(DIRS, 5, DescribeLogDirsRequest(None)))
+    ready.turn()
+    calls_to_log(ready)
+    fence(ready, LOG, alive=False, stage=LOG_FENCE_CLOSE)
+    ready.turn()
+    for result in (two, ready.answer(DIRS, 5).results[1]):
+        ((partition,),) = [topic.partitions for topic in result.topics]
+        assert (partition.partition_size, partition.offset_lag, partition.is_future_key) == (300, -1, True)
+
+
 def test_a_replica_that_gets_its_place_is_seen_in_one_or_the_other(ready: Rig, tmp_path: Path) -> None:
     """Whoever sees neither would take the move for given up."""
     current, future = tmp_path / "one" / "orders-0", tmp_path / "two" / "orders-0.abc-future"

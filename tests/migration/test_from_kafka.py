@@ -46,7 +46,7 @@ from mpbroker.protocol.messages import (
     UserScramCredentialRecord,
 )
 from mpbroker.records.iterate import iterate_batches
-from mpbroker.supervisor.foreign_metadata import refuse_foreign_metadata
+from mpbroker.startup.foreign_metadata import refuse_foreign_metadata
 from tests.support.file_trees import tree
 from tests.support.kafka_directory import NODE, KafkaDirectory, election, encoded, register
 

@@ -20,7 +20,7 @@ from mpbroker.migration.snapshot_files import snapshots_of
 from mpbroker.migration.to_kafka import BOOTSTRAP, FEATURES, export
 from mpbroker.protocol.messages import ConfigRecord, RemoveTopicRecord
 from mpbroker.protocol.uuids import uuid_bytes
-from mpbroker.supervisor.foreign_metadata import refuse_foreign_metadata
+from mpbroker.startup.foreign_metadata import refuse_foreign_metadata
 from tests.support.file_trees import tree
 from tests.support.kafka_directory import DIRECTORY_ID, KafkaDirectory, encoded
 

@@ -189,8 +189,8 @@ def test_messages_are_those_of_the_code() -> None:
 
 # What refuses a start is raised here.
 OF_A_START = (
-    *("supervisor/activation.py", "supervisor/foreign_metadata.py", "supervisor/runtime_dir.py"),
-    *("supervisor/sockets.py", "supervisor/main.py", "supervisor/tree.py", "log/manager/log_manager.py"),
+    *("startup/activation.py", "startup/foreign_metadata.py", "startup/runtime_dir.py"),
+    *("startup/sockets.py", "supervisor/main.py", "supervisor/tree.py", "log/manager/log_manager.py"),
     *("log/directories/directory_layout.py", "log/directories/journal_replay.py"),
     *("log/directories/log_directory.py", "coordinator/process.py", "../shm/region.py"),
 )

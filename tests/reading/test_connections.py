@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from mpbroker.client.config import ClientConfig
-from mpbroker.protocol.messages import FetchRequest, MetadataRequest
+from mpbroker.protocol.messages import FetchRequest
 from mpbroker.reading.connections import IDLE_S_MAX, KEPT_MAX, Connections, Lent
 from tests.support.kafka_server import HangUp, KafkaServer
 from tests.support.polling import PATIENCE_S
@@ -96,7 +96,7 @@ def test_one_that_waits_for_an_answer_is_ended(connections: Connections) -> None
     wanted = FetchRequest.FetchTopic(topic="t", partitions=[FetchRequest.FetchPartition(partition=0)])
     with KafkaServer("t", [], fault=no_answer) as server:
         lent = take(connections, port=server.port)
-        lent.cluster.refresh(MetadataRequest(topics=None))
+        lent.cluster.refresh(None)
         lent.cluster.start(7, FetchRequest(topics=[wanted]))
         connections.give_back(lent)
         ended.set()

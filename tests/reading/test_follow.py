@@ -102,6 +102,32 @@ def test_new_partitions_and_topics(follower: LocalFollower, log_dir: Path, fake_
     until(lambda: ends(follower) == {"t-0": 10, "t2-0": 0}, "the new topic is seen")
 
 
+def test_a_topic_that_comes_behind_the_listing_is_seen(
+    follower: LocalFollower, log_dir: Path, fake_broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing in the log directory changes afterwards."""
+    opened, made = LocalFollower._opened, []
+
+    def touch() -> None:
+        (log_dir / "note").touch()
+        (log_dir / "note").unlink()
+
+    def comes_meanwhile(follower: LocalFollower) -> LocalCatalog:
+        before = log_dir.stat().st_mtime_ns
+        found = opened(follower)
+        if not made:
+            made.append(PartitionWriter(log_dir, "t2"))
+            fake_broker.publish(made[0])
+            # The kernel counts times in ticks.
+            until(lambda: log_dir.stat().st_mtime_ns != before, "another tick", touch)
+        return found
+
+    monkeypatch.setattr(LocalFollower, "_opened", comes_meanwhile)
+    touch()
+    assert ends(follower) == {"t-0": 10}
+    assert ends(follower) == {"t-0": 10, "t2-0": 0}
+
+
 def test_a_wait_ends_with_what_is_published(
     follower: LocalFollower, writer: PartitionWriter, fake_broker: FakeBroker
 ) -> None:

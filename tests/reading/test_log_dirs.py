@@ -9,13 +9,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from mpbroker.reading import log_dirs
+from mpbroker.reading import local, log_dirs
 from mpbroker.reading.catalogs import open_catalog
 from mpbroker.reading.errors import FilesUnavailable, OptionError, SourceUnavailable
 from mpbroker.reading.local import LocalCatalog
@@ -131,6 +131,30 @@ def test_a_partition_in_two_directories(both: list[Path], writers: list[Partitio
     assert [task.files.directory for task in tasks if task.files and task.partition == 0] == [
         str(both[1] / "t-0")
     ]
+
+
+def test_a_move_that_ends_behind_the_listing(
+    both: list[Path], writers: list[PartitionWriter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both directories were listed. The old one gets another name, and then the new one loses its mark."""
+    broker = FakeBroker(both[0])
+    for writer in writers:
+        broker.publish(writer)
+    old, new = writers[0].directory, both[1] / "t-0"
+    shutil.copytree(old, new)
+    (new / "mpbroker.moved").touch()
+    one_that_counts = log_dirs.one_that_counts
+
+    def ends_before(paths: Sequence[Path]) -> Path:
+        if old in paths and old.exists():
+            old.rename(old.with_name(f"t-0.{'0' * 32}-delete"))
+            (new / "mpbroker.moved").unlink()
+        return one_that_counts(paths)
+
+    monkeypatch.setattr(local, "one_that_counts", ends_before)
+    tasks = planned(query(both[0]))
+    broker.stop()
+    assert [task.files.directory for task in tasks if task.files and task.partition == 0] == [str(new)]
 
 
 def test_a_damaged_list_of_directories(both: list[Path]) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from mpbroker.ipc.table import read_partition_surely
+from mpbroker.log.compaction.cleaner import Buffers, Cleaner
+from mpbroker.log.format.checkpoints import write_topic_id
 from mpbroker.log.format.index import offset_floor
 from mpbroker.log.format.names import CLEANED_FILE_SUFFIX, segment_name
 from mpbroker.log.format.scan import batches
@@ -24,8 +26,10 @@ from mpbroker.reading.local import LocalCatalog
 from mpbroker.reading.options import parse_options
 from mpbroker.reading.plan import OffsetRange, plan
 from mpbroker.reading.read import read_range
+from mpbroker.records.markers import ABORT, COMMIT
+from tests.support.compacted_segments import DAY_MS, T0, Segments, put_in_place
 from tests.support.reading_queries import OFFSETS, offsets_of, planned, query, read
-from tests.support.spark_logs import FakeBroker, PartitionWriter, fill, numbered
+from tests.support.spark_logs import FakeBroker, PartitionWriter, checkpoint, fill, numbered
 
 
 @pytest.fixture
@@ -320,3 +324,37 @@ def test_a_followed_partition_is_cleaned_after_a_look(
         clean_in_place(writer.directory, [0], even)
         tasks = follower.catalog.tasks(OffsetRange(("t", 0), 25, end), 3, None)
         assert offsets_of(tasks, options) == [n for n in range(25, 100) if even(n)]
+
+
+@pytest.mark.parametrize("end", [None, 3])
+def test_three_cleanings_while_a_task_reads_are_no_damage(log_dir: Path, end: int | None) -> None:
+    """The first file has committed records, whose marker is gone when the next one is opened.
+
+    The same producer aborts a transaction then, of which the indexes tell. `end`: where the task ends.
+    """
+    (log_dir / "t-0").mkdir()
+    write_topic_id(log_dir / "t-0", b"t" * 16)
+    log = Segments(log_dir / "t-0")
+    log.append([(b"key", b"1")], producer=(7, 0, -1), transactional=True)
+    log.roll()
+    log.end_transaction(COMMIT, 7)
+    log.append([(b"key", b"2")])
+    log.append([(b"other", b"3")])
+    log.roll()
+    log.append([(b"key", b"4")], producer=(7, 0, -1), transactional=True)
+    log.end_transaction(ABORT, 7)
+    log.append([(b"last", b"5")])
+    log.roll()
+    log.append([(b"active", b"6")])
+    checkpoint(log_dir, {("t", 0): log.end})
+    options = query(log_dir, **({} if end is None else {"endingOffsets": f'{{"t": {{"0": {end}}}}}'}))
+    (task,) = planned(options)
+    found = read_range(task, OFFSETS, options)
+    rows = next(found).column(0).to_pylist()
+    assert rows == [0]
+    for days in (0, 2, 4):
+        # The last batch of the producer stays, without its records, and so does its marker.
+        wanted = log.task(now_ms=T0 + days * DAY_MS, producers=log.producers.snapshot())
+        put_in_place(log, Cleaner(wanted, Buffers()))
+    rows += [offset for batch in found for offset in batch.column(0).to_pylist()]
+    assert rows == ([0, 2, 3, 6, 7] if end is None else [0, 2])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import random
+import os
 import signal
 import socket
 from collections.abc import Iterator
@@ -21,11 +21,8 @@ from tests.support.polling import PATIENCE_S
 from tests.support.quota_client import PRODUCE, VERSIONS
 from tests.support.real_brokers import control, create_topic, stop_cleanly
 from tests.support.secure_broker import PLAIN_PASSWORD, Closed, SecureBroker
+from tests.support.socket_client import pids_of
 from tests.support.worker_load import Load, names
-
-# What gzip's slowest level needs about a second for, a piece of it at a time.
-SLOW_BYTES = 450_000
-SLOWLY = {"compression.type": "gzip", "compression.gzip.level": "9"}
 
 
 @pytest.fixture(name="broker")
@@ -81,22 +78,24 @@ def test_resizing_processors_fails_no_request(broker: SecureBroker) -> None:
 
 @pytest.mark.parametrize("listener", ["TLS", "SASL", "BOTH"])
 def test_what_is_under_way_is_answered_when_the_broker_stops(broker: SecureBroker, listener: str) -> None:
-    create_topic(broker.bootstrap, "slow", 1, SLOWLY)
-    value = bytes(random.Random(1).choices(b"ab", k=SLOW_BYTES))
+    create_topic(broker.bootstrap, "t", 1)
+    (log_pid,) = pids_of(broker, "log")
     with broker.connect(listener) as busy, broker.connect(listener) as idle:
         for client in (busy, idle):
             if listener != "TLS":
                 assert client.plain().error_code == 0
             client.ask(ApiKey.METADATA, 12, MetadataRequest(topics=[]))
         before = control(broker).call("status")["requests"]
-        busy.send(busy.frame(ApiKey.PRODUCE, VERSIONS[PRODUCE], produce_value("slow", value)))
+        os.kill(log_pid, signal.SIGSTOP)
+        busy.send(busy.frame(ApiKey.PRODUCE, VERSIONS[PRODUCE], produce_value("t", b"x")))
         eventually(lambda: control(broker).call("status")["requests"] > before, "it is under way")
         assert broker.process is not None
         broker.process.send_signal(signal.SIGTERM)
+        assert idle.ends()
+        os.kill(log_pid, signal.SIGCONT)
         answer = busy.answer(ApiKey.PRODUCE, VERSIONS[PRODUCE])
         assert [p.error_code for t in answer.responses for p in t.partition_responses] == [0]
         assert busy.ends()
-        assert idle.ends()
     assert broker.process.wait(PATIENCE_S) == 0
     assert "ERROR" not in broker.output(), broker.output()
 

@@ -275,6 +275,23 @@ def test_an_abort_that_the_index_has_missed(read: Read, log_dir: Path, fake_brok
     assert read(**UNCOMMITTED).count() == len(offsets(read(**UNCOMMITTED))) == 5
 
 
+def test_an_abort_behind_records_whose_marker_compaction_has_removed(
+    read: Read, log_dir: Path, fake_broker: FakeBroker
+) -> None:
+    """A task meets this where its first file is older than the next one."""
+    writer = TransactionalWriter(log_dir, "t")
+    writer.begin()
+    writer.write(1, 2)
+    writer.producers.ended(1, 0, 0, 0)
+    writer.skip(1)
+    writer.write(1, 2)
+    writer.abort(1)
+    writer.plain(1)
+    fake_broker.publish(writer, stable=writer.stable, aborted_end=writer.aborted_end)
+    assert offsets(read()) == [0, 1, 6]
+    assert read().count() == 3
+
+
 def test_an_empty_plan(read: Read, log_dir: Path, fake_broker: FakeBroker) -> None:
     fake_broker.publish(PartitionWriter(log_dir, "t"))
     frame = read()

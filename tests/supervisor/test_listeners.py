@@ -21,7 +21,7 @@ from mpbroker.ipc.listeners import ListenerCount, ListenerState
 from mpbroker.ipc.topology import SharedMemory, Sizes
 from mpbroker.network.acceptor import listener_orders
 from mpbroker.network.acceptor.listener_orders import AddListener, Orders, RemoveListener
-from mpbroker.supervisor import sockets
+from mpbroker.startup import sockets
 from mpbroker.supervisor.listeners import Listeners
 
 pytestmark = pytest.mark.usefixtures("tidy")

@@ -85,6 +85,17 @@ def test_a_limit_ends_it_and_the_client_is_not_told_that_it_held(child: Child) -
     client.close()
 
 
+def test_a_process_that_somebody_else_continues_ends_it(child: Child) -> None:
+    """As a shell does with a job that it takes to the foreground."""
+    client, thread, told = holding(child)
+    os.kill(child.pid, signal.SIGCONT)
+    until(lambda: not is_stopped(child), "the child goes on")
+    client.send(b"done")
+    thread.join(PATIENCE_S)
+    assert told == [{"error": "a process was continued meanwhile"}]
+    client.close()
+
+
 def test_a_stop_of_the_broker_ends_it(child: Child) -> None:
     client, thread, told = holding(child, look=lambda: True)
     thread.join(PATIENCE_S)

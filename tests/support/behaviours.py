@@ -22,7 +22,7 @@ BEHAVIOURS: Mapping[str, Sequence[str]] = {
     "whole brokers or processes, as clients and operators meet them": (
         *("client/secure_broker", "handlers/acknowledged_end", "handlers/clients", "handlers/parked"),
         "inspection/not_yours",
-        *("inspection/progress", "inspection/recover", "inspection/verify", "metrics/known_load"),
+        *("inspection/progress", "inspection/verify", "metrics/known_load"),
         *("metrics/request_log", "exporter/with_broker", "metrics/with_broker", "network/real_broker"),
         *("network/acceptor/control_plane", "network/acceptor/listeners", "network/acceptor/reload"),
         *("network/acceptor/start", "quotas/broker", "reading/beside_a_broker", "reading/kafka_as_server"),

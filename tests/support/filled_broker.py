@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from mpbroker.testing import Broker
 
 RECORDS = 10
 COMMITTED = 4
+
+
+@pytest.fixture
+def filled_broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
+    """A broker of one's own with what `fill` leaves in it."""
+    monkeypatch.delenv("MPBROKER_RUNTIME_DIR", raising=False)
+    with Broker() as broker:
+        fill(broker)
+        yield broker
 
 
 def fill(broker: Broker) -> None:

@@ -9,7 +9,7 @@ from functools import partial
 
 from mpbroker.cli.main import main
 from mpbroker.network.processor import processor
-from mpbroker.supervisor import buffers
+from mpbroker.startup import buffers
 
 REPLY_BYTES = 4 << 20
 

@@ -93,7 +93,7 @@ def test_a_request_waits(broker: Broker) -> None:
 def test_a_request_that_waits_keeps_no_other_one_waiting(broker: Broker) -> None:
     """That of an hour is answered when its fault is over for it: at the stop, if not before."""
     with closing(cluster(broker, "slow")) as slow:
-        node = slow.refresh(m.MetadataRequest()).controller_id
+        node = slow.refresh().controller_id
         with broker.fault("ListGroups", delay_ms=3_600_000, client_id="slow") as fault:
             slow.start(node, m.ListGroupsRequest())
             until(lambda: fault.hits == 1, "the request waits")

@@ -5,41 +5,42 @@ Flags mean what those of kafka-acls.sh mean.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from mpbroker.cli.cluster.client import Client
-from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.text.confirm import confirm
 from mpbroker.cli.text.output import print_rows, say_each
-from mpbroker.client.errors import ApiFailed
-from mpbroker.config import known
+from mpbroker.client.acls import (
+    ANY,
+    EVERYTHING,
+    check_host,
+    check_is_principal,
+    create,
+    delete,
+    describe,
+    document,
+    filter_of,
+    operation_of,
+)
+from mpbroker.client.admin import open_admin
+from mpbroker.client.cluster_address import ClusterAddress
 from mpbroker.protocol import messages as m
-from mpbroker.protocol.errors import ErrorCode
 from mpbroker.security.acls import (
     CLUSTER_NAME,
     OPERATIONS,
     WILDCARD,
     Acl,
-    BadAcl,
     Operation,
     PatternType,
     Permission,
     ResourceType,
-    check_principal,
     kafka_word,
 )
 
-COLUMNS: Final = ("resource", "name", "pattern", "principal", "host", "operation", "permission")
 # What --producer and --consumer stand for.
 _PRODUCER: Final = (Operation.WRITE, Operation.DESCRIBE, Operation.CREATE)
 _CONSUMER: Final = (Operation.READ, Operation.DESCRIBE)
-_ANY: Final = (Operation.ANY, Permission.ANY)
-EVERYTHING: Final = m.DeleteAclsRequest.DeleteAclsFilter(
-    ResourceType.ANY, None, PatternType.ANY, None, None, *_ANY
-)
 _TRANSACTIONAL: Final = (Operation.WRITE, Operation.DESCRIBE)
 
 
@@ -118,43 +119,12 @@ class AclOperations(NamedTuple):
         return list(dict.fromkeys(found))
 
 
-def check_is_principal(text: str) -> None:
-    """Raise CliError unless the text names a principal."""
-    try:
-        check_principal(text)
-    except BadAcl as error:
-        raise CliError(f"{text}: a principal is TYPE:NAME, as in User:ann", USAGE_ERROR) from error
-
-
-def check_host(text: str) -> None:
-    """Raise CliError for a host that no client can have: clients are known by their addresses."""
-    try:
-        if text != WILDCARD:
-            ipaddress.ip_address(text)
-    except ValueError as error:
-        raise CliError(
-            f"--host {text}: this is no IP address; names are not looked up", USAGE_ERROR
-        ) from error
-
-
 def check_sets(resources: Resources, what: AclOperations) -> None:
     """Raise CliError if --producer or --consumer stand for less than they promise (Kafka: AclCommand)."""
     if what.is_consumer and not (resources.topics and resources.groups):
         raise CliError("--consumer needs --topic and --group", USAGE_ERROR)
     if what.is_producer and not (resources.topics or resources.transactional_ids):
         raise CliError("--producer needs --topic or --transactional-id", USAGE_ERROR)
-
-
-def operation_of(name: str) -> Operation:
-    """Return the operation that has this name in Kafka's tools. Raises CliError."""
-    words = {kafka_word(one).lower(): one for one in Operation if one > Operation.ANY}
-    found = words.get(name.lower().replace("_", ""))
-    if found is None:
-        near = known.closest(name.lower(), words)
-        those = ", ".join(kafka_word(one) for one in words.values())
-        guess = f"; did you mean {kafka_word(words[near])}?" if near else f"; there are {those}"
-        raise CliError(f"{name} is no operation{guess}", USAGE_ERROR)
-    return found
 
 
 def entries(resources: Resources, whom: Principals, what: AclOperations) -> list[Acl]:
@@ -183,37 +153,15 @@ def entries(resources: Resources, whom: Principals, what: AclOperations) -> list
 
 def add(where: ClusterAddress, acls: list[Acl], *, dry_run: bool, as_json: bool) -> None:
     """Add entries, or say which of them would be new."""
-    with Client(where) as client:
+    with open_admin(where) as client:
         if dry_run:
-            there = set(described(client, EVERYTHING))
+            there = set(describe(client, EVERYTHING))
             _say(
                 [("is there already" if acl in there else "would add", acl) for acl in acls], as_json=as_json
             )
             return
         create(client, acls)
     _say([("added", acl) for acl in acls], as_json=as_json)
-
-
-def create(client: Client, acls: list[Acl]) -> None:
-    """Have the broker add entries. Raises ApiFailed, CliError."""
-    creation = m.CreateAclsRequest.AclCreation
-    response: m.CreateAclsResponse = client.cluster.ask_any(
-        m.CreateAclsRequest([creation(*acl) for acl in acls])
-    )
-    for acl, result in zip(acls, response.results, strict=True):
-        if result.error_code:
-            raise _failed(str(acl), result.error_code, result.error_message)
-
-
-def delete(client: Client, filters: list[m.DeleteAclsRequest.DeleteAclsFilter]) -> list[Acl]:
-    """Have the broker remove the entries that filters match; return them. Raises ApiFailed, CliError."""
-    response: m.DeleteAclsResponse = client.cluster.ask_any(m.DeleteAclsRequest(filters))
-    removed: dict[Acl, None] = {}
-    for result in response.filter_results:
-        if result.error_code:
-            raise _failed("ACLs", result.error_code, result.error_message)
-        removed.update(dict.fromkeys(_acl(one) for one in result.matching_acls))
-    return list(removed)
 
 
 def remove(
@@ -227,9 +175,9 @@ def remove(
     """Remove the entries that filters match, or say which those are. Raises CliError if there are none."""
     if not dry_run:
         confirm("remove the ACLs that match? --dry-run says which", is_sure=is_sure)
-    with Client(where) as client:
+    with open_admin(where) as client:
         if dry_run:
-            matching = dict.fromkeys(acl for one in filters for acl in described(client, one))
+            matching = dict.fromkeys(acl for one in filters for acl in describe(client, one))
             _say([("would remove", acl) for acl in matching], as_json=as_json)
             _check_any(matching)
             return
@@ -248,11 +196,6 @@ def _check_any(found: Iterable[Acl]) -> None:
         raise CliError("no ACL matches; mpbroker acl list shows what there is")
 
 
-def filter_of(acl: Acl) -> m.DeleteAclsRequest.DeleteAclsFilter:
-    """Return the filter that matches this entry alone."""
-    return m.DeleteAclsRequest.DeleteAclsFilter(*acl)
-
-
 def filters(
     resources: Resources, whom: Principals, what: AclOperations
 ) -> list[m.DeleteAclsRequest.DeleteAclsFilter]:
@@ -267,7 +210,7 @@ def filters(
         whose = "say for whom: --allow-principal or --deny-principal"
         text = f"{whose}; without them all about a resource is removed"
         raise CliError(text, USAGE_ERROR)
-    return [one(kind, name, pattern, None, None, *_ANY) for kind, name, pattern in resources.each()]
+    return [one(kind, name, pattern, None, None, *ANY) for kind, name, pattern in resources.each()]
 
 
 def show_list(where: ClusterAddress, resources: Resources, principal: str | None, *, as_json: bool) -> None:
@@ -276,78 +219,14 @@ def show_list(where: ClusterAddress, resources: Resources, principal: str | None
         check_is_principal(principal)
     named = resources.each() if any(resources) else [(ResourceType.ANY, None, PatternType.ANY)]
     one = m.DeleteAclsRequest.DeleteAclsFilter
-    with Client(where) as client:
+    with open_admin(where) as client:
         found = [
             acl
             for kind, name, _ in named
-            for acl in described(client, one(kind, name, PatternType.MATCH, principal, None, *_ANY))
+            for acl in describe(client, one(kind, name, PatternType.MATCH, principal, None, *ANY))
         ]
     show(dict.fromkeys(found), as_json=as_json)
 
 
 def show(acls: Iterable[Acl], *, as_json: bool) -> None:
     print_rows(list(map(document, acls)), as_json=as_json, nothing="no ACLs")
-
-
-def document(acl: Acl) -> dict[str, str]:
-    values = (
-        kafka_word(ResourceType(acl.resource_type)),
-        acl.resource_name,
-        kafka_word(PatternType(acl.pattern_type)),
-        acl.principal,
-        acl.host,
-        kafka_word(Operation(acl.operation)),
-        kafka_word(Permission(acl.permission)),
-    )
-    return dict(zip(COLUMNS, values, strict=True))
-
-
-def described(client: Client, asked: m.DeleteAclsRequest.DeleteAclsFilter) -> list[Acl]:
-    """Return the entries that a filter matches. Raises ApiFailed."""
-    response: m.DescribeAclsResponse = client.cluster.ask_any(
-        m.DescribeAclsRequest(
-            asked.resource_type_filter,
-            asked.resource_name_filter,
-            asked.pattern_type_filter,
-            asked.principal_filter,
-            asked.host_filter,
-            asked.operation,
-            asked.permission_type,
-        )
-    )
-    if response.error_code:
-        raise _failed("ACLs", response.error_code, response.error_message)
-    return [
-        Acl(
-            resource.resource_type,
-            resource.resource_name,
-            resource.pattern_type,
-            acl.principal,
-            acl.host,
-            acl.operation,
-            acl.permission_type,
-        )
-        for resource in response.resources
-        for acl in resource.acls
-    ]
-
-
-def _failed(what: str, code: int, message: str | None) -> CliError | ApiFailed:
-    if code == ErrorCode.SECURITY_DISABLED:
-        return CliError(
-            f"{what}: the broker has no authorizer; set authorizer.class.name and super.users there, "
-            "as mpbroker docs security#in-five-minutes shows"
-        )
-    return ApiFailed(what, code, message)
-
-
-def _acl(one: m.DeleteAclsResponse.DeleteAclsMatchingAcl) -> Acl:
-    return Acl(
-        one.resource_type,
-        one.resource_name,
-        one.pattern_type,
-        one.principal,
-        one.host,
-        one.operation,
-        one.permission_type,
-    )

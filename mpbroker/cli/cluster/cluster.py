@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from mpbroker.cli.cluster.client import Client
-from mpbroker.cli.cluster.cluster_address import ClusterAddress
-from mpbroker.cli.errors import raise_all
 from mpbroker.cli.text.output import print_json, print_table
-from mpbroker.client.errors import ApiFailed, ClientError
+from mpbroker.client.admin import Admin, open_admin
+from mpbroker.client.cluster_address import ClusterAddress
+from mpbroker.client.errors import ApiFailed, ClientError, raise_all
 from mpbroker.client.versions import SOFTWARE_NAME, SOFTWARE_VERSION
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.api_keys import ApiKey
@@ -29,13 +28,12 @@ def show(where: ClusterAddress, *, with_apis: bool, as_json: bool) -> None:
 
     A broker that cannot be reached where it says hides nothing else: that is what to look at then.
     """
-    failed: list[Exception] = []
-    with Client(where) as client:
+    failed: list[ClientError] = []
+    with open_admin(where) as client:
         about: m.DescribeClusterResponse = client.cluster.ask_any(m.DescribeClusterRequest())
         if about.error_code:
             raise ApiFailed("cluster", about.error_code, about.error_message)
-        brokers = client.cluster.refresh(m.MetadataRequest(topics=[])).brokers
-        spoken = _versions(client, [broker.node_id for broker in brokers], failed)
+        spoken = _versions(client, client.broker_ids(), failed)
     document: dict[str, Any] = {
         "cluster_id": about.cluster_id,
         "controller": about.controller_id if about.controller_id >= 0 else None,
@@ -63,7 +61,7 @@ def _print(document: dict[str, Any]) -> None:
             print_table(headings, [list(row.values()) for row in rows])
 
 
-def _versions(client: Client, nodes: list[int], failed: list[Exception]) -> dict[int, m.ApiVersionsResponse]:
+def _versions(client: Admin, nodes: list[int], failed: list[ClientError]) -> dict[int, m.ApiVersionsResponse]:
     """Return the versions that each broker speaks; add an error for each that does not tell."""
     spoken: dict[int, m.ApiVersionsResponse] = {}
     for node in nodes:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from mpbroker.cli.cluster.client import Client, only
-from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.cluster.topic import parse_setting
 from mpbroker.cli.errors import USAGE_ERROR, CliError, with_advice
 from mpbroker.cli.text.output import print_json, print_table, say_each
+from mpbroker.client.admin import Admin, open_admin
+from mpbroker.client.cluster_address import ClusterAddress
 from mpbroker.client.errors import ApiFailed, not_done
 from mpbroker.config import known
 from mpbroker.config.broker import BROKER_KEYS
@@ -20,7 +20,7 @@ from mpbroker.config.describe import ConfigSource
 from mpbroker.config.keys import ConfigType
 from mpbroker.config.topic_config import TOPIC_KEYS
 from mpbroker.protocol import messages as m
-from mpbroker.protocol.numbers import ConfigOperation, ResourceType
+from mpbroker.protocol.numbers import ResourceType
 from mpbroker.protocol.printable import printable
 
 # In place of a value that brokers tell nobody.
@@ -60,7 +60,7 @@ def get(
     where: ClusterAddress, target: ConfigTarget, keys: Sequence[str], *, every: bool, as_json: bool
 ) -> None:
     """Print settings: those of these keys, or what is set, or every one. Raises CliError."""
-    with Client(where) as client:
+    with open_admin(where) as client:
         resource = _resource(client, target)
         entries = _described(client, resource, keys)
     _check_known(resource, keys, entries)
@@ -86,22 +86,14 @@ def alter(
     as_json: bool,
 ) -> None:
     """Set settings, or unset those whose value is None; all or none. Raises CliError."""
-    one = m.IncrementalAlterConfigsRequest.AlterableConfig
-    wanted = [
-        one(key, ConfigOperation.DELETE if value is None else ConfigOperation.SET, value)
-        for key, value in changes.items()
-    ]
-    with Client(where) as client:
+    with open_admin(where) as client:
         resource = _resource(client, target)
         # A broker unsets what it does not know without a word. Of all brokers it tells only what is set.
         unset = [key for key, value in changes.items() if value is None]
         if unset and resource.name and resource.type != ResourceType.BROKER_LOGGER:
             _check_known(resource, unset, _described(client, resource, unset))
-        asked = m.IncrementalAlterConfigsRequest.AlterConfigsResource(resource.type, resource.name, wanted)
-        response: m.IncrementalAlterConfigsResponse = _ask(
-            client, resource, m.IncrementalAlterConfigsRequest([asked], validate_only=is_dry)
-        )
-        _check(client, resource, changes, only(response.responses, resource.text))
+        result = client.alter_configs(resource.type, resource.name, changes, validate_only=is_dry)
+        _check(client, resource, changes, result)
     would = "would be " if is_dry else ""
     say_each(
         [
@@ -115,7 +107,7 @@ def alter(
     )
 
 
-def _resource(client: Client, target: ConfigTarget) -> Resource:
+def _resource(client: Admin, target: ConfigTarget) -> Resource:
     """Return the resource that the flags name. Raises CliError unless it is one."""
     if sum((target.topic is not None, target.broker is not None, target.defaults)) > 1 or (
         target.loggers and (target.topic is not None or target.defaults)
@@ -133,9 +125,9 @@ def _resource(client: Client, target: ConfigTarget) -> Resource:
     return Resource(ResourceType.BROKER, str(broker), f"broker {broker}", BROKER_KEYS)
 
 
-def _broker(client: Client, wanted: int | None) -> int:
+def _broker(client: Admin, wanted: int | None) -> int:
     """Return the broker that is wanted, or the only one."""
-    ids = sorted(broker.node_id for broker in client.cluster.refresh(m.MetadataRequest(topics=[])).brokers)
+    ids = client.broker_ids()
     if wanted is None and len(ids) == 1:
         return ids[0]
     if wanted not in ids:
@@ -145,22 +137,11 @@ def _broker(client: Client, wanted: int | None) -> int:
     return wanted
 
 
-def _ask(client: Client, resource: Resource, request: m.Message) -> Any:
-    """Ask the broker whose settings they are, any broker about those of others."""
-    if resource.type == ResourceType.TOPIC or not resource.name:
-        return client.cluster.ask_any(request)
-    return client.cluster.ask(int(resource.name), request)
-
-
 def _described(
-    client: Client, resource: Resource, keys: Sequence[str]
+    client: Admin, resource: Resource, keys: Sequence[str]
 ) -> list[m.DescribeConfigsResponse.DescribeConfigsResourceResult]:
     """Return settings by name. Raises ApiFailed."""
-    asked = m.DescribeConfigsRequest.DescribeConfigsResource(resource.type, resource.name, list(keys) or None)
-    response: m.DescribeConfigsResponse = _ask(
-        client, resource, m.DescribeConfigsRequest([asked], include_synonyms=True, include_documentation=True)
-    )
-    result = only(response.results, resource.text)
+    result = client.describe_configs(resource.type, resource.name, keys, details=True)
     if result.error_code:
         raise _failed(client, resource, result.error_code, result.error_message)
     return sorted(result.configs, key=lambda entry: entry.name)
@@ -211,14 +192,14 @@ def _document(entry: m.DescribeConfigsResponse.DescribeConfigsResourceResult) ->
     }
 
 
-def _failed(client: Client, resource: Resource, code: int, message: str | None) -> ApiFailed:
+def _failed(client: Admin, resource: Resource, code: int, message: str | None) -> ApiFailed:
     if resource.type == ResourceType.TOPIC:
         return client.topic_failed(resource.name, code, message)
     return not_done(resource.text, code, message)
 
 
 def _check(
-    client: Client,
+    client: Admin,
     resource: Resource,
     keys: Iterable[str],
     result: m.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse,

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-from mpbroker.cli.cluster import group_requests
-from mpbroker.cli.cluster.client import Client, Topic
-from mpbroker.cli.cluster.cluster_address import ClusterAddress
-from mpbroker.cli.cluster.group_requests import Group, Member
-from mpbroker.cli.errors import raise_all
 from mpbroker.cli.text.confirm import confirm
 from mpbroker.cli.text.output import counted, print_json, print_rows, print_table, say_each
+from mpbroker.client import groups
+from mpbroker.client.admin import Admin, open_admin
+from mpbroker.client.cluster_address import ClusterAddress
 from mpbroker.client.consumer_protocol import TopicPartition
-from mpbroker.client.errors import ApiFailed
+from mpbroker.client.errors import ApiFailed, ClientError, raise_all
+from mpbroker.client.groups import Group, Member
+from mpbroker.client.topics import Topic
 from mpbroker.protocol.numbers import LATEST
 from mpbroker.protocol.printable import printable
 
@@ -35,8 +35,8 @@ def show_list(
     where: ClusterAddress, states: Collection[str], types: Collection[str], *, as_json: bool
 ) -> None:
     """Print the groups of all brokers; with `states` or `types` only those, whatever their case."""
-    with Client(where) as client:
-        listed = group_requests.list_groups(client)
+    with open_admin(where) as client:
+        listed = groups.list_groups(client)
     rows = [
         {
             "group": one.group_id,
@@ -59,12 +59,12 @@ def describe(where: ClusterAddress, names: Sequence[str], *, with_members: bool,
 
     JSON has both. A group that cannot be described does not hide the others.
     """
-    failed: list[Exception] = []
+    failed: list[ClientError] = []
     documents = []
-    with Client(where) as client:
-        for name in names or [one.group_id for one in group_requests.list_groups(client)]:
+    with open_admin(where) as client:
+        for name in names or [one.group_id for one in groups.list_groups(client)]:
             try:
-                documents.append(_document(client, group_requests.describe(client, name)))
+                documents.append(_document(client, groups.describe(client, name)))
             except ApiFailed as error:
                 failed.append(error)
     if as_json:
@@ -113,12 +113,12 @@ def _row_of_member(member: dict[str, Any]) -> list[Any]:
 def delete(where: ClusterAddress, names: Sequence[str], *, is_sure: bool, as_json: bool) -> None:
     """Delete groups without members, and their offsets. A failure does not keep the others from deletion."""
     confirm(f"delete {', '.join(names)} and all committed offsets?", is_sure=is_sure)
-    failed: list[Exception] = []
+    failed: list[ClientError] = []
     done = []
-    with Client(where) as client:
+    with open_admin(where) as client:
         for name in names:
             try:
-                group_requests.delete(client, name)
+                groups.delete(client, name)
             except ApiFailed as error:
                 failed.append(error)
             else:
@@ -127,9 +127,9 @@ def delete(where: ClusterAddress, names: Sequence[str], *, is_sure: bool, as_jso
     raise_all(failed)
 
 
-def _document(client: Client, group: Group) -> dict[str, Any]:
+def _document(client: Admin, group: Group) -> dict[str, Any]:
     owners = {place: member for member in group.members for place in member.partitions}
-    committed = group_requests.committed(client, group.name)
+    committed = groups.committed(client, group.name)
     names = sorted({topic for topic, _ in {*committed, *owners}})
     topics = client.topics(names) if names else []
     partitions = list(_partitions(client, topics, committed, owners))
@@ -159,7 +159,7 @@ def _document(client: Client, group: Group) -> dict[str, Any]:
 
 
 def _partitions(
-    client: Client,
+    client: Admin,
     topics: Sequence[Topic],
     committed: dict[TopicPartition, int],
     owners: dict[TopicPartition, Member],
@@ -170,8 +170,8 @@ def _partitions(
     for topic in topics:
         there = {partition.index for partition in topic.partitions if partition.leader >= 0}
         asked = [number for name, number in places if name == topic.name and number in there]
-        found = client.offsets(topic, LATEST, asked) if asked else {}
-        ends |= {(topic.name, number): offset for number, offset in found.items()}
+        found = client.list_offsets(topic, dict.fromkeys(asked, LATEST))
+        ends |= {(topic.name, number): one.offset for number, one in found.items()}
     for place in places:
         offset, end, owner = committed.get(place), ends.get(place), owners.get(place)
         yield {

@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from mpbroker.cli.app import App
-from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.flags import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
@@ -17,6 +16,7 @@ from mpbroker.cli.flags import (
     Yes,
 )
 from mpbroker.cli.text.numbers import LONG
+from mpbroker.client.cluster_address import ClusterAddress
 
 group_app = App(no_args_is_help=True)
 
@@ -137,9 +137,9 @@ def group_reset_offsets(
     """
     import time
 
-    from mpbroker.cli.cluster import group_offsets, offset_resets
+    from mpbroker.cli.cluster import group_offsets
 
-    flags = offset_resets.Flags(
+    flags = group_offsets.Flags(
         to_earliest, to_latest, to_current, to_offset, to_datetime, by_duration, shift_by, from_file
     )
     plan = group_offsets.reset_plan(flags, names or [], topic or [], time.time_ns() // 1_000_000, all_topics)

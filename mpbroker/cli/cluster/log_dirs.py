@@ -7,40 +7,36 @@ from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from mpbroker.cli.cluster.client import Client, Topic, by_leader, partitions_of
-from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.text.output import print_json, print_table
 from mpbroker.cli.text.progress import progress_bar
-from mpbroker.client.errors import ApiFailed, ClientError
-from mpbroker.ipc.disk_problems import ROOM_BYTES
+from mpbroker.client.admin import Admin, open_admin
+from mpbroker.client.cluster_address import ClusterAddress
+from mpbroker.client.errors import ApiFailed
+from mpbroker.client.log_dirs import described
+from mpbroker.client.topics import Topic, by_leader, partitions_of
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode, error_code
 
 LOOK_AGAIN_S: Final = 0.1
-# Errors that a full disk may be behind.
-_MAYBE_FULL: Final = (
-    *(ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR),
-    *(ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.LEADER_NOT_AVAILABLE),
-)
 
 
 def show(where: ClusterAddress, topics: Sequence[str], brokers: Sequence[int], *, as_json: bool) -> None:
     """Print directories with their partitions, of these topics and brokers or of all."""
-    with Client(where) as client:
+    with open_admin(where) as client:
         wanted = None
         if topics:
             one = m.DescribeLogDirsRequest.DescribableLogDirTopic
             found = [client.topic(name) for name in topics]
-            wanted = [one(topic.name, [part.index for part in topic.partitions]) for topic in found]
-        there = [broker.node_id for broker in client.cluster.refresh(m.MetadataRequest(topics=[])).brokers]
+            wanted = [one(topic.name, partitions_of(topic)) for topic in found]
+        there = client.broker_ids()
         if strange := sorted(set(brokers) - set(there)):
-            known = ", ".join(map(str, sorted(there)))
+            known = ", ".join(map(str, there))
             raise CliError(f"--broker {strange[0]}: there is no such broker; there is {known}", USAGE_ERROR)
         documents = [
             _document(broker, result)
             for broker in sorted(brokers or there)
-            for result in described(client, broker, wanted)
+            for result in described(client.cluster, broker, wanted)
         ]
     if as_json:
         print_json(documents)
@@ -69,7 +65,7 @@ def move(
     """
     if len(words) < 2 or words[0] != "move" or brokers or not all(map(str.isdecimal, words[2:])):
         raise CliError("write mpbroker log-dirs move TOPIC [PARTITION]... --to DIR", USAGE_ERROR)
-    with Client(where) as client:
+    with open_admin(where) as client:
         topic = client.topic(words[1])
         numbers = partitions_of(topic, list(map(int, words[2:])) or None)
         by_broker = by_leader(topic, dict.fromkeys(numbers))
@@ -85,12 +81,12 @@ def move(
         print(
             f"moved {name} to {to}"
             if row["is_there"]
-            else f"{name} moves to {to}; it lacks {row['offset_lag']}"
-            f" offset(s). mpbroker log-dirs {topic.name} shows how far it is"
+            else f"{name} moves to {to}; it lacks {_lag(row)}"
+            f". mpbroker log-dirs {topic.name} shows how far it is"
         )
 
 
-def _resolved(client: Client, brokers: Iterable[int], to: str) -> str:
+def _resolved(client: Admin, brokers: Iterable[int], to: str) -> str:
     """Return the log directory that a relative path names; `to` itself if none or several may be meant.
 
     Raises ApiFailed.
@@ -98,19 +94,21 @@ def _resolved(client: Client, brokers: Iterable[int], to: str) -> str:
     wanted = PurePosixPath(to)
     if wanted.is_absolute():
         return to
-    there = {PurePosixPath(one.log_dir) for broker in brokers for one in described(client, broker, [])}
+    there = {
+        PurePosixPath(one.log_dir) for broker in brokers for one in described(client.cluster, broker, [])
+    }
     meant = [one for one in there if one.parts[-len(wanted.parts) :] == wanted.parts]
     return str(meant[0]) if len(meant) == 1 else to
 
 
-def _begin(client: Client, broker: int, topic: Topic, partitions: list[int], to: str) -> None:
+def _begin(client: Admin, broker: int, topic: Topic, partitions: list[int], to: str) -> None:
     """Ask a broker for the moves. Raises ApiFailed, CliError."""
     named = m.AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic(topic.name, partitions)
     request = m.AlterReplicaLogDirsRequest([m.AlterReplicaLogDirsRequest.AlterReplicaLogDir(to, [named])])
     response: m.AlterReplicaLogDirsResponse = client.cluster.ask(broker, request)
     for one in (part for result in response.results for part in result.partitions):
         if one.error_code == ErrorCode.LOG_DIR_NOT_FOUND:
-            there = ", ".join(result.log_dir for result in described(client, broker, []))
+            there = ", ".join(result.log_dir for result in described(client.cluster, broker, []))
             raise CliError(
                 f"--to {to}: broker {broker} has no such log directory; there is {there}", USAGE_ERROR
             )
@@ -119,7 +117,7 @@ def _begin(client: Client, broker: int, topic: Topic, partitions: list[int], to:
 
 
 def _follow(
-    client: Client, topic: Topic, partitions: list[int], to: str, wait_s: float | None
+    client: Admin, topic: Topic, partitions: list[int], to: str, wait_s: float | None
 ) -> list[dict[str, Any]]:
     """Return where the partitions are, as soon as all of them are there or the time is over.
 
@@ -135,14 +133,19 @@ def _follow(
             if time.monotonic() >= deadline:
                 raise CliError(
                     f"{topic.name}-{late[0]['partition']} is not in {to} after {wait_s:g} s: it lacks "
-                    f"{late[0]['offset_lag']} offset(s), and goes on moving"
+                    f"{_lag(late[0])}, and goes on moving"
                 )
             total, size = sum(row["size"] for row in rows), sum(row["copied"] for row in rows)
             update(total=total, completed=size, description=f"{len(late)} of {len(rows)} move to {to}")
             time.sleep(LOOK_AGAIN_S)
 
 
-def _on_the_way(client: Client, topic: Topic, partitions: list[int], to: str) -> list[dict[str, Any]]:
+def _lag(row: dict[str, Any]) -> str:
+    """Return what a future replica lacks; its log worker may have to find out."""
+    return f"{row['offset_lag']} offset(s)" if row["offset_lag"] >= 0 else "some offsets"
+
+
+def _on_the_way(client: Admin, topic: Topic, partitions: list[int], to: str) -> list[dict[str, Any]]:
     """Return how far each of the partitions is. Raises CliError about one whose move has ended elsewhere."""
     wanted = [m.DescribeLogDirsRequest.DescribableLogDirTopic(topic.name, partitions)]
     found: dict[int, dict[str, Any]] = {
@@ -151,7 +154,7 @@ def _on_the_way(client: Client, topic: Topic, partitions: list[int], to: str) ->
     }
     homes: dict[int, str] = {}
     for broker in by_leader(topic, dict.fromkeys(partitions)):
-        for result in described(client, broker, wanted):
+        for result in described(client.cluster, broker, wanted):
             for part in (part for one in result.topics for part in one.partitions):
                 row = found[part.partition_index]
                 if part.is_future_key:
@@ -181,39 +184,6 @@ def title(document: dict[str, Any]) -> str:
     if document["error"] is not None:
         parts.append(f"failed: {document['error']}")
     return ", ".join(parts)
-
-
-def described(
-    client: Client, broker: int, wanted: list[m.DescribeLogDirsRequest.DescribableLogDirTopic] | None
-) -> list[m.DescribeLogDirsResponse.DescribeLogDirsResult]:
-    """Return the log directories of a broker, with these partitions or all. Raises ApiFailed."""
-    response: m.DescribeLogDirsResponse = client.cluster.ask(broker, m.DescribeLogDirsRequest(wanted))
-    if response.error_code:
-        raise ApiFailed(f"log directories of broker {broker}", response.error_code)
-    if not response.results:
-        # Brokers before version 3 have no other way to refuse.
-        raise ApiFailed(f"log directories of broker {broker}", ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    return sorted(response.results, key=lambda result: result.log_dir)
-
-
-def name_full_disks(client: Client, error: ApiFailed) -> None:
-    """Add the log directories that are full to the text of an error that they may have caused."""
-    if error.code not in _MAYBE_FULL:
-        return
-    try:
-        brokers = client.cluster.refresh(m.MetadataRequest(topics=[])).brokers
-        full = [one for node in brokers for one in described(client, node.node_id, []) if is_full(one)]
-    except ClientError:
-        # A user without the permission to describe log directories gets the error as it is.
-        return
-    if full:
-        names = " and ".join(f"{one.log_dir} ({one.usable_bytes:,} bytes left)" for one in full)
-        error.args = (f"{error}. The disk of {names} is full. Free some space: retries succeed then",)
-
-
-def is_full(one: m.DescribeLogDirsResponse.DescribeLogDirsResult) -> bool:
-    """Return whether a log directory is full; False if the broker does not say how much room it has."""
-    return 0 <= one.usable_bytes < ROOM_BYTES
 
 
 def _document(broker: int, result: m.DescribeLogDirsResponse.DescribeLogDirsResult) -> dict[str, Any]:

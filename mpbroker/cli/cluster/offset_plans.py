@@ -12,9 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from mpbroker.cli.errors import USAGE_ERROR, CliError
-from mpbroker.cli.text.numbers import parse_decimal
 from mpbroker.client.consumer_protocol import TopicPartition
-from mpbroker.config.integers import INT_MAX, LONG_MAX
+from mpbroker.config.integers import INT_MAX, LONG_MAX, parse_decimal
 
 GroupOffsets: TypeAlias = Mapping[str, Mapping[TopicPartition, int]]
 """Offsets by group and partition."""

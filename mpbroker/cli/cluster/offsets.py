@@ -6,13 +6,15 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from mpbroker.cli.cluster.client import Client, Found, Topic, led, partitions_of
-from mpbroker.cli.cluster.cluster_address import ClusterAddress
-from mpbroker.cli.cluster.isolation import READ_COMMITTED, READ_UNCOMMITTED
-from mpbroker.cli.errors import of_flag, raise_all
+from mpbroker.cli.errors import of_flag
 from mpbroker.cli.text.output import print_rows
-from mpbroker.cli.text.times import format_time, parse_time
-from mpbroker.client.errors import ApiFailed
+from mpbroker.client.admin import Admin, open_admin
+from mpbroker.client.cluster_address import ClusterAddress
+from mpbroker.client.errors import ApiFailed, ClientError, raise_all
+from mpbroker.client.isolation import READ_COMMITTED, READ_UNCOMMITTED
+from mpbroker.client.list_offsets import OffsetAndTimestamp
+from mpbroker.client.times import format_time, parse_time
+from mpbroker.client.topics import Topic, led, partitions_of
 from mpbroker.protocol.numbers import EARLIEST, LATEST, MAX_TIMESTAMP
 
 NAMED_TIMES = {"earliest": EARLIEST, "latest": LATEST, "max-timestamp": MAX_TIMESTAMP}
@@ -39,22 +41,22 @@ def show(
     """
     timestamp = None if at is None else parse_at(at, time.time_ns() // 1_000_000)
     isolation = READ_COMMITTED if committed else READ_UNCOMMITTED
-    failed: list[Exception] = []
+    failed: list[ClientError] = []
     rows: list[dict[str, Any]] = []
-    with Client(where) as client:
+    with open_admin(where) as client:
         for topic in _topics(client, names, failed):
             wanted = partitions_of(topic, partitions or None)
             asked = led(topic, wanted, failed)
             if timestamp is None:
                 rows += _ends(client, topic, wanted, asked, isolation, failed)
             else:
-                found = client.offsets_at(topic, dict.fromkeys(asked, timestamp), isolation, failed)
+                found = client.list_offsets(topic, dict.fromkeys(asked, timestamp), isolation, failed)
                 rows += [_at(topic.name, number, found.get(number), as_json=as_json) for number in wanted]
     print_rows(rows, as_json=as_json, nothing="no partitions")
     raise_all(failed)
 
 
-def _topics(client: Client, names: Sequence[str], failed: list[Exception]) -> list[Topic]:
+def _topics(client: Admin, names: Sequence[str], failed: list[ClientError]) -> list[Topic]:
     if not names:
         return client.topics()
     found = []
@@ -67,16 +69,16 @@ def _topics(client: Client, names: Sequence[str], failed: list[Exception]) -> li
 
 
 def _ends(
-    client: Client,
+    client: Admin,
     topic: Topic,
     wanted: list[int],
     asked: list[int],
     isolation: int,
-    failed: list[Exception],
+    failed: list[ClientError],
 ) -> list[dict[str, Any]]:
     """Return where partitions begin and end; None where nobody was asked, or the answer was an error."""
-    starts = client.offsets_at(topic, dict.fromkeys(asked, EARLIEST), failed=failed)
-    ends = client.offsets_at(topic, dict.fromkeys(starts, LATEST), isolation, failed)
+    starts = client.list_offsets(topic, dict.fromkeys(asked, EARLIEST), failed=failed)
+    ends = client.list_offsets(topic, dict.fromkeys(starts, LATEST), isolation, failed)
     return [
         {
             "topic": topic.name,
@@ -88,7 +90,7 @@ def _ends(
     ]
 
 
-def _at(topic: str, partition: int, found: Found | None, *, as_json: bool) -> dict[str, Any]:
+def _at(topic: str, partition: int, found: OffsetAndTimestamp | None, *, as_json: bool) -> dict[str, Any]:
     """Return the row of what was found at a time; its offset is None where no record is that late.
 
     Both are None in the row of a partition without a leader, or with an error.

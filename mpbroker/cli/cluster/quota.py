@@ -2,10 +2,10 @@
 
 from typing import NamedTuple
 
-from mpbroker.cli.cluster.client import Client
-from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.errors import USAGE_ERROR, CliError, with_advice
 from mpbroker.cli.text.output import print_json, print_table, say
+from mpbroker.client.admin import Admin, open_admin
+from mpbroker.client.cluster_address import ClusterAddress
 from mpbroker.client.errors import ApiFailed
 from mpbroker.config import known
 from mpbroker.protocol.messages import (
@@ -52,7 +52,7 @@ def set_quotas(where: ClusterAddress, whom: QuotaEntity, settings: list[str], *,
 
 
 def delete_quotas(where: ClusterAddress, whom: QuotaEntity, keys: list[str], *, as_json: bool) -> None:
-    with Client(where) as client:
+    with open_admin(where) as client:
         present = next(
             (quotas for entity, quotas in describe_quotas(client) if entity == dict(whom.entity())), {}
         )
@@ -66,7 +66,7 @@ def delete_quotas(where: ClusterAddress, whom: QuotaEntity, keys: list[str], *, 
 
 def show_list(where: ClusterAddress, *, as_json: bool) -> None:
     """Print all quotas that are set."""
-    with Client(where) as client:
+    with open_admin(where) as client:
         found = describe_quotas(client)
     if as_json:
         print_json([{"entity": entity, "quotas": quotas} for entity, quotas in found])
@@ -82,7 +82,7 @@ def show_list(where: ClusterAddress, *, as_json: bool) -> None:
         print("no quotas")
 
 
-def describe_quotas(client: Client) -> list[tuple[dict[str, str | None], dict[str, float]]]:
+def describe_quotas(client: Admin) -> list[tuple[dict[str, str | None], dict[str, float]]]:
     """Return (entity, its quotas) of all entities. Raises ApiFailed."""
     response: DescribeClientQuotasResponse = client.cluster.ask_any(DescribeClientQuotasRequest([], False))
     if response.error_code:
@@ -110,7 +110,7 @@ def _alter(where: ClusterAddress, whom: QuotaEntity, changes: dict[str, float] |
         AlterClientQuotasRequest.OpData(key, 0.0 if value is None else value, value is None)
         for key, value in changes.items()
     ]
-    with Client(where) as client:
+    with open_admin(where) as client:
         response: AlterClientQuotasResponse = client.cluster.ask_any(
             AlterClientQuotasRequest([AlterClientQuotasRequest.EntryData(entity, ops)])
         )

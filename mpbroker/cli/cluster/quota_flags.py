@@ -5,7 +5,6 @@ from typing import Annotated
 import typer
 
 from mpbroker.cli.app import App
-from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.flags import (
     DEFAULT_BOOTSTRAP,
     Address,
@@ -16,6 +15,7 @@ from mpbroker.cli.flags import (
     Json,
     User,
 )
+from mpbroker.client.cluster_address import ClusterAddress
 
 quota_app = App(no_args_is_help=True)
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import base64
 from typing import Final
 
-from mpbroker.cli.cluster.client import Client
-from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.text.output import print_json, print_rows, say
-from mpbroker.cli.text.times import LAST_MS, format_time
+from mpbroker.client.admin import open_admin
+from mpbroker.client.cluster_address import ClusterAddress
 from mpbroker.client.errors import ApiFailed
+from mpbroker.client.times import LAST_MS, format_time
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode, error_code
 from mpbroker.security.principals import USER
@@ -57,7 +57,7 @@ def create(
         [renewer(*principal(one, RENEWER)) for one in renewers],
         BROKERS_MS if lifetime_ms is None else lifetime_ms,
     )
-    with Client(where) as client:
+    with open_admin(where) as client:
         made: m.CreateDelegationTokenResponse = client.cluster.ask_any(request)
     _raise_failure("token", made.error_code)
     row = {
@@ -100,7 +100,7 @@ def renew(where: ClusterAddress, token_id: str, period_ms: int | None, *, as_jso
     """Move a token's expiry."""
     mac = _hmac_of(where, token_id)
     request = m.RenewDelegationTokenRequest(mac, BROKERS_MS if period_ms is None else period_ms)
-    with Client(where) as client:
+    with open_admin(where) as client:
         done: m.RenewDelegationTokenResponse = client.cluster.ask_any(request)
     _raise_failure(f"token {token_id}", done.error_code)
     expires = _time(done.expiry_timestamp_ms)
@@ -111,7 +111,7 @@ def expire(where: ClusterAddress, token_id: str, period_ms: int | None, *, as_js
     """Remove a token, or have it expire later."""
     mac = _hmac_of(where, token_id)
     request = m.ExpireDelegationTokenRequest(mac, NOW_MS if period_ms is None else period_ms)
-    with Client(where) as client:
+    with open_admin(where) as client:
         done: m.ExpireDelegationTokenResponse = client.cluster.ask_any(request)
     _raise_failure(f"token {token_id}", done.error_code)
     expires = None if period_ms is None else _time(done.expiry_timestamp_ms)
@@ -124,7 +124,7 @@ def _described(
 ) -> list[m.DescribeDelegationTokenResponse.DescribedDelegationToken]:
     owner = m.DescribeDelegationTokenRequest.DescribeDelegationTokenOwner
     named = None if owners is None else [owner(*principal(one, OWNER)) for one in owners]
-    with Client(where) as client:
+    with open_admin(where) as client:
         found: m.DescribeDelegationTokenResponse = client.cluster.ask_any(
             m.DescribeDelegationTokenRequest(named)
         )

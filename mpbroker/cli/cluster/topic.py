@@ -2,18 +2,18 @@
 
 from typing import Any, NamedTuple
 
-from mpbroker.cli.cluster.client import Client, Topic
-from mpbroker.cli.cluster.cluster_address import ClusterAddress
-from mpbroker.cli.errors import USAGE_ERROR, BadText, CliError, raise_all, with_advice
+from mpbroker.cli.errors import USAGE_ERROR, CliError, with_advice
 from mpbroker.cli.text.confirm import confirm
 from mpbroker.cli.text.output import print_json, print_rows, print_table, say, say_each
-from mpbroker.cli.text.times import parse_duration
-from mpbroker.client.errors import ApiFailed
+from mpbroker.client.admin import Admin, open_admin
+from mpbroker.client.cluster_address import ClusterAddress
+from mpbroker.client.errors import ApiFailed, ClientError, raise_all
+from mpbroker.client.times import in_ms
+from mpbroker.client.topics import Topic, refuse_internal
 from mpbroker.config import known
 from mpbroker.config.describe import ConfigSource
 from mpbroker.config.topic_config import TOPIC_KEYS
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.numbers import EARLIEST, LATEST
 
 
 class NewTopic(NamedTuple):
@@ -30,7 +30,7 @@ def create(
 ) -> None:
     """Create one topic and print what it got. Raises CliError."""
     configs = dict(parse_setting(setting) for setting in new.settings)
-    with Client(where) as client:
+    with open_admin(where) as client:
         try:
             got, replicas = client.create_topic(
                 new.name, new.partitions, new.replication_factor, configs, timeout_s
@@ -59,19 +59,9 @@ def parse_setting(text: str, flag: str = "-c ") -> tuple[str, str]:
     return key, in_ms(key, value)
 
 
-def in_ms(key: str, value: str) -> str:
-    """Return a setting's value; 15m, 1h or 7d as the milliseconds that a setting named so takes."""
-    if not key.endswith(".ms"):
-        return value
-    try:
-        return str(parse_duration(value))
-    except BadText:
-        return value  # a number, or what the broker refuses
-
-
 def show_list(where: ClusterAddress, *, as_json: bool) -> None:
     """Print all topics the broker shows, internal ones marked."""
-    with Client(where) as client:
+    with open_admin(where) as client:
         topics = client.topics()
     rows = [
         {
@@ -90,8 +80,8 @@ def describe(where: ClusterAddress, names: list[str], *, as_json: bool) -> None:
 
     A topic that cannot be described does not hide the others.
     """
-    failed: list[Exception] = []
-    with Client(where) as client:
+    failed: list[ClientError] = []
+    with open_admin(where) as client:
         documents = []
         for name in names:
             try:
@@ -118,7 +108,7 @@ def _print(documents: list[dict[str, Any]]) -> None:
 def show_deletion(where: ClusterAddress, names: list[str], *, as_json: bool) -> None:
     """Print what `delete` would delete. Raises ApiFailed if a topic does not exist."""
     done = []
-    with Client(where) as client:
+    with open_admin(where) as client:
         for topic in [client.topic(name) for name in names]:
             rows = [row for row in _partitions(client, topic) if row["leader"] is not None]
             records = sum(row["end_offset"] - row["start_offset"] for row in rows)
@@ -135,7 +125,8 @@ def delete(
 ) -> None:
     """Delete topics. A failure does not keep the others from deletion. Raises CliError."""
     confirm(f"delete {', '.join(names)} with all records?", is_sure=is_sure, scripts_need_yes=True)
-    with Client(where) as client:
+    refuse_internal(names)
+    with open_admin(where) as client:
         results = client.delete_topics(names, timeout_s)
     deleted = [name for name, error in results.items() if error is None]
     say_each(
@@ -144,7 +135,7 @@ def delete(
     raise_all([error for error in results.values() if error is not None])
 
 
-def _describe(client: Client, topic: Topic) -> dict[str, Any]:
+def _describe(client: Admin, topic: Topic) -> dict[str, Any]:
     configs = client.topic_configs(topic.name)
     return {
         "name": topic.name,
@@ -158,19 +149,18 @@ def _describe(client: Client, topic: Topic) -> dict[str, Any]:
     }
 
 
-def _partitions(client: Client, topic: Topic) -> list[dict[str, Any]]:
+def _partitions(client: Admin, topic: Topic) -> list[dict[str, Any]]:
     """Return a row per partition; one without a leader has no offsets."""
     indexes = [partition.index for partition in topic.partitions if partition.leader >= 0]
-    starts = client.offsets(topic, EARLIEST, indexes)
-    ends = client.offsets(topic, LATEST, indexes)
+    ends = client.ends(topic, indexes)
     return [
         {
             "partition": partition.index,
             "leader": partition.leader if partition.leader >= 0 else None,
             "replicas": partition.replicas,
             "isr": partition.isr,
-            "start_offset": starts.get(partition.index),
-            "end_offset": ends.get(partition.index),
+            "start_offset": ends[partition.index].start if partition.index in ends else None,
+            "end_offset": ends[partition.index].end if partition.index in ends else None,
         }
         for partition in topic.partitions
     ]

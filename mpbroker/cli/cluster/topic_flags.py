@@ -5,7 +5,6 @@ from typing import Annotated
 import typer
 
 from mpbroker.cli.app import App
-from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.flags import (
     COMPLETE_TOPICS,
     DEFAULT_BOOTSTRAP,
@@ -18,6 +17,7 @@ from mpbroker.cli.flags import (
     Yes,
 )
 from mpbroker.cli.text.numbers import INT, PARTITION_OR_ALL, SHORT
+from mpbroker.client.cluster_address import ClusterAddress
 
 topic_app = App(no_args_is_help=True)
 TopicSettings = Annotated[
@@ -127,8 +127,7 @@ def topic_delete_records(
     from mpbroker.cli.cluster import topic_changes
 
     where = ClusterAddress(bootstrap, command_config)
-    shortening = topic_changes.Shortening(name, partition, before)
-    topic_changes.delete_records(where, shortening, timeout, is_sure=yes, as_json=json)
+    topic_changes.delete_records(where, name, partition, before, timeout, is_sure=yes, as_json=json)
 
 
 @topic_app.command("delete")

@@ -10,14 +10,14 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from mpbroker.cli.cluster.client import Client, Topic, by_leader, led, only
-from mpbroker.cli.cluster.cluster_address import ClusterAddress
-from mpbroker.cli.cluster.group_requests import patiently
-from mpbroker.cli.errors import of_flag, raise_all
+from mpbroker.cli.errors import of_flag
 from mpbroker.cli.text.output import print_groups, print_json, print_rows
-from mpbroker.cli.text.times import format_time, parse_duration
+from mpbroker.client.admin import Admin, only, open_admin
 from mpbroker.client.cluster import CoordinatorType
-from mpbroker.client.errors import ApiFailed
+from mpbroker.client.cluster_address import ClusterAddress
+from mpbroker.client.errors import ApiFailed, ClientError, raise_all
+from mpbroker.client.times import format_time, parse_duration
+from mpbroker.client.topics import Topic, by_leader, led, partitions_of
 from mpbroker.protocol import messages as m
 
 # A coordinator may be that late: it looks for what is over its time only now and then. As in Kafka's tool.
@@ -46,19 +46,18 @@ class Listed(NamedTuple):
     state: str
 
 
-def list_transactions(client: Client, request: m.ListTransactionsRequest) -> list[Listed]:
+def list_transactions(client: Admin, request: m.ListTransactionsRequest) -> list[Listed]:
     """Return the transactional ids of all coordinators by name. Raises ApiFailed."""
-    brokers = client.cluster.refresh(m.MetadataRequest(topics=[])).brokers
     listed = [
-        Listed(one.transactional_id, broker.node_id, one.producer_id, one.transaction_state)
-        for broker in brokers
-        for one in patiently(client, partial(_list, client, broker.node_id, request))
+        Listed(one.transactional_id, broker, one.producer_id, one.transaction_state)
+        for broker in client.broker_ids()
+        for one in client.patiently(partial(_list, client, broker, request))
     ]
     return sorted(listed)
 
 
 def _list(
-    client: Client, node: int, request: m.ListTransactionsRequest
+    client: Admin, node: int, request: m.ListTransactionsRequest
 ) -> list[m.ListTransactionsResponse.TransactionState]:
     response: m.ListTransactionsResponse = client.cluster.ask(node, request)
     if response.error_code:
@@ -68,17 +67,17 @@ def _list(
 
 def show_list(where: ClusterAddress, request: m.ListTransactionsRequest, *, as_json: bool) -> None:
     """Print the transactional ids of all coordinators."""
-    with Client(where) as client:
+    with open_admin(where) as client:
         rows = [one._asdict() for one in list_transactions(client, request)]
     print_rows(rows, as_json=as_json, nothing="no transactions")
 
 
-def describe_transaction(client: Client, name: str) -> tuple[int, State]:
+def describe_transaction(client: Admin, name: str) -> tuple[int, State]:
     """Return a transactional id's coordinator and its state there. Raises ApiFailed."""
-    return patiently(client, partial(_describe, client, name))
+    return client.patiently(partial(_describe, client, name))
 
 
-def _describe(client: Client, name: str) -> tuple[int, State]:
+def _describe(client: Admin, name: str) -> tuple[int, State]:
     node = client.cluster.coordinator(CoordinatorType.TRANSACTION, name)
     response: m.DescribeTransactionsResponse = client.cluster.ask(node, m.DescribeTransactionsRequest([name]))
     state = only(response.transaction_states, f"transactional id {name}")
@@ -92,10 +91,10 @@ def describe(where: ClusterAddress, names: Sequence[str], *, as_json: bool) -> N
 
     One that is not there hides no other.
     """
-    failed: list[Exception] = []
+    failed: list[ClientError] = []
     documents = []
     now_ms = time.time_ns() // 1_000_000
-    with Client(where) as client:
+    with open_admin(where) as client:
         everything = m.ListTransactionsRequest()
         for name in names or [one.transactional_id for one in list_transactions(client, everything)]:
             try:
@@ -142,10 +141,10 @@ def describe_producers(where: ClusterAddress, name: str, partitions: Sequence[in
 
     A partition without a leader hides those of no other.
     """
-    failed: list[Exception] = []
-    with Client(where) as client:
+    failed: list[ClientError] = []
+    with open_admin(where) as client:
         topic = client.topic(name)
-        asked = led(topic, partitions or [part.index for part in topic.partitions], failed)
+        asked = led(topic, partitions or partitions_of(topic), failed)
         rows = [
             _row_of_producer(name, number, producer)
             for number, found in sorted(producers(client, topic, asked).items())
@@ -159,7 +158,7 @@ def describe_producers(where: ClusterAddress, name: str, partitions: Sequence[in
     raise_all(failed)
 
 
-def producers(client: Client, topic: Topic, partitions: Sequence[int]) -> dict[int, list[Producer]]:
+def producers(client: Admin, topic: Topic, partitions: Sequence[int]) -> dict[int, list[Producer]]:
     """Return the producers of partitions. Raises CliError, ApiFailed."""
     found: dict[int, list[Producer]] = {}
     for leader, mine in by_leader(topic, dict.fromkeys(partitions, None)).items():
@@ -192,10 +191,10 @@ def find_hanging(where: ClusterAddress, names: Sequence[str], timeout: str, *, a
     longest_ms = of_flag("--max-transaction-timeout", timeout, parse_duration)
     limit_ms = longest_ms + PATIENCE_WITH_COORDINATORS_MS
     before_ms = time.time_ns() // 1_000_000 - limit_ms
-    failed: list[Exception] = []
-    with Client(where) as client:
+    failed: list[ClientError] = []
+    with open_admin(where) as client:
         topics = [client.topic(name) for name in names] or client.topics()
-        asked = {one.name: led(one, [part.index for part in one.partitions], failed) for one in topics}
+        asked = {one.name: led(one, partitions_of(one), failed) for one in topics}
         old = [
             _row_of_producer(topic.name, number, producer)
             for topic in topics
@@ -217,7 +216,7 @@ def hanging(old: Iterable[dict[str, Any]], ongoing: set[tuple[int, str, int]]) -
     return [row for row in old if (row["producer_id"], row["topic"], row["partition"]) not in ongoing]
 
 
-def _open_partitions(client: Client, producer_ids: set[int]) -> set[tuple[int, str, int]]:
+def _open_partitions(client: Admin, producer_ids: set[int]) -> set[tuple[int, str, int]]:
     """Return (producer id, topic, partition) of what coordinators have open."""
     listed = list_transactions(client, m.ListTransactionsRequest(producer_id_filters=sorted(producer_ids)))
     found = set()

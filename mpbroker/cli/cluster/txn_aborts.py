@@ -11,12 +11,14 @@ from functools import partial
 from typing import NamedTuple
 
 from mpbroker.cli.cluster import txn
-from mpbroker.cli.cluster.client import PATIENCE_MS, Client, Topic, only
-from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.text.confirm import confirm
 from mpbroker.cli.text.output import say
+from mpbroker.client.admin import Admin, only, open_admin
+from mpbroker.client.cluster_address import ClusterAddress
+from mpbroker.client.consumer import PATIENCE_MS
 from mpbroker.client.errors import ApiFailed, without_leader
+from mpbroker.client.topics import Topic
 from mpbroker.client.transactions import Transactions
 from mpbroker.protocol import messages as m
 
@@ -55,7 +57,7 @@ def abort(
 ) -> None:
     """Abort a transaction. Raises CliError if there is none, ApiFailed."""
     check(transactional_id, hanging)
-    with Client(where) as client:
+    with open_admin(where) as client:
         if transactional_id is not None:
             _abort_by_id(client, transactional_id, is_sure=is_sure)
             text = f"aborted the transaction of {transactional_id}, its producer is fenced"
@@ -80,7 +82,7 @@ def abort(
     say(f"aborted {what}", document, as_json=as_json)
 
 
-def _abort_by_id(client: Client, name: str, *, is_sure: bool) -> None:
+def _abort_by_id(client: Admin, name: str, *, is_sure: bool) -> None:
     _, state = txn.describe_transaction(client, name)
     if state.transaction_state != txn.ONGOING:
         raise CliError(
@@ -91,7 +93,7 @@ def _abort_by_id(client: Client, name: str, *, is_sure: bool) -> None:
     Transactions(client.cluster).init(name, state.transaction_timeout_ms)
 
 
-def _producer(client: Client, topic: Topic, hanging: Hanging) -> txn.Producer:
+def _producer(client: Admin, topic: Topic, hanging: Hanging) -> txn.Producer:
     """Return the producer whose transaction it is, with the epochs of its marker. Raises CliError."""
     assert hanging.partition is not None
     if hanging.producer_epoch is not None and hanging.coordinator_epoch is not None:
@@ -123,7 +125,7 @@ def _producer(client: Client, topic: Topic, hanging: Hanging) -> txn.Producer:
     )
 
 
-def _write_marker(client: Client, topic: str, partition: int, producer: txn.Producer) -> None:
+def _write_marker(client: Admin, topic: str, partition: int, producer: txn.Producer) -> None:
     leaders = {part.index: part.leader for part in client.topic(topic).partitions}
     if leaders[partition] < 0:
         raise without_leader(topic, partition)

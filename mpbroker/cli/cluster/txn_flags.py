@@ -5,7 +5,6 @@ from typing import Annotated
 import typer
 
 from mpbroker.cli.app import App
-from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.flags import (
     COMPLETE_TOPICS,
     DEFAULT_BOOTSTRAP,
@@ -16,6 +15,7 @@ from mpbroker.cli.flags import (
     Yes,
 )
 from mpbroker.cli.text.numbers import INT, LONG, PARTITION, SHORT
+from mpbroker.client.cluster_address import ClusterAddress
 
 txn_app = App(no_args_is_help=True)
 

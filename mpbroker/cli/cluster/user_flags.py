@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from mpbroker.cli.app import App
-from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.flags import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
@@ -15,6 +14,7 @@ from mpbroker.cli.flags import (
     UserName,
     Yes,
 )
+from mpbroker.client.cluster_address import ClusterAddress
 
 user_app = App(no_args_is_help=True)
 

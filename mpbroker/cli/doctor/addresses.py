@@ -11,7 +11,7 @@ from mpbroker.cli.host.local_broker import is_of_this_host
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.listeners import Listener, is_loopback
 from mpbroker.ipc.process import FatalError
-from mpbroker.supervisor.sockets import bind, remove_path
+from mpbroker.startup.sockets import bind, remove_path
 from spark_integration.check import NOTE, OK, PROBLEM, Check, failed
 
 ANSWERS_WITHIN_S: Final = 2.0

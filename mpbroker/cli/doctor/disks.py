@@ -13,7 +13,7 @@ from typing import Final
 from mpbroker.cli.text.sizes import binary_size
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.process import FatalError
-from mpbroker.supervisor.foreign_metadata import refuse_foreign_metadata
+from mpbroker.startup.foreign_metadata import refuse_foreign_metadata
 from shm.region import file_system_of
 from spark_integration.check import NOTE, OK, PROBLEM, Check, failed
 

@@ -20,7 +20,7 @@ from mpbroker.config.version import VERSION
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.topology import public_blocks
 from mpbroker.security.listener import SecurityError, secure_listeners
-from mpbroker.supervisor import buffers, runtime_dir
+from mpbroker.startup import buffers, runtime_dir
 from shm.region import RegionUnavailable, file_system_of
 from spark_integration.check import NOTE, OK, PROBLEM, Check, failed
 

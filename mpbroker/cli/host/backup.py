@@ -7,11 +7,12 @@ from the copy finds what it would find after a kill of all processes at that mom
 
 from __future__ import annotations
 
+import fcntl
 import shlex
 import sys
 import time
 from collections.abc import Container, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,7 @@ from mpbroker.cli.host.backup_copy import (
     Incoming,
     backup_lock,
     copy_back,
+    held,
     remove_former,
     whole_copies,
 )
@@ -102,17 +104,31 @@ def backup(here: LocalBroker, target: Path, *, keep: int | None, as_json: bool) 
 
 def check(target: Path, *, as_json: bool) -> None:
     """Read all of the newest copy. The exit code is 1 if it is damaged. Raises CliError, OSError."""
-    copy = _newest(target)
-    if problems := list(copy.problems()):
-        raise CliError("\n".join([f"{copy.path} is damaged; run mpbroker backup again:", *problems]))
-    if changed := copy.changed():
-        _warn(f"changed since the copy was made, or moved without their times: {_some(changed)}")
-    verify(copy.directories, as_json=as_json, damaged=_DAMAGED_COPY)
+    with _newest(target) as copy:
+        if problems := list(copy.problems()):
+            raise CliError("\n".join([f"{copy.path} is damaged; run mpbroker backup again:", *problems]))
+        if changed := copy.changed():
+            _warn(f"changed since the copy was made, or moved without their times: {_some(changed)}")
+        verify(copy.directories, as_json=as_json, damaged=_DAMAGED_COPY)
 
 
 def restore(source: Path, log_dirs: Sequence[Path], *, as_json: bool) -> None:
     """Copy the newest copy into new directories. Raises CliError, OSError."""
-    copy = _newest(source)
+    with _newest(source) as copy:
+        _restore(copy, log_dirs)
+    node = _node_id(log_dirs[0])
+    command = ["mpbroker", "serve", "--log-dirs", ",".join(map(str, log_dirs))]
+    if node != "1":
+        command += ["-o", f"node.id={node}"]
+    if as_json:
+        print_json({"copy": str(copy.path), "log_dirs": list(map(str, log_dirs)), "start": command})
+        return
+    made = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(copy.manifest.made_ms / 1000))
+    sys.stdout.write(f"restored the copy of {made}. Start the broker with\n  {shlex.join(command)}\n")
+    sys.stdout.write("and the settings it had: server.properties is not part of a copy\n")
+
+
+def _restore(copy: Copy, log_dirs: Sequence[Path]) -> None:
     if problems := list(copy.problems()):
         advice = "move it away to restore the copy before it, or repair it"
         raise CliError("\n".join([f"{copy.path} is not whole: {advice}:", *problems]))
@@ -131,16 +147,6 @@ def restore(source: Path, log_dirs: Sequence[Path], *, as_json: bool) -> None:
             path.mkdir(mode=0o750, parents=True, exist_ok=True)
             update(description=str(path))
             copy_back(copy, number, path, lambda count: update(advance=count))
-    node = _node_id(log_dirs[0])
-    command = ["mpbroker", "serve", "--log-dirs", ",".join(map(str, log_dirs))]
-    if node != "1":
-        command += ["-o", f"node.id={node}"]
-    if as_json:
-        print_json({"copy": str(copy.path), "log_dirs": list(map(str, log_dirs)), "start": command})
-        return
-    made = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(copy.manifest.made_ms / 1000))
-    sys.stdout.write(f"restored the copy of {made}. Start the broker with\n  {shlex.join(command)}\n")
-    sys.stdout.write("and the settings it had: server.properties is not part of a copy\n")
 
 
 @contextmanager
@@ -182,8 +188,7 @@ def _originals(here: LocalBroker) -> Iterator[tuple[ControlClient | None, list[P
 
 def _copy(incoming: Incoming, control: ControlClient | None) -> tuple[int, int, int]:
     """Copy all; return the bytes written, the passes, and how many milliseconds the broker was paused."""
-    total = sum(path.stat().st_size for one in incoming.log_dirs for path in one.rglob("*.log"))
-    with progress_bar(total) as update:
+    with progress_bar(incoming.segment_bytes()) as update:
         update(description="copying")
         if control is None:
             return incoming.copy(lambda count: update(advance=count), at_rest=True), 1, 0
@@ -287,12 +292,19 @@ def _is_beginning(copied: Path, original: Path, piece_bytes: int = 1 << 20) -> b
     return True
 
 
-def _newest(target: Path) -> Copy:
-    copies = whole_copies(target)
-    if not copies:
-        begun = ", only one that was not finished: run mpbroker backup again"
-        raise CliError(f"{target} has no copy{begun if (target / INCOMING).exists() else ''}", USAGE_ERROR)
-    return copies[-1]
+@contextmanager
+def _newest(target: Path) -> Iterator[Copy]:
+    """Yield the newest copy, which no backup removes meanwhile. Raises CliError, OSError."""
+    while copies := whole_copies(target):
+        with ExitStack() as stack:
+            is_there = False
+            with suppress(FileNotFoundError):
+                is_there = stack.enter_context(held(copies[-1], fcntl.LOCK_SH))
+            if is_there:
+                yield copies[-1]
+                return
+    begun = ", only one that was not finished: run mpbroker backup again"
+    raise CliError(f"{target} has no copy{begun if (target / INCOMING).exists() else ''}", USAGE_ERROR)
 
 
 def _refuse_nested(target: Path, log_dirs: Sequence[Path]) -> None:

@@ -53,6 +53,10 @@ _OVERLAP_BYTES: Final = 64 << 10
 _SYNC_BYTES: Final = 1 << 20
 
 
+class _BecameShorter(OSError):
+    """A file has become shorter while it was copied."""
+
+
 class CopiedFile(msgspec.Struct):
     """A file of a copy. `inode` and `changed_ns` are of the original; 0: it was changing.
 
@@ -152,6 +156,27 @@ def backup_lock(target: Path) -> Iterator[bool]:
         os.close(fd)
 
 
+@contextmanager
+def held(copy: Copy, how: int) -> Iterator[bool]:
+    """Lock a whole copy, to read it (LOCK_SH) or to remove it (LOCK_EX). Yield False if others are at it.
+
+    A file system without locks counts as one without others.
+    """
+    fd = os.open(copy.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(fd, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        except OSError as error:
+            if error.errno not in (errno.EBADF, errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+                raise
+        yield (copy.path / MANIFEST).exists()
+    finally:
+        os.close(fd)
+
+
 class Incoming:
     """The copy that is being made of these log directories. The caller holds the lock. Raises CliError.
 
@@ -198,6 +223,15 @@ class Incoming:
     def close(self) -> None:
         self._state.close()
 
+    def segment_bytes(self) -> int:
+        """Return about how many bytes the segments have. Those may go meanwhile."""
+        total = 0
+        for directory, _, names in (one for log_dir in self.log_dirs for one in os.walk(log_dir)):
+            for name in names:
+                with suppress(FileNotFoundError):
+                    total += Path(directory, name).stat().st_size if name.endswith(".log") else 0
+        return total
+
     def copy(self, seen: Callable[[int], None], *, at_rest: bool = False) -> int:
         """Copy what is new or has changed; return how many bytes that was. Raises OSError.
 
@@ -210,6 +244,11 @@ class Incoming:
                 name = f"{number}/{path.relative_to(log_dir)}"
                 try:
                     copied += self._copy(path, name, at_rest=at_rest)
+                except _BecameShorter:
+                    if at_rest:
+                        raise
+                    # The broker has cut off what a full disk did not take. The next pass copies the file.
+                    continue
                 except FileNotFoundError:
                     if at_rest or path.exists():
                         raise
@@ -340,17 +379,20 @@ class Incoming:
 def remove_former(target: Path, keep: int) -> int:
     """Remove all whole copies but the last `keep`, and what an interrupted removal left of others.
 
-    Return how many whole ones that were.
+    One that is being restored or checked stays until the next run. Return how many whole ones were removed.
     """
-    former = whole_copies(target)[:-keep]
-    for copy in former:
-        # First what makes it whole.
-        (copy.path / MANIFEST).unlink()
-        shutil.rmtree(copy.path)
+    removed = 0
+    for copy in whole_copies(target)[:-keep]:
+        with held(copy, fcntl.LOCK_EX) as is_ours:
+            if is_ours:
+                # First what makes it whole.
+                (copy.path / MANIFEST).unlink()
+                shutil.rmtree(copy.path)
+                removed += 1
     for path in target.iterdir():
         if _COPY_NAME.fullmatch(path.name) and path.is_dir() and not (path / MANIFEST).exists():
             shutil.rmtree(path)
-    return len(former)
+    return removed
 
 
 def copy_back(copy: Copy, number: int, to: Path, seen: Callable[[int], None]) -> None:
@@ -426,7 +468,7 @@ def _copy_bytes(source: int, to: int, begin: int, end: int) -> None:
             piece = os.pread(source, min(end - begin, _PIECE_BYTES), begin)
             count = os.pwrite(to, piece, begin) if piece else 0
         if not count:
-            raise FileNotFoundError(errno.ENOENT, "it has become shorter meanwhile")
+            raise _BecameShorter(errno.ENODATA, "it has become shorter meanwhile")
         begin += count
 
 

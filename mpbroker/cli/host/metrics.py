@@ -8,10 +8,10 @@ from pathlib import Path
 
 from mpbroker.cli.errors import CliError
 from mpbroker.cli.host.local_broker import LocalBroker
-from mpbroker.cli.host.public_region import attach
 from mpbroker.cli.text.output import print_groups, print_json
 from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.metrics import catalogue, snapshot
+from mpbroker.observe.live import attach
 
 
 def show(

@@ -12,8 +12,8 @@ from pathlib import Path
 from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError
 from mpbroker.cli.text.output import counted, log_offsets, print_json
 from mpbroker.cli.text.progress import progress_bar
+from mpbroker.inspection import recover as recovering
 from mpbroker.ipc.process import FatalError
-from mpbroker.supervisor import recover as recovering
 
 
 def recover(paths: list[Path], *, is_dry: bool, as_json: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from mpbroker.cli.host.local_broker import LocalBroker
 from mpbroker.cli.text.output import print_json
-from mpbroker.cli.text.times import format_time
+from mpbroker.client.times import format_time
 from mpbroker.ipc.control_client import ControlClient
 
 # Time for counting the segments of all partitions.

@@ -87,12 +87,12 @@ def _serve(
     refuse_other_platforms(sys.platform)
     # Off until the supervisor forks: imports leave no garbage.
     gc.disable()
-    from mpbroker.supervisor.main import CONSOLE, run
+    from mpbroker.supervisor.main import run
 
     file = config_file.absolute() if config_file is not None else None
     given = _given(flags)
     read_again = (lambda: load(file, overrides, given)) if file is not None else None
-    return run(config, read_again, log_format=log_format, console=CONSOLE)
+    return run(config, read_again, log_format=log_format)
 
 
 def read_config(

@@ -9,12 +9,6 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from mpbroker.cli.cluster import group_requests
-from mpbroker.cli.cluster.client import Client, Topic
-from mpbroker.cli.cluster.cluster_address import ClusterAddress
-from mpbroker.cli.cluster.group_requests import Group
-from mpbroker.cli.cluster.isolation import READ_COMMITTED
-from mpbroker.cli.cluster.log_dirs import described
 from mpbroker.cli.cluster.quota import describe_quotas, entity_text
 from mpbroker.cli.cluster.txn import producers
 from mpbroker.cli.errors import CliError
@@ -29,13 +23,19 @@ from mpbroker.cli.host.why_checks import (
     findings,
 )
 from mpbroker.cli.text.output import print_json
+from mpbroker.client import groups
+from mpbroker.client.admin import Admin, open_admin
+from mpbroker.client.cluster_address import ClusterAddress
 from mpbroker.client.consumer_protocol import TopicPartition
 from mpbroker.client.errors import ApiFailed
+from mpbroker.client.groups import Group
+from mpbroker.client.isolation import READ_COMMITTED
+from mpbroker.client.log_dirs import described
+from mpbroker.client.topics import Topic
 from mpbroker.config import known
 from mpbroker.ipc.control_client import ControlError
-from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode, error_code
-from mpbroker.protocol.numbers import EARLIEST, LATEST
+from mpbroker.protocol.numbers import LATEST
 from mpbroker.protocol.printable import printable
 
 _CLIENT_ID: Final = "client-id"
@@ -50,12 +50,12 @@ def why(where: ClusterAddress, name: str, look_s: float, *, as_json: bool) -> No
     A group that is behind is looked at twice, `look_s` apart, to see whether it moves. Raises CliError,
     ApiFailed.
     """
-    with Client(where) as client:
+    with open_admin(where) as client:
         there = client.topics()
         topics = [one for one in there if one.name == name]
         group, refused = _group(client, name)
         if not topics and group is None and refused is None:
-            names = [one.name for one in there] + [one.group_id for one in group_requests.list_groups(client)]
+            names = [one.name for one in there] + [one.group_id for one in groups.list_groups(client)]
             raise CliError(f"{name}: there is no such topic, and no such group{known.hint([name], names)}")
         about = {}
         if topics:
@@ -65,7 +65,7 @@ def why(where: ClusterAddress, name: str, look_s: float, *, as_json: bool) -> No
         elif refused is not None:
             about["group"] = _of_topics(client, where, [], None, refused=refused)
         if group is not None:
-            before = group_requests.committed(client, name)
+            before = groups.committed(client, name)
             facts = _of_group(client, where, group, before)
             if group.members and _lag(facts)["lag"]:
                 time.sleep(look_s)
@@ -97,13 +97,13 @@ def _lag(facts: Facts) -> dict[str, int]:
     return {} if facts.group is None else {"lag": sum(map(facts.lag, facts.partitions))}
 
 
-def _group(client: Client, name: str) -> tuple[Group | None, ApiFailed | None]:
+def _group(client: Admin, name: str) -> tuple[Group | None, ApiFailed | None]:
     """Return the group, None if there is none, and the error if its coordinator cannot say.
 
     Raises ApiFailed.
     """
     try:
-        return group_requests.describe(client, name, _PATIENCE_MS), None
+        return groups.describe(client, name, _PATIENCE_MS), None
     except ApiFailed as error:
         if error.code in _NO_SUCH_GROUP:
             return None, None
@@ -113,9 +113,9 @@ def _group(client: Client, name: str) -> tuple[Group | None, ApiFailed | None]:
 
 
 def _of_group(
-    client: Client, where: ClusterAddress, group: Group, before: Mapping[TopicPartition, int]
+    client: Admin, where: ClusterAddress, group: Group, before: Mapping[TopicPartition, int]
 ) -> Facts:
-    committed = group_requests.committed(client, group.name)
+    committed = groups.committed(client, group.name)
     places = {*committed, *(place for one in group.members for place in one.partitions)}
     names = sorted({topic for topic, _ in places})
     # A partition of its topics without an owner or an offset may be what it misses.
@@ -124,7 +124,7 @@ def _of_group(
 
 
 def _of_topics(
-    client: Client,
+    client: Admin,
     where: ClusterAddress,
     topics: list[Topic],
     group: Group | None,
@@ -134,7 +134,7 @@ def _of_topics(
 ) -> Facts:
     partitions = {place: one for topic in topics for place, one in _partitions(client, topic).items()}
     unseen: list[str] = []
-    directories = [one for node in _nodes(client) for one in _directories(client, node, unseen)]
+    directories = [one for node in client.broker_ids() for one in _directories(client, node, unseen)]
     # What is not open yet is in no directory, and any of them may have the group's offsets.
     waits = bool(group or refused) or not all(one.has_leader for one in partitions.values())
     here = [
@@ -155,25 +155,25 @@ def _of_topics(
     )
 
 
-def _partitions(client: Client, topic: Topic) -> dict[TopicPartition, PartitionFacts]:
+def _partitions(client: Admin, topic: Topic) -> dict[TopicPartition, PartitionFacts]:
     led = [one.index for one in topic.partitions if one.leader >= 0]
-    starts, ends = (client.offsets(topic, at, led) if led else {} for at in (EARLIEST, LATEST))
-    stable = client.offsets_at(topic, dict.fromkeys(led, LATEST), READ_COMMITTED) if led else {}
-    held = [number for number in led if stable[number].offset < ends[number]]
+    ends = client.ends(topic, led)
+    stable = client.list_offsets(topic, dict.fromkeys(led, LATEST), READ_COMMITTED)
+    held = [number for number in led if stable[number].offset < ends[number].end]
     open_ones = {
         number: [
             OpenTransaction(one.producer_id, one.current_txn_start_offset, one.last_timestamp)
             for one in found
             if one.current_txn_start_offset >= 0
         ]
-        for number, found in (producers(client, topic, held) if held else {}).items()
+        for number, found in producers(client, topic, held).items()
     }
     return {
         (topic.name, one.index): (
             PartitionFacts(
                 True,
-                starts[one.index],
-                ends[one.index],
+                ends[one.index].start,
+                ends[one.index].end,
                 stable[one.index].offset,
                 open_ones.get(one.index, ()),
             )
@@ -184,14 +184,10 @@ def _partitions(client: Client, topic: Topic) -> dict[TopicPartition, PartitionF
     }
 
 
-def _nodes(client: Client) -> Iterable[int]:
-    return [broker.node_id for broker in client.cluster.refresh(m.MetadataRequest(topics=[])).brokers]
-
-
-def _directories(client: Client, node: int, unseen: list[str]) -> list[DirectoryFacts]:
+def _directories(client: Admin, node: int, unseen: list[str]) -> list[DirectoryFacts]:
     """Return the directories of a broker; none, and a line of `unseen`, if it refuses."""
     try:
-        found = described(client, node, None)
+        found = described(client.cluster, node, None)
         return [
             DirectoryFacts(
                 one.log_dir,
@@ -224,7 +220,7 @@ def _damages(
     return found
 
 
-def _quotas(client: Client, unseen: list[str]) -> list[Quota]:
+def _quotas(client: Admin, unseen: list[str]) -> list[Quota]:
     """Return all quotas; none, and a line of `unseen`, if the broker refuses."""
     try:
         return [

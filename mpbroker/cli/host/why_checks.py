@@ -7,10 +7,10 @@ from typing import Final
 
 import msgspec
 
-from mpbroker.cli.cluster.group_requests import Group
-from mpbroker.cli.text.times import format_time
 from mpbroker.client.consumer_protocol import TopicPartition
-from mpbroker.ipc.disk_problems import ROOM_BYTES
+from mpbroker.client.groups import Group
+from mpbroker.client.times import format_time
+from mpbroker.config.broker import ROOM_BYTES
 
 # Warn below this. Produces are refused only when a write finds no room.
 _LOW_ROOM_BYTES: Final = 128 << 20

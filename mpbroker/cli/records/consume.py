@@ -8,25 +8,24 @@ from typing import BinaryIO
 
 import msgspec
 
-from mpbroker.cli.cluster.client import PATIENCE_MS, Client, Fetched, Topic
-from mpbroker.cli.cluster.cluster_address import ClusterAddress
-from mpbroker.cli.cluster.log_dirs import name_full_disks
-from mpbroker.cli.cluster.positions import Ends, Start
 from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError
 from mpbroker.cli.records import json_lines
 from mpbroker.cli.records.template import Part, compile_template
 from mpbroker.cli.text.interrupt import Interrupt
+from mpbroker.client.admin import Admin, open_admin
 from mpbroker.client.backoff import monotonic_ms
+from mpbroker.client.cluster_address import ClusterAddress
+from mpbroker.client.consumer import MAX_WAIT_MS, PATIENCE_MS, Consumer, Fetched
 from mpbroker.client.errors import ApiFailed
 from mpbroker.client.group_member import GroupMember, quietly_leave
+from mpbroker.client.log_dirs import name_full_disks
+from mpbroker.client.positions import Ends, Start
+from mpbroker.client.topics import Topic, partitions_of
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.printable import printable
-from mpbroker.records.aborted import from_fetch
 from mpbroker.records.errors import CorruptBatch
-from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.record import Record
 
-MAX_WAIT_MS = 500
 # Default of Kafka's consumer (auto.commit.interval.ms).
 COMMIT_MS = 5_000
 
@@ -49,34 +48,34 @@ class Settings(msgspec.Struct, frozen=True):
 def consume(where: ClusterAddress, settings: Settings) -> None:
     """Print records until there are enough, or until the end is reached if that was asked for."""
     render = json_lines.render if settings.as_json else compile_template(settings.template)
-    with Client(where) as client:
-        consumer = Consumer(client, settings)
+    with open_admin(where) as client:
+        reader = Reader(client, settings)
         if settings.start.kind == "end" and not settings.exit_at_end and _is_watched():
             said = "new records; --from-beginning shows those that are there, Ctrl-C ends"
             print(f"mpbroker: waiting for {said}", file=sys.stderr)
         if settings.group is None:
-            consumer.begin(consumer.first_positions(settings.start))
-            _print_all(consumer, render, sys.stdout.buffer)
+            reader.begin(reader.first_positions(settings.start))
+            _print_all(reader, render, sys.stdout.buffer)
         else:
-            _print_share(client, settings, settings.group, consumer, render)
+            _print_share(client, settings, settings.group, reader, render)
 
 
 def _is_watched() -> bool:
     return sys.stdout.isatty() and sys.stderr.isatty()
 
 
-def _print_share(client: Client, settings: Settings, group: str, consumer: Consumer, render: Part) -> None:
+def _print_share(client: Admin, settings: Settings, group: str, reader: Reader, render: Part) -> None:
     """Print what the group assigns. What was printed is committed, whatever ends the command."""
     member = GroupMember(client.cluster, group, settings.topic, PATIENCE_MS)
     with Interrupt(client.cluster.client.wakeup) as interrupt:
-        share = Share(member, consumer, settings.start, interrupt)
+        share = Share(member, reader, settings.start, interrupt)
         try:
-            while not (consumer.is_done or interrupt.came):
+            while not (reader.is_done or interrupt.came):
                 share.join()
-                _print_all(consumer, render, sys.stdout.buffer, share.must_stop)
+                _print_all(reader, render, sys.stdout.buffer, share.must_stop)
                 share.commit()
         except ApiFailed as error:
-            name_full_disks(client, error)
+            name_full_disks(client.cluster, error)
             raise
         finally:
             try:
@@ -90,10 +89,10 @@ def _print_share(client: Client, settings: Settings, group: str, consumer: Consu
 class Share:
     """The partitions that a group has assigned to this consumer, and their committed offsets."""
 
-    def __init__(self, member: GroupMember, consumer: Consumer, start: Start, interrupt: Interrupt) -> None:
+    def __init__(self, member: GroupMember, reader: Reader, start: Start, interrupt: Interrupt) -> None:
         self._interrupt = interrupt
         self._member = member
-        self._consumer = consumer
+        self._reader = reader
         self._start = start
         self._committed: dict[int, int] = {}
         self._commit_due_ms = 0.0
@@ -103,11 +102,11 @@ class Share:
         self._interrupt.raises = True
         assigned = self._member.join()
         self._interrupt.raises = False
-        indexes = [number for topic, number in assigned if topic == self._consumer.topic.name]
+        indexes = [number for topic, number in assigned if topic == self._reader.topic.name]
         known = {number: offset for (_, number), offset in self._member.committed().items()}
         new = [number for number in indexes if number not in known]
         positions = {number: known[number] for number in indexes if number in known}
-        self._consumer.begin(positions | self._consumer.first_positions(self._start, new))
+        self._reader.begin(positions | self._reader.first_positions(self._start, new))
         self._committed = dict(positions)
         self._commit_due_ms = monotonic_ms() + COMMIT_MS
 
@@ -120,20 +119,28 @@ class Share:
     def commit(self) -> None:
         """Commit the offsets of what has been printed, if there is something new."""
         self._commit_due_ms = monotonic_ms() + COMMIT_MS
-        printed = self._consumer.printed
+        printed = self._reader.printed
         changed = {number: at for number, at in printed.items() if self._committed.get(number) != at}
         if changed:
-            self._member.commit({(self._consumer.topic.name, number): at for number, at in changed.items()})
+            self._member.commit({(self._reader.topic.name, number): at for number, at in changed.items()})
             self._committed |= changed
 
 
-class Consumer:
+class Reader:
     """Positions in the partitions of one topic, and the loop that moves them."""
 
-    def __init__(self, client: Client, settings: Settings) -> None:
+    def __init__(self, client: Admin, settings: Settings) -> None:
         self._client = client
         self._settings = settings
         self._topic = client.topic(settings.topic)
+        expected = (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.CORRUPT_MESSAGE)
+        self._consumer = Consumer(
+            client.cluster,
+            settings.topic,
+            self._look_up_leaders,
+            isolation=settings.isolation,
+            expected=expected,
+        )
         self._positions: dict[int, int] = {}
         self._stops: dict[int, int] = {}
         self._at_end: set[int] = set()
@@ -169,7 +176,7 @@ class Consumer:
         """Return where to begin in these partitions; without them, in the one or all that the flags name."""
         if indexes is None:
             wanted = self._settings.partition
-            indexes = [wanted] if wanted >= 0 else [partition.index for partition in self._topic.partitions]
+            indexes = [wanted] if wanted >= 0 else partitions_of(self._topic)
         if not indexes:
             return {}
         return {number: start.within(ends) for number, ends in self._ends(indexes, start.time_ms).items()}
@@ -205,12 +212,6 @@ class Consumer:
         return self._settings.exit_at_end and position >= fetched.end(self._settings.isolation)
 
     def _fetch(self) -> list[Fetched]:
-        """Fetch. After a retriable error look up the leaders and fetch again, which is harmless."""
-        return self._client.cluster.patiently(
-            self._fetch_once, timeout_ms=PATIENCE_MS, before_retry=self._look_up_leaders
-        )
-
-    def _fetch_once(self) -> list[Fetched]:
         wanted = {
             number: at
             for number, at in self._positions.items()
@@ -220,9 +221,8 @@ class Consumer:
             # A group may have more members than partitions.
             self._client.cluster.rest(MAX_WAIT_MS)
             return []
-        fetched = self._client.fetch(self._topic, wanted, MAX_WAIT_MS, self._settings.isolation)
         served = []
-        for part in fetched:
+        for part in self._consumer.fetch(wanted):
             if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 if self._settings.group is None:
                     raise self._out_of_range(part.partition)
@@ -231,8 +231,6 @@ class Consumer:
             if part.error_code == ErrorCode.CORRUPT_MESSAGE:
                 # A retry does not mend that. Kafka's consumer stops there too.
                 raise self._damaged(part.partition, "the broker cannot read it (CORRUPT_MESSAGE)")
-            if part.error_code:
-                raise ApiFailed(self._where(part.partition), part.error_code)
             served.append(part)
         return served
 
@@ -270,10 +268,9 @@ class Consumer:
         """Yield records from the position on. A batch may begin before it, and may have none left."""
         stop = self._stops.get(fetched.partition)
         try:
-            aborted = from_fetch(fetched.records, fetched.aborted)
-            for batch in iterate_batches(fetched.records):
+            for batch, is_read in fetched.batches():
                 position = self._positions[fetched.partition]
-                if not batch.is_control and not aborted.is_aborted(batch):
+                if is_read:
                     records = [record for record in batch.records() if record.offset >= position]
                     yield records if stop is None else [one for one in records if one.offset < stop]
                 self._positions[fetched.partition] = batch.last_offset + 1
@@ -291,11 +288,11 @@ class Consumer:
 
 
 def _print_all(
-    consumer: Consumer, render: Part, out: BinaryIO, must_stop: Callable[[], bool] = lambda: False
+    reader: Reader, render: Part, out: BinaryIO, must_stop: Callable[[], bool] = lambda: False
 ) -> None:
-    for partition, group in consumer.groups(must_stop):
+    for partition, group in reader.groups(must_stop):
         # Write once per batch, also when Python was told not to buffer.
-        left = memoryview(b"".join([render(consumer.topic.name, partition, record) for record in group]))
+        left = memoryview(b"".join([render(reader.topic.name, partition, record) for record in group]))
         while left:
             # A stream without a buffer may write only a part.
             left = left[out.write(left) :]

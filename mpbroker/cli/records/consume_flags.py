@@ -6,11 +6,11 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from mpbroker.cli.cluster.cluster_address import ClusterAddress
-from mpbroker.cli.cluster.isolation import parse_isolation
-from mpbroker.cli.cluster.positions import BEGINNING, END, Start, parse_start
 from mpbroker.cli.errors import USAGE_ERROR, CliError, of_flag
-from mpbroker.cli.text.times import parse_time
+from mpbroker.client.cluster_address import ClusterAddress
+from mpbroker.client.isolation import parse_isolation
+from mpbroker.client.positions import BEGINNING, END, Start, parse_start
+from mpbroker.client.times import parse_time
 
 TEMPLATE = "%v\\n"
 

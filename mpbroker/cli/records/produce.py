@@ -16,14 +16,16 @@ from functools import partial
 
 import msgspec
 
-from mpbroker.cli.cluster.client import PATIENCE_MS, Client, Topic, no_partition, partitions_of
-from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.errors import USAGE_ERROR, CliError, with_advice
 from mpbroker.cli.records.line_records import Format, LineRecords
 from mpbroker.cli.text.interrupt import Interrupt
+from mpbroker.client.admin import Admin, open_admin
+from mpbroker.client.cluster_address import ClusterAddress
+from mpbroker.client.consumer import PATIENCE_MS
 from mpbroker.client.errors import ApiFailed, ClientError, RequestTimedOut, without_leader
 from mpbroker.client.partitioner import partition_for
 from mpbroker.client.producer import Producer
+from mpbroker.client.topics import Topic, no_partition, partitions_of
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import Header, NewRecord
@@ -76,7 +78,7 @@ def parse_headers(texts: Sequence[str]) -> tuple[Header, ...]:
 def produce(where: ClusterAddress, settings: Settings, properties: Sequence[str] = ()) -> None:
     """Send standard input until it ends. After Ctrl-C what is read is written, if the broker takes it."""
     settings = check(with_properties(settings, properties))
-    with Client(where) as client:
+    with open_admin(where) as client:
         reader = Reader(sys.stdin.fileno(), client.cluster.client.wakeup)
         reader.start()
         if not _is_there(client, settings.topic) and not reader.has_lines():
@@ -221,7 +223,7 @@ class Reader(threading.Thread):
 class Lines:
     """The maker of a topic's batches from lines."""
 
-    def __init__(self, client: Client, settings: Settings) -> None:
+    def __init__(self, client: Admin, settings: Settings) -> None:
         self._settings = settings
         self._records = LineRecords(settings.form)
         topic = _find_topic(client, settings.topic)
@@ -236,7 +238,7 @@ class Lines:
             client.cluster,
             acks=ACKS[settings.acks],
             codec=CODECS[settings.compression],
-            delivery_timeout_ms=client.config.delivery_timeout_ms,
+            delivery_timeout_ms=client.cluster.config.delivery_timeout_ms,
             trouble=_say,
         )
 
@@ -313,7 +315,7 @@ def _cut(records: list[NewRecord]) -> Iterator[list[NewRecord]]:
     yield records[first:]
 
 
-def _is_there(client: Client, name: str) -> bool:
+def _is_there(client: Admin, name: str) -> bool:
     """Return whether the topic need not be created. Input without a line creates none."""
     try:
         client.topic(name)
@@ -322,7 +324,7 @@ def _is_there(client: Client, name: str) -> bool:
     return True
 
 
-def _find_topic(client: Client, name: str) -> Topic:
+def _find_topic(client: Admin, name: str) -> Topic:
     """Return the topic; if it does not exist, have the broker create it and wait until it has leaders."""
     topic = client.cluster.patiently(partial(_existing, client, name), timeout_ms=PATIENCE_MS)
     if topic is None:
@@ -332,7 +334,7 @@ def _find_topic(client: Client, name: str) -> Topic:
     return topic
 
 
-def _existing(client: Client, name: str) -> Topic | None:
+def _existing(client: Admin, name: str) -> Topic | None:
     try:
         return client.topic(name)
     except ApiFailed as error:
@@ -341,7 +343,7 @@ def _existing(client: Client, name: str) -> Topic | None:
         return None
 
 
-def _created(client: Client, name: str) -> Topic:
+def _created(client: Admin, name: str) -> Topic:
     """Ask for a topic that the broker may create. Raises ApiFailed while a partition has no leader."""
     topic = client.topic(name, auto_create=True)
     for partition in topic.partitions:

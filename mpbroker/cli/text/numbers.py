@@ -36,13 +36,3 @@ INT = limited_to(INT_MIN, INT_MAX)
 LONG = limited_to(LONG_MIN, LONG_MAX)
 SHORT = limited_to(SHORT_MIN, SHORT_MAX)
 SECONDS = limited_to(0, SECONDS_MAX)
-
-
-def parse_decimal(text: str) -> int | None:
-    """Return the number that decimal digits say; None if there are others, or if it has more than 63 bits."""
-    digits = text.lstrip("0") if text.isdecimal() else ""
-    # Python refuses to parse thousands of digits.
-    if not text.isdecimal() or len(digits) > len(str(LONG_MAX)):
-        return None
-    number = int(digits or "0")
-    return number if number <= LONG_MAX else None

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from mpbroker.cli.text.tables import heading, layout
+from mpbroker.protocol.printable import counted as counted
 from mpbroker.protocol.printable import printable
 
 # Headings on a terminal.
@@ -25,11 +26,6 @@ def print_json(value: Any) -> None:
     """Print one document, indented. Its keys are as stable as the command."""
     text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
     sys.stdout.write(_UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text) + "\n")
-
-
-def counted(count: int, one: str, many: str = "") -> str:
-    """Return the number with the singular or plural that goes with it."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def log_offsets(start: int, end: int) -> str:

@@ -1,6 +1,6 @@
 """`mpbroker top`: a live view of one broker on this host, or of its directories while it is stopped.
 
-`samples` says what a look at a broker finds; `live`, `at_rest` and `groups` take such looks, `watch` decides
-which. `model` makes rows and rates of samples and does no I/O. `plain` prints them once, `app` shows them on
-a terminal.
+`mpbroker.observe` looks at the broker and makes rows of what it finds. `watch` decides what to look at, and
+`groups` asks for groups. `columns` says what of a row is shown: `plain` prints it once, `app` shows it on a
+terminal.
 """

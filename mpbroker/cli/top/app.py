@@ -14,14 +14,15 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from mpbroker.cli.top import theme
-from mpbroker.cli.top.columns import DRAWN, GROUPS, PARTITIONS, PROCESSES, VIEWS, View
+from mpbroker.cli.top.columns import DRAWN, GROUPS, PARTITIONS, PROCESSES, VIEWS, View, arranged
 from mpbroker.cli.top.looks import Looks
-from mpbroker.cli.top.model import Model, Row, arranged
 from mpbroker.cli.top.panels import Cards, Headline, Tabs
-from mpbroker.cli.top.samples import Groups, Health, Sample
 from mpbroker.cli.top.table import Table
 from mpbroker.cli.top.text import text_of
 from mpbroker.cli.top.watch import BrokerFlags, Watch
+from mpbroker.observe.lag import lag_behind
+from mpbroker.observe.model import Model, Row
+from mpbroker.observe.samples import Groups, Health, Sample
 from mpbroker.protocol.printable import printable
 from mpbroker.protocol.topic_names import OWN_TOPICS
 
@@ -182,7 +183,7 @@ class TopApp(App[None]):
         self.query_one(Cards).refresh()
         self.query_one(Tabs).show(self.view)
         key, is_reversed = self.sorting[self.view.key]
-        found = self.model.rows(self.view)
+        found = self.view.rows(self.model)
         if self.view is PARTITIONS and self.hides_internal:
             found = [row for row in found if row["topic"] not in OWN_TOPICS]
         rows = arranged(found, self.view, self.wanted_text, key, is_reversed=is_reversed)
@@ -336,7 +337,7 @@ class TopApp(App[None]):
     def _lags(self, group: str) -> str:
         lines = []
         for topic, partition, offset, end in self.model.committed_of(group):
-            lag = "- (nothing is committed)" if offset is None else f"{max(end - offset, 0):,}"
+            lag = "- (nothing is committed)" if offset is None else f"{lag_behind(end, offset):,}"
             at = "-" if offset is None else f"{offset:,}"
             lines.append(f"{topic}-{partition}: {at} of {end:,}, lag {lag}")
         return "\n".join(map(printable, lines))

@@ -1,9 +1,13 @@
-"""The views of `mpbroker top`: their columns, and the names that rows have in JSON."""
+"""The views of `mpbroker top`: their columns, by the names that rows have in JSON, and their order."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
+from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
+
+from mpbroker.observe.model import Model, Row
 
 
 class Kind(Enum):
@@ -35,13 +39,14 @@ class Column(NamedTuple):
 
 
 class View(NamedTuple):
-    """A view: what `--view` calls it, its tab, its columns, and by which it is sorted at first.
+    """A view: what `--view` calls it, its tab, its rows, its columns, and by which it is sorted at first.
 
     Rows with the same value stand in the order in which the model has them.
     """
 
     key: str
     title: str
+    rows: Callable[[Model], Iterable[Row]]
     columns: tuple[Column, ...]
     sorted_by: str | None = None
 
@@ -49,6 +54,7 @@ class View(NamedTuple):
 PROCESSES: Final = View(
     "processes",
     "Processes",
+    Model.process_rows,
     (
         Column("name", "PROCESS", Kind.TEXT, is_wide=True),
         Column("pid", "PID", Kind.NUMBER),
@@ -65,6 +71,7 @@ PROCESSES: Final = View(
 REQUESTS: Final = View(
     "requests",
     "Requests",
+    Model.request_rows,
     (
         Column("api", "API", Kind.TEXT, is_wide=True),
         Column("requests_per_s", "REQ/S", Kind.RATE),
@@ -84,6 +91,7 @@ REQUESTS: Final = View(
 MEMORY: Final = View(
     "memory",
     "Rings & arenas",
+    Model.memory_rows,
     (
         Column("name", "PROCESS", Kind.TEXT, is_wide=True),
         Column("arena_bytes", "ARENA", Kind.BYTES),
@@ -100,6 +108,7 @@ MEMORY: Final = View(
 PARTITIONS: Final = View(
     "partitions",
     "Partitions",
+    Model.partition_rows,
     (
         Column("topic", "TOPIC", Kind.TEXT, is_wide=True),
         Column("partition", "PART", Kind.NUMBER),
@@ -116,6 +125,7 @@ PARTITIONS: Final = View(
 GROUPS: Final = View(
     "groups",
     "Groups",
+    Model.group_rows,
     (
         Column("group", "GROUP", Kind.TEXT, is_wide=True),
         Column("state", "STATE", Kind.STATE),
@@ -132,3 +142,32 @@ GROUPS: Final = View(
 VIEWS: Final = (PROCESSES, REQUESTS, MEMORY, PARTITIONS, GROUPS)
 # Drawn only: the same values stand in other columns, or are no values of this moment.
 DRAWN: Final = (Kind.TREND,)
+
+
+def arranged(
+    rows: Iterable[Row], view: View, wanted: str, key: str | None, *, is_reversed: bool
+) -> list[Row]:
+    """Return the rows that have the wanted text, sorted by a column; None keeps the model's order.
+
+    The wanted text is part of any text of the row, or a pattern of one with * and ?. Numbers begin with the
+    largest, texts and offsets with the first; what is not known is last in either direction.
+    """
+    kinds = {column.key: column.kind for column in view.columns}
+    texts = [name for name, kind in kinds.items() if kind in (Kind.TEXT, Kind.STATE)]
+    found = [row for row in rows if _has(wanted, [row[name] for name in texts])]
+    if key is None:
+        return found
+    known = [row for row in found if row[key] is not None]
+    is_descending = kinds[key] not in (Kind.TEXT, Kind.STATE) and not key.endswith("_offset")
+    known.sort(key=lambda row: row[key], reverse=is_descending != is_reversed)
+    return known + [row for row in found if row[key] is None]
+
+
+def _has(wanted: str, texts: Sequence[str | None]) -> bool:
+    wanted = wanted.lower()
+    if not wanted:
+        return True
+    given = [text.lower() for text in texts if text]
+    if any(one in wanted for one in "*?["):
+        return any(fnmatchcase(text, wanted) for text in given)
+    return any(wanted in text for text in given)

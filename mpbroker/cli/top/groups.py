@@ -9,12 +9,13 @@ from typing import Final
 
 import msgspec
 
-from mpbroker.cli.cluster.client import read_config
-from mpbroker.cli.top.samples import Groups, GroupSeen, Place
 from mpbroker.client.cluster import Cluster
+from mpbroker.client.command_config import read_config
 from mpbroker.client.config import parse_servers
 from mpbroker.client.consumer_protocol import PROTOCOL_TYPE, decode_assignment
 from mpbroker.client.errors import ApiFailed, ClientError
+from mpbroker.observe.lag import Place
+from mpbroker.observe.samples import Groups, GroupSeen
 from mpbroker.protocol import messages as m
 
 REQUEST_TIMEOUT_MS: Final = 5_000

@@ -9,8 +9,8 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from mpbroker.cli.top.samples import BrokerSeen, Groups, Health, Sample
 from mpbroker.cli.top.watch import BrokerFlags, GroupWatch, Watch
+from mpbroker.observe.samples import BrokerSeen, Groups, Health, Sample
 
 GROUPS_EVERY_S: Final = 2.0
 """Groups are asked for over the network, and lag is no number that changes its meaning within a second."""

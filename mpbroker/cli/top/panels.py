@@ -11,9 +11,9 @@ from textual.widget import Widget
 
 from mpbroker.cli.text.sizes import decimal_size
 from mpbroker.cli.top.columns import VIEWS, View
-from mpbroker.cli.top.model import Model
-from mpbroker.cli.top.samples import Health, Sample
 from mpbroker.cli.top.text import NOTHING, columns_of, duration, short
+from mpbroker.observe.model import Model
+from mpbroker.observe.samples import Health, Sample
 
 CARD_CELLS_MIN = 18
 CARD_GAP = 2

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from mpbroker.cli.text.output import print_json, print_table
-from mpbroker.cli.top.columns import DRAWN, GROUPS, PARTITIONS, Column, View
-from mpbroker.cli.top.model import Model, Row, arranged
-from mpbroker.cli.top.samples import Groups, Health
+from mpbroker.cli.top.columns import DRAWN, GROUPS, PARTITIONS, Column, View, arranged
 from mpbroker.cli.top.text import duration, text_of
 from mpbroker.cli.top.watch import BrokerFlags, GroupWatch, Watch
+from mpbroker.observe.model import Model, Row
+from mpbroker.observe.samples import Groups, Health
 from mpbroker.protocol.printable import printable
 from mpbroker.protocol.topic_names import OWN_TOPICS
 
@@ -98,7 +98,7 @@ def _is_empty_of_broker(row: Row) -> bool:
 
 
 def _sorted(model: Model, view: View) -> list[Row]:
-    return arranged(model.rows(view), view, "", view.sorted_by, is_reversed=False)
+    return arranged(view.rows(model), view, "", view.sorted_by, is_reversed=False)
 
 
 def _columns(view: View) -> list[Column]:

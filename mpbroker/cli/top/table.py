@@ -14,8 +14,8 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from mpbroker.cli.top.columns import Column, Kind, View
-from mpbroker.cli.top.model import Row
 from mpbroker.cli.top.text import is_right, text_of
+from mpbroker.observe.model import Row
 
 GAP: Final = "  "
 WIDE_MIN: Final = 12

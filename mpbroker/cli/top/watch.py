@@ -11,13 +11,13 @@ from typing import Final, NamedTuple
 
 from mpbroker.cli.errors import CliError
 from mpbroker.cli.host.local_broker import LocalBroker, bootstrap_of_environment, by_log_dirs
-from mpbroker.cli.top import at_rest
-from mpbroker.cli.top.at_rest import NotAtRest
 from mpbroker.cli.top.groups import GroupLooks
-from mpbroker.cli.top.live import LiveBroker
-from mpbroker.cli.top.samples import BrokerSeen, Groups, Health, Sample
 from mpbroker.config.listeners import reachable
 from mpbroker.ipc.control_client import ControlClient, ControlError
+from mpbroker.observe import at_rest
+from mpbroker.observe.at_rest import NotAtRest
+from mpbroker.observe.live import LiveBroker
+from mpbroker.observe.samples import BrokerSeen, Groups, Health, Sample
 
 AT_REST_EVERY_S: Final = 5.0
 """Directories at rest change seldom, and reading them costs more than shared memory."""

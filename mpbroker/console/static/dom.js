@@ -29,6 +29,7 @@ function put(element, children) {
     if (child === undefined || child === null || child === false) continue;
     element.append(child instanceof Node ? child : String(child));
   }
+  return element;
 }
 
 /** Make a choice of a select. */
@@ -42,6 +43,17 @@ export function replace(element, ...children) {
   element.replaceChildren();
   put(element, children);
   return element;
+}
+
+/** Do what `replace` does, but keep each child that looks like the new one in its place: a link keeps its focus. */
+export function update(element, ...children) {
+  const wanted = [...put(document.createDocumentFragment(), children).childNodes];
+  while (element.childNodes.length > wanted.length) element.lastChild.remove();
+  wanted.forEach((child, i) => {
+    const there = element.childNodes[i];
+    if (!there) element.append(child);
+    else if (!there.isEqualNode(child)) there.replaceWith(child);
+  });
 }
 
 /** Set a text, and touch nothing where it is the same: a selection stays. */

@@ -1,6 +1,6 @@
 // Tables that follow their data: rows stay the same elements while their key does, so focus and clicks hold.
 
-import { h, replace, setText } from "./dom.js";
+import { h, setText, update } from "./dom.js";
 import { NOTHING } from "./format.js";
 
 /**
@@ -97,8 +97,7 @@ export class Table {
     if (this.rowClass) line.element.className = `${this.open ? "opens " : ""}${this.rowClass(line.row)}`;
     this.columns.forEach((column, i) => {
       const found = column.cell(line.row);
-      if (found instanceof Node) replace(line.cells[i], found);
-      else if (Array.isArray(found)) replace(line.cells[i], ...found);
+      if (found instanceof Node || Array.isArray(found)) update(line.cells[i], found);
       else setText(line.cells[i], found === null || found === undefined ? NOTHING : String(found));
     });
   }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -37,17 +37,18 @@ def batches_below(directory: Path, end: Partition) -> Iterator[Batch]:
 
 
 def _opened(directory: Path, last_base: int, stack: ExitStack) -> list[tuple[Path, BinaryIO]]:
-    """Open all segments up to `last_base`, ascending.
+    """Open all segments up to the one of `last_base`, ascending. Raises OSError.
 
-    All are opened at once: the cleaner may replace them while they are read.
+    All are opened at once: the cleaner may replace them while they are read. Without the last one the
+    directory is not the partition's any more: it has moved to another log directory.
     """
     for _ in range(TRIES):
         paths = [path for path in sorted(directory.glob("*.log")) if int(path.stem) <= last_base]
-        try:
-            return [(path, stack.enter_context(path.open("rb"))) for path in paths]
-        except FileNotFoundError:
-            stack.close()
-    raise OSError(f"the segments in {directory} are others each time they are looked for")
+        with suppress(FileNotFoundError):
+            if paths and int(paths[-1].stem) == last_base:
+                return [(path, stack.enter_context(path.open("rb"))) for path in paths]
+        stack.close()
+    raise OSError(f"{directory} has no segment of offset {last_base}, or others each time it is looked for")
 
 
 def batches_of(path: Path, file: BinaryIO, limit: int) -> Iterator[Batch]:

@@ -64,6 +64,7 @@ class Loader:
         self._table = table
         self._log_dirs = log_dirs
         self._waiting = list(reversed(images))
+        self._end: Partition | None = None
         self._reading: Iterator[None] | None = None
 
     @property
@@ -80,13 +81,17 @@ class Loader:
             if end.flags & PartitionFlag.PARTITION_OFFLINE:
                 self._fail(image, "it is offline")
                 return True
-            self._reading = self._load(end)
+            self._end, self._reading = end, self._load(end)
         try:
             next(self._reading)
         except StopIteration:
             self._reading = None
             self._waiting.pop()
         except (CorruptBatch, UnreadableRecord, OSError) as error:
+            if isinstance(error, OSError) and self._ready(image) != self._end:
+                # It was moved to another log directory, or cleaned: read it as it is now.
+                self._reading = None
+                return False
             self._fail(image, str(error))
         return True
 

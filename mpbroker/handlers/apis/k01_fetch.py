@@ -377,7 +377,7 @@ class Fetch:
     def _read(self, topic: Topic | ErrorCode, wanted: Wanted, budget: int, first: bool) -> Read:
         if isinstance(topic, ErrorCode):
             return Read(refused(wanted.partition, topic))
-        for _ in range(TRIES):
+        for left in reversed(range(TRIES)):
             try:
                 return self._read_once(topic, wanted, budget, first)
             except SegmentGone:
@@ -391,6 +391,9 @@ class Fetch:
                 log.error("%s-%d: %s", topic.name, wanted.partition, error)
                 return Read(refused(wanted.partition, ErrorCode.CORRUPT_MESSAGE))
             except (OSError, ValueError) as error:
+                if isinstance(error, FileNotFoundError) and left:
+                    # The partition may just have moved to another log directory.
+                    continue
                 # ValueError: the leader epochs or the transaction index are corrupt.
                 log.error("%s-%d cannot be read: %s", topic.name, wanted.partition, error)
                 return Read(refused(wanted.partition, ErrorCode.KAFKA_STORAGE_ERROR))

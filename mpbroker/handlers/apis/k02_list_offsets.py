@@ -77,7 +77,7 @@ def search(exchange: ApiExchange, topic: Topic, now: Partition, timestamp_ms: in
 
     Raises ApiError if the partition cannot be read.
     """
-    for _ in range(TRIES):
+    for left in reversed(range(TRIES)):
         bound = visible(exchange, now)
         reader = partial(exchange.broker.reader, topic, now)
         if timestamp_ms == MAX_TIMESTAMP:
@@ -86,19 +86,20 @@ def search(exchange: ApiExchange, topic: Topic, now: Partition, timestamp_ms: in
             pieces = offset_of_time(reader, timestamp_ms, now.log_start_offset, bound)
         try:
             return (yield from exchange.pausing(pieces))
-        except SegmentGone:
-            # The table had the new log start before the segment was deleted.
+        except CorruptBatch as error:
+            log.error("%s-%d: %s", topic.name, now.partition, error)
+            raise ApiError(ErrorCode.CORRUPT_MESSAGE) from error
+        except (SegmentGone, OSError, ValueError) as error:
+            is_gone = isinstance(error, SegmentGone) or (isinstance(error, FileNotFoundError) and left)
+            if not is_gone:
+                # ValueError: the damaged ranges are not known.
+                log.error("%s-%d cannot be read: %s", topic.name, now.partition, error)
+                raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR) from error
+            # The table has had the new log start, or the other log directory, since before the files went.
             found = exchange.broker.partition(topic, now.partition)
             if isinstance(found, ErrorCode):
                 raise ApiError(found) from None
             now = found[1]
-        except CorruptBatch as error:
-            log.error("%s-%d: %s", topic.name, now.partition, error)
-            raise ApiError(ErrorCode.CORRUPT_MESSAGE) from error
-        except (OSError, ValueError) as error:
-            # ValueError: the damaged ranges are not known.
-            log.error("%s-%d cannot be read: %s", topic.name, now.partition, error)
-            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR) from error
     raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 

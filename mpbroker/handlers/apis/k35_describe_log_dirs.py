@@ -2,8 +2,9 @@
 
 A partition's size is that of its segments, without their indexes and without files that are being deleted. It
 is read from the files, not asked of the log process. If a partition moves, its future replica is described
-too; only its log worker knows how far that is behind. (Kafka: KafkaApis.handleDescribeLogDirsRequest,
-ReplicaManager.describeLogDirs; KIP-113, KIP-827 for the totals.)
+too; only its log worker knows how far that is behind, and one that has just been started does not know yet.
+(Kafka: KafkaApis.handleDescribeLogDirsRequest, ReplicaManager.describeLogDirs; KIP-113, KIP-827 for the
+totals.)
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.requests.metadata import Topic
 from mpbroker.ipc import calls
-from mpbroker.log.format.names import partition_name
+from mpbroker.log.format.names import FUTURE_SUFFIX, NotAPartition, parse_partition, partition_name
 from mpbroker.log.read.reader import segment_bytes
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -30,6 +31,8 @@ log = logging.getLogger("mpbroker.handlers")
 
 # Directories whose files are counted at a time: about a millisecond.
 COUNTED_AT_ONCE = 32
+# Kafka: DescribeLogDirsResponse.INVALID_OFFSET_LAG.
+UNKNOWN_LAG = -1
 
 Result: TypeAlias = DescribeLogDirsResponse.DescribeLogDirsResult
 OfTopic: TypeAlias = DescribeLogDirsResponse.DescribeLogDirsTopic
@@ -76,7 +79,8 @@ def pieces(exchange: ApiExchange, moves: list[calls.MovingPartition]) -> Iterato
     broker = exchange.broker
     results = [described(exchange, number) for number in range(len(broker.config.log_dirs))]
     topics: list[dict[str, OfTopic]] = [{} for _ in results]
-    futures = {(one.topic, one.partition): one for one in moves}
+    found = [*futures_in(exchange, results), *moves] if len(results) > 1 else []
+    futures = {(one.topic, one.partition): one for one in found}
     for count, (topic, number) in enumerate(asked_for(exchange), 1):
         if count % COUNTED_AT_ONCE == 0:
             exchange.takes_long = True
@@ -117,6 +121,20 @@ def current_replica(
                 return None, now.log_dir
             # A move that has just ended has taken the files along.
             tried = now.log_dir
+
+
+def futures_in(exchange: ApiExchange, results: list[Result]) -> Iterator[calls.MovingPartition]:
+    """Yield the future replicas that have a directory: moves go on after the death of their log worker."""
+    for number, result in enumerate(results):
+        directory = Path(exchange.broker.config.log_dirs[number])
+        with contextlib.suppress(OSError):
+            for name in [] if result.error_code else os.listdir(directory):  # noqa: PTH208 - thousands
+                with contextlib.suppress(NotAPartition):
+                    if name.endswith(FUTURE_SUFFIX):
+                        topic, partition, _ = parse_partition(name)
+                        yield calls.MovingPartition(
+                            topic, partition, number, str(directory / name), UNKNOWN_LAG
+                        )
 
 
 def future_bytes(move: calls.MovingPartition) -> int:

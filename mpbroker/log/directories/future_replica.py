@@ -52,8 +52,7 @@ def make(directory: Path, topic_id: bytes) -> None:
 
 def place(future: Path, current: Path) -> None:
     """Rename the future replica to the partition's name (step 3). Raises OSError."""
-    future.rename(current)
-    fsync_directory(current.parent)
+    _rename(future, current)
 
 
 def set_aside(directory: Path) -> Path:
@@ -63,9 +62,21 @@ def set_aside(directory: Path) -> Path:
     """
     parsed = names.parse_partition(directory.name)
     renamed = names.renamed(parsed.topic, parsed.partition, uuid.uuid4().hex, names.DELETE_SUFFIX)
-    gone = directory.rename(directory.with_name(renamed))
-    fsync_directory(gone.parent)
-    return gone
+    return _rename(directory, directory.with_name(renamed))
+
+
+def _rename(directory: Path, to: Path) -> Path:
+    """Rename a directory within its log directory, durably; return its new path.
+
+    Raises OSError; with nothing renamed where only descriptors are short.
+    """
+    fd = os.open(to.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        directory.rename(to)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    return to
 
 
 def stay(current: Path) -> None:

@@ -15,7 +15,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from mpbroker.ipc.disk_problems import room_advice
@@ -99,7 +99,10 @@ class Creation:
         """Have the I/O thread sync the partitions that wait, unless a sync is under way."""
         if self._is_under_way or time.monotonic() < self._retry_at or not (self._waiting or self._again):
             return
+        # The files of those removed meanwhile are not written again: their names may be others' by now.
+        self._again = self._here(self._again)
         self._syncing, self._waiting = [*self._again, *self._waiting], []
+        self._unsynced = Counter(log.topic_id for log in self._syncing)
         self._is_under_way = True
         self._io_thread.submit(self._sync, 0)
 
@@ -122,14 +125,24 @@ class Creation:
                 short.add(number)
             else:
                 self._failed(number, error.errno or errno.EIO)
-        self._again = [
-            log
-            for log in self._syncing
-            if log.state.log_dir in short and self._logs.get(log.state.table_slot) is log
-        ]
+        self._again = self._here(log for log in self._syncing if log.state.log_dir in short)
         self._unsynced -= Counter(log.topic_id for log in self._syncing)
         self._unsynced += Counter(log.topic_id for log in self._again)
         self._syncing = []
+
+    def topic_goes(self, topic_id: bytes) -> Generator[None, None, None]:
+        """Yield until the sync under way, if it has partitions of the topic, is over.
+
+        Nobody must be able to reach the topic any more: its directories are about to be renamed.
+        """
+        if any(log.topic_id == topic_id for log in self._syncing):
+            while self._is_under_way and self._errors is None:
+                self._io_thread.is_awaited = True
+                yield
+
+    def _here(self, logs: Iterable[PartitionLog]) -> list[PartitionLog]:
+        """Return those of these partitions that were not removed."""
+        return [log for log in logs if self._logs.get(log.state.table_slot) is log]
 
     def finish(self) -> list[tuple[int, OSError]]:
         """Sync all that is left, at once; return (log directory, error) of what failed.

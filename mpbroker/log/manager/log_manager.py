@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Generator, Iterable, Mapping
+from itertools import chain
 from pathlib import Path
 
 from mpbroker.config.broker import BrokerConfig
@@ -380,6 +381,7 @@ class LogManager:
                 delay_ms = logs[-1].config.file_delete_delay_ms
             earlier = self._slots.take_away(topic_id)
             self.waiting.forget(topic_id)
+            before_renames = chain(before_renames, self.creation.topic_goes(topic_id))
             self.removal.begin(name, topic_id, delay_ms, logs, earlier, before_renames)
         return self.removal.removing(topic_id)
 

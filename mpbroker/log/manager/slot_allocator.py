@@ -68,10 +68,15 @@ class SlotAllocator:
         return any(one == topic_id for one, _ in self.earlier)
 
     def check_for_one(self, key: Key) -> None:
-        """Check that there is a slot for the partition. Raises OSError (ENOSPC) if the table is full."""
+        """Check that there is a slot for the partition.
+
+        Raises OSError if the table is full: EAGAIN, since no disk is.
+        """
         is_known = key in self.earlier or key == (METADATA_TOPIC_ID, 0)
         if not is_known and self._unused >= self._table.slots and not self._free:
-            raise OSError(errno.ENOSPC, f"the partition table is full: {self._table.slots} partitions")
+            raise OSError(
+                errno.EAGAIN, f"the partition table is full: {self._table.slots} partitions; delete topics"
+            )
 
     def take(self, key: Key) -> tuple[int, int]:
         """Return slot and generation for a partition: those that it had before, if any."""

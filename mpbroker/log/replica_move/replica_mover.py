@@ -108,7 +108,8 @@ class ReplicaMover:
         self._next: dict[PartitionLog, LogDirectory] = {}
         # The move whose produces wait; one at a time.
         self._paused: Move | None = None
-        self._placing: Future[None] | None = None
+        # Changes of directories by the placer, for any move.
+        self._placing: set[Future[None]] = set()
         self._is_stopping = False
         self._pace = Pace(self._bytes_per_s)
         threads = manager.config.num_replica_alter_log_dirs_threads or len(manager.dirs)
@@ -268,12 +269,12 @@ class ReplicaMover:
                 self._running.remove(steps)
 
     def topic_goes(self) -> _Steps:
-        """Yield until a rename of ours that has begun is over: a topic's directories are about to be renamed.
+        """Yield until renames that moves have begun are over: a topic's directories are to be renamed.
 
         Nobody must be able to reach the topic any more. Then no further rename of its begins.
         """
-        placing = self._placing
-        while placing is not None and not placing.done():
+        placing = set(self._placing)
+        while not all(one.done() for one in placing):
             self._manager.io_thread.is_awaited = True
             yield
 
@@ -537,8 +538,11 @@ class ReplicaMover:
     def _leaves(self, move: Move) -> Generator[None, None, bool]:
         """Rename the old replica for deletion. Return False if that must be tried again.
 
-        Raises _Over if the partition's topic was deleted.
+        Raises _Over if the partition's topic was deleted: its directory, too, and another topic may have the
+        name.
         """
+        if not self._manager.is_here(move.log):
+            raise _Over
         gone: list[Path] = []
         current = move.copy.source
         error = yield from self._done(lambda: gone.append(future_replica.set_aside(current)))
@@ -570,12 +574,12 @@ class ReplicaMover:
 
     def _done(self, job: Callable[[], object]) -> Generator[None, None, OSError | None]:
         """Do a job in the placer's thread and wait for it. Return its OSError, None if it succeeded."""
-        self._placing = self._placer.submit(_run, job)
-        self._placing.add_done_callback(lambda _: self._wake())
-        placing = self._placing
+        placing = self._placer.submit(_run, job)
+        self._placing.add(placing)
+        placing.add_done_callback(lambda _: self._wake())
         while not placing.done():
             yield
-        self._placing = None
+        self._placing.remove(placing)
         try:
             placing.result()
         except OSError as error:

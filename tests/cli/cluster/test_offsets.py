@@ -7,7 +7,7 @@ import re
 import pytest
 from confluent_kafka import Producer
 
-from mpbroker.cli.text.times import format_time
+from mpbroker.client.times import format_time
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.testing import Broker

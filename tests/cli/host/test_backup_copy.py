@@ -102,6 +102,34 @@ def test_later_passes_copy_what_has_changed(data: Path) -> None:
     assert content(made(incoming).path / "0") == kept(data)
 
 
+def test_a_file_that_is_cut_while_it_is_copied_is_left_to_the_next_pass(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk takes a part of a batch, which is cut off again."""
+    real, lengths = os.copy_file_range, [80_000, 90_000]
+
+    def cut(source: int, to: int, count: int, at: int, to_at: int) -> int:
+        if at == 0 and lengths and os.fstat(source).st_ino == (data / LOG).stat().st_ino:
+            os.truncate(data / LOG, lengths.pop())
+        return real(source, to, count, at, to_at)
+
+    monkeypatch.setattr(os, "copy_file_range", cut)
+    incoming = begin(data)
+    incoming.copy(ignore)
+    write(data / LOG, b"b" * 100_000)
+    with pytest.raises(OSError, match="shorter"):
+        incoming.copy(ignore, at_rest=True)
+    assert content(made(incoming).path / "0") == kept(data)
+
+
+def test_a_segment_that_goes_while_all_are_counted_is_no_error(data: Path) -> None:
+    shutil.rmtree(data / "t-0")
+    (data / "t-1").mkdir()
+    (data / "t-1/00000000000000000005.log").symlink_to("what has gone")
+    backup.backup(LocalBroker(str(data)), data.parent / "copies", keep=None, as_json=True)
+    assert len(whole_copies(data.parent / "copies")) == 1
+
+
 def test_what_changed_just_before_is_copied_again(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel's clock could give two changes the same time."""
     monkeypatch.setattr(backup_copy, "_UNSURE_NS", 3600 * 1_000_000_000)
@@ -374,6 +402,21 @@ def test_a_restore_gives_all_back_and_its_identity_last(data: Path, monkeypatch:
     copy_back(copy, 0, new, ignore)
     assert content(new) == kept(data)
     assert written[-1] == "meta.properties"
+
+
+def test_a_copy_is_not_removed_while_it_is_read(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copies, new = data.parent / "copies", data.parent / "new"
+    made(begin(data))
+
+    def meanwhile(copy: Copy, number: int, to: Path, seen: Callable[[int], None]) -> None:
+        made(begin(data))
+        assert remove_former(copies, keep=1) == 0
+        copy_back(copy, number, to, seen)
+
+    monkeypatch.setattr(backup, "copy_back", meanwhile)
+    backup.restore(copies, [new], as_json=True)
+    assert content(new) == kept(data)
+    assert remove_former(copies, keep=1) == 1
 
 
 def test_calls_that_would_harm_are_refused(data: Path, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import msgspec
 import pytest
 from confluent_kafka import Producer
 
-from mpbroker.cli.cluster.group_requests import Group, Member
 from mpbroker.cli.errors import CliError
 from mpbroker.cli.host import why
 from mpbroker.cli.host import why_checks as checks
@@ -23,6 +22,7 @@ from mpbroker.cli.host.why_checks import (
     findings,
 )
 from mpbroker.client.errors import ApiFailed
+from mpbroker.client.groups import Group, Member
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.testing import Broker
 from tests.support.own_cli import OwnCli

@@ -10,10 +10,10 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import mpbroker
-from mpbroker.cli.cluster.cluster_address import ClusterAddress
-from mpbroker.cli.cluster.positions import parse_start
 from mpbroker.cli.errors import CliError
 from mpbroker.cli.records import to_file
+from mpbroker.client.cluster_address import ClusterAddress
+from mpbroker.client.positions import parse_start
 from mpbroker.reading.columns import SCHEMA
 from ops.bench.brokers import Broker
 from tests.support.own_cli import OwnCli

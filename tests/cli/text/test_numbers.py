@@ -10,8 +10,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from mpbroker.cli.main import app
-from mpbroker.cli.text.numbers import limited_to, parse_decimal
-from mpbroker.config.integers import LONG_MAX
+from mpbroker.cli.text.numbers import limited_to
 from tests.support.own_cli import OwnCli
 
 HUGE = "9" * 20
@@ -72,24 +71,6 @@ def test_a_number_that_no_request_can_have_is_a_wrong_call() -> None:
         seen.add(next(word for word in words if word.startswith("-")).split("=")[0])
     assert {"--partition", "--producer-epoch", "--wait", "--time", "--by-duration", "--before"} <= seen
     assert len(seen) > 25
-
-
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        ("0", 0),
-        ("007", 7),
-        ("0" * 5000 + "7", 7),
-        (str(LONG_MAX), LONG_MAX),
-        (str(LONG_MAX + 1), None),
-        ("9" * 5000, None),
-        ("", None),
-        ("-1", None),
-        ("1.5", None),
-    ],
-)
-def test_decimals(text: str, number: int | None) -> None:
-    assert parse_decimal(text) == number
 
 
 def test_nan_is_in_no_limits() -> None:

@@ -2,18 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from tests.support.filled_broker import filled_broker
 
-import pytest
-
-from mpbroker.testing import Broker
-from tests.support.filled_broker import fill
-
-
-@pytest.fixture
-def filled_broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
-    """A broker of one's own with what `fill` leaves in it."""
-    monkeypatch.delenv("MPBROKER_RUNTIME_DIR", raising=False)
-    with Broker() as broker:
-        fill(broker)
-        yield broker
+__all__ = ["filled_broker"]

@@ -14,9 +14,9 @@ from mpbroker.cli.top import theme
 from mpbroker.cli.top.app import TextScreen, TopApp
 from mpbroker.cli.top.columns import GROUPS, MEMORY, PARTITIONS, PROCESSES, REQUESTS, View
 from mpbroker.cli.top.panels import Cards, Headline, Tabs
-from mpbroker.cli.top.samples import Health
 from mpbroker.cli.top.table import Table
 from mpbroker.cli.top.watch import BrokerFlags, Watch
+from mpbroker.observe.samples import Health
 from mpbroker.testing import Broker
 from tests.support.filled_broker import RECORDS, fill
 from tests.support.polling import PATIENCE_S

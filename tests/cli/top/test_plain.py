@@ -18,9 +18,9 @@ import pytest
 
 from mpbroker.cli.main import main
 from mpbroker.cli.top.columns import PARTITIONS
-from mpbroker.cli.top.model import Model
 from mpbroker.cli.top.plain import show
-from mpbroker.cli.top.samples import BrokerSeen, Health, PartitionSeen, Sample
+from mpbroker.observe.model import Model
+from mpbroker.observe.samples import BrokerSeen, Health, PartitionSeen, Sample
 from mpbroker.testing import Broker
 from tests.support.polling import PATIENCE_S, is_readable, until
 
@@ -156,7 +156,8 @@ def test_nothing_of_it_is_loaded_for_other_commands() -> None:
     code = (
         "import sys; from mpbroker.cli.main import app; "
         "app(['ctl', '--help'], standalone_mode=False); "
-        "print(sorted(one for one in sys.modules if f'{one}.'.startswith(('textual.', 'mpbroker.cli.top.'))))"
+        "others = ('textual.', 'mpbroker.cli.top.', 'mpbroker.observe.'); "
+        "print(sorted(one for one in sys.modules if f'{one}.'.startswith(others)))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=True, cwd=ROOT

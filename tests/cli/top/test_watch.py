@@ -7,15 +7,15 @@ import signal
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer
 
 from mpbroker.cli.errors import USAGE_ERROR, CliError
-from mpbroker.cli.top import at_rest
-from mpbroker.cli.top.samples import BrokerSeen, Health, PartitionSeen, Sample
 from mpbroker.cli.top.watch import BrokerFlags, GroupWatch, Watch
+from mpbroker.observe import at_rest
+from mpbroker.observe.samples import BrokerSeen, Health, PartitionSeen, Sample
 from mpbroker.testing import Broker
 from shm import procfs
-from tests.support.filled_broker import COMMITTED, RECORDS, commit
+from tests.support.filled_broker import COMMITTED, RECORDS
 from tests.support.polling import until
 
 
@@ -127,7 +127,7 @@ def test_a_killed_broker_is_told_and_so_is_its_successor(filled_broker: Broker) 
 def test_a_supervisor_that_hangs_keeps_nobody_from_looking(
     filled_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mpbroker.cli.top.live.SUPERVISOR_PATIENCE_S", 0.2)
+    monkeypatch.setattr("mpbroker.observe.live.SUPERVISOR_PATIENCE_S", 0.2)
     watch = Watch(wanted(filled_broker))
     watch.first()
     os.kill(filled_broker.pid, signal.SIGSTOP)
@@ -175,47 +175,6 @@ def test_a_directory_that_somebody_has_open_is_not_read(
     sample = watch.look()
     assert sample.broker.health is Health.UNKNOWN
     assert "no broker is running on" in sample.broker.note
-
-
-def test_groups_at_rest_are_as_transactions_were_decided(filled_broker: Broker) -> None:
-    for group, is_kept in (("kept", True), ("dropped", False)):
-        commit(filled_broker, group, TopicPartition("orders", 0, 0))
-        settings = {"bootstrap.servers": filled_broker.bootstrap_servers, "transactional.id": group}
-        producer = Producer(settings)
-        producer.init_transactions(30)
-        producer.begin_transaction()
-        consumer = Consumer({"bootstrap.servers": filled_broker.bootstrap_servers, "group.id": group})
-        metadata = consumer.consumer_group_metadata()
-        producer.send_offsets_to_transaction([TopicPartition("orders", 1, 9)], metadata, 30)
-        consumer.close()
-        if is_kept:
-            producer.commit_transaction(30)
-        else:
-            producer.abort_transaction(30)
-    filled_broker.stop(keep=True)
-    _, groups = at_rest.look([str(filled_broker.log_dir)])
-    committed = {one.group: one.committed for one in groups.groups}
-    assert committed["kept"] == {("orders", 0): 0, ("orders", 1): 9}
-    assert committed["dropped"] == {("orders", 0): 0}
-
-
-def test_a_partition_that_cannot_be_read_hides_no_other(filled_broker: Broker) -> None:
-    filled_broker.stop(keep=True)
-    (segment,) = (filled_broker.log_dir / "orders-1").glob("*.log")
-    segment.unlink()
-    segment.symlink_to("a-disk-that-is-missing")
-    sample, _ = at_rest.look([str(filled_broker.log_dir)])
-    assert sample.broker.note == "cannot be read: orders-1"
-    assert partition(sample, 0).log_end_offset == 0
-
-
-def test_a_groups_topic_that_is_too_large_is_left_alone(
-    filled_broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    filled_broker.stop(keep=True)
-    monkeypatch.setattr(at_rest, "GROUP_BYTES_MAX", 10)
-    _, groups = at_rest.look([str(filled_broker.log_dir)])
-    assert (groups.groups, "start the broker" in groups.problem) == ((), True)
 
 
 def test_a_listener_that_does_not_answer_is_named(filled_broker: Broker) -> None:

@@ -1,8 +1,9 @@
-"""Reading a coordinator's topic, when that is given up in between and begun anew."""
+"""Reading a coordinator's topic, when that is given up in between and begun anew, or its files move."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -83,3 +84,56 @@ def test_a_transactional_id_that_is_deleted_is_not_found_in_a_reading_that_was_g
     log.read_with_a_death(rig.coordinator.contents, reopen)
     assert len(rig.coordinator.state) == 0
     assert rig.sending == []
+
+
+class Taken:
+    """Contents that keep the batches of the last reading."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+        self.ended: list[int] = []
+        self.failed: list[int] = []
+
+    def begin(self) -> None:
+        self.batches.clear()
+
+    def read(self, partition: int, batch: Batch) -> None:  # noqa: ARG002
+        self.batches.append(batch)
+
+    def end(self, end: Partition) -> None:
+        self.ended.append(end.partition)
+
+    def fail(self, partition: int) -> None:
+        self.failed.append(partition)
+
+
+def segment(directory: Path, base: int, data: bytes) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / f"{base:020}.log").write_bytes(data)
+
+
+@pytest.mark.parametrize("moves", [True, False])
+def test_a_partition_without_its_files_has_moved_or_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moves: bool
+) -> None:
+    """Check that it does not count as empty: all offsets that groups have committed would be gone."""
+    data = bytes(build_batch([NewRecord(b"value", b"key", 0)]))
+    segment(tmp_path / "1" / "topic-0", 0, data)
+    before = unpack_partition(bytes(PAYLOAD_BYTES))._replace(
+        generation=1,
+        flags=PartitionFlag.PARTITION_LIVE,
+        high_watermark=1,
+        high_watermark_position=len(data),
+        log_end_offset=1,
+    )
+    seen = [before]
+    monkeypatch.setattr(loading, "read_partition", lambda *_: seen.pop() if len(seen) > 1 else seen[0])
+    if moves:
+        # The table names the other directory from the second look on.
+        seen.insert(0, before._replace(log_dir=1))
+    taken, log_dirs = Taken(), (str(tmp_path / "0"), str(tmp_path / "1"))
+    loader = Loader("topic", "", taken, cast(SlotTable, None), log_dirs, [PartitionImage(0, 0, 1)])
+    while not loader.done:
+        loader.step()
+    assert (taken.ended, taken.failed) == (([0], []) if moves else ([], [0]))
+    assert len(taken.batches) == moves

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mpbroker.inspection import dump
+from mpbroker.inspection import dump, recover
 from mpbroker.inspection.partition import Partition, check
 from mpbroker.log.append import journal
 from mpbroker.log.directories import future_replica
@@ -21,7 +21,6 @@ from mpbroker.log.format.transaction_index import AbortedTransaction, packed
 from mpbroker.log.io.strict_stat import is_directory, is_there
 from mpbroker.log.partition.transaction_index_rebuild import remake
 from mpbroker.log.scrub.scrubber import ColdFile, SegmentScrub
-from mpbroker.supervisor import recover
 from tests.log.test_failing_calls import failing, is_offline, two_dirs
 from tests.support.log_node import Journaled, Node
 from tests.support.log_rig import TOPIC_ID, ensure

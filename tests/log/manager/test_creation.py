@@ -9,9 +9,11 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from mpbroker.ipc import calls
+from mpbroker.log.format.checkpoints import read_topic_id
 from mpbroker.log.manager import creation
 from mpbroker.log.manager.creation import Creation
 from mpbroker.log.process import LogProcess
@@ -159,6 +161,36 @@ def test_no_room_at_a_sync_passes(
     assert "Make the file system larger" in caplog.text
     assert len(answers(made)) == 1
     assert not any(path.read_bytes() == b"" for name in FILES for path in made.directory.glob(f"n0-*/{name}"))
+    process.turn.close()
+    process.io_thread.close()
+
+
+@pytest.mark.parametrize("is_under_way", [False, True])
+def test_files_of_removed_partitions_are_not_written_again(
+    rig: Callable[..., Rig], syncs: Syncs, monkeypatch: pytest.MonkeyPatch, is_under_way: bool
+) -> None:
+    """Check that another topic of that name keeps its id, made by a coordinator whose predecessor died.
+
+    The removal comes before the next sync, or while that is under way.
+    """
+    monkeypatch.setattr(creation, "RETRY_S", 0.0 if is_under_way else 1000.0)
+    made = rig()
+    process = made.in_process()
+    syncs.errors.append(errno.ENOSPC)
+    made.call(topic(0))
+    opened(process)
+    until(lambda: process.manager.creation._errors is not None, "the sync is over")
+    syncs.may_go.clear()
+    process.topics.advance()
+    made.call(msgspec.structs.replace(topic(0), topic_id=OTHER_ID))
+    for _ in range(100):
+        process.work(0)
+        process.topics.advance()
+    process.manager.creation._retry_at = 0.0
+    syncs.may_go.set()
+    settle(process)
+    assert len(answers(made)) == 2
+    assert {read_topic_id(path) for path in made.directory.glob("n0-?")} == {OTHER_ID}
     process.turn.close()
     process.io_thread.close()
 

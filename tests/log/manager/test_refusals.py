@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.ipc import calls
 from mpbroker.ipc.disk_problems import ROOM_BYTES, disk_problems
 from mpbroker.log.manager import refusals
 from mpbroker.log.manager.refusals import (
@@ -23,7 +24,7 @@ from mpbroker.log.manager.refusals import (
 )
 from mpbroker.log.partition import partition_log
 from tests.support.full_disk import files_take
-from tests.support.log_node import STORAGE_ERROR, Node, wait_for_io
+from tests.support.log_node import OTHER_ID, STORAGE_ERROR, Node, wait_for_io
 from tests.support.log_rig import TOPIC_ID, ensure
 
 
@@ -40,6 +41,21 @@ def test_refusals_are_said_from_time_to_time() -> None:
     refused = RefusedProduces()
     said = [now for now in range(35) if refused.is_to_be_said(100.0 + now)]
     assert said == [0, SAID_EVERY_S, 2 * SAID_EVERY_S, 3 * SAID_EVERY_S]
+
+
+def test_a_full_partition_table_is_no_full_disk(
+    node: Callable[..., Node], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Check that the broker stays ready: produces are taken."""
+    n = node()
+    process = n.boot()
+    slots = list(range(n.rig.memory.sizes.partition_slots))
+    answers = n.open(calls.EnsureTopic("filler", OTHER_ID, slots, {}, 5, 0))
+    assert answers[-1].slot_generation == 0
+    process._take_failures()
+    assert texts(caplog, "the partition table is full") == 1
+    assert not texts(caplog, "Make the file system larger")
+    assert disk_problems(process.context.config, n.rig.memory.dir_sizes().all().values()) == []
 
 
 NOWHERE: list[Path] = []

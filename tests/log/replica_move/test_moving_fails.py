@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import threading
 from collections.abc import Callable, Generator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,6 +18,7 @@ from mpbroker.log.directories import future_replica
 from mpbroker.log.io import background_io
 from mpbroker.log.process import LogProcess
 from mpbroker.log.replica_move import replica_copier, replica_mover
+from mpbroker.records.validation import at_once
 from tests.support.log_moves import (
     SEGMENT_BYTES,
     STORAGE_ERROR,
@@ -31,8 +34,9 @@ from tests.support.log_moves import (
     state_of,
     turn_until,
 )
-from tests.support.log_node import Node
-from tests.support.log_rig import ensure
+from tests.support.log_node import Node, again
+from tests.support.log_rig import TOPIC_ID, ensure
+from tests.support.polling import PATIENCE_S
 
 
 def opened(made: Node) -> tuple[calls.EnsuredPartition, tuple[int, int, int]]:
@@ -125,6 +129,71 @@ def test_a_source_that_fails_in_the_last_step_is_not_needed(
     made.boot()
     assert opened(made)[1] == (0, 41, 0)
     assert not (made.dirs[1] / "t-0").exists()
+
+
+@pytest.mark.parametrize("short", [0, 1], ids=["source", "target"])
+def test_descriptors_that_run_short_in_the_last_step_are_waited_for(
+    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch, short: int
+) -> None:
+    """Check that nothing was renamed by then: to rename it once more would fail for good."""
+    made, process, target = filled_in(0, node, batch)
+    real, left = os.open, [1]
+
+    def opened(path: Path, flags: int, *more: int, **named: int) -> int:
+        is_ours = threading.current_thread().name.startswith("log mover") and path == made.dirs[short]
+        if is_ours and left and flags & os.O_DIRECTORY:
+            left.pop()
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return real(path, flags, *more, **named)
+
+    monkeypatch.setattr(replica_mover, "TRY_AGAIN_S", 0.01)
+    monkeypatch.setattr(os, "open", opened)
+    move(process, 1)
+    assert not left
+    assert process.turn.failed_dirs == 0
+    assert state_of(made, target) == (1, 40)
+    assert not (made.dirs[0] / "t-0").exists()
+
+
+def test_an_old_replica_that_waits_for_its_rename_is_no_other_topic_s(
+    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check a topic that is deleted, and made again where the old replica was."""
+    made, process, _ = filled_in(0, node, batch)
+    now_s, failed = [0.0], []
+
+    def full(directory: Path) -> Path:
+        failed.append(directory)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(replica_mover, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    with monkeypatch.context() as patched:
+        patched.setattr(future_replica, "set_aside", full)
+        assert order(process, 1) == 0
+        turn_until(process, lambda: len(failed) == 2 and not process.replica_mover._placing)
+    at_once(process.manager.removing("t", TOPIC_ID, process.replica_mover.topic_goes()))
+    process.manager.directory_selection.prefer(("t", 0), 0)
+    (new,) = made.open(again())
+    now_s[0] = 3600.0
+    come_to_rest(process)
+    assert (made.dirs[0] / "t-0").is_dir()
+    assert made.produce(new, batch()) == [0]
+
+
+def test_a_topic_that_goes_waits_for_the_renames_of_all_moves(node: Callable[..., Node]) -> None:
+    _, process = started(node)
+    mover, begins, goes_on = process.replica_mover, threading.Event(), threading.Event()
+    first = mover._done(lambda: begins.wait(PATIENCE_S))
+    second = mover._done(lambda: goes_on.wait(PATIENCE_S))
+    next(first)
+    next(second)
+    begins.set()
+    assert at_once(first) is None
+    going = mover.topic_goes()
+    next(going)
+    goes_on.set()
+    assert at_once(second) is None
+    at_once(going)
 
 
 def test_a_segment_that_goes_while_it_is_copied_is_not_waited_for(

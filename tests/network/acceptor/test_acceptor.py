@@ -29,7 +29,7 @@ from mpbroker.network import handover
 from mpbroker.network.acceptor.acceptor import Acceptor
 from mpbroker.network.acceptor.limit_notices import EVERY_MS
 from mpbroker.network.acceptor.listener_orders import Orders
-from mpbroker.supervisor import sockets
+from mpbroker.startup import sockets
 
 HOST = "127.0.0.1"
 PROCESSORS = [topology.processor(number) for number in range(3)]

@@ -143,8 +143,6 @@ def test_slow_writers_cost_what_they_hold_and_go_when_others_starve() -> None:
         client.sendall(whole[:100])
     rig.step()
     assert rig.in_use_bytes() <= 1000 * 2048
-    # Half of them did not get memory for their first bytes; none is closed yet.
-    assert rig.turn.closed() == []
     honest = rig.connect()
     honest.sendall(frame(METADATA, 1, 5))
     until = time.monotonic() + PATIENCE_S

@@ -35,10 +35,14 @@ final class OpenTransactions {
     }
   }
 
-  /** Notes the control batch in the buffer. Throws Malformed if it aborts records that were handed out. */
+  /**
+   * Notes the control batch in the buffer. Throws Malformed if it aborts records that were handed out, unless
+   * it ends a known transaction: compaction has removed the marker of those records then.
+   */
   void end(BatchHeader header, ByteBuffer batch) throws Malformed {
     int kind = kind(header, batch);
-    if (kind == ABORT && handedOut.contains(header.producerId())) {
+    boolean endsNone = !range.aborted().hold(header.producerId(), header.baseOffset());
+    if (kind == ABORT && endsNone && handedOut.contains(header.producerId())) {
       throw new Malformed(
           "the marker aborts a transaction of producer " + header.producerId()
               + " that no .txnindex entry names: run mpbroker log verify");

@@ -1,0 +1,76 @@
+"""Where a consumer begins and ends in each partition, without I/O.
+
+A place is written as rpk and kcat write it: beginning, end, an offset, -N for the last N, +N after the first
+N, @TIME for the first record from a time on.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from mpbroker.client.errors import BadText, InvalidArgument
+from mpbroker.client.times import parse_time
+from mpbroker.config.integers import parse_decimal
+from mpbroker.protocol.numbers import HIGH_WATERMARK
+
+
+class Ends(NamedTuple):
+    """Offsets of a partition: its ends, and the first from a time on that was asked for (None: no record)."""
+
+    start: int
+    end: int
+    at_time: int | None = None
+
+
+class Start(NamedTuple):
+    """A place to begin. `number` is an offset, a distance, or a time in ms."""
+
+    kind: str
+    number: int = 0
+
+    @property
+    def time_ms(self) -> int | None:
+        """Return the time whose offset must be asked for."""
+        return self.number if self.kind == "time" else None
+
+    def within(self, ends: Ends) -> int:
+        """Return the offset of the place in a partition; one that was given, whether it is there or not."""
+        match self.kind:
+            case "beginning":
+                return ends.start
+            case "end":
+                return ends.end
+            case "last":
+                return max(ends.start, ends.end - self.number)
+            case "after first":
+                return min(ends.end, ends.start + self.number)
+            case "time":
+                return ends.end if ends.at_time is None else ends.at_time
+            case _:
+                return self.number
+
+
+def parse_before(text: str) -> int:
+    """Return the offset of DeleteRecords before which records go: one, or latest. Raises InvalidArgument."""
+    offset = HIGH_WATERMARK if text == "latest" else parse_decimal(text)
+    if offset is None:
+        raise InvalidArgument(f"--before is an offset or latest, not '{text}'")
+    return offset
+
+
+BEGINNING, END = Start("beginning"), Start("end")
+
+
+def parse_start(text: str, now_ms: int) -> Start:
+    """Return the place that a text names. Raises BadText."""
+    if text in ("beginning", "earliest", "start"):
+        return BEGINNING
+    if text in ("end", "latest"):
+        return END
+    if text.startswith("@"):
+        return Start("time", parse_time(text[1:], now_ms))
+    if (offset := parse_decimal(text)) is not None:
+        return Start("offset", offset)
+    if text[:1] in ("-", "+") and (distance := parse_decimal(text[1:])) is not None:
+        return Start("last" if text[0] == "-" else "after first", distance)
+    raise BadText("write beginning, end, an offset, -N for the last N records, +N or @TIME")

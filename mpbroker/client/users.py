@@ -1,0 +1,102 @@
+"""SCRAM users of a broker, by DescribeUserScramCredentials and AlterUserScramCredentials (KIP-554)."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any, Final
+
+from mpbroker.client.admin import Admin
+from mpbroker.client.errors import ApiFailed, FailedPrecondition, InvalidArgument
+from mpbroker.config.listeners import parse_listeners, parse_protocol_map
+from mpbroker.protocol import messages as m
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.numbers import ResourceType
+from mpbroker.security.scram import SALT_BYTES, TYPES, ScramType, salted_password
+
+_LISTENERS: Final = ("listeners", "listener.security.protocol.map")
+
+
+def mechanism_of(name: str) -> ScramType:
+    """Return a mechanism by its name. Raises InvalidArgument."""
+    if (kind := TYPES.get(name.upper())) is None:
+        raise InvalidArgument(f"'{name}' is not one of {', '.join(TYPES)}")
+    return kind
+
+
+def upsert(admin: Admin, user: str, kind: ScramType, iterations: int, password: str) -> None:
+    """Have the broker keep a credential, which it gets salted and hashed.
+
+    Raises ApiFailed, FailedPrecondition.
+    """
+    salt = secrets.token_bytes(SALT_BYTES)
+    salted = salted_password(kind, password, salt, iterations)
+    upsertion = m.AlterUserScramCredentialsRequest.ScramCredentialUpsertion(
+        user, kind, iterations, salt, salted
+    )
+    _alter(admin, m.AlterUserScramCredentialsRequest(upsertions=[upsertion]))
+
+
+def can_log_in(admin: Admin, user: str, kind: ScramType) -> str:
+    """Say that a user can log in, and if so that no listener asks for a login."""
+    nobody_asks = ", but no listener asks for a login" if _serves_without_logins(admin) else ""
+    return f"user {user} can log in with {kind.mechanism}{nobody_asks}"
+
+
+def _serves_without_logins(admin: Admin) -> bool:
+    """Return whether no listener of the broker has SASL; False also if it does not say."""
+    node = admin.cluster.refresh().brokers[0].node_id
+    result = admin.describe_configs(ResourceType.BROKER, str(node), _LISTENERS)
+    found = {entry.name: entry.value or "" for entry in result.configs}
+    listeners, protocols = (found.get(key, "") for key in _LISTENERS)
+    try:
+        served = parse_listeners(listeners, parse_protocol_map(protocols), unique_ports=False)
+    except ValueError:
+        # What other brokers take, or a user who may not see it.
+        return False
+    return not any(one.protocol.startswith("SASL") for one in served)
+
+
+def remove(admin: Admin, user: str, kinds: list[int]) -> None:
+    """Have the broker forget credentials. Raises ApiFailed, FailedPrecondition."""
+    deletion = m.AlterUserScramCredentialsRequest.ScramCredentialDeletion
+    for kind in kinds:
+        # A request alters one credential of a user.
+        _alter(admin, m.AlterUserScramCredentialsRequest([deletion(user, kind)]))
+
+
+def listed(admin: Admin) -> list[dict[str, Any]]:
+    """Return a row for each credential. Raises ApiFailed."""
+    return [
+        {"user": user, "mechanism": ScramType(number).mechanism, "iterations": iterations}
+        for user, number, iterations in describe(admin, None)
+    ]
+
+
+def _alter(admin: Admin, request: m.AlterUserScramCredentialsRequest) -> None:
+    response: m.AlterUserScramCredentialsResponse = admin.cluster.ask_any(request)
+    for result in response.results:
+        _raise_failure(result)
+
+
+def describe(admin: Admin, users: list[str] | None) -> list[tuple[str, int, int]]:
+    """Return (user, mechanism, iterations) of each credential. Raises ApiFailed."""
+    name = m.DescribeUserScramCredentialsRequest.UserName
+    wanted = None if users is None else [name(user) for user in users]
+    response: m.DescribeUserScramCredentialsResponse = admin.cluster.ask_any(
+        m.DescribeUserScramCredentialsRequest(wanted)
+    )
+    if response.error_code:
+        raise ApiFailed("users", response.error_code, response.error_message)
+    for result in response.results:
+        _raise_failure(result)
+    return [(r.user, one.mechanism, one.iterations) for r in response.results for one in r.credential_infos]
+
+
+def _raise_failure(
+    result: m.AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
+    | m.DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult,
+) -> None:
+    if result.error_code == ErrorCode.RESOURCE_NOT_FOUND:
+        raise FailedPrecondition(f"user {result.user}: there is no such user; see mpbroker user list")
+    if result.error_code:
+        raise ApiFailed(f"user {result.user}", result.error_code, result.error_message)

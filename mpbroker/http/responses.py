@@ -1,0 +1,27 @@
+"""Responses of applications: status, headers and body as ASGI messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mpbroker.http.server import Scope, Send
+
+Headers = Iterable[tuple[str, str]]
+NO_SNIFFING = ("x-content-type-options", "nosniff")
+NOT_KEPT = ("cache-control", "no-store")
+
+
+async def start(send: Send, status: int, kind: str, headers: Headers) -> None:
+    """Send the head of a response, of a content type and with these headers besides."""
+    pairs = [(name.encode(), text.encode()) for name, text in (("content-type", kind), *headers)]
+    await send({"type": "http.response.start", "status": status, "headers": pairs})
+
+
+async def respond(
+    scope: Scope, send: Send, status: int, body: bytes | None, kind: str, headers: Headers
+) -> None:
+    """Send a whole response. `body` is None if its length is not known: of a HEAD, or of a 304."""
+    length = [] if body is None else [("content-length", str(len(body)))]
+    await start(send, status, kind, [*headers, *length])
+    sent = b"" if body is None or scope["method"] == "HEAD" else body
+    await send({"type": "http.response.body", "body": sent})

@@ -1,0 +1,179 @@
+"""Committed offsets of all groups, read from the files of `__consumer_offsets` beside a running broker.
+
+Nobody is asked: a commit costs the coordinator nothing more, and a coordinator that is being replaced hides
+nothing. What is read ends at the high watermark, so that only durable commits count. Reading begins with the
+first look, a batch at a time, and later goes on where it ended. The partitions take turns: a busy one keeps
+no other one waiting.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mpbroker.coordinator.groups.committed import CommittedGroup, CommittedGroups
+from mpbroker.coordinator.runtime.field_reader import UnreadableRecord
+from mpbroker.ipc.table import Partition, PartitionFlag, read_partition_surely
+from mpbroker.log.format.names import partition_name
+from mpbroker.log.read.reader import (
+    Bound,
+    OffsetOutOfRange,
+    PartitionReader,
+    RangeDamaged,
+    SegmentGone,
+)
+from mpbroker.metrics.snapshot import LogSeen
+from mpbroker.protocol.topic_names import GROUP_TOPIC
+from mpbroker.records.errors import CorruptBatch
+from mpbroker.records.iterate import iterate_batches
+from shm.table import SlotTable
+
+READ_BYTES = 256 << 10
+# The cleaner drops tombstones a day after their compaction. Whoever reads on later than that may have missed
+# some, so a partition is read anew whose end has not been reached for so long.
+FORGET_AFTER_S = 6 * 3600.0
+
+log = logging.getLogger("mpbroker.exporter")
+
+
+@dataclass
+class _Reading:
+    """A partition of the topic and what was read of it."""
+
+    generation: int
+    reader: PartitionReader
+    # What there was at `whole_at` has been read; what there was at `goal_at` ends at `goal`.
+    whole_at: float
+    goal_at: float
+    goal: int = 0
+    committed: CommittedGroups = field(default_factory=CommittedGroups)
+    next_offset: int = 0
+    end: int = 0  # the high watermark as of the last look
+    problem: str = ""
+
+    def look(self, end: int) -> None:
+        """Note the high watermark of now, before it is read up to there."""
+        self.end = end
+        if self.next_offset >= self.goal:
+            self.whole_at, self.goal_at, self.goal = self.goal_at, time.monotonic(), end
+
+    def arrive(self) -> None:
+        """Note that all has been read up to the last look."""
+        self.whole_at = self.goal_at
+
+
+class CommittedOffsets:
+    """The groups by name, as far as they have been read."""
+
+    def __init__(self, table: SlotTable, log_dirs: tuple[str, ...]) -> None:
+        self._table = table
+        self._log_dirs = log_dirs
+        self._readings: dict[int, _Reading] = {}
+        self._turn = 0  # the partition with which reading goes on
+
+    @property
+    def groups(self) -> Mapping[str, CommittedGroup]:
+        """Return the groups of now; each has its records in one partition of the topic."""
+        found: dict[str, CommittedGroup] = {}
+        for reading in self._readings.values():
+            found.update(reading.committed.groups)
+        return found
+
+    @property
+    def unreadable(self) -> int:
+        """Return how many partitions of the topic cannot be read."""
+        return sum(bool(reading.problem) for reading in self._readings.values())
+
+    @property
+    def behind(self) -> int:
+        """Return how many offsets of the topic are still to be read."""
+        return sum(max(reading.end - reading.next_offset, 0) for reading in self._readings.values())
+
+    def follow(self, logs: list[LogSeen]) -> Iterator[None]:
+        """Read what was committed since the last time, yielding between batches.
+
+        `logs`: all partitions there are.
+        """
+        ours = {seen.partition: seen for seen in logs if seen.topic == GROUP_TOPIC}
+        self._forget_what_is_gone(ours)
+        for partition in sorted(ours, key=lambda one: (one < self._turn, one)):
+            # Whoever stops here has the others read before this one, the next time.
+            self._turn = partition + 1
+            seen = ours[partition]
+            now = read_partition_surely(self._table, seen.slot)
+            if now.generation != seen.generation or not now.flags & PartitionFlag.PARTITION_LIVE:
+                continue
+            reading = self._readings.get(partition)
+            if reading is not None and _is_too_old(reading):
+                self._forget(partition)
+                reading = None
+            if reading is None:
+                directory = Path(self._log_dirs[now.log_dir]) / partition_name(GROUP_TOPIC, partition)
+                clock = time.monotonic()
+                reading = _Reading(now.generation, PartitionReader(directory), clock, clock)
+                self._readings[partition] = reading
+            yield from self._read(partition, reading, now)
+
+    def close(self) -> None:
+        for reading in self._readings.values():
+            reading.reader.close()
+
+    def _forget_what_is_gone(self, ours: dict[int, LogSeen]) -> None:
+        """Forget partitions that are not there any more, or are others by now: the topic was made anew."""
+        for partition, reading in list(self._readings.items()):
+            if partition not in ours or ours[partition].generation != reading.generation:
+                self._forget(partition)
+
+    def _forget(self, partition: int) -> None:
+        self._readings.pop(partition).reader.close()
+
+    def _read(self, partition: int, reading: _Reading, end: Partition) -> Iterator[None]:
+        bound = Bound(end.high_watermark, end.high_watermark_segment, end.high_watermark_position)
+        directory = Path(self._log_dirs[end.log_dir]) / partition_name(GROUP_TOPIC, partition)
+        if reading.reader.directory != directory:
+            # It was moved to another log directory.
+            reading.reader.close()
+            reading.reader = PartitionReader(directory)
+        reading.next_offset = max(reading.next_offset, end.log_start_offset)
+        reading.look(bound.offset)
+        try:
+            while reading.next_offset < bound.offset:
+                piece = reading.reader.fetch_slice(reading.next_offset, READ_BYTES, bound)
+                if piece is None:
+                    reading.next_offset = max(
+                        reading.next_offset, bound.offset
+                    )  # the rest was compacted away
+                    break
+                for batch in iterate_batches(reading.reader.read(piece)):
+                    if batch.last_offset >= reading.next_offset:
+                        reading.committed.take(partition, batch)
+                        reading.next_offset = batch.last_offset + 1
+                    yield
+            reading.problem = ""
+            reading.arrive()
+        except SegmentGone:
+            pass  # it is looked for anew by the next look
+        except (CorruptBatch, UnreadableRecord, RangeDamaged, OffsetOutOfRange, OSError) as error:
+            self._fail(partition, reading, error)
+        finally:
+            # What the cleaner replaces meanwhile would keep its space.
+            reading.reader.close()
+
+    def _fail(self, partition: int, reading: _Reading, error: Exception) -> None:
+        if str(error) != reading.problem:
+            reading.problem = str(error)
+            log.warning(
+                "%s-%d cannot be read on from offset %d: %s. The lag of its groups is not told any more",
+                GROUP_TOPIC,
+                partition,
+                reading.next_offset,
+                error,
+            )
+
+
+def _is_too_old(reading: _Reading) -> bool:
+    """Return whether tombstones may have been missed. What is damaged would be found damaged again."""
+    return not reading.problem and time.monotonic() - reading.whole_at > FORGET_AFTER_S

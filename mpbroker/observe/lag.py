@@ -1,0 +1,42 @@
+"""The lag of consumer groups: high watermarks less committed offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+Place = tuple[str, int]
+"""A topic and the number of a partition."""
+
+
+def lag_behind(end: int, committed: int) -> int:
+    """Return what a group has yet to read of a partition with this high watermark.
+
+    Anybody may commit a negative offset, which is no record's. Records may be written, read and committed
+    between a look at the watermark and one at the commit.
+    """
+    return max(end - max(committed, 0), 0)
+
+
+class Ends:
+    """The high watermarks of partitions at one moment."""
+
+    def __init__(self, ends: Mapping[Place, int]) -> None:
+        self.of = ends
+        self._by_topic: dict[str, list[Place]] = {}
+        for place in ends:
+            self._by_topic.setdefault(place[0], []).append(place)
+
+    def places(self, known: Iterable[Place]) -> list[Place]:
+        """Return these partitions and all others of their topics, in order."""
+        found = set(known)
+        return sorted(
+            found.union(*(self._by_topic.get(topic, ()) for topic in {place[0] for place in found}))
+        )
+
+    def lag(self, committed: Mapping[Place, int]) -> int | None:
+        """Return the lag of a group; None without a committed offset of a partition that is there.
+
+        Partitions without a committed offset have no part in it: where the group would begin is not known.
+        """
+        lags = [lag_behind(self.of[place], offset) for place, offset in committed.items() if place in self.of]
+        return sum(lags) if lags else None

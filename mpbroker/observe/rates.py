@@ -1,0 +1,28 @@
+"""Rates and distributions between two looks at the counters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mpbroker.metrics.snapshot import NS, Distribution, Snapshot
+
+
+def per_second(now: float, before: float, passed_ns: int) -> float | None:
+    """Return by how much a count has grown in a second, at least 0; None if no time has passed."""
+    return max(now - before, 0) / (passed_ns / NS) if passed_ns > 0 else None
+
+
+def rate(now: Snapshot | None, before: Snapshot | None, count: Callable[[Snapshot], float]) -> float | None:
+    """Return by how much a count has grown in a second between two snapshots; None without one of them."""
+    if now is None or before is None:
+        return None
+    return per_second(count(now), count(before), now.now_ns - before.now_ns)
+
+
+def since(now: Distribution, before: Distribution) -> Distribution:
+    """Return what has come to a histogram. Its largest value is that since the start, which bounds it.
+
+    Words are read one by one, so the later look may have an older one: no bucket is negative.
+    """
+    buckets = [max(a - b, 0) for a, b in zip(now.buckets, before.buckets, strict=True)]
+    return Distribution(buckets, max(now.total - before.total, 0), now.largest)

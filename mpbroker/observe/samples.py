@@ -1,0 +1,111 @@
+"""Samples: the findings of one look at a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from mpbroker.metrics.snapshot import Snapshot
+from mpbroker.observe.lag import Place
+
+
+class Health(StrEnum):
+    """How the broker is, by what could be reached of it."""
+
+    RUNNING = "running"
+    RECOVERING = "recovering"
+    NOT_READY = "not ready"
+    SILENT = "supervisor does not answer"
+    STOPPED = "not running"
+    UNKNOWN = "cannot be reached"
+
+
+@dataclass(frozen=True)
+class BrokerSeen:
+    """A broker as a whole. `pid` is the supervisor's, None for one that does not run.
+
+    `note` says what is wrong or missing, "" if nothing is.
+    """
+
+    health: Health
+    note: str = ""
+    pid: int | None = None
+    node_id: int | None = None
+    version: str = ""
+    up_s: float | None = None
+    listeners: tuple[str, ...] = ()
+    log_dirs: tuple[str, ...] = ()
+    connections: int | None = None
+    offline_partitions: int = 0
+
+
+@dataclass(frozen=True)
+class ProcessSeen:
+    """A process of the broker. `cpu_s` is what it has used since its start; None: not known."""
+
+    name: str
+    pid: int | None
+    state: str
+    restarts: int
+    cpu_s: float | None = None
+    pss_bytes: int | None = None
+    heartbeat_age_ms: float | None = None
+    last_error: str = ""
+
+
+@dataclass(frozen=True)
+class PartitionSeen:
+    """A partition. Size and number of segments are None where nobody has looked yet.
+
+    `high_watermark_at`: the segment, by its base offset, and the byte in it where the high watermark lies;
+    None for a broker that does not run.
+    """
+
+    topic: str
+    partition: int
+    log_start_offset: int
+    log_end_offset: int
+    high_watermark: int
+    size_bytes: int | None = None
+    segments: int | None = None
+    high_watermark_at: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class GroupSeen:
+    """A group, its committed offsets, and the partitions that its members have.
+
+    `members` is None where only the offsets are known.
+    """
+
+    group: str
+    state: str
+    members: int | None
+    committed: Mapping[Place, int]
+    assigned: frozenset[Place] = frozenset()
+
+    @property
+    def places(self) -> list[Place]:
+        """Return its partitions in order, whether it has committed an offset there or not."""
+        return sorted({*self.committed, *self.assigned})
+
+
+@dataclass(frozen=True)
+class Groups:
+    """All groups at one moment, or in `problem` why they are not known. `taken_ns`: CLOCK_MONOTONIC."""
+
+    taken_ns: int
+    groups: tuple[GroupSeen, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A look at a broker. `taken_ns`: CLOCK_MONOTONIC; `counts`: None where there is no shared memory."""
+
+    taken_ns: int
+    broker: BrokerSeen
+    processes: tuple[ProcessSeen, ...] = ()
+    counts: Snapshot | None = None
+    partitions: tuple[PartitionSeen, ...] = ()

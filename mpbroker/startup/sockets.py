@@ -1,0 +1,263 @@
+"""The listening sockets, bound first and kept by the supervisor: a dead acceptor loses no backlog.
+
+Addresses are bound before anything else, so that a port that is taken refuses the start, and listened on when
+all that serves them is there: until then the kernel refuses clients, and no probe of a port takes a broker
+that recovers for one that serves (KAFKA-14658; SocketServer.scala). Unix-domain sockets and those of the
+service manager listen from the beginning: who connects early waits.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import psutil
+from msgspec import structs
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.listeners import Listener
+from mpbroker.ipc import titles
+from mpbroker.ipc.process import FatalError
+from mpbroker.log.directories.directory_layout import LOCK_PATIENCE_S, LOCK_POLL_S
+from mpbroker.startup.activation import Inherited
+
+# A listener's socket belongs to the broker's user and group.
+SOCKET_UMASK = 0o117
+ADDRESS_ADVICE = "Name an address of this machine; what clients are told goes into advertised.listeners"
+# Connections that wait for the exporter, which serves fewer than that.
+HTTP_BACKLOG = 64
+# Errors of an address that this machine does not have, or of IPv6 where there is none.
+NOT_OF_THIS_MACHINE = {errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL}
+
+
+def bind_all(config: BrokerConfig, inherited: Inherited | None = None) -> tuple[list[int], BrokerConfig]:
+    """Bind everywhere; return fds, and the configuration with the ports that port 0 became.
+
+    `listen` comes later.
+
+    Raises FatalError naming the listener, the reason, and the process that holds the port.
+    """
+    fds: list[int] = []
+    bound: list[Listener] = []
+    try:
+        for listener in config.listeners:
+            taken = inherited.take(listener) if inherited else None
+            fd, listening = taken or bind(listener, config.listeners, config, listens=False)
+            fds.append(fd)
+            bound.append(listening)
+    except FatalError:
+        release(fds, bound, inherited)
+        raise
+    return fds, structs.replace(config, listeners=tuple(bound))
+
+
+def release(fds: Iterable[int], listeners: Iterable[Listener], inherited: Inherited | None = None) -> None:
+    """Close the sockets of a refused start. A path that the service manager made stays."""
+    for fd, listener in zip(fds, listeners, strict=True):
+        os.close(fd)
+        if inherited is None or listener.name not in inherited.serving:
+            remove_path(listener)
+
+
+def bind(
+    listener: Listener, among: tuple[Listener, ...], config: BrokerConfig, *, listens: bool = True
+) -> tuple[int, Listener]:
+    """Return the socket's fd, and the listener with the port that it got.
+
+    `among`: all listeners that are to be served. Not `listens`: `listen` comes later. Raises FatalError.
+    """
+    if listener.path:
+        return _bind_path(listener, config).detach(), listener
+    # "::" takes IPv4 clients too, unless their address has a listener of its own on the same port.
+    is_shared = listener.port != 0 and sum(other.port == listener.port for other in among) > 1
+    sock = _bind_address(listener, config, v6_only=is_shared)
+    listening = structs.replace(listener, port=sock.getsockname()[1])
+    # Linux lets others with this option bind the port, too, until somebody listens.
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+    fd = sock.detach()
+    if listens:
+        listen(fd, listening, config)
+    return fd, listening
+
+
+def listen(fd: int, listener: Listener, config: BrokerConfig) -> None:
+    """Let clients in. Does nothing to a socket that listens. Raises FatalError; the socket stays open."""
+    sock = socket.socket(fileno=fd)
+    try:
+        if not listener.path and not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            # The next start must not wait for connections of this one that end (TIME_WAIT).
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.listen(config.socket_listen_backlog_size)
+    except OSError as error:
+        # Somebody without any claim before this one was the first to listen.
+        why = _why(error, listener.port, "--listeners")
+        raise FatalError(f"cannot listen on {listener}: {why}") from error
+    finally:
+        sock.detach()
+
+
+def bind_http(listener: Listener, config: BrokerConfig) -> tuple[int, str]:
+    """Return the fd of the socket that serves HTTP, and its address. Raises FatalError.
+
+    It listens at once: what is asked before the exporter runs waits for it.
+    """
+    sock = _bind_address(listener, config, v6_only=False, flag="--http")
+    sock.listen(HTTP_BACKLOG)
+    listening = structs.replace(listener, port=sock.getsockname()[1])
+    return sock.detach(), str(listening).partition("://")[2]
+
+
+def _bind_address(
+    listener: Listener,
+    config: BrokerConfig,
+    *,
+    v6_only: bool,
+    flag: str = "--listeners",
+) -> socket.socket:
+    for family, address in (places := _places(listener)):
+        sock = None
+        try:
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, v6_only)
+            if config.socket_receive_buffer_bytes != -1:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, config.socket_receive_buffer_bytes)
+            _bind(sock, address)
+        except OSError as error:
+            if sock is not None:
+                sock.close()
+            if error.errno in NOT_OF_THIS_MACHINE and (family, address) != places[-1]:
+                continue
+            raise FatalError(f"cannot listen on {listener}: {_why(error, listener.port, flag)}") from error
+        else:
+            return sock
+    raise AssertionError(f"there is no place for {listener}")
+
+
+def _bind(sock: socket.socket, address: Any) -> None:
+    """Bind. A child of a broker that was just killed may have the port for a moment: wait for it.
+
+    Raises OSError.
+    """
+    begun = time.monotonic()
+    while True:
+        try:
+            sock.bind(address)
+            return
+        except OSError as error:
+            is_late = time.monotonic() - begun >= LOCK_PATIENCE_S
+            if error.errno != errno.EADDRINUSE or is_late or not _may_end(address[1]):
+                raise
+        time.sleep(LOCK_POLL_S)
+
+
+def _places(listener: Listener) -> list[tuple[socket.AddressFamily, Any]]:
+    """Return the addresses to try; the first one that this machine has is used.
+
+    All addresses means those of both families. A name's IPv4 address comes first (Java's order). Raises
+    FatalError.
+    """
+    if not listener.host:
+        return [(socket.AF_INET6, ("::", listener.port)), (socket.AF_INET, ("0.0.0.0", listener.port))]
+    try:
+        found = socket.getaddrinfo(
+            listener.host, listener.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except socket.gaierror as error:
+        raise FatalError(
+            f"cannot listen on {listener}: host {listener.host!r} cannot be resolved ({error.strerror}). "
+            f"{ADDRESS_ADVICE}"
+        ) from error
+    return sorted(
+        ((family, address) for family, _, _, _, address in found),
+        key=lambda place: place[0] != socket.AF_INET,
+    )
+
+
+def _bind_path(listener: Listener, config: BrokerConfig) -> socket.socket:
+    """Bind a Unix-domain socket. A socket that a killed broker left is replaced, one in use is not.
+
+    Raises FatalError.
+    """
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    mask = os.umask(SOCKET_UMASK)
+    try:
+        if _is_abandoned(listener.path):
+            Path(listener.path).unlink()
+        sock.bind(listener.path)
+        sock.listen(config.socket_listen_backlog_size)
+    except OSError as error:
+        sock.close()
+        why = error.strerror
+        if error.errno == errno.EADDRINUSE:
+            why = "something is there already, and not a socket that nobody uses any more"
+        raise FatalError(f"cannot listen on {listener}: {why}") from error
+    finally:
+        os.umask(mask)
+    return sock
+
+
+def _is_abandoned(path: str) -> bool:
+    try:
+        if not stat.S_ISSOCK(os.lstat(path).st_mode):
+            return False
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.setblocking(False)
+            probe.connect(path)
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False  # missing, or not readable for us: bind reports which
+    return False
+
+
+def remove_path(listener: Listener) -> None:
+    """Remove the path of a listener that nobody listens on any more."""
+    if listener.path:
+        Path(listener.path).unlink(missing_ok=True)
+
+
+def _why(error: OSError, port: int, flag: str) -> str:
+    if error.errno == errno.EADDRINUSE:
+        holder = "a process that does not listen yet, or that this user may not see"
+        if (found := _holder(port)) is not None:
+            holder = "process {} ({})".format(*found)
+        return f"the port is in use by {holder}. Stop it, or choose another port with {flag}"
+    if error.errno == errno.EACCES:
+        return f"port {port} needs privileges. Choose a port above 1023, or grant CAP_NET_BIND_SERVICE"
+    if error.errno in NOT_OF_THIS_MACHINE:
+        return f"{error.strerror}. {ADDRESS_ADVICE}"
+    return f"{error.strerror}"
+
+
+def _may_end(port: int) -> bool:
+    """Return whether who has the port may be what is left of a broker that was killed."""
+    found = _holder(port)
+    return found is None or titles.is_left_over(found[1])
+
+
+def _holder(port: int) -> tuple[int, str] | None:
+    """Return pid and name of the process that listens on the port, None if this user may not know."""
+    try:
+        for connection in psutil.net_connections("tcp"):
+            if (
+                connection.laddr
+                and connection.laddr.port == port
+                and connection.status == psutil.CONN_LISTEN
+                and connection.pid
+            ):
+                holder = psutil.Process(connection.pid)
+                # Name another broker's supervisor, not a child that is replaced when it is stopped.
+                while (parent := holder.parent()) is not None and titles.is_of_broker(parent.name()):
+                    holder = parent
+                return holder.pid, holder.name()
+    except psutil.Error:
+        return None
+    return None

@@ -1,0 +1,7 @@
+"""A broker with records and a group, to look at."""
+
+from __future__ import annotations
+
+from tests.support.filled_broker import filled_broker
+
+__all__ = ["filled_broker"]
