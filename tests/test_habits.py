@@ -418,32 +418,6 @@ def test_every_room_has_a_row_in_the_architecture() -> None:
     assert {row.replace("/", ".") for row in rows} >= set(RANKS)
 
 
-def folder_table(text: str, room: str) -> dict[str, set[str]]:
-    """Return the modules that a room's table in the architecture names, by folder; "" is the room itself."""
-    start = text.index(f"| `{room}/` | what it holds | modules |")
-    lines = text[start : text.index("\n\n", start)].splitlines()[2:]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    return {row[0].strip("`/\N{EN DASH}"): set(re.findall(r"`(\w+)`", row[2])) for row in rows}
-
-
-@pytest.mark.parametrize("room", sorted(FOLDERS))
-def test_the_architecture_has_each_module_of_a_large_room_in_its_folder(room: str) -> None:
-    top = ROOT / room.replace(".", "/")
-    there: dict[str, set[str]] = {}
-    for path in files([top], ".py", ".pyx", ".pxd", ".pxi"):
-        folder = there.setdefault("/".join(path.relative_to(top).parts[:-1]), set())
-        if path.stem != "__init__" and not _API_MODULE.fullmatch(path.name):
-            folder.add(path.stem)
-    table = folder_table((ROOT / "docs/ARCHITECTURE.md").read_text(), room.replace(".", "/"))
-    assert table == there
-
-
-@pytest.mark.parametrize("room", sorted(FOLDERS))
-def test_the_architecture_has_folders_in_the_order_of_their_imports(room: str) -> None:
-    table = folder_table((ROOT / "docs/ARCHITECTURE.md").read_text(), room.replace(".", "/"))
-    assert [folder for folder in table if folder in FOLDERS[room]] == list(FOLDERS[room])
-
-
 def test_functions_fit_on_a_screen() -> None:
     python = broken(files(EVERYTHING, ".py"), long_functions)
     assert broken(files(PRODUCT, ".h"), long_c_functions) == []
