@@ -301,9 +301,9 @@ cdef _Decoder _decoder(columns, int64_t range_bytes, int64_t max_rows, int64_t m
 
 def decode_range(
     const uint8_t[::1] buf, int64_t pos, int64_t end, int64_t lo_offset, int64_t hi_offset, int64_t max_rows,
-    int64_t max_bytes, columns=COLUMNS, *, bint check_crc=True,
+    int64_t max_bytes, columns: Collection[str] = COLUMNS, *, bint check_crc=True,
     int64_t decompressed_limit=DEFAULT_LIMIT_BYTES, AbortedRanges aborted=None
-) -> tuple:
+) -> tuple[int, int, dict[str, FixedBuffers | BinaryBuffers | HeaderBuffers]]:
     """Decode the records with offsets in [lo_offset, hi_offset) from the batches in [pos, end).
 
     Return (new position, rows, buffers by column name). 0 rows mean that there are no more records. Stop
