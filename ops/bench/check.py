@@ -116,14 +116,12 @@ def guarded_client(row: clients.Row) -> Guarded:
     """Guard a row of ops/bench/clients.py."""
 
     def measure(session: Session, rounds: int) -> Figures:
-        figures: dict[str, list[float]] = {contender.title: [] for contender in session.brokers}
-        for _ in range(rounds):
-            for contender in session.brokers:
-                with run.awake(contender) as broker:
-                    figure = row.measure(broker, CLIENTS_SCALE)
-                run.progress.print(f"[dim]{row.name}  {contender.title}: {figure:,.2f} {row.unit}")
-                figures[contender.title].append(figure if row.more_is_better else 1 / figure)
-        return {row.unit: figures}
+        found = run.in_turns(
+            session.brokers, rounds, row.name, lambda broker: row.measure(broker, CLIENTS_SCALE)
+        )
+        if not row.more_is_better:
+            found = {title: [1 / figure for figure in figures] for title, figures in found.items()}
+        return {row.unit: found}
 
     return Guarded(row.name, (row.unit,), True, measure)
 
@@ -149,13 +147,9 @@ def arguments() -> argparse.Namespace:
 @contextlib.contextmanager
 def started(parent: Path | None) -> Iterator[Session]:
     """Start the brokers, warm and each with the topic of the stock clients; kill them afterwards."""
-    scenarios.build_generator()
-    with run.data_directory(parent) as directory, contextlib.ExitStack() as stack:
-        brokers = run.contenders(directory)
+    with run.started(parent) as (brokers, directory):
         for contender in brokers:
-            stack.callback(contender.broker.kill)
-            run.start(contender)
-            with run.awake(contender) as broker:
+            with contender.broker.awake() as broker:
                 scenarios.create_topic(broker, clients.TOPIC)
         yield Session(brokers, directory)
 
