@@ -147,10 +147,7 @@ def arguments() -> argparse.Namespace:
 @contextlib.contextmanager
 def started(parent: Path | None) -> Iterator[Session]:
     """Start the brokers, warm and each with the topic of the stock clients; kill them afterwards."""
-    with run.started(parent) as (brokers, directory):
-        for contender in brokers:
-            with contender.broker.awake() as broker:
-                scenarios.create_topic(broker, clients.TOPIC)
+    with run.started(parent, topic=clients.TOPIC) as (brokers, directory):
         yield Session(brokers, directory)
 
 

@@ -214,10 +214,7 @@ def told(row: Row, found: Sequence[Sequence[float]]) -> str:
 
 def measure(rows: Sequence[Row], turns: int, scale: float, *, kafka: bool) -> None:
     """Print the table, and below it the commit rounds of the durable column."""
-    with run.started(kafka=kafka) as (brokers, place):
-        for contender in brokers:
-            with contender.broker.awake() as broker:
-                create_topic(broker, TOPIC, 1)
+    with run.started(kafka=kafka, topic=TOPIC) as (brokers, place):
         durable, on_disk = brokers[0].broker, []
         assert isinstance(durable, Mpbroker)
         hops = Hops(durable)

@@ -24,7 +24,7 @@ from statistics import median
 from typing import Any
 
 from mpbroker.testing import Broker as TestBroker
-from ops.bench import clients, device, frames, run, scenarios, spark, transactions
+from ops.bench import clients, device, frames, run, spark, transactions
 from ops.bench.brokers import Broker, BrokerError, Kafka, Mpbroker, running
 from ops.bench.maven import MissingToolError
 from ops.bench.run import Contender
@@ -84,10 +84,7 @@ def loads() -> Figures:
 
 def stock_clients() -> Figures:
     """Measure the rows of ops/bench/clients.py."""
-    with run.started() as (brokers, _):
-        for contender in brokers:
-            with contender.broker.awake() as broker:
-                scenarios.create_topic(broker, clients.TOPIC)
+    with run.started(topic=clients.TOPIC) as (brokers, _):
         return {
             row.name: {
                 "unit": row.unit,
@@ -150,10 +147,8 @@ def _seconds(peer: socket.socket, request: frames.Request) -> float:
 def transaction_rates() -> Figures:
     """Measure transactions a second, of eight producers of librdkafka and of one."""
     found: Figures = {}
-    with run.started() as (brokers, _):
-        for contender in brokers:
-            with contender.broker.awake() as broker:
-                scenarios.create_topic(broker, transactions.TOPIC, transactions.PARTITIONS)
+    topic, partitions = transactions.TOPIC, transactions.PARTITIONS
+    with run.started(topic=topic, partitions=partitions) as (brokers, _):
         for count in (8, 1):
 
             def rate(broker: Broker, count: int = count) -> float:

@@ -150,15 +150,27 @@ def start(contender: Contender) -> None:
 
 @contextlib.contextmanager
 def started(
-    parent: Path | None = None, *, template: str = MPBROKER_COMMAND, ours: bool = True, kafka: bool = True
+    parent: Path | None = None,
+    *,
+    template: str = MPBROKER_COMMAND,
+    ours: bool = True,
+    kafka: bool = True,
+    topic: str = "",
+    partitions: int = 1,
 ) -> Iterator[tuple[list[Contender], Path]]:
-    """Start the brokers of a run, warm and standing still, and yield them with their directory; kill them."""
+    """Start the brokers of a run, and yield them with their directory, warm and standing still; kill them.
+
+    `topic`: made on each.
+    """
     scenarios.build_generator()
     with data_directory(parent) as directory, contextlib.ExitStack() as stack:
         brokers = contenders(directory, template=template, ours=ours, kafka=kafka)
         for contender in brokers:
             stack.callback(contender.broker.kill)
             start(contender)
+            if topic:
+                with contender.broker.awake() as broker:
+                    scenarios.create_topic(broker, topic, partitions)
         yield brokers, directory
 
 
@@ -219,8 +231,8 @@ def run(chosen: argparse.Namespace) -> list[report.Column]:
     if not wanted:
         known = ", ".join(s.name for s in SCENARIOS)
         raise LoadError(f"no scenario matches {chosen.only!r}; there are {known}")
-    which = {"template": chosen.mpbroker, "ours": not chosen.without_mpbroker, "kafka": chosen.kafka}
-    with started(chosen.directory, **which) as (field_of, directory):
+    ours, kafka = not chosen.without_mpbroker, chosen.kafka
+    with started(chosen.directory, template=chosen.mpbroker, ours=ours, kafka=kafka) as (field_of, directory):
         for scenario in wanted:
             measure(scenario, field_of, directory, chosen.seconds, chosen.rounds)
         for contender in field_of:

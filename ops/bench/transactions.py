@@ -18,7 +18,6 @@ from confluent_kafka import Producer
 
 from ops.bench import run
 from ops.bench.brokers import Broker
-from ops.bench.scenarios import create_topic
 
 TOPIC = "written"
 PARTITIONS = 2
@@ -85,10 +84,7 @@ def main() -> int:
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--alone", action="store_true", help="without Kafka")
     given = parser.parse_args()
-    with run.started(kafka=not given.alone) as (brokers, _):
-        for contender in brokers:
-            with contender.broker.awake() as broker:
-                create_topic(broker, TOPIC, PARTITIONS)
+    with run.started(kafka=not given.alone, topic=TOPIC, partitions=PARTITIONS) as (brokers, _):
         counts = (given.producers, given.records, given.seconds)
         found = run.in_turns(brokers, given.turns, "transactions", lambda broker: take(broker, *counts))
     for title, turns in found.items():

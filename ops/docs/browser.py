@@ -2,7 +2,8 @@
 
 Chromium reads commands of the DevTools protocol from descriptor 3 and answers on 4, each message with a
 zero byte behind it (https://chromedevtools.github.io/devtools-protocol). Clicks and keys are those of a user:
-they go through the page's layout, so what is covered or not shown cannot be clicked.
+they go through the page's layout, so what is covered or not shown cannot be clicked. Playwright would evaluate
+expressions by the page's own eval, which the console's content security policy forbids.
 """
 
 from __future__ import annotations
@@ -23,29 +24,11 @@ import msgspec
 
 PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 # Its sandbox needs rights that containers lack; a page of ours is all that it opens.
-ARGUMENTS = (
-    *(
-        "--headless",
-        "--no-sandbox",
-        "--remote-debugging-pipe",
-        "--disable-gpu",
-        "--no-first-run",
-        "--mute-audio",
-    ),
-    *(
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-dev-shm-usage",
-        "--hide-scrollbars",
-    ),
-    *(
-        "--disable-extensions",
-        "--disable-sync",
-        "--disable-default-apps",
-        "--no-proxy-server",
-        "--lang=en-US",
-    ),
-)
+ARGUMENTS = """
+--headless --no-sandbox --remote-debugging-pipe --disable-gpu --no-first-run --mute-audio
+--disable-background-networking --disable-component-update --disable-dev-shm-usage --hide-scrollbars
+--disable-extensions --disable-sync --disable-default-apps --no-proxy-server --lang=en-US
+"""
 READ_BYTES = 1 << 20
 # After so long it hangs.
 PATIENCE_S = 60
@@ -97,7 +80,7 @@ class Browser:
         theirs = [fcntl.fcntl(fd, fcntl.F_DUPFD, FIRST_FREE_FD) for fd in (commands_read, answers_write)]
         self._pid = os.posix_spawn(
             program,
-            [program, *ARGUMENTS, f"--user-data-dir={self._profile}"],
+            [program, *ARGUMENTS.split(), f"--user-data-dir={self._profile}"],
             os.environ,
             file_actions=[
                 *((os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)),
