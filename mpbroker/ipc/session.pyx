@@ -67,7 +67,7 @@ assert sizeof(SessionEntry) == SESSION_BYTES
 
 BYTES_EACH = SESSION_BYTES
 PRINCIPAL_BYTES_MAX = PRINCIPAL_BYTES - 1
-ANONYMOUS = (<bytes>ANONYMOUS_TEXT).decode()
+ANONYMOUS = (<bytes>ANONYMOUS_TEXT).decode()  # type: str
 # Connection and revision, which tell whether the rest is whole.
 cdef enum:
     UNCHANGED_BYTES = 16

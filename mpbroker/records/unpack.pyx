@@ -33,7 +33,7 @@ cdef class Libraries:
         return [name for codec, name in LIBRARY_NAMES.items() if not self.has(codec)]
 
 
-LIBRARIES = Libraries()
+LIBRARIES = Libraries()  # type: Libraries
 
 
 cdef class BatchUnpacker:

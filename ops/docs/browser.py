@@ -2,8 +2,8 @@
 
 Chromium reads commands of the DevTools protocol from descriptor 3 and answers on 4, each message with a
 zero byte behind it (https://chromedevtools.github.io/devtools-protocol). Clicks and keys are those of a user:
-they go through the page's layout, so what is covered or not shown cannot be clicked. Playwright would evaluate
-expressions by the page's own eval, which the console's content security policy forbids.
+they go through the page's layout, so what is covered or not shown cannot be clicked. Playwright would
+evaluate expressions by the page's own eval, which the console's content security policy forbids.
 """
 
 from __future__ import annotations

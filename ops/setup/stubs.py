@@ -1,8 +1,8 @@
 """Write a stub beside each native module, from its annotated .pyx: `python -m ops.setup.stubs`.
 
 Stubs are made, not kept: setup.py calls this when it compiles, `make lint` before it checks types. What C
-types do not say is annotated in the signature, and for a `cdef readonly` in a `# type:` behind it. Names that
-only annotations use are imported under `if TYPE_CHECKING:`, but for those of KNOWN.
+types do not say is annotated in the signature, or in a `# type:` behind a constant or a `cdef readonly`. Names
+that only annotations use are imported under `if TYPE_CHECKING:`, but for those of KNOWN.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TEXT = re.compile(r'("""|\'\'\').*?\1|("|\')(?:\\.|(?!\2)[^\\\n])*\2|#[^\n]*', 
 _DEF = re.compile(r"(?:def|cpdef(?: \w+)?) (\w+)\((.*)\)[^()]*?(?:-> *(.+?))?:")
 _FIELD = re.compile(r"cdef (readonly|public) (.+?) (\w+(?:, \w+)*)(?: *# type: (.+))?")
 _LITERAL = re.compile(r"-?\d+|None|True|False|\(\)|b?\"[^\"]*\"")
-_CONSTANTS = re.compile(r"([A-Z][A-Z0-9_]*(?:, [A-Z][A-Z0-9_]*)*) = (.+)")
+_CONSTANTS = re.compile(r"([A-Z][A-Z0-9_]*(?:, [A-Z][A-Z0-9_]*)*) = (.+?)(?: +# type: (.+))?")
 _ATTRIBUTE = re.compile(r"[a-z]\w*: [^=]+?( = .+)?|[A-Z]\w* = .+")
 
 
@@ -86,22 +86,12 @@ def parameter(text: str) -> str:
     )
 
 
-def constant_type(value: str) -> str:
-    """Return the type of a module's constant. What is no Python is a number of C's."""
+def is_literal(value: str) -> bool:
     try:
-        node = ast.parse(value, mode="eval").body
-    except SyntaxError:
-        node = ast.Constant(0)
-    match node:
-        case ast.Tuple(elts):
-            return f"tuple[{', '.join(constant_type(ast.unparse(one)) for one in elts)}]"
-        case ast.Dict([ast.expr() as key, *_], [one, *_]):
-            return f"dict[{constant_type(ast.unparse(key))}, {constant_type(ast.unparse(one))}]"
-        case ast.Call(ast.Name(name)) if name == "bytes" or re.fullmatch("[A-Z][A-Za-z]+", name):
-            return name
-        case ast.Constant(found) if ".decode(" not in value:
-            return type(found).__name__
-    return "str" if ".decode(" in value else "int"
+        ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return False
+    return True
 
 
 class Stub:
@@ -157,9 +147,8 @@ class Stub:
             fields = "".join(re.findall('"(.*?)"', found[2])[1:]).split()
             self.lines += [f"class {found[1]}(NamedTuple):", *(f"    {name}: int" for name in fields)]
         elif not indent and (found := _CONSTANTS.fullmatch(line)):
-            names = found[1].split(", ")
-            kind = constant_type(found[2]) if len(names) == 1 else "int"
-            self.lines += [f"{name}: {kind}" for name in names]
+            names, is_python = found[1].split(", "), is_literal(found[2])
+            self.lines += [line] if is_python else [f"{name}: {found[3] or 'int'}" for name in names]
 
     def _function(self, found: re.Match[str], indent: str, decorators: list[str]) -> None:
         name = "__init__" if found[1] == "__cinit__" else found[1]

@@ -11,7 +11,7 @@ from mpbroker.protocol.messages import FetchRequest
 
 IDS_PER_HANDLER = 1 << SESSION_HANDLER_SHIFT
 NOT_TOLD = -1
-NAMELESS = bytes(16)
+NAMELESS = bytes(16)  # type: bytes
 
 
 def first_id(int32_t handler) -> int:

@@ -15,7 +15,7 @@ from mpbroker.log.partition.state cimport PartitionCore
 
 from mpbroker.log.io.disk_errors import NO_ROOM
 
-NAME = JOURNAL_NAME.decode()
+NAME = JOURNAL_NAME.decode()  # type: str
 _OF_A_WORKER = re.compile(re.escape(NAME) + r"(?:\.([1-9]\d*))?")
 RING_AT = JOURNAL_RING_AT
 BLOCK_BYTES = JOURNAL_BLOCK_BYTES
