@@ -1,8 +1,9 @@
 """Write a stub beside each native module, from its annotated .pyx: `python -m ops.setup.stubs`.
 
 Stubs are made, not kept: setup.py calls this when it compiles, `make lint` before it checks types. What C
-types do not say is annotated in the signature, or in a `# type:` behind a constant or a `cdef readonly`. Names
-that only annotations use are imported under `if TYPE_CHECKING:`, but for those of KNOWN.
+types do not say is annotated in the signature, or in a `# type:` behind a constant or a `cdef readonly`.
+Names that only annotations use are imported under `if TYPE_CHECKING:`, but for those of KNOWN. What has no
+type in the source has none in the stub, so that mypy complains.
 """
 
 from __future__ import annotations
@@ -23,12 +24,11 @@ KNOWN = {
     "typing_extensions": "Buffer",
 }
 SPECIAL = ("__init__", "__len__", "__iter__", "__next__", "__contains__", "__getitem__")
-C_TYPES = {"bint": "bool", "double": "float", "float": "float", "object": "Any", "": "Any"}
+C_TYPES = {"bint": "bool", "double": "float", "object": ""}
 _INT = re.compile(r"(const )?(unsigned )?(u?int\d+_t|int|long|long long|char|short|size_t|Py_ssize_t)")
 _TEXT = re.compile(r'("""|\'\'\').*?\1|("|\')(?:\\.|(?!\2)[^\\\n])*\2|#[^\n]*', re.DOTALL)
 _DEF = re.compile(r"(?:def|cpdef(?: \w+)?) (\w+)\((.*)\)[^()]*?(?:-> *(.+?))?:")
 _FIELD = re.compile(r"cdef (readonly|public) (.+?) (\w+(?:, \w+)*)(?: *# type: (.+))?")
-_LITERAL = re.compile(r"-?\d+|None|True|False|\(\)|b?\"[^\"]*\"")
 _CONSTANTS = re.compile(r"([A-Z][A-Z0-9_]*(?:, [A-Z][A-Z0-9_]*)*) = (.+?)(?: +# type: (.+))?")
 _ATTRIBUTE = re.compile(r"[a-z]\w*: [^=]+?( = .+)?|[A-Z]\w* = .+")
 
@@ -71,19 +71,16 @@ def python_type(c_type: str) -> str:
 
 def parameter(text: str) -> str:
     """Return a parameter as Python writes it."""
-    if text in ("self", "cls", "*", "/"):
-        return text
     name, equals, default = (part.strip() for part in text.partition("="))
-    if re.match(r"\w+ *:", name):
+    if re.match(r"\*?\*?\w+ *:", name):
         name, _, annotation = (part.strip() for part in name.partition(":"))
     else:
         c_type, _, name = name.removesuffix(" not None").rpartition(" ")
         annotation = python_type(c_type)
-    if default == "None" and annotation != "Any" and "None" not in annotation:
+    if default == "None" and annotation and "None" not in annotation:
         annotation += " | None"
-    return f"{name}: {annotation}" + (
-        f" = {default if _LITERAL.fullmatch(default) else '...'}" if equals else ""
-    )
+    shown = f" = {default}" if is_literal(default) else " = ..."
+    return name + f": {annotation}" * bool(annotation) + shown * bool(equals)
 
 
 def is_literal(value: str) -> bool:
@@ -158,9 +155,9 @@ class Stub:
         ):
             return
         is_setter = any(one.endswith(".setter") for one in decorators)
-        returned = found[3] or ("None" if name == "__init__" or is_setter else "Any")
+        returned = found[3] or ("None" if name == "__init__" or is_setter else "")
         self.lines += [f"{indent}{one}" for one in decorators]
-        self.lines.append(f"{indent}def {name}({', '.join(words)}) -> {returned}: ...")
+        self.lines.append(f"{indent}def {name}({', '.join(words)}){f' -> {returned}' * bool(returned)}: ...")
 
     def text(self) -> str:
         body = "\n".join(

@@ -485,7 +485,7 @@ cdef class ProcessorTurn:
             self.t.api_versions[<int>version] = <const uint8_t *><const char *>body
             self.t.api_versions_bytes[<int>version] = <uint32_t>len(body)
 
-    def set_session(self, uint32_t channel, uint64_t connection, **known) -> None:
+    def set_session(self, uint32_t channel, uint64_t connection, **known: Any) -> None:
         """Record what authentication found out: see `Sessions.set`.
 
         Raises RuntimeError: a request of the connection is with a handler.
