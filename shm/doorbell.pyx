@@ -2,6 +2,10 @@
 import os
 
 from shm.doorbell cimport DOORBELL_BYTES, bell_arm, bell_disarm, bell_drain, bell_ring, bell_sleep
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 BYTES = DOORBELL_BYTES
 

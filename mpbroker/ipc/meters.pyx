@@ -19,6 +19,7 @@ from shm.region import Block
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from shm.region import Region
 
 cdef extern from "<string.h>" nogil:

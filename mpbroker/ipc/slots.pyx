@@ -7,6 +7,10 @@ from mpbroker.ipc.slots cimport (
     RequestSlot, ReturnSlot,
 )
 from shm.ring cimport Slot
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import os
 
 assert sizeof(RequestSlot) == sizeof(Slot) == 64
 assert sizeof(ReturnSlot) == 64

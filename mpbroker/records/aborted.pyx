@@ -17,6 +17,8 @@ from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.markers import marker_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing_extensions import Buffer
     from mpbroker.records.iterate import Batch
 
 NOT_ENDED = (1 << 63) - 1

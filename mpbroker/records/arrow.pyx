@@ -12,11 +12,14 @@ from libc.string cimport memset
 from mpbroker.records cimport batch as c
 from mpbroker.records.aborted cimport AbortedRanges
 
-from typing import NamedTuple
+from typing import NamedTuple, TYPE_CHECKING
 
 from mpbroker.records.batch import reason_text
 from mpbroker.records.compression import DEFAULT_LIMIT_BYTES, Codec, decompress
 from mpbroker.records.errors import CompressionError, CorruptBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 cdef extern from "mpbroker/records/arrow_columns.h" nogil:
     enum:

@@ -118,7 +118,7 @@ cdef class RecordWriter:
             PyByteArray_Resize(self.out, max(2 * have, self.used + size))
         return <uint8_t *>PyByteArray_AS_STRING(self.out) + self.used
 
-    cpdef add(self, record: NewRecord, int64_t offset_delta=-1) -> None:
+    cpdef add(self, record: NewRecord, int64_t offset_delta=-1):
         """Append a NewRecord. Its offset delta is its place in the batch, unless another one is given."""
         key, value, headers = record.key, record.value, record.headers
         if key is not None and type(key) is not bytes:

@@ -16,6 +16,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -116,9 +117,7 @@ def guarded_client(row: clients.Row) -> Guarded:
     """Guard a row of ops/bench/clients.py."""
 
     def measure(session: Session, rounds: int) -> Figures:
-        found = run.in_turns(
-            session.brokers, rounds, row.name, lambda broker: row.measure(broker, CLIENTS_SCALE)
-        )
+        found = run.in_turns(session.brokers, rounds, row.name, partial(row.at_scale, CLIENTS_SCALE))
         if not row.more_is_better:
             found = {title: [1 / figure for figure in figures] for title, figures in found.items()}
         return {row.unit: found}

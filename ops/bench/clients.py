@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import median
 from typing import NamedTuple
 
@@ -50,6 +51,9 @@ class Row(NamedTuple):
     unit: str
     more_is_better: bool
     measure: Callable[[Broker, float], float]
+
+    def at_scale(self, scale: float, broker: Broker) -> float:
+        return self.measure(broker, scale)
 
 
 class BenchError(Exception):
@@ -221,7 +225,7 @@ def measure(rows: Sequence[Row], turns: int, scale: float, *, kafka: bool) -> No
         print(f"| | {' | '.join(one.title for one in brokers)} |\n|---|{'---|' * len(brokers)}")
         for row in rows:
             before = hops.look()["log worker"]
-            found = run.in_turns(brokers, turns, row.name, lambda broker, row=row: row.measure(broker, scale))
+            found = run.in_turns(brokers, turns, row.name, partial(row.at_scale, scale))
             print(told(row, [values[1:] or values for values in found.values()]), flush=True)
             work = hops.look()["log worker"] - before
             beside = device.beside(place, work.rounds, work.bytes, work.sync_ns)

@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -89,7 +90,7 @@ def stock_clients() -> Figures:
             row.name: {
                 "unit": row.unit,
                 "more_is_better": row.more_is_better,
-                **in_turns(brokers, ROUNDS, row.name, lambda one, row=row: row.measure(one, CLIENTS_SCALE)),  # type: ignore[misc]
+                **in_turns(brokers, ROUNDS, row.name, partial(row.at_scale, CLIENTS_SCALE)),
             }
             for row in clients.ROWS
         }

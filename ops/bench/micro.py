@@ -94,6 +94,14 @@ def ns_of(work: Callable[[], object], times: int) -> float:
     return (time.perf_counter_ns() - began) / times
 
 
+def repeat(call: Callable[[], object], times: int) -> Callable[[], None]:
+    def work() -> None:
+        for _ in range(times):
+            call()
+
+    return work
+
+
 # ---- shared memory
 
 
@@ -197,7 +205,7 @@ def unheard_ring(rounds: int) -> float:
     """Return ns for ringing a consumer that is awake: a fence and a load."""
     fd = Doorbell.new_fd()
     bell = Doorbell(sparse(BELL_BYTES), fd)
-    took = ns_of(lambda: [bell.ring() for _ in range(rounds)], rounds)
+    took = ns_of(repeat(bell.ring, rounds), rounds)
     os.close(fd)
     return took
 
@@ -240,7 +248,7 @@ def arena_transfer(size: int, blocks: int) -> float:
 
 def allocations(size: int, rounds: int) -> float:
     arena = Arena(sparse(ARENA_BYTES), ARENA_BYTES)
-    return ns_of(lambda: [arena.free(arena.allocate(size), size) for _ in range(rounds)], rounds)
+    return ns_of(repeat(lambda: arena.free(arena.allocate(size), size), rounds), rounds)
 
 
 def table_reads(reads: int) -> float:
@@ -252,7 +260,7 @@ def table_reads(reads: int) -> float:
 
 def counter_adds(adds: int) -> float:
     page = CounterPage(sparse(page_bytes(8, 1)), 8, 1)
-    return ns_of(lambda: [page.add(3) for _ in range(adds)], adds)
+    return ns_of(repeat(lambda: page.add(3), adds), adds)
 
 
 def shm(_: argparse.Namespace) -> Lines:

@@ -2,8 +2,8 @@
 
 Stubs are made, not kept: setup.py calls this when it compiles, `make lint` before it checks types. What C
 types do not say is annotated in the signature, or in a `# type:` behind a constant or a `cdef readonly`.
-Names that only annotations use are imported under `if TYPE_CHECKING:`, but for those of KNOWN. What has no
-type in the source has none in the stub, so that mypy complains.
+Names that only annotations use are imported under `if TYPE_CHECKING:`. What has no type in the source has
+none in the stub, so that mypy complains.
 """
 
 from __future__ import annotations
@@ -16,18 +16,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("shm", "mpbroker")
-KNOWN = {
-    "collections.abc": "Callable Collection Container Iterable Iterator Mapping Sequence",
-    "enum": "IntEnum IntFlag",
-    "pathlib": "Path",
-    "typing": "Any NamedTuple",
-    "typing_extensions": "Buffer",
-}
+# What the C of a source becomes.
+ORIGINS = {"IntEnum": "enum", "IntFlag": "enum", "NamedTuple": "typing", "Buffer": "typing_extensions"}
 SPECIAL = ("__init__", "__len__", "__iter__", "__next__", "__contains__", "__getitem__")
 C_TYPES = {"bint": "bool", "double": "float", "object": ""}
 _INT = re.compile(r"(const )?(unsigned )?(u?int\d+_t|int|long|long long|char|short|size_t|Py_ssize_t)")
 _TEXT = re.compile(r'("""|\'\'\').*?\1|("|\')(?:\\.|(?!\2)[^\\\n])*\2|#[^\n]*', re.DOTALL)
-_DEF = re.compile(r"(?:def|cpdef(?: \w+)?) (\w+)\((.*)\)[^()]*?(?:-> *(.+?))?:")
+_DEF = re.compile(r"(?:def|cpdef(?: (\w+))?) (\w+)\((.*)\)[^()]*?(?:-> *(.+?))?:")
 _FIELD = re.compile(r"cdef (readonly|public) (.+?) (\w+(?:, \w+)*)(?: *# type: (.+))?")
 _CONSTANTS = re.compile(r"([A-Z][A-Z0-9_]*(?:, [A-Z][A-Z0-9_]*)*) = (.+?)(?: +# type: (.+))?")
 _ATTRIBUTE = re.compile(r"[a-z]\w*: [^=]+?( = .+)?|[A-Z]\w* = .+")
@@ -96,7 +91,7 @@ class Stub:
 
     def __init__(self, path: Path) -> None:
         self.lines: list[str] = []
-        self.origin = {name: module for module, names in KNOWN.items() for name in names.split()}
+        self.origin = dict(ORIGINS)
         self.fields: dict[str, list[str]] = {}
         if (declared := path.with_suffix(".pxd")).exists():
             self._read(declared, is_declaration=True)
@@ -148,14 +143,17 @@ class Stub:
             self.lines += [line] if is_python else [f"{name}: {found[3] or 'int'}" for name in names]
 
     def _function(self, found: re.Match[str], indent: str, decorators: list[str]) -> None:
-        name = "__init__" if found[1] == "__cinit__" else found[1]
-        words = [parameter(one) for one in split(found[2])]
-        if (name.startswith("_") and name not in SPECIAL) or (
-            found[1] == "__cinit__" and any(re.match(r"\*\w", one) for one in words)
-        ):
+        c_type, name, parameters, returned = found.groups()
+        words = [parameter(one) for one in split(parameters)]
+        if name == "__cinit__":
+            # With others __init__ has them, too.
+            if words == ["self"] or any(re.match(r"\*\w", one) for one in words):
+                return
+            name = "__init__"
+        if name.startswith("_") and name not in SPECIAL:
             return
-        is_setter = any(one.endswith(".setter") for one in decorators)
-        returned = found[3] or ("None" if name == "__init__" or is_setter else "")
+        if name == "__init__" or any(one.endswith(".setter") for one in decorators) or found[0][0] == "c":
+            returned = returned or python_type(c_type or "") or "None"
         self.lines += [f"{indent}{one}" for one in decorators]
         self.lines.append(f"{indent}def {name}({', '.join(words)}){f' -> {returned}' * bool(returned)}: ...")
 

@@ -8,6 +8,10 @@ from mpbroker.ipc.fetch_sessions cimport (
     SESSION_HANDLER_SHIFT, SESSION_PLACES, epoch_after, handler_of_session,
 )
 from mpbroker.protocol.messages import FetchRequest
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 IDS_PER_HANDLER = 1 << SESSION_HANDLER_SHIFT
 NOT_TOLD = -1
@@ -86,6 +90,7 @@ cdef class FetchSession:
     def put(self, key: tuple[str | bytes, int], wanted: FetchRequest.FetchPartition) -> None:
         """Add a partition behind all others, or change what the client wants of it."""
         cdef CachedPartition *cached
+        cdef bytes topic_id
         place = self.places.get(key)
         if place is None:
             place = self._place()
@@ -93,7 +98,8 @@ cdef class FetchSession:
             cached = &self.ref.cached[<uint32_t>place]
             memset(cached, 0, sizeof(CachedPartition))
             if self.ref.by_id:
-                memcpy(cached.topic_id, <const char *><bytes?>key[0], 16)
+                topic_id = key[0]
+                memcpy(cached.topic_id, <const char *>topic_id, 16)
             cached.partition, cached.high_watermark, cached.log_start_offset = key[1], NOT_TOLD, NOT_TOLD
             link_last(&self.ref, place)
             self.ref.count += 1

@@ -10,9 +10,12 @@ from mpbroker.handlers.hot_path.topic_table cimport (
 
 import os
 import struct
-from typing import Protocol
+from typing import Protocol, TYPE_CHECKING
 
 from mpbroker.ipc.topology import log_worker_of_slot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 cdef void insert(Index *index, uint64_t hashed, Topic *topic) noexcept nogil:

@@ -74,6 +74,7 @@ from mpbroker.ipc.topology import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from mpbroker.ipc.topology import SharedMemory
 
 cdef extern from *:

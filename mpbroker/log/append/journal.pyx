@@ -5,7 +5,7 @@
 import errno
 import os
 import re
-from typing import NamedTuple
+from typing import NamedTuple, TYPE_CHECKING
 from cpython.bytearray cimport PyByteArray_Resize
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
@@ -14,6 +14,10 @@ from posix.unistd cimport close
 from mpbroker.log.partition.state cimport PartitionCore
 
 from mpbroker.log.io.disk_errors import NO_ROOM
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 NAME = JOURNAL_NAME.decode()  # type: str
 _OF_A_WORKER = re.compile(re.escape(NAME) + r"(?:\.([1-9]\d*))?")

@@ -7,6 +7,10 @@ import os
 
 from mpbroker.log.format.index cimport OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from mpbroker.records.wire cimport load_u32, load_u64
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 OFFSET_ENTRY = OFFSET_ENTRY_BYTES
 TIME_ENTRY = TIME_ENTRY_BYTES

@@ -8,6 +8,10 @@ import os
 
 from libc.errno cimport ENOSYS, EPERM, errno
 from posix.unistd cimport close
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 cdef extern from "<sys/vfs.h>" nogil:

@@ -67,9 +67,10 @@ from mpbroker.network.processor import mute
 from mpbroker.network.processor import window as request_window
 from mpbroker.network.processor.mute import MuteState
 from mpbroker.protocol.api_keys import ApiKey, valid_versions
-from typing import TYPE_CHECKING
+from typing import Any, TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Container, Mapping
     from mpbroker.ipc.session import Session
     from mpbroker.ipc.topology import SharedMemory
 
