@@ -1,7 +1,7 @@
 """`make bench-growth`: how the cost of a request grows with what a broker has to carry.
 
     python -m ops.bench.growth                       # all curves, a quarter of an hour on a quiet machine
-    python -m ops.bench.growth --short               # fewer and smaller points, once each
+    python -m ops.bench.growth --short               # fewer and smaller points, once each, not recorded
     python -m ops.bench.growth --only 'partitions'   # the other curves stay as they were
 
 The points of a curve take turns, round after round, and a point is the median of its rounds. They go to
@@ -401,7 +401,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--short", action="store_true", help="fewer and smaller points, once each")
+    parser.add_argument("--short", action="store_true", help="fewer and smaller points, not recorded")
     parser.add_argument("--only", default="", metavar="REGEX", help=f"of {', '.join(CURVES)}")
     parser.add_argument("--rounds", type=int, help=f"turns of each point ({ROUNDS}; 1 if short)")
     parser.add_argument("--gigabytes", type=float, help="of the largest log")
@@ -425,14 +425,16 @@ def main() -> int:
                     f"{scale.rounds} turns of {scale.seconds:g} s",
                     "points": points,
                 }
-            write(curves)
+            if not chosen.short:
+                write(curves)
     except (BrokerError, LoadError, OSError) as error:
         print(f"bench-growth: {error}", file=sys.stderr)
         return 1
-    from ops.docs import charts, figures
+    if not chosen.short:
+        from ops.docs import charts, figures
 
-    charts.draw()
-    figures.write()
+        charts.draw()
+        figures.write()
     return 0
 
 

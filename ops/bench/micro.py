@@ -316,13 +316,15 @@ def handler_turns(memory: SharedMemory, version: int, batch: int, seconds: float
     while time.monotonic() < until:
         for group in groups:
             into.push_batch(group)
-            before = time.perf_counter_ns()
-            left = turn.run(0)
-            spent_ns += time.perf_counter_ns() - before
-            jobs, _ = out.take(1024)
-            assert not left, "the turn handed a common request back"
-            assert len(jobs) == len(group), "a request is missing in the log ring"
-            done += len(jobs) // 64
+            taken = 0
+            # A turn ends early when its time is over.
+            while taken < len(group):
+                before = time.perf_counter_ns()
+                left = turn.run(0)
+                spent_ns += time.perf_counter_ns() - before
+                assert not left, "the turn handed a common request back"
+                taken += len(out.take(1024)[0])
+            done += taken // 64
     return spent_ns / done
 
 
@@ -451,7 +453,7 @@ def records(given: argparse.Namespace) -> Lines:
         yield f"validate {number} x {value_bytes} bytes", each_ns, "ns"
     for kind in (Codec.NONE, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD):
         batch, data, rows = batch_of(500, 100, kind), bytearray(), 0
-        while len(data) < (64 << 20 if kind is Codec.NONE else 4 << 20):
+        while len(data) < (16 << 20 if kind is Codec.NONE else 4 << 20):
             assign_offset_and_epoch(batch, rows, 0)
             data, rows = data + batch, rows + 500
         choices = [SCHEMA.names[:5], *([SCHEMA.names, ["value"]] if kind is Codec.NONE else [])]
