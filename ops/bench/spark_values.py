@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -94,7 +95,8 @@ def batches(form: str, records: int) -> Iterator[tuple[int, bytearray]]:
         yield offset, build_batch(NewRecord(ENCODE[form](one), timestamp=1_700_000_000_000) for one in orders)
 
 
-class Json(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class Json:
     """Decodes JSON as the source decodes MessagePack."""
 
     def decoder(self, kind: pa.StructType) -> Convert:
