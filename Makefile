@@ -156,7 +156,7 @@ flips := tests.support.flips
 power-cuts := pytest --long tests/log/test_power_cut.py --show-capture=no
 adopt := tests.real_clients.left_behind
 explore = pytest $(PARALLEL) --hypothesis-profile=explore -m hypothesis
-export CRASH_SEEDS
+power-cuts: export CRASH_SEEDS := $(CRASH_SEEDS)
 
 chaos fuzz histories flips power-cuts adopt explore: setup ## soaks: CONTRIBUTING.md says what they do (ARGS='--first 0 --seeds 2000', CRASH_SEEDS=1-20)
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m $($@) $(ARGS)
