@@ -21,20 +21,55 @@ DATA ?= data
 CRASH_SEEDS ?= 1-20
 # Of make dist; none: one of each version that is found.
 PYTHONS ?=
-ROUNDS ?= 10
 # What only test-all collects: they make an environment, or kill whole queries.
 LONG_ONLY := tests/spark/wheel_on_cluster.py tests/spark/sink_kills.py
 LISTENERS ?= PLAINTEXT://127.0.0.1:9092
 
-# Every target that help lists is a command, not a file.
-.PHONY: $(shell sed -nE 's/^([a-z0-9-]+):.*## .*/\1/p' Makefile)
+# What help lists is a command, not a file.
+.PHONY: $(shell sed -nE 's/^([a-z0-9 -]+):.*## .*/\1/p' Makefile)
 
 help: ## this list
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
+	@sed -nE -e 's/^#### (.*)/\n\1/p' -e 's/^([a-z0-9% -]+):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 22
 
-setup: $(SYNCED) $(BUILT) $(JAR) $(FRANZ) ## .venv with all that tests and benchmarks need, native modules, jar and programs of tests built in place
+#### Use it
+
+# As in the server.properties that Kafka comes with: the first consumer of a group waits for no other.
+RUN_FLAGS := -o group.initial.rebalance.delay.ms=0
+HTTP ?= 127.0.0.1:9644
+
+run: $(BUILT) ## a broker on 127.0.0.1:9092, data in ./data, console and metrics on http://127.0.0.1:9644 (LISTENERS=… DATA=… HTTP=…; ARGS='-o http.console.write=true': more flags)
+	$(BIN)/mpbroker serve --listeners $(LISTENERS) --log-dirs '$(DATA)' --http '$(HTTP)' $(RUN_FLAGS) $(ARGS)
+
+demo: $(BUILT) $(JAR) ## broker, kcat, and a PySpark job that reads what was just written
+	PATH="$(CURDIR)/$(BIN):$$PATH" ops/demo/run.sh
+
+pipeline: $(BUILT) $(JAR) ## a declarative pipeline of Spark on a broker of its own; goes on each time (ARGS='--kill --orders 5000')
+	$(BIN)/python -m ops.demo.pipeline $(ARGS)
 
 setup-spark: $(BUILT) $(JAR) ## .venv with what a broker and Spark need, and no more
+
+SDIST := $(BIN)/uv build --sdist --no-build-isolation --python $(BIN)/python --out-dir dist -C=--global-option=--quiet
+
+# With the versions that uv.lock says; wheels are built from the sdist, which proves that it is whole.
+dist: setup ## dist/: the sdist, and from it a wheel for each CPython that is here, with the jar of the JVM reader
+	@rm -rf dist *.egg-info
+	$(SDIST)
+	$(BIN)/python -m ops.setup.wheels $(addprefix --python=,$(PYTHONS)) dist/*.tar.gz
+
+# Other wheels stay, but for an sdist that may be of other sources.
+dist-aarch64: setup ## dist/: the sdist, and a wheel for aarch64 beside the others, cross compiled with packages of Debian's; root is not needed
+	@rm -rf dist/*.tar.gz dist/*_aarch64.whl *.egg-info
+	$(SDIST)
+	$(BIN)/python -m ops.setup.cross dist/*.tar.gz
+
+clean: ## remove .venv and all that was built; data stays
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find shm mpbroker \( -name '*.so' -o -name '*.c' -o -name '*.pyi' \) -delete
+	rm -f spark_integration/jvm/*.jar
+
+#### Work on it
+
+setup: $(SYNCED) $(BUILT) $(JAR) $(FRANZ) ## .venv with all that tests and benchmarks need, native modules, jar and programs of tests built in place
 
 SETUP := PYTHON="$(PYTHON)" ops/setup/setup.sh
 
@@ -61,26 +96,6 @@ $(JAR): $(SPARK) $(JAVA) ops/setup/jvm_reader.py
 	@$(BIN)/python -m ops.setup.jvm_reader
 	@touch $@
 
-SDIST := $(BIN)/uv build --sdist --no-build-isolation --python $(BIN)/python --out-dir dist -C=--global-option=--quiet
-
-# With the versions that uv.lock says; wheels are built from the sdist, which proves that it is whole.
-dist: setup ## dist/: the sdist, and from it a wheel for each CPython that is here, with the jar of the JVM reader
-	@rm -rf dist *.egg-info
-	$(SDIST)
-	$(BIN)/python -m ops.setup.wheels $(addprefix --python=,$(PYTHONS)) dist/*.tar.gz
-
-test-dist: dist ## a broker from each file of dist/, in environments of their own, and by the steps of the Containerfile; compiles once more
-	$(BIN)/python -m pytest tests/ops/dist_files.py tests/ops/container_files.py $(ARGS)
-
-# Other wheels stay, but for an sdist that may be of other sources.
-dist-aarch64: setup ## dist/: the sdist, and a wheel for aarch64 beside the others, cross compiled with packages of Debian's; root is not needed
-	@rm -rf dist/*.tar.gz dist/*_aarch64.whl *.egg-info
-	$(SDIST)
-	$(BIN)/python -m ops.setup.cross dist/*.tar.gz
-
-test-aarch64: dist-aarch64 ## that wheel on an emulated processor: units, and a broker that is killed; up to an hour
-	$(BIN)/python -m pytest tests/ops/aarch64_wheel.py $(ARGS)
-
 # Of tests of franz-go. Without Go, or a registry, only they fail.
 $(FRANZ): $(SYNCED) $(wildcard tests/real_clients/franz/*)
 	@$(BIN)/python -c 'from tests.support import client_tools; client_tools.franz_program()' || \
@@ -96,13 +111,6 @@ $(KAFKA_CLASSES): $(SYNCED) tests/support/class_archive.py ops/bench/kafka/pom.x
 	@mkdir -p $(@D)
 	@$(BIN)/python -m tests.support.class_archive > $@.log 2>&1 && touch $@ || \
 	  echo "setup: Kafka's class-data archive is not made, see $@.log; tests will try again"
-
-# As in the server.properties that Kafka comes with: the first consumer of a group waits for no other.
-RUN_FLAGS := -o group.initial.rebalance.delay.ms=0
-HTTP ?= 127.0.0.1:9644
-
-run: $(BUILT) ## a broker on 127.0.0.1:9092, data in ./data, console and metrics on http://127.0.0.1:9644 (LISTENERS=… DATA=… HTTP=…; ARGS='-o http.console.write=true': more flags)
-	$(BIN)/mpbroker serve --listeners $(LISTENERS) --log-dirs '$(DATA)' --http '$(HTTP)' $(RUN_FLAGS) $(ARGS)
 
 # Python keeps what it compiles, wherever it was told not to: hundreds of processes would compile it anew.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
@@ -131,120 +139,33 @@ coverage: setup ## how much of the Python code unit tests run (by module: build/
 test-all: setup $(SPARK_CLASSES) $(KAFKA_CLASSES) ## every test in its long form; takes hours (ARGS=tests/log: those of one place)
 	$(PYTEST) $(PARALLEL) --long $(or $(ARGS),tests $(LONG_ONLY))
 
+test-dist: dist ## a broker from each file of dist/, in environments of their own, and by the steps of the Containerfile
+	$(BIN)/python -m pytest tests/ops/dist_files.py tests/ops/container_files.py $(ARGS)
+
+test-aarch64: dist-aarch64 ## the wheel for aarch64 on an emulated processor: units, and a broker that is killed; up to an hour
+	$(BIN)/python -m pytest tests/ops/aarch64_wheel.py $(ARGS)
+
 test-asan: setup ## unit tests of native modules that are built with sanitizers: addresses, undefined behaviour
 	$(BIN)/python -m ops.setup.sanitizers $(ARGS)
 
-demo: $(BUILT) $(JAR) ## broker, kcat, and a PySpark job that reads what was just written
-	PATH="$(CURDIR)/$(BIN):$$PATH" ops/demo/run.sh
+# With new seeds each time, or as many as you like; each has a short form in make test.
+chaos := tests.chaos.run --full --pairs 2
+fuzz := tests.network.fuzz
+histories := tests.support.partition_walk
+flips := tests.support.flips
+power-cuts := pytest --long tests/log/test_power_cut.py --show-capture=no
+adopt := tests.real_clients.left_behind
+explore = pytest $(PARALLEL) --hypothesis-profile=explore -m hypothesis
+power-cuts: export CRASH_SEEDS := $(CRASH_SEEDS)
 
-pipeline: $(BUILT) $(JAR) ## a declarative pipeline of Spark on a broker of its own; goes on each time (ARGS='--kill --orders 5000')
-	$(BIN)/python -m ops.demo.pipeline $(ARGS)
-
-figures: setup ## every figure of README and PERFORMANCE: measured, recorded in docs/figures.json, written into the pages (ARGS='--only start')
-	$(BIN)/python -m ops.bench.figures $(ARGS)
-	$(BIN)/python -m ops.docs.figures
-
-bench: setup ## requests a second, latencies and CPU of this broker
-	$(BIN)/python -m ops.bench.run $(ARGS)
-
-bench-kafka: setup ## the same, beside Apache Kafka in the same run
-	$(BIN)/python -m ops.bench.run --kafka $(ARGS)
-
-bench-bare: setup ## what is left to win: small produces on a server that only answers, on mpbroker and on Apache Kafka
-	$(BIN)/python -m ops.bench.bare $(ARGS)
-
-bench-network: setup ## idle connections, heavy beside light requests; fails where a bound is missed; and what TLS costs
-	@failed=; for one in connections dispatch fairness tls; do \
-	  echo "== $$one"; $(BIN)/python -m ops.bench.$$one $(ARGS) || failed="$$failed $$one"; \
-	done; test -z "$$failed" || { echo "missed:$$failed"; exit 1; }
-
-bench-tls: setup ## what TLS costs a fetch (ARGS=--kafka: beside Apache Kafka)
-	$(BIN)/python -m ops.bench.tls $(ARGS)
-
-bench-security: setup ## what ACLs, SCRAM and TLS cost, as ratios to plain, in turns (ARGS='--kafka --write': beside Apache Kafka, into docs/SECURITY.md; ARGS=--short)
-	$(BIN)/python -m ops.bench.security $(ARGS)
-	$(BIN)/python -m ops.docs.security
-
-console-pictures: setup ## docs/console-*.png, of a broker with some load (ARGS='--all DIR': each view, to look at)
-	$(BIN)/python -m ops.docs.console $(ARGS)
-
-attack-table: setup ## memory and pauses of a broker under each known attack (ARGS=--write: into docs/SECURITY.md)
-	$(BIN)/python -m tests.security.attack_table $(ARGS)
-
-bench-quotas: setup ## what clients over their quota are told, beside Apache Kafka; fails where they differ by a tenth
-	$(BIN)/python -m ops.bench.quotas $(ARGS)
-
-bench-transactions: setup ## transactions a second beside Apache Kafka
-	$(BIN)/python -m ops.bench.transactions $(ARGS)
-
-bench-clients: setup ## what stock clients get: Java's producer, commits of librdkafka, beside Apache Kafka (ARGS=--short)
-	$(BIN)/python -m ops.bench.clients $(ARGS)
-
-bench-check: setup ## fails where rates lost ground against Apache Kafka's since they were recorded (ARGS=--record: record)
-	$(BIN)/python -m ops.bench.check $(ARGS)
-
-bench-growth: setup ## how the cost of a request grows with partitions, connections, groups, log size, processes; draws docs/growth-*.svg (ARGS=--short)
-	$(BIN)/python -m ops.bench.growth $(ARGS)
-	$(BIN)/python -m ops.docs.charts
-	$(BIN)/python -m ops.docs.performance
-
-bench-compaction: setup ## produces beside the compaction of 5 GB; fails where their p99 is more than twice that of quiet
-	$(BIN)/python -m ops.bench.compaction $(ARGS)
-
-bench-moving: setup ## produces beside moves of 3 GB between log directories; fails where their p99 is more than twice that of quiet
-	$(BIN)/python -m ops.bench.moving $(ARGS)
-
-bench-start: setup ## how soon 10,000 partitions and some GB serve again, and their memory; fails where a bound is missed
-	$(BIN)/python -m ops.bench.start $(ARGS)
-
-bench-cold: setup ## small fetches beside a consumer that reads from the disk; fails where their p99 is more than three times that of quiet
-	$(BIN)/python -m ops.bench.cold $(ARGS)
-
-bench-spark: setup ## Spark's readers beside its own connector on Apache Kafka; fails where a bound is missed (ARGS=--short: little data)
-	$(BIN)/python -m ops.bench.spark $(ARGS)
-
-bench-spark-stream: setup ## streaming queries: micro-batches, latency, idle CPU, beside Spark's own connector
-	$(BIN)/python -m ops.bench.spark_stream $(ARGS)
-
-bench-spark-values: setup ## values decoded in Spark's source beside functions on columns (ARGS="--records 100000")
-	$(BIN)/python -m ops.bench.spark_values $(ARGS)
-
-spark-checkpoints: setup ## a query that changes between Spark's Kafka source and ours (downloads PySpark 4.0.0 once)
-	$(PYTEST) --long tests/spark/test_stream_checkpoints.py $(ARGS)
-
-spark-cluster: setup ## the wheel, sent with a job to the executors of a standalone cluster that have nothing installed
-	$(PYTEST) tests/spark/wheel_on_cluster.py $(ARGS)
-
-spark-sink-kills: setup ## the exactly-once sink: tasks, drivers, whole queries and brokers killed at every step, ten times (ROUNDS=…)
-	@for round in $$(seq $(ROUNDS)); do \
-	  $(PYTEST) tests/writing tests/spark/sink_kills.py $(ARGS) || exit 1; \
-	done
-
-chaos: setup ## the long form of the fault tests
-	$(BIN)/python -m tests.chaos.run --full --pairs 2 $(ARGS)
-	$(BIN)/python -m tests.chaos.run_transactions --kills 5 --pairs 1 --log-workers 2
-
-fuzz: setup ## 100,000 bad inputs and hostile requests against brokers; what they hold before and after (ARGS='--inputs 5000 --seed 7')
-	$(BIN)/python -m tests.network.fuzz $(ARGS)
-	$(BIN)/python -m tests.security.fuzz $(ARGS)
-	$(BIN)/python -m tests.network.hostile $(ARGS)
-
-explore: setup ## the property tests with new examples each time
-	$(PYTEST) $(PARALLEL) --hypothesis-profile=explore -m hypothesis $(ARGS)
-
-flips: setup ## one flipped bit anywhere in a log directory, thousands of times (ARGS='--first 0 --seeds 5000')
-	$(BIN)/python -m tests.support.flips $(ARGS)
-
-histories: setup ## random histories of a partition; every reader agrees with a model, record by record (ARGS='--first 0 --seeds 2000')
-	$(BIN)/python -m tests.support.partition_walk $(ARGS)
-
-power-cuts: setup ## the long form of power cuts alone: any moment, and again in the starts behind it (CRASH_SEEDS=1-20)
-	CRASH_SEEDS="$(CRASH_SEEDS)" $(PYTEST) --long tests/log/test_power_cut.py --show-capture=no $(ARGS)
-
-adopt: setup ## Apache Kafka on the directories that faults have left, many times (ARGS='--first 0 --seeds 100')
-	$(BIN)/python -m tests.real_clients.left_behind $(ARGS)
+chaos fuzz histories flips power-cuts adopt explore: setup ## soaks: CONTRIBUTING.md says what they do (ARGS='--first 0 --seeds 2000', CRASH_SEEDS=1-20)
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m $($@) $(ARGS)
+	$(if $(filter chaos,$@),$(BIN)/python -m tests.chaos.run_transactions --kills 5 --pairs 1 --log-workers 2)
+	$(if $(filter fuzz,$@),$(BIN)/python -m tests.security.fuzz $(ARGS))
+	$(if $(filter fuzz,$@),$(BIN)/python -m tests.network.hostile $(ARGS))
 
 lint: setup ## ruff, formatting, strict mypy
+	$(BIN)/python -m ops.setup.stubs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -253,7 +174,14 @@ fmt: setup ## rewrite the sources as lint wants them
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-clean: ## remove .venv and all that was built; data stays
-	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	find shm mpbroker \( -name '*.so' -o -name '*.c' \) -delete
-	rm -f spark_integration/jvm/*.jar
+#### Measure it
+
+figures: setup ## every figure of README and PERFORMANCE: measured, recorded in docs/figures.json, written into the pages (ARGS='--only start')
+	$(BIN)/python -m ops.bench.figures $(ARGS)
+
+bench bench-kafka: setup ## requests a second, latencies and CPU of this broker; beside Apache Kafka in the same run
+	$(BIN)/python -m ops.bench.run $(if $(filter bench-kafka,$@),--kafka) $(ARGS)
+
+# docs/PERFORMANCE.md says what each measures, and when it fails.
+bench-%: setup ## one of beside, check, clients, growth, quotas, security, spark, spark-stream, spark-values, start, tls, transactions
+	$(BIN)/python -m ops.bench.$(subst -,_,$*) $(ARGS)

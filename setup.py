@@ -23,7 +23,7 @@ from setuptools.command.build_py import build_py
 ROOT = Path(__file__).parent
 # For the modules of ops/setup: who builds by pyproject.toml does not have it there.
 sys.path.insert(0, str(ROOT))
-from ops.setup import native  # noqa: E402
+from ops.setup import native, stubs  # noqa: E402
 
 PACKAGES = ("shm", "mpbroker")
 # Only an unpacked sdist has it.
@@ -106,6 +106,7 @@ class BuildNative(build_ext):
         self.parallel = len(os.sched_getaffinity(0))
 
     def run(self) -> None:
+        stubs.write()
         if not self.inplace:
             # Installed modules need no names of what only they use.
             for ext in self.extensions:
@@ -124,6 +125,8 @@ class BuildPython(build_py):
     """Adds what is not of a package: files that commands show or install, and the jar of the JVM reader."""
 
     def run(self) -> None:
+        # A wheel has them, and its Python modules are collected before its native ones are compiled.
+        stubs.write()
         super().run()
         if not self.editable_mode:
             self._copy_shipped()

@@ -305,20 +305,20 @@ cdef class Arena:
         free(self.ref.carved.offsets)
 
     @property
-    def in_use_bytes(self):
+    def in_use_bytes(self) -> int:
         return self.ref.in_use_bytes
 
     @property
-    def limit_bytes(self):
+    def limit_bytes(self) -> int:
         return self.ref.limit_bytes
 
     @property
-    def warm_bytes(self):
+    def warm_bytes(self) -> int:
         """Return the bytes of free large blocks that still have their pages."""
         return self.ref.warm_bytes
 
     @property
-    def extent_bytes(self):
+    def extent_bytes(self) -> int:
         return self.ref.extent
 
     cdef BlockHeader *_header(self, uint64_t block) except NULL:

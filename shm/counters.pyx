@@ -122,11 +122,11 @@ cdef class CounterPage:
         heartbeat(&self.ref, monotonic_ns())
 
     @property
-    def heartbeat_ns(self):
+    def heartbeat_ns(self) -> int:
         return load_relaxed(self.ref.heartbeat_ns)
 
     @property
-    def turns(self):
+    def turns(self) -> int:
         return load_relaxed(self.ref.turns)
 
     def clear(self) -> None:
@@ -161,9 +161,9 @@ cdef class CounterPage:
         memcpy(<char *>self.ref.heartbeat_ns + at, <const char *>raw, room)
 
     @property
-    def status(self):
+    def status(self) -> str:
         return self._text(STATUS_AT)
 
     @property
-    def last_error(self):
+    def last_error(self) -> str:
         return self._text(ERROR_AT)

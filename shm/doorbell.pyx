@@ -2,6 +2,10 @@
 import os
 
 from shm.doorbell cimport DOORBELL_BYTES, bell_arm, bell_disarm, bell_drain, bell_ring, bell_sleep
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 BYTES = DOORBELL_BYTES
 
@@ -23,25 +27,25 @@ cdef class Doorbell:
         return os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     @property
-    def fd(self):
+    def fd(self) -> int:
         return self.ref.fd
 
-    def ring(self):
+    def ring(self) -> None:
         """Wake the consumer if it sleeps. Producer: call this once after publishing a batch."""
         bell_ring(&self.ref)
 
-    def arm(self):
+    def arm(self) -> None:
         """Announce a sleep. Consumer: call this before the last look at the rings."""
         bell_arm(&self.ref)
 
-    def disarm(self):
+    def disarm(self) -> None:
         bell_disarm(&self.ref)
 
-    def drain(self):
+    def drain(self) -> None:
         """Reset the eventfd after a wake-up. Consumer only."""
         bell_drain(&self.ref)
 
-    def wait(self, timeout_ms: int, something_waits) -> bool:
+    def wait(self, timeout_ms: int, something_waits: Callable[[], bool]) -> bool:
         """Arm, look again, sleep at most `timeout_ms`. Consumer only. True: rung, or `something_waits()`.
 
         A signal ends the sleep, too.

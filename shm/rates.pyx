@@ -240,15 +240,15 @@ cdef class SharedRates:
         free(self.ref.spans)
 
     @property
-    def writers(self):
+    def writers(self) -> int:
         return self.ref.writers
 
     @property
-    def samples(self):
+    def samples(self) -> int:
         return self.ref.samples
 
     @property
-    def window_ms(self):
+    def window_ms(self) -> int:
         return self.ref.window_ms
 
     def record(self, uint64_t key, int64_t value, int64_t now_ms) -> bool:

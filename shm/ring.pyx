@@ -33,18 +33,18 @@ cdef class Ring:
         ring_bind(&self.ref, &block[0], size)
 
     @property
-    def size(self):
+    def size(self) -> int:
         return self.ref.size
 
     @property
-    def head(self):
+    def head(self) -> int:
         return load_acquire(self.ref.head)
 
     @property
-    def tail(self):
+    def tail(self) -> int:
         return load_acquire(self.ref.tail)
 
-    def reset(self):
+    def reset(self) -> None:
         """Empty the ring, behind a fence: nobody produces, and a living consumer has taken all there was.
 
         A consumer may look at any moment and must never see a slot waiting, so positions are not set back.
@@ -55,7 +55,7 @@ cdef class Ring:
         store_release(self.ref.want_space, 0)
         self.rebind()
 
-    def rebind(self):
+    def rebind(self) -> None:
         """Forget what this side remembers of the cursors, after the peer was fenced and the ring reset."""
         ring_bind(&self.ref, <void *>self.ref.tail, self.ref.size)
 
@@ -83,7 +83,7 @@ cdef class Ring:
             ring_publish(&self.ref)
         return count
 
-    def take(self, uint64_t most=1024):
+    def take(self, uint64_t most=1024) -> tuple[bytes, bool]:
         """Take up to `most` slots. Returns (bytes of the slots, whether the producer waits to be rung).
 
         The head moves before the caller acts on what it took, so that after this consumer's death taken slots

@@ -36,11 +36,11 @@ cdef class SlotTable:
         self.ref.stride = slot_bytes(payload_bytes)
 
     @property
-    def slots(self):
+    def slots(self) -> int:
         return self.ref.slots
 
     @property
-    def payload_bytes(self):
+    def payload_bytes(self) -> int:
         return self.ref.payload_bytes
 
     def write(self, uint64_t slot, const unsigned char[::1] payload) -> None:

@@ -112,22 +112,22 @@ cdef class Ledger:
         self.ref.changes = <uint64_t *>(self.ref.base + ROWS_AT + places * ROW_BYTES)
 
     @property
-    def places(self):
+    def places(self) -> int:
         return self.ref.places
 
     cdef uint64_t *_word(self, int at) noexcept:
         return ledger_word(&self.ref, at)
 
     @property
-    def handed(self):
+    def handed(self) -> int:
         return load_acquire(self._word(HANDED_AT))
 
     @property
-    def taken(self):
+    def taken(self) -> int:
         return load_acquire(self._word(TAKEN_AT))
 
     @property
-    def cleared(self):
+    def cleared(self) -> int:
         """Return how often the supervisor has emptied the ledger.
 
         A reader that sees another number counts the rows again.
@@ -210,7 +210,7 @@ cdef class Ledger:
 
     # ---- readers
 
-    def snapshot(self):
+    def snapshot(self) -> tuple[int, int, dict[int, tuple[int, bytes]]]:
         """Return (position, taken, {ticket: (listener, address)}) of all connections.
 
         `news` from `position` on tells what changed.
@@ -230,7 +230,7 @@ cdef class Ledger:
                 found[row[0]] = (row[1], row[2])
         return position, taken, found
 
-    def news(self, uint64_t position):
+    def news(self, uint64_t position) -> tuple[int, list[tuple[int, tuple[int, bytes] | None]]] | None:
         """Return (new position, changes), or None when the reader is too far behind and must count again.
 
         A change is (ticket, (listener, address)) for an opened connection and (ticket, None) for a closed

@@ -16,6 +16,11 @@ from shm.atomics cimport (
 from shm.counters cimport HISTOGRAM_BUCKETS, HISTOGRAM_MAX, HISTOGRAM_SUM, HISTOGRAM_WORDS
 
 from shm.region import Block
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from shm.region import Region
 
 cdef extern from "<string.h>" nogil:
     size_t strnlen(const char *text, size_t most)
@@ -59,7 +64,7 @@ def _used_words(slots: int) -> int:
     return USED_TOPICS + _parts(_parts(slots, CELLS_PER_PART), 64) + _parts(_parts(slots, NAMES_PER_PART), 64)
 
 
-def blocks(processes: int, slots: int) -> list:
+def blocks(processes: int, slots: int) -> list[Block]:
     """Return the blocks of the public region, the sparse ones last."""
     cells, names = _parts(slots, CELLS_PER_PART) * PART_BYTES, _parts(slots, NAMES_PER_PART) * PART_BYTES
     return [
@@ -186,7 +191,7 @@ cdef class Meters:
     `path` is the public region's file, parts of which get reserved.
     """
 
-    def __init__(self, public, path, int process, uint32_t slots):
+    def __init__(self, public: Region, path: Path, int process, uint32_t slots):
         cdef MetersRef *ref = &self.ref
         cdef unsigned char[::1] used = public.block("meters_used")
         cdef unsigned char[::1] apis = public.block("meters_apis")
@@ -248,7 +253,7 @@ cdef class Meters:
             os.close(self.ref.fd)
 
     @property
-    def lost(self):
+    def lost(self) -> int:
         """Return how many parts could not be reserved since the region was made."""
         return load_relaxed(&self.ref.used[USED_LOST])
 
@@ -395,7 +400,7 @@ class Reader:
     A reader reads existing words and allocates nothing.
     """
 
-    def __init__(self, public, slots: int) -> None:
+    def __init__(self, public: Region, slots: int) -> None:
         self._blocks = {name: public.block(name) for name in public.names() if name.startswith("meters_")}
         self._slots = slots
 
@@ -413,7 +418,7 @@ class Reader:
         """Return how many parts of this process's pages could not be reserved."""
         return self._used(process)[USED_LOST]
 
-    def apis(self, process: int) -> dict:
+    def apis(self, process: int) -> dict[int, tuple[dict[int, int], list[tuple[list[int], int, int]]]]:
         """Return by API page ({version: requests}, [(bucket counts, sum, max) per ApiHistogram])."""
         used, found = self._used(process), {}
         for api in _bits(used, USED_APIS, API_PAGES):
@@ -428,7 +433,7 @@ class Reader:
             found[api] = versions, histograms
         return found
 
-    def errors(self, process: int) -> dict:
+    def errors(self, process: int) -> dict[int, dict[int, int]]:
         """Return {error code: count} by API key; OTHER_ERROR stands for codes that have no word."""
         used, found = self._used(process), {}
         for api in _bits(used, USED_ERRORS, API_PAGES):
@@ -436,7 +441,7 @@ class Reader:
             found[api] = {code - 1: count for code, count in enumerate(words) if count}
         return found
 
-    def topics(self, process: int) -> dict:
+    def topics(self, process: int) -> dict[tuple[int, int], list[int]]:
         """Return the words of TopicMeter by (slot, generation)."""
         used, found = self._used(process), {}
         cells = _parts(self._slots, CELLS_PER_PART) * PART_BYTES
@@ -448,11 +453,11 @@ class Reader:
                     found[part * CELLS_PER_PART + i, cell[TopicMeter.TOPIC_GENERATION]] = cell
         return found
 
-    def retired(self, process: int) -> list:
+    def retired(self, process: int) -> list[int]:
         """Return the words of TopicMeter that sum up the cells which were given to other partitions."""
         return self._used(process)[USED_RETIRED : USED_RETIRED + TopicMeter.TOPIC_METERS]
 
-    def names(self) -> dict:
+    def names(self) -> dict[tuple[int, int], str]:
         """Return the topic's name by (slot, generation)."""
         found, texts = {}, {}
         words = self._words("meters_homes", 0, 2 * self._slots)
@@ -475,7 +480,7 @@ class Reader:
             return None
         return text.decode("utf-8", "replace")
 
-    def clients(self, process: int, kind: int) -> list:
+    def clients(self, process: int, kind: int) -> list[tuple[str, str, int, int]]:
         """Return (name, version, connections open, connections ever) of a ClientKind."""
         found = []
         if not self._used(process)[USED_CLIENTS] >> kind & 1:
@@ -488,7 +493,7 @@ class Reader:
             found.append((*self._texts("meters_clients", at, CLIENT_TEXT_BYTES), now, ever))
         return found
 
-    def quotas(self, process: int) -> tuple:
+    def quotas(self, process: int) -> tuple[list[list[int]], list[tuple[str, str, list[int]]]]:
         """Return quotas: (words of QuotaWord by kind, [(user, client id, words)]).
 
         The former are of all clients together, the latter of single ones.

@@ -67,7 +67,7 @@ assert sizeof(SessionEntry) == SESSION_BYTES
 
 BYTES_EACH = SESSION_BYTES
 PRINCIPAL_BYTES_MAX = PRINCIPAL_BYTES - 1
-ANONYMOUS = (<bytes>ANONYMOUS_TEXT).decode()
+ANONYMOUS = (<bytes>ANONYMOUS_TEXT).decode()  # type: str
 # Connection and revision, which tell whether the rest is whole.
 cdef enum:
     UNCHANGED_BYTES = 16
@@ -143,17 +143,17 @@ cdef class Session:
     """One connection at the moment this object was made. Texts are decoded when they are asked for."""
 
     @property
-    def connection(self):
+    def connection(self) -> int:
         """Return the connection's id of 64 bits, never reused."""
         return self.entry.connection
 
     @property
-    def revision(self):
+    def revision(self) -> int:
         """Return a number that grows with each change of this connection's session."""
         return self.entry.revision
 
     @property
-    def connection_id(self):
+    def connection_id(self) -> str:
         """Return Kafka's form of the id: localHost:localPort-remoteHost:remotePort-processorId-index."""
         return (
             f"{self.local_host}:{self.entry.local_port}-{self.client_host}:{self.entry.peer_port}"
@@ -161,82 +161,82 @@ cdef class Session:
         )
 
     @property
-    def listener(self):
+    def listener(self) -> int:
         """Return the number of the listener in the configuration's order."""
         return self.entry.listener
 
     @property
-    def security_protocol(self):
+    def security_protocol(self) -> SecurityProtocol:
         return SecurityProtocol(self.entry.protocol)
 
     @property
-    def privileged(self):
+    def privileged(self) -> bool:
         """Return whether the connection came by a listener that only brokers and operators reach."""
         return bool(self.entry.flags & SessionFlag.PRIVILEGED)
 
     @property
-    def token_authenticated(self):
+    def token_authenticated(self) -> bool:
         """Return whether the client has logged in by a delegation token (Kafka: KafkaPrincipal)."""
         return bool(self.entry.flags & SessionFlag.TOKEN_AUTHENTICATED)
 
     @property
-    def processor(self):
+    def processor(self) -> int:
         """Return the number of the processor that serves the connection."""
         return self.entry.processor
 
     @property
-    def client_host(self):
+    def client_host(self) -> str:
         return self.entry.peer_host.decode()
 
     @property
-    def client_port(self):
+    def client_port(self) -> int:
         return self.entry.peer_port
 
     @property
-    def local_host(self):
+    def local_host(self) -> str:
         return self.entry.local_host.decode()
 
     @property
-    def local_port(self):
+    def local_port(self) -> int:
         return self.entry.local_port
 
     @property
-    def principal(self):
+    def principal(self) -> str:
         """Return the principal as type:name, as in ACLs."""
         return self.entry.principal.decode()
 
     @property
-    def principal_type(self):
+    def principal_type(self) -> str:
         return self.principal.partition(":")[0]
 
     @property
-    def principal_name(self):
+    def principal_name(self) -> str:
         return self.principal.partition(":")[2]
 
     @property
-    def client_software_name(self):
+    def client_software_name(self) -> str:
         return self.entry.software_name.decode()
 
     @property
-    def client_software_version(self):
+    def client_software_version(self) -> str:
         return self.entry.software_version.decode()
 
     @property
-    def mechanism(self):
+    def mechanism(self) -> str:
         """Return the SASL mechanism, "" without."""
         return self.entry.mechanism.decode()
 
     @property
-    def cipher(self):
+    def cipher(self) -> str:
         """Return the cipher of TLS, "" without."""
         return self.entry.cipher.decode()
 
     @property
-    def tls_version(self):
+    def tls_version(self) -> str:
         return self.entry.tls_version.decode()
 
     @property
-    def expires_ns(self):
+    def expires_ns(self) -> int:
         """Return when the client must authenticate anew (CLOCK_MONOTONIC); 0: never."""
         return self.entry.expires_ns
 
@@ -285,7 +285,7 @@ cdef class Sessions:
     def open(
         self, uint32_t channel, uint64_t connection, int fd, int processor, int listener, int protocol,
         bint privileged,
-    ):
+    ) -> None:
         """Begin a connection's session, not authenticated yet. For the processor.
 
         Raises OSError when the client has gone already.
@@ -296,8 +296,9 @@ cdef class Sessions:
 
     def set(
         self, uint32_t channel, uint64_t connection, *, str principal=None, str mechanism=None,
-        str cipher=None, str tls_version=None, expires_ns=None, token_authenticated=None,
-    ):
+        str cipher=None, str tls_version=None, expires_ns: int | None = None,
+        token_authenticated: bool | None = None,
+    ) -> None:
         """Record what is now known of the client. For the processor.
 
         Raises TooLong, having changed nothing, and SessionGone.

@@ -7,6 +7,10 @@ from mpbroker.ipc.slots cimport (
     RequestSlot, ReturnSlot,
 )
 from shm.ring cimport Slot
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import os
 
 assert sizeof(RequestSlot) == sizeof(Slot) == 64
 assert sizeof(ReturnSlot) == 64
@@ -54,7 +58,7 @@ def kind_of(const unsigned char[::1] slots, Py_ssize_t index=0) -> int:
     return _slot_at(slots, index)[0]
 
 
-def unpack_request(const unsigned char[::1] slots, Py_ssize_t index=0):
+def unpack_request(const unsigned char[::1] slots, Py_ssize_t index=0) -> Request:
     cdef RequestSlot s
     memcpy(&s, _slot_at(slots, index), 64)
     return Request(
@@ -78,12 +82,12 @@ def pack_request(
     return (<char *>&s)[:64]
 
 
-def file_generation(status) -> int:
+def file_generation(status: os.stat_result) -> int:
     """Return the file generation of an `os.stat_result`."""
     return file_generation_of(status.st_ino, status.st_dev)
 
 
-def unpack_return(const unsigned char[::1] slots, Py_ssize_t index=0):
+def unpack_return(const unsigned char[::1] slots, Py_ssize_t index=0) -> Return:
     cdef ReturnSlot s
     memcpy(&s, _slot_at(slots, index), 64)
     return Return(s.kind, s.owner, s.block, s.generation)
@@ -96,7 +100,7 @@ def pack_return(int owner, uint64_t block, uint64_t generation) -> bytes:
     return (<char *>&s)[:64]
 
 
-def unpack_reply(const unsigned char[::1] slots, Py_ssize_t index=0):
+def unpack_reply(const unsigned char[::1] slots, Py_ssize_t index=0) -> Reply:
     cdef ReplySlot s
     memcpy(&s, _slot_at(slots, index), 64)
     return Reply(
@@ -120,7 +124,7 @@ def pack_reply(
     return (<char *>&s)[:64]
 
 
-def unpack_produce(const unsigned char[::1] slots, Py_ssize_t index=0):
+def unpack_produce(const unsigned char[::1] slots, Py_ssize_t index=0) -> Produce:
     cdef ProduceSlot s
     memcpy(&s, _slot_at(slots, index), 64)
     return Produce(
@@ -143,7 +147,7 @@ def pack_produce(
     return (<char *>&s)[:64]
 
 
-def unpack_call(const unsigned char[::1] slots, Py_ssize_t index=0):
+def unpack_call(const unsigned char[::1] slots, Py_ssize_t index=0) -> Call:
     cdef CallSlot s
     memcpy(&s, _slot_at(slots, index), 64)
     return Call(s.kind, s.flags, s.owner, s.request, s.block, s.generation, s.length, s.connection)
@@ -204,7 +208,7 @@ def write_job_batch(
     memcpy(&job[<Py_ssize_t>(sizeof(JobHeader) + index * sizeof(JobBatch))], &b, sizeof(b))
 
 
-def read_job_batch(const unsigned char[::1] job, int index):
+def read_job_batch(const unsigned char[::1] job, int index) -> Batch:
     cdef JobBatch b
     if index < 0 or job.shape[0] < job_bytes(index + 1):
         raise IndexError(f"batch {index} lies outside a job of {job.shape[0]} bytes")

@@ -1,5 +1,5 @@
 """Access to partition table slots for Python; `table.pxd` draws the payload."""
-from collections import namedtuple
+from typing import NamedTuple
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
@@ -9,16 +9,26 @@ from shm.table import SlotBusy, SlotTable
 assert sizeof(PartitionSlot) == 128
 PAYLOAD_BYTES = sizeof(PartitionSlot)
 
-Partition = namedtuple(
-    "Partition",
-    "topic_id partition generation flags config_version leader_epoch log_dir log_start_offset "
-    "high_watermark high_watermark_segment high_watermark_position "
-    "last_stable_offset last_stable_segment last_stable_position log_end_offset aborted_end",
-    defaults=(0,),
-)
+class Partition(NamedTuple):
+    topic_id: bytes
+    partition: int
+    generation: int
+    flags: int
+    config_version: int
+    leader_epoch: int
+    log_dir: int
+    log_start_offset: int
+    high_watermark: int
+    high_watermark_segment: int
+    high_watermark_position: int
+    last_stable_offset: int
+    last_stable_segment: int
+    last_stable_position: int
+    log_end_offset: int
+    aborted_end: int = 0
 
 
-def unpack_partition(const unsigned char[::1] payload):
+def unpack_partition(const unsigned char[::1] payload) -> Partition:
     cdef PartitionSlot s
     if payload.shape[0] != sizeof(s):
         raise ValueError(f"a partition slot has {sizeof(s)} bytes, not {payload.shape[0]}")
@@ -31,7 +41,7 @@ def unpack_partition(const unsigned char[::1] payload):
     )
 
 
-def pack_partition(p) -> bytes:
+def pack_partition(p: Partition) -> bytes:
     cdef PartitionSlot s
     cdef bytes topic_id = p.topic_id
     if len(topic_id) != 16:
@@ -50,12 +60,12 @@ def pack_partition(p) -> bytes:
     return (<char *>&s)[:sizeof(s)]
 
 
-def read_partition(table: SlotTable, slot: int):
+def read_partition(table: SlotTable, slot: int) -> Partition:
     """Read the partition in a slot. Raises shm.table.SlotBusy, IndexError."""
     return unpack_partition(table.read(slot))
 
 
-def read_partition_surely(table: SlotTable, slot: int):
+def read_partition_surely(table: SlotTable, slot: int) -> Partition:
     """Read the partition in a slot, however busy its writer is; for looks that must not miss a slot.
 
     The loop ends, since a writer that died leaves a whole payload. Raises IndexError.

@@ -171,7 +171,9 @@ cdef void walk(Walk *w, const int32_t *op) noexcept nogil:
             op += op[1]
 
 
-def count(const int32_t[::1] program not None, const uint8_t[::1] data not None, Py_ssize_t at, int64_t most):
+def count(
+    const int32_t[::1] program not None, const uint8_t[::1] data not None, Py_ssize_t at, int64_t most,
+) -> int:
     """Count the elements of all arrays, and the tagged fields, of the message that begins at `at`.
 
     The walk ends when there are more than `most`.

@@ -87,11 +87,11 @@ cdef class Clients:
                     place_of(&self.ref, old[i].connection)[0] = old[i]
             free(old)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self.ref.count
 
     @property
-    def on(self):
+    def on(self) -> bool:
         """Return whether the turn has to look up the client of every request."""
         return self.ref.on
 
@@ -100,7 +100,7 @@ cdef class Clients:
         self.ref.on = on
 
     @property
-    def unmeasured(self):
+    def unmeasured(self) -> int:
         """Return how many requests were not counted because too many clients are active at once."""
         return self.ref.unmeasured
 
@@ -111,7 +111,8 @@ cdef class Clients:
         self._resize(FIRST_PLACES)
 
     def put(
-        self, uint64_t connection, uint64_t revision, bytes client_id, produce, request,
+        self, uint64_t connection, uint64_t revision, bytes client_id, produce: tuple[int, float] | None,
+        request: tuple[int, float] | None,
         bint fetch_limited=False
     ) -> None:
         """Set what limits a connection; each budget is (key, bound per second) or None."""

@@ -10,11 +10,16 @@ from mpbroker.records.batch cimport BASE_OFFSET_AT, CONTROL_BIT, BatchInfo, load
 from mpbroker.records.markers cimport ABORT, Marker, read_marker
 
 from bisect import bisect_right
-from typing import NamedTuple
+from typing import NamedTuple, TYPE_CHECKING
 
 from mpbroker.records.batch import frame_at
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.markers import marker_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing_extensions import Buffer
+    from mpbroker.records.iterate import Batch
 
 NOT_ENDED = (1 << 63) - 1
 
@@ -39,7 +44,7 @@ cdef class AbortedRanges:
     an error.
     """
 
-    def __cinit__(self, found=(), *, complete=False):
+    def __cinit__(self, found: Iterable[tuple[int, int, int]] = (), *, complete: bool = False):
         # The producers with records handed out since their last marker.
         self.handed_out = set() if complete else None
         ordered = sorted(found)
@@ -62,21 +67,21 @@ cdef class AbortedRanges:
     def __dealloc__(self):
         PyMem_Free(self.ranges)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self.count
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[AbortedRange]:
         cdef Py_ssize_t number
         for number in range(self.count):
             one = self.ranges[number]
             yield AbortedRange(one.producer_id, one.first_offset, one.last_offset)
 
     @property
-    def unmarked(self):
+    def unmarked(self) -> frozenset[int]:
         """Return the ids of producers with records handed out and no marker yet; empty unless `complete`."""
         return frozenset(self.handed_out or ())
 
-    def is_aborted(self, batch):
+    def is_aborted(self, batch: Batch) -> bool:
         """Tell whether an `iterate.Batch` belongs to one of the transactions."""
         header = batch.header
         return batch.is_transactional and self.covers(header.producer_id, header.base_offset)
@@ -128,7 +133,7 @@ cdef class AbortedRanges:
         return 0
 
 
-def from_fetch(records, aborted):
+def from_fetch(records: Buffer, aborted: Iterable[tuple[int, int]]) -> AbortedRanges:
     """Return the AbortedRanges of a Fetch response.
 
     `aborted` has (producer id, first offset) of each transaction, as the response lists them; `records` are

@@ -12,11 +12,14 @@ from libc.string cimport memset
 from mpbroker.records cimport batch as c
 from mpbroker.records.aborted cimport AbortedRanges
 
-from typing import NamedTuple
+from typing import NamedTuple, TYPE_CHECKING
 
 from mpbroker.records.batch import reason_text
 from mpbroker.records.compression import DEFAULT_LIMIT_BYTES, Codec, decompress
 from mpbroker.records.errors import CompressionError, CorruptBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 cdef extern from "mpbroker/records/arrow_columns.h" nogil:
     enum:
@@ -301,9 +304,9 @@ cdef _Decoder _decoder(columns, int64_t range_bytes, int64_t max_rows, int64_t m
 
 def decode_range(
     const uint8_t[::1] buf, int64_t pos, int64_t end, int64_t lo_offset, int64_t hi_offset, int64_t max_rows,
-    int64_t max_bytes, columns=COLUMNS, *, bint check_crc=True,
+    int64_t max_bytes, columns: Collection[str] = COLUMNS, *, bint check_crc=True,
     int64_t decompressed_limit=DEFAULT_LIMIT_BYTES, AbortedRanges aborted=None
-) -> tuple:
+) -> tuple[int, int, dict[str, FixedBuffers | BinaryBuffers | HeaderBuffers]]:
     """Decode the records with offsets in [lo_offset, hi_offset) from the batches in [pos, end).
 
     Return (new position, rows, buffers by column name). 0 rows mean that there are no more records. Stop

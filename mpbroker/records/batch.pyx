@@ -46,7 +46,7 @@ _FAULTS = {
 }
 
 
-def fault_of(str reason):
+def fault_of(str reason) -> Fault:
     """Return the Fault for the text of a BatchReason."""
     return _FAULTS.get(reason, Fault.OTHER)
 
@@ -150,7 +150,7 @@ def scan_batch(const uint8_t[::1] data, int32_t max_message_bytes=0x7fffffff) ->
     )
 
 
-def bench_scan(const uint8_t[::1] data, int64_t rounds) -> tuple:
+def bench_scan(const uint8_t[::1] data, int64_t rounds) -> tuple[int, float]:
     """Return the verdict on the batch, and the time of the native check in ns: the best of five runs."""
     cdef BatchInfo info
     cdef int verdict = BATCH_INVALID

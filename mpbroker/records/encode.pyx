@@ -12,7 +12,10 @@ from libc.string cimport memcpy
 
 from mpbroker.records cimport batch as c
 
-from typing import NamedTuple
+from typing import NamedTuple, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mpbroker.records.addresses import Binary, Headers, Numbers
 
 cdef enum:
     FIELD_BYTES_MAX = 10  # of a varlong
@@ -119,8 +122,9 @@ def murmur2(const uint8_t[::1] data) -> int:
 
 
 def assign_targets(
-    int64_t rows, topics, const int32_t[::1] first_targets, const int32_t[::1] partition_counts,
-    const int32_t[::1] keyless, key, partitions, int32_t[::1] targets
+    int64_t rows, topics: Numbers | None, const int32_t[::1] first_targets,
+    const int32_t[::1] partition_counts,
+    const int32_t[::1] keyless, key: Binary | None, partitions: Numbers | None, int32_t[::1] targets
 ) -> int:
     """Fill `targets` as Kafka's default partitioner does: by the row's partition, else its key, else keyless.
 
@@ -194,8 +198,9 @@ cdef class Encoder:
         free(self.targets)
 
     def append(
-        self, const int32_t[::1] targets, key, value, timestamps, int64_t now_ms, headers=None
-    ) -> list:
+        self, const int32_t[::1] targets, key: Binary | None, value: Binary | None,
+        timestamps: Numbers | None, int64_t now_ms, headers: Headers | None = None
+    ) -> list[Encoded]:
         """Encode one row for each target. Return the batches that became full, in their order.
 
         key and value are (validity, offsets, data, first row) by their addresses, None for nulls. timestamps
@@ -230,7 +235,7 @@ cdef class Encoder:
                         full.append(self._taken(targets[row]))
         return full
 
-    def finish(self) -> list:
+    def finish(self) -> list[Encoded]:
         """Return the batches that are not full."""
         return [self._taken(index) for index in range(self.target_count) if self.targets[index].count]
 

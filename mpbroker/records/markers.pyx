@@ -43,7 +43,7 @@ cdef bint read_marker(const uint8_t *batch, int64_t length, Marker *marker) noex
     return marker.kind == ABORT or marker.kind == COMMIT
 
 
-def marker_of(const uint8_t[::1] batch not None) -> tuple:
+def marker_of(const uint8_t[::1] batch not None) -> tuple[int, int] | None:
     """Return (ABORT or COMMIT, coordinator epoch) of one whole batch; None if it ends no transaction."""
     cdef Marker marker
     if batch.shape[0] < BATCH_HEADER_BYTES or not read_marker(&batch[0], batch.shape[0], &marker):

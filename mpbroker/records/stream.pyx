@@ -13,6 +13,10 @@ from mpbroker.records cimport batch as c
 from mpbroker.records.batch import WalkScan, reason_text
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.record import Record
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mpbroker.records.record import NewRecord
 
 cdef enum:
     # Records, and headers of a record that has many, between two looks at the bytes that a piece has taken.
@@ -41,8 +45,9 @@ cdef tuple _headers(const c.RecordView *record, const uint8_t *end):
 
 
 def read_records(
-    const uint8_t[::1] data, int32_t count, int64_t base_offset, int64_t base_timestamp, append_time=None
-) -> list:
+    const uint8_t[::1] data, int32_t count, int64_t base_offset, int64_t base_timestamp,
+    append_time: int | None = None
+) -> list[Record]:
     """Return the `count` records of an uncompressed stream.
 
     `append_time`: the timestamp (ms) of all of them, if not None. Raises CorruptBatch if one is malformed or
@@ -101,7 +106,7 @@ cdef class RecordWriter:
     cdef readonly int32_t count
     cdef readonly int64_t max_timestamp
 
-    def __init__(self, base_timestamp):
+    def __init__(self, base_timestamp: int):
         self.out = bytearray(4096)
         self.used = c.BATCH_HEADER_BYTES
         self.base_timestamp = base_timestamp
@@ -113,7 +118,7 @@ cdef class RecordWriter:
             PyByteArray_Resize(self.out, max(2 * have, self.used + size))
         return <uint8_t *>PyByteArray_AS_STRING(self.out) + self.used
 
-    cpdef add(self, record, int64_t offset_delta=-1):
+    cpdef add(self, record: NewRecord, int64_t offset_delta=-1):
         """Append a NewRecord. Its offset delta is its place in the batch, unless another one is given."""
         key, value, headers = record.key, record.value, record.headers
         if key is not None and type(key) is not bytes:
@@ -213,7 +218,7 @@ cdef class RecordRules:
     cdef int64_t base_timestamp, earliest, latest
     cdef int32_t count, done, most
     cdef bint keyed, refuses_all
-    cdef readonly list refused
+    cdef readonly list refused  # type: list[tuple[int, int, bool]]
     cdef readonly int32_t refused_count, keyless_count
 
     def __init__(
@@ -262,7 +267,8 @@ cdef class TimeSearch:
     cdef readonly int64_t timestamp, offset
 
     def __init__(
-        self, int32_t count, int64_t base_offset, int64_t base_timestamp, append_time, *, int64_t wanted,
+        self, int32_t count, int64_t base_offset, int64_t base_timestamp, append_time: int | None, *,
+        int64_t wanted,
         int64_t from_offset
     ):
         self.count, self.base_offset, self.base_timestamp = count, base_offset, base_timestamp

@@ -20,7 +20,7 @@ _CODEC_NAMES = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 cdef class Libraries:
     """The libraries that were found. `names`: file names by number of codec."""
 
-    def __init__(self, dict names=LIBRARY_NAMES):
+    def __init__(self, names: dict[int, str] = LIBRARY_NAMES):
         cdef bytes zlib = names[1].encode(), lz4 = names[3].encode(), zstd = names[4].encode()
         self.found = load_codecs(&self.codecs, zlib, lz4, zstd)
 
@@ -33,7 +33,7 @@ cdef class Libraries:
         return [name for codec, name in LIBRARY_NAMES.items() if not self.has(codec)]
 
 
-LIBRARIES = Libraries()
+LIBRARIES = Libraries()  # type: Libraries
 
 
 cdef class BatchUnpacker:

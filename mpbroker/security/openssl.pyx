@@ -12,8 +12,8 @@ import ssl
 from libc.string cimport memcpy
 
 # The libraries that encrypt here. Python's ssl module may have been linked with others.
-VERSION = OpenSSL_version(OPENSSL_VERSION).decode("ascii", "replace")
-VERSION_INFO = (OPENSSL_version_major(), OPENSSL_version_minor())
+VERSION = OpenSSL_version(OPENSSL_VERSION).decode("ascii", "replace")  # type: str
+VERSION_INFO = (OPENSSL_version_major(), OPENSSL_version_minor())  # type: tuple[int, int]
 # Forward secrecy and authenticated encryption first; nothing with less than 112 bits (Python's choice since
 # 3.10). Of those AES of 128 bits first: ten rounds instead of fourteen, for a strength that nobody comes near
 # to.

@@ -235,7 +235,7 @@ cdef class FetchPositions:
             self.forget_all()
             free(self.ref.readers)
 
-    def __len__(self):
+    def __len__(self) -> int:
         """Count the partitions that have a place."""
         cdef int i
         return sum(self.ref.readers[i].generation != 0 for i in range(READERS))

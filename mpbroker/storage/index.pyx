@@ -7,6 +7,10 @@ import os
 
 from mpbroker.records.wire cimport load_u32, load_u64
 from mpbroker.storage.index cimport OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 OFFSET_ENTRY = OFFSET_ENTRY_BYTES
 TIME_ENTRY = TIME_ENTRY_BYTES
@@ -64,7 +68,7 @@ def entry_count(int fd, int size) -> int:
     return low
 
 
-def last_offset_entry(int fd, int64_t base) -> tuple:
+def last_offset_entry(int fd, int64_t base) -> tuple[int, int, int]:
     """Return (entries, offset, position) of the last entry of an `.index` without a tail of zeros.
 
     Returns (0, base - 1, 0) if there is no entry. Raises OSError.
@@ -77,7 +81,7 @@ def last_offset_entry(int fd, int64_t base) -> tuple:
     return count, base + <int32_t>load_u32(entry), <int32_t>load_u32(entry + 4)
 
 
-def last_time_entry(int fd, int64_t base) -> tuple:
+def last_time_entry(int fd, int64_t base) -> tuple[int, int, int]:
     """Return (entries, timestamp, offset) of the last entry of a `.timeindex` without a tail of zeros.
 
     Returns (0, -1, base) if there is no entry. Raises OSError.
@@ -96,7 +100,7 @@ cdef int read_entry(int fd, int64_t place, int size, uint8_t *entry) except -1:
     return 0
 
 
-def offset_floor(int fd, int64_t base, int64_t target):
+def offset_floor(int fd, int64_t base, int64_t target) -> tuple[int, int]:
     """Return (offset, position) of the last entry at or before `target`; (base, 0) if there is none."""
     cdef uint8_t found[16]
     cdef int64_t place
@@ -108,7 +112,7 @@ def offset_floor(int fd, int64_t base, int64_t target):
     return base + <int32_t>load_u32(found), <int32_t>load_u32(found + 4)
 
 
-def offset_ceiling(int fd, int64_t base, int64_t position):
+def offset_ceiling(int fd, int64_t base, int64_t position) -> int | None:
     """Return the offset of the first entry at or behind a position of the segment; None if there is none."""
     cdef uint8_t entry[16]
     cdef int64_t count = os.fstat(fd).st_size // OFFSET_ENTRY_BYTES, low = 0, high = count, middle, found = -1
@@ -132,7 +136,7 @@ cdef bytes whole_file(int fd):
     return os.pread(fd, size, 0) if size else b""
 
 
-def sound_entries(int fd, int64_t base, int64_t below, int64_t size) -> tuple:
+def sound_entries(int fd, int64_t base, int64_t below, int64_t size) -> tuple[int, int, int]:
     """Return (entries, offset, position): the number of sound entries of an `.index`, and the last of them.
 
     Entries are sound from the first one on while both keys rise, offsets are below `below` and positions
@@ -156,7 +160,7 @@ def sound_entries(int fd, int64_t base, int64_t below, int64_t size) -> tuple:
     return count, offset, position
 
 
-def sound_times(int fd, int64_t base, int64_t below) -> tuple:
+def sound_times(int fd, int64_t base, int64_t below) -> tuple[int, int, int]:
     """Return (entries, timestamp, offset): the number of sound entries of a `.timeindex`, and the last one.
 
     Entries are sound while both keys rise and offsets are at most `below`. Raises OSError.
@@ -176,7 +180,7 @@ def sound_times(int fd, int64_t base, int64_t below) -> tuple:
     return count, timestamp, offset
 
 
-def time_floor(int fd, int64_t base, int64_t target_ms):
+def time_floor(int fd, int64_t base, int64_t target_ms) -> tuple[int, int]:
     """Return (timestamp, offset) of the last entry at or before `target_ms`; (-1, base) if there is none."""
     cdef uint8_t found[16]
     cdef int64_t place
@@ -188,7 +192,7 @@ def time_floor(int fd, int64_t base, int64_t target_ms):
     return <int64_t>load_u64(found), base + <int32_t>load_u32(found + 8)
 
 
-def read_offset_entries(path, int64_t base) -> list:
+def read_offset_entries(path: Path, int64_t base) -> list[tuple[int, int]]:
     """List all (offset, position) entries, for tools and tests. Raises OSError."""
     return [
         (base + int.from_bytes(e[:4], "big", signed=True), int.from_bytes(e[4:], "big"))
@@ -196,7 +200,7 @@ def read_offset_entries(path, int64_t base) -> list:
     ]
 
 
-def read_time_entries(path, int64_t base) -> list:
+def read_time_entries(path: Path, int64_t base) -> list[tuple[int, int]]:
     """List all (timestamp, offset) entries, for tools and tests. Raises OSError."""
     return [
         (int.from_bytes(e[:8], "big", signed=True), base + int.from_bytes(e[8:], "big", signed=True))

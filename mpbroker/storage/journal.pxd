@@ -37,7 +37,7 @@ cdef extern from "mpbroker/storage/journal.h" nogil:
 cdef class JournalFile:
     cdef readonly int fd            # reads, and writes at a start, through the page cache
     cdef readonly int write_fd      # rounds write here: `fd`, or one that bypasses the page cache
-    cdef readonly object path
+    cdef readonly object path       # type: Path
     cdef JournalHead head
     cdef JournalRecord *next_record(self, bytearray room, uint64_t sequence) except? NULL
     cdef JournalRecord *record_at(self, bytearray room, uint64_t sequence) except? NULL

@@ -2,7 +2,7 @@
 import errno
 import os
 import re
-from collections import namedtuple
+from typing import NamedTuple, TYPE_CHECKING
 from cpython.bytearray cimport PyByteArray_Resize
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
@@ -10,7 +10,11 @@ from posix.unistd cimport close
 
 from mpbroker.storage.disk_errors import NO_ROOM
 
-NAME = JOURNAL_NAME.decode()
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+NAME = JOURNAL_NAME.decode()  # type: str
 _OF_A_WORKER = re.compile(re.escape(NAME) + r"(?:\.([1-9]\d*))?")
 RING_AT = JOURNAL_RING_AT
 BLOCK_BYTES = JOURNAL_BLOCK_BYTES
@@ -18,10 +22,20 @@ cdef enum:
     LOOKED_AT_BYTES = 1 << 20
 
 # The bytes of one segment that a round made durable; `end_offset` lies behind the last record in them.
-Extent = namedtuple("Extent", "topic_id partition segment_base position end_offset data")
+class Extent(NamedTuple):
+    topic_id: bytes
+    partition: int
+    segment_base: int
+    position: int
+    end_offset: int
+    data: memoryview
+
+
 # The bytes that one round wrote. `is_first`: its process had written no record before, so it proves nothing
 # about the one in front of it.
-Record = namedtuple("Record", "is_first extents")
+class Record(NamedTuple):
+    is_first: bool
+    extents: list[Extent]
 
 
 class JournalDamaged(Exception):
@@ -62,7 +76,7 @@ cdef class JournalFile:
         if self.fd >= 0:
             close(self.fd)
 
-    def __init__(self, path) -> None:
+    def __init__(self, path: Path) -> None:
         """Open the journal at `path` and read its heads.
 
         Raises FileNotFoundError, OSError, JournalDamaged.
@@ -88,22 +102,22 @@ cdef class JournalFile:
             raise JournalDamaged(f"{path} is not a commit journal, or it is damaged")
 
     @property
-    def ring_bytes(self):
+    def ring_bytes(self) -> int:
         return self.head.ring_bytes
 
     @property
-    def version(self):
+    def version(self) -> int:
         return self.head.version
 
     @property
-    def nonce(self):
+    def nonce(self) -> int:
         return self.head.nonce
 
     @property
-    def start(self):
+    def start(self) -> int:
         return self.head.start
 
-    def records(self):
+    def records(self) -> Iterator[Record]:
         """Yield each record, oldest first, up to the first one that is not whole.
 
         Raises OSError, JournalDamaged.
@@ -119,7 +133,7 @@ cdef class JournalFile:
             sequence += found.bytes
             yield record_of(record)
 
-    def survey(self) -> tuple:
+    def survey(self) -> tuple[int, list[tuple[bytes, int, int]]]:
         """Return the place of the next record, and (topic id, partition, base offset) of every segment that
         is named.
 

@@ -281,12 +281,12 @@ cdef class Producers:
     def __dealloc__(self):
         free(self.ref.table)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self.ref.used
 
     def check(
         self, int64_t producer_id, int epoch, int32_t base_sequence, int32_t count, bint transactional=False,
-    ) -> tuple:
+    ) -> tuple[int, int, int]:
         """Check whether a batch may be appended.
 
         Returns (0, an error code, or -1 for a duplicate; base offset and timestamp of the original, else -1).
@@ -335,7 +335,7 @@ cdef class Producers:
         """Return the first offset of the earliest open transaction, not counting `but`'s; -1 if none is."""
         return first_open(&self.ref, but)
 
-    def entries(self) -> list:
+    def entries(self) -> list[tuple[int, int, int, int, list[tuple[int, int, int, int]]]]:
         """List all producers by id.
 
         An entry is (id, epoch, coordinator epoch, first offset of the open transaction or -1, batches); a

@@ -16,7 +16,7 @@ from mpbroker.records.batch cimport (
 )
 from mpbroker.storage.scan cimport CHUNK_BYTES, Chunk, ChunkBuffer
 import os
-from collections import namedtuple
+from typing import NamedTuple
 
 from mpbroker.records.errors import CorruptBatch
 
@@ -24,7 +24,13 @@ from mpbroker.records.errors import CorruptBatch
 cdef extern from "<stdint.h>" nogil:
     const int64_t INT64_MIN
 
-BatchAt = namedtuple("BatchAt", "base_offset last_offset position length max_timestamp leader_epoch")
+class BatchAt(NamedTuple):
+    base_offset: int
+    last_offset: int
+    position: int
+    length: int
+    max_timestamp: int
+    leader_epoch: int
 
 
 cdef const uint8_t *have(Chunk *chunk, int fd, int64_t position, int64_t need, int64_t end) noexcept nogil:
@@ -152,7 +158,7 @@ cdef object search(int fd, int64_t position, int64_t end, int64_t offset, int64_
     return found(p, position, length) if hit else None
 
 
-def find_offset(int fd, int64_t position, int64_t end, int64_t offset, bint strict=False):
+def find_offset(int fd, int64_t position, int64_t end, int64_t offset, bint strict=False) -> BatchAt | None:
     """Find the first batch from `position` whose last offset is not below `offset`; None if there is none.
 
     Raises OSError, and if `strict` CorruptBatch.
@@ -162,7 +168,7 @@ def find_offset(int fd, int64_t position, int64_t end, int64_t offset, bint stri
 
 def find_timestamp(
     int fd, int64_t position, int64_t end, int64_t offset, int64_t timestamp_ms, bint strict=False,
-):
+) -> BatchAt | None:
     """Find the first batch from `position` that reaches `offset` and has a record at `timestamp_ms` or later.
 
     Returns None if there is none. Raises OSError, and if `strict` CorruptBatch.
@@ -170,7 +176,7 @@ def find_timestamp(
     return search(fd, position, end, offset, timestamp_ms, strict)
 
 
-def batches(int fd, int64_t position, int64_t end) -> list:
+def batches(int fd, int64_t position, int64_t end) -> list[BatchAt]:
     """List all whole batches in [position, end) as BatchAt. Raises OSError."""
     cdef ChunkBuffer buffer = ChunkBuffer(CHUNK_BYTES)
     cdef const uint8_t *p
@@ -185,7 +191,7 @@ def batches(int fd, int64_t position, int64_t end) -> list:
         position += length
 
 
-def last_batch(int fd, int64_t position, int64_t end):
+def last_batch(int fd, int64_t position, int64_t end) -> BatchAt | None:
     """Find the last whole batch in [position, end); None if there is none. Raises OSError.
 
     Builds no list as `batches` does: a segment may have millions of batches.
@@ -208,7 +214,7 @@ def last_batch(int fd, int64_t position, int64_t end):
     return found(p, before, position - before) if p != NULL else None
 
 
-def epochs_in(int fd, int64_t position, int64_t end) -> list:
+def epochs_in(int fd, int64_t position, int64_t end) -> list[tuple[int, int]]:
     """List (epoch, base offset) of each batch whose leader epoch differs from the batch before.
 
     Reads headers only. Raises OSError.
@@ -233,7 +239,7 @@ def epochs_in(int fd, int64_t position, int64_t end) -> list:
     return out
 
 
-def transaction_steps(int fd, int64_t position, int64_t end) -> list:
+def transaction_steps(int fd, int64_t position, int64_t end) -> list[tuple[int, int, int]]:
     """List (producer id, base offset, marker) of whole transactional batches. Raises OSError.
 
     The marker is ABORT or COMMIT of mpbroker.records.markers, or -1 for a data batch. Of several data batches

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, ClassVar, Protocol
+from typing import BinaryIO, ClassVar, Protocol, Self
 
 import psutil
 
@@ -181,6 +181,15 @@ class Broker:
         except subprocess.TimeoutExpired as error:
             self.kill()
             raise BrokerError(f"{self.name} still runs {self.stop_timeout_s:.0f} s after SIGTERM") from error
+
+    @contextlib.contextmanager
+    def awake(self) -> Iterator[Self]:
+        """Let a broker run that otherwise stands still, since others are measured."""
+        self.tree().resume()
+        try:
+            yield self
+        finally:
+            self.tree().pause()
 
     def kill(self) -> None:
         """SIGKILL to every process of the tree."""

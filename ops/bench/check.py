@@ -16,6 +16,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -116,14 +117,10 @@ def guarded_client(row: clients.Row) -> Guarded:
     """Guard a row of ops/bench/clients.py."""
 
     def measure(session: Session, rounds: int) -> Figures:
-        figures: dict[str, list[float]] = {contender.title: [] for contender in session.brokers}
-        for _ in range(rounds):
-            for contender in session.brokers:
-                with run.awake(contender) as broker:
-                    figure = row.measure(broker, CLIENTS_SCALE)
-                run.progress.print(f"[dim]{row.name}  {contender.title}: {figure:,.2f} {row.unit}")
-                figures[contender.title].append(figure if row.more_is_better else 1 / figure)
-        return {row.unit: figures}
+        found = run.in_turns(session.brokers, rounds, row.name, partial(row.at_scale, CLIENTS_SCALE))
+        if not row.more_is_better:
+            found = {title: [1 / figure for figure in figures] for title, figures in found.items()}
+        return {row.unit: found}
 
     return Guarded(row.name, (row.unit,), True, measure)
 
@@ -149,14 +146,7 @@ def arguments() -> argparse.Namespace:
 @contextlib.contextmanager
 def started(parent: Path | None) -> Iterator[Session]:
     """Start the brokers, warm and each with the topic of the stock clients; kill them afterwards."""
-    scenarios.build_generator()
-    with run.data_directory(parent) as directory, contextlib.ExitStack() as stack:
-        brokers = run.contenders(directory)
-        for contender in brokers:
-            stack.callback(contender.broker.kill)
-            run.start(contender)
-            with run.awake(contender) as broker:
-                scenarios.create_topic(broker, clients.TOPIC)
+    with run.started(parent, topic=clients.TOPIC) as (brokers, directory):
         yield Session(brokers, directory)
 
 

@@ -10,21 +10,19 @@ the bare device took for rounds of that size.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import re
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from functools import partial
 from statistics import median
 from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from ops.bench import device, maven
-from ops.bench.brokers import Broker, Kafka, Mpbroker
+from ops.bench import device, maven, run
+from ops.bench.brokers import Broker, Mpbroker
 from ops.bench.hops import Hops
 from ops.bench.scenarios import create_topic
 
@@ -54,6 +52,9 @@ class Row(NamedTuple):
     more_is_better: bool
     measure: Callable[[Broker, float], float]
 
+    def at_scale(self, scale: float, broker: Broker) -> float:
+        return self.measure(broker, scale)
+
 
 class BenchError(Exception):
     """A client did not do what it was asked for; the message says what it printed."""
@@ -69,10 +70,10 @@ def java_producer(
         command += ["org.apache.kafka.tools.ProducerPerformance", "--topic", TOPIC]
         command += ["--num-records", str(int(records * scale)), "--record-size", str(size)]
         command += ["--throughput", str(rate), "--producer-props", f"bootstrap.servers={broker.bootstrap}"]
-        run = subprocess.run([*command, *properties], capture_output=True, text=True, check=False)
-        found = figure.search(run.stdout.strip().rpartition("\n")[2])
-        if run.returncode or found is None:
-            raise BenchError(f"ProducerPerformance at {broker.name}: {run.stdout}{run.stderr}")
+        done = subprocess.run([*command, *properties], capture_output=True, text=True, check=False)
+        found = figure.search(done.stdout.strip().rpartition("\n")[2])
+        if done.returncode or found is None:
+            raise BenchError(f"ProducerPerformance at {broker.name}: {done.stdout}{done.stderr}")
         return float(found[1])
 
     return measure
@@ -215,28 +216,17 @@ def told(row: Row, found: Sequence[Sequence[float]]) -> str:
     return f"| {row.name}, {row.unit} | " + " | ".join(cells) + " |"
 
 
-def measure(place: Path, rows: Sequence[Row], turns: int, scale: float, *, kafka: bool) -> None:
+def measure(rows: Sequence[Row], turns: int, scale: float, *, kafka: bool) -> None:
     """Print the table, and below it the commit rounds of the durable column."""
-    as_kafka, durable = (
-        Mpbroker(place / policy, flags=("-o", f"log.flush.policy={policy}")) for policy in ("os", "group")
-    )
-    brokers: dict[str, Broker] = {"os": as_kafka, "durable": durable}
-    if kafka:
-        brokers["Apache Kafka"] = Kafka(place / "kafka")
-    with contextlib.ExitStack() as stack:
-        for broker in brokers.values():
-            stack.callback(broker.kill)
-            broker.start()
-            create_topic(broker, TOPIC, 1)
-        hops, on_disk = Hops(durable), []
-        print(f"| | {' | '.join(brokers)} |\n|---|{'---|' * len(brokers)}")
+    with run.started(kafka=kafka, topic=TOPIC) as (brokers, place):
+        durable, on_disk = brokers[0].broker, []
+        assert isinstance(durable, Mpbroker)
+        hops = Hops(durable)
+        print(f"| | {' | '.join(one.title for one in brokers)} |\n|---|{'---|' * len(brokers)}")
         for row in rows:
-            found: list[list[float]] = [[] for _ in brokers]
             before = hops.look()["log worker"]
-            for _ in range(turns):
-                for values, broker in zip(found, brokers.values(), strict=True):
-                    values.append(row.measure(broker, scale))
-            print(told(row, [values[1:] or values for values in found]), flush=True)
+            found = run.in_turns(brokers, turns, row.name, partial(row.at_scale, scale))
+            print(told(row, [values[1:] or values for values in found.values()]), flush=True)
             work = hops.look()["log worker"] - before
             beside = device.beside(place, work.rounds, work.bytes, work.sync_ns)
             on_disk.append(f"{row.name}: {beside}")
@@ -251,12 +241,11 @@ def main() -> int:
     parser.add_argument("--alone", action="store_true", help="without Kafka")
     given = parser.parse_args()
     rows = [row for row in ROWS if re.search(given.only, row.name)]
-    with tempfile.TemporaryDirectory() as directory:
-        try:
-            measure(Path(directory), rows, given.turns, 0.1 if given.short else 1, kafka=not given.alone)
-        except BenchError as error:
-            print(error, file=sys.stderr)
-            return 1
+    try:
+        measure(rows, given.turns, 0.1 if given.short else 1, kafka=not given.alone)
+    except BenchError as error:
+        print(error, file=sys.stderr)
+        return 1
     return 0
 
 

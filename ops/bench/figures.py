@@ -10,25 +10,27 @@ turns, and only the one that is measured runs. Each part says when and in what c
 from __future__ import annotations
 
 import argparse
-import contextlib
+import itertools
 import json
 import os
 import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from mpbroker.testing import Broker as TestBroker
-from ops.bench import clients, device, frames, run, scenarios, spark, transactions
-from ops.bench.brokers import BrokerError, Kafka, Mpbroker, running
+from ops.bench import clients, device, frames, run, spark, transactions
+from ops.bench.brokers import Broker, BrokerError, Kafka, Mpbroker, running
 from ops.bench.maven import MissingToolError
 from ops.bench.run import Contender
 from ops.bench.scenarios import SCENARIOS, LoadError
+from ops.docs import figures
 from ops.docs.figures import FIGURES
 
 # The titles of contenders as the file has them.
@@ -45,35 +47,17 @@ Figures = dict[str, Any]
 ByBroker = dict[str, float]
 
 
-@contextlib.contextmanager
-def started() -> Iterator[tuple[list[Contender], Path]]:
-    """Start mpbroker, durable and with `log.flush.policy=os`, and Kafka; kill them afterwards."""
-    scenarios.build_generator()
-    with run.data_directory(None) as directory, contextlib.ExitStack() as stack:
-        brokers = run.contenders(directory)
-        for contender in brokers:
-            stack.callback(contender.broker.kill)
-            run.start(contender)
-        yield brokers, directory
-
-
-def in_turns(brokers: Sequence[Contender], rounds: int, measure: Callable[[Contender], float]) -> ByBroker:
+def in_turns(
+    brokers: Sequence[Contender], rounds: int, what: str, take: Callable[[Broker], float]
+) -> ByBroker:
     """Return the median of a measurement's rounds on each broker."""
-    found: dict[str, list[float]] = {NAMES[contender.title]: [] for contender in brokers}
-    for _ in range(rounds):
-        for contender in brokers:
-            with run.awake(contender):
-                found[NAMES[contender.title]].append(measure(contender))
-    return _medians(found)
-
-
-def _medians(found: Mapping[str, Sequence[float]]) -> ByBroker:
-    return {name: median(values) for name, values in found.items()}
+    found = run.in_turns(brokers, rounds, what, take)
+    return {NAMES[title]: median(figures) for title, figures in found.items()}
 
 
 def loads() -> Figures:
     """Measure the generator's loads, memory and CPU when idle, and the bare device with a lone round."""
-    with started() as (brokers, directory):
+    with run.started() as (brokers, directory):
         for scenario in SCENARIOS:
             run.measure(scenario, brokers, directory, LOAD_S, ROUNDS)
         columns = {NAMES[contender.title]: contender.column() for contender in brokers}
@@ -101,15 +85,12 @@ def loads() -> Figures:
 
 def stock_clients() -> Figures:
     """Measure the rows of ops/bench/clients.py."""
-    with started() as (brokers, _):
-        for contender in brokers:
-            with run.awake(contender) as broker:
-                scenarios.create_topic(broker, clients.TOPIC)
+    with run.started(topic=clients.TOPIC) as (brokers, _):
         return {
             row.name: {
                 "unit": row.unit,
                 "more_is_better": row.more_is_better,
-                **in_turns(brokers, ROUNDS, lambda one, row=row: row.measure(one.broker, CLIENTS_SCALE)),  # type: ignore[misc]
+                **in_turns(brokers, ROUNDS, row.name, partial(row.at_scale, CLIENTS_SCALE)),
             }
             for row in clients.ROWS
         }
@@ -138,20 +119,22 @@ def starts() -> Figures:
 
 def topics() -> Figures:
     """Measure the seconds that one request for many topics takes: one creates them, another deletes them."""
-    with started() as (brokers, _):
-        created_s: dict[str, list[float]] = {NAMES[contender.title]: [] for contender in brokers}
-        deleted_s: dict[str, list[float]] = {name: [] for name in created_s}
-        for number in range(ROUNDS):
-            # All of one length: the error that is looked at is the first of the response, in any order.
-            names = [f"many-{number:03}-{one:03}" for one in range(TOPICS)]
-            create = frames.create_topics(names, PARTITIONS, timeout_ms=60_000)
-            delete = frames.delete_topics(names, timeout_ms=60_000)
-            for contender in brokers:
-                name = NAMES[contender.title]
-                with run.awake(contender) as broker, frames.connected(broker.address) as peer:
-                    created_s[name].append(_seconds(peer, create))
-                    deleted_s[name].append(_seconds(peer, delete))
-    return {"create_s": _medians(created_s), "delete_s": _medians(deleted_s)}
+    numbers = itertools.count()
+
+    def make_and_delete(broker: Broker) -> tuple[float, float]:
+        # All of one length: the error that is looked at is the first of the response, in any order.
+        names = [f"many-{next(numbers):06}" for _ in range(TOPICS)]
+        create = frames.create_topics(names, PARTITIONS, timeout_ms=60_000)
+        with frames.connected(broker.address) as peer:
+            return _seconds(peer, create), _seconds(peer, frames.delete_topics(names, timeout_ms=60_000))
+
+    with run.started() as (brokers, _):
+        found = run.in_turns(brokers, ROUNDS, "many topics", make_and_delete)
+    took = {NAMES[title]: [median(some) for some in zip(*each, strict=True)] for title, each in found.items()}
+    return {
+        name: {title: some[number] for title, some in took.items()}
+        for number, name in enumerate(("create_s", "delete_s"))
+    }
 
 
 def _seconds(peer: socket.socket, request: frames.Request) -> float:
@@ -165,19 +148,14 @@ def _seconds(peer: socket.socket, request: frames.Request) -> float:
 def transaction_rates() -> Figures:
     """Measure transactions a second, of eight producers of librdkafka and of one."""
     found: Figures = {}
-    with started() as (brokers, _):
-        for contender in brokers:
-            with run.awake(contender) as broker:
-                scenarios.create_topic(broker, transactions.TOPIC, transactions.PARTITIONS)
+    topic, partitions = transactions.TOPIC, transactions.PARTITIONS
+    with run.started(topic=topic, partitions=partitions) as (brokers, _):
         for count in (8, 1):
 
-            def rate(contender: Contender, count: int = count) -> float:
-                producers = transactions.made(contender.broker, count)
-                transactions.turn(producers, RECORDS_EACH, TRANSACTION_S / 4)
-                took = transactions.turn(producers, RECORDS_EACH, TRANSACTION_S)
-                return len(took) / TRANSACTION_S
+            def rate(broker: Broker, count: int = count) -> float:
+                return len(transactions.take(broker, count, RECORDS_EACH, TRANSACTION_S)) / TRANSACTION_S
 
-            found[str(count)] = in_turns(brokers, TRANSACTION_TURNS, rate)
+            found[str(count)] = in_turns(brokers, TRANSACTION_TURNS, f"{count} producers", rate)
     return found
 
 
@@ -230,6 +208,7 @@ def main() -> int:
             return 1
         # Each part is kept as soon as it is there.
         FIGURES.write_text(json.dumps(recorded, indent=1, ensure_ascii=False) + "\n")
+    figures.write()
     return 0
 
 

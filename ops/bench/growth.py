@@ -1,36 +1,44 @@
 """`make bench-growth`: how the cost of a request grows with what a broker has to carry.
 
     python -m ops.bench.growth                       # all curves, a quarter of an hour on a quiet machine
-    python -m ops.bench.growth --short               # fewer and smaller points, once each
+    python -m ops.bench.growth --short               # fewer and smaller points, once each, not recorded
     python -m ops.bench.growth --only 'partitions'   # the other curves stay as they were
 
-The points of a curve take turns, round after round, and a point is the median of its rounds. They are
-written to docs/growth.json. From that, `make bench-growth` lets ops.docs.charts draw the pictures of
-docs/PERFORMANCE.md, and ops.docs.performance write its tables.
+The points of a curve take turns, round after round, and a point is the median of its rounds. They go to
+docs/growth.json, of which ops.docs.charts draws the pictures of docs/PERFORMANCE.md, and ops.docs.figures
+makes its tables. What is counted is counted between the moments at which the generator begins and ends to
+measure.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import re
 import resource
 import shutil
+import signal
+import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from statistics import median
+from typing import Any, NamedTuple
 
-from ops.bench import connections, device, frames, growth_file, point, run, scenarios
-from ops.bench.brokers import MPBROKER_COMMAND, Broker, BrokerError, Mpbroker
-from ops.bench.growth_file import LOADS
-from ops.bench.point import Load, Point
+from ops.bench import beside, frames, run, scenarios
+from ops.bench.brokers import MPBROKER_COMMAND, ROOT, Broker, BrokerError, Mpbroker
+from ops.bench.hops import KINDS, Hops, Look, difference
 from ops.bench.scenarios import LoadError
 
+GROWTH = ROOT / "docs" / "growth.json"
+# Loads of the curve of hops, by their place on its axis.
+LOADS = ("produce-100B-1", "produce-100B-64", "produce-16KiB-8", "fetch-1MiB-8")
 DESCRIPTORS_LEAST = 12_000
 BUSY, FETCHERS = 64, 8
 ACCEPTED_WITHIN_S = 300
@@ -40,6 +48,23 @@ FILL_BYTES = 900_000
 POLICIES = {"durable": "group", "os": "os"}
 BACKLOG = ("-o", "socket.listen.backlog.size=4096")
 PROCESSES = "--processors 1 --handlers 2"
+PERF = ("perf", "stat", "-x,", "-e", "raw_syscalls:sys_enter")
+NEVER_RAN = "<not counted>"
+SECONDS, ROUNDS = 1.25, 3
+# Where the points of each curve are; `--short` takes the first ones, once, for a second each.
+PLACES: Mapping[str, Sequence[float]] = {
+    "partitions": (1, 10, 100, 1000, 10_000),
+    "connections": (1, 8, 64, 256, 1000, 4000, 10_000),
+    "groups": (1, 10, 100, 1000),
+    "log-size": (0, 1, 4, 12, 30),
+    "workers": (1, 2, 3, 4),
+}
+SHORT = {"partitions": 4, "connections": 5, "groups": 3, "log-size": 2, "workers": 3}
+
+# Numbers by name, or by name and kind of process.
+Point = dict[str, Any]
+# By name; each has "circumstances" and "points".
+Curves = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -48,35 +73,14 @@ class Scale:
 
     seconds: float
     rounds: int
-    partitions: Sequence[int]
-    connections: Sequence[int]
-    groups: Sequence[int]
-    log_gigabytes: Sequence[float]
-    workers: Sequence[int]
+    places: Mapping[str, Sequence[float]]
 
-
-NORMAL = Scale(
-    seconds=1.25,
-    rounds=3,
-    partitions=(1, 10, 100, 1000, 10_000),
-    connections=(1, 8, 64, 256, 1000, 4000, 10_000),
-    groups=(1, 10, 100, 1000),
-    log_gigabytes=(0, 1, 4, 12, 30),
-    workers=(1, 2, 3, 4),
-)
-SHORT = Scale(
-    seconds=1.0,
-    rounds=1,
-    partitions=(1, 10, 100, 1000),
-    connections=(1, 8, 64, 256, 1000),
-    groups=(1, 10, 100),
-    log_gigabytes=(0, 1),
-    workers=(1, 2, 4),
-)
+    def counts(self, curve: str) -> list[int]:
+        return [int(place) for place in self.places[curve]]
 
 
 class Planned(NamedTuple):
-    """A point to be measured: where it stands on the curve, and how it is measured."""
+    """A point to be measured: where it is on the curve, and how it is measured."""
 
     x: float
     series: str
@@ -86,35 +90,135 @@ class Planned(NamedTuple):
 Prepare = Callable[[ExitStack, Path, Scale], list[Planned]]
 
 
+def read() -> Curves:
+    curves: Curves = json.loads(GROWTH.read_text())["curves"] if GROWTH.exists() else {}
+    return curves
+
+
+def write(curves: Curves) -> None:
+    """Write the curves as JSON, a point in each line."""
+    texts = []
+    for name, curve in curves.items():
+        points = ",\n   ".join(map(json.dumps, curve["points"]))
+        about = (f"\n  {json.dumps(key)}: {json.dumps(curve[key])}," for key in curve if key != "points")
+        texts.append(f' {json.dumps(name)}: {{{"".join(about)}\n  "points": [\n   {points}]}}')
+    GROWTH.write_text('{"curves": {\n' + ",\n".join(texts) + "}}\n")
+
+
+# ---- a point
+
+
+@dataclass(frozen=True)
+class Load:
+    """What the generator sends: `partitions` of a topic, or groups, one after the other."""
+
+    request: frames.Request
+    connections: int
+    seconds: float
+    partitions: int = 1
+
+    def run(self, broker: Broker, at_edges: Callable[[int], None] | None = None) -> scenarios.Result:
+        counts = (self.connections, self.seconds)
+        return scenarios.run_load(
+            broker, self.request, *counts, partitions=self.partitions, at_edges=at_edges
+        )
+
+
+def take(broker: Mpbroker, load: Load) -> Point:
+    """Run the load once, and return what each kind of process did for a request. Raises LoadError."""
+    hops, edges = Hops(broker), list[tuple[int, Look]]()
+    result = load.run(broker, lambda _: edges.append((time.monotonic_ns(), hops.look())))
+    (began_ns, before), (ended_ns, after) = edges
+    work = difference(after, before)
+    requests = result.requests_per_s * (ended_ns - began_ns) / 1e9
+    return {
+        **{name: getattr(result, name) for name in ("requests_per_s", "p50_us", "p99_us")},
+        "cpu_us": {kind: work[kind].cpu_ns / 1e3 / requests for kind in KINDS},
+        "sleeps": {kind: work[kind].sleeps / requests for kind in KINDS},
+        "turns": {kind: work[kind].turns / requests for kind in KINDS},
+    }
+
+
+def merged(points: Sequence[Point]) -> Point:
+    """Return the medians of the same point, taken several times."""
+    return {
+        name: merged([point[name] for point in points])
+        if isinstance(value, Mapping)
+        else float(f"{median(point[name] for point in points):.4g}")
+        for name, value in points[0].items()
+    }
+
+
+@contextlib.contextmanager
+def _counting(pids: Sequence[int]) -> Iterator[list[int]]:
+    """Count the system calls of processes while the body runs; the count is there when it has ended.
+
+    Raises LoadError if the kernel does not let perf count.
+    """
+    orders, acknowledged = os.pipe(), os.pipe()
+    control = f"fd:{orders[0]},{acknowledged[1]}"
+    command = [*PERF, "--delay", "-1", "--control", control, "-p", ",".join(map(str, pids))]
+    passed, counts = (orders[0], acknowledged[1]), list[int]()
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, pass_fds=passed) as perf:
+        for end in passed:
+            os.close(end)
+        try:
+            os.write(orders[1], b"enable\n")
+            # Empty where perf has died; what it says is told below.
+            os.read(acknowledged[0], 16)
+            yield counts
+        finally:
+            perf.send_signal(signal.SIGINT)
+            said = perf.communicate()[1].strip()
+            for end in (orders[1], acknowledged[0]):
+                os.close(end)
+    figure = said.rpartition("\n")[2].split(",")[0]
+    if figure != NEVER_RAN and not figure.isdigit():
+        raise LoadError(f"perf does not count system calls: {said}")
+    counts.append(0 if figure == NEVER_RAN else int(figure))
+
+
+def system_calls(broker: Mpbroker, load: Load) -> dict[str, float]:
+    """Return the system calls of each kind of process for a request, warm-up included, as perf counts them.
+
+    Raises LoadError without perf, and if the kernel does not let it count.
+    """
+    if shutil.which(PERF[0]) is None:
+        raise LoadError("system calls are counted by perf, which is not there: install linux-perf")
+    hops = Hops(broker)
+    members = hops.members()
+    before = hops.look()["processor"]
+    with ExitStack() as stack:
+        counts = {
+            kind: stack.enter_context(_counting([pid for one, pid in members if one == kind]))
+            for kind in KINDS
+        }
+        load.run(broker)
+    requests = (hops.look()["processor"] - before).responses
+    return {kind: float(f"{count[0] / requests:.3g}") for kind, count in counts.items()}
+
+
+# ---- the curves
+
+
 def start_broker(stack: ExitStack, directory: Path, policy: str, *, processes: str = PROCESSES) -> Mpbroker:
     """Start a broker; it stands still until it is measured, and is killed with the stack."""
     template = MPBROKER_COMMAND.replace(PROCESSES, processes)
-    started = Mpbroker(
-        directory, template=template, flags=("-o", f"log.flush.policy={POLICIES[policy]}", *BACKLOG)
-    )
+    flags = ("-o", f"log.flush.policy={POLICIES[policy]}", *BACKLOG)
+    started = Mpbroker(directory, template=template, flags=flags)
     stack.callback(started.kill)
     started.start()
     return started
 
 
-@contextlib.contextmanager
-def awake(broker: Broker) -> Iterator[None]:
-    """Let a broker run that otherwise stands still."""
-    broker.tree().resume()
-    try:
-        yield
-    finally:
-        broker.tree().pause()
-
-
 def measuring(broker: Mpbroker, load: Load) -> Callable[[], Point]:
     """Return how to take a point while the broker runs and the others do not."""
 
-    def take() -> Point:
-        with awake(broker):
-            return point.take(broker, load)
+    def taken() -> Point:
+        with broker.awake():
+            return take(broker, load)
 
-    return take
+    return taken
 
 
 def send_until_accepted(broker: Broker, requests: Iterator[frames.Request]) -> None:
@@ -138,60 +242,46 @@ def over_partitions(stack: ExitStack, directory: Path, scale: Scale) -> list[Pla
     planned = []
     for policy in POLICIES:
         broker = start_broker(stack, directory / policy, policy)
-        for count in scale.partitions:
+        for count in scale.counts("partitions"):
             load = Load(small_produces(broker, f"p{count}", count), BUSY, scale.seconds, count)
             planned.append(Planned(count, policy, measuring(broker, load)))
         broker.tree().pause()
     return planned
 
 
-def over_connections(stack: ExitStack, directory: Path, scale: Scale) -> list[Planned]:
-    planned = []
-    for policy in POLICIES:
-        broker = start_broker(stack, directory / policy, policy)
-        request = small_produces(broker, "busy", 1)
-        broker.tree().pause()
-        planned += [
-            Planned(count, policy, measuring(broker, Load(request, count, scale.seconds)))
-            for count in scale.connections
-        ]
-    return planned
+def over_connections(*, busy: bool) -> Prepare:
+    """Return the curve over connections that all work, or over those of which one works."""
 
+    def prepare(stack: ExitStack, directory: Path, scale: Scale) -> list[Planned]:
+        planned = []
+        for policy in POLICIES:
+            broker = start_broker(stack, directory / policy, policy)
+            request = small_produces(broker, "busy", 1)
+            broker.tree().pause()
 
-def over_idle(stack: ExitStack, directory: Path, scale: Scale) -> list[Planned]:
-    """One connection that works, among others that do not."""
-    planned = []
-    for policy in POLICIES:
-        broker = start_broker(stack, directory / policy, policy)
-        load = Load(small_produces(broker, "busy", 1), 1, scale.seconds)
-        broker.tree().pause()
+            def among(count: int, broker: Mpbroker = broker, request: frames.Request = request) -> Point:
+                idle = 0 if busy else count - 1
+                with broker.awake(), beside.idle_connections(broker, idle):
+                    return take(broker, Load(request, count - idle, scale.seconds))
 
-        def among(count: int, broker: Mpbroker = broker, load: Load = load) -> Point:
-            with awake(broker), ExitStack() as idle:
-                opened = connections.connect(broker, count - 1) if count > 1 else []
-                for connection in opened:
-                    idle.enter_context(connection)
-                connections.exchange_once(opened)
-                return point.take(broker, load)
+            planned += [
+                Planned(count, policy, partial(among, count)) for count in scale.counts("connections")
+            ]
+        return planned
 
-        for count in scale.connections:
-            planned.append(Planned(count, policy, partial(among, count)))
-    return planned
+    return prepare
 
 
 def over_groups(stack: ExitStack, directory: Path, scale: Scale) -> list[Planned]:
     """Offset commits of groups without members, which are durable in any case."""
     broker = start_broker(stack, directory, "durable")
     scenarios.create_topic(broker, "groups", 1)
-    send_until_accepted(
-        broker, (frames.offset_commit("groups", number) for number in range(max(scale.groups)))
-    )
+    counts = scale.counts("groups")
+    send_until_accepted(broker, (frames.offset_commit("groups", number) for number in range(max(counts))))
     broker.tree().pause()
     request = frames.offset_commit("groups")
-    return [
-        Planned(count, "durable", measuring(broker, Load(request, BUSY, scale.seconds, count)))
-        for count in scale.groups
-    ]
+    loads = [Load(request, BUSY, scale.seconds, count) for count in counts]
+    return [Planned(load.partitions, "durable", measuring(broker, load)) for load in loads]
 
 
 def fill(broker: Broker, topic: str, gigabytes: float) -> None:
@@ -202,26 +292,25 @@ def fill(broker: Broker, topic: str, gigabytes: float) -> None:
 
 def over_log_size(stack: ExitStack, directory: Path, scale: Scale) -> list[Planned]:
     """Small produces to a partition that has grown so much, and fetches of its first large batch."""
-    most, free = max(scale.log_gigabytes), shutil.disk_usage(directory).free / 1e9
-    if free < FREE_FACTOR * most:
-        raise BrokerError(
-            f"{directory} has {free:.0f} GB free and needs {FREE_FACTOR * most:.0f}: give --gigabytes"
-        )
+    sizes, free = scale.places["log-size"], shutil.disk_usage(directory).free / 1e9
+    if free < FREE_FACTOR * max(sizes):
+        needs = FREE_FACTOR * max(sizes)
+        raise BrokerError(f"{directory} has {free:.0f} GB free and needs {needs:.0f}: give --gigabytes")
     broker = start_broker(stack, directory, "durable")
     produce = Load(small_produces(broker, "log", 1), BUSY, scale.seconds)
     fetch = Load(frames.fetch("log", offset=1, bytes_max=FILL_BYTES), FETCHERS, scale.seconds)
     fill(broker, "log", FILL_BYTES / 1e9)
     grown = 0.0
 
-    def take(size: float, load: Load) -> Point:
+    def grow(size: float, load: Load) -> Point:
         nonlocal grown
         fill(broker, "log", size - grown)
         grown = size
-        return point.take(broker, load)
+        return take(broker, load)
 
     return [
-        Planned(size, series, partial(take, size, load))
-        for size in scale.log_gigabytes
+        Planned(size, series, partial(grow, size, load))
+        for size in sizes
         for series, load in (("durable", produce), ("fetch", fetch))
     ]
 
@@ -232,7 +321,7 @@ def over_workers(kind: str) -> Prepare:
     def prepare(stack: ExitStack, directory: Path, scale: Scale) -> list[Planned]:
         planned = []
         for policy in POLICIES:
-            for count in scale.workers:
+            for count in scale.counts("workers"):
                 numbers = {"processors": 1, "handlers": 2, "log-workers": 1, kind: count}
                 flags = " ".join(f"--{name} {number}" for name, number in numbers.items())
                 broker = start_broker(stack, directory / f"{policy}-{count}", policy, processes=flags)
@@ -255,21 +344,19 @@ def over_loads(stack: ExitStack, directory: Path, scale: Scale) -> list[Planned]
             load = Load(request, scenario.connections, scale.seconds)
 
             def counted(broker: Mpbroker = broker, load: Load = load) -> Point:
-                with awake(broker):
-                    calls = point.system_calls(broker, load)
-                    return point.take(broker, load) | {"system_calls": calls}
+                with broker.awake():
+                    calls = system_calls(broker, load)
+                    return take(broker, load) | {"system_calls": calls}
 
             planned.append(Planned(number, policy, counted))
         broker.tree().pause()
     return planned
 
 
-# Those whose points change what is measured cannot take turns.
-IN_ORDER = ("log-size",)
 CURVES: dict[str, Prepare] = {
     "partitions": over_partitions,
-    "connections": over_connections,
-    "idle": over_idle,
+    "connections": over_connections(busy=True),
+    "idle": over_connections(busy=False),
     "groups": over_groups,
     "log-size": over_log_size,
     "processors": over_workers("processors"),
@@ -279,93 +366,75 @@ CURVES: dict[str, Prepare] = {
 }
 
 
-def order(name: str, points: int, rounds: int) -> list[tuple[int, int]]:
-    """Return the number of the point and of its turn, in the order in which they are measured."""
-    turns = [(number, turn) for turn in range(rounds) for number in range(points)]
-    return sorted(turns) if name in IN_ORDER else turns
-
-
 def measure(name: str, directory: Path, scale: Scale) -> list[Point]:
     """Return the points of a curve, series by series, each with its place and the load of the machine."""
     with ExitStack() as stack:
         run.progress.print(f"[dim]{name}: preparing")
         planned = CURVES[name](stack, directory, scale)
         rounds: list[list[Point]] = [[] for _ in planned]
-        for number, turn in order(name, len(planned), scale.rounds):
-            x, series, take = planned[number]
-            measured = take()
+        order = [(number, turn) for turn in range(scale.rounds) for number in range(len(planned))]
+        # Its points change what is measured, so they cannot take turns.
+        for number, turn in sorted(order) if name == "log-size" else order:
+            x, series, taken = planned[number]
+            measured = taken()
             rounds[number].append(measured)
             run.progress.print(
                 f"[dim]{name} {x:g} {series}, turn {turn + 1}: "
                 f"{measured['requests_per_s']:,.0f}/s, p99 {measured['p99_us']:,.0f} us"
             )
     return [
-        {"x": x, "series": series} | point.merged(points)
+        {"x": x, "series": series} | merged(points)
         for (x, series, _), points in zip(planned, rounds, strict=True)
     ]
 
 
-def bare_device(directory: Path) -> list[dict[str, float]]:
-    return [
-        {"bytes": size, "us": round(device.measure(directory, size, 0.5).p50_us, 1)} for size in device.SIZES
-    ]
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--short", action="store_true", help="fewer and smaller points, once each")
-    parser.add_argument("--only", default="", metavar="REGEX", help=f"of {', '.join(CURVES)}")
-    parser.add_argument(
-        "--rounds", type=int, help=f"turns of each point ({NORMAL.rounds}; {SHORT.rounds} if short)"
-    )
-    parser.add_argument("--gigabytes", type=float, help="of the largest log")
-    parser.add_argument("--directory", type=Path, help="where to keep the brokers' data (TMPDIR)")
-    return parser.parse_args()
-
-
 def scale_of(chosen: argparse.Namespace) -> Scale:
-    scale = SHORT if chosen.short else NORMAL
+    places = {name: some[: SHORT[name] if chosen.short else None] for name, some in PLACES.items()}
     if chosen.gigabytes is not None:
-        sizes = [size for size in scale.log_gigabytes if size < chosen.gigabytes]
-        scale = replace(scale, log_gigabytes=[*sizes, chosen.gigabytes])
-    return replace(scale, rounds=chosen.rounds or scale.rounds)
+        sizes = [size for size in places["log-size"] if size < chosen.gigabytes]
+        places["log-size"] = [*sizes, chosen.gigabytes]
+    seconds, rounds = (1.0, 1) if chosen.short else (SECONDS, ROUNDS)
+    return Scale(seconds, chosen.rounds or rounds, places)
 
 
 def main() -> int:
-    chosen = arguments()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--short", action="store_true", help="fewer and smaller points, not recorded")
+    parser.add_argument("--only", default="", metavar="REGEX", help=f"of {', '.join(CURVES)}")
+    parser.add_argument("--rounds", type=int, help=f"turns of each point ({ROUNDS}; 1 if short)")
+    parser.add_argument("--gigabytes", type=float, help="of the largest log")
+    parser.add_argument("--directory", type=Path, help="where to keep the brokers' data (TMPDIR)")
+    chosen = parser.parse_args()
     wanted = [name for name in CURVES if re.search(chosen.only, name)]
     if not wanted:
-        print(f"bench-growth: no curve matches {chosen.only!r}: {', '.join(CURVES)}", file=sys.stderr)
-        return 2
+        parser.error(f"no curve matches {chosen.only!r}: {', '.join(CURVES)}")
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < DESCRIPTORS_LEAST:
-        print(
-            f"bench-growth: {DESCRIPTORS_LEAST} descriptors are needed, `ulimit -Hn` allows {hard}",
-            file=sys.stderr,
-        )
-        return 2
+        parser.error(f"{DESCRIPTORS_LEAST} descriptors are needed, `ulimit -Hn` allows {hard}")
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    scale = scale_of(chosen)
-    curves = dict(growth_file.read()) if growth_file.GROWTH.exists() else {}
+    scale, curves = scale_of(chosen), dict(read())
     try:
         scenarios.build_generator()
         for name in wanted:
             with run.data_directory(chosen.directory) as directory:
-                before = point.load_average()
-                points = measure(name, directory, scale)
+                before, points = os.getloadavg()[0], measure(name, directory, scale)
                 curves[name] = {
                     "circumstances": f"{run.circumstances(directory)}; load average {before:.1f}; "
                     f"{scale.rounds} turns of {scale.seconds:g} s",
-                    "cores": os.cpu_count() or 1,
-                    "device": bare_device(directory),
                     "points": points,
                 }
-            growth_file.write(curves)
+            if not chosen.short:
+                write(curves)
     except (BrokerError, LoadError, OSError) as error:
         print(f"bench-growth: {error}", file=sys.stderr)
         return 1
+    if not chosen.short:
+        from ops.docs import charts, figures
+
+        charts.draw()
+        figures.write()
     return 0
 
 

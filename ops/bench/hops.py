@@ -7,7 +7,6 @@ the public region; what it used the kernel knows. Both are read from outside and
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass
@@ -24,28 +23,23 @@ from shm.region import Region
 KINDS = ("processor", "handler", "log worker", "coordinator", "others")
 _TITLE = re.compile(r"(processor|handler|log|coordinator) ?(\d*)")
 _SWITCHES = re.compile(r"^voluntary_ctxt_switches:\s+(\d+)$", re.MULTILINE)
-NS_PER_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
 class Work:
-    """Counts of one kind of process. `cpu_ns` is exact, `system_ns` in steps of a clock tick.
+    """Counts of one kind of process.
 
     `sleeps` are the kernel's voluntary context switches of all threads: each is one wake-up. `turns` are
-    those of the process's loop, `reads` and `writes` system calls on sockets. `rounds` are commit rounds,
-    `sync_ns` the time that they took, `batches` and `bytes` what was appended.
+    those of the process's loop, `rounds` commit rounds, `sync_ns` the time that they took, `bytes` what was
+    appended.
     """
 
     cpu_ns: int = 0
-    system_ns: int = 0
     sleeps: int = 0
     turns: int = 0
-    reads: int = 0
-    writes: int = 0
     responses: int = 0
     rounds: int = 0
     sync_ns: int = 0
-    batches: int = 0
     bytes: int = 0
 
     def _with(self, other: Self, sign: int) -> Self:
@@ -81,9 +75,8 @@ def _used(pid: int) -> Work:
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             cpu_ns = int((task / "schedstat").read_text().split()[0])
-            ticks = int((task / "stat").read_text().rpartition(")")[2].split()[12])
             found = _SWITCHES.search((task / "status").read_text())
-            used += Work(cpu_ns, ticks * NS_PER_TICK, int(found[1]) if found else 0)
+            used += Work(cpu_ns, int(found[1]) if found else 0)
     return used
 
 
@@ -123,11 +116,8 @@ class Hops:
         page = topology.counter_page(self._public, index)
         return Work(
             turns=page.turns,
-            reads=page.get(Counter.COUNT_READS),
-            writes=page.get(Counter.COUNT_WRITES),
             responses=page.get(Counter.COUNT_RESPONSES),
             rounds=page.get(Counter.COUNT_COMMIT_ROUNDS),
             sync_ns=page.histogram_sum(Histogram.TIME_COMMIT_NS),
-            batches=page.get(Counter.COUNT_BATCHES_APPENDED),
             bytes=page.get(Counter.COUNT_BYTES_APPENDED),
         )

@@ -19,9 +19,10 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
 from rich.console import Console
@@ -39,6 +40,7 @@ IDLE_SETTLE_S = 2.0
 IDLE_S = 8.0
 
 progress = Console(stderr=True)
+Found = TypeVar("Found")
 
 
 @dataclass
@@ -147,12 +149,44 @@ def start(contender: Contender) -> None:
 
 
 @contextlib.contextmanager
-def awake(contender: Contender) -> Iterator[Broker]:
-    contender.broker.tree().resume()
-    try:
-        yield contender.broker
-    finally:
-        contender.broker.tree().pause()
+def started(
+    parent: Path | None = None,
+    *,
+    template: str = MPBROKER_COMMAND,
+    ours: bool = True,
+    kafka: bool = True,
+    topic: str = "",
+    partitions: int = 1,
+) -> Iterator[tuple[list[Contender], Path]]:
+    """Start the brokers of a run, and yield them with their directory, warm and standing still; kill them.
+
+    `topic`: made on each.
+    """
+    scenarios.build_generator()
+    with data_directory(parent) as directory, contextlib.ExitStack() as stack:
+        brokers = contenders(directory, template=template, ours=ours, kafka=kafka)
+        for contender in brokers:
+            stack.callback(contender.broker.kill)
+            start(contender)
+            if topic:
+                with contender.broker.awake() as broker:
+                    scenarios.create_topic(broker, topic, partitions)
+        yield brokers, directory
+
+
+def in_turns(
+    brokers: Sequence[Contender], rounds: int, what: str, take: Callable[[Broker], Found]
+) -> dict[str, list[Found]]:
+    """Measure on each broker in turn, round after round; return what was found by the brokers' titles."""
+    found: dict[str, list[Found]] = {contender.title: [] for contender in brokers}
+    for _ in range(rounds):
+        for contender in brokers:
+            with contender.broker.awake() as broker:
+                figure = take(broker)
+            shown = f"{figure:,.2f}" if isinstance(figure, float) else "measured"
+            progress.print(f"[dim]{what}  {contender.title}: {shown}")
+            found[contender.title].append(figure)
+    return found
 
 
 def measure(
@@ -160,7 +194,7 @@ def measure(
 ) -> None:
     requests = {}
     for contender in field_of:
-        with awake(contender) as broker:
+        with contender.broker.awake() as broker:
             requests[contender.title] = scenarios.prepare(scenario, broker, scenario.name)
     # The first round over many partitions is not counted: Kafka takes seconds to become fast at them.
     warm_ups = 1 if scenario.partitions > 1 else 0
@@ -170,7 +204,7 @@ def measure(
             if number >= 0:
                 contender.rounds.setdefault(scenario.name, []).append(result)
     for contender in field_of:
-        with awake(contender) as broker:
+        with contender.broker.awake() as broker:
             scenarios.delete_topic(broker, scenario.name)
 
 
@@ -179,7 +213,7 @@ def _measure_once(
 ) -> Result:
     if scenario.bulk and scenario.kind == "produce":
         scenarios.settle_memory(directory, seconds)
-    with awake(contender) as broker:
+    with contender.broker.awake() as broker:
         result = scenarios.run_load(
             broker,
             request,
@@ -197,14 +231,8 @@ def run(chosen: argparse.Namespace) -> list[report.Column]:
     if not wanted:
         known = ", ".join(s.name for s in SCENARIOS)
         raise LoadError(f"no scenario matches {chosen.only!r}; there are {known}")
-    scenarios.build_generator()
-    with data_directory(chosen.directory) as directory, contextlib.ExitStack() as stack:
-        field_of = contenders(
-            directory, template=chosen.mpbroker, ours=not chosen.without_mpbroker, kafka=chosen.kafka
-        )
-        for contender in field_of:
-            stack.callback(contender.broker.kill)
-            start(contender)
+    ours, kafka = not chosen.without_mpbroker, chosen.kafka
+    with started(chosen.directory, template=chosen.mpbroker, ours=ours, kafka=kafka) as (field_of, directory):
         for scenario in wanted:
             measure(scenario, field_of, directory, chosen.seconds, chosen.rounds)
         for contender in field_of:

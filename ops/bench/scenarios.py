@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import mean, median
 
 from ops.bench import frames
-from ops.bench.brokers import ROOT, Broker, BrokerError
+from ops.bench.brokers import Broker, BrokerError
 
 NATIVE = Path(__file__).parent / "native"
 BIN = Path(__file__).parent / "bin"
@@ -70,9 +70,6 @@ SCENARIOS: Sequence[Scenario] = (
     Scenario("connect-8", "connect", 0, 8),
 )
 
-# So many rounds are told each.
-FEW = 12
-
 
 @dataclass(frozen=True)
 class Result:
@@ -99,52 +96,20 @@ def merged(rounds: Sequence[Result]) -> Result:
     )
 
 
-def in_turns(turns: int, *takes: Callable[[], Result]) -> list[list[Result]]:
-    """Each load so many times, one after the other: what else happens on the machine meets all of them."""
-    found: list[list[Result]] = [[] for _ in takes]
-    for _ in range(turns):
-        for results, take in zip(found, takes, strict=True):
-            results.append(take())
-    return found
-
-
-def told(name: str, rounds: Sequence[Result]) -> str:
-    result = merged(rounds)
-    found = sorted(one.p99_us for one in rounds)
-    if len(found) > FEW:
-        each = f"a tenth of {len(found)} turns over {found[len(found) * 9 // 10]:,.0f}"
-    else:
-        each = ", ".join(f"{one.p99_us:,.0f}" for one in rounds)
-    return (
-        f"{name}: {result.requests_per_s:,.0f}/s, p50 {result.p50_us:,.0f} us, "
-        f"p99 {result.p99_us:,.0f} us ({each})"
-    )
-
-
-def compiled(name: str, *libraries: str) -> Path:
-    """Compile a program of native/ unless that was done since one of its files last changed; return its path.
-
-    Raises LoadError.
-    """
-    source, program = NATIVE / f"{name}.c", BIN / name
+def build_generator() -> None:
+    """Compile load.c unless that was done since one of its files last changed. Raises LoadError."""
     changed = max(path.stat().st_mtime for path in NATIVE.iterdir())
-    if program.exists() and program.stat().st_mtime > changed:
-        return program
+    if GENERATOR.exists() and GENERATOR.stat().st_mtime > changed:
+        return
     BIN.mkdir(exist_ok=True)
-    command = ["cc", "-O2", "-Wall", "-o", str(program), str(source), *libraries]
+    command = ["cc", "-O2", "-Wall", "-o", str(GENERATOR), str(NATIVE / "load.c"), "-lssl", "-lcrypto"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
         needs = "apt-get install gcc libc6-dev libssl-dev"
-        raise LoadError(f"{name}.c needs a C compiler: {needs}") from error
+        raise LoadError(f"load.c needs a C compiler: {needs}") from error
     if done.returncode:
-        raise LoadError(f"{source.relative_to(ROOT)} does not compile:\n{done.stderr}")
-    return program
-
-
-def build_generator() -> None:
-    """Compile load.c if that is needed. Raises LoadError."""
-    compiled("load", "-lssl", "-lcrypto")
+        raise LoadError(f"load.c does not compile:\n{done.stderr}")
 
 
 def attempts(patience_s: float) -> Iterator[int]:
@@ -159,16 +124,10 @@ def attempts(patience_s: float) -> Iterator[int]:
 
 def _until_accepted(broker: Broker, request: frames.Request) -> None:
     """Sends until the error code is 0: a topic just made may not have a leader yet."""
-    deadline = time.monotonic() + TOPIC_TIMEOUT_S
-    while True:
+    for _ in attempts(TOPIC_TIMEOUT_S):
         with frames.connected(broker.address) as connection:
-            error_code, _ = frames.exchange(connection, request)
-        if not error_code:
-            return
-        if time.monotonic() > deadline:
-            said = broker.output()[-2000:]
-            raise BrokerError(f"{broker.name} still answers error code {error_code}\n{said}")
-        time.sleep(0.05)
+            if not frames.exchange(connection, request)[0]:
+                return
 
 
 def create_topic(

@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,7 +43,6 @@ from ops.bench import scenarios
 from ops.bench.brokers import HOST, ROOT, Broker, BrokerError, Kafka, Mpbroker, free_port
 from ops.bench.frames import Request
 from ops.bench.maven import MissingToolError
-from ops.bench.point import load_average
 from ops.bench.run import (
     KAFKA_PATIENCE,
     KAFKA_WARMUP_S,
@@ -54,7 +54,7 @@ from ops.bench.run import (
 from ops.bench.scenarios import SCENARIOS, Door, LoadError, Result, Scenario
 from ops.bench.tls import SecureListener
 
-# What --write writes; ops/docs/security.py makes tables of it.
+# What --write writes.
 COSTS = ROOT / "docs" / "security.json"
 PREFIX = "bench-"
 USER, PASSWORD = "bench", "b3nch-Pa55word"
@@ -62,8 +62,6 @@ ADMIN, ADMIN_PASSWORD = "admin", "4dm1n-Pa55word"
 ITERATIONS = 4096
 PATIENCE_S = 60
 OTHERS = 1000
-# Produces and fetches with ACLs stay within 2 % of those without.
-BOUND = 0.02
 # The brokers of a run; the form that others are compared with, and the one that shows the noise.
 OUR_NAME, KAFKA_NAME = "mpbroker", "Apache Kafka"
 PLAIN, AGAIN = "plain", "plain again"
@@ -278,15 +276,6 @@ def fields(
             form.broker.tree().resume()
 
 
-@contextlib.contextmanager
-def awake(broker: Broker) -> Iterator[None]:
-    broker.tree().resume()
-    try:
-        yield
-    finally:
-        broker.tree().pause()
-
-
 class Topics:
     """The topic of a load at each broker, which its forms share.
 
@@ -317,7 +306,7 @@ class Topics:
 
     def end(self) -> None:
         for broker, _, _ in list(self._requests.values()):
-            with awake(broker):
+            with broker.awake():
                 self._delete(broker)
 
 
@@ -325,7 +314,7 @@ def turn(form: Form, scenario: Scenario, topics: Topics, directory: Path, second
     """Take the load once."""
     if scenario.bulk and scenario.kind == "produce":
         scenarios.settle_memory(directory, seconds)
-    with awake(form.broker):
+    with form.broker.awake():
         result = scenarios.run_load(
             form.broker,
             topics.request(form.broker),
@@ -384,37 +373,6 @@ def costs(some: Sequence[Form], wanted: Sequence[Scenario]) -> list[Cost]:
     return [cost(form, some[0], scenario.name) for scenario in wanted for form in some]
 
 
-def rows(found: Sequence[Cost]) -> Iterator[str]:
-    """Yield the lines of a table: figures of a form, and in brackets their ratios to plain."""
-    yield "| load | form | requests/s | in each turn | p99, µs | broker's CPU a request, µs |"
-    yield "|---|---|---:|---|---:|---:|"
-    for one in found:
-        figures = (
-            (one.requests_per_s, one.rate_ratio),
-            (one.p99_us, one.p99_ratio),
-            (one.broker_cpu_us, one.cpu_ratio),
-        )
-        cells = [f"{value:,.0f}" if value >= 100 else f"{value:.1f}" for value, _ in figures]
-        if one.form != PLAIN:
-            cells = [f"{cell} ({ratio:.3f})" for cell, (_, ratio) in zip(cells, figures, strict=True)]
-        range_of = "" if one.form == PLAIN else f"{one.rates[0]:.3f} to {one.rates[1]:.3f}"
-        yield f"| `{one.load}` | {one.form} | {cells[0]} | {range_of} | {cells[1]} | {cells[2]} |"
-
-
-def verdict(found: Sequence[Cost], wanted: Sequence[Scenario]) -> Iterator[str]:
-    """Yield what is to be said of the bound: rates of produces and fetches with ACLs alone."""
-    bounded = [scenario.name for scenario in wanted if scenario.kind in ("produce", "fetch")]
-    for form in dict.fromkeys(one.form for one in found):
-        if form != AGAIN and not form.startswith("ACLs"):
-            continue
-        some = [one for one in found if one.form == form and one.load in bounded]
-        below = [f"`{one.load}` {one.rate_ratio:.3f}" for one in some if one.rate_ratio < 1 - BOUND]
-        says = (
-            f"below it: {', '.join(below)}" if below else f"all {len(some)} produce and fetch loads within it"
-        )
-        yield f"{form}, bound {1 - BOUND:.2f} of plain: {says}"
-
-
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--only", default="", metavar="REGEX", help="only loads whose name matches")
@@ -426,7 +384,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--write",
         action="store_true",
-        help="write docs/security.json, for ops.docs.security",
+        help="write docs/security.json, and from it the tables of docs/SECURITY.md",
     )
     chosen = parser.parse_args()
     chosen.warmup_s = KAFKA_WARMUP_S
@@ -447,21 +405,21 @@ def run(chosen: argparse.Namespace) -> None:
         data_directory(chosen.directory) as directory,
         fields(directory, kafka=chosen.kafka, kafka_warmup_s=chosen.warmup_s) as found,
     ):
-        where, before = circumstances(directory), load_average()
+        where, before = circumstances(directory), os.getloadavg()[0]
         every = [form for one in found for form in one.forms]
         measure(every, wanted, directory, chosen.seconds, chosen.rounds)
         where += (
-            f"; load average {before:.1f} before, {load_average():.1f} after; "
+            f"; load average {before:.1f} before, {os.getloadavg()[0]:.1f} after; "
             f"{chosen.rounds} turns of {chosen.seconds:g} s"
         )
-    print(f"{where}\n")
-    measured = {one.name: costs(one.forms, wanted) for one in found}
-    for name, some in measured.items():
-        print(f"{name}:\n", *rows(some), "", *verdict(some, wanted), "", sep="\n")
+    brokers = {one.name: [asdict(cost) for cost in costs(one.forms, wanted)] for one in found}
+    measured = {"circumstances": where, "brokers": brokers}
+    from ops.docs import security
+
+    print(*security.costs(measured), sep="\n")
     if chosen.write:
-        brokers = {name: [asdict(one) for one in some] for name, some in measured.items()}
-        told = {"circumstances": where, "brokers": brokers}
-        COSTS.write_text(json.dumps(told, indent=1) + "\n")
+        COSTS.write_text(json.dumps(measured, indent=1) + "\n")
+        security.write()
 
 
 def main() -> int:

@@ -17,7 +17,7 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -104,30 +104,31 @@ def _batch(number: int, value_bytes: int) -> bytearray:
     )
 
 
-def write_log(log_dir: Path, shape: Shape) -> None:
-    """Writes a log directory with the topic, in one partition, as a cleanly stopped broker leaves it."""
-    directory = log_dir / f"{TOPIC}-0"
-    directory.mkdir(parents=True)
+def write_log(log_dir: Path, topics: Mapping[str, Iterator[tuple[int, bytearray]]], records: int) -> None:
+    """Writes a log directory with topics, each in one partition, as a cleanly stopped broker leaves it."""
+    log_dir.mkdir(parents=True)
     (log_dir / META_PROPERTIES).write_text("cluster.id=AAAAAAAAAAAAAAAAAAAAAA\nnode.id=1\nversion=1\n")
-    write_topic_id(directory, (1).to_bytes(16, "big"))
-    rest = batches(shape)
-    offset, batch = next(rest)
-    while offset < shape.records:
-        base, position = offset, 0
-        with (
-            (directory / segment_name(base)).open("wb") as log,
-            (directory / segment_name(base, INDEX_SUFFIX)).open("wb") as index,
-        ):
-            while offset < shape.records and position < SEGMENT_BYTES:
-                assign_offset_and_epoch(batch, offset, 0)
-                if position:
-                    index.write(struct.pack(">ii", offset + RECORDS_PER_BATCH - 1 - base, position))
-                log.write(batch)
-                position += len(batch)
-                offset, batch = next(rest, (shape.records, batch))
-    # Each plan of the reader would look for transactions in the whole log without it.
-    (directory / segment_name(shape.records, SNAPSHOT_SUFFIX)).write_bytes(Producers().snapshot())
-    write_offsets(log_dir / HIGH_WATERMARKS, {(TOPIC, 0): shape.records})
+    for number, (topic, rest) in enumerate(topics.items(), start=1):
+        directory = log_dir / f"{topic}-0"
+        directory.mkdir()
+        write_topic_id(directory, number.to_bytes(16, "big"))
+        offset, batch = next(rest)
+        while offset < records:
+            base, position = offset, 0
+            with (
+                (directory / segment_name(base)).open("wb") as log,
+                (directory / segment_name(base, INDEX_SUFFIX)).open("wb") as index,
+            ):
+                while offset < records and position < SEGMENT_BYTES:
+                    assign_offset_and_epoch(batch, offset, 0)
+                    if position:
+                        index.write(struct.pack(">ii", offset + RECORDS_PER_BATCH - 1 - base, position))
+                    log.write(batch)
+                    position += len(batch)
+                    offset, batch = next(rest, (records, batch))
+        # Each plan of the reader would look for transactions in the whole log without it.
+        (directory / segment_name(records, SNAPSHOT_SUFFIX)).write_bytes(Producers().snapshot())
+    write_offsets(log_dir / HIGH_WATERMARKS, {(topic, 0): records for topic in topics})
 
 
 def fill_kafka(kafka: Kafka, shape: Shape) -> None:
@@ -191,7 +192,7 @@ def readers(place: Path, shape: Shape) -> dict[str, dict[str, Any]]:
 
 def read_by_all(shape: Shape, place: Path, rounds: int) -> tuple[dict[str, dict[str, Any]], int]:
     """Return what each reader's queries took in seconds, and the most bytes that a Python worker had."""
-    write_log(place / "log", shape)
+    write_log(place / "log", {TOPIC: batches(shape)}, shape.records)
     found, workers = {}, 0
     ours = readers(place, shape)
     run({**ours["mpbroker, Python"], "write_parquet": str(place / "parquet")})
@@ -259,7 +260,7 @@ def missed(shape: Shape, found: dict[str, dict[str, Any]], worker_bytes: int) ->
 
 def beside(place: Path, shape: Shape, seconds: float) -> list[str]:
     """Produces beside a reading job, and beside processes that take as much CPU and nothing else."""
-    write_log(place / "log", shape)
+    write_log(place / "log", {TOPIC: batches(shape)}, shape.records)
     load = frames.produce(LOADED_TOPIC, 1, 100)
     specification = {**readers(place, shape)["mpbroker, Python"], "seconds": 3 * seconds}
     with running(Mpbroker(place / "broker")) as broker:

@@ -15,8 +15,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -41,14 +42,11 @@ from pyspark.sql.types import (
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
 from mpbroker.spark.functions import from_avro, from_msgpack
-from mpbroker.storage.checkpoints import write_offsets, write_topic_id
-from mpbroker.storage.names import HIGH_WATERMARKS, META_PROPERTIES, SNAPSHOT_SUFFIX, segment_name
-from mpbroker.storage.producer_state import Producers
+from ops.bench.spark import RECORDS_PER_BATCH, write_log
 from spark_integration.decoding import CORRUPT_FIELD, Decoding
 from spark_integration.source import MpbrokerReader
 from spark_integration.values import Convert, Mode, converter, of_text
 
-RECORDS_PER_BATCH = 500
 CUSTOMERS = 1000
 DDL = "id bigint, customer string, amount double, at timestamp"
 FIELDS = StructType(
@@ -91,24 +89,14 @@ ENCODE: Mapping[str, Callable[[dict[str, Any]], bytes]] = {
 }
 
 
-def write_log(log_dir: Path, records: int) -> None:
-    """Writes a topic for each form, in one partition, as a cleanly stopped broker leaves them."""
-    log_dir.mkdir()
-    (log_dir / META_PROPERTIES).write_text("cluster.id=AAAAAAAAAAAAAAAAAAAAAA\nnode.id=1\nversion=1\n")
-    for number, form in enumerate(FORMS, start=1):
-        directory = log_dir / f"{form}-0"
-        directory.mkdir()
-        write_topic_id(directory, number.to_bytes(16, "big"))
-        with (directory / segment_name(0)).open("wb") as log:
-            for offset in range(0, records, RECORDS_PER_BATCH):
-                orders = map(order, range(offset, offset + RECORDS_PER_BATCH))
-                new = [NewRecord(value=ENCODE[form](one), timestamp=1_700_000_000_000) for one in orders]
-                log.write(build_batch(new, base_offset=offset))
-        (directory / segment_name(records, SNAPSHOT_SUFFIX)).write_bytes(Producers().snapshot())
-    write_offsets(log_dir / HIGH_WATERMARKS, {(form, 0): records for form in FORMS})
+def batches(form: str, records: int) -> Iterator[tuple[int, bytearray]]:
+    for offset in range(0, records, RECORDS_PER_BATCH):
+        orders = map(order, range(offset, offset + RECORDS_PER_BATCH))
+        yield offset, build_batch(NewRecord(ENCODE[form](one), timestamp=1_700_000_000_000) for one in orders)
 
 
-class Json(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class Json:
     """Decodes JSON as the source decodes MessagePack."""
 
     def decoder(self, kind: pa.StructType) -> Convert:
@@ -226,7 +214,7 @@ def main() -> None:
     records = given.records // RECORDS_PER_BATCH * RECORDS_PER_BATCH
     with tempfile.TemporaryDirectory(prefix="mpbroker-bench-") as place:
         directory = Path(place)
-        write_log(directory / "log", records)
+        write_log(directory / "log", {form: batches(form, records) for form in FORMS}, records)
         schemas = directory / "schemas"
         schemas.mkdir()
         for name in ("1", "orders"):

@@ -2,24 +2,22 @@
 
 So many producers of librdkafka, each with a transactional id of its own, write some records to two partitions
 and commit, again and again; the brokers take turns. A transaction is answered when its decision is as durable
-as the broker makes it: with mpbroker on the disk, with Kafka in the page cache; with `--os` so are both. What
-is measured is begin to commit, with the pauses that librdkafka makes when a broker tells it to ask again.
+as the broker makes it: with mpbroker on the disk or, as with Kafka, in the page cache (`os`).
+Measured is begin to commit, with the pauses that librdkafka makes when a broker tells it to ask again.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from confluent_kafka import Producer
 
-from ops.bench.brokers import Broker, Kafka, Mpbroker
-from ops.bench.scenarios import create_topic
+from ops.bench import run
+from ops.bench.brokers import Broker
 
 TOPIC = "written"
 PARTITIONS = 2
@@ -64,6 +62,13 @@ def turn(producers: Sequence[Producer], records: int, seconds: float) -> list[fl
     return took
 
 
+def take(broker: Broker, count: int, records: int, seconds: float) -> list[float]:
+    """Return how many seconds each transaction took, after some that warm up."""
+    producers = made(broker, count)
+    turn(producers, records, seconds / 4)
+    return turn(producers, records, seconds)
+
+
 def told(name: str, turns: Sequence[Sequence[float]], seconds: float) -> str:
     took = sorted(one for each in turns for one in each)
     per_s = len(took) / (len(turns) * seconds)
@@ -77,30 +82,13 @@ def main() -> int:
     parser.add_argument("--records", type=int, default=4, help="of each transaction")
     parser.add_argument("--seconds", type=float, default=2.0, help="of each turn")
     parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--os", action="store_true", help="mpbroker with log.flush.policy=os")
     parser.add_argument("--alone", action="store_true", help="without Kafka")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory:
-        flags = ("-o", "log.flush.policy=os") if given.os else ()
-        brokers: list[Broker] = [Mpbroker(Path(directory) / "mpbroker", flags=flags)]
-        if not given.alone:
-            brokers.append(Kafka(Path(directory) / "kafka"))
-        try:
-            producers = []
-            for broker in brokers:
-                broker.start()
-                create_topic(broker, TOPIC, PARTITIONS)
-                producers.append(made(broker, given.producers))
-                turn(producers[-1], given.records, given.seconds)
-            results: list[list[list[float]]] = [[] for _ in brokers]
-            for _ in range(given.turns):
-                for number, ours in enumerate(producers):
-                    results[number].append(turn(ours, given.records, given.seconds))
-        finally:
-            for broker in brokers:
-                broker.kill()
-    for broker, turns in zip(brokers, results, strict=True):
-        print(told(broker.name, turns, given.seconds))
+    with run.started(kafka=not given.alone, topic=TOPIC, partitions=PARTITIONS) as (brokers, _):
+        counts = (given.producers, given.records, given.seconds)
+        found = run.in_turns(brokers, given.turns, "transactions", lambda broker: take(broker, *counts))
+    for title, turns in found.items():
+        print(told(title, turns, given.seconds))
     return 0
 
 

@@ -12,14 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from ops.bench import growth_file
-from ops.bench.growth_file import GROWTH, Point
+from ops.bench import growth
+from ops.bench.growth import GROWTH, Point
+from ops.bench.hops import KINDS
 
 DOCS = GROWTH.parent
 
-KINDS = ("processor", "handler", "log worker", "coordinator", "others")
 WIDTH, HEIGHT = 1000, 330
 PANEL_WIDTH, PANEL_HEIGHT, PANEL_TOP = 262, 190, 66
 LEFTS = (58, 392, 718)
@@ -30,6 +30,8 @@ CHARACTER = 6.3
 ABOVE = 1.08
 # The part of a column that can be seen.
 VISIBLE = 0.02
+# The series whose columns are shown.
+COLUMNS = "durable"
 
 # Selector, property, light and dark.
 COLOURS = (
@@ -59,31 +61,21 @@ text { font-family: -apple-system, "Segoe UI", "Helvetica Neue", Helvetica, Aria
 """
 
 
-class ChartError(ValueError):
-    """The measurements cannot be drawn; the message says which."""
-
-
-@dataclass(frozen=True)
-class Chart:
-    """A picture: the curve's name in the JSON, its title, its axis, the series whose columns are shown."""
+class Chart(NamedTuple):
+    """A picture: the curve's name in the JSON, its title, its axis, the series that are drawn."""
 
     curve: str
     title: str
     axis: str
-    columns: str = "durable"
     lines: tuple[str, ...] = ("durable", "os")
-
-    @property
-    def path(self) -> Path:
-        return DOCS / f"growth-{self.curve}.svg"
 
 
 CHARTS = (
     Chart("connections", "Connections, all of them busy", "connections"),
     Chart("idle", "One busy connection among idle ones", "connections"),
     Chart("partitions", "Partitions that 64 connections write to", "partitions"),
-    Chart("groups", "Groups whose offsets 64 connections commit", "groups", lines=("durable",)),
-    Chart("log-size", "Size of the log that 64 connections write to", "GB", lines=("durable",)),
+    Chart("groups", "Groups whose offsets 64 connections commit", "groups", ("durable",)),
+    Chart("log-size", "Size of the log that 64 connections write to", "GB", ("durable",)),
     Chart("processors", "Processors", "processes"),
     Chart("handlers", "Handlers", "processes"),
     Chart("log-workers", "Log workers", "processes"),
@@ -101,8 +93,6 @@ def short(value: float) -> str:
 
 def steps(largest: float) -> list[float]:
     """Return the marks of a linear axis from 0 on: one, two or five times a power of ten apart."""
-    if largest <= 0:
-        return [0.0, 1.0]
     rough = largest / GRID
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * (1 - 1e-9))
@@ -180,12 +170,6 @@ def _cost(points: Sequence[Point], places: Sequence[float], names: Sequence[str]
         yield _text("small", x + width / 2, panel.height(below) - 5, short(below))
 
 
-def _shown(columns: Sequence[Point]) -> list[int]:
-    """Return the kinds of process, by number, that a reader can see in some column."""
-    totals = [(column["cpu_us"], sum(column["cpu_us"].values()) * VISIBLE) for column in columns]
-    return [number for number, kind in enumerate(KINDS) if any(cpu[kind] > least for cpu, least in totals)]
-
-
 def _lines(
     panel: Panel,
     head: str,
@@ -203,8 +187,10 @@ def _lines(
 
 def _legend(chart: Chart, columns: Sequence[Point]) -> Iterator[str]:
     x, y = LEFTS[0], HEIGHT - 20
-    for number in _shown(columns):
-        kind = KINDS[number]
+    for number, kind in enumerate(KINDS):
+        # What a reader can see in some column.
+        if all(one["cpu_us"][kind] <= sum(one["cpu_us"].values()) * VISIBLE for one in columns):
+            continue
         yield f'<rect class="k{number}" x="{x}" y="{y - 9}" width="11" height="11"/>'
         yield _text("small", x + 16, y + 1, kind, "start")
         x += 16 + int(len(kind) * CHARACTER) + 9
@@ -218,10 +204,8 @@ def _legend(chart: Chart, columns: Sequence[Point]) -> Iterator[str]:
 
 
 def picture(chart: Chart, curve: Mapping[str, Any]) -> str:
-    """Return the SVG of a curve. Raises ChartError."""
+    """Return the SVG of a curve."""
     points = [point for point in curve["points"] if point["series"] in chart.lines]
-    if not points:
-        raise ChartError(f"{GROWTH.name}: the curve {chart.curve} has no points of {', '.join(chart.lines)}")
     places = sorted({point["x"] for point in points})
     names = [short(place) for place in places]
     series = [
@@ -231,7 +215,7 @@ def picture(chart: Chart, curve: Mapping[str, Any]) -> str:
     rate = Panel(LEFTS[1], steps(max(point["requests_per_s"] for point in points)))
     slowest, fastest = max(one["p99_us"] for one in points), min(one["p50_us"] for one in points)
     latency = Panel(LEFTS[2], decades(fastest, slowest), logarithmic=True)
-    columns = [point for point in points if point["series"] == chart.columns]
+    columns = [point for point in points if point["series"] == COLUMNS]
     light, dark = ("".join(f"{one[0]} {{ {one[1]}: {one[at]} }}\n" for one in COLOURS) for at in (2, 3))
     return "\n".join(
         (
@@ -252,9 +236,9 @@ def picture(chart: Chart, curve: Mapping[str, Any]) -> str:
 
 
 def pictures() -> dict[Path, str]:
-    """Return what each picture should be, of all curves that were measured. Raises ChartError."""
-    curves = growth_file.read()
-    return {chart.path: picture(chart, curves[chart.curve]) for chart in CHARTS if chart.curve in curves}
+    """Return what each picture should be."""
+    curves = growth.read()
+    return {DOCS / f"growth-{chart.curve}.svg": picture(chart, curves[chart.curve]) for chart in CHARTS}
 
 
 def draw() -> None:

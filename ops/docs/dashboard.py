@@ -26,9 +26,9 @@ class Panel(NamedTuple):
     title: str
     unit: str
     queries: tuple[tuple[str, str], ...]
-    width: int = 8
-    kind: str = "timeseries"
-    meaning: str = ""
+    width: int
+    kind: str
+    meaning: str
 
 
 def _rate(metric: str, by: str = "", where: str = HERE) -> str:
@@ -40,114 +40,92 @@ def _quantile(q: float, metric: str, by: str = "") -> str:
     return f"histogram_quantile({q}, sum by ({labels}) (rate({metric}_bucket{{{HERE}}}[{RATE}])))"
 
 
+def panel(
+    title: str,
+    unit: str,
+    *queries: tuple[str, str],
+    width: int = 8,
+    kind: str = "timeseries",
+    meaning: str = "",
+) -> Panel:
+    return Panel(title, unit, queries, width, kind, meaning)
+
+
+def stat(title: str, unit: str, query: str) -> Panel:
+    return panel(title, unit, (query, ""), width=3, kind="stat")
+
+
 ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
     (
         "At a glance",
         (
-            Panel("Ready", "short", ((f"min(mpbroker_ready{{{HERE}}})", ""),), 3, "stat"),
-            Panel("Up", "s", ((f"max(mpbroker_uptime_seconds{{{HERE}}})", ""),), 3, "stat"),
-            Panel(
-                "Restarts in an hour",
-                "short",
-                ((f"sum(increase(mpbroker_restarts_total{{{HERE}}}[1h]))", ""),),
-                3,
-                "stat",
-            ),
-            Panel(
+            stat("Ready", "short", f"min(mpbroker_ready{{{HERE}}})"),
+            stat("Up", "s", f"max(mpbroker_uptime_seconds{{{HERE}}})"),
+            stat("Restarts in an hour", "short", f"sum(increase(mpbroker_restarts_total{{{HERE}}}[1h]))"),
+            stat(
                 "Offline partitions",
                 "short",
-                ((f"sum(kafka_controller_kafkacontroller_offlinepartitionscount{{{HERE}}})", ""),),
-                3,
-                "stat",
+                f"sum(kafka_controller_kafkacontroller_offlinepartitionscount{{{HERE}}})",
             ),
-            Panel(
-                "Partitions",
-                "short",
-                ((f"sum(kafka_controller_kafkacontroller_globalpartitioncount{{{HERE}}})", ""),),
-                3,
-                "stat",
+            stat(
+                "Partitions", "short", f"sum(kafka_controller_kafkacontroller_globalpartitioncount{{{HERE}}})"
             ),
-            Panel(
-                "Connections", "short", ((f"sum(mpbroker_listener_connections{{{HERE}}})", ""),), 3, "stat"
+            stat("Connections", "short", f"sum(mpbroker_listener_connections{{{HERE}}})"),
+            stat(
+                "Disk left", "percentunit", f"min({DIR}usable_bytes{{{HERE}}} / {DIR}total_bytes{{{HERE}}})"
             ),
-            Panel(
-                "Disk left",
-                "percentunit",
-                (
-                    (
-                        f"min({DIR}usable_bytes{{{HERE}}} / {DIR}total_bytes{{{HERE}}})",
-                        "",
-                    ),
-                ),
-                3,
-                "stat",
-            ),
-            Panel(
-                "Damaged ranges",
-                "short",
-                ((f"sum(mpbroker_scrubber_damaged_ranges{{{HERE}}})", ""),),
-                3,
-                "stat",
-            ),
+            stat("Damaged ranges", "short", f"sum(mpbroker_scrubber_damaged_ranges{{{HERE}}})"),
         ),
     ),
     (
         "Traffic",
         (
-            Panel(
+            panel(
                 "Records in",
                 "cps",
-                ((_rate(f"{TOPICS}messagesin_total", "topic", f'{TOPIC},topic!=""'), "{{topic}}"),),
+                (_rate(f"{TOPICS}messagesin_total", "topic", f'{TOPIC},topic!=""'), "{{topic}}"),
             ),
-            Panel(
+            panel(
                 "Bytes in and out",
                 "Bps",
-                (
-                    (_rate(f"{TOPICS}bytesin_total", "", f'{HERE},topic=""'), "in"),
-                    (_rate(f"{TOPICS}bytesout_total", "", f'{HERE},topic=""'), "out"),
-                ),
+                (_rate(f"{TOPICS}bytesin_total", "", f'{HERE},topic=""'), "in"),
+                (_rate(f"{TOPICS}bytesout_total", "", f'{HERE},topic=""'), "out"),
             ),
-            Panel(
+            panel(
                 "Requests",
                 "reqps",
-                ((_rate("kafka_network_requestmetrics_requests_total", "request"), "{{request}}"),),
+                (_rate("kafka_network_requestmetrics_requests_total", "request"), "{{request}}"),
             ),
-            Panel(
+            panel(
                 "Failed requests",
                 "reqps",
-                (
-                    (_rate(f"{TOPICS}failedproducerequests_total", "", f'{HERE},topic=""'), "produce"),
-                    (_rate(f"{TOPICS}failedfetchrequests_total", "", f'{HERE},topic=""'), "fetch"),
-                ),
+                (_rate(f"{TOPICS}failedproducerequests_total", "", f'{HERE},topic=""'), "produce"),
+                (_rate(f"{TOPICS}failedfetchrequests_total", "", f'{HERE},topic=""'), "fetch"),
             ),
-            Panel(
+            panel(
                 "Errors",
                 "cps",
                 (
-                    (
-                        _rate(
-                            "kafka_network_requestmetrics_errors_total",
-                            "request, error",
-                            f'{HERE},error!="NONE"',
-                        ),
-                        "{{request}} {{error}}",
+                    _rate(
+                        "kafka_network_requestmetrics_errors_total", "request, error", f'{HERE},error!="NONE"'
                     ),
+                    "{{request}} {{error}}",
                 ),
             ),
-            Panel(
+            panel(
                 "Connections by listener",
                 "short",
-                ((f"mpbroker_listener_connections{{{HERE}}}", "{{listener}}"),),
+                (f"mpbroker_listener_connections{{{HERE}}}", "{{listener}}"),
             ),
         ),
     ),
     (
         "Latency",
         (
-            Panel(
+            panel(
                 "Produce",
                 "s",
-                tuple(
+                *tuple(
                     (
                         f"histogram_quantile({q}, sum by (le) (rate("
                         f'mpbroker_request_duration_seconds_bucket{{{HERE},request="Produce"}}[{RATE}])))',
@@ -156,127 +134,112 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                     for q in (0.5, 0.99, 0.999)
                 ),
             ),
-            Panel(
+            panel(
                 "p99 by API",
                 "s",
-                ((_quantile(0.99, "mpbroker_request_duration_seconds", "request"), "{{request}}"),),
+                (_quantile(0.99, "mpbroker_request_duration_seconds", "request"), "{{request}}"),
                 meaning="With the time that fetches wait for records.",
             ),
-            Panel(
+            panel(
                 "Where the time goes: produce",
                 "percentunit",
                 (
-                    (
-                        _rate("mpbroker_request_stage_seconds_total", "stage", f'{HERE},request="Produce"'),
-                        "{{stage}}",
-                    ),
+                    _rate("mpbroker_request_stage_seconds_total", "stage", f'{HERE},request="Produce"'),
+                    "{{stage}}",
                 ),
                 meaning="Seconds that produce requests spend in each stage, per second.",
             ),
-            Panel(
+            panel(
                 "Commit (fdatasync)",
                 "s",
-                tuple(
+                *tuple(
                     (_quantile(q, "mpbroker_log_commit_duration_seconds"), f"p{q * 100:g}")
                     for q in (0.5, 0.99)
                 ),
             ),
-            Panel(
+            panel(
                 "Append",
                 "s",
-                tuple(
+                *tuple(
                     (_quantile(q, "mpbroker_log_append_duration_seconds"), f"p{q * 100:g}")
                     for q in (0.5, 0.99)
                 ),
             ),
-            Panel(
+            panel(
                 "Batches in a round",
                 "short",
-                tuple((_quantile(q, "mpbroker_log_round_batches"), f"p{q * 100:g}") for q in (0.5, 0.99)),
+                *tuple((_quantile(q, "mpbroker_log_round_batches"), f"p{q * 100:g}") for q in (0.5, 0.99)),
             ),
         ),
     ),
     (
         "Processes",
         (
-            Panel(
-                "CPU",
-                "percentunit",
-                ((_rate("mpbroker_process_cpu_seconds_total", "process"), "{{process}}"),),
+            panel(
+                "CPU", "percentunit", (_rate("mpbroker_process_cpu_seconds_total", "process"), "{{process}}")
             ),
-            Panel("Memory (PSS)", "bytes", ((f"mpbroker_process_pss_bytes{{{HERE}}}", "{{process}}"),)),
-            Panel(
+            panel("Memory (PSS)", "bytes", (f"mpbroker_process_pss_bytes{{{HERE}}}", "{{process}}")),
+            panel(
                 "Idle",
                 "percentunit",
-                (
-                    (
-                        f"kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent{{{HERE}}}",
-                        "handlers",
-                    ),
-                    (f"kafka_network_socketserver_networkprocessoravgidle_percent{{{HERE}}}", "processors"),
-                ),
+                (f"kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent{{{HERE}}}", "handlers"),
+                (f"kafka_network_socketserver_networkprocessoravgidle_percent{{{HERE}}}", "processors"),
             ),
-            Panel("Waiting in rings", "short", ((f"mpbroker_ring_waiting{{{HERE}}}", "to {{process}}"),)),
-            Panel("Arenas", "bytes", ((f"mpbroker_process_arena_bytes{{{HERE}}}", "{{process}}"),)),
-            Panel(
+            panel("Waiting in rings", "short", (f"mpbroker_ring_waiting{{{HERE}}}", "to {{process}}")),
+            panel("Arenas", "bytes", (f"mpbroker_process_arena_bytes{{{HERE}}}", "{{process}}")),
+            panel(
                 "Time since it moved",
                 "s",
-                ((f"mpbroker_process_heartbeat_age_seconds{{{HERE}}}", "{{process}}"),),
+                (f"mpbroker_process_heartbeat_age_seconds{{{HERE}}}", "{{process}}"),
             ),
         ),
     ),
     (
         "Consumers",
         (
-            Panel(
+            panel(
                 "Lag by group",
                 "short",
                 (
-                    (
-                        f"sum by (consumergroup, topic) (kafka_consumergroup_lag{{{GROUP}}})",
-                        "{{consumergroup}} {{topic}}",
-                    ),
+                    f"sum by (consumergroup, topic) (kafka_consumergroup_lag{{{GROUP}}})",
+                    "{{consumergroup}} {{topic}}",
                 ),
-                12,
+                width=12,
             ),
-            Panel(
+            panel(
                 "Read by group",
                 "cps",
                 (
-                    (
-                        "sum by (consumergroup, topic) "
-                        f"(rate(kafka_consumergroup_current_offset{{{GROUP}}}[{RATE}]))",
-                        "{{consumergroup}} {{topic}}",
-                    ),
+                    "sum by (consumergroup, topic) "
+                    f"(rate(kafka_consumergroup_current_offset{{{GROUP}}}[{RATE}]))",
+                    "{{consumergroup}} {{topic}}",
                 ),
-                12,
+                width=12,
             ),
-            Panel(
-                "Members", "short", ((f"kafka_consumergroup_members{{{GROUP}}}", "{{consumergroup}}"),), 12
+            panel(
+                "Members", "short", (f"kafka_consumergroup_members{{{GROUP}}}", "{{consumergroup}}"), width=12
             ),
-            Panel(
+            panel(
                 "Most lag of a partition",
                 "short",
                 (
-                    (
-                        f"topk(10, kafka_consumergroup_lag{{{GROUP}}})",
-                        "{{consumergroup}} {{topic}}-{{partition}}",
-                    ),
+                    f"topk(10, kafka_consumergroup_lag{{{GROUP}}})",
+                    "{{consumergroup}} {{topic}}-{{partition}}",
                 ),
-                12,
+                width=12,
             ),
         ),
     ),
     (
         "Storage",
         (
-            Panel("Log directories", "bytes", ((f"mpbroker_log_dir_size_bytes{{{HERE}}}", "{{log_dir}}"),)),
-            Panel(
+            panel("Log directories", "bytes", (f"mpbroker_log_dir_size_bytes{{{HERE}}}", "{{log_dir}}")),
+            panel(
                 "Largest topics",
                 "bytes",
-                ((f"topk(10, sum by (topic) (kafka_log_log_size{{{TOPIC}}}))", "{{topic}}"),),
+                (f"topk(10, sum by (topic) (kafka_log_log_size{{{TOPIC}}}))", "{{topic}}"),
             ),
-            Panel("Recovery left", "bytes", ((f"mpbroker_recovery_bytes_left{{{HERE}}}", "{{log_dir}}"),)),
+            panel("Recovery left", "bytes", (f"mpbroker_recovery_bytes_left{{{HERE}}}", "{{log_dir}}")),
         ),
     ),
 )
@@ -291,11 +254,11 @@ def dashboard() -> dict[str, Any]:
         )
         y, x = y + 1, 0
         height = HEIGHT if row[0].kind == "timeseries" else HEIGHT // 2
-        for panel in row:
-            if x + panel.width > ROW_UNITS:
+        for one in row:
+            if x + one.width > ROW_UNITS:
                 x, y = 0, y + height
-            panels.append(_placed(_panel(panel), panels, x, y, panel.width, height))
-            x += panel.width
+            panels.append(_placed(_panel(one), panels, x, y, one.width, height))
+            x += one.width
         y += height
     return {
         "uid": "mpbroker",

@@ -1,6 +1,7 @@
-"""Makes the tables of README and docs/PERFORMANCE.md from docs/figures.json: `python -m ops.docs.figures`.
+"""Makes the tables of README and docs/PERFORMANCE.md: `python -m ops.docs.figures`.
 
-`make figures` measures and calls this; tests compare the pages with the file.
+They come from docs/figures.json (`make figures`) and docs/growth.json (`make bench-growth`), which call this
+when they have measured; tests compare the pages with the files.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ops.bench import growth
+from ops.bench.growth import LOADS, Curves, Point
 from ops.docs.tables import filled
 
 ROOT = Path(__file__).parents[2]
 FIGURES = ROOT / "docs" / "figures.json"
-README = ROOT / "README.md"
+README, PAGE = ROOT / "README.md", ROOT / "docs" / "PERFORMANCE.md"
 
 Figures = Mapping[str, Any]
 Cells = Sequence[str]
@@ -186,6 +189,91 @@ def measured(figures: Figures) -> list[str]:
     ]
 
 
+# ---- growth
+
+HOPS = ("processor", "handler", "log worker")
+
+
+def _per_second(point: Point) -> float:
+    return float(point["requests_per_s"])
+
+
+def _median_us(point: Point) -> float:
+    return float(point["p50_us"])
+
+
+def _of(figure: str, kind: str) -> Callable[[Point], float]:
+    return lambda point: float(point[figure][kind])
+
+
+# What the page explains: curve, from, to, figure. Offset commits and logs were measured durable alone.
+BENDS: Sequence[tuple[str, int, int, str, Callable[[Point], float]]] = (
+    ("connections", 1, 256, "turns of the processor", _of("turns", "processor")),
+    ("connections", 1, 256, "CPU of the processor, µs", _of("cpu_us", "processor")),
+    ("connections", 256, 10_000, "CPU of the processor, µs", _of("cpu_us", "processor")),
+    ("connections", 256, 10_000, "requests/s", _per_second),
+    ("idle", 1, 10_000, "p50, µs", _median_us),
+    ("partitions", 1, 1000, "CPU of the log worker, µs", _of("cpu_us", "log worker")),
+    ("partitions", 1, 1000, "requests/s", _per_second),
+    ("partitions", 1000, 10_000, "CPU of the log worker, µs", _of("cpu_us", "log worker")),
+    ("partitions", 1000, 10_000, "requests/s", _per_second),
+    ("groups", 1, 1000, "CPU of the handler, µs", _of("cpu_us", "handler")),
+    ("groups", 1, 100, "CPU of the coordinator, µs", _of("cpu_us", "coordinator")),
+    ("groups", 1, 100, "CPU of the log worker, µs", _of("cpu_us", "log worker")),
+    ("groups", 100, 1000, "CPU of the log worker, µs", _of("cpu_us", "log worker")),
+    ("log-size", 0, 30, "requests/s", _per_second),
+    ("processors", 1, 3, "requests/s", _per_second),
+    ("processors", 1, 4, "turns of the processor", _of("turns", "processor")),
+    ("processors", 1, 4, "requests/s", _per_second),
+    ("handlers", 1, 4, "requests/s", _per_second),
+    ("log-workers", 1, 4, "turns of the log worker", _of("turns", "log worker")),
+    ("log-workers", 1, 4, "CPU of the log worker, µs", _of("cpu_us", "log worker")),
+    ("log-workers", 1, 4, "requests/s", _per_second),
+)
+
+
+def _two_digits(value: float) -> str:
+    """Return a number as a table of growth shows it: 1,234, 56, 7.8, 0.09."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.2g}" if value >= 0.01 else "0"
+
+
+def circumstances(curves: Curves) -> list[str]:
+    """Return where and when each curve was measured."""
+    lines = ["| curve | measured |", "|---|---|"]
+    return lines + [f"| {name} | {curve['circumstances']} |" for name, curve in curves.items()]
+
+
+def bends(curves: Curves) -> list[str]:
+    """Return what was measured at both ends of each stretch that the page explains."""
+    lines = ["| curve | over | figure, of a request | os | durable |", "|---|---|---|---|---|"]
+    for name, first, last, told, value in BENDS:
+        points = {(point["series"], point["x"]): point for point in curves[name]["points"]}
+        cells = [
+            f"{_two_digits(value(points[policy, first]))} → {_two_digits(value(points[policy, last]))}"
+            if (policy, first) in points
+            else ""
+            for policy in ("os", "durable")
+        ]
+        lines.append(f"| {name} | {first:,} → {last:,} | {told} | {' | '.join(cells)} |")
+    return lines
+
+
+def hops(curves: Curves) -> list[str]:
+    """Return what each hop does for a request: CPU, system calls, wake-ups."""
+    lines = [f"| request | | {' | '.join(HOPS)} | all |", f"|---|---|{'---|' * len(HOPS)}---:|"]
+    for point in curves["hops"]["points"]:
+        cells = [
+            f"{_two_digits(point['cpu_us'][kind])} µs, {_two_digits(point['system_calls'][kind])} calls, "
+            f"{_two_digits(point['sleeps'][kind])} wake-ups"
+            for kind in HOPS
+        ]
+        load, total = LOADS[int(point["x"])], sum(point["cpu_us"].values())
+        lines.append(f"| `{load}` | {point['series']} | {' | '.join(cells)} | {_two_digits(total)} µs |")
+    return lines
+
+
 PERFORMANCE: Mapping[str, Callable[[Figures], Sequence[str]]] = {
     "measured": measured,
     "small": small,
@@ -197,6 +285,11 @@ PERFORMANCE: Mapping[str, Callable[[Figures], Sequence[str]]] = {
     "idle": idle,
     "spark": spark,
 }
+GROWTH: Mapping[str, Callable[[Curves], Sequence[str]]] = {
+    "circumstances": circumstances,
+    "bends": bends,
+    "hops": hops,
+}
 
 
 def readme(text: str, figures: Figures) -> str:
@@ -204,11 +297,15 @@ def readme(text: str, figures: Figures) -> str:
     return filled(text, README, {"numbers": partial(numbers, figures)})
 
 
-def write() -> None:
-    from ops.docs import performance
+def page(text: str, figures: Figures, curves: Curves) -> str:
+    """Return PERFORMANCE.md with its tables made anew. Raises TableError."""
+    made = {name: partial(make, figures) for name, make in PERFORMANCE.items()}
+    return filled(text, PAGE, made | {name: partial(make, curves) for name, make in GROWTH.items()})
 
+
+def write() -> None:
     README.write_text(readme(README.read_text(), read()))
-    performance.write()
+    PAGE.write_text(page(PAGE.read_text(), read(), growth.read()))
 
 
 if __name__ == "__main__":

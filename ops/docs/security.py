@@ -1,7 +1,7 @@
 """Writes the tables of docs/SECURITY.md that are measured: `python -m ops.docs.security`.
 
-docs/attacks.json comes from `make attack-table`, docs/security.json from `make bench-security`, both with
-ARGS=--write; both call this.
+docs/attacks.json comes from `python -m tests.security.attack_table --write`, docs/security.json from
+`make bench-security ARGS=--write`; both call this.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from ops.bench.brokers import ROOT
 from ops.bench.security import AGAIN, COSTS, OUR_NAME
-from ops.docs import charts
 from ops.docs.tables import filled
 
-PAGE = charts.DOCS / "SECURITY.md"
-ATTACKS = charts.DOCS / "attacks.json"
+PAGE = ROOT / "docs" / "SECURITY.md"
+ATTACKS = COSTS.with_name("attacks.json")
 
 Measured = Mapping[str, Any]
 

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -51,26 +50,16 @@ def main() -> None:
             print(f"wheels: {repair(built, arguments.sdist.parent)}")
 
 
-def interpreters(patterns: Sequence[str] = KEPT, path: str | None = None) -> dict[tuple[int, int], str]:
+def interpreters() -> dict[tuple[int, int], str]:
     """Find one CPython for each minor version from LEAST on: the newest patch, or the one that runs this."""
-    found: dict[tuple[int, int], tuple[tuple[int, ...], str]] = {}
-    for candidate in _candidates(patterns, os.environ.get("PATH", "") if path is None else path):
-        version = _version(candidate)
-        if version is not None and version >= LEAST:
-            minor = version[0], version[1]
-            found[minor] = max(found.get(minor, ((), "")), (version, candidate))
-    found[sys.version_info[:2]] = (sys.version_info[:3], sys.executable)
-    return {minor: python for minor, (_, python) in sorted(found.items())}
+    places = [Path(one) for one in os.environ.get("PATH", "").split(os.pathsep) if one]
+    candidates = [str(python) for place in places for python in place.glob("python3.*[0-9]")]
+    candidates += [str(python) for pattern in KEPT for python in Path.home().glob(pattern)]
+    found = sorted((version, one) for one in candidates if (version := _version(one)) and version >= LEAST)
+    return {version[:2]: one for version, one in found} | {sys.version_info[:2]: sys.executable}
 
 
-def _candidates(patterns: Sequence[str], path: str) -> Iterator[str]:
-    for directory in filter(None, path.split(os.pathsep)):
-        yield from map(str, Path(directory).glob("python3.*[0-9]"))
-    for pattern in patterns:
-        yield from map(str, Path.home().glob(pattern))
-
-
-def _version(python: str) -> tuple[int, ...] | None:
+def _version(python: str) -> tuple[int, int, int] | None:
     """Return the version of an interpreter that can build a wheel; None: it cannot, or it is none."""
     if python.endswith("-config"):
         return None
@@ -79,7 +68,8 @@ def _version(python: str) -> tuple[int, ...] | None:
         about = json.loads(said)
     except (OSError, subprocess.CalledProcessError, ValueError):
         return None
-    return tuple(about["version"]) if about["is_good"] else None
+    major, minor, patch = about["version"]
+    return (major, minor, patch) if about["is_good"] else None
 
 
 def unpack(sdist: Path, into: Path) -> Path:

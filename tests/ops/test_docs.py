@@ -6,7 +6,7 @@ import re
 
 from mpbroker.handlers.apis import all_apis
 from mpbroker.protocol.api_keys import ApiKey
-from ops.docs import compatibility, metrics, monitoring, not_served, picture
+from ops.docs import compatibility, metrics, monitoring, not_served
 
 
 def test_the_compatibility_page_is_up_to_date() -> None:
@@ -28,10 +28,6 @@ def test_each_api_of_kafka_is_served_or_explained() -> None:
     assert [name for name, times in names.items() if times == 0] == [], "say what a user loses"
     assert [name for name, times in names.items() if times > 1] == [], "served now, or told twice"
     assert all(one.lost and one.tools and one.instead for one in not_served.NOT_SERVED)
-
-
-def test_the_picture_of_the_readme_is_up_to_date() -> None:
-    assert picture.PICTURE.read_text() == picture.picture(), "run: python -m ops.docs.picture"
 
 
 def test_each_alert_says_what_it_means() -> None:

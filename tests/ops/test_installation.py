@@ -19,6 +19,7 @@ METADATA = (
     "README.md",
     "LICENSE",
     "ops/setup/native.py",
+    "ops/setup/stubs.py",
     "mpbroker/config/version.py",
 )
 PACKAGES = ("mpbroker", "pyspark_mpbroker", "shm", "spark_integration")

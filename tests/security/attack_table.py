@@ -1,4 +1,4 @@
-"""What attacks cost a broker, as the table of docs/SECURITY.md: `make attack-table`.
+"""What attacks cost a broker, as the table of docs/SECURITY.md.
 
 python -m tests.security.attack_table [--only REGEX] [--write]
 

@@ -1,6 +1,6 @@
 """A query that Spark's Kafka source began goes on with ours, and back: no record is missed, none comes twice.
 
-With the real connector, thus under another PySpark: `make spark-checkpoints`.
+With the real connector, thus under another PySpark.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.support.forms import long_only
 from tests.support.real_brokers import end
 from tests.support.spark_produced import PARTITIONS, make_topic, produce
 
-pytestmark = long_only("downloads another PySpark: make spark-checkpoints")
+pytestmark = long_only("downloads another PySpark")
 RECORDS = 300
 
 

@@ -1,5 +1,5 @@
 """The steps of docs/SPARK.md for a cluster whose hosts have Spark and no mpbroker: the wheel, in a packed
-environment, sent along with the job. `make spark-cluster` runs this; the archive has some 130 MB.
+environment, sent along with the job. `make test-all` runs this; the archive has some 130 MB.
 """
 
 from __future__ import annotations

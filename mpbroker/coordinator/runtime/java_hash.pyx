@@ -6,7 +6,7 @@ from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport uint32_t
 
 
-def java_hash(str text not None):
+def java_hash(str text not None) -> int:
     """Return Utils.abs(text.hashCode()), as Kafka computes it."""
     cdef bytes data = text.encode("utf-16-le", "surrogatepass")
     cdef const unsigned char *unit = <const unsigned char *>PyBytes_AS_STRING(data)

@@ -71,7 +71,8 @@ cdef class FetchSession:
     cdef dict places                # (topic name or id, partition) -> place
     cdef list keys                  # by place
     cdef list free
-    cdef readonly dict names        # topic names by id, kept although the topic may be gone
+    # Topic names by id, kept although the topic may be gone.
+    cdef readonly dict names        # type: dict[bytes, str]
     cdef uint32_t _place(self) except 0
 
 

@@ -8,10 +8,14 @@ from mpbroker.ipc.fetch_sessions cimport (
     SESSION_HANDLER_SHIFT, SESSION_PLACES, epoch_after, handler_of_session,
 )
 from mpbroker.protocol.messages import FetchRequest
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 IDS_PER_HANDLER = 1 << SESSION_HANDLER_SHIFT
 NOT_TOLD = -1
-NAMELESS = bytes(16)
+NAMELESS = bytes(16)  # type: bytes
 
 
 def first_id(int32_t handler) -> int:
@@ -42,10 +46,10 @@ cdef class FetchSession:
     def __dealloc__(self):
         free(self.ref.cached)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self.ref.count
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[tuple[str | bytes, int]]:
         """Iterate over the keys in the order in which they are read next."""
         cdef uint32_t place = self.ref.cached[0].after
         keys = []
@@ -55,11 +59,11 @@ cdef class FetchSession:
         return iter(keys)
 
     @property
-    def id(self):
+    def id(self) -> int:
         return self.ref.id
 
     @property
-    def epoch(self):
+    def epoch(self) -> int:
         """Epoch that the next fetch must have."""
         return self.ref.epoch
 
@@ -68,11 +72,11 @@ cdef class FetchSession:
         self.ref.epoch = epoch
 
     @property
-    def by_id(self):
+    def by_id(self) -> bool:
         return self.ref.by_id
 
     @property
-    def used_ms(self):
+    def used_ms(self) -> int:
         return self.ref.used_ms
 
     def use(self, int64_t now_ms) -> None:
@@ -83,9 +87,10 @@ cdef class FetchSession:
         """Return True if `epoch` is that of the last fetch that was taken."""
         return epoch_after(epoch) == self.ref.epoch
 
-    def put(self, key, wanted) -> None:
+    def put(self, key: tuple[str | bytes, int], wanted: FetchRequest.FetchPartition) -> None:
         """Add a partition behind all others, or change what the client wants of it."""
         cdef CachedPartition *cached
+        cdef bytes topic_id
         place = self.places.get(key)
         if place is None:
             place = self._place()
@@ -93,7 +98,8 @@ cdef class FetchSession:
             cached = &self.ref.cached[<uint32_t>place]
             memset(cached, 0, sizeof(CachedPartition))
             if self.ref.by_id:
-                memcpy(cached.topic_id, <const char *><bytes?>key[0], 16)
+                topic_id = key[0]
+                memcpy(cached.topic_id, <const char *>topic_id, 16)
             cached.partition, cached.high_watermark, cached.log_start_offset = key[1], NOT_TOLD, NOT_TOLD
             link_last(&self.ref, place)
             self.ref.count += 1
@@ -116,7 +122,7 @@ cdef class FetchSession:
         self.keys.append(None)
         return self.ref.room
 
-    def forget(self, key) -> None:
+    def forget(self, key: tuple[str | bytes, int]) -> None:
         place = self.places.pop(key, None)
         if place is not None:
             unlink(&self.ref, place)
@@ -124,7 +130,7 @@ cdef class FetchSession:
             self.free.append(place)
             self.ref.count -= 1
 
-    def wanted(self, key):
+    def wanted(self, key: tuple[str | bytes, int]) -> FetchRequest.FetchPartition:
         """Return what the client wants of a partition now."""
         cdef CachedPartition *cached = &self.ref.cached[<uint32_t>self.places[key]]
         return FetchRequest.FetchPartition(
@@ -135,7 +141,8 @@ cdef class FetchSession:
         )
 
     def is_news(
-        self, key, int64_t high_watermark, int64_t log_start_offset, bint records, bint error, bint diverging
+        self, key: tuple[str | bytes, int], int64_t high_watermark, int64_t log_start_offset, bint records,
+        bint error, bint diverging
     ) -> bool:
         """Return True if an answer says anything that the client does not know."""
         cdef CachedPartition *cached
@@ -149,7 +156,8 @@ cdef class FetchSession:
         )
 
     def tell(
-        self, key, int64_t high_watermark, int64_t log_start_offset, bint records, bint error, bint diverging
+        self, key: tuple[str | bytes, int], int64_t high_watermark, int64_t log_start_offset, bint records,
+        bint error, bint diverging
     ) -> bool:
         """Return `is_news` and remember that the client knows it now.
 

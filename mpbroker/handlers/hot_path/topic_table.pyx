@@ -10,8 +10,12 @@ from mpbroker.handlers.hot_path.topic_table cimport (
 
 import os
 import struct
+from typing import Protocol, TYPE_CHECKING
 
 from mpbroker.ipc.topology import log_worker_of_slot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 cdef void insert(Index *index, uint64_t hashed, Topic *topic) noexcept nogil:
@@ -67,6 +71,31 @@ cdef Topic *new_topic(policy, bytes packed, int log_workers) except NULL:
     return topic
 
 
+class Policy(Protocol):
+    """What a topic's row is made of."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def topic_id(self) -> bytes: ...
+    @property
+    def config_version(self) -> int: ...
+    @property
+    def max_message_bytes(self) -> int: ...
+    @property
+    def fast(self) -> bool: ...
+    @property
+    def codec(self) -> int: ...
+    @property
+    def append_time(self) -> bool: ...
+    @property
+    def keyed(self) -> bool: ...
+    @property
+    def before_max_ms(self) -> int: ...
+    @property
+    def after_max_ms(self) -> int: ...
+
+
 cdef class TopicTable:
     """Topics as Python describes them to the turn."""
 
@@ -92,14 +121,14 @@ cdef class TopicTable:
         self.all = NULL
         self.count = self.room = 0
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self.count
 
     def clear(self) -> None:
         self._free()
         self._reindex()
 
-    def update(self, changed=(), removed=()) -> None:
+    def update(self, changed: Iterable[tuple[Policy, bytes]] = (), removed: Iterable[bytes] = ()) -> None:
         """Put (policy, `Places.packed`) of each changed topic; drop the topics with the removed ids.
 
         Raises ValueError for a topic id that is not 16 bytes long, MemoryError without memory.

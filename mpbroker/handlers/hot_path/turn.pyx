@@ -66,12 +66,16 @@ from shm.ring cimport (
     ring_want_space,
 )
 
-from typing import NamedTuple
+from typing import NamedTuple, TYPE_CHECKING
 
 from mpbroker.ipc import topology
 from mpbroker.ipc.topology import (
     COORDINATOR, FIRST_HANDLER, is_log_worker, is_processor, log_worker, log_worker_number, processors_of,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from mpbroker.ipc.topology import SharedMemory
 
 cdef extern from *:
     """
@@ -193,7 +197,10 @@ cdef class HandlerTurn:
     cdef list log_rings
     cdef list inboxes
 
-    def __init__(self, int index, memory, CounterPage counters, TopicTable topics, dict answers):
+    def __init__(
+        self, int index, memory: SharedMemory, CounterPage counters, TopicTable topics,
+        answers: dict[int, Ring],
+    ):
         cdef Doorbell bell = memory.doorbell(index)
         cdef int number
         self.index, self.topics, self.meters = index, topics, memory.meters(index)
@@ -286,7 +293,7 @@ cdef class HandlerTurn:
             store_relaxed(self.heavy, monotonic_ns() if works else 0)
 
     @property
-    def log_is_up(self):
+    def log_is_up(self) -> bool:
         """True if all log workers are up. Requests for a log worker that is down go to Python."""
         return self.topics.ref.down == 0
 
@@ -311,7 +318,7 @@ cdef class HandlerTurn:
         if to_log(&self.logs[worker], <const Slot *>&slot[0], self.counters):
             raise MemoryError("no memory for a job that waits for room in the log ring")
 
-    def forward(self, Arena arena, uint32_t first_number, apis) -> None:
+    def forward(self, Arena arena, uint32_t first_number, apis: Iterable[tuple[int, int, int, int]]) -> None:
         """Have requests of some APIs forwarded by the turn, when they are common, while `forwards` is set.
 
         `arena` is the handler's own, `first_number` that of its first call to the coordinator. `apis` has a
@@ -334,7 +341,7 @@ cdef class HandlerTurn:
         return self.forwarded.next_number - 1
 
     @property
-    def forwarded_bytes_max(self):
+    def forwarded_bytes_max(self) -> int:
         """The largest body that the turn forwards."""
         return self.forwarded.bytes_max
 
@@ -343,11 +350,11 @@ cdef class HandlerTurn:
         self.forwarded.bytes_max = min(most, <uint32_t>0xFFFF)
 
     @property
-    def forwarded_count(self):
+    def forwarded_count(self) -> int:
         """Number of requests that the coordinator has from the turn."""
         return self.forwarded.count
 
-    def take_forwarded(self, number=None) -> list[Forwarded]:
+    def take_forwarded(self, number: int | None = None) -> list[Forwarded]:
         """Hand over what the coordinator has from the turn: the call of that number, or all, oldest first.
 
         Their blocks stay lent.
@@ -374,12 +381,12 @@ cdef class HandlerTurn:
                 self.forwarded.entries[i].dropped = True
 
     @property
-    def waiting_jobs(self):
+    def waiting_jobs(self) -> int:
         """Number of jobs that wait for room in a log ring."""
         return self._waiting_jobs()
 
     @property
-    def shared_jobs(self):
+    def shared_jobs(self) -> int:
         """Number of jobs that several log workers still owe."""
         return self.shared.count
 

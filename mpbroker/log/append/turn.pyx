@@ -46,6 +46,10 @@ from shm.ring cimport Ring, RingRef, Slot, ring_advance, ring_peek, ring_waiting
 from shm.table cimport SlotTable
 
 from mpbroker.ipc.slots import read_job_batch
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mpbroker.ipc.slots import Batch
 
 cdef enum:
     SLOW = -1                   # the batch is left to Python
@@ -491,11 +495,11 @@ cdef class AppendTurn:
         self.batch = 0
 
     @property
-    def must_wait(self):
+    def must_wait(self) -> bool:
         """True if an earlier job of the connection whose job paused the round is paused."""
         return self.paused.count != 0 and is_behind_paused(&self.paused, &self.jobs[self.job])
 
-    def current_batch(self) -> tuple:
+    def current_batch(self) -> tuple[Batch, memoryview | None]:
         """Return the batch that paused the round (BATCH_FOR_PYTHON): its entry in the job, and its bytes.
 
         The bytes are None if the entry names a place outside of the arena. Call `finish_batch` afterwards.
@@ -533,7 +537,9 @@ cdef class AppendTurn:
 
     # ---- processes that take part ----
 
-    def bind(self, int process, Ring inbox, Ring outbox, Doorbell bell, Arena arena) -> None:
+    def bind(
+        self, int process, inbox: Ring | None, outbox: Ring | None, Doorbell bell, arena: Arena | None,
+    ) -> None:
         """Connect a process: its rings to and from here (None: no such ring), its doorbell, and its arena if
         it lends blocks.
         """
@@ -555,11 +561,11 @@ cdef class AppendTurn:
     def stop_listening(self, int process) -> None:
         self.inbox[process] = NULL
 
-    def tails(self) -> list:
+    def tails(self) -> list[int]:
         """Return how far each ring to here is published, for `consumed` and `has_answered`."""
         return [self.inbox[i].tail[0] if self.inbox[i] != NULL else 0 for i in range(PROCESS_COUNT)]
 
-    def consumed(self, list tails) -> bool:
+    def consumed(self, tails: list[int]) -> bool:
         """Tell whether everything published up to `tails` is appended or refused."""
         cdef uint64_t tail
         if self.job_count or self.paused.count:
@@ -570,7 +576,7 @@ cdef class AppendTurn:
                 return False
         return True
 
-    def has_answered(self, list tails) -> bool:
+    def has_answered(self, tails: list[int]) -> bool:
         """Tell whether everything published up to `tails` is answered or timed out.
 
         The answers may still wait to be sent.
@@ -614,13 +620,13 @@ cdef class AppendTurn:
         fail_dir(&self.commit, &self.answers, log_dir, error)
 
     @property
-    def failed_dirs(self):
+    def failed_dirs(self) -> int:
         """A bit set of the log directories that failed since the broker's start, also in a predecessor's
         life.
         """
         return self.commit.failed_dirs
 
-    def failures(self) -> tuple:
+    def failures(self) -> tuple[list[int], int]:
         """Return the log directories that failed since the last call, and the last errno.
 
         The errno is that of the last failure or of a full disk; 0 if there was none.
@@ -634,12 +640,12 @@ cdef class AppendTurn:
     # ---- the end ----
 
     @property
-    def commit_rounds(self):
+    def commit_rounds(self) -> int:
         """The number of the last commit round that is done."""
         return self.commit.finished
 
     @property
-    def awaits_disk(self):
+    def awaits_disk(self) -> bool:
         """Tell whether a commit round is under way."""
         return self.commit.started != self.commit.finished
 
@@ -652,7 +658,7 @@ cdef class AppendTurn:
         return coming_round(&self.commit)
 
     @property
-    def is_settled(self):
+    def is_settled(self) -> bool:
         """Tell whether nothing is outstanding: no job, no commit round, no answer."""
         if commit_is_busy(&self.commit) or self.job_count or self.paused.count or self.answers.count:
             return False
@@ -666,7 +672,10 @@ cdef class AppendTurn:
         """End the flusher's threads."""
         commit_close(&self.commit)
 
-    def for_tests(self, fixed_now_ms=None, by_reference=None, offered_bytes=None) -> None:
+    def for_tests(
+        self, fixed_now_ms: int | None = None, by_reference: bool | None = None,
+        offered_bytes: int | None = None,
+    ) -> None:
         """Set a clock that stands still, send every batch through Python (to compare both ways), or offer
         rounds of few bytes.
         """

@@ -44,7 +44,7 @@ def bypass_journals(AppendTurn turn, bint bypass) -> None:
     turn.commit.bypass = bypass
 
 
-def journal_ends(AppendTurn turn, int log_dir) -> tuple:
+def journal_ends(AppendTurn turn, int log_dir) -> tuple[int, int]:
     """Return (start, head): the part of the journal's endless stream that its ring must keep; zeros if
     unused.
     """

@@ -75,7 +75,7 @@ cdef class OffsetMap:
     def __dealloc__(self):
         free(self.ref.slots)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self.ref.used
 
     def put(self, const uint8_t[::1] key, int64_t offset) -> bool:
@@ -85,11 +85,11 @@ cdef class OffsetMap:
         return map_get(&self.ref, &key[0] if key.shape[0] else NULL, key.shape[0])
 
     @property
-    def room(self):
+    def room(self) -> int:
         return self.ref.room
 
     @property
-    def latest(self):
+    def latest(self) -> int:
         return self.ref.latest
 
     @latest.setter
@@ -97,7 +97,7 @@ cdef class OffsetMap:
         self.ref.latest = offset
 
     @property
-    def utilization(self):
+    def utilization(self) -> float:
         """Return the share of slots in use, from 0 to 1."""
         return self.ref.used / <double>self.ref.count
 

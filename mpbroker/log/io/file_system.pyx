@@ -8,6 +8,10 @@ import os
 
 from libc.errno cimport ENOSYS, EPERM, errno
 from posix.unistd cimport close
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 cdef extern from "<sys/vfs.h>" nogil:
@@ -46,7 +50,7 @@ cdef class FileSystem:
     cdef object device
     cdef readonly bint is_synced_at_once
 
-    def __cinit__(self, path):
+    def __cinit__(self, path: Path):
         """Open the file system of the directory `path`. Raises OSError."""
         cdef Described described
         self.fd = -1
@@ -60,7 +64,7 @@ cdef class FileSystem:
         if self.fd >= 0:
             close(self.fd)
 
-    def has(self, path) -> bool:
+    def has(self, path: Path | str | int) -> bool:
         """Return whether a path or descriptor lies on this file system. Raises OSError.
 
         A link or a mount may lead to another one.

@@ -16,7 +16,7 @@ from mpbroker.storage.producer_state cimport (
     producer_recall, producer_update, producer_wants,
 )
 from mpbroker.storage.scan cimport CHUNK_BYTES, ChunkBuffer, batch_length, have
-from collections import namedtuple
+from typing import NamedTuple
 
 cdef enum:
     CHECK_CHUNK_BYTES = 1 << 20
@@ -24,7 +24,12 @@ cdef enum:
 # The result of a check. `reason` is empty if all batches were good. `aborted`: (producer id, first offset,
 # last offset, last stable offset behind it) of each transaction that is aborted in the range. `epochs`:
 # (leader epoch, offset) of the first batch and wherever the epoch changes.
-Checked = namedtuple("Checked", "valid_bytes next_offset reason aborted epochs")
+class Checked(NamedTuple):
+    valid_bytes: int
+    next_offset: int
+    reason: str
+    aborted: list[tuple[int, int, int, int]]
+    epochs: list[tuple[int, int]]
 
 
 cdef const char *judge(
@@ -43,7 +48,7 @@ cdef const char *judge(
 def check_batches(
     int fd, int64_t position, int64_t end, int64_t next_offset, PartitionState state, bint apply_index,
     int64_t producers_from, int64_t most_bytes,
-):
+) -> Checked:
     """Check every batch in [position, end) and replay it into the state; return Checked.
 
     Producers are replayed from the offset `producers_from` on. The check stops at the first batch that is not

@@ -8,6 +8,10 @@ from mpbroker.log.partition.batch_checker cimport judge
 from mpbroker.records.batch cimport BASE_OFFSET_AT, BATCH_HEADER_BYTES, LAST_OFFSET_DELTA_AT, LEADER_EPOCH_AT
 from mpbroker.records.wire cimport load_u32, load_u64
 from mpbroker.storage.scan cimport batch_length
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mpbroker.storage.leader_epochs import Epochs
 
 
 cdef enum:
@@ -31,7 +35,7 @@ cdef class Walk:
     cdef object epochs
     cdef int64_t epoch, epoch_ends
 
-    def __init__(self, int64_t base, int64_t position, int64_t next_offset, epochs=()):
+    def __init__(self, int64_t base, int64_t position, int64_t next_offset, epochs: Epochs = ()):
         self.base, self.batches, self.epochs = base, 0, epochs
         self.jump(position, next_offset)
 

@@ -9,6 +9,10 @@ from mpbroker.ipc.table cimport PARTITION_LIVE, PARTITION_OFFLINE, PartitionSlot
 from mpbroker.ipc.table import PartitionFlag, unpack_partition
 from mpbroker.storage.index cimport OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from shm.table cimport SlotTable, table_write
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mpbroker.ipc.table import Partition
 
 
 cdef void open_index(IndexRef *index, int64_t base, int fd) noexcept nogil:
@@ -67,7 +71,8 @@ cdef class PartitionState:
         core.index.last_offset = core.index.last_key = base - 1
 
     def resume_at(
-        self, int64_t position, int64_t log_end, int64_t first_timestamp, tuple last_entry, tuple last_time,
+        self, int64_t position, int64_t log_end, int64_t first_timestamp, last_entry: tuple[int, int, int],
+        last_time: tuple[int, int, int],
     ) -> None:
         """Resume a cleanly closed segment at its end, or a replay at a batch that has an index entry.
 
@@ -106,7 +111,7 @@ cdef class PartitionState:
         core.log_end = next_offset
         core.bytes_since_index = 0
 
-    def end_times(self, tuple last_time, bint is_final) -> int:
+    def end_times(self, last_time: tuple[int, int, int], bint is_final) -> int:
         """Count the entries of `.timeindex` that stay after a replay.
 
         One entry more than the replay made, `last_time` as (entries, timestamp, offset), stays if it is the
@@ -127,7 +132,7 @@ cdef class PartitionState:
         core.fd, core.index.fd, core.time_index.fd = fd, index_fd, time_index_fd
         core.appendable = core.slot.flags == PARTITION_LIVE
 
-    def carried(self) -> tuple:
+    def carried(self) -> tuple[int, ...]:
         """Return what `carry` needs to continue in another process; producers are carried separately."""
         cdef PartitionCore *c = &self.core
         return (
@@ -139,7 +144,7 @@ cdef class PartitionState:
             c.slot.aborted_end,
         )
 
-    def carry(self, tuple what) -> None:
+    def carry(self, what: tuple[int, ...]) -> None:
         """Load the state of a segment that another process of this program has opened and closed."""
         cdef PartitionCore *c = &self.core
         (
@@ -171,7 +176,7 @@ cdef class PartitionState:
         if core.max_timestamp >= 0:
             time_index_add(&core.time_index, core.max_timestamp, core.max_timestamp_offset, True)
 
-    def take_refused(self) -> tuple:
+    def take_refused(self) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
         """Return (refused, entries, last offset) of `.index` and of `.timeindex`.
 
         Refused entries were not above the last one; they are counted since the last call.
@@ -249,12 +254,12 @@ cdef class PartitionState:
             core.slot.last_stable.offset = max(core.slot.last_stable.offset, offset)
 
     @property
-    def first_unstable(self):
+    def first_unstable(self) -> int:
         """Return the first offset of the earliest open transaction; -1 if none is open."""
         return self.core.first_unstable.offset
 
     @property
-    def aborted_end(self):
+    def aborted_end(self) -> int:
         return self.core.slot.aborted_end
 
     @aborted_end.setter
@@ -268,11 +273,11 @@ cdef class PartitionState:
         table_write(&table.ref, self.core.table_slot, &self.core.slot)
 
     @property
-    def published(self):
+    def published(self) -> Partition:
         return unpack_partition((<uint8_t *>&self.core.slot)[:sizeof(PartitionSlot)])
 
     @property
-    def flags(self):
+    def flags(self) -> PartitionFlag:
         return PartitionFlag(self.core.slot.flags)
 
     @flags.setter
@@ -282,11 +287,11 @@ cdef class PartitionState:
         core.appendable = flags == PARTITION_LIVE and core.fd >= 0
 
     @property
-    def is_offline(self):
+    def is_offline(self) -> bool:
         return bool(self.core.slot.flags & PARTITION_OFFLINE)
 
     @property
-    def config_version(self):
+    def config_version(self) -> int:
         return self.core.slot.config_version
 
     @config_version.setter
@@ -294,7 +299,7 @@ cdef class PartitionState:
         self.core.slot.config_version = version
 
     @property
-    def oldest_config_version(self):
+    def oldest_config_version(self) -> int:
         return self.core.oldest_config_version
 
     @oldest_config_version.setter
@@ -302,23 +307,23 @@ cdef class PartitionState:
         self.core.oldest_config_version = version
 
     @property
-    def table_slot(self):
+    def table_slot(self) -> int:
         return self.core.table_slot
 
     @property
-    def generation(self):
+    def generation(self) -> int:
         return self.core.slot.generation
 
     @property
-    def log_dir(self):
+    def log_dir(self) -> int:
         return self.core.slot.log_dir
 
     @property
-    def leader_epoch(self):
+    def leader_epoch(self) -> int:
         return self.core.slot.leader_epoch
 
     @property
-    def log_start(self):
+    def log_start(self) -> int:
         return self.core.slot.log_start_offset
 
     @log_start.setter
@@ -326,51 +331,51 @@ cdef class PartitionState:
         self.core.slot.log_start_offset = offset
 
     @property
-    def high_watermark(self):
+    def high_watermark(self) -> int:
         return self.core.slot.high_watermark.offset
 
     @property
-    def synced(self):
+    def synced(self) -> int:
         return self.core.synced
 
     @property
-    def fd(self):
+    def fd(self) -> int:
         return self.core.fd
 
     @property
-    def index_fds(self):
+    def index_fds(self) -> tuple[int, int]:
         return self.core.index.fd, self.core.time_index.fd
 
     @property
-    def segment_base(self):
+    def segment_base(self) -> int:
         return self.core.segment_base
 
     @property
-    def size(self):
+    def size(self) -> int:
         return self.core.size
 
     @property
-    def log_end(self):
+    def log_end(self) -> int:
         return self.core.log_end
 
     @property
-    def max_timestamp(self):
+    def max_timestamp(self) -> int:
         return self.core.max_timestamp
 
     @property
-    def first_timestamp(self):
+    def first_timestamp(self) -> int:
         return self.core.first_timestamp
 
     @property
-    def segment_bytes(self):
+    def segment_bytes(self) -> int:
         return self.core.segment_bytes
 
     @property
-    def append_time(self):
+    def append_time(self) -> bool:
         return bool(self.core.append_time)
 
     @property
-    def can_rest(self):
+    def can_rest(self) -> bool:
         """Return whether nothing waits for a sync: the files may be closed until they are needed again."""
         return nothing_waits(&self.core)
 
@@ -381,9 +386,9 @@ cdef class PartitionState:
         os.ftruncate(core.fd, core.size)
 
     @property
-    def unsynced(self):
+    def unsynced(self) -> bool:
         return bool(self.core.unsynced or self.core.in_flight)
 
     @property
-    def max_timestamp_offset(self):
+    def max_timestamp_offset(self) -> int:
         return self.core.max_timestamp_offset

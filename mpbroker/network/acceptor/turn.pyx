@@ -23,6 +23,10 @@ from shm.doorbell cimport BellRef, Doorbell, bell_arm, bell_disarm, bell_drain
 
 from mpbroker.ipc import connections
 from mpbroker.ipc.listeners import COUNTS_BYTES, ListenerCount
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mpbroker.ipc.topology import SharedMemory
 
 cdef extern from "<sys/epoll.h>" nogil:
     ctypedef union epoll_data_t:
@@ -292,7 +296,9 @@ cdef class AcceptorTurn:
         if self.t.unsent_fd >= 0:
             close(self.t.unsent_fd)
 
-    def __init__(self, memory, int process, int epoll_fd, list words, int send_buffer_bytes):
+    def __init__(
+        self, memory: SharedMemory, int process, int epoll_fd, words: list[memoryview], int send_buffer_bytes,
+    ):
         cdef CounterPage counters = memory.counters(process)
         cdef Doorbell bell = memory.doorbell(process)
         cdef unsigned char[::1] word
@@ -331,7 +337,7 @@ cdef class AcceptorTurn:
 
     # ---- what Python tells
 
-    def set_processors(self, list channels) -> None:
+    def set_processors(self, channels: list[tuple[int, int]]) -> None:
         """Hand connections to these processors from now on: (role, descriptor of the pair) each."""
         cdef Processor *p
         cdef Ledger ledger
@@ -376,7 +382,7 @@ cdef class AcceptorTurn:
         """Set socket.send.buffer.bytes of new connections; -1: as the kernel has it."""
         self.t.send_buffer_bytes = send_buffer_bytes
 
-    def hand_over(self, int fd, int listener, const unsigned char[::1] address):
+    def hand_over(self, int fd, int listener, const unsigned char[::1] address) -> tuple[int, int] | None:
         """Hand a connection to the next processor that has room; return (role, ticket), or None: none has.
 
         Raises OSError.
@@ -410,7 +416,7 @@ cdef class AcceptorTurn:
         self.t.told_count = 0
         return found
 
-    def unsent(self):
+    def unsent(self) -> tuple[int, int] | None:
         """Return (listener, descriptor) of a connection that was accepted and not handed over, or None. The
         descriptor is the caller's.
         """
@@ -420,7 +426,7 @@ cdef class AcceptorTurn:
         self.t.unsent_fd = -1
         return found
 
-    def lost(self):
+    def lost(self) -> tuple[int, int] | None:
         """Return (listener, errno) of a connection that was lost before it was accepted, or None."""
         if self.t.lost_listener < 0:
             return None

@@ -107,7 +107,7 @@ cdef class TurnFiles:
         t.files.released = False
         return list(out)
 
-    def missing(self, uint32_t channel):
+    def missing(self, uint32_t channel) -> list[tuple[int, int, int, int, bytes]] | None:
         """Return the files to open for the channel's answer: [(slot, slot_generation, segment_base, inode,
         path)].
 

@@ -24,7 +24,7 @@ cdef class Muting:
             release_turn(self.t)
 
     @property
-    def state(self):
+    def state(self) -> int:
         return self.channel.mute
 
     def handle(self, int event) -> bool:

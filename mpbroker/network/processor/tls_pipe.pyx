@@ -279,7 +279,7 @@ cdef class TlsPipe:
             raise MemoryError
         return at == n
 
-    def send(self, data) -> int:
+    def send(self, data: bytes | bytearray | memoryview) -> int:
         """Encrypt all of `data`; `flush` says when it is written.
 
         Raises BlockingIOError: earlier bytes wait, and nothing was taken.

@@ -116,7 +116,7 @@ cdef class TlsSaslTurn:
         c.secure = NEGOTIATING
         c.owned = 1
 
-    def take(self):
+    def take(self) -> list[tuple[int, int, bool]]:
         """Return (channel, connection, has an answer to write) of the channels that Python has to look at."""
         cdef ChannelTurn *t = self.t
         cdef Channel *c
@@ -131,7 +131,7 @@ cdef class TlsSaslTurn:
         t.marked_count = 0
         return out
 
-    def renewal(self, uint32_t channel):
+    def renewal(self, uint32_t channel) -> tuple[int, bytes, bytes] | None:
         """Return (descriptor, frame, bytes behind it) of a request that begins re-authentication, or None."""
         cdef Channel *c = self._channel(channel)
         if c.secure != NEGOTIATING or c.request.block == 0:
@@ -163,7 +163,7 @@ cdef class TlsSaslTurn:
             <const uint8_t *>version, len(version))
         count_client(self.t, c)
 
-    def room(self, uint32_t channel):
+    def room(self, uint32_t channel) -> memoryview | None:
         """Return the memory for decrypted bytes; None: nothing is to be read now."""
         cdef Channel *c = self._channel(channel)
         cdef uint64_t room

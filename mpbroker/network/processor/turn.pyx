@@ -67,6 +67,12 @@ from mpbroker.network.processor import mute
 from mpbroker.network.processor import window as request_window
 from mpbroker.network.processor.mute import MuteState
 from mpbroker.protocol.api_keys import ApiKey, valid_versions
+from typing import Any, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Mapping
+    from mpbroker.ipc.session import Session
+    from mpbroker.ipc.topology import SharedMemory
 
 cdef extern from "<sys/epoll.h>" nogil:
     ctypedef union epoll_data_t:
@@ -265,7 +271,8 @@ cdef class ProcessorTurn:
             release_turn(self.t)
 
     def __init__(
-        self, memory, int process, int handover_fd, list first_flexible, uint32_t channel_places,
+        self, memory: SharedMemory, int process, int handover_fd, first_flexible: list[int],
+        uint32_t channel_places,
         uint32_t frame_bytes_max, uint32_t queued_requests_max, uint64_t connection_prefix,
         uint64_t idle_ns=0,
         uint64_t stall_ns=10_000_000_000,
@@ -410,11 +417,13 @@ cdef class ProcessorTurn:
         return flags
 
     @property
-    def poll_fd(self):
+    def poll_fd(self) -> int:
         """Return the descriptor that the turn sleeps on."""
         return self.t.epoll_fd
 
-    def add_connection(self, int fd, int listener, int protocol=0, bint privileged=False):
+    def add_connection(
+        self, int fd, int listener, int protocol=0, bint privileged=False,
+    ) -> tuple[int, int] | None:
         """Take over a connected non-blocking socket; return (channel, connection), or None when all places
         are taken.
 
@@ -430,11 +439,11 @@ cdef class ProcessorTurn:
         return channel, self.t.channels[channel].connection
 
     @property
-    def connections(self):
+    def connections(self) -> int:
         """Return the number of open connections."""
         return self.t.open_count
 
-    def handed(self):
+    def handed(self) -> tuple[bytes, list[int]] | None:
         """Return the message and the descriptors, one or none, of a connection that Python has to decide
         about; None: there is none. It is the caller's then.
         """
@@ -455,7 +464,7 @@ cdef class ProcessorTurn:
         """Ask Python about new connections of a listener."""
         self.t.listener_kinds[listener] = 0
 
-    def tell_closed(self, dict levels, int level_at_start) -> None:
+    def tell_closed(self, levels: Mapping[CloseReason, int], int level_at_start) -> None:
         """Tell Python of closed connections only if the level of their reason is logged.
 
         `level_at_start` counts until clients set another level.
@@ -464,7 +473,7 @@ cdef class ProcessorTurn:
             self.t.reason_levels[<int>reason] = level
         self.t.log_level_at_start = level_at_start
 
-    def answer_api_versions(self, list bodies) -> None:
+    def answer_api_versions(self, bodies: list[bytes]) -> None:
         """Answer common ApiVersions requests with the encoded response of their version.
 
         Versions without one are for handlers.
@@ -477,7 +486,7 @@ cdef class ProcessorTurn:
             self.t.api_versions[<int>version] = <const uint8_t *><const char *>body
             self.t.api_versions_bytes[<int>version] = <uint32_t>len(body)
 
-    def set_session(self, uint32_t channel, uint64_t connection, **known) -> None:
+    def set_session(self, uint32_t channel, uint64_t connection, **known: Any) -> None:
         """Record what authentication found out: see `Sessions.set`.
 
         Raises RuntimeError: a request of the connection is with a handler.
@@ -487,7 +496,7 @@ cdef class ProcessorTurn:
             raise RuntimeError(f"channel {channel} has a request under way: its session must not change")
         self.sessions.set(channel, connection, **known)
 
-    def closed(self):
+    def closed(self) -> list[tuple[Session, int, int]]:
         """Return (session, reason, detail) of channels closed since the last call, and free their places."""
         cdef uint32_t i
         cdef ChannelTurn *t = self.t
@@ -501,7 +510,7 @@ cdef class ProcessorTurn:
         t.closed_count = 0
         return out
 
-    def late_answers(self):
+    def late_answers(self) -> list[tuple[Session, int]]:
         """Return (session, API key) of answers that came after their connection was closed."""
         cdef uint32_t i
         cdef ChannelTurn *t = self.t
@@ -629,7 +638,7 @@ cdef class ProcessorTurn:
         close_all_of(self.t, listener)
         publish(self.t)
 
-    def close_least_recently_active(self, listeners=None):
+    def close_least_recently_active(self, listeners: Container[int] | None = None) -> int | None:
         """Close the least recently active connection to make room for another one, of `listeners` only if
         given.
 

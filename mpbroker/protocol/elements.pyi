@@ -1,3 +1,0 @@
-from typing_extensions import Buffer
-
-def count(program: Buffer, data: Buffer, at: int, most: int) -> int: ...
