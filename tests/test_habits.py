@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 from mpbroker.ipc.log_levels import subsystem_of
 from tests.support.behaviours import BEHAVIOURS
 
@@ -32,11 +30,13 @@ RANKS = {
     "mpbroker.http": 2,
     "mpbroker.protocol": 3,
     "mpbroker.records": 3,
-    "mpbroker.log": 4,
+    "mpbroker.storage": 4,
     "mpbroker.metrics": 4,
     "mpbroker.quotas": 4,
     "mpbroker.security": 4,
     "mpbroker.client": 5,
+    # Who reads the files of the log does not know the process that writes them.
+    "mpbroker.log": 5,
     "mpbroker.coordinator": 5,
     "mpbroker.handlers": 5,
     "mpbroker.network": 5,
@@ -67,7 +67,7 @@ NARROW = {
     "mpbroker.observe": (
         *("shm", "mpbroker.ipc", "mpbroker.protocol", "mpbroker.records", "mpbroker.metrics"),
         *("mpbroker.inspection", "mpbroker.reading"),
-        *("mpbroker.log.format.names", "mpbroker.log.read.reader"),
+        "mpbroker.storage",
         # The records of committed offsets.
         *("mpbroker.coordinator.groups.committed", "mpbroker.coordinator.runtime.field_reader"),
     ),
@@ -79,15 +79,16 @@ NARROW = {
     "mpbroker.cli": (
         "shm",
         *(f"mpbroker.{room}" for room in ("config", "ipc", "protocol", "records", "security")),
-        *(f"mpbroker.{room}" for room in ("metrics", "client", "observe", "startup", "supervisor")),
+        *(
+            f"mpbroker.{room}"
+            for room in ("metrics", "storage", "client", "observe", "startup", "supervisor")
+        ),
         *("mpbroker.inspection", "mpbroker.migration", "mpbroker.reading", "mpbroker.spark"),
         "mpbroker.testing",
         # Checks for Spark look like those for a broker.
         "spark_integration.check",
         # The names of quotas.
         "mpbroker.quotas.entities",
-        # What a log directory is known by, which a backup copies.
-        "mpbroker.log.format.names",
     ),
     "mpbroker.console": (
         *(f"mpbroker.{room}" for room in ("config", "ipc", "protocol", "records", "metrics", "client")),
@@ -109,12 +110,7 @@ NARROW = {
         "mpbroker.ipc.pointer",
         # Audits go on behind damage, as the inspection does.
         "mpbroker.inspection.segment",
-        *(
-            f"mpbroker.log.format.{module}"
-            for module in ("checkpoints", "index", "names", "producer_state", "scan", "transaction_index")
-        ),
-        "mpbroker.log.partition.trusted_entries",
-        "mpbroker.log.read.reader",
+        "mpbroker.storage",
     ),
     "mpbroker.writing": (
         "mpbroker.client",
@@ -142,31 +138,12 @@ APART = {
     "mpbroker.coordinator.groups": ("mpbroker.coordinator.transactions",),
     "mpbroker.coordinator.transactions": ("mpbroker.coordinator.groups",),
 }
-# What these rooms may import of the log: how others read it, never the process that writes.
-OF_THE_LOG = {
-    "mpbroker.network": (),
-    "mpbroker.handlers": (
-        *(f"mpbroker.log.format.{module}" for module in ("leader_epochs", "names", "transaction_index")),
-        *(f"mpbroker.log.read.{module}" for module in ("fetch_positions", "reader")),
-    ),
-    "mpbroker.coordinator": ("mpbroker.log.format.names",),
-    "mpbroker.inspection": (
-        *(f"mpbroker.log.format.{module}" for module in ("checkpoints", "index", "leader_epochs", "names")),
-        *("mpbroker.log.format.producer_state", "mpbroker.log.format.transaction_index"),
-        *(f"mpbroker.log.directories.{module}" for module in ("directory_layout", "directory_lock")),
-        "mpbroker.log.append.journal",
-        "mpbroker.log.io.strict_stat",
-        # `recover` starts and stops the log as its process does.
-        *("mpbroker.log.format", "mpbroker.log.directories.log_directory", "mpbroker.log.io.io_thread"),
-        *("mpbroker.log.partition.partition_log", "mpbroker.log.recovery.log_loader"),
-    ),
-}
 # The folders of a room, from the bottom up: each imports those before it only. What lies flat in the room
 # comes last.
 FOLDERS = {
     "mpbroker.log": (
-        *("format", "io", "partition", "append", "directories", "recovery", "manager"),
-        *("retention", "compaction", "replica_move", "scrub", "read"),
+        *("io", "partition", "append", "directories", "recovery", "manager"),
+        *("retention", "compaction", "replica_move", "scrub"),
     ),
     "mpbroker.handlers": ("hot_path", "requests", "calls", "fetch", "produce"),
     "mpbroker.coordinator": ("metadata", "bulletins", "runtime", "groups", "transactions"),
@@ -314,8 +291,6 @@ def may_import(module: str, imported: str) -> bool:
         return room == target or (room == "mpbroker" and target in OF_THE_PACKAGE)
     if room in NARROW:
         return any(imported == name or imported.startswith(f"{name}.") for name in NARROW[room])
-    if target == "mpbroker.log" and room in OF_THE_LOG:
-        return imported in OF_THE_LOG[room]
     return room in RANKS and target in RANKS and RANKS[target] < RANKS[room]
 
 
@@ -438,32 +413,6 @@ def test_every_room_has_a_rank() -> None:
 def test_every_room_has_a_row_in_the_architecture() -> None:
     rows = re.findall(r"^\| `([\w/]+)/` \|", (ROOT / "docs/ARCHITECTURE.md").read_text(), re.MULTILINE)
     assert {row.replace("/", ".") for row in rows} >= set(RANKS)
-
-
-def folder_table(text: str, room: str) -> dict[str, set[str]]:
-    """Return the modules that a room's table in the architecture names, by folder; "" is the room itself."""
-    start = text.index(f"| `{room}/` | what it holds | modules |")
-    lines = text[start : text.index("\n\n", start)].splitlines()[2:]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    return {row[0].strip("`/\N{EN DASH}"): set(re.findall(r"`(\w+)`", row[2])) for row in rows}
-
-
-@pytest.mark.parametrize("room", sorted(FOLDERS))
-def test_the_architecture_has_each_module_of_a_large_room_in_its_folder(room: str) -> None:
-    top = ROOT / room.replace(".", "/")
-    there: dict[str, set[str]] = {}
-    for path in files([top], ".py", ".pyx", ".pxd", ".pxi"):
-        folder = there.setdefault("/".join(path.relative_to(top).parts[:-1]), set())
-        if path.stem != "__init__" and not _API_MODULE.fullmatch(path.name):
-            folder.add(path.stem)
-    table = folder_table((ROOT / "docs/ARCHITECTURE.md").read_text(), room.replace(".", "/"))
-    assert table == there
-
-
-@pytest.mark.parametrize("room", sorted(FOLDERS))
-def test_the_architecture_has_folders_in_the_order_of_their_imports(room: str) -> None:
-    table = folder_table((ROOT / "docs/ARCHITECTURE.md").read_text(), room.replace(".", "/"))
-    assert [folder for folder in table if folder in FOLDERS[room]] == list(FOLDERS[room])
 
 
 def test_functions_fit_on_a_screen() -> None:

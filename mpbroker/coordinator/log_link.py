@@ -30,8 +30,8 @@ from mpbroker.ipc.rpc import RpcClient
 from mpbroker.ipc.slots import Batch, SlotKind, kind_of, unpack_call, unpack_produce
 from mpbroker.ipc.table import Partition
 from mpbroker.ipc.topology import CALL_RING_SLOTS, log_worker, log_worker_number, name_of
-from mpbroker.log.format.names import log_worker_of
 from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
+from mpbroker.storage.names import log_worker_of
 from shm.arena import ArenaFull
 
 # Rounds that can be under way at once: of metadata, of groups, of transactions, of markers.

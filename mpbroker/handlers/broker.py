@@ -33,10 +33,10 @@ from mpbroker.ipc.producer_ids import ProducerIds
 from mpbroker.ipc.session import Session
 from mpbroker.ipc.slots import Request
 from mpbroker.ipc.table import Partition, PartitionFlag, damage_of, read_partition
-from mpbroker.log.read.fetch_positions import FetchPositions
-from mpbroker.log.read.reader import PartitionReader
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.security.audit import Audit
+from mpbroker.storage.fetch_positions import FetchPositions
+from mpbroker.storage.reader import PartitionReader
 from shm.clock import monotonic_ms, wall_ms
 from shm.counters import CounterPage
 from shm.table import SlotBusy, SlotTable

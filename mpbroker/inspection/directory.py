@@ -11,10 +11,10 @@ from pathlib import Path
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.inspection.findings import Finding, Severity, finding
 from mpbroker.inspection.partition import Partition
-from mpbroker.log.directories.directory_layout import check_format, directories_in, lock_log_dirs
-from mpbroker.log.directories.directory_lock import holder_of
-from mpbroker.log.format.checkpoints import CheckpointCorrupt, read_offsets
-from mpbroker.log.format.names import (
+from mpbroker.storage.checkpoints import CheckpointCorrupt, read_offsets
+from mpbroker.storage.directory_layout import check_format, directories_in, lock_log_dirs
+from mpbroker.storage.directory_lock import holder_of
+from mpbroker.storage.names import (
     CLEAN_SHUTDOWN,
     DURABLE_MARK,
     HIGH_WATERMARKS,
@@ -25,7 +25,7 @@ from mpbroker.log.format.names import (
     NotAPartition,
     parse_partition,
 )
-from mpbroker.log.io.strict_stat import is_there as is_there
+from mpbroker.storage.strict_stat import is_there
 
 
 class NotALogDirectory(ValueError):

@@ -8,10 +8,23 @@ from pathlib import Path
 from typing import Any
 
 from mpbroker.inspection.segment import batches, mapped
-from mpbroker.log.append.journal import Extent, JournalDamaged, JournalFile, worker_of
-from mpbroker.log.format.checkpoints import CheckpointCorrupt, read_epochs, read_offsets, read_topic_id
-from mpbroker.log.format.index import read_offset_entries, read_time_entries
-from mpbroker.log.format.names import (
+from mpbroker.protocol.uuids import uuid_text
+from mpbroker.records.batch import (
+    CONTROL_BIT,
+    DELETE_HORIZON_BIT,
+    LOG_APPEND_TIME_BIT,
+    TRANSACTIONAL_BIT,
+    BatchFrame,
+)
+from mpbroker.records.compression import Codec
+from mpbroker.records.errors import CorruptBatch
+from mpbroker.records.iterate import Batch
+from mpbroker.records.markers import ABORT, marker_of
+from mpbroker.records.record import Record
+from mpbroker.storage.checkpoints import CheckpointCorrupt, read_epochs, read_offsets, read_topic_id
+from mpbroker.storage.index import read_offset_entries, read_time_entries
+from mpbroker.storage.journal import Extent, JournalDamaged, JournalFile, worker_of
+from mpbroker.storage.names import (
     CLEANER_OFFSETS,
     HIGH_WATERMARKS,
     INDEX_SUFFIX,
@@ -26,22 +39,9 @@ from mpbroker.log.format.names import (
     parse_segment,
     segment_name,
 )
-from mpbroker.log.format.producer_state import Producers, SnapshotCorrupt
-from mpbroker.log.format.transaction_index import TransactionIndexCorrupt, read_aborted
-from mpbroker.log.io.strict_stat import is_there
-from mpbroker.protocol.uuids import uuid_text
-from mpbroker.records.batch import (
-    CONTROL_BIT,
-    DELETE_HORIZON_BIT,
-    LOG_APPEND_TIME_BIT,
-    TRANSACTIONAL_BIT,
-    BatchFrame,
-)
-from mpbroker.records.compression import Codec
-from mpbroker.records.errors import CorruptBatch
-from mpbroker.records.iterate import Batch
-from mpbroker.records.markers import ABORT, marker_of
-from mpbroker.records.record import Record
+from mpbroker.storage.producer_state import Producers, SnapshotCorrupt
+from mpbroker.storage.strict_stat import is_there
+from mpbroker.storage.transaction_index import TransactionIndexCorrupt, read_aborted
 
 Entry = dict[str, Any]
 

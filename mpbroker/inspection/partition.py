@@ -9,16 +9,17 @@ from pathlib import Path
 
 from mpbroker.inspection.findings import Finding, Severity, finding
 from mpbroker.inspection.segment import Seen, Segment, inspect
-from mpbroker.log.format.checkpoints import CheckpointCorrupt, read_epochs, read_topic_id
-from mpbroker.log.format.leader_epochs import Epochs
-from mpbroker.log.format.names import (
+from mpbroker.storage.checkpoints import CheckpointCorrupt, read_epochs, read_topic_id
+from mpbroker.storage.leader_epochs import Epochs
+from mpbroker.storage.names import (
     LEADER_EPOCHS,
     PARTITION_METADATA,
     SNAPSHOT_SUFFIX,
-    parse_segment,
+    segment_name,
 )
-from mpbroker.log.format.producer_state import Producers, SnapshotCorrupt
-from mpbroker.log.io.strict_stat import is_there
+from mpbroker.storage.producer_state import Producers, SnapshotCorrupt
+from mpbroker.storage.segments import offsets_of, segments_of
+from mpbroker.storage.strict_stat import is_there
 
 
 @dataclass
@@ -56,7 +57,7 @@ class Partition:
 
 
 def segment_paths(directory: Path) -> list[Path]:
-    return sorted(path for path in directory.iterdir() if parse_segment(path.name) is not None)
+    return [directory / segment_name(base) for base in segments_of(directory)]
 
 
 def log_bytes(partition: Partition) -> int:
@@ -74,9 +75,9 @@ def check(partition: Partition, seen: Seen | None = None) -> None:
 
     `seen`: called with the bytes passed since its last call. Raises OSError.
     """
-    # List snapshots first: those that a broker writes meanwhile lie behind what is read.
-    snapshots = sorted(partition.path.glob(f"*{SNAPSHOT_SUFFIX}"))
     try:
+        # List snapshots first: those that a broker writes meanwhile lie behind what is read.
+        snapshots = offsets_of(partition.path, SNAPSHOT_SUFFIX)
         epochs = _read_epochs(partition)
         _read_segments(partition, seen, epochs)
     except FileNotFoundError:
@@ -131,11 +132,9 @@ def _check_durable(partition: Partition) -> None:
         partition.findings.append(finding(Severity.DAMAGE, partition.path, text, offset=partition.end_offset))
 
 
-def _check_snapshots(partition: Partition, paths: list[Path]) -> None:
-    for path in paths:
-        offset = parse_segment(path.name, SNAPSHOT_SUFFIX)
-        if offset is None:
-            continue
+def _check_snapshots(partition: Partition, offsets: list[int]) -> None:
+    for offset in offsets:
+        path = partition.path / segment_name(offset, SNAPSHOT_SUFFIX)
         try:
             Producers().load(path.read_bytes())
         except FileNotFoundError:

@@ -26,26 +26,27 @@ from mpbroker.coordinator.metadata.state import MetadataState
 from mpbroker.inspection.directory import is_locked
 from mpbroker.ipc import log_levels
 from mpbroker.ipc.process import FatalError
-from mpbroker.log.directories.directory_layout import (
-    check_format,
-    lock_log_dirs,
-    restricted_new_files,
-    write_clean_shutdown,
-)
 from mpbroker.log.directories.log_directory import LogDirectory
-from mpbroker.log.format import names
-from mpbroker.log.format.checkpoints import (
+from mpbroker.log.io.io_thread import IoThread
+from mpbroker.log.partition.partition_log import PartitionLog
+from mpbroker.log.recovery.log_loader import Known, PartitionDamaged, load
+from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
+from mpbroker.storage import names
+from mpbroker.storage.checkpoints import (
     CheckpointCorrupt,
     Offsets,
     TopicPartition,
     read_offsets,
     read_topic_id,
 )
-from mpbroker.log.io.io_thread import IoThread
-from mpbroker.log.io.strict_stat import is_there
-from mpbroker.log.partition.partition_log import PartitionLog, segments_of
-from mpbroker.log.recovery.log_loader import Known, PartitionDamaged, load
-from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
+from mpbroker.storage.directory_layout import (
+    check_format,
+    lock_log_dirs,
+    restricted_new_files,
+    write_clean_shutdown,
+)
+from mpbroker.storage.segments import segments_of
+from mpbroker.storage.strict_stat import is_there
 
 METADATA: TopicPartition = (METADATA_TOPIC, 0)
 Say = Callable[[str], None]

@@ -20,22 +20,22 @@ from mpbroker.inspection.directory import locked as locked_directories
 from mpbroker.inspection.findings import Severity
 from mpbroker.inspection.partition import Partition, check
 from mpbroker.inspection.segment import Segment, batches, mapped
-from mpbroker.log.append.journal import JournalDamaged, JournalFile, worker_of
-from mpbroker.log.directories.directory_layout import restricted_new_files
-from mpbroker.log.format.checkpoints import fsync_directory, read_offsets, write_offsets
-from mpbroker.log.format.names import (
+from mpbroker.records.batch import LEADER_EPOCH_AT
+from mpbroker.records.errors import CorruptBatch
+from mpbroker.storage.checkpoints import fsync_directory, read_offsets, write_offsets
+from mpbroker.storage.directory_layout import restricted_new_files
+from mpbroker.storage.journal import JournalDamaged, JournalFile, worker_of
+from mpbroker.storage.names import (
     HIGH_WATERMARKS,
     INDEX_SUFFIX,
     META_PROPERTIES,
     RECOVERY_POINTS,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
-    parse_segment,
     segment_name,
 )
-from mpbroker.log.io.strict_stat import is_there
-from mpbroker.records.batch import LEADER_EPOCH_AT
-from mpbroker.records.errors import CorruptBatch
+from mpbroker.storage.segments import offsets_of
+from mpbroker.storage.strict_stat import is_there
 
 DAMAGED_SUFFIX = ".damaged"
 REPAIRED_SUFFIX = ".repaired"
@@ -191,10 +191,9 @@ def carry_out(plan: Plan) -> list[Path]:
     """
     directory = plan.partition.path
     kept = [_replace(cut) for cut in plan.cuts]
-    end = plan.partition.end_offset
-    for path in directory.glob(f"*{SNAPSHOT_SUFFIX}"):
-        if (parse_segment(path.name, SNAPSHOT_SUFFIX) or 0) > end:
-            path.unlink()
+    for offset in offsets_of(directory, SNAPSHOT_SUFFIX):
+        if offset > plan.partition.end_offset:
+            (directory / segment_name(offset, SNAPSHOT_SUFFIX)).unlink()
     fsync_directory(directory)
     if plan.lowered is not None:
         _lower(plan.partition, plan.lowered)

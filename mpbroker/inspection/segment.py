@@ -16,18 +16,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mpbroker.inspection.findings import Finding, Severity, finding
-from mpbroker.log.format.index import read_offset_entries, read_time_entries
-from mpbroker.log.format.leader_epochs import NO_EPOCH, Epochs, epoch_of
-from mpbroker.log.format.names import (
+from mpbroker.records.batch import BATCH_HEADER_BYTES, CURRENT_MAGIC, MAGIC_AT, BatchFrame, frame_at
+from mpbroker.records.errors import CorruptBatch
+from mpbroker.records.old_format import old_magic
+from mpbroker.storage.index import read_offset_entries, read_time_entries
+from mpbroker.storage.leader_epochs import NO_EPOCH, Epochs, epoch_of
+from mpbroker.storage.names import (
     INDEX_SUFFIX,
     OFFSET_SPAN,
     TIME_INDEX_SUFFIX,
     parse_segment,
     segment_name,
 )
-from mpbroker.records.batch import BATCH_HEADER_BYTES, CURRENT_MAGIC, MAGIC_AT, BatchFrame, frame_at
-from mpbroker.records.errors import CorruptBatch
-from mpbroker.records.old_format import old_magic
 
 # Called with the bytes that a walk has passed since the last call.
 Seen = Callable[[int], None]

@@ -1,1 +1,1 @@
-"""The log: files in Kafka's format, their recovery, the reader that others import, the writing process."""
+"""The process that writes the log: recovery, appends, retention, compaction, moves; and the scrubber."""

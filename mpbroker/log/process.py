@@ -40,9 +40,6 @@ from mpbroker.log.append.turn_partitions import give_back_memory
 from mpbroker.log.compaction.cleaner_manager import Compaction
 from mpbroker.log.directories.reserve import keep_room_behind
 from mpbroker.log.directories.startup_state import StartupState
-from mpbroker.log.format.names import LogWorker
-from mpbroker.log.format.producer_state import bound_producers
-from mpbroker.log.io.disk_errors import PASSING
 from mpbroker.log.io.io_thread import IoThread
 from mpbroker.log.manager.flush_interval import FlushInterval
 from mpbroker.log.manager.log_manager import LogManager
@@ -57,6 +54,9 @@ from mpbroker.log.recovery.workers import Recovery, fork_pools
 from mpbroker.log.replica_move.replica_mover import ReplicaMover
 from mpbroker.log.retention.deletion import Deletion
 from mpbroker.protocol.errors import ErrorCode
+from mpbroker.storage.disk_errors import PASSING
+from mpbroker.storage.names import LogWorker
+from mpbroker.storage.producer_state import bound_producers
 from shm.ring import Ring
 
 HIGH_WATERMARK_CHECKPOINT_MS = 5_000

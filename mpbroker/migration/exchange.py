@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 from typing import Final
 
-from mpbroker.log.format.checkpoints import fsync_directory
 from mpbroker.migration.errors import CannotMove
+from mpbroker.storage.checkpoints import fsync_directory
 
 _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2

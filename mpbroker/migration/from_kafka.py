@@ -22,12 +22,6 @@ from mpbroker.config.topic_config import TopicConfigError, resolve, validate
 from mpbroker.coordinator.metadata.feature_levels import feature_records
 from mpbroker.coordinator.metadata.metadata_records import MetadataRecord, encode_record, metadata_batches
 from mpbroker.coordinator.metadata.state import InconsistentMetadata, MetadataState, lone_partition
-from mpbroker.log.directories.directory_layout import name_all, own_files, restricted_new_files
-from mpbroker.log.format import names
-from mpbroker.log.format.checkpoints import fsync_directory, put_id_and_epochs
-from mpbroker.log.format.leader_epochs import FIRST
-from mpbroker.log.io.strict_stat import is_there
-from mpbroker.log.partition.partition_log import segments_of
 from mpbroker.log.recovery.log_loader import Known, load
 from mpbroker.migration.cluster_image import ClusterImage
 from mpbroker.migration.errors import CannotMove
@@ -40,6 +34,12 @@ from mpbroker.protocol.messages import ConfigRecord, ProducerIdsRecord, TopicRec
 from mpbroker.protocol.numbers import ResourceType
 from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 from mpbroker.records.old_format import HEAD_BYTES, old_length
+from mpbroker.storage import names
+from mpbroker.storage.checkpoints import fsync_directory, put_id_and_epochs
+from mpbroker.storage.directory_layout import name_all, own_files, restricted_new_files
+from mpbroker.storage.leader_epochs import FIRST
+from mpbroker.storage.segments import segments_of
+from mpbroker.storage.strict_stat import is_there
 
 
 def _beside(what: bytes) -> str:

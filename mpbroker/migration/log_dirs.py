@@ -9,20 +9,20 @@ from pathlib import Path
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.inspection.directory import is_locked
-from mpbroker.log.directories.directory_layout import (
+from mpbroker.migration.cluster_image import ClusterImage
+from mpbroker.migration.errors import CannotMove
+from mpbroker.protocol.uuids import uuid_bytes, uuid_text
+from mpbroker.storage import names
+from mpbroker.storage.checkpoints import CheckpointCorrupt, read_epochs, read_topic_id
+from mpbroker.storage.directory_layout import (
     LogDirLocks,
     check_log_dirs,
     directories_in,
     locked_by,
     read_properties,
 )
-from mpbroker.log.format import names
-from mpbroker.log.format.checkpoints import CheckpointCorrupt, read_epochs, read_topic_id
-from mpbroker.log.format.names import METADATA_DIRECTORY
-from mpbroker.log.io.strict_stat import is_there
-from mpbroker.migration.cluster_image import ClusterImage
-from mpbroker.migration.errors import CannotMove
-from mpbroker.protocol.uuids import uuid_bytes, uuid_text
+from mpbroker.storage.names import METADATA_DIRECTORY
+from mpbroker.storage.strict_stat import is_there
 
 Replicas = Mapping[tuple[str, int], Path]
 

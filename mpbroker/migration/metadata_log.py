@@ -12,10 +12,6 @@ from pathlib import Path
 
 import msgspec
 
-from mpbroker.coordinator.metadata.durable import batches_of
-from mpbroker.log.format.names import LOG_SUFFIX, QUORUM_STATE, segment_name
-from mpbroker.log.io.strict_stat import is_there
-from mpbroker.log.partition.partition_log import segments_of
 from mpbroker.migration.cluster_image import ClusterImage, ClusterRecord
 from mpbroker.migration.errors import CannotMove
 from mpbroker.migration.kraft_snapshot import ControlRecord, control_key
@@ -24,6 +20,10 @@ from mpbroker.protocol.metadata_records import read_frame
 from mpbroker.protocol.wire import Buffer, MalformedMessage
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import Batch
+from mpbroker.storage.durable import batches_of
+from mpbroker.storage.names import LOG_SUFFIX, QUORUM_STATE, segment_name
+from mpbroker.storage.segments import segments_of
+from mpbroker.storage.strict_stat import is_there
 
 
 def read_image(directory: Path, *, is_log_whole: bool = False) -> ClusterImage:
@@ -147,6 +147,6 @@ def _batches(path: Path) -> Iterator[Batch]:
     """Yield a file's batches. Raises CannotMove, OSError."""
     try:
         with path.open("rb") as file:
-            yield from batches_of(path, file, os.fstat(file.fileno()).st_size)
+            yield from batches_of(file, os.fstat(file.fileno()).st_size)
     except CorruptBatch as error:
         raise CannotMove(f"{path} is damaged at byte {error.position}: {error.reason}. {_RESTORE}") from error

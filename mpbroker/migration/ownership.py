@@ -12,20 +12,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mpbroker.coordinator.metadata.durable import batches_of
 from mpbroker.coordinator.metadata.metadata_records import (
     UnreadableMetadata,
     check_version,
     is_known,
     kind_of,
 )
-from mpbroker.log.format import names
-from mpbroker.log.format.checkpoints import CheckpointCorrupt, read_offsets
-from mpbroker.log.io.strict_stat import is_there
-from mpbroker.log.partition.partition_log import segments_of
 from mpbroker.protocol.topic_names import METADATA_TOPIC
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import Batch
+from mpbroker.storage import names
+from mpbroker.storage.checkpoints import CheckpointCorrupt, read_offsets
+from mpbroker.storage.durable import batches_of
+from mpbroker.storage.segments import segments_of
+from mpbroker.storage.strict_stat import is_there
 
 
 @dataclass
@@ -109,7 +109,7 @@ def _batches(directory: Path, bases: list[int]) -> Iterator[Batch]:
         path = directory / names.segment_name(base)
         with path.open("rb") as file:
             try:
-                yield from batches_of(path, file, os.fstat(file.fileno()).st_size)
+                yield from batches_of(file, os.fstat(file.fileno()).st_size)
             except CorruptBatch:
                 return
 

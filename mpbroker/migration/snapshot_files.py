@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from mpbroker.log.format.checkpoints import fsync_directory
-from mpbroker.log.format.names import METADATA_DIRECTORY, OFFSET_DIGITS
+from mpbroker.storage.checkpoints import fsync_directory
+from mpbroker.storage.names import METADATA_DIRECTORY, OFFSET_DIGITS
 
 log = logging.getLogger(__name__)
 

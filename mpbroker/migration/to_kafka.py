@@ -16,11 +16,6 @@ from typing import Final
 
 from msgspec import structs
 
-from mpbroker.log.directories.directory_layout import directories_in, restricted_new_files
-from mpbroker.log.format import names
-from mpbroker.log.format.checkpoints import write_whole
-from mpbroker.log.format.names import METADATA_DIRECTORY
-from mpbroker.log.partition.partition_log import segments_of
 from mpbroker.migration.cluster_image import ClusterImage
 from mpbroker.migration.errors import CannotMove
 from mpbroker.migration.kraft_snapshot import Voter, bootstrap, snapshot
@@ -30,6 +25,11 @@ from mpbroker.migration.moved import Moved, counts
 from mpbroker.migration.ownership import read_ownership
 from mpbroker.migration.snapshot_files import SnapshotId, remove_snapshots
 from mpbroker.protocol.topic_names import GROUP_TOPIC, TRANSACTION_TOPIC
+from mpbroker.storage import names
+from mpbroker.storage.checkpoints import write_whole
+from mpbroker.storage.directory_layout import directories_in, restricted_new_files
+from mpbroker.storage.names import METADATA_DIRECTORY
+from mpbroker.storage.segments import segments_of
 
 BOOTSTRAP: Final = "bootstrap.checkpoint"
 CONTROLLER_LISTENER: Final = "CONTROLLER"

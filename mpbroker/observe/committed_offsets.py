@@ -17,18 +17,18 @@ from pathlib import Path
 from mpbroker.coordinator.groups.committed import CommittedGroup, CommittedGroups
 from mpbroker.coordinator.runtime.field_reader import UnreadableRecord
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition_surely
-from mpbroker.log.format.names import partition_name
-from mpbroker.log.read.reader import (
+from mpbroker.metrics.snapshot import LogSeen
+from mpbroker.protocol.topic_names import GROUP_TOPIC
+from mpbroker.records.errors import CorruptBatch
+from mpbroker.records.iterate import iterate_batches
+from mpbroker.storage.names import partition_name
+from mpbroker.storage.reader import (
     Bound,
     OffsetOutOfRange,
     PartitionReader,
     RangeDamaged,
     SegmentGone,
 )
-from mpbroker.metrics.snapshot import LogSeen
-from mpbroker.protocol.topic_names import GROUP_TOPIC
-from mpbroker.records.errors import CorruptBatch
-from mpbroker.records.iterate import iterate_batches
 from shm.table import SlotTable
 
 READ_BYTES = 256 << 10

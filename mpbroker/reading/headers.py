@@ -14,16 +14,16 @@ from typing import Final, NamedTuple
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from mpbroker.inspection.segment import batches, mapped
-from mpbroker.log.format.checkpoints import read_offsets
-from mpbroker.log.format.names import CLEANER_OFFSETS, segment_name
-from mpbroker.log.read.reader import Bound
 from mpbroker.reading.catalogs import open_catalog
 from mpbroker.reading.errors import SourceUnavailable
 from mpbroker.reading.options import ReadOptions
 from mpbroker.reading.plan import LocalFiles, OffsetRange, selected
-from mpbroker.reading.segments import segment_bases
 from mpbroker.records.batch import CONTROL_BIT, BatchFrame
 from mpbroker.records.errors import CorruptBatch
+from mpbroker.storage.checkpoints import read_offsets
+from mpbroker.storage.names import CLEANER_OFFSETS, segment_name
+from mpbroker.storage.reader import Bound
+from mpbroker.storage.segments import segments_of
 
 HEADERS: Final = pa.schema(
     [
@@ -95,7 +95,7 @@ def _log(topic: str, number: int, start: int, end: int, files: LocalFiles | None
     if files is None:
         return Log(topic, number, start, end, 0, ())
     directory = Path(files.directory)
-    bases = segment_bases(directory)
+    bases = segments_of(directory)
     # Records below the log's start are in its first segment, but count as deleted.
     first = max((base for base in bases if base <= start), default=start)
     segments = []
@@ -142,7 +142,7 @@ def _published_bytes(segment: Segment) -> int | None:
 
     If others follow, the open file may be one that the cleaner has made since the bound was published.
     """
-    if segment.bound is None or segment_bases(Path(segment.path).parent)[-1] != segment.base:
+    if segment.bound is None or segments_of(Path(segment.path).parent)[-1] != segment.base:
         return None
     return segment.bound.position
 

@@ -23,10 +23,6 @@ from typing import NamedTuple
 
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition_surely
 from mpbroker.ipc.topology import attach_table
-from mpbroker.log.format.checkpoints import CheckpointCorrupt, read_offsets, read_topic_id
-from mpbroker.log.format.names import HIGH_WATERMARKS, LOG_STARTS, NotAPartition, parse_partition
-from mpbroker.log.format.scan import batches, find_offset
-from mpbroker.log.read.reader import Bound, PartitionReader, SegmentGone
 from mpbroker.protocol.messages import ZERO_UUID
 from mpbroker.protocol.topic_names import METADATA_TOPIC
 from mpbroker.reading.errors import CorruptLog, SourceUnavailable
@@ -46,12 +42,16 @@ from mpbroker.reading.segments import (
     opened,
     pieces,
     position_by_offset,
-    segment_bases,
     weight,
 )
 from mpbroker.reading.transactions import at_rest, check_last_index
 from mpbroker.records.aborted import AbortedRange
 from mpbroker.records.errors import CorruptBatch
+from mpbroker.storage.checkpoints import CheckpointCorrupt, read_offsets, read_topic_id
+from mpbroker.storage.names import HIGH_WATERMARKS, LOG_STARTS, NotAPartition, parse_partition
+from mpbroker.storage.reader import Bound, PartitionReader, SegmentGone
+from mpbroker.storage.scan import batches, find_offset
+from mpbroker.storage.segments import segments_of
 from shm.region import Region
 from shm.table import SlotTable
 
@@ -274,7 +274,7 @@ class LocalCatalog:
         high_watermarks = {one: read_offsets(one / HIGH_WATERMARKS) for one in log_dirs}
         log_starts = {one: read_offsets(one / LOG_STARTS) for one in log_dirs}
         for one, directory in _directories(log_dirs).items():
-            bases = segment_bases(directory)
+            bases = segments_of(directory)
             if not bases:
                 continue
             log_start = max(log_starts[directory.parent].get(one, 0), bases[0])
@@ -379,7 +379,7 @@ def offsets_in_files(directory: Path) -> tuple[int, int]:
     That may be more than a broker has acknowledged. Raises SourceUnavailable, CorruptLog, OSError.
     """
     with _faults_named(directory):
-        bases = segment_bases(directory)
+        bases = segments_of(directory)
         return (bases[0], bound_at(directory, bases, _BEHIND_EVERYTHING).offset) if bases else (0, 0)
 
 

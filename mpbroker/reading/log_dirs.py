@@ -1,7 +1,7 @@
 """Looks at log directories from outside: whose they are, which belong together, whether a broker runs.
 
 A broker locks the `.lock` of each of its log directories, and its runtime directory, for as long as it lives
-(mpbroker.log.directories.directory_layout, mpbroker.startup.runtime_dir). Every process that sees the file
+(mpbroker.storage.directory_layout, mpbroker.startup.runtime_dir). Every process that sees the file
 sees the lock, also from another container, where the broker's process id means nothing. A copied directory is
 not locked, though its `mpbroker.json` still leads to the broker that has the original.
 """
@@ -22,8 +22,8 @@ import msgspec
 
 from mpbroker.ipc.pointer import POINTER_NAME, PUBLIC_NAME, has_broker, is_locked, read_pointer
 from mpbroker.ipc.topology import LAYOUT_VERSION, PUBLIC_MAGIC
-from mpbroker.log.format.names import ALL_DIRS, META_PROPERTIES, MOVED, STAYED
 from mpbroker.reading.errors import FilesUnavailable, OptionError, SourceUnavailable
+from mpbroker.storage.names import ALL_DIRS, META_PROPERTIES, MOVED, STAYED
 from shm.ownership import UntrustedPath, check_path
 from shm.region import LayoutMismatch, Region
 

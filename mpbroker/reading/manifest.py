@@ -7,7 +7,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mpbroker.log.read.reader import SegmentGone
 from mpbroker.protocol.uuids import uuid_text
 from mpbroker.reading.errors import LOSS_ADVICE, SourceUnavailable
 from mpbroker.reading.options import ReadOptions
@@ -15,6 +14,7 @@ from mpbroker.reading.plan import LocalFiles, TaskRange
 from mpbroker.reading.segments import pieces, weight
 from mpbroker.reading.transactions import aborted_in
 from mpbroker.records.aborted import AbortedRange
+from mpbroker.storage.reader import SegmentGone
 
 
 def manifest_of(tasks: Sequence[TaskRange], options: ReadOptions) -> dict[str, Any]:

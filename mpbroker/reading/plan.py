@@ -13,7 +13,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from mpbroker.log.read.reader import Bound
 from mpbroker.protocol.numbers import EARLIEST, LATEST
 from mpbroker.protocol.topic_names import OWN_TOPICS
 from mpbroker.reading.conditions import EVERYTHING, Pruning
@@ -32,6 +31,7 @@ from mpbroker.reading.options import (
     check_names_all,
 )
 from mpbroker.records.aborted import AbortedRange
+from mpbroker.storage.reader import Bound
 
 _LOG = logging.getLogger("mpbroker.spark")
 

@@ -16,9 +16,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mpbroker.log.format.checkpoints import read_topic_id
-from mpbroker.log.format.names import segment_name
-from mpbroker.log.read.reader import SegmentGone
 from mpbroker.reading.columns import Columns
 from mpbroker.reading.errors import CorruptLog
 from mpbroker.reading.log_dirs import is_of, permission_needed
@@ -27,6 +24,9 @@ from mpbroker.reading.segments import Piece, Span, opened_piece, spans, windows
 from mpbroker.reading.transactions import aborted_in, check_markers_behind
 from mpbroker.records.aborted import AbortedRanges
 from mpbroker.records.errors import CorruptBatch
+from mpbroker.storage.checkpoints import read_topic_id
+from mpbroker.storage.names import segment_name
+from mpbroker.storage.reader import SegmentGone
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]

@@ -13,13 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from mpbroker.log.format.index import offset_floor
-from mpbroker.log.format.names import INDEX_SUFFIX, LOG_SUFFIX, parse_segment, segment_name
-from mpbroker.log.format.scan import batches, find_offset
-from mpbroker.log.partition.trusted_entries import position_before
-from mpbroker.log.read.reader import Bound, SegmentGone
 from mpbroker.reading.errors import CorruptLog
 from mpbroker.records.errors import CorruptBatch
+from mpbroker.storage.index import offset_floor
+from mpbroker.storage.names import INDEX_SUFFIX, LOG_SUFFIX, segment_name
+from mpbroker.storage.reader import Bound, SegmentGone
+from mpbroker.storage.scan import batches, find_offset
+from mpbroker.storage.segments import segments_of
+from mpbroker.storage.trusted_entries import position_before
 
 _LARGEST_RELATIVE_OFFSET = (1 << 31) - 1
 _LISTINGS = 3
@@ -40,12 +41,6 @@ class Piece(NamedTuple):
     fd: int
     position: int
     end_position: int
-
-
-def segment_bases(directory: Path) -> list[int]:
-    """Return the base offsets of the segments that are there, ascending. Raises OSError."""
-    found = (parse_segment(name, LOG_SUFFIX) for name in os.listdir(directory))  # noqa: PTH208
-    return sorted(base for base in found if base is not None)
 
 
 def _is_in_place(directory: Path, base: int, fd: int) -> bool:
@@ -117,7 +112,7 @@ def spans(directory: Path, bound: Bound, start: int, end: int) -> tuple[int, lis
 
     `end` is at most the bound's offset. Raises SegmentGone, OSError.
     """
-    bases = [base for base in segment_bases(directory) if base <= bound.segment_base]
+    bases = [base for base in segments_of(directory) if base <= bound.segment_base]
     if not bases:
         raise SegmentGone(f"{directory} has no segment at or below {bound.segment_base}")
     found = []
@@ -178,7 +173,7 @@ def _piece(directory: Path, span: Span, fd: int) -> Piece:
         behind = last.position + (last.length if last.base_offset < end else 0)
         return Piece(base, fd, position, max(position, behind))
     # Looked for now, since the file that was opened may have been followed and cleaned after it was listed.
-    if segment_bases(directory)[-1:] == [base]:
+    if segments_of(directory)[-1:] == [base]:
         raise CorruptLog(
             f"{path} has {size} bytes and ends before offset {end}, up to which it "
             "was published as readable: it is damaged, or an older copy of the log"

@@ -17,27 +17,27 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from mpbroker.log.format.checkpoints import read_whole
-from mpbroker.log.format.names import (
+from mpbroker.reading.errors import CorruptLog
+from mpbroker.reading.segments import opened, pieces, position_by_offset, windows
+from mpbroker.records.aborted import AbortedRange
+from mpbroker.records.markers import ABORT, COMMIT
+from mpbroker.storage.checkpoints import read_whole
+from mpbroker.storage.names import (
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
     TXN_INDEX_SUFFIX,
-    parse_segment,
     segment_name,
 )
-from mpbroker.log.format.producer_state import Producers, SnapshotCorrupt
-from mpbroker.log.format.scan import find_offset, transaction_steps
-from mpbroker.log.format.transaction_index import (
+from mpbroker.storage.producer_state import Producers, SnapshotCorrupt
+from mpbroker.storage.reader import Bound, SegmentGone
+from mpbroker.storage.scan import find_offset, transaction_steps
+from mpbroker.storage.segments import offsets_in, offsets_of, segments_of
+from mpbroker.storage.transaction_index import (
     AbortedTransaction,
     TransactionIndexCorrupt,
     aborted_between,
     read_aborted,
 )
-from mpbroker.log.read.reader import Bound, SegmentGone
-from mpbroker.reading.errors import CorruptLog
-from mpbroker.reading.segments import opened, pieces, position_by_offset, segment_bases, windows
-from mpbroker.records.aborted import AbortedRange
-from mpbroker.records.markers import ABORT, COMMIT
 
 _LISTINGS = 100
 # Markers are near: a transaction is rarely longer than this.
@@ -80,9 +80,8 @@ def _newest_snapshot(
 
     If no snapshot can be read, return the beginning of the first segment and no open transactions.
     """
-    found = (parse_segment(name, SNAPSHOT_SUFFIX) for name in os.listdir(directory))  # noqa: PTH208
-    offsets = (one for one in found if one is not None and bases[0] <= one <= high_watermark)
-    for offset in sorted(offsets, reverse=True):
+    offsets = offsets_of(directory, SNAPSHOT_SUFFIX)
+    for offset in (one for one in reversed(offsets) if bases[0] <= one <= high_watermark):
         producers = Producers()
         try:
             producers.load(read_whole(directory / segment_name(offset, SNAPSHOT_SUFFIX)))
@@ -133,20 +132,16 @@ def aborted_in(directory: Path, start: int, end: int) -> list[AbortedRange]:
 
 def _aborted_in(directory: Path, start: int, end: int) -> list[AbortedRange]:
     names = os.listdir(directory)  # noqa: PTH208
-    first = max((base for base in _bases(names, LOG_SUFFIX) if base <= start), default=0)
+    first = max((base for base in offsets_in(names, LOG_SUFFIX) if base <= start), default=0)
     indexes = (
         _index(directory / segment_name(base, TXN_INDEX_SUFFIX))
-        for base in sorted(_bases(names, TXN_INDEX_SUFFIX))
+        for base in offsets_in(names, TXN_INDEX_SUFFIX)
         if base >= first
     )
     return [
         AbortedRange(one.producer_id, one.first_offset, one.last_offset)
         for one in aborted_between(indexes, start, end)
     ]
-
-
-def _bases(names: Sequence[str], suffix: str) -> Iterator[int]:
-    return (base for name in names if (base := parse_segment(name, suffix)) is not None)
 
 
 def _index(path: Path) -> list[AbortedTransaction]:
@@ -192,7 +187,7 @@ def check_last_index(directory: Path, bound: Bound, aborted_end: int) -> None:
     """
     if not bound.segment_base < aborted_end < _NEVER:
         return
-    base = max((base for base in segment_bases(directory) if base < aborted_end), default=None)
+    base = max((base for base in segments_of(directory) if base < aborted_end), default=None)
     if base is None:
         return
     path = directory / segment_name(base, TXN_INDEX_SUFFIX)

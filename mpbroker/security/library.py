@@ -19,7 +19,7 @@ def describe(name: str, version: tuple[int, int], cpu_info: str) -> str:
         return f"TLS by {name}"
     return (
         f"TLS by {name}; from {'.'.join(map(str, VECTOR_AES_SINCE))} on it encrypts about twice as fast on "
-        "this processor: mpbroker docs operating#a-newer-openssl"
+        "this processor: mpbroker docs security#a-newer-openssl"
     )
 
 

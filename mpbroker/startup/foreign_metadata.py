@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mpbroker.ipc.process import FatalError
-from mpbroker.log.directories.directory_layout import directories_in, own_files
-from mpbroker.log.format import names
-from mpbroker.log.format.names import METADATA_DIRECTORY
-from mpbroker.log.io.strict_stat import is_there
 from mpbroker.migration.ownership import read_ownership
+from mpbroker.storage import names
+from mpbroker.storage.directory_layout import directories_in, own_files
+from mpbroker.storage.names import METADATA_DIRECTORY
+from mpbroker.storage.strict_stat import is_there
 
 
 def refuse_foreign_metadata(log_dirs: Sequence[str]) -> None:

@@ -24,20 +24,20 @@ from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.topology import SharedMemory
 from mpbroker.log import process as log_process
-from mpbroker.log.directories.directory_layout import (
-    LogDirLocks,
-    check_log_dirs,
-    name_log_dirs,
-    remove_empty,
-    restricted_new_files,
-    warn_of_open_modes,
-)
 from mpbroker.migration.snapshot_files import forget_exports
 from mpbroker.security import audit_log, library
 from mpbroker.security.listener import ListenerSecurity, SecurityError, secure_listeners
 from mpbroker.startup import buffers, runtime_dir, sockets
 from mpbroker.startup.activation import Inherited
 from mpbroker.startup.foreign_metadata import refuse_foreign_metadata
+from mpbroker.storage.directory_layout import (
+    LogDirLocks,
+    check_log_dirs,
+    name_log_dirs,
+    open_modes,
+    remove_empty,
+    restricted_new_files,
+)
 from mpbroker.supervisor import logs, otlp, pause, progress, roles
 from mpbroker.supervisor.altering import AlteredSettings
 from mpbroker.supervisor.child import Child
@@ -388,7 +388,8 @@ class Supervisor:
                 "machine: they are in the page cache only"
             )
         self._check_audit_log()
-        warn_of_open_modes(self.config)
+        for warning in open_modes(self.config):
+            log.warning("%s", warning)
         if any(uses_tls(listener.protocol) for listener in self.config.listeners):
             log.info("%s", library.description())
         log.info(

@@ -13,9 +13,9 @@ from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.topology import SharedMemory
-from mpbroker.log.format.checkpoints import CheckpointCorrupt
-from mpbroker.log.format.damage import read_scrubbed
 from mpbroker.log.scrub.scrub_process import ASKED, BEGUN, GOES_ON
+from mpbroker.storage.checkpoints import CheckpointCorrupt
+from mpbroker.storage.damage import read_scrubbed
 
 # An answer is one message (control.ANSWER_BYTES_MAX). More findings than fit mean that a disk is lost.
 FINDINGS_BYTES = 128 << 10

@@ -37,9 +37,9 @@ from functools import partial
 from pathlib import Path
 
 from mpbroker.log.io.pace import Pace
-from mpbroker.log.io.residency import resident
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
+from mpbroker.storage.residency import resident
 from ops.bench import frames
 from ops.bench.brokers import Broker, BrokerError, Mpbroker
 from ops.bench.processes import title_of

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 SECTOR_BYTES = 512
 FILE_BYTES = 64 << 20
-# A record of the commit journal around the batches of one segment (mpbroker/log/append/journal.h).
+# A record of the commit journal around the batches of one segment (mpbroker/storage/journal.h).
 RECORD_BYTES = 88
 # Beside a row of a table.
 BESIDE_S = 1.0

@@ -29,7 +29,6 @@ from mpbroker.ipc.metadata import MetadataBase, PartitionImage, Places, TopicIma
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.ipc.slots import SlotKind, job_bytes, pack_produce, write_job_batch, write_job_header
 from mpbroker.ipc.topology import LOG, SharedMemory, Sizes
-from mpbroker.log.directories.directory_layout import prepare_log_dirs
 from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.log.partition.prepared_segment import Prepared
 from mpbroker.log.process import LogProcess
@@ -42,6 +41,7 @@ from mpbroker.records.batch import BATCH_OK, assign_offset_and_epoch, bench_scan
 from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
+from mpbroker.storage.directory_layout import prepare_log_dirs
 from shm._bench import ring_drain, ring_rounds, ring_stream, table_storm, table_verify
 from shm.arena import Arena
 from shm.counters import CounterPage, page_bytes

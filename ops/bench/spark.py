@@ -25,18 +25,18 @@ from typing import Any
 
 import psutil
 
-from mpbroker.log.format.checkpoints import write_offsets, write_topic_id
-from mpbroker.log.format.names import (
+from mpbroker.records.batch import assign_offset_and_epoch
+from mpbroker.records.builder import build_batch
+from mpbroker.records.record import NewRecord
+from mpbroker.storage.checkpoints import write_offsets, write_topic_id
+from mpbroker.storage.names import (
     HIGH_WATERMARKS,
     INDEX_SUFFIX,
     META_PROPERTIES,
     SNAPSHOT_SUFFIX,
     segment_name,
 )
-from mpbroker.log.format.producer_state import Producers
-from mpbroker.records.batch import assign_offset_and_epoch
-from mpbroker.records.builder import build_batch
-from mpbroker.records.record import NewRecord
+from mpbroker.storage.producer_state import Producers
 from ops.bench import connector, frames
 from ops.bench.brokers import ROOT, Kafka, Mpbroker, running
 from ops.bench.processes import Tree

@@ -128,7 +128,5 @@ def table() -> str:
             "|---|---|---|---|",
             *rows,
             "",
-            f"Brokers and controllers alone ask each other these, none is here: {_listed(AMONG_BROKERS)}.",
-            "",
         ]
     )

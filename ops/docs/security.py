@@ -36,19 +36,17 @@ def _size(size: float) -> str:
 
 
 def attack(row: Mapping[str, Any]) -> str:
-    memory = " → ".join(_size(row[name]) for name in ("before_bytes", "peak_bytes", "after_bytes"))
-    wait = f"{row['longest_ms']:,.0f} ms, {row['longest_of']} ({row['quiet_ms']:,.0f} ms)"
-    sent, process = _size(row["sent_bytes"]), f"{row['process']}: {memory}"
-    shared = " → ".join(_size(row[name]) for name in ("shared_before_bytes", "shared_peak_bytes"))
-    return f"| {row['attack']} | {sent} | {row['answer']} | {process} | {shared} | {wait} |"
+    memory = f"{row['process']} {_size(row['peak_bytes'])}, shared {_size(row['shared_peak_bytes'])}"
+    wait = f"{row['longest_ms']:,.0f} ms, {row['longest_of']}"
+    return f"| {row['attack']} | {row['answer']} | {memory} | {wait} |"
 
 
 def attacks(found: Measured) -> list[str]:
     return [
         f"Measured on {found['circumstances']}.",
         "",
-        "| attack | sent | answered | memory | shared memory | longest wait |",
-        "|---|---:|---|---|---|---:|",
+        "| attack | answered | memory at the peak | longest wait |",
+        "|---|---|---|---:|",
         *map(attack, found["attacks"]),
     ]
 
@@ -64,11 +62,6 @@ def _ratio(value: float) -> str:
     return f"{value:.3f}" if value < 10 else f"{value:.1f}"
 
 
-def _rates(row: Measured) -> str:
-    least, most = map(_ratio, row["rates"])
-    return f"{_ratio(row['rate_ratio'])} ({least} to {most})"
-
-
 def _broker(name: str, rows: Sequence[Measured]) -> list[str]:
     """Return two tables of a broker, for rates and for CPU: a row for each load, a column for each form."""
     loads = list(dict.fromkeys(row["load"] for row in rows))
@@ -77,7 +70,7 @@ def _broker(name: str, rows: Sequence[Measured]) -> list[str]:
     rates, cpu = _head([name, f"{plain}, requests/s", *forms]), _head([name, f"{plain}, µs", *forms])
     for load in loads:
         first, others = of[load, plain], [of[load, form] for form in forms]
-        figures = [f"{first['requests_per_s']:,.0f}", *map(_rates, others)]
+        figures = [f"{first['requests_per_s']:,.0f}", *(_ratio(row["rate_ratio"]) for row in others)]
         rates.append(f"| `{load}` | {' | '.join(figures)} |")
         figures = [f"{first['broker_cpu_us']:,.1f}", *(f"{row['cpu_ratio']:.2f}" for row in others)]
         cpu.append(f"| `{load}` | {' | '.join(figures)} |")

@@ -326,8 +326,7 @@ def test_supported_and_unsupported_keys_do_not_overlap() -> None:
 def test_our_own_keys_are_documented() -> None:
     page = (ROOT / "docs/OPERATING.md").read_text()
     _, _, section = page.partition("## Settings of its own")
-    rows = re.findall(r"^\| `([a-z.]+)` \|", section.partition("\n## ")[0], re.MULTILINE)
-    assert set(rows) == OUR_OWN
+    assert set(re.findall(r"`([a-z.]+)`", section.partition("\n## ")[0])) >= OUR_OWN
 
 
 # Settings that have done their work when the configuration is checked, and how.

@@ -9,13 +9,13 @@ import pytest
 
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.table import damage_word
-from mpbroker.log.format.damage import Damage, FileIdentity, Scrubbed, write_scrubbed
-from mpbroker.log.format.names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, segment_name
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.headers import decode_response_frame
 from mpbroker.protocol.messages import FetchRequest, FetchResponse, ListOffsetsRequest, ListOffsetsResponse
 from mpbroker.records.iterate import iterate_batches
+from mpbroker.storage.damage import Damage, FileIdentity, Scrubbed, write_scrubbed
+from mpbroker.storage.names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, segment_name
 from tests.support.fetch_logs import T0, Logs, decoded, logs, topics_of, wanted
 from tests.support.handler_rig import request_frame
 

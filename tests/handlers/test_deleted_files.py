@@ -10,11 +10,11 @@ from pathlib import Path
 
 from mpbroker.handlers.fetch.partition_readers import LOOKED_AT_ONCE, Readers
 from mpbroker.ipc.table import Partition
-from mpbroker.log.read.fetch_positions import FetchPositions
-from mpbroker.log.read.reader import Bound
 from mpbroker.records.batch import assign_offset_and_epoch
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
+from mpbroker.storage.fetch_positions import FetchPositions
+from mpbroker.storage.reader import Bound
 from ops.bench import frames
 from ops.bench.brokers import Mpbroker
 from tests.support.client_tools import eventually

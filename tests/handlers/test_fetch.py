@@ -16,7 +16,6 @@ from mpbroker.handlers.broker import Broker
 from mpbroker.handlers.requests.metadata import Topic
 from mpbroker.ipc.slots import SlotFlag, SlotKind
 from mpbroker.ipc.table import Partition, PartitionFlag
-from mpbroker.log.read.reader import PartitionReader
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.headers import decode_response_frame
 from mpbroker.protocol.messages import (
@@ -27,6 +26,7 @@ from mpbroker.protocol.messages import (
 )
 from mpbroker.records.compression import Codec
 from mpbroker.records.record_search import RecordSearch
+from mpbroker.storage.reader import PartitionReader
 from tests.support.compacted_segments import (
     PER_SEGMENT,
     Segments,

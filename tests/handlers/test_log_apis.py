@@ -32,7 +32,6 @@ from mpbroker.ipc.process import LOG_FENCE_CLOSE, LOG_FENCE_RESUME
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.ipc.topology import LOG
-from mpbroker.log.format.checkpoints import write_epochs
 from mpbroker.protocol.messages import (
     AlterPartitionReassignmentsRequest,
     AlterReplicaLogDirsRequest,
@@ -46,6 +45,7 @@ from mpbroker.protocol.messages import (
 )
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.markers import ABORT, COMMIT, marker_of
+from mpbroker.storage.checkpoints import write_epochs
 from tests.support.handler_rig import (
     HANDLER,
     PROCESSOR,

@@ -9,10 +9,10 @@ import pytest
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.topic_config import resolve
-from mpbroker.log.directories.directory_layout import prepare_log_dirs
-from mpbroker.log.format.checkpoints import write_offsets
-from mpbroker.log.format.names import DURABLE_MARK, HIGH_WATERMARKS
 from mpbroker.log.partition.partition_log import PartitionLog
+from mpbroker.storage.checkpoints import write_offsets
+from mpbroker.storage.directory_layout import prepare_log_dirs
+from mpbroker.storage.names import DURABLE_MARK, HIGH_WATERMARKS
 from tests.log import conftest as of_the_log
 from tests.support.inspected_log import BATCHES, RECORDS
 from tests.support.log_writer import T0, TOPIC_ID, Writer

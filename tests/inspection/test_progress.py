@@ -24,9 +24,9 @@ from mpbroker.inspection.directory import open_directory
 from mpbroker.inspection.findings import Severity
 from mpbroker.inspection.partition import check, segment_paths
 from mpbroker.inspection.segment import SEEN_BYTES, Segment, inspect
-from mpbroker.log.directories.directory_layout import prepare_log_dirs
-from mpbroker.log.format.names import segment_name
 from mpbroker.log.partition.partition_log import PartitionLog
+from mpbroker.storage.directory_layout import prepare_log_dirs
+from mpbroker.storage.names import segment_name
 from tests.support.inspected_log import BATCHES, RECORDS
 from tests.support.log_writer import TOPIC_ID, Writer
 from tests.support.polling import PATIENCE_S, is_readable

@@ -14,9 +14,10 @@ from typer.testing import CliRunner, Result
 from mpbroker.cli.errors import CliError
 from mpbroker.cli.main import app
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.log.directories.directory_layout import lock_log_dirs
-from mpbroker.log.format.checkpoints import read_offsets, write_offsets
-from mpbroker.log.format.names import (
+from mpbroker.records.iterate import iterate_batches
+from mpbroker.storage.checkpoints import read_offsets, write_offsets
+from mpbroker.storage.directory_layout import lock_log_dirs
+from mpbroker.storage.names import (
     CLEAN_SHUTDOWN,
     DRY_RUN,
     DURABLE_MARK,
@@ -24,7 +25,6 @@ from mpbroker.log.format.names import (
     LOG_STARTS,
     RECOVERY_POINTS,
 )
-from mpbroker.records.iterate import iterate_batches
 from tests.support.inspected_log import BATCHES, RECORDS
 from tests.support.log_rig import Rig
 from tests.support.stepped_log import Broker

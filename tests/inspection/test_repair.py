@@ -14,13 +14,13 @@ from mpbroker.cli.main import app
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.topic_config import resolve
 from mpbroker.inspection import repair
-from mpbroker.log.directories.directory_layout import lock_log_dirs
-from mpbroker.log.format.checkpoints import read_offsets
-from mpbroker.log.format.names import HIGH_WATERMARKS
 from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.log.recovery.log_loader import Known, PartitionDamaged, load
 from mpbroker.records.batch import LEADER_EPOCH_AT
 from mpbroker.records.iterate import iterate_batches
+from mpbroker.storage.checkpoints import read_offsets
+from mpbroker.storage.directory_layout import lock_log_dirs
+from mpbroker.storage.names import HIGH_WATERMARKS
 from tests.support.inspected_log import BATCHES, RECORDS
 from tests.support.log_writer import TOPIC_ID
 

@@ -19,15 +19,15 @@ from mpbroker.config.topic_config import resolve
 from mpbroker.inspection.directory import is_locked, open_directory
 from mpbroker.inspection.findings import Severity
 from mpbroker.inspection.partition import check
-from mpbroker.log.directories.directory_layout import lock_log_dirs, prepare_log_dirs
 from mpbroker.log.directories.journal_creation import JournalCreation
-from mpbroker.log.format.checkpoints import write_epochs, write_offsets
-from mpbroker.log.format.index import read_offset_entries
-from mpbroker.log.format.names import HIGH_WATERMARKS
 from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.records.batch import LEADER_EPOCH_AT
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
+from mpbroker.storage.checkpoints import write_epochs, write_offsets
+from mpbroker.storage.directory_layout import lock_log_dirs, prepare_log_dirs
+from mpbroker.storage.index import read_offset_entries
+from mpbroker.storage.names import HIGH_WATERMARKS
 from tests.support.flipped_bits import flip
 from tests.support.inspected_log import BATCHES, RECORDS
 from tests.support.log_writer import TOPIC_ID, Writer

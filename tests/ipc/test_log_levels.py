@@ -84,7 +84,7 @@ def test_levels_are_inherited_by_name() -> None:
         "mpbroker",
     ]
     assert subsystem_of("mpbroker.log.scrub.scrubber") == "mpbroker.log.scrub"
-    assert subsystem_of("mpbroker.log.append.journal") == "mpbroker.log"
+    assert subsystem_of("mpbroker.log.append.journal_ring") == "mpbroker.log"
     assert subsystem_of("mpbroker.logistics") == "mpbroker"
 
 

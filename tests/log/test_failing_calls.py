@@ -16,8 +16,8 @@ import pytest
 
 from mpbroker.ipc import calls
 from mpbroker.ipc.table import PartitionFlag
-from mpbroker.log.format import names
 from mpbroker.log.process import LogProcess
+from mpbroker.storage import names
 from tests.support.full_disk import files_take
 from tests.support.log_moves import order
 from tests.support.log_node import STORAGE_ERROR, Node, wait_for_io

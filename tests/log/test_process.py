@@ -19,10 +19,10 @@ from mpbroker.ipc import calls
 from mpbroker.ipc.process import pack_fence
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.ipc.topology import COORDINATOR, LOG, SUPERVISOR
-from mpbroker.log.directories.directory_layout import lock_log_dirs
-from mpbroker.log.read.reader import Bound, PartitionReader
 from mpbroker.log.recovery.scheduler import RecoveryScheduler
 from mpbroker.records.iterate import iterate_batches
+from mpbroker.storage.directory_layout import lock_log_dirs
+from mpbroker.storage.reader import Bound, PartitionReader
 from tests.support.log_rig import TOPIC_ID, Rig, ensure
 from tests.support.polling import until
 from tests.support.stepped_log import settle
@@ -227,7 +227,7 @@ def test_a_checkpoint_that_finds_no_room_is_written_again_and_takes_nothing_offl
         raise OSError(number, os.strerror(number), str(path))
 
     with monkeypatch.context() as full:
-        full.setattr("mpbroker.log.format.checkpoints.write_whole", refuse)
+        full.setattr("mpbroker.storage.checkpoints.write_whole", refuse)
         process.manager.checkpoints.write_high_watermarks()
         problems: list[Any] = []
         until(lambda: problems.extend(process.io_thread.failures()) or problems, "the I/O thread fails")

@@ -19,20 +19,10 @@ from msgspec import structs
 from mpbroker.cli.errors import CliError
 from mpbroker.cli.host import migration
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.metadata.durable import batches_of
 from mpbroker.coordinator.metadata.feature_levels import FEATURE_LEVELS
 from mpbroker.coordinator.metadata.metadata_records import build_metadata_batch, decode_record
 from mpbroker.coordinator.metadata.state import MetadataState
 from mpbroker.ipc.process import FatalError
-from mpbroker.log.directories.directory_layout import check_log_dirs, write_clean_shutdown
-from mpbroker.log.format.names import (
-    CLEAN_SHUTDOWN,
-    DURABLE_MARK,
-    META_PROPERTIES,
-    OWN_PREFIX,
-    QUORUM_STATE,
-    segment_name,
-)
 from mpbroker.migration.errors import CannotMove
 from mpbroker.migration.exchange import exchange
 from mpbroker.migration.from_kafka import import_
@@ -47,6 +37,16 @@ from mpbroker.protocol.messages import (
 )
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.startup.foreign_metadata import refuse_foreign_metadata
+from mpbroker.storage.directory_layout import check_log_dirs, write_clean_shutdown
+from mpbroker.storage.durable import batches_of
+from mpbroker.storage.names import (
+    CLEAN_SHUTDOWN,
+    DURABLE_MARK,
+    META_PROPERTIES,
+    OWN_PREFIX,
+    QUORUM_STATE,
+    segment_name,
+)
 from tests.support.file_trees import tree
 from tests.support.kafka_directory import NODE, KafkaDirectory, election, encoded, register
 
@@ -65,7 +65,7 @@ def state_of(metadata: Path) -> MetadataState:
     state = MetadataState()
     path = metadata / segment_name(0)
     with path.open("rb") as file:
-        for batch in batches_of(path, file, path.stat().st_size):
+        for batch in batches_of(file, path.stat().st_size):
             assert not batch.is_control
             assert batch.header.base_offset == state.next_offset
             state.apply_all([decode_record(record.value or b"") for record in batch.records()])

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from mpbroker.coordinator.metadata.metadata_records import RECORDS_PER_BATCH
-from mpbroker.log.format.names import segment_name
 from mpbroker.migration.kraft_snapshot import Voter, bootstrap, snapshot
 from mpbroker.migration.metadata_log import read_image
 from mpbroker.migration.snapshot_files import SnapshotId
 from mpbroker.protocol.messages import TopicRecord
+from mpbroker.storage.names import segment_name
 from tests.support.kafka_directory import encoded
 from tests.support.metadata_images import ALL, ID, image_of
 

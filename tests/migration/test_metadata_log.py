@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from mpbroker.coordinator.metadata.metadata_records import build_metadata_batch
-from mpbroker.log.format.names import segment_name
 from mpbroker.migration.errors import CannotMove
 from mpbroker.migration.kraft_snapshot import Voter, snapshot
 from mpbroker.migration.metadata_log import read_image
 from mpbroker.migration.snapshot_files import SnapshotId, snapshots_of
 from mpbroker.protocol.messages import TopicRecord
+from mpbroker.storage.names import segment_name
 from tests.support.kafka_directory import election, encoded
 from tests.support.metadata_images import ID, PARTITION, image_of
 

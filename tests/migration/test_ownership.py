@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from mpbroker.coordinator.metadata.metadata_records import build_metadata_batch
-from mpbroker.log.directories.directory_layout import write_clean_shutdown
-from mpbroker.log.format.checkpoints import write_offsets
-from mpbroker.log.format.names import METADATA_DIRECTORY, QUORUM_STATE, RECOVERY_POINTS, segment_name
 from mpbroker.migration.ownership import read_ownership
 from mpbroker.protocol.messages import TopicRecord
 from mpbroker.protocol.topic_names import METADATA_TOPIC
+from mpbroker.storage.checkpoints import write_offsets
+from mpbroker.storage.directory_layout import write_clean_shutdown
+from mpbroker.storage.names import METADATA_DIRECTORY, QUORUM_STATE, RECOVERY_POINTS, segment_name
 from tests.support.kafka_directory import election, encoded
 
 OURS = bytes(build_metadata_batch(encoded(TopicRecord(name="ours", topic_id=bytes(16))), 1))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mpbroker.log.format.names import METADATA_DIRECTORY, QUORUM_STATE, segment_name
 from mpbroker.migration.snapshot_files import SnapshotId, forget_exports, snapshots_of
 from mpbroker.migration.to_kafka import export
+from mpbroker.storage.names import METADATA_DIRECTORY, QUORUM_STATE, segment_name
 from mpbroker.testing.broker import Broker
 
 

@@ -11,8 +11,6 @@ import pytest
 from mpbroker.cli.errors import CliError
 from mpbroker.cli.host import migration
 from mpbroker.coordinator.metadata.metadata_records import build_metadata_batch
-from mpbroker.log.format.checkpoints import read_epochs
-from mpbroker.log.format.names import CLEAN_SHUTDOWN, META_PROPERTIES, segment_name
 from mpbroker.migration.errors import CannotMove
 from mpbroker.migration.from_kafka import import_
 from mpbroker.migration.metadata_log import read_image
@@ -21,6 +19,8 @@ from mpbroker.migration.to_kafka import BOOTSTRAP, FEATURES, export
 from mpbroker.protocol.messages import ConfigRecord, RemoveTopicRecord
 from mpbroker.protocol.uuids import uuid_bytes
 from mpbroker.startup.foreign_metadata import refuse_foreign_metadata
+from mpbroker.storage.checkpoints import read_epochs
+from mpbroker.storage.names import CLEAN_SHUTDOWN, META_PROPERTIES, segment_name
 from tests.support.file_trees import tree
 from tests.support.kafka_directory import DIRECTORY_ID, KafkaDirectory, encoded
 

@@ -48,7 +48,8 @@ LEFT_OUT = (
     "test_jobs_wait_in_order_while_the_log_ring_is_full",
     "test_drop_jobs_returns_what_the_log_process_never_saw",
 )
-FOLDERS = ("tests/shm", "tests/records", "tests/protocol", "tests/handlers", "tests/network", "tests/log")
+ROOMS = ("shm", "records", "protocol", "handlers", "network", "storage", "log")
+FOLDERS = tuple(f"tests/{room}" for room in ROOMS)
 PYTHON = "/opt/env/bin/python"
 # Emulated, it takes ten times as long.
 HOUR_S = 3600

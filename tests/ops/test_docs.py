@@ -19,12 +19,6 @@ def test_the_metrics_page_is_up_to_date() -> None:
 
 def test_the_tables_of_the_monitoring_page_are_up_to_date() -> None:
     assert monitoring.PAGE.read_text() == monitoring.page(), "run: python -m ops.docs.monitoring"
-    alerts = "\n".join(monitoring.alert_rows())
-    in_the_file = re.findall(r"^ +- alert: (\w+)$", monitoring.RULES.read_text(), re.MULTILINE)
-    in_the_table = re.findall(r"^\| `(\w+)` \|", alerts, re.MULTILINE)
-    assert [rule.alert for rule in monitoring.alerts()] == in_the_table == in_the_file
-    assert set(monitoring.INSTEAD) <= set(in_the_file)
-    assert "{{" not in alerts
 
 
 def test_each_api_of_kafka_is_served_or_explained() -> None:
@@ -34,3 +28,8 @@ def test_each_api_of_kafka_is_served_or_explained() -> None:
     assert [name for name, times in names.items() if times == 0] == [], "say what a user loses"
     assert [name for name, times in names.items() if times > 1] == [], "served now, or told twice"
     assert all(one.lost and one.tools and one.instead for one in not_served.NOT_SERVED)
+
+
+def test_each_alert_says_what_it_means() -> None:
+    rules = (monitoring.ROOT / "ops/prometheus/mpbroker.rules.yml").read_text()
+    assert rules.count("- alert: ") == len(re.findall(r"^ +description: \S", rules, re.MULTILINE)) > 10

@@ -22,7 +22,7 @@ from mpbroker.cli.main import app
 from mpbroker.config.broker import BROKER_KEYS
 from mpbroker.config.known import ALIASES
 from mpbroker.config.topic_config import TOPIC_KEYS
-from mpbroker.log.format.names import META_PROPERTIES
+from mpbroker.storage.names import META_PROPERTIES
 from mpbroker.testing import Broker
 from tests.support.page_shell import Shell, pattern, shell, steps
 
@@ -191,7 +191,7 @@ def test_messages_are_those_of_the_code() -> None:
 OF_A_START = (
     *("startup/activation.py", "startup/foreign_metadata.py", "startup/runtime_dir.py"),
     *("startup/sockets.py", "supervisor/main.py", "supervisor/tree.py", "log/manager/log_manager.py"),
-    *("log/directories/directory_layout.py", "log/directories/journal_replay.py"),
+    *("storage/directory_layout.py", "log/directories/journal_replay.py"),
     *("log/directories/log_directory.py", "coordinator/process.py", "../shm/region.py"),
 )
 ERRORS = ("FatalError", "BrokerStops", "RegionUnavailable", "_refusal")

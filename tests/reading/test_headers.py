@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mpbroker.log.format.names import segment_name
-from mpbroker.log.format.scan import batches
 from mpbroker.reading.headers import headers, logs
+from mpbroker.storage.names import segment_name
+from mpbroker.storage.scan import batches
 from tests.support.reading_queries import query
 from tests.support.spark_logs import FakeBroker, PartitionWriter, fill
 

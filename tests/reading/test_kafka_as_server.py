@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from mpbroker.log.format.checkpoints import read_offsets
-from mpbroker.log.format.names import HIGH_WATERMARKS
+from mpbroker.storage.checkpoints import read_offsets
+from mpbroker.storage.names import HIGH_WATERMARKS
 from ops.bench.brokers import Broker, Kafka
 from tests.reading.read_all import read_all
 from tests.support.client_tools import SMALL_JVM

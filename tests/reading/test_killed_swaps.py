@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from mpbroker.log.compaction.cleaner import Buffers, Cleaner
-from mpbroker.log.format.checkpoints import write_topic_id
-from mpbroker.log.format.names import SNAPSHOT_SUFFIX
 from mpbroker.log.partition.segment_swap import begin_swap, swap_in
-from mpbroker.reading.segments import segment_bases
 from mpbroker.reading.transactions import at_rest
 from mpbroker.records.markers import ABORT, COMMIT
+from mpbroker.storage.checkpoints import write_topic_id
+from mpbroker.storage.names import SNAPSHOT_SUFFIX
+from mpbroker.storage.segments import segments_of
 from tests.support.compacted_segments import Segments
 from tests.support.killed_swaps import Killed, Steps
 from tests.support.reading_queries import UNCOMMITTED, read
@@ -89,7 +89,7 @@ def test_whatever_a_killed_swap_left_readers_get_what_was_committed(
             found = read(log_dir, **options)
             left = sorted(path.name for path in log.directory.iterdir())
             assert found in (committed, committed[1:]), (steps_done, options, left)
-        for one in at_rest(log.directory, segment_bases(log.directory), log.end).aborted:
+        for one in at_rest(log.directory, segments_of(log.directory), log.end).aborted:
             assert one.first_offset < one.last_offset, steps_done
         assert {*committed[1:]} <= {*read(log_dir, **UNCOMMITTED)}
         if ended:

@@ -17,8 +17,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from mpbroker.log.format.checkpoints import read_offsets
-from mpbroker.log.format.names import HIGH_WATERMARKS
+from mpbroker.storage.checkpoints import read_offsets
+from mpbroker.storage.names import HIGH_WATERMARKS
 from ops.bench.brokers import ROOT, Mpbroker
 from tests.support.polling import PATIENCE_S, until
 from tests.support.real_brokers import end, stop_cleanly

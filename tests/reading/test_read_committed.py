@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mpbroker.log.format.names import segment_name
 from mpbroker.reading import transactions
 from mpbroker.reading.errors import CorruptLog, SourceUnavailable
+from mpbroker.storage.names import segment_name
 from tests.support.reading_queries import UNCOMMITTED, TransactionalWriter, offsets_of, planned, query, read
 from tests.support.spark_logs import FakeBroker, PartitionWriter, checkpoint, numbered
 

@@ -13,10 +13,6 @@ import pytest
 
 from mpbroker.ipc.table import read_partition_surely
 from mpbroker.log.compaction.cleaner import Buffers, Cleaner
-from mpbroker.log.format.checkpoints import write_topic_id
-from mpbroker.log.format.index import offset_floor
-from mpbroker.log.format.names import CLEANED_FILE_SUFFIX, segment_name
-from mpbroker.log.format.scan import batches
 from mpbroker.log.partition.partition_log import remove_segment
 from mpbroker.log.partition.segment_swap import begin_swap, swap_in
 from mpbroker.reading import columns, local, read_local, segments
@@ -27,6 +23,10 @@ from mpbroker.reading.options import parse_options
 from mpbroker.reading.plan import OffsetRange, plan
 from mpbroker.reading.read import read_range
 from mpbroker.records.markers import ABORT, COMMIT
+from mpbroker.storage.checkpoints import write_topic_id
+from mpbroker.storage.index import offset_floor
+from mpbroker.storage.names import CLEANED_FILE_SUFFIX, segment_name
+from mpbroker.storage.scan import batches
 from tests.support.compacted_segments import DAY_MS, T0, Segments, put_in_place
 from tests.support.reading_queries import OFFSETS, offsets_of, planned, query, read
 from tests.support.spark_logs import FakeBroker, PartitionWriter, checkpoint, fill, numbered
@@ -255,7 +255,7 @@ def test_the_last_segment_is_cleaned_after_it_was_listed(
     """It lacks the last records below the bound, which is no damage: it is not the last one any more."""
     fill(writer, 10)
     fake_broker.publish(writer)
-    listed = segments.segment_bases
+    listed = segments.segments_of
     seen: list[list[int]] = []
 
     def then_cleaned(directory: Path) -> list[int]:
@@ -268,7 +268,7 @@ def test_the_last_segment_is_cleaned_after_it_was_listed(
 
     options = query(log_dir)
     with closing(LocalCatalog(options.log_dirs)) as catalog:
-        monkeypatch.setattr(segments, "segment_bases", then_cleaned)
+        monkeypatch.setattr(segments, "segments_of", then_cleaned)
         (task,) = plan(catalog, options)
     assert seen[0] == [0]
     assert offsets_of([task], options) == list(range(50))

@@ -27,11 +27,11 @@ from mpbroker.config.topic_config import resolve
 from mpbroker.inspection import repair
 from mpbroker.inspection.findings import Severity
 from mpbroker.ipc.process import FatalError
-from mpbroker.log.format.checkpoints import read_topic_id, write_topic_id
-from mpbroker.log.format.names import INDEX_SUFFIX, METADATA_TOPIC, PARTITION_METADATA, TIME_INDEX_SUFFIX
 from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.log.recovery.log_loader import Known, load
 from mpbroker.records.compression import Codec
+from mpbroker.storage.checkpoints import read_topic_id, write_topic_id
+from mpbroker.storage.names import INDEX_SUFFIX, METADATA_TOPIC, PARTITION_METADATA, TIME_INDEX_SUFFIX
 from ops.bench.brokers import Mpbroker
 from tests.log.test_faults import CASES, ROOT, built_faults
 from tests.real_clients.test_compaction import COMPACTED, Load, pid_of, swaps

@@ -13,10 +13,10 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from mpbroker.log.format.names import segment_name
-from mpbroker.log.partition.partition_log import segments_of
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.messages import FetchRequest
+from mpbroker.storage.names import segment_name
+from mpbroker.storage.segments import segments_of
 from ops.bench.brokers import Mpbroker
 from ops.bench.processes import title_of
 from tests.support.client_tools import dump, eventually

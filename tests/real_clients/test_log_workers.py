@@ -18,11 +18,11 @@ import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from mpbroker.log.format.names import log_worker_of
 from mpbroker.protocol.headers import RequestHeader, decode_response_frame, encode_request_frame
 from mpbroker.protocol.messages import ProduceRequest, ProduceResponse
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
+from mpbroker.storage.names import log_worker_of
 from ops.bench.brokers import Broker, Mpbroker
 from ops.bench.processes import title_of
 from tests.support.client_tools import eventually

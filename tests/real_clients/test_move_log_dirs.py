@@ -14,7 +14,6 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
-from mpbroker.log.format.names import log_worker_of
 from mpbroker.protocol.headers import RequestHeader, decode_response_frame, encode_request_frame
 from mpbroker.protocol.messages import (
     AlterReplicaLogDirsRequest,
@@ -23,6 +22,7 @@ from mpbroker.protocol.messages import (
     DescribeLogDirsResponse,
     Message,
 )
+from mpbroker.storage.names import log_worker_of
 from ops.bench import frames
 from ops.bench.brokers import MPBROKER_COMMAND, Broker, Kafka, Mpbroker
 from tests.real_clients.test_log_workers import kill_worker

@@ -28,9 +28,9 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from mpbroker.log.directories.directory_layout import read_properties
 from mpbroker.migration.from_kafka import import_
 from mpbroker.migration.to_kafka import export
+from mpbroker.storage.directory_layout import read_properties
 from ops.bench.brokers import HOST, Broker, Kafka, Mpbroker
 from tests.support.client_adapters import confluent_read, confluent_write
 from tests.support.client_samples import by_partition, sample_records

@@ -23,8 +23,8 @@ from pyspark.sql import SparkSession
 
 from mpbroker.cli import main
 from mpbroker.cli.spark import command as spark_jobs
-from mpbroker.log.format.checkpoints import write_offsets
 from mpbroker.records.builder import build_batch
+from mpbroker.storage.checkpoints import write_offsets
 from ops.bench.brokers import Broker, Mpbroker
 from spark_integration.jobs import replay as replaying
 from spark_integration.jobs.archive import ArchiveSettings, archive

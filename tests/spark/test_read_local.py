@@ -21,13 +21,13 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from mpbroker.ipc.table import PartitionFlag
-from mpbroker.log.read.reader import Bound, SegmentGone
 from mpbroker.reading import read_local
 from mpbroker.reading.errors import CorruptLog, DataLoss, OptionError, SourceUnavailable
 from mpbroker.reading.local import bound_at
 from mpbroker.records.compression import Codec
 from mpbroker.records.markers import ABORT, COMMIT
 from mpbroker.records.record import NewRecord
+from mpbroker.storage.reader import Bound, SegmentGone
 from spark_integration.schema import HEADERS
 from spark_integration.source import MpbrokerDataSource
 from tests.support.spark_logs import FakeBroker, PartitionWriter, checkpoint, fill, numbered

@@ -16,11 +16,11 @@ from crc32c import crc32c
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
-from mpbroker.log.format.checkpoints import write_topic_id
 from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import Codec
 from mpbroker.records.markers import ABORT, COMMIT
 from mpbroker.records.record import NewRecord
+from mpbroker.storage.checkpoints import write_topic_id
 from ops.setup import jvm_reader
 from spark_integration import session
 from spark_integration.environment import SparkSetupError

@@ -16,12 +16,17 @@ import pytest
 from crc32c import crc32c
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.metadata.durable import READ_BYTES
 from mpbroker.coordinator.metadata.metadata_records import build_metadata_batch, encode_record
 from mpbroker.ipc.process import FatalError
-from mpbroker.log.directories.directory_layout import prepare_log_dirs, write_clean_shutdown
-from mpbroker.log.format.checkpoints import write_offsets
-from mpbroker.log.format.names import (
+from mpbroker.protocol.messages import PartitionRecord, TopicRecord
+from mpbroker.protocol.topic_names import METADATA_TOPIC
+from mpbroker.records.builder import build_batch
+from mpbroker.records.record import NewRecord
+from mpbroker.startup.foreign_metadata import refuse_foreign_metadata
+from mpbroker.storage.checkpoints import write_offsets
+from mpbroker.storage.directory_layout import prepare_log_dirs, write_clean_shutdown
+from mpbroker.storage.durable import READ_BYTES
+from mpbroker.storage.names import (
     DURABLE_MARK,
     META_PROPERTIES,
     METADATA_DIRECTORY,
@@ -30,11 +35,6 @@ from mpbroker.log.format.names import (
     RECOVERY_POINTS,
     segment_name,
 )
-from mpbroker.protocol.messages import PartitionRecord, TopicRecord
-from mpbroker.protocol.topic_names import METADATA_TOPIC
-from mpbroker.records.builder import build_batch
-from mpbroker.records.record import NewRecord
-from mpbroker.startup.foreign_metadata import refuse_foreign_metadata
 from tests.supervisor.test_serve import FAILED, refused
 from tests.support.file_trees import tree
 

@@ -9,8 +9,8 @@ import pytest
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.pointer import POINTER_NAME, Pointer, write_pointer
-from mpbroker.log.format.names import CLEAN_SHUTDOWN
 from mpbroker.startup.runtime_dir import tell_of_unclean_end
+from mpbroker.storage.names import CLEAN_SHUTDOWN
 from mpbroker.testing import Broker
 
 

@@ -19,7 +19,7 @@ import pytest
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.control_client import ControlClient, ControlError
 from mpbroker.ipc.process import FatalError
-from mpbroker.log.format.damage import Damage, FileIdentity
+from mpbroker.storage.damage import Damage, FileIdentity
 from mpbroker.supervisor import scrubbing
 from mpbroker.supervisor.control import ANSWER_BYTES_MAX, Command, ControlSocket, Later, Peer
 from tests.support.polling import PATIENCE_S

@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from mpbroker.cli.host import why
 from mpbroker.cli.records import consume
-from mpbroker.log.format.names import CLEAN_SHUTDOWN
+from mpbroker.storage.names import CLEAN_SHUTDOWN
 from ops.bench import frames, scenarios
 from ops.bench.brokers import MPBROKER_COMMAND, Mpbroker
 from tests.support.client_tools import eventually

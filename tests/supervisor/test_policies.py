@@ -16,8 +16,8 @@ from mpbroker.ipc.process import (
     LOG_FENCE_RESUME,
     FatalError,
 )
-from mpbroker.log.directories.directory_layout import remove_empty
 from mpbroker.startup import runtime_dir
+from mpbroker.storage.directory_layout import remove_empty
 from mpbroker.supervisor.plans import needed_to_start, peers_of, stages_of
 from mpbroker.supervisor.resize import check_resize
 from mpbroker.supervisor.restarts import (

@@ -16,7 +16,7 @@ from mpbroker.cli.errors import CliError
 from mpbroker.cli.host.local_broker import by_log_dirs
 from mpbroker.ipc.control_client import ControlClient, ControlError
 from mpbroker.ipc.topology import LOG
-from mpbroker.log.format.names import LOCK
+from mpbroker.storage.names import LOCK
 from ops.bench import frames
 from ops.bench.brokers import BrokerError, Mpbroker
 from tests.support.client_tools import eventually

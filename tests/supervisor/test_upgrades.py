@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from mpbroker.log.directories.directory_layout import FORMAT, FORMAT_KEY
+from mpbroker.storage.directory_layout import FORMAT, FORMAT_KEY
 from ops.bench.brokers import Broker, BrokerError, Mpbroker
 from tests.support.client_tools import eventually
 from tests.support.file_trees import tree

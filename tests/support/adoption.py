@@ -20,9 +20,12 @@ from pathlib import Path
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
 from mpbroker.coordinator.metadata.metadata_records import build_metadata_batch, encode_record
-from mpbroker.log.directories.directory_layout import write_clean_shutdown
-from mpbroker.log.format.checkpoints import read_offsets, read_topic_id, write_offsets, write_topic_id
-from mpbroker.log.format.names import (
+from mpbroker.protocol.messages import PartitionRecord, TopicRecord
+from mpbroker.protocol.uuids import uuid_bytes
+from mpbroker.records.iterate import Batch, iterate_batches
+from mpbroker.storage.checkpoints import read_offsets, read_topic_id, write_offsets, write_topic_id
+from mpbroker.storage.directory_layout import write_clean_shutdown
+from mpbroker.storage.names import (
     HIGH_WATERMARKS,
     INDEX_SUFFIX,
     LOG_STARTS,
@@ -33,10 +36,7 @@ from mpbroker.log.format.names import (
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
 )
-from mpbroker.log.partition.partition_log import segments_of
-from mpbroker.protocol.messages import PartitionRecord, TopicRecord
-from mpbroker.protocol.uuids import uuid_bytes
-from mpbroker.records.iterate import Batch, iterate_batches
+from mpbroker.storage.segments import segments_of
 from ops.bench.brokers import Kafka
 from tests.support.client_tools import SMALL_JVM, ToolError, dump
 

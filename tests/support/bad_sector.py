@@ -12,7 +12,7 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-from mpbroker.log.read.reader import Bound, PartitionReader
+from mpbroker.storage.reader import Bound, PartitionReader
 from tests.support.compacted_segments import Segments
 
 BATCHES = 5

@@ -1,7 +1,7 @@
 """Test modules that stand beside those of a product folder and are about more than one of its modules.
 
-Every other one is named after the module that it tests, with or without what of it: `test_journal.py` and
-`test_journal_damage.py` test `journal`. A test of the project's habits keeps it so.
+Every other one is named after the module that it tests, with or without what of it: `test_journal_ring.py`
+and `test_journal_ring_damage.py` test `journal_ring`. A test of the project's habits keeps it so.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ BEHAVIOURS: Mapping[str, Sequence[str]] = {
             "log/append/transactions",
             "log/append/writeback",
         ),
-        *("handlers/produce/pipelined", "log/format/files", "log/manager/several_workers"),
+        *("handlers/produce/pipelined", "storage/files", "log/manager/several_workers"),
         *(
             "log/manager/recreated_topic",
             "log/partition/rolls",

@@ -11,7 +11,14 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.topic_config import resolve
 from mpbroker.log.compaction.cleanable import Dirty, Limits, dirty_part
 from mpbroker.log.compaction.cleaner import Buffers, Cleaned, Cleaner, Task
-from mpbroker.log.format.names import (
+from mpbroker.log.partition.segment_swap import begin_swap, swap_in
+from mpbroker.records.batch import assign_offset_and_epoch
+from mpbroker.records.builder import build_batch, build_transaction_marker
+from mpbroker.records.compression import Codec
+from mpbroker.records.iterate import Batch, iterate_batches
+from mpbroker.records.markers import ABORT
+from mpbroker.records.record import NewRecord, Record
+from mpbroker.storage.names import (
     CLEANED_FILE_SUFFIX,
     DELETED_FILE_SUFFIX,
     INDEX_SUFFIX,
@@ -20,17 +27,10 @@ from mpbroker.log.format.names import (
     TXN_INDEX_SUFFIX,
     segment_name,
 )
-from mpbroker.log.format.producer_state import Producers
-from mpbroker.log.format.segments import Segment
-from mpbroker.log.format.transaction_index import AbortedTransaction, add_aborted, read_aborted
-from mpbroker.log.partition.segment_swap import begin_swap, swap_in
-from mpbroker.log.read.reader import Bound
-from mpbroker.records.batch import assign_offset_and_epoch
-from mpbroker.records.builder import build_batch, build_transaction_marker
-from mpbroker.records.compression import Codec
-from mpbroker.records.iterate import Batch, iterate_batches
-from mpbroker.records.markers import ABORT
-from mpbroker.records.record import NewRecord, Record
+from mpbroker.storage.producer_state import Producers
+from mpbroker.storage.reader import Bound
+from mpbroker.storage.segments import Segment
+from mpbroker.storage.transaction_index import AbortedTransaction, add_aborted, read_aborted
 
 T0 = 1_700_000_000_000
 DAY_MS = 86_400_000

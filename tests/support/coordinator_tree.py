@@ -49,10 +49,10 @@ from mpbroker.ipc.slots import (
 )
 from mpbroker.ipc.table import Partition, PartitionFlag, pack_partition
 from mpbroker.ipc.topology import COORDINATOR, LOG, PROCESSES, SharedMemory, Sizes, handler
-from mpbroker.log.directories.directory_layout import prepare_log_dirs
 from mpbroker.protocol.topic_names import METADATA_TOPIC_ID
 from mpbroker.records.batch import assign_offset_and_epoch
 from mpbroker.records.iterate import iterate_batches
+from mpbroker.storage.directory_layout import prepare_log_dirs
 from tests.support.polling import PATIENCE_S
 
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"

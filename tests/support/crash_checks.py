@@ -17,15 +17,16 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.topic_config import resolve
 from mpbroker.log.directories import future_replica
 from mpbroker.log.directories.log_directory import LogDirectory
-from mpbroker.log.format import names
-from mpbroker.log.format.checkpoints import read_topic_id
-from mpbroker.log.format.transaction_index import AbortedTransaction, read_aborted
 from mpbroker.log.partition.durable_reads import EACH_FILE, Syncs
-from mpbroker.log.partition.partition_log import PartitionLog, segments_of
+from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.log.recovery.log_loader import Known, PartitionDamaged, load
 from mpbroker.records.batch import CRC_AT
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.markers import ABORT, marker_of
+from mpbroker.storage import names
+from mpbroker.storage.checkpoints import read_topic_id
+from mpbroker.storage.segments import segments_of
+from mpbroker.storage.transaction_index import AbortedTransaction, read_aborted
 from tests.support.crash_images import MARK, Event, read_trace
 
 ROOT = Path(__file__).parents[2]

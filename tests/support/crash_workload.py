@@ -30,8 +30,6 @@ import msgspec
 
 from mpbroker.ipc import calls, topology
 from mpbroker.log.append.turn_journals import release_journals
-from mpbroker.log.format.checkpoints import fsync_directory
-from mpbroker.log.format.names import log_worker_of
 from mpbroker.log.partition.producer_snapshots import submit_snapshot
 from mpbroker.log.process import LogProcess
 from mpbroker.records.batch import CRC_AT
@@ -39,6 +37,8 @@ from mpbroker.records.builder import build_batch, build_transaction_marker
 from mpbroker.records.markers import ABORT, COMMIT
 from mpbroker.records.record import NewRecord
 from mpbroker.records.validation import at_once
+from mpbroker.storage.checkpoints import fsync_directory
+from mpbroker.storage.names import log_worker_of
 from tests.support.log_node import Node, wait_for_io
 from tests.support.log_rig import Rig, end
 from tests.support.polling import until

@@ -16,10 +16,10 @@ from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.ipc.topology import CLEANER, SCRUBBER
 from mpbroker.log.compaction.cleaner_process import CleanerProcess
-from mpbroker.log.format.names import partition_name
 from mpbroker.log.process import LogProcess
-from mpbroker.log.read.reader import Bound, PartitionReader
 from mpbroker.log.scrub.scrub_process import ASKED, ScrubProcess
+from mpbroker.storage.names import partition_name
+from mpbroker.storage.reader import Bound, PartitionReader
 from tests.support.log_node import wait_for_io
 from tests.support.polling import PATIENCE_S
 from tests.support.stepped_log import settle

@@ -31,13 +31,13 @@ import msgspec
 
 from mpbroker.ipc import calls
 from mpbroker.ipc.process import FatalError
-from mpbroker.log.format import names
-from mpbroker.log.format.names import segment_name
-from mpbroker.log.partition.partition_log import segments_of
 from mpbroker.records.batch import CRC_AT
 from mpbroker.records.builder import build_batch
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.record import NewRecord
+from mpbroker.storage import names
+from mpbroker.storage.names import segment_name
+from mpbroker.storage.segments import segments_of
 from tests.support.fault_serving import CONFIGS, SERVING, Broken
 from tests.support.log_node import Node, wait_for_io
 from tests.support.log_rig import Rig

@@ -27,9 +27,6 @@ from mpbroker.ipc import calls
 from mpbroker.ipc.process import FatalError, ProcessContext
 from mpbroker.ipc.table import Partition, PartitionFlag, damage_of
 from mpbroker.ipc.topology import SCRUBBER
-from mpbroker.log.format.names import LOG_STARTS
-from mpbroker.log.format.transaction_index import AbortedTransaction, TransactionIndexCorrupt
-from mpbroker.log.read.reader import Bound, OffsetOutOfRange, PartitionReader, RangeDamaged, SegmentGone
 from mpbroker.log.scrub.scrub_process import ASKED, ScrubProcess
 from mpbroker.records.builder import build_batch, build_transaction_marker
 from mpbroker.records.compression import Codec
@@ -37,6 +34,9 @@ from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import Batch, iterate_batches
 from mpbroker.records.markers import ABORT, COMMIT, marker_of
 from mpbroker.records.record import NewRecord, Record
+from mpbroker.storage.names import LOG_STARTS
+from mpbroker.storage.reader import Bound, OffsetOutOfRange, PartitionReader, RangeDamaged, SegmentGone
+from mpbroker.storage.transaction_index import AbortedTransaction, TransactionIndexCorrupt
 from tests.support.flipped_bits import flip
 from tests.support.log_rig import TOPIC_ID, Rig, ensure
 from tests.support.log_writer import make_batch

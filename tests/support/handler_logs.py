@@ -12,13 +12,13 @@ from typing import Any
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc import slots
 from mpbroker.ipc.slots import PartKind, SlotKind, file_generation
-from mpbroker.log.read.fetch_positions import FetchPositions
 from mpbroker.protocol.headers import decode_response_frame
 from mpbroker.protocol.messages import FetchRequest
 from mpbroker.records.batch import assign_offset_and_epoch
 from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
+from mpbroker.storage.fetch_positions import FetchPositions
 from tests.support.handler_rig import (
     Rig,
     partition_payload,

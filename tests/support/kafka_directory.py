@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mpbroker.coordinator.metadata.metadata_records import build_metadata_batch
-from mpbroker.log.directories.directory_layout import write_clean_shutdown
-from mpbroker.log.format.checkpoints import put_id_and_epochs
-from mpbroker.log.format.names import (
+from mpbroker.protocol.messages import Message, PartitionRecord, TopicRecord
+from mpbroker.protocol.metadata_records import encode_metadata_record
+from mpbroker.records.builder import build_batch
+from mpbroker.records.record import NewRecord
+from mpbroker.storage.checkpoints import put_id_and_epochs
+from mpbroker.storage.directory_layout import write_clean_shutdown
+from mpbroker.storage.names import (
     META_PROPERTIES,
     METADATA_DIRECTORY,
     QUORUM_STATE,
     partition_name,
     segment_name,
 )
-from mpbroker.protocol.messages import Message, PartitionRecord, TopicRecord
-from mpbroker.protocol.metadata_records import encode_metadata_record
-from mpbroker.records.builder import build_batch
-from mpbroker.records.record import NewRecord
 
 NODE = 1
 DIRECTORY_ID = "AAAAAAAAQACAAAAAAAAADQ"

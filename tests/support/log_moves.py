@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from mpbroker.ipc import calls
-from mpbroker.log.format import names
-from mpbroker.log.partition.partition_log import segments_of
 from mpbroker.log.process import LogProcess
 from mpbroker.log.replica_move import replica_copier
+from mpbroker.storage import names
+from mpbroker.storage.segments import segments_of
 from tests.support.log_node import Node
 from tests.support.log_rig import TOPIC_ID, ensure
 from tests.support.polling import PATIENCE_S, until

@@ -10,11 +10,11 @@ from typing import TypeVar
 
 from mpbroker.ipc import calls
 from mpbroker.ipc.topology import LOG
-from mpbroker.log.append import journal
-from mpbroker.log.append.journal import JournalFile
 from mpbroker.log.append.turn_journals import journal_ends
-from mpbroker.log.format.names import segment_name
 from mpbroker.log.process import LogProcess
+from mpbroker.storage import journal
+from mpbroker.storage.journal import JournalFile
+from mpbroker.storage.names import segment_name
 from tests.support.log_rig import Rig, end, ensure
 from tests.support.polling import until
 from tests.support.stepped_log import settle

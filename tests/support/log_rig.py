@@ -29,9 +29,9 @@ from mpbroker.ipc.slots import (
 )
 from mpbroker.ipc.table import Partition, read_partition
 from mpbroker.ipc.topology import COORDINATOR, LOG, SUPERVISOR, SharedMemory, Sizes, handler, processor
-from mpbroker.log.directories.directory_layout import prepare_log_dirs
 from mpbroker.log.process import LogProcess, run
 from mpbroker.records.batch import scan_batch
+from mpbroker.storage.directory_layout import prepare_log_dirs
 from tests.support.polling import until
 
 TOPIC_ID = bytes(range(16))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mpbroker.log.partition.partition_log import PartitionLog
-from mpbroker.log.read.reader import Bound, PartitionReader
+from mpbroker.storage.reader import Bound, PartitionReader
 from tests.support.record_reading import iterate_records
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mpbroker.log.io.residency import resident
+from mpbroker.storage.residency import resident
 from shm.region import file_system_of
 
 CACHESTAT = 451

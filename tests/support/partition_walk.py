@@ -39,8 +39,6 @@ from mpbroker.ipc import calls
 from mpbroker.log.compaction.cleaner import Buffers, Cleaner
 from mpbroker.log.compaction.cleaner_process import task_of
 from mpbroker.log.compaction.offset_map import OffsetMap
-from mpbroker.log.format.checkpoints import read_offsets
-from mpbroker.log.format.names import HIGH_WATERMARKS, INDEX_SUFFIXES, LOG_SUFFIX, segment_name
 from mpbroker.log.process import LogProcess
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.reading.columns import SCHEMA, Columns
@@ -49,6 +47,8 @@ from mpbroker.records.builder import build_batch, build_transaction_marker
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.markers import ABORT, COMMIT
 from mpbroker.records.record import NewRecord
+from mpbroker.storage.checkpoints import read_offsets
+from mpbroker.storage.names import HIGH_WATERMARKS, INDEX_SUFFIXES, LOG_SUFFIX, segment_name
 from tests.support import handler_rig
 from tests.support.fetching_handler import Fetcher
 from tests.support.log_node import Journaled, wait_for_io

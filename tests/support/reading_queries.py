@@ -9,10 +9,6 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from mpbroker.log.format.names import SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, segment_name
-from mpbroker.log.format.producer_state import Producers
-from mpbroker.log.format.transaction_index import AbortedTransaction, add_aborted
-from mpbroker.log.read.reader import Bound
 from mpbroker.reading.catalogs import open_catalog
 from mpbroker.reading.columns import SCHEMA
 from mpbroker.reading.options import ReadOptions, parse_options
@@ -20,6 +16,10 @@ from mpbroker.reading.plan import TaskRange, plan
 from mpbroker.reading.read import read_range
 from mpbroker.records.builder import build_batch, build_transaction_marker
 from mpbroker.records.markers import ABORT, COMMIT
+from mpbroker.storage.names import SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, segment_name
+from mpbroker.storage.producer_state import Producers
+from mpbroker.storage.reader import Bound
+from mpbroker.storage.transaction_index import AbortedTransaction, add_aborted
 from tests.support.spark_logs import PartitionWriter, numbered
 
 OFFSETS = pa.schema([SCHEMA.field("offset")])

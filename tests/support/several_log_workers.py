@@ -8,8 +8,8 @@ from typing import Any
 from mpbroker.ipc import calls, topology
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.ipc.table import Partition
-from mpbroker.log.format.names import log_worker_of
 from mpbroker.log.process import LogProcess
+from mpbroker.storage.names import log_worker_of
 from tests.support.log_rig import Reply, Rig, end
 from tests.support.stepped_log import settle
 

@@ -15,8 +15,11 @@ from pathlib import Path
 
 from mpbroker.ipc.table import Partition, PartitionFlag, pack_partition
 from mpbroker.ipc.topology import LAYOUT_VERSION, PUBLIC_MAGIC, attach_table, public_blocks
-from mpbroker.log.format.checkpoints import write_offsets, write_topic_id
-from mpbroker.log.format.names import (
+from mpbroker.records.builder import build_batch, build_transaction_marker
+from mpbroker.records.compression import Codec
+from mpbroker.records.record import NewRecord
+from mpbroker.storage.checkpoints import write_offsets, write_topic_id
+from mpbroker.storage.names import (
     HIGH_WATERMARKS,
     INDEX_SUFFIX,
     LOCK,
@@ -26,10 +29,7 @@ from mpbroker.log.format.names import (
     partition_name,
     segment_name,
 )
-from mpbroker.log.read.reader import Bound
-from mpbroker.records.builder import build_batch, build_transaction_marker
-from mpbroker.records.compression import Codec
-from mpbroker.records.record import NewRecord
+from mpbroker.storage.reader import Bound
 from shm.region import Region
 
 INDEX_INTERVAL_BYTES = 4096

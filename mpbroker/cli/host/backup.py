@@ -37,7 +37,7 @@ from mpbroker.inspection.findings import Finding, Severity
 from mpbroker.ipc.control_client import ControlClient, ControlError
 from mpbroker.ipc.pointer import has_broker
 from mpbroker.ipc.process import FatalError
-from mpbroker.log.format.names import ALL_DIRS, META_PROPERTIES
+from mpbroker.storage.names import ALL_DIRS, META_PROPERTIES
 
 # The last pass, in the pause, begins when a pass copied less than this, or after so many passes.
 _LAST_PASS_BYTES: Final = 32 << 20

@@ -33,7 +33,7 @@ import msgspec
 
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.ipc.pointer import LOCK, POINTER_NAME
-from mpbroker.log.format.names import META_PROPERTIES
+from mpbroker.storage.names import META_PROPERTIES
 
 MANIFEST, INCOMING = "manifest.json", "incoming"
 # finish() makes it; "+" tells copies of one second apart.

@@ -21,7 +21,6 @@ from mpbroker.inspection.directory import (
     InspectedDirectory,
     NotALogDirectory,
     check_against_each_other,
-    is_there,
     open_directory,
 )
 from mpbroker.inspection.findings import Finding, Severity
@@ -29,6 +28,7 @@ from mpbroker.inspection.partition import Partition, check, log_bytes
 from mpbroker.inspection.segment import Seen
 from mpbroker.ipc.process import FatalError
 from mpbroker.protocol.printable import printable
+from mpbroker.storage.strict_stat import is_there
 
 
 def dump(paths: list[Path], *, with_records: bool, as_json: bool) -> None:

@@ -11,6 +11,7 @@ import msgspec
 
 from mpbroker.client.cluster import Cluster
 from mpbroker.client.command_config import read_config
+from mpbroker.client.committed_offsets import fetched_offsets
 from mpbroker.client.config import parse_servers
 from mpbroker.client.consumer_protocol import PROTOCOL_TYPE, decode_assignment
 from mpbroker.client.errors import ApiFailed, ClientError
@@ -70,15 +71,7 @@ class GroupLooks:
         """Return the committed offsets of the groups. One whose offsets may not be read has none."""
         wanted = [m.OffsetFetchRequest.OffsetFetchRequestGroup(name, topics=None) for name in names]
         response: m.OffsetFetchResponse = self._cluster.ask_any(m.OffsetFetchRequest(groups=wanted))
-        return {
-            group.group_id: {
-                (topic.name, one.partition_index): one.committed_offset
-                for topic in group.topics
-                for one in topic.partitions
-                if one.committed_offset >= 0
-            }
-            for group in response.groups
-        }
+        return {group.group_id: fetched_offsets(group) for group in response.groups}
 
 
 def _assigned(group: m.DescribeGroupsResponse.DescribedGroup | None) -> frozenset[Place]:

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mpbroker.coordinator.metadata.durable import batches_below
 from mpbroker.coordinator.metadata.metadata_records import UnreadableMetadata, decode_record
 from mpbroker.coordinator.metadata.state import InconsistentMetadata, MetadataState
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.table import Partition
-from mpbroker.log.format.names import partition_name
 from mpbroker.protocol.messages import RemoveTopicRecord
 from mpbroker.protocol.topic_names import METADATA_TOPIC
 from mpbroker.records.errors import CorruptBatch
+from mpbroker.storage.durable import batches_below
+from mpbroker.storage.names import partition_name
 
 
 def replay(log_dirs: tuple[str, ...], end: Partition) -> tuple[MetadataState, dict[bytes, str]]:

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from mpbroker.coordinator.metadata.durable import batches_below
 from mpbroker.coordinator.runtime.field_reader import UnreadableRecord
 from mpbroker.ipc.metadata import PartitionImage
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition
-from mpbroker.log.format.names import partition_name
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import Batch
+from mpbroker.storage.durable import batches_below
+from mpbroker.storage.names import partition_name
 from shm.table import SlotBusy, SlotTable
 
 log = logging.getLogger("mpbroker.coordinator")

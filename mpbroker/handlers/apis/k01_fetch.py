@@ -42,9 +42,6 @@ from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.metadata import PartitionImage
 from mpbroker.ipc.slots import Request, SlotFlag
 from mpbroker.ipc.table import Partition, read_partition
-from mpbroker.log.format.leader_epochs import NO_EPOCH, NO_OFFSET, EpochEnd, end_of
-from mpbroker.log.format.transaction_index import AbortedTransaction
-from mpbroker.log.read.reader import Bound, NotResident, OffsetOutOfRange, RangeDamaged, SegmentGone, Slice
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.headers import encode_response_frame_in_pieces
@@ -52,6 +49,9 @@ from mpbroker.protocol.messages import FetchRequest, FetchResponse
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.validation import at_once
 from mpbroker.security.acls import CLUSTER_NAME
+from mpbroker.storage.leader_epochs import NO_EPOCH, NO_OFFSET, EpochEnd, end_of
+from mpbroker.storage.reader import Bound, NotResident, OffsetOutOfRange, RangeDamaged, SegmentGone, Slice
+from mpbroker.storage.transaction_index import AbortedTransaction
 from shm.table import SlotBusy
 
 log = logging.getLogger("mpbroker.handlers")

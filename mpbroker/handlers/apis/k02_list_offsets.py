@@ -21,15 +21,6 @@ from mpbroker.handlers.fetch.partition_readers import READ_UNCOMMITTED, bound_of
 from mpbroker.handlers.requests.metadata import Topic
 from mpbroker.handlers.requests.permissions import DESCRIBE_TOPIC
 from mpbroker.ipc.table import Partition
-from mpbroker.log.format.leader_epochs import epoch_of
-from mpbroker.log.read.reader import (
-    NOTHING_FOUND,
-    Bound,
-    FoundOffset,
-    SegmentGone,
-    offset_of_largest_time,
-    offset_of_time,
-)
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import ListOffsetsRequest, ListOffsetsResponse
@@ -43,6 +34,15 @@ from mpbroker.protocol.numbers import (
 )
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.validation import Pieces
+from mpbroker.storage.leader_epochs import epoch_of
+from mpbroker.storage.reader import (
+    NOTHING_FOUND,
+    Bound,
+    FoundOffset,
+    SegmentGone,
+    offset_of_largest_time,
+    offset_of_time,
+)
 
 log = logging.getLogger("mpbroker.handlers")
 

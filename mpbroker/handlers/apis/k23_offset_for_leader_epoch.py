@@ -15,10 +15,10 @@ from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange, check_leader_epoch
 from mpbroker.handlers.requests.metadata import Topic
 from mpbroker.handlers.requests.permissions import CLUSTER_ACTION, DESCRIBE_TOPIC
-from mpbroker.log.format.leader_epochs import EpochEnd, end_of
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
+from mpbroker.storage.leader_epochs import EpochEnd, end_of
 
 log = logging.getLogger("mpbroker.handlers")
 

@@ -14,10 +14,10 @@ from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
 from mpbroker.ipc import calls
 from mpbroker.ipc.calls import MovePartition, MovePartitions, MovesBegun
-from mpbroker.log.format.names import LONGEST_TO_MOVE, log_worker_of, partition_name
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import AlterReplicaLogDirsResponse
+from mpbroker.storage.names import LONGEST_TO_MOVE, log_worker_of, partition_name
 
 Result: TypeAlias = AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult
 OfTopic: TypeAlias = AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult

@@ -21,11 +21,11 @@ from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.requests.metadata import Topic
 from mpbroker.ipc import calls
-from mpbroker.log.format.names import FUTURE_SUFFIX, NotAPartition, parse_partition, partition_name
-from mpbroker.log.read.reader import segment_bytes
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import DescribeLogDirsResponse
+from mpbroker.storage.names import FUTURE_SUFFIX, NotAPartition, parse_partition, partition_name
+from mpbroker.storage.reader import segment_bytes
 
 log = logging.getLogger("mpbroker.handlers")
 

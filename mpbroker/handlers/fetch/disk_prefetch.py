@@ -2,7 +2,7 @@
 
 A processor that sends a part of a file which is not in the page cache waits for the disk, and so do all its
 connections. A handler that reads one waits too. So a handler asks whether a part is resident before it reads
-it or answers with it (`mpbroker.log.io.residency`), and has the rest brought here, where only the fetches
+it or answers with it (`mpbroker.storage.residency`), and has the rest brought here, where only the fetches
 that want it wait. (Kafka has no counterpart: its network threads wait.)
 
 Pages are moved through a pipe to /dev/null, so they are not copied. The kernel reads them in large folios, as

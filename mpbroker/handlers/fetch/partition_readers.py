@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from mpbroker.ipc.table import Partition
-from mpbroker.log.format.names import partition_name
-from mpbroker.log.read.fetch_positions import FILES_PER_PARTITION
-from mpbroker.log.read.reader import OPEN_ABORTED_INDEXES, OPEN_SEGMENTS, Bound, PartitionReader
+from mpbroker.storage.fetch_positions import FILES_PER_PARTITION
+from mpbroker.storage.names import partition_name
+from mpbroker.storage.reader import OPEN_ABORTED_INDEXES, OPEN_SEGMENTS, Bound, PartitionReader
 from shm.procfs import descriptors_left
 
 OPEN_PARTITIONS = 256

@@ -5,17 +5,17 @@ The answer lies behind the frame, in the rest of the request's own block:
     | frame of the request | pad to 8 | bytes of the response frame | paths | pad to 8 | n times Part |
 
 A fetch is hot if it comes from a consumer, all its partitions are live, its offsets are in the log, in
-segments that the turn knows (mpbroker/log/read/fetch_positions.pxd), and there is enough to send now. It is
+segments that the turn knows (mpbroker/storage/fetch_positions.pxd), and there is enough to send now. It is
 either a full fetch that wants no session, or an incremental fetch of a session of some partitions by their
 ids that changes none but offsets (mpbroker/handlers/hot_path/session_table.pxd). All else is left to the slow
 path, which parks it, looks it up or refuses it. Then nothing has been changed but bytes behind the frame.
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from mpbroker.log.read.fetch_positions cimport PlacesRef
 from mpbroker.handlers.hot_path.session_table cimport SessionsRef
 from mpbroker.handlers.hot_path.topic_table cimport TopicsRef
 from mpbroker.ipc.slots cimport ReplySlot, RequestSlot
+from mpbroker.storage.fetch_positions cimport PlacesRef
 from shm.table cimport TableRef
 
 cdef enum:

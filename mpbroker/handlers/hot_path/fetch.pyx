@@ -2,9 +2,6 @@
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
-from mpbroker.log.read.fetch_positions cimport (
-    PlacesRef, Reader, Segment, Spot, first_batch_bytes, is_damaged, is_warm, locate, reader_of, remember,
-)
 from mpbroker.handlers.hot_path.session_table cimport (
     CachedPartition, Session, SessionsRef, move_to_end, session_by_id,
 )
@@ -21,6 +18,9 @@ from mpbroker.ipc.slots cimport PART_BYTES, PART_FILE, SEND, SEND_PARTS, Part, R
 from mpbroker.ipc.table cimport PARTITION_LIVE, PARTITION_OFFLINE, Bound, PartitionSlot
 from mpbroker.records.batch cimport BATCH_HEADER_BYTES
 from mpbroker.records.wire cimport store_u16, store_u32, store_u64
+from mpbroker.storage.fetch_positions cimport (
+    PlacesRef, Reader, Segment, Spot, first_batch_bytes, is_damaged, is_warm, locate, reader_of, remember,
+)
 from shm.arena cimport block_capacity
 from shm.table cimport TableRef, table_read
 

@@ -29,7 +29,6 @@ from mpbroker.handlers.hot_path.forwarded cimport (
     APIS_MAX, FORWARDED_MAX, ForwardedEntry, ForwardedRef, forward_answer, forward_begin, forward_end,
     forward_entry, is_forwardable,
 )
-from mpbroker.log.read.fetch_positions cimport FetchPositions
 from mpbroker.handlers.hot_path.log_rings cimport LogPeer, SlotList, append, drain_to_log, publish_log, to_log
 from mpbroker.handlers.hot_path.metering cimport count_fetch, count_produce
 from mpbroker.handlers.hot_path.produce cimport PRODUCE_KEY, set_throttle, try_produce
@@ -54,6 +53,7 @@ from mpbroker.ipc.slots cimport (
 )
 from mpbroker.quotas.clients cimport Client, Clients, charge, client_of
 from mpbroker.records.unpack cimport UNPACK_ROOM_BYTES, BatchUnpacker
+from mpbroker.storage.fetch_positions cimport FetchPositions
 from shm.arena cimport Arena
 from shm.atomics cimport load_acquire, load_relaxed, store_relaxed
 from shm.counters cimport (

@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 from mpbroker.ipc.slots import Batch
 from mpbroker.ipc.table import PartitionFlag
-from mpbroker.log.format.checkpoints import write_all_at
-from mpbroker.log.format.transaction_index import AbortedTransaction
-from mpbroker.log.io.disk_errors import PASSING
 from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, assign_offset_and_epoch, stamp_append_time
 from mpbroker.records.markers import ABORT, marker_of
+from mpbroker.storage.checkpoints import write_all_at
+from mpbroker.storage.disk_errors import PASSING
+from mpbroker.storage.transaction_index import AbortedTransaction
 
 DUPLICATE = -1
 

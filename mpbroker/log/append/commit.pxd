@@ -15,7 +15,7 @@ from libc.stdint cimport int64_t, uint64_t
 
 from mpbroker.ipc.table cimport Bound
 from mpbroker.log.append.answers cimport AnswersRef
-from mpbroker.log.append.journal cimport JournalRef, JournalWrite
+from mpbroker.log.append.journal_ring cimport JournalRef, JournalWrite
 from mpbroker.log.partition.state cimport PartitionCore
 from shm.counters cimport CountersRef
 from shm.marks cimport MarksRef

@@ -23,7 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "mpbroker/log/append/journal.h"
+#include "mpbroker/storage/journal.h"
 #include "shm/atomics.h"
 
 enum { LOG_DIRS_MOST = 64, PAGE_BYTES = 4096, NOT_OFFERED = 0, WRITEBACK_BYTES = 1 << 18 };

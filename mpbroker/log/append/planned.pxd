@@ -3,9 +3,9 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from posix.uio cimport iovec
 
 from mpbroker.ipc.slots cimport JobBatch
-from mpbroker.log.format.producer_state cimport Producer
 from mpbroker.log.partition.state cimport NOTHING_PLANNED, PartitionCore
 from mpbroker.log.io.write cimport write_pieces
+from mpbroker.storage.producer_state cimport Producer
 
 cdef enum:
     IOV_MOST = 1024

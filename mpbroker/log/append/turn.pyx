@@ -27,15 +27,15 @@ from mpbroker.log.append.commit cimport (
 )
 from mpbroker.log.append.paused_jobs cimport is_behind_paused, take_paused
 from mpbroker.log.append.planned cimport write_planned
-from mpbroker.log.format.producer_state cimport (
-    NO_EPOCH, PRODUCER_DUPLICATE, PRODUCER_OK, Producer, ProducerBatch, producer_check, producer_find,
-    producer_put, producer_update,
-)
 from mpbroker.log.partition.state cimport NOTHING_PLANNED, PartitionCore, PartitionState, note_batch, roll_due
 from mpbroker.log.io.write cimport is_full_disk
 from mpbroker.records.batch cimport (
     BATCH_HEADER_BYTES, CONTROL_BIT, NO_TIMESTAMP, TRANSACTIONAL_BIT, set_offset_and_epoch,
     stamp_log_append_time,
+)
+from mpbroker.storage.producer_state cimport (
+    NO_EPOCH, PRODUCER_DUPLICATE, PRODUCER_OK, Producer, ProducerBatch, producer_check, producer_find,
+    producer_put, producer_update,
 )
 from shm.arena cimport Arena
 from shm.atomics cimport load_acquire

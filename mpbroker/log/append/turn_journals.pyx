@@ -3,8 +3,9 @@ from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memset
 
 from mpbroker.log.append.commit cimport commit_release, commit_use_journal
-from mpbroker.log.append.journal cimport NOT_SYNCING, JournalFile, JournalRef
+from mpbroker.log.append.journal_ring cimport NOT_SYNCING, JournalRef
 from mpbroker.log.append.turn cimport AppendTurn
+from mpbroker.storage.journal cimport JournalFile
 
 
 def use_journal(

@@ -10,9 +10,9 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
 from mpbroker.log.compaction.offset_map cimport MapRef, OffsetMap, map_get, map_put
-from mpbroker.log.format.producer_state cimport Producer, Producers, producer_find
 from mpbroker.log.partition.state cimport PartitionState, note_batch
 from mpbroker.records cimport batch as c
+from mpbroker.storage.producer_state cimport Producer, Producers, producer_find
 
 from enum import IntEnum
 

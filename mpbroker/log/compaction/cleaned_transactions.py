@@ -28,9 +28,9 @@ from bisect import insort
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mpbroker.log.format.transaction_index import AbortedTransaction, TransactionIndexCorrupt
 from mpbroker.records.iterate import Batch
 from mpbroker.records.markers import ABORT, marker_of
+from mpbroker.storage.transaction_index import AbortedTransaction, TransactionIndexCorrupt
 
 
 @dataclass

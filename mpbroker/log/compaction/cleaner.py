@@ -18,8 +18,14 @@ from mpbroker.log.compaction.clean_batches import BatchWalk, Filter, Stop, Verdi
 from mpbroker.log.compaction.cleanable import Source, groups
 from mpbroker.log.compaction.cleaned_transactions import CleanedTransactions
 from mpbroker.log.compaction.offset_map import SLOT_BYTES, OffsetMap
-from mpbroker.log.format.checkpoints import write_all
-from mpbroker.log.format.names import (
+from mpbroker.log.io.background_io import PIECE_BYTES, SYNC_EVERY_BYTES, no_read_ahead, read, sync, write
+from mpbroker.log.io.piece_size import PieceSize
+from mpbroker.log.partition.state import PartitionState
+from mpbroker.records.compression import compress
+from mpbroker.records.errors import CorruptBatch
+from mpbroker.records.iterate import Batch, iterate_batches
+from mpbroker.storage.checkpoints import write_all
+from mpbroker.storage.names import (
     CLEANED_FILE_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -27,21 +33,15 @@ from mpbroker.log.format.names import (
     TXN_INDEX_SUFFIX,
     segment_name,
 )
-from mpbroker.log.format.producer_state import Producers
-from mpbroker.log.format.transaction_index import (
+from mpbroker.storage.producer_state import Producers
+from mpbroker.storage.segments import offsets_of, segments_of
+from mpbroker.storage.transaction_index import (
     AbortedTransaction,
     TransactionIndexCorrupt,
     aborted_between,
     packed,
     read_aborted,
 )
-from mpbroker.log.io.background_io import PIECE_BYTES, SYNC_EVERY_BYTES, no_read_ahead, read, sync, write
-from mpbroker.log.io.piece_size import PieceSize
-from mpbroker.log.partition.partition_log import offsets_of, segments_of
-from mpbroker.log.partition.state import PartitionState
-from mpbroker.records.compression import compress
-from mpbroker.records.errors import CorruptBatch
-from mpbroker.records.iterate import Batch, iterate_batches
 
 _WRITE = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 _FILES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)

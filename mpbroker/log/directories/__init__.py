@@ -1,1 +1,1 @@
-"""Log directories as a whole: identity, journals, reserve, what the last run left there."""
+"""Log directories as a whole: journals, reserve, what the last run left there."""

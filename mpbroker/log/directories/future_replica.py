@@ -28,9 +28,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mpbroker.log.directories.log_directory import LogDirectory
-from mpbroker.log.format import names
-from mpbroker.log.format.checkpoints import fsync_directory, topic_id_if_any, write_topic_id, write_whole
-from mpbroker.log.io.strict_stat import is_there
+from mpbroker.storage import names
+from mpbroker.storage.checkpoints import fsync_directory, topic_id_if_any, write_topic_id, write_whole
+from mpbroker.storage.strict_stat import is_there
 
 _log = logging.getLogger("mpbroker.log")
 

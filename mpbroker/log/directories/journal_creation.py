@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from mpbroker.log.append.journal import RING_AT, JournalFile, make
-from mpbroker.log.format.checkpoints import fsync_directory
+from mpbroker.storage.checkpoints import fsync_directory
+from mpbroker.storage.journal import RING_AT, JournalFile, make
 
 MAKING_SUFFIX = ".tmp"
 PIECE_BYTES = 4 << 20

@@ -15,13 +15,13 @@ from functools import partial
 from pathlib import Path
 
 from mpbroker.ipc.process import FatalError
-from mpbroker.log.append.journal import JournalDamaged, JournalFile
 from mpbroker.log.directories.journal_creation import MAKING_SUFFIX, JournalCreation, ring_bytes_of
 from mpbroker.log.directories.journal_replay import sync_named
-from mpbroker.log.format.names import PartitionName
-from mpbroker.log.io.disk_errors import NO_ROOM
 from mpbroker.log.io.io_thread import IoThread
-from mpbroker.log.io.strict_stat import is_there
+from mpbroker.storage.disk_errors import NO_ROOM
+from mpbroker.storage.journal import JournalDamaged, JournalFile
+from mpbroker.storage.names import PartitionName
+from mpbroker.storage.strict_stat import is_there
 
 Partitions = Callable[[], Iterable[tuple[Path, PartitionName]]]
 _log = logging.getLogger("mpbroker.log")

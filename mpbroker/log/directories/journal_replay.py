@@ -22,16 +22,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mpbroker.ipc.process import FatalError
-from mpbroker.log.append.journal import Extent, JournalFile, Record
-from mpbroker.log.format.checkpoints import TopicPartition, read_whole, write_all_at
-from mpbroker.log.format.leader_epochs import NO_EPOCH
-from mpbroker.log.format.names import PARTITION_METADATA, PartitionName, segment_name
-from mpbroker.log.io.disk_errors import NO_ROOM
 from mpbroker.log.io.file_system import FileSystem
 from mpbroker.log.partition.durable_reads import read_anew
 from mpbroker.log.partition.epoch_validation import are_refuted, said_epochs
 from mpbroker.protocol.uuids import uuid_text
 from mpbroker.records.batch import LEADER_EPOCH_AT
+from mpbroker.storage.checkpoints import TopicPartition, read_whole, write_all_at
+from mpbroker.storage.disk_errors import NO_ROOM
+from mpbroker.storage.journal import Extent, JournalFile, Record
+from mpbroker.storage.leader_epochs import NO_EPOCH
+from mpbroker.storage.names import PARTITION_METADATA, PartitionName, segment_name
 
 OPEN_AT_ONCE = 128
 # More segments than this are synced by one call, with all else on their file system.

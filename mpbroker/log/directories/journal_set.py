@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.log.append.journal import BLOCK_BYTES, JournalFile
 from mpbroker.log.append.turn import AppendTurn
 from mpbroker.log.append.turn_journals import (
     bypass_journals,
@@ -19,6 +18,7 @@ from mpbroker.log.append.turn_journals import (
 )
 from mpbroker.log.directories.log_directory import LogDirectory
 from mpbroker.log.io.io_thread import IoThread
+from mpbroker.storage.journal import BLOCK_BYTES, JournalFile
 
 _log = logging.getLogger("mpbroker.log")
 

@@ -22,15 +22,14 @@ from functools import partial
 from pathlib import Path
 
 from mpbroker.ipc.process import FatalError
-from mpbroker.log.append import journal
-from mpbroker.log.append.journal import JournalDamaged, JournalFile
-from mpbroker.log.directories.directory_layout import directories_in, take_clean_shutdown
 from mpbroker.log.directories.journal_creation import MAKING_SUFFIX
 from mpbroker.log.directories.journal_file import DirJournal, damaged
 from mpbroker.log.directories.journal_replay import replay
 from mpbroker.log.directories.reserve import Reserve
-from mpbroker.log.format import names
-from mpbroker.log.format.checkpoints import (
+from mpbroker.log.io.file_system import FileSystem
+from mpbroker.log.io.io_thread import IoThread
+from mpbroker.storage import journal, names
+from mpbroker.storage.checkpoints import (
     CheckpointCorrupt,
     Offsets,
     TopicPartition,
@@ -40,10 +39,10 @@ from mpbroker.log.format.checkpoints import (
     write_offsets,
     write_whole,
 )
-from mpbroker.log.format.names import ALONE, LogWorker, NotAPartition, PartitionName, parse_partition
-from mpbroker.log.io.file_system import FileSystem
-from mpbroker.log.io.io_thread import IoThread
-from mpbroker.log.io.strict_stat import is_there
+from mpbroker.storage.directory_layout import directories_in, take_clean_shutdown
+from mpbroker.storage.journal import JournalDamaged, JournalFile
+from mpbroker.storage.names import ALONE, LogWorker, NotAPartition, PartitionName, parse_partition
+from mpbroker.storage.strict_stat import is_there
 
 CHECKPOINTS = (names.RECOVERY_POINTS, names.HIGH_WATERMARKS, names.LOG_STARTS, names.CLEANER_OFFSETS)
 _log = logging.getLogger("mpbroker.log")

@@ -16,9 +16,9 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from mpbroker.log.io.disk_errors import NO_ROOM
 from mpbroker.log.io.file_system import set_aside
 from mpbroker.log.partition.partition_log import PartitionLog
+from mpbroker.storage.disk_errors import NO_ROOM
 
 # Allocate this much at a time: a disk that is nearly full gives what it has.
 PIECE_BYTES = 256 << 10

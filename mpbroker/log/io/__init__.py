@@ -1,1 +1,1 @@
-"""File access of the log process: passing errors, syncing threads, background work."""
+"""File access of the log process: syncing threads, background work."""

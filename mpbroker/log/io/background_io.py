@@ -12,10 +12,10 @@ import mmap
 import os
 import time
 
-from mpbroker.log.format.checkpoints import write_all_at
 from mpbroker.log.io.file_system import write_back
 from mpbroker.log.io.pace import Stints
-from mpbroker.log.io.residency import resident
+from mpbroker.storage.checkpoints import write_all_at
+from mpbroker.storage.residency import resident
 
 # The least that is written at a time (`mpbroker.log.io.piece_size`).
 PIECE_BYTES = 64 << 10

@@ -8,10 +8,10 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from mpbroker.log.append.turn import AppendTurn
 from mpbroker.log.directories.journal_set import Journals
 from mpbroker.log.directories.log_directory import LogDirectory
-from mpbroker.log.format import names
-from mpbroker.log.format.checkpoints import Offsets
 from mpbroker.log.io.io_thread import IoThread
 from mpbroker.log.partition.partition_log import PartitionLog
+from mpbroker.storage import names
+from mpbroker.storage.checkpoints import Offsets
 
 
 class Checkpointing:

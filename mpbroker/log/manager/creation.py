@@ -20,8 +20,13 @@ from pathlib import Path
 
 from mpbroker.ipc.disk_problems import room_advice
 from mpbroker.log.directories.log_directory import LogDirectory
-from mpbroker.log.format.checkpoints import fsync_directory, put_id_and_epochs
-from mpbroker.log.format.names import (
+from mpbroker.log.io.io_thread import IoThread
+from mpbroker.log.manager.refusals import room_of
+from mpbroker.log.partition.durable_reads import FEW
+from mpbroker.log.partition.partition_log import PartitionLog
+from mpbroker.storage.checkpoints import fsync_directory, put_id_and_epochs
+from mpbroker.storage.disk_errors import PASSING
+from mpbroker.storage.names import (
     INDEX_SUFFIX,
     LEADER_EPOCHS,
     LOG_SUFFIX,
@@ -29,11 +34,6 @@ from mpbroker.log.format.names import (
     TIME_INDEX_SUFFIX,
     segment_name,
 )
-from mpbroker.log.io.disk_errors import PASSING
-from mpbroker.log.io.io_thread import IoThread
-from mpbroker.log.manager.refusals import room_of
-from mpbroker.log.partition.durable_reads import FEW
-from mpbroker.log.partition.partition_log import PartitionLog
 
 # How long to wait after an error that passes.
 RETRY_S = 1.0

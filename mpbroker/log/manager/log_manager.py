@@ -19,17 +19,10 @@ from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log.append.relocation import relocate
 from mpbroker.log.append.turn import AppendTurn
 from mpbroker.log.directories import future_replica
-from mpbroker.log.directories.directory_layout import write_clean_shutdown
 from mpbroker.log.directories.journal_set import Journals
 from mpbroker.log.directories.log_directory import LogDirectory
 from mpbroker.log.directories.startup_state import StartupState
-from mpbroker.log.format import names
-from mpbroker.log.format.checkpoints import CheckpointCorrupt, read_topic_id
-from mpbroker.log.format.names import ALONE, LogWorker
-from mpbroker.log.format.partition_map import PartitionMap
-from mpbroker.log.io.disk_errors import PASSING
 from mpbroker.log.io.io_thread import IoThread
-from mpbroker.log.io.strict_stat import is_directory
 from mpbroker.log.manager.checkpointing import Checkpointing
 from mpbroker.log.manager.creation import Creation, is_unused
 from mpbroker.log.manager.directory_selection import DirectorySelection
@@ -44,6 +37,13 @@ from mpbroker.log.recovery.log_loader import PartitionDamaged
 from mpbroker.log.recovery.scheduler import RecoveryScheduler
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
+from mpbroker.storage import names
+from mpbroker.storage.checkpoints import CheckpointCorrupt, read_topic_id
+from mpbroker.storage.directory_layout import write_clean_shutdown
+from mpbroker.storage.disk_errors import PASSING
+from mpbroker.storage.names import ALONE, LogWorker
+from mpbroker.storage.partition_map import PartitionMap
+from mpbroker.storage.strict_stat import is_directory
 from shm.table import SlotTable
 
 _log = logging.getLogger("mpbroker.log")

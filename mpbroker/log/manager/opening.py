@@ -10,13 +10,13 @@ from mpbroker.config.topic_config import TopicConfig
 from mpbroker.ipc.calls import EnsureTopic
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log.directories.log_directory import LogDirectory
-from mpbroker.log.format import names
 from mpbroker.log.manager.checkpointing import Checkpointing
 from mpbroker.log.manager.directory_selection import DirectorySelection
 from mpbroker.log.manager.slot_allocator import SlotAllocator
 from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.log.recovery.log_loader import Known, load
 from mpbroker.log.recovery.scheduler import ByWorker, RecoveryScheduler
+from mpbroker.storage import names
 
 
 class Opened(NamedTuple):

@@ -14,17 +14,17 @@ from pathlib import Path
 from mpbroker.log.append.turn import AppendTurn
 from mpbroker.log.directories.delayed_deletions import DelayedDeletions
 from mpbroker.log.directories.log_directory import LogDirectory
-from mpbroker.log.format import names
-from mpbroker.log.format.checkpoints import topic_id_if_any
-from mpbroker.log.format.partition_map import PartitionMap
-from mpbroker.log.io.disk_errors import PASSING
 from mpbroker.log.io.file_removal import remove_tree
 from mpbroker.log.io.io_thread import IoThread
-from mpbroker.log.io.strict_stat import is_directory
 from mpbroker.log.manager.checkpointing import Checkpointing
 from mpbroker.log.manager.open_partitions import OpenPartitions
 from mpbroker.log.manager.slot_allocator import SlotAllocator, TakenAway
 from mpbroker.log.partition.partition_log import PartitionLog
+from mpbroker.storage import names
+from mpbroker.storage.checkpoints import topic_id_if_any
+from mpbroker.storage.disk_errors import PASSING
+from mpbroker.storage.partition_map import PartitionMap
+from mpbroker.storage.strict_stat import is_directory
 
 _log = logging.getLogger("mpbroker.log")
 

@@ -2,12 +2,6 @@
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 
-from mpbroker.log.format.index cimport LARGEST_RELATIVE
-from mpbroker.log.format.producer_state cimport (
-    Producer, Producers, first_open, producer_begun, producer_ended, producer_find, producer_put,
-    producer_recall, producer_update, producer_wants,
-)
-from mpbroker.log.format.scan cimport CHUNK_BYTES, ChunkBuffer, batch_length, have
 from mpbroker.log.partition.state cimport PartitionState
 from mpbroker.records.wire cimport load_u16, load_u32, load_u64
 from mpbroker.records.batch cimport (
@@ -16,6 +10,12 @@ from mpbroker.records.batch cimport (
     PRODUCER_ID_AT, RECORD_COUNT_AT, TRANSACTIONAL_BIT, crc32c,
 )
 from mpbroker.records.markers cimport ABORT, Marker, read_marker
+from mpbroker.storage.index cimport LARGEST_RELATIVE
+from mpbroker.storage.producer_state cimport (
+    Producer, Producers, first_open, producer_begun, producer_ended, producer_find, producer_put,
+    producer_recall, producer_update, producer_wants,
+)
+from mpbroker.storage.scan cimport CHUNK_BYTES, ChunkBuffer, batch_length, have
 from typing import NamedTuple
 
 cdef enum:

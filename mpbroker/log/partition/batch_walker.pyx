@@ -5,13 +5,13 @@ Its users (the scrubber, a copy) read the bytes and decide what to do about bad 
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 
 from mpbroker.log.partition.batch_checker cimport judge
-from mpbroker.log.format.scan cimport batch_length
 from mpbroker.records.batch cimport BASE_OFFSET_AT, BATCH_HEADER_BYTES, LAST_OFFSET_DELTA_AT, LEADER_EPOCH_AT
 from mpbroker.records.wire cimport load_u32, load_u64
+from mpbroker.storage.scan cimport batch_length
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mpbroker.log.format.leader_epochs import Epochs
+    from mpbroker.storage.leader_epochs import Epochs
 
 
 cdef enum:

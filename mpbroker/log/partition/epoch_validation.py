@@ -14,11 +14,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from mpbroker.log.format import scan
-from mpbroker.log.format.checkpoints import CheckpointCorrupt, read_epochs
-from mpbroker.log.format.leader_epochs import NO_EPOCH, Epochs, epoch_of
-from mpbroker.log.format.names import LEADER_EPOCHS, segment_name
-from mpbroker.log.partition.partition_log import segments_of
+from mpbroker.storage import scan
+from mpbroker.storage.checkpoints import CheckpointCorrupt, read_epochs
+from mpbroker.storage.leader_epochs import NO_EPOCH, Epochs, epoch_of
+from mpbroker.storage.names import LEADER_EPOCHS, segment_name
+from mpbroker.storage.segments import segments_of
 
 # (epoch, offset) of batches in log order: at least of those whose epoch differs from the batch before.
 Seen = Sequence[tuple[int, int]]

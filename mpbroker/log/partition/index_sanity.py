@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from mpbroker.log.format import scan
-from mpbroker.log.format.index import offset_floor, sound_entries, sound_times
-from mpbroker.log.format.names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, segment_name
+from mpbroker.storage import scan
+from mpbroker.storage.index import offset_floor, sound_entries, sound_times
+from mpbroker.storage.names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, segment_name
 
 
 def odd_entry(

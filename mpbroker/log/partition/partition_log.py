@@ -13,11 +13,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mpbroker.config.topic_config import TopicConfig
-from mpbroker.log.format import scan
-from mpbroker.log.format.checkpoints import fsync_directory, put_id_and_epochs, write_all
-from mpbroker.log.format.index import offset_floor
-from mpbroker.log.format.leader_epochs import FIRST, Epochs, trimmed
-from mpbroker.log.format.names import (
+from mpbroker.log.partition.prepared_segment import Begun, Prepared
+from mpbroker.log.partition.state import PartitionState
+from mpbroker.storage import scan
+from mpbroker.storage.checkpoints import fsync_directory, put_id_and_epochs, write_all
+from mpbroker.storage.index import offset_floor
+from mpbroker.storage.leader_epochs import FIRST, Epochs, trimmed
+from mpbroker.storage.names import (
     CLEANED_FILE_SUFFIX,
     DELETED_FILE_SUFFIX,
     INDEX_SUFFIX,
@@ -30,16 +32,14 @@ from mpbroker.log.format.names import (
     partition_name,
     segment_name,
 )
-from mpbroker.log.format.producer_state import Producers
-from mpbroker.log.format.segments import Sealed
-from mpbroker.log.format.transaction_index import (
+from mpbroker.storage.producer_state import Producers
+from mpbroker.storage.segments import Sealed, offsets_of, segments_of
+from mpbroker.storage.transaction_index import (
     AbortedTransaction,
     TransactionIndexCorrupt,
     add_aborted,
     read_aborted,
 )
-from mpbroker.log.partition.prepared_segment import Begun, Prepared
-from mpbroker.log.partition.state import PartitionState
 
 _log = logging.getLogger("mpbroker.log")
 _WRITE = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
@@ -80,17 +80,6 @@ def sync_if_there(path: Path | str, directory: int | None = None) -> None:
 
 def wall_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def segments_of(directory: Path) -> list[int]:
-    """List the base offsets of all segments, ascending. Raises OSError."""
-    return offsets_of(directory, LOG_SUFFIX)
-
-
-def offsets_of(directory: Path, suffix: str) -> list[int]:
-    """List the offsets in the names of files with a suffix, ascending. Raises OSError."""
-    found = (parse_segment(entry.name, suffix) for entry in directory.iterdir())
-    return sorted(offset for offset in found if offset is not None)
 
 
 def remove_segment(directory: Path, base: int) -> None:

@@ -10,8 +10,8 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from mpbroker.log.format.checkpoints import write_all
-from mpbroker.log.format.names import (
+from mpbroker.storage.checkpoints import write_all
+from mpbroker.storage.names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,

@@ -14,16 +14,16 @@ from collections.abc import Callable, Generator, Iterable
 from functools import partial
 
 from mpbroker.ipc.table import PartitionFlag
-from mpbroker.log.format.checkpoints import write_whole_at
-from mpbroker.log.format.names import (
+from mpbroker.log.io.io_thread import IoThread
+from mpbroker.log.partition.partition_log import PartitionLog, sync_if_there
+from mpbroker.storage.checkpoints import write_whole_at
+from mpbroker.storage.names import (
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
     TXN_INDEX_SUFFIX,
-    parse_segment,
     segment_name,
 )
-from mpbroker.log.io.io_thread import IoThread
-from mpbroker.log.partition.partition_log import PartitionLog, sync_if_there
+from mpbroker.storage.segments import offsets_in
 
 SNAPSHOT_EVERY_BYTES = 1 << 20
 # Most snapshots under way at a time: each holds some files open until the I/O thread has written it.
@@ -99,9 +99,8 @@ def _write(directory: int, indexes: list[int], base: int, end: int, data: bytes)
 def _drop_older(directory: int) -> None:
     """Remove all but the KEPT newest snapshots within segments. Raises OSError."""
     names = os.listdir(directory)
-    bases = {parse_segment(name, LOG_SUFFIX) for name in names}
-    found = (parse_segment(name, SNAPSHOT_SUFFIX) for name in names)
-    within = sorted(offset for offset in found if offset is not None and offset not in bases)
+    bases = set(offsets_in(names, LOG_SUFFIX))
+    within = [offset for offset in offsets_in(names, SNAPSHOT_SUFFIX) if offset not in bases]
     for offset in within[:-KEPT]:
         # A clean stop may remove it at the same time.
         with contextlib.suppress(FileNotFoundError):

@@ -22,9 +22,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from mpbroker.log.format import scan
-from mpbroker.log.format.checkpoints import fsync_directory
-from mpbroker.log.format.names import (
+from mpbroker.log.partition.partition_log import SEGMENT_FILES, remove_segment
+from mpbroker.storage import scan
+from mpbroker.storage.checkpoints import fsync_directory
+from mpbroker.storage.names import (
     CLEANED_FILE_SUFFIX,
     DELETED_FILE_SUFFIX,
     INDEX_SUFFIXES,
@@ -33,7 +34,7 @@ from mpbroker.log.format.names import (
     TXN_INDEX_SUFFIX,
     segment_name,
 )
-from mpbroker.log.partition.partition_log import SEGMENT_FILES, offsets_of, remove_segment, segments_of
+from mpbroker.storage.segments import offsets_of, segments_of
 
 # A further name of the new log file, which is renamed over the old one.
 _PLACING_SUFFIX = ".placing.tmp"

@@ -5,8 +5,8 @@ The open segment, its indexes, and the slot that is published or about to be.
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint32_t, uint64_t
 
 from mpbroker.ipc.table cimport Bound, PartitionSlot
-from mpbroker.log.format.index cimport LARGEST_RELATIVE, IndexRef, index_add, index_full, time_index_add
-from mpbroker.log.format.producer_state cimport Producers, ProducersRef
+from mpbroker.storage.index cimport LARGEST_RELATIVE, IndexRef, index_add, index_full, time_index_add
+from mpbroker.storage.producer_state cimport Producers, ProducersRef
 
 cdef enum:
     NOTHING_PLANNED = -1
@@ -51,7 +51,7 @@ cdef struct PartitionCore:
     int64_t synced                  # all below this offset is in synced segments, ...
     int64_t syncing                 # ... and below this one after the background sync
     int is_behind                   # the journal has what no synced segment has ...
-    uint64_t first_record           # ... from this record on (`journal.pxd`)
+    uint64_t first_record           # ... from this record on (`journal_ring.pxd`)
     PartitionCore *older
     PartitionCore *newer
     # the round that is being gathered

@@ -7,7 +7,7 @@ from libc.string cimport memcpy
 
 from mpbroker.ipc.table cimport PARTITION_LIVE, PARTITION_OFFLINE, PartitionSlot
 from mpbroker.ipc.table import PartitionFlag, unpack_partition
-from mpbroker.log.format.index cimport OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
+from mpbroker.storage.index cimport OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from shm.table cimport SlotTable, table_write
 from typing import TYPE_CHECKING
 

@@ -10,20 +10,20 @@ import os
 from collections.abc import Callable, Generator
 from pathlib import Path
 
-from mpbroker.log.format import scan
-from mpbroker.log.format.names import SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, segment_name
-from mpbroker.log.format.producer_state import Producers, SnapshotCorrupt
-from mpbroker.log.format.transaction_index import (
+from mpbroker.log.io.background_io import drop, no_read_ahead
+from mpbroker.log.partition import batch_checker
+from mpbroker.log.partition.state import PartitionState
+from mpbroker.storage import scan
+from mpbroker.storage.names import SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, segment_name
+from mpbroker.storage.producer_state import Producers, SnapshotCorrupt
+from mpbroker.storage.residency import resident
+from mpbroker.storage.strict_stat import is_there
+from mpbroker.storage.transaction_index import (
     AbortedTransaction,
     TransactionIndexCorrupt,
     read_aborted,
     replace_aborted,
 )
-from mpbroker.log.io.background_io import drop, no_read_ahead
-from mpbroker.log.io.residency import resident
-from mpbroker.log.io.strict_stat import is_there
-from mpbroker.log.partition import batch_checker
-from mpbroker.log.partition.state import PartitionState
 
 # The bytes checked at a time.
 PIECE_BYTES = 1 << 20

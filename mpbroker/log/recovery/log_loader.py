@@ -16,27 +16,6 @@ from pathlib import Path
 import msgspec
 
 from mpbroker.config.topic_config import TopicConfig
-from mpbroker.log.format import scan
-from mpbroker.log.format.checkpoints import CheckpointCorrupt, fsync_directory, read_whole, write_epochs
-from mpbroker.log.format.index import (
-    OFFSET_ENTRY,
-    TIME_ENTRY,
-    entry_count,
-    last_offset_entry,
-    last_time_entry,
-    offset_floor,
-)
-from mpbroker.log.format.leader_epochs import Epochs, shared, trimmed
-from mpbroker.log.format.names import LOG_SUFFIX, SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, segment_name
-from mpbroker.log.format.producer_state import SnapshotCorrupt
-from mpbroker.log.format.segments import Sealed
-from mpbroker.log.format.transaction_index import (
-    AbortedTransaction,
-    TransactionIndexCorrupt,
-    read_aborted,
-    replace_aborted,
-)
-from mpbroker.log.io.disk_errors import NO_ROOM
 from mpbroker.log.partition import batch_checker
 from mpbroker.log.partition.durable_reads import EACH_FILE, Syncs, read_anew
 from mpbroker.log.partition.epoch_validation import WrongEpoch, said_epochs, settled
@@ -47,7 +26,6 @@ from mpbroker.log.partition.partition_log import (
     open_files,
     remove_leftovers,
     remove_segment,
-    segments_of,
     sync,
     wall_ms,
 )
@@ -57,6 +35,27 @@ from mpbroker.log.partition.transaction_index_rebuild import remake
 from mpbroker.log.recovery.partition_files import PartitionFiles, first_suspect
 from mpbroker.log.recovery.producer_history import recall
 from mpbroker.records.old_format import HEAD_BYTES, old_length, old_magic
+from mpbroker.storage import scan
+from mpbroker.storage.checkpoints import CheckpointCorrupt, fsync_directory, read_whole, write_epochs
+from mpbroker.storage.disk_errors import NO_ROOM
+from mpbroker.storage.index import (
+    OFFSET_ENTRY,
+    TIME_ENTRY,
+    entry_count,
+    last_offset_entry,
+    last_time_entry,
+    offset_floor,
+)
+from mpbroker.storage.leader_epochs import Epochs, shared, trimmed
+from mpbroker.storage.names import LOG_SUFFIX, SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, segment_name
+from mpbroker.storage.producer_state import SnapshotCorrupt
+from mpbroker.storage.segments import Sealed, segments_of
+from mpbroker.storage.transaction_index import (
+    AbortedTransaction,
+    TransactionIndexCorrupt,
+    read_aborted,
+    replace_aborted,
+)
 
 # A slow disk takes some seconds for a piece.
 PIECE_BYTES = 32 << 20

@@ -6,8 +6,8 @@ import os
 from bisect import bisect_right
 from typing import NamedTuple
 
-from mpbroker.log.format.index import offset_floor
-from mpbroker.log.format.names import (
+from mpbroker.storage.index import offset_floor
+from mpbroker.storage.names import (
     INDEX_SUFFIX,
     LEFTOVER_SUFFIXES,
     LOG_SUFFIX,

@@ -12,11 +12,11 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from mpbroker.log.format import scan
-from mpbroker.log.format.index import offset_ceiling, offset_floor
-from mpbroker.log.format.names import INDEX_SUFFIX, segment_name
-from mpbroker.log.format.producer_state import Producers
 from mpbroker.log.partition.batch_checker import recall_batches
+from mpbroker.storage import scan
+from mpbroker.storage.index import offset_ceiling, offset_floor
+from mpbroker.storage.names import INDEX_SUFFIX, segment_name
+from mpbroker.storage.producer_state import Producers
 
 PIECE_BYTES = 64 << 10
 RECALL_BYTES_MAX = 32 << 20

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from mpbroker.log.format.leader_epochs import shared
-from mpbroker.log.format.segments import Sealed
 from mpbroker.log.partition.partition_log import PartitionLog
+from mpbroker.storage.leader_epochs import shared
+from mpbroker.storage.segments import Sealed
 
 
 class RecoveredPartition(NamedTuple):

@@ -19,12 +19,12 @@ from mpbroker.config.topic_config import TopicConfig
 from mpbroker.ipc.calls import EnsureTopic
 from mpbroker.ipc.progress import Progress, write_progress
 from mpbroker.log.directories.log_directory import LogDirectory
-from mpbroker.log.format import names
-from mpbroker.log.format.partition_map import PartitionMap
 from mpbroker.log.recovery.log_loader import Known
 from mpbroker.log.recovery.partition_files import bytes_behind
 from mpbroker.log.recovery.recovered_partition import RecoveredPartition
 from mpbroker.log.recovery.workers import Key, OpenJob, Recovery
+from mpbroker.storage import names
+from mpbroker.storage.partition_map import PartitionMap
 from shm.word import Words
 
 REPORT_EVERY_S = 0.1

@@ -36,12 +36,12 @@ from mpbroker.config.topic_config import TopicConfig
 from mpbroker.ipc.hangs import HEAVY_TIMEOUTS, TICK_S, Patience, Pulse, Verdict, look_at
 from mpbroker.ipc.process import die_with_parent
 from mpbroker.ipc.titles import entitle
-from mpbroker.log.format.checkpoints import CheckpointCorrupt, read_topic_id
-from mpbroker.log.format.names import CLEAN_SHUTDOWN, LOCK
 from mpbroker.log.io.file_system import FileSystem
 from mpbroker.log.partition.durable_reads import EACH_FILE, FileSystemSync, Syncs
 from mpbroker.log.recovery.log_loader import Known, PartitionDamaged, load
 from mpbroker.log.recovery.recovered_partition import RecoveredPartition
+from mpbroker.storage.checkpoints import CheckpointCorrupt, read_topic_id
+from mpbroker.storage.names import CLEAN_SHUTDOWN, LOCK
 from shm.word import Words
 
 if TYPE_CHECKING:

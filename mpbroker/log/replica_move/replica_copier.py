@@ -20,22 +20,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mpbroker.log.format.checkpoints import fsync_directory, write_epochs, write_whole
-from mpbroker.log.format.names import (
+from mpbroker.log.io import background_io
+from mpbroker.log.io.background_io import PIECE_BYTES, SYNC_EVERY_BYTES
+from mpbroker.log.io.pace import Pace
+from mpbroker.log.io.piece_size import PieceSize
+from mpbroker.log.partition.batch_walker import Walk
+from mpbroker.log.partition.durable_reads import read_anew
+from mpbroker.log.partition.partition_log import SEGMENT_FILES
+from mpbroker.storage.checkpoints import fsync_directory, write_epochs, write_whole
+from mpbroker.storage.disk_errors import NO_ROOM
+from mpbroker.storage.names import (
     INDEX_SUFFIXES,
     LOG_SUFFIX,
     MOVED,
     SNAPSHOT_SUFFIX,
     segment_name,
 )
-from mpbroker.log.io import background_io
-from mpbroker.log.io.background_io import PIECE_BYTES, SYNC_EVERY_BYTES
-from mpbroker.log.io.disk_errors import NO_ROOM
-from mpbroker.log.io.pace import Pace
-from mpbroker.log.io.piece_size import PieceSize
-from mpbroker.log.partition.batch_walker import Walk
-from mpbroker.log.partition.durable_reads import read_anew
-from mpbroker.log.partition.partition_log import SEGMENT_FILES, offsets_of, segments_of
+from mpbroker.storage.segments import offsets_of, segments_of
 
 # The first read's size; later sizes adapt to the disk.
 READ_BYTES = 128 << 10

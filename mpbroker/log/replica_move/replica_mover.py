@@ -35,9 +35,6 @@ from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log.append.relocation import resume_jobs
 from mpbroker.log.directories import future_replica
 from mpbroker.log.directories.log_directory import LogDirectory
-from mpbroker.log.format import names
-from mpbroker.log.format.checkpoints import topic_id_if_any
-from mpbroker.log.io.disk_errors import PASSING
 from mpbroker.log.io.file_removal import remove_tree
 from mpbroker.log.io.pace import Pace
 from mpbroker.log.manager.log_manager import LogManager
@@ -52,6 +49,9 @@ from mpbroker.log.replica_move.replica_copier import (
     Wanted,
 )
 from mpbroker.protocol.errors import ErrorCode
+from mpbroker.storage import names
+from mpbroker.storage.checkpoints import topic_id_if_any
+from mpbroker.storage.disk_errors import PASSING
 from shm.counters import CounterPage
 
 # The most bytes left for the last pass, while produces wait.

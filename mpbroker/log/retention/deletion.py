@@ -21,8 +21,6 @@ from functools import partial
 from pathlib import Path
 
 from mpbroker.ipc import calls
-from mpbroker.log.format.checkpoints import write_epochs_at
-from mpbroker.log.format.names import DELETED_FILE_SUFFIX, segment_name
 from mpbroker.log.io.file_removal import remove_file
 from mpbroker.log.manager.log_manager import LogManager
 from mpbroker.log.manager.measuring import LOOKED_AT_ONCE, Measuring, is_measured
@@ -30,6 +28,8 @@ from mpbroker.log.partition.partition_log import SEGMENT_FILES, PartitionLog
 from mpbroker.log.retention.retention import Doomed, Marks, below_log_start, doomed
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.numbers import HIGH_WATERMARK
+from mpbroker.storage.checkpoints import write_epochs_at
+from mpbroker.storage.names import DELETED_FILE_SUFFIX, segment_name
 
 _log = logging.getLogger("mpbroker.log.retention")
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from mpbroker.config.topic_config import TopicConfig
-from mpbroker.log.format.segments import Segment
+from mpbroker.storage.segments import Segment
 
 DELETE = "delete"
 

@@ -1,6 +1,6 @@
 """The scrubber process: reads all sealed segments from time to time, and finds damaged ones.
 
-It reads with the lowest priority, and writes one file in each log directory (`mpbroker.log.format.damage`).
+It reads with the lowest priority, and writes one file in each log directory (`mpbroker.storage.damage`).
 The file has its position, too: a pass continues there after a restart. No process waits for the scrubber.
 There is a word of damage for each slot of the partition table, which only the scrubber writes: a handler that
 sees one set looks up in the file what it must not send. The file is written before the word. A successor
@@ -24,8 +24,12 @@ from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.process import IDLE_SLEEP_MS, ProcessContext
 from mpbroker.ipc.table import Partition, PartitionFlag, damage_of, damage_word, read_partition_surely
 from mpbroker.ipc.topology import slots_given
-from mpbroker.log.format.checkpoints import CheckpointCorrupt, read_epochs, read_topic_id
-from mpbroker.log.format.damage import (
+from mpbroker.log.io.pace import Pace
+from mpbroker.log.partition.partition_log import wall_ms
+from mpbroker.log.partition.transaction_index_rebuild import expected, problem
+from mpbroker.log.scrub.scrubber import ColdFile, SegmentReplaced, SegmentScrub
+from mpbroker.storage.checkpoints import CheckpointCorrupt, read_epochs, read_topic_id
+from mpbroker.storage.damage import (
     Damage,
     FileIdentity,
     Pass,
@@ -34,8 +38,8 @@ from mpbroker.log.format.damage import (
     read_scrubbed,
     write_scrubbed,
 )
-from mpbroker.log.format.leader_epochs import Epochs
-from mpbroker.log.format.names import (
+from mpbroker.storage.leader_epochs import Epochs
+from mpbroker.storage.names import (
     INDEX_SUFFIX,
     NOT_PARTITIONS,
     TXN_INDEX_SUFFIX,
@@ -44,10 +48,7 @@ from mpbroker.log.format.names import (
     parse_partition,
     segment_name,
 )
-from mpbroker.log.io.pace import Pace
-from mpbroker.log.partition.partition_log import segments_of, wall_ms
-from mpbroker.log.partition.transaction_index_rebuild import expected, problem
-from mpbroker.log.scrub.scrubber import ColdFile, SegmentReplaced, SegmentScrub
+from mpbroker.storage.segments import segments_of
 
 NICENESS = 19
 # How often findings are compared with the files, and how often the position of a pass is saved.

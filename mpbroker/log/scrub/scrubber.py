@@ -20,13 +20,13 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from mpbroker.log.format.damage import Damage, FileIdentity, Place
-from mpbroker.log.format.leader_epochs import NO_EPOCH, Epochs, epoch_of
-from mpbroker.log.format.names import LEADER_EPOCHS, OFFSET_SPAN, SWAP_FILE_SUFFIX, segment_name
 from mpbroker.log.io import background_io
-from mpbroker.log.io.strict_stat import is_there
 from mpbroker.log.partition.batch_walker import Walk, base_offset, header_of, next_whole
 from mpbroker.records.batch import BATCH_HEADER_BYTES
+from mpbroker.storage.damage import Damage, FileIdentity, Place
+from mpbroker.storage.leader_epochs import NO_EPOCH, Epochs, epoch_of
+from mpbroker.storage.names import LEADER_EPOCHS, OFFSET_SPAN, SWAP_FILE_SUFFIX, segment_name
+from mpbroker.storage.strict_stat import is_there
 
 # The bytes of one read.
 PIECE_BYTES = 256 << 10

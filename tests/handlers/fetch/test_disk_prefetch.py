@@ -21,13 +21,13 @@ from mpbroker.handlers.fetch import disk_prefetch
 from mpbroker.handlers.fetch.disk_prefetch import DiskPrefetch, Drain
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.slots import SlotKind
-from mpbroker.log.io.residency import resident
-from mpbroker.log.read import reader as log_reader
-from mpbroker.log.read.reader import Bound, NotResident, PartitionReader
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import FetchRequest
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
+from mpbroker.storage import reader as log_reader
+from mpbroker.storage.reader import Bound, NotResident, PartitionReader
+from mpbroker.storage.residency import resident
 from tests.handlers.test_fetch import FETCH, Logged, answer, fetch, partition_of
 from tests.support.handler_logs import learn, two_segments
 from tests.support.handler_rig import Rig, partition_payload, request_frame, rig, topic_image

@@ -15,7 +15,7 @@ from mpbroker.handlers.fetch.partition_readers import (
     Readers,
 )
 from mpbroker.ipc.table import Partition
-from mpbroker.log.read.reader import PartitionReader
+from mpbroker.storage.reader import PartitionReader
 from shm.procfs import descriptors_left
 from tests.handlers.test_deleted_files import partition_of
 

@@ -14,12 +14,12 @@ from mpbroker.config.broker import STANDARD_AUTHORIZER, BrokerConfig
 from mpbroker.ipc.acls import AclImage
 from mpbroker.ipc.calls import CreatedTopics, ForwardedRequest, ForwardedResponse
 from mpbroker.ipc.counters import Counter
-from mpbroker.log.format.names import segment_name
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.codec import decode_request, encode_bytes, encode_response
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
+from mpbroker.storage.names import segment_name
 from tests.support.handler_logs import TOPIC, Logged, answer, ask, fetch, learn, park, partition_of
 from tests.support.handler_rig import Rig, delta, request_frame, topic_image
 from tests.support.handler_rig import rig as make_rig

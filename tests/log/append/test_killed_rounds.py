@@ -16,8 +16,8 @@ from functools import partial
 import pytest
 
 from mpbroker.ipc.topology import LOG
-from mpbroker.log.append import journal
 from mpbroker.log.append.turn_journals import journal_ends
+from mpbroker.storage import journal
 from tests.log.append.test_offered_rounds import PARTITIONS, Batch, Held, MakeRig
 from tests.support.full_disk import files_take
 from tests.support.log_node import SEGMENT, records

@@ -14,12 +14,12 @@ import pytest
 
 from mpbroker.ipc import calls
 from mpbroker.ipc.process import FatalError
-from mpbroker.log.append import journal
-from mpbroker.log.append.journal import JournalFile
 from mpbroker.log.append.turn_journals import journal_ends, release_journals
 from mpbroker.log.append.turn_partitions import detach
 from mpbroker.log.partition.partition_log import PartitionLog
-from tests.log.append.test_journal import SMALL
+from mpbroker.storage import journal
+from mpbroker.storage.journal import JournalFile
+from tests.log.append.test_journal_ring import SMALL
 from tests.support.forms import each
 from tests.support.full_disk import files_take
 from tests.support.log_node import extents, records, wait_for_io

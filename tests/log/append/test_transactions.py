@@ -14,16 +14,16 @@ import pytest
 from mpbroker.ipc import calls
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.table import PartitionFlag
-from mpbroker.log.format.producer_state import Producers
-from mpbroker.log.format.transaction_index import AbortedTransaction, packed, read_aborted
 from mpbroker.log.partition import partition_log
 from mpbroker.log.partition.producer_snapshots import submit_snapshot
-from mpbroker.log.read.reader import Bound, PartitionReader
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.records.builder import build_batch, build_transaction_marker
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.markers import ABORT, COMMIT, marker_of
 from mpbroker.records.record import NewRecord
+from mpbroker.storage.producer_state import Producers
+from mpbroker.storage.reader import Bound, PartitionReader
+from mpbroker.storage.transaction_index import AbortedTransaction, packed, read_aborted
 from tests.log.retention.test_deletion import delete_before
 from tests.log.test_process import targets_of
 from tests.support.forms import each

@@ -14,10 +14,10 @@ from mpbroker.ipc import calls
 from mpbroker.ipc.slots import SlotKind, pack_produce
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.ipc.topology import LOG, handler, processor
-from mpbroker.log.append import journal
 from mpbroker.log.append.turn import Pause
 from mpbroker.log.directories import journal_creation
 from mpbroker.records.iterate import iterate_batches
+from mpbroker.storage import journal
 from tests.support.log_rig import HOLE, TOPIC_ID, Result, Rig, ensure
 from tests.support.polling import PATIENCE_S, until
 from tests.support.stepped_log import T0, Broker

@@ -17,11 +17,6 @@ from mpbroker.log.compaction import cleaner
 from mpbroker.log.compaction.cleaned_transactions import CleanedTransactions
 from mpbroker.log.compaction.cleaner import Buffers, Cleaner, CleaningFailed
 from mpbroker.log.compaction.offset_map import SLOT_BYTES, OffsetMap, siphash
-from mpbroker.log.format import transaction_index
-from mpbroker.log.format.index import read_offset_entries, read_time_entries
-from mpbroker.log.format.names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
-from mpbroker.log.format.producer_state import Producers
-from mpbroker.log.format.transaction_index import AbortedTransaction, packed, read_aborted
 from mpbroker.reading.transactions import aborted_in
 from mpbroker.records.batch import BATCH_HEADER_BYTES, NO_TIMESTAMP
 from mpbroker.records.builder import build_batch
@@ -29,6 +24,11 @@ from mpbroker.records.compression import Codec
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.markers import ABORT, COMMIT, marker_of
 from mpbroker.records.record import NewRecord, Record
+from mpbroker.storage import transaction_index
+from mpbroker.storage.index import read_offset_entries, read_time_entries
+from mpbroker.storage.names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
+from mpbroker.storage.producer_state import Producers
+from mpbroker.storage.transaction_index import AbortedTransaction, packed, read_aborted
 from tests.support.compacted_segments import DAY_MS, T0, KeyValue, Segments
 from tests.support.forms import rounds
 

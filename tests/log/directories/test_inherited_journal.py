@@ -13,8 +13,8 @@ import pytest
 from mpbroker.ipc.process import FatalError
 from mpbroker.log.directories import journal_replay
 from mpbroker.log.directories.log_directory import LogDirectory
-from mpbroker.log.format import names
 from mpbroker.log.io.io_thread import THREAD_NAME
+from mpbroker.storage import names
 from tests.support.log_node import Journaled, fill, wait_for_io
 from tests.support.log_rig import Rig, ensure
 

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from mpbroker.log.append.journal import JournalFile
 from mpbroker.log.directories import journal_replay, log_directory
-from mpbroker.log.format.checkpoints import write_epochs
+from mpbroker.storage.checkpoints import write_epochs
+from mpbroker.storage.journal import JournalFile
 from tests.support.log_node import Journaled, extents, fill, records, wait_for_io
 from tests.support.log_rig import ensure
 from tests.support.log_writer import Syncs

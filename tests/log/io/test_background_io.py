@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mpbroker.log.io import background_io
-from mpbroker.log.io.residency import resident
+from mpbroker.storage.residency import resident
 from tests.support.page_cache import evict, unwritten_pages
 
 SIZE = (1 << 20) + 5

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mpbroker.log.format.checkpoints import CheckpointCorrupt, read_topic_id
-from mpbroker.log.format.names import PARTITION_METADATA
 from mpbroker.log.io.io_thread import IoThread
+from mpbroker.storage.checkpoints import CheckpointCorrupt, read_topic_id
+from mpbroker.storage.names import PARTITION_METADATA
 from tests.support.polling import PATIENCE_S, until
 
 

@@ -13,10 +13,10 @@ import msgspec
 import pytest
 
 from mpbroker.ipc import calls
-from mpbroker.log.format.checkpoints import read_topic_id
 from mpbroker.log.manager import creation
 from mpbroker.log.manager.creation import Creation
 from mpbroker.log.process import LogProcess
+from mpbroker.storage.checkpoints import read_topic_id
 from tests.support.log_node import OTHER_ID, SEGMENT, STORAGE_ERROR, Node
 from tests.support.log_rig import TOPIC_ID, Rig, ensure
 from tests.support.polling import until

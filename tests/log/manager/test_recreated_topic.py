@@ -52,7 +52,7 @@ def test_a_topic_is_not_recreated_before_the_old_checkpoint_is_gone(
         raise OSError(errno.ENOSPC, "no space", str(path))
 
     with monkeypatch.context() as full:
-        full.setattr("mpbroker.log.format.checkpoints.write_whole", refuse)
+        full.setattr("mpbroker.storage.checkpoints.write_whole", refuse)
         (answer,) = n.open(again())
     assert (answer.error, answer.slot_generation) == (STORAGE_ERROR, 0)
     assert not (n.dirs[0] / "t-0").exists()

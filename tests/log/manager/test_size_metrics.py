@@ -12,10 +12,10 @@ import pytest
 from mpbroker.ipc.log_sizes import DirSeen, PartitionSizes
 from mpbroker.ipc.partition_counts import count_partitions
 from mpbroker.log.manager.size_metrics import SizeMetrics
-from mpbroker.log.partition.partition_log import segments_of
 from mpbroker.log.process import LogProcess
-from mpbroker.log.read.reader import segment_bytes
 from mpbroker.records.validation import at_once
+from mpbroker.storage.reader import segment_bytes
+from mpbroker.storage.segments import segments_of
 from shm.word import Words
 from tests.support.log_node import Node, wait_for_io
 from tests.support.log_rig import TOPIC_ID, ensure

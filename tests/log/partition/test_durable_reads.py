@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from mpbroker.config.topic_config import TopicConfig
-from mpbroker.log.format import names
 from mpbroker.log.partition.durable_reads import EACH_FILE, FEW, FileSystemSync, Syncs, read_anew
-from mpbroker.log.partition.partition_log import PartitionLog, SyncFailed, segments_of
+from mpbroker.log.partition.partition_log import PartitionLog, SyncFailed
 from mpbroker.log.recovery.log_loader import LITTLE_BYTES, Known, load
 from mpbroker.log.recovery.workers import OpenJob
+from mpbroker.storage import names
+from mpbroker.storage.segments import segments_of
 from shm.word import Words
 from tests.support.opened_logs import offsets_in
 

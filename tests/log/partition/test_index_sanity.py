@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from mpbroker.config.topic_config import TopicConfig
-from mpbroker.log.format.index import OFFSET_ENTRY, TIME_ENTRY, read_offset_entries
-from mpbroker.log.format.names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_name
 from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.log.recovery.log_loader import Known, load
 from mpbroker.records.batch import MAX_TIMESTAMP_AT
+from mpbroker.storage.index import OFFSET_ENTRY, TIME_ENTRY, read_offset_entries
+from mpbroker.storage.names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_name
 from tests.support.flipped_bits import flip
 from tests.support.log_writer import T0, TOPIC_ID, Writer
 

@@ -12,13 +12,14 @@ import msgspec
 import pytest
 
 from mpbroker.config.topic_config import TopicConfig
-from mpbroker.log.format.checkpoints import write_all
-from mpbroker.log.format.names import CLEAN_SHUTDOWN
 from mpbroker.log.manager import segment_preparation
-from mpbroker.log.partition.partition_log import PartitionLog, segments_of
+from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.log.partition.prepared_segment import Prepared
 from mpbroker.log.process import LogProcess
 from mpbroker.log.recovery.log_loader import Known, load
+from mpbroker.storage.checkpoints import write_all
+from mpbroker.storage.names import CLEAN_SHUTDOWN
+from mpbroker.storage.segments import segments_of
 from tests.support.log_node import Node, wait_for_io
 from tests.support.log_rig import ensure
 from tests.support.log_writer import TOPIC_ID

@@ -10,11 +10,12 @@ import pytest
 
 from mpbroker.config.topic_config import TopicConfig
 from mpbroker.ipc.table import PartitionFlag
-from mpbroker.log.format import names
 from mpbroker.log.io.io_thread import IoThread
 from mpbroker.log.partition import producer_snapshots
-from mpbroker.log.partition.partition_log import PartitionLog, offsets_of
+from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.log.recovery.log_loader import Known, load
+from mpbroker.storage import names
+from mpbroker.storage.segments import offsets_of
 from tests.support.log_node import flip_bit
 from tests.support.log_writer import Writer
 from tests.support.opened_logs import offsets_in

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from mpbroker.ipc.table import PartitionFlag
-from mpbroker.log.format.index import read_offset_entries, read_time_entries
-from mpbroker.log.format.names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, segment_name
+from mpbroker.storage.index import read_offset_entries, read_time_entries
+from mpbroker.storage.names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, segment_name
 from tests.log.append.test_altered_settings import alter
 from tests.support.full_disk import files_take
 from tests.support.log_rig import Rig

@@ -13,8 +13,11 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.topic_config import resolve
 from mpbroker.log.compaction import cleaner_manager
 from mpbroker.log.compaction.cleaner import Buffers, Cleaner
-from mpbroker.log.format.checkpoints import write_epochs, write_topic_id
-from mpbroker.log.format.names import (
+from mpbroker.log.partition import segment_swap
+from mpbroker.log.partition.segment_swap import begin_swap, finish_swaps, swap_in
+from mpbroker.log.recovery.log_loader import Known, load
+from mpbroker.storage.checkpoints import write_epochs, write_topic_id
+from mpbroker.storage.names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SWAP_FILE_SUFFIX,
@@ -22,11 +25,8 @@ from mpbroker.log.format.names import (
     TXN_INDEX_SUFFIX,
     segment_name,
 )
-from mpbroker.log.partition import segment_swap
-from mpbroker.log.partition.partition_log import segments_of
-from mpbroker.log.partition.segment_swap import begin_swap, finish_swaps, swap_in
-from mpbroker.log.read.reader import Bound, PartitionReader, SegmentGone
-from mpbroker.log.recovery.log_loader import Known, load
+from mpbroker.storage.reader import Bound, PartitionReader, SegmentGone
+from mpbroker.storage.segments import segments_of
 from tests.support.compacted_segments import T0, Segments
 from tests.support.killed_swaps import Killed, Steps
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from mpbroker.log.format import names
 from mpbroker.log.io.file_system import FileSystem
 from mpbroker.log.recovery import clean_stop
+from mpbroker.storage import names
 from tests.support.crash_checks import Promises, Run, built_tracer, check, traced
 from tests.support.crash_images import MARK, Disk, write_image
 from tests.support.forms import each

@@ -16,11 +16,12 @@ from mpbroker.inspection.directory import open_directory
 from mpbroker.inspection.findings import Severity
 from mpbroker.inspection.partition import check as check_partition
 from mpbroker.inspection.repair import CannotRepair, plan
-from mpbroker.log.format import names
-from mpbroker.log.format.checkpoints import read_epochs, write_epochs, write_whole
-from mpbroker.log.partition.partition_log import PartitionLog, segments_of
+from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.log.recovery.log_loader import Known, OldMessages, PartitionDamaged, load
 from mpbroker.records.batch import LEADER_EPOCH_AT
+from mpbroker.storage import names
+from mpbroker.storage.checkpoints import read_epochs, write_epochs, write_whole
+from mpbroker.storage.segments import segments_of
 from tests.support.opened_logs import offsets_in
 
 T0 = 4_000_000_000_000

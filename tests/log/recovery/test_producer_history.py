@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from mpbroker.log.format.names import segment_name
-from mpbroker.log.format.producer_state import Producers
-from mpbroker.log.partition.partition_log import segments_of
 from mpbroker.log.recovery import producer_history as recall_module
 from mpbroker.log.recovery.log_loader import Known, load
+from mpbroker.storage.names import segment_name
+from mpbroker.storage.producer_state import Producers
+from mpbroker.storage.segments import segments_of
 
 DUPLICATE, OUT_OF_ORDER = -1, 45
 

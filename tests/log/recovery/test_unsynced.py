@@ -13,10 +13,11 @@ import pytest
 
 from mpbroker.config.topic_config import TopicConfig
 from mpbroker.log.directories import future_replica
-from mpbroker.log.format import names
-from mpbroker.log.partition.partition_log import PartitionLog, segments_of
+from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.log.recovery.log_loader import Known, load
 from mpbroker.log.recovery.workers import OpenJob, Recovery, RecoveryPool
+from mpbroker.storage import names
+from mpbroker.storage.segments import segments_of
 from tests.log.partition.test_durable_reads import Device, at_once, fill
 from tests.support.full_disk import files_take
 from tests.support.log_node import Journaled, Node, extents, wait_for_io

@@ -21,13 +21,13 @@ from mpbroker.ipc import progress
 from mpbroker.ipc.calls import EnsureTopic
 from mpbroker.ipc.progress import read_progress
 from mpbroker.log.directories.log_directory import LogDirectory
-from mpbroker.log.format.names import LOCK, segment_name
 from mpbroker.log.partition.durable_reads import Syncs
 from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.log.recovery import scheduler, workers
 from mpbroker.log.recovery.log_loader import Known, PartitionDamaged
 from mpbroker.log.recovery.recovered_partition import RecoveredPartition
 from mpbroker.log.recovery.workers import OpenJob, Recovery, fork_pools, outlive
+from mpbroker.storage.names import LOCK, segment_name
 from shm.word import Words
 from tests.support.log_node import Node, flip_bit
 from tests.support.log_rig import TOPIC_ID

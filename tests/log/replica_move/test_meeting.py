@@ -10,10 +10,11 @@ import msgspec
 
 from mpbroker.inspection.segment import inspect
 from mpbroker.ipc import calls
-from mpbroker.log.format.names import segment_name
-from mpbroker.log.partition.partition_log import PartitionLog, segments_of
+from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.log.process import LogProcess
 from mpbroker.records.validation import at_once
+from mpbroker.storage.names import segment_name
+from mpbroker.storage.segments import segments_of
 from tests.support.forms import each
 from tests.support.log_moves import order, turn_until
 from tests.support.log_node import Node, wait_for_io

@@ -12,10 +12,10 @@ import pytest
 
 from mpbroker.ipc import calls
 from mpbroker.log.directories import future_replica
-from mpbroker.log.format import names
-from mpbroker.log.format.transaction_index import AbortedTransaction
 from mpbroker.log.replica_move import replica_copier, replica_mover
 from mpbroker.records.validation import at_once
+from mpbroker.storage import names
+from mpbroker.storage.transaction_index import AbortedTransaction
 from tests.support.log_moves import (
     NOT_AVAILABLE,
     STORAGE_ERROR,

@@ -18,12 +18,12 @@ from mpbroker.ipc.process import FatalError, ProcessContext, pack_fence
 from mpbroker.ipc.slots import SlotKind, pack_call
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.ipc.topology import LOG, SUPERVISOR
-from mpbroker.log.format.checkpoints import read_epochs, read_offsets
-from mpbroker.log.format.names import LOG_STARTS
 from mpbroker.log.io.io_thread import THREAD_NAME
 from mpbroker.log.process import LogProcess
-from mpbroker.log.read.reader import Bound, OffsetOutOfRange, PartitionReader, SegmentGone
 from mpbroker.records.iterate import iterate_batches
+from mpbroker.storage.checkpoints import read_epochs, read_offsets
+from mpbroker.storage.names import LOG_STARTS
+from mpbroker.storage.reader import Bound, OffsetOutOfRange, PartitionReader, SegmentGone
 from tests.log.test_process import targets_of
 from tests.support.log_rig import Rig, ensure
 from tests.support.log_writer import T0

@@ -16,12 +16,12 @@ from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import Order, ProcessContext
 from mpbroker.ipc.table import PAYLOAD_BYTES, PartitionFlag, damage_of
 from mpbroker.ipc.topology import SCRUBBER
-from mpbroker.log.format.checkpoints import CheckpointCorrupt
-from mpbroker.log.format.damage import Scrubbed, damages_of, read_scrubbed
-from mpbroker.log.format.names import SCRUB, PartitionName
 from mpbroker.log.scrub import scrub_process
 from mpbroker.log.scrub.scrub_process import ASKED, BEGUN, ScrubbedDir, ScrubProcess
 from mpbroker.log.scrub.scrubber import ColdFile
+from mpbroker.storage.checkpoints import CheckpointCorrupt
+from mpbroker.storage.damage import Scrubbed, damages_of, read_scrubbed
+from mpbroker.storage.names import SCRUB, PartitionName
 from mpbroker.supervisor.scrubbing import progress
 from shm.table import SlotBusy, SlotTable
 from tests.log.test_failing_calls import failing

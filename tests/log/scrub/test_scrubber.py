@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from mpbroker.log.format.damage import Damage, Place
-from mpbroker.log.format.leader_epochs import Epochs
-from mpbroker.log.format.names import segment_name
-from mpbroker.log.io.residency import resident
 from mpbroker.log.partition.transaction_index_rebuild import expected
 from mpbroker.log.scrub.scrubber import ColdFile, SegmentReplaced, SegmentScrub
 from mpbroker.records.batch import BATCH_HEADER_BYTES, LEADER_EPOCH_AT
+from mpbroker.storage.damage import Damage, Place
+from mpbroker.storage.leader_epochs import Epochs
+from mpbroker.storage.names import segment_name
+from mpbroker.storage.residency import resident
 from tests.support.flipped_bits import RECORDS, flip
 from tests.support.log_writer import Writer
 from tests.support.page_cache import evict

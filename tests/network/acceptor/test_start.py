@@ -18,9 +18,9 @@ from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.ipc.topology import SharedMemory
-from mpbroker.log.format.names import RECOVERY_POINTS
 from mpbroker.network import handover
 from mpbroker.network.processor.processor import Processor, connection_prefix
+from mpbroker.storage.names import RECOVERY_POINTS
 from ops.bench import frames
 from ops.bench.brokers import HOST, Mpbroker
 from tests.support.acceptor_tools import TIMEOUT_S, Start, control, counted, hears, options

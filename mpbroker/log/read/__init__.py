@@ -1,1 +1,0 @@
-"""Readers of partitions from outside the log process."""

@@ -1,0 +1,312 @@
+"""Small text files that must be whole or old: offset checkpoints, leader epochs, `partition.metadata`.
+
+(Kafka: CheckpointFile, OffsetCheckpointFile, LeaderEpochCheckpointFile, PartitionMetadataFile.) A checkpoint
+holds its version, the number of entries, then an entry per line.
+
+Kafka's text has no checksum, and a flipped bit would change an offset: records below a wrong log start are
+gone. So a file of offsets begins with an entry of a topic that cannot exist, whose offset is the CRC-32C of
+the lines behind it. Kafka reads it as a partition that it does not have, and drops it when it writes the
+file. A file without a checksum is believed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import io
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import TypeAlias
+
+from mpbroker.protocol.uuids import uuid_bytes, uuid_text
+from mpbroker.records.batch import checksum
+from mpbroker.storage.names import LEADER_EPOCHS, LOG_SUFFIX, PARTITION_METADATA, parse_segment
+from mpbroker.storage.partition_map import PartitionMap
+
+TopicPartition = tuple[str, int]
+Offsets: TypeAlias = PartitionMap[str]
+# No topic's name has a colon.
+_CHECKSUM = "mpbroker:crc"
+_NO_ENTRIES = "0\n0\n"
+# Most files here are smaller: one read takes them.
+_READ_BYTES = 16 << 10
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+
+
+class CheckpointCorrupt(ValueError):
+    """A file with invalid content; the message names the file."""
+
+
+def fsync_directory(directory: Path) -> None:
+    """Make the names in a directory durable. Raises OSError."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def read_whole(path: Path | str) -> bytes:
+    """Read a small file; `Path.read_bytes` takes four times as long. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = os.read(fd, _READ_BYTES)
+        if len(data) < _READ_BYTES:
+            return data
+        pieces = [data]
+        while piece := os.read(fd, max(_READ_BYTES, os.fstat(fd).st_size)):
+            pieces.append(piece)
+        return b"".join(pieces)
+    finally:
+        os.close(fd)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Replace a file atomically; it is durable on return.
+
+    Raises OSError with nothing of the new file left.
+    """
+    _put_whole(path, data)
+    fsync_directory(path.parent)
+
+
+def _put_whole(path: Path | str, data: bytes, *, synced: bool = True) -> None:
+    """Replace a file atomically; if `synced` it is durable when its directory is synced. Raises OSError."""
+    making = f"{path}.tmp"
+    fd = os.open(making, _NEW_FILE, 0o644)
+    try:
+        _fill(fd, data, synced=synced)
+        os.rename(making, path)  # noqa: PTH104 - of thousands of partitions
+    except OSError:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(making)  # noqa: PTH108
+        raise
+
+
+def write_whole_at(directory: int, name: str, data: bytes) -> None:
+    """Do what `write_whole` does below an open directory, which may have been renamed."""
+    making = name + ".tmp"
+    fd = os.open(making, _NEW_FILE, 0o644, dir_fd=directory)
+    try:
+        _fill(fd, data)
+        os.rename(making, name, src_dir_fd=directory, dst_dir_fd=directory)
+    except OSError:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(making, dir_fd=directory)
+        raise
+    os.fsync(directory)
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write all of `data`. Raises OSError.
+
+    A disk that fills up takes a part of it first; only the next write fails.
+    """
+    at = 0
+    while at < len(data):
+        at += os.write(fd, data[at:])
+
+
+def write_all_at(fd: int, data: bytes | memoryview, position: int) -> None:
+    """Write all of `data` at `position`. Raises OSError."""
+    at = 0
+    while at < len(data):
+        at += os.pwrite(fd, data[at:], position + at)
+
+
+def _fill(fd: int, data: bytes, *, synced: bool = True) -> None:
+    """Write, sync and close. Raises OSError."""
+    try:
+        write_all(fd, data)
+        if synced:
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _text_of(lines: Iterable[str]) -> bytes:
+    body = list(lines)
+    return "".join(f"{line}\n" for line in ["0", str(len(body)), *body]).encode()
+
+
+def _read_lines(path: Path | str) -> list[str]:
+    """Read the entries of a checkpoint, none if it is missing or empty. Raises CheckpointCorrupt, OSError."""
+    try:
+        text = read_whole(path).decode()
+    except FileNotFoundError:
+        return []
+    except UnicodeDecodeError as error:
+        raise CheckpointCorrupt(f"{path} is not text") from error
+    if "\r" in text:
+        text = text.replace("\r\n", "\n")
+    if not text:
+        return []
+    lines = text.split("\n")
+    if lines[0] != "0" or len(lines) < 2:
+        raise CheckpointCorrupt(f"{path} begins with version {lines[0]!r}, not 0")
+    entries = [line for line in lines[2:] if line]
+    if lines[1] != str(len(entries)):
+        raise CheckpointCorrupt(f"{path} says it has {lines[1]} entries and has {len(entries)}")
+    return entries
+
+
+def write_offsets(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
+    """Replace an offset checkpoint; it is durable on return. Raises OSError."""
+    # Python would keep the memory of a string for each of thousands of lines.
+    body = io.StringIO()
+    for (topic, partition), offset in offsets.items():
+        body.write(f"{topic} {partition} {offset}\n")
+    text = body.getvalue()
+    if text:
+        text = f"0\n{len(offsets) + 1}\n{_CHECKSUM} 0 {_checksum_of([text[:-1]])}\n{text}"
+    write_whole(path, (text or _NO_ENTRIES).encode())
+
+
+def _checksum_of(lines: Iterable[str]) -> int:
+    """Return the CRC-32C of the lines without the last line's end."""
+    return checksum("\n".join(lines).encode())
+
+
+def _plain(entries: Iterable[str]) -> Iterator[str]:
+    """Yield the entries with single spaces between their words, as they are written here."""
+    return (" ".join(entry.split()) for entry in entries)
+
+
+def put_id_and_epochs(
+    directory: Path | str, topic_id: bytes, epochs: Iterable[tuple[int, int]], *, synced: bool = True
+) -> None:
+    """Write a new partition's topic id and leader epochs.
+
+    If `synced` both are durable when the directory is synced. Raises OSError.
+    """
+    _put_whole(f"{directory}/{PARTITION_METADATA}", text_of_id(topic_id), synced=synced)
+    _put_whole(f"{directory}/{LEADER_EPOCHS}", _text_of_epochs(epochs), synced=synced)
+
+
+@contextlib.contextmanager
+def alone_with(directory: Path) -> Iterator[None]:
+    """Hold the lock under which log workers replace checkpoints of a directory. Raises OSError.
+
+    The kernel releases it when its holder dies.
+    """
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def read_offsets(path: Path) -> Offsets:
+    """Read an offset checkpoint, empty if the file is missing. Raises CheckpointCorrupt, OSError."""
+    offsets: Offsets = PartitionMap()
+    entries = _read_lines(path)
+    if entries and entries[0].startswith(f"{_CHECKSUM} "):
+        said = entries.pop(0).split()[1:]
+        if said != ["0", str(_checksum_of(entries))] and said != ["0", str(_checksum_of(_plain(entries)))]:
+            raise CheckpointCorrupt(f"{path} does not have the checksum that it says it has")
+    for entry in entries:
+        try:
+            topic, partition, offset = entry.split()
+            offsets[topic, int(partition)] = int(offset)
+        except (ValueError, OverflowError) as error:
+            raise CheckpointCorrupt(f"{path} has the malformed line {entry!r}") from error
+    return offsets
+
+
+def write_epochs(directory: Path, epochs: Iterable[tuple[int, int]]) -> None:
+    """Write the leader epochs, ascending (epoch, start offset) pairs, durably. Raises OSError."""
+    write_whole(directory / LEADER_EPOCHS, _text_of_epochs(epochs))
+
+
+def write_epochs_at(directory: int, epochs: Iterable[tuple[int, int]]) -> None:
+    """Do what `write_epochs` does below an open directory, which may have been renamed."""
+    write_whole_at(directory, LEADER_EPOCHS, _text_of_epochs(epochs))
+
+
+def _text_of_epochs(epochs: Iterable[tuple[int, int]]) -> bytes:
+    return _text_of(f"{epoch} {start}" for epoch, start in epochs)
+
+
+def read_epochs(directory: Path | str) -> list[tuple[int, int]]:
+    """Read the (epoch, start offset) pairs of a partition. Raises CheckpointCorrupt, OSError."""
+    path = f"{directory}/{LEADER_EPOCHS}"
+    epochs = []
+    for entry in _read_lines(path):
+        try:
+            epoch, start = map(int, entry.split())
+        except ValueError as error:
+            raise CheckpointCorrupt(f"{path} has the malformed line {entry!r}") from error
+        epochs.append((epoch, start))
+    return epochs
+
+
+def write_topic_id(directory: Path, topic_id: bytes) -> None:
+    """Write `partition.metadata` durably. Raises OSError."""
+    write_whole(directory / PARTITION_METADATA, text_of_id(topic_id))
+
+
+# All partitions of a topic have the same text.
+@lru_cache(16)
+def text_of_id(topic_id: bytes) -> bytes:
+    """Return the content of `partition.metadata`."""
+    return f"version: 0\ntopic_id: {uuid_text(topic_id)}".encode()
+
+
+def read_topic_id(directory: Path | str, expected: bytes | None = None) -> bytes | None:
+    """Read the topic id of a partition; None if it has none. Raises CheckpointCorrupt, OSError.
+
+    `expected` is the id of the topic that the directory is named after. Another id belongs to a deleted
+    topic and is returned, unless a flipped bit explains it: that is CheckpointCorrupt.
+    """
+    path = f"{directory}/{PARTITION_METADATA}"
+    try:
+        data = read_whole(path)
+        if expected is not None and data == text_of_id(expected):
+            return expected
+        if not data.strip(b"\0") and not _was_used(directory):
+            # The power failed before the creation of the partition was on disk.
+            return None
+        lines = data.decode().splitlines()
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError as error:
+        raise CheckpointCorrupt(f"{path} is not text") from error
+    fields = dict(line.split(": ", 1) for line in lines if ": " in line)
+    if fields.get("version") != "0" or "topic_id" not in fields:
+        raise CheckpointCorrupt(f"{path} is not partition metadata of version 0")
+    try:
+        topic_id = uuid_bytes(fields["topic_id"])
+    except ValueError as error:
+        raise CheckpointCorrupt(f"{path} has the malformed topic id {fields['topic_id']!r}") from error
+    if topic_id == bytes(16):
+        raise CheckpointCorrupt(f"{path} has the zero topic id")
+    if expected is not None and is_flipped(topic_id, expected):
+        raise CheckpointCorrupt(
+            f"{path} has the topic id {fields['topic_id']}, which is the right one but for a letter: a bit "
+            f"has flipped. Write topic_id: {uuid_text(expected)} there, and restart the broker"
+        )
+    return topic_id
+
+
+def _was_used(directory: Path | str) -> bool:
+    """Tell whether a partition may ever have had records. Raises OSError."""
+    with os.scandir(directory) as entries:
+        segments = [entry for entry in entries if entry.name.endswith(LOG_SUFFIX)]
+        return any(parse_segment(entry.name) or entry.stat().st_size for entry in segments)
+
+
+def is_flipped(found: bytes, expected: bytes) -> bool:
+    """Return whether two ids differ in one letter of their texts: ids are random, so a bit has flipped."""
+    letters = zip(uuid_text(found), uuid_text(expected), strict=True)
+    return sum(one != other for one, other in letters) == 1
+
+
+def topic_id_if_any(directory: Path) -> bytes | None:
+    """Read the topic id of a partition; None if it is missing or corrupt. Raises OSError."""
+    try:
+        return read_topic_id(directory)
+    except CheckpointCorrupt:
+        return None

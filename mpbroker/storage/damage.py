@@ -1,0 +1,147 @@
+"""The file `mpbroker.scrub`: damaged ranges of a log directory, and the scrubber's position.
+
+The file is a line with name, version and CRC-32C of the rest, then JSON; it is replaced as a whole. Only the
+scrubber writes it. Readers of a partition look up damaged ranges here when the partition's word of damage is
+set (ipc/table.pxd). A finding is about one very file: it is void once that file is deleted, repaired or
+replaced by compaction.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from mpbroker.records.batch import checksum
+from mpbroker.storage.checkpoints import CheckpointCorrupt, write_whole
+from mpbroker.storage.names import LOG_SUFFIX, SCRUB, segment_name
+
+VERSION = 0
+
+
+class FileIdentity(msgspec.Struct, frozen=True):
+    """The identity of a sealed segment's file: another file of its name differs in one of these."""
+
+    inode: int
+    size: int
+    mtime_ns: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> FileIdentity:
+        return cls(status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+class Damage(msgspec.Struct, frozen=True):
+    """A finding: bytes [position, end) of a segment are no batches; offsets [first, behind) cannot be read.
+
+    For a `.txnindex` it is unknown which of the offsets are committed; read_committed consumers are refused.
+    """
+
+    partition: str  # the name of its directory
+    base: int
+    position: int
+    end: int
+    first: int
+    behind: int
+    reason: str
+    file: FileIdentity
+    found_ms: int
+    suffix: str = LOG_SUFFIX
+
+    @property
+    def is_of_records(self) -> bool:
+        return self.suffix == LOG_SUFFIX
+
+    def is_there(self, log_dir: Path) -> bool:
+        """Return whether the damaged file is still there; True also if it cannot be looked at."""
+        try:
+            status = (log_dir / self.partition / segment_name(self.base, self.suffix)).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True
+        return FileIdentity.of(status) == self.file
+
+    def __str__(self) -> str:
+        name = f"{self.partition}/{segment_name(self.base, self.suffix)}"
+        offsets = f"offsets {self.first} to {self.behind - 1}"
+        if not self.is_of_records:
+            return f"{name} is damaged: {self.reason}; which of {offsets} are committed cannot be told"
+        place = f"from byte {self.position} to {self.end - 1}"
+        return f"{name} is damaged {place}: {self.reason}; {offsets} cannot be read"
+
+
+class Place(msgspec.Struct):
+    """The place where a pass stopped: a segment, the next batch in it, and the damage found before that."""
+
+    partition: str
+    base: int
+    file: FileIdentity
+    position: int = 0
+    next_offset: int = 0
+    found: list[Damage] = msgspec.field(default_factory=list)
+
+
+class Pass(msgspec.Struct):
+    """One scrub of a log directory; `ended_ms` is 0 until it has ended."""
+
+    began_ms: int
+    ended_ms: int = 0
+    bytes: int = 0
+    batches: int = 0
+
+
+class Scrubbed(msgspec.Struct):
+    """The content of the file. `at` is the position of the current pass; None at its beginning."""
+
+    damages: list[Damage] = msgspec.field(default_factory=list)
+    current: Pass | None = None
+    at: Place | None = None
+    last: Pass | None = None
+
+    def all_damages(self) -> list[Damage]:
+        """List all known damages.
+
+        In the segment that is being read, findings of this pass replace earlier ones up to its position.
+        """
+        at = self.at
+        if at is None:
+            return list(self.damages)
+
+        def is_found_anew(one: Damage) -> bool:
+            is_here = (one.partition, one.base) == (at.partition, at.base)
+            return is_here and one.is_of_records and one.position < at.position
+
+        return [one for one in self.damages if not is_found_anew(one)] + at.found
+
+
+def read_scrubbed(log_dir: Path) -> Scrubbed:
+    """Read the file of a log directory; empty if it is missing. Raises CheckpointCorrupt, OSError."""
+    path = log_dir / SCRUB
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return Scrubbed()
+    head, _, body = data.partition(b"\n")
+    if head != _head_of(body):
+        raise CheckpointCorrupt(f"{path} is not what was written: its first line does not fit the rest")
+    try:
+        return msgspec.json.decode(body, type=Scrubbed)
+    except msgspec.MsgspecError as error:
+        raise CheckpointCorrupt(f"{path} is malformed: {error}") from error
+
+
+def write_scrubbed(log_dir: Path, scrubbed: Scrubbed) -> None:
+    """Replace the file of a log directory; it is durable on return. Raises OSError."""
+    body = msgspec.json.encode(scrubbed) + b"\n"
+    write_whole(log_dir / SCRUB, _head_of(body) + b"\n" + body)
+
+
+def _head_of(body: bytes) -> bytes:
+    return f"{SCRUB} {VERSION} {checksum(body):08x}".encode()
+
+
+def damages_of(directory: Path) -> list[Damage]:
+    """List the damages of a partition. Raises CheckpointCorrupt, OSError."""
+    return [one for one in read_scrubbed(directory.parent).all_damages() if one.partition == directory.name]
