@@ -9,6 +9,7 @@ BIN := .venv/bin
 # needs, then what Spark needs, then all that tests need.
 CORE := .venv/.core
 SPARK := .venv/.spark
+DIST := .venv/.dist
 SYNCED := .venv/.synced
 BUILT := .venv/.built
 JAR := .venv/.jar
@@ -47,9 +48,13 @@ $(SPARK): $(CORE)
 	@$(SETUP) spark
 	@touch $@
 
+$(DIST): $(CORE)
+	@$(SETUP) dist
+	@touch $@
+
 $(SYNCED): $(CORE)
 	@$(SETUP) all
-	@touch $@ $(SPARK)
+	@touch $@ $(SPARK) $(DIST)
 
 # Compiles what has changed; headers and setup.py count as a change of every module.
 $(BUILT): $(CORE) setup.py $(NATIVE)
@@ -63,13 +68,14 @@ $(JAR): $(SPARK) $(JAVA) ops/setup/jvm_reader.py
 
 SDIST := $(BIN)/uv build --sdist --no-build-isolation --python $(BIN)/python --out-dir dist -C=--global-option=--quiet
 
-# With the versions that uv.lock says; wheels are built from the sdist, which proves that it is whole.
-dist: setup ## dist/: the sdist, and from it a wheel for each CPython that is here, with the jar of the JVM reader
+# With the versions that uv.lock says; wheels are built from the sdist, which proves that it is whole. The jar
+# that they carry is compiled against PySpark.
+dist: $(DIST) $(JAR) ## dist/: the sdist, and from it a wheel for each CPython that is here, with the jar of the JVM reader; adds PySpark to .venv
 	@rm -rf dist *.egg-info
 	$(SDIST)
 	$(BIN)/python -m ops.setup.wheels $(addprefix --python=,$(PYTHONS)) dist/*.tar.gz
 
-test-dist: dist ## a broker from each file of dist/, in environments of their own, and by the steps of the Containerfile; compiles once more
+test-dist: setup dist ## a broker from each file of dist/, in environments of their own, and by the steps of the Containerfile; compiles once more
 	$(BIN)/python -m pytest tests/ops/dist_files.py tests/ops/container_files.py $(ARGS)
 
 # Other wheels stay, but for an sdist that may be of other sources.
