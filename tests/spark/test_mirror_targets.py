@@ -109,7 +109,9 @@ def test_a_copy_grows_with_its_source_once_the_mirror_has_begun(
     assert made(mpbroker_broker, topic, keep=False, has_begun=True) == []
     assert partitions(mpbroker_broker, f"copy.{topic}") == 2
     fault = mpbroker_fault("CreatePartitions", error="TOPIC_AUTHORIZATION_FAILED")
-    with pytest.raises(JobError, match=r"(?s)has 2 of the 3 .*\(TOPIC_AUTHORIZATION_FAILED\)\): run mpbroker "):
+    with pytest.raises(
+        JobError, match=r"(?s)has 2 of the 3 .*\(TOPIC_AUTHORIZATION_FAILED\)\): run mpbroker "
+    ):
         made(mpbroker_broker, topic, has_begun=True)
     mpbroker_broker.clear_faults(fault)
     assert made(mpbroker_broker, topic, has_begun=True) == []
