@@ -76,6 +76,7 @@ class Counter(IntEnum):
     COUNT_SCRUB_PASS_TOTAL = 86
     COUNT_FETCHES_COLD = 87
     COUNT_PARTITIONS_MOVING = 88
+    COUNT_PARTITIONS_WAITING = 89
     COUNTERS = 96
 
 class Histogram(IntEnum):
