@@ -26,6 +26,7 @@ from confluent_kafka.admin import (
     ResourceType,
     ScramCredentialInfo,
     ScramMechanism,
+    UserScramCredentialAlteration,
     UserScramCredentialUpsertion,
 )
 
@@ -135,7 +136,9 @@ def let_in(broker: Broker) -> None:
     """Add users and ACLs as of a shop."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 8192)
-    users = [UserScramCredentialUpsertion(name, info, b"secret") for name in ("billing", "shop")]
+    users: list[UserScramCredentialAlteration] = [
+        UserScramCredentialUpsertion(name, info, b"secret") for name in ("billing", "shop")
+    ]
     any_name, literal, prefixed = "*", ResourcePatternType.LITERAL, ResourcePatternType.PREFIXED
     rows = (
         ("shop", ResourceType.TOPIC, "orders", literal, AclOperation.WRITE, AclPermissionType.ALLOW),
