@@ -161,14 +161,10 @@ class _TooFew(NamedTuple):
 
 def _grow(cluster: Cluster, short: _TooFew) -> None:
     """Add the partitions that a topic lacks. Raises JobError, ClientError."""
-    topic = m.CreatePartitionsRequest.CreatePartitionsTopic(short.name, short.wanted, None)
-    answer: m.CreatePartitionsResponse = cluster.ask_any(
-        m.CreatePartitionsRequest([topic], int(cluster.config.request_timeout_ms))
-    )
-    (done,) = answer.results
-    if done.error_code:
-        why = ApiFailed("adding them", done.error_code, done.error_message)
-        raise JobError(short.text(f" ({why})"))
+    try:
+        Admin(cluster).create_partitions(short.name, short.wanted, cluster.config.request_timeout_ms / 1000)
+    except ApiFailed as why:
+        raise JobError(short.text(f" ({why})")) from why
     _LOG.info("topic %s has %d partitions now, as topic %s", short.name, short.wanted, short.source)
 
 

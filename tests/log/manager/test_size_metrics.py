@@ -11,10 +11,10 @@ import pytest
 
 from mpbroker.ipc.log_sizes import DirSeen, PartitionSizes
 from mpbroker.ipc.partition_counts import count_partitions
-from mpbroker.log.append.journal import NAME
 from mpbroker.log.manager.size_metrics import SizeMetrics
 from mpbroker.log.process import LogProcess
 from mpbroker.records.validation import at_once
+from mpbroker.storage.journal import NAME
 from mpbroker.storage.reader import segment_bytes
 from mpbroker.storage.segments import segments_of
 from shm.word import Words
