@@ -9,6 +9,7 @@ BIN := .venv/bin
 # needs, then what Spark needs, then all that tests need.
 CORE := .venv/.core
 SPARK := .venv/.spark
+DIST := .venv/.dist
 SYNCED := .venv/.synced
 BUILT := .venv/.built
 JAR := .venv/.jar
@@ -50,8 +51,9 @@ setup-spark: $(BUILT) $(JAR) ## .venv with what a broker and Spark need, and no 
 
 SDIST := $(BIN)/uv build --sdist --no-build-isolation --python $(BIN)/python --out-dir dist -C=--global-option=--quiet
 
-# With the versions that uv.lock says; wheels are built from the sdist, which proves that it is whole.
-dist: setup ## dist/: the sdist, and from it a wheel for each CPython that is here, with the jar of the JVM reader
+# With the versions that uv.lock says; wheels are built from the sdist, which proves that it is whole. The jar
+# that they carry is compiled against PySpark.
+dist: $(DIST) $(JAR) ## dist/: the sdist, and from it a wheel for each CPython that is here, with the jar of the JVM reader; adds PySpark to .venv
 	@rm -rf dist *.egg-info
 	$(SDIST)
 	$(BIN)/python -m ops.setup.wheels $(addprefix --python=,$(PYTHONS)) dist/*.tar.gz
@@ -82,9 +84,13 @@ $(SPARK): $(CORE)
 	@$(SETUP) spark
 	@touch $@
 
+$(DIST): $(CORE)
+	@$(SETUP) dist
+	@touch $@
+
 $(SYNCED): $(CORE)
 	@$(SETUP) all
-	@touch $@ $(SPARK)
+	@touch $@ $(SPARK) $(DIST)
 
 # Compiles what has changed; headers and setup.py count as a change of every module.
 $(BUILT): $(CORE) setup.py $(NATIVE)
@@ -139,7 +145,7 @@ coverage: setup ## how much of the Python code unit tests run (by module: build/
 test-all: setup $(SPARK_CLASSES) $(KAFKA_CLASSES) ## every test in its long form; takes hours (ARGS=tests/log: those of one place)
 	$(PYTEST) $(PARALLEL) --long $(or $(ARGS),tests $(LONG_ONLY))
 
-test-dist: dist ## a broker from each file of dist/, in environments of their own, and by the steps of the Containerfile
+test-dist: setup dist ## a broker from each file of dist/, in environments of their own, and by the steps of the Containerfile
 	$(BIN)/python -m pytest tests/ops/dist_files.py tests/ops/container_files.py $(ARGS)
 
 test-aarch64: dist-aarch64 ## the wheel for aarch64 on an emulated processor: units, and a broker that is killed; up to an hour

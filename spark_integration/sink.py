@@ -92,7 +92,7 @@ def stream_writer(schema: StructType, options: Mapping[str, str]) -> DataSourceS
 
     if (targets := Targets.of(options)) is not None:
         try:
-            targets.make(parsed)
+            targets.make(parsed, has_begun=True)
         except SourceUnavailable as error:
             # Whoever reads is patient.
             _LOG.warning("topics of the next batch are not looked for: %s", error)

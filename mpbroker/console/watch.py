@@ -284,11 +284,13 @@ class Watch:
                     "log_dir": one.name,
                     "state": state_of(one),
                     "size_bytes": one.size_bytes,
+                    "kept_bytes": one.kept_bytes,
                     "total_bytes": one.total_bytes,
                     "usable_bytes": one.usable_bytes,
                 }
                 for one in memory.dir_sizes().all().values()
             ],
+            "offline_partitions": self.model.sample.broker.offline_partitions if self.model.sample else 0,
             "restarts": memory.counters(topology.SUPERVISOR).get(Counter.COUNT_RESTARTS),
         }
         try:

@@ -51,7 +51,9 @@ _COUNT_BOUNDS = tuple((bucket_of(1 << power), float(1 << power)) for power in ra
 
 BUILD = _declare("build_info", "gauge", "1, with the version as a label.")
 UPTIME = _declare("uptime_seconds", "gauge", "Time since the broker began.")
-READY = _declare("ready", "gauge", "1 if recovery is over and each listener answers.")
+READY = _declare(
+    "ready", "gauge", "1 if recovery is over, each listener answers, and each disk takes what producers send."
+)
 RESTARTS = _declare("restarts_total", "counter", "Processes that died and were replaced.")
 LOST = _declare(
     "lost_pages_total", "counter", "Pages of counters for which the tmpfs had no room: some counts are lost."
@@ -162,6 +164,9 @@ DIR_SIZE = _declare("log_dir_size_bytes", "gauge", "Bytes of segments in a log d
 DIR_TOTAL = _declare("log_dir_total_bytes", "gauge", "Size of the file system of a log directory.")
 DIR_USABLE = _declare("log_dir_usable_bytes", "gauge", "What is left of that for the broker.")
 DIR_OFFLINE = _declare("log_dir_offline", "gauge", "1 if the log directory has failed.")
+DIR_REFUSES = _declare(
+    "log_dir_refuses_produces", "gauge", "1 while produces are refused, as on a full disk; reads go on."
+)
 
 RECOVERY_PARTITIONS = _declare(
     "recovery_partitions_left", "gauge", "Partitions of a log directory that recovery has yet to open."
@@ -222,6 +227,7 @@ def write_broker(now: Snapshot, *, ready: bool, scrape_s: float, page: Page) -> 
     for number, log_dir in sorted(now.log_dirs.items()):
         labels = {"log_dir": log_dir.name}
         page.add(DIR_OFFLINE, int(log_dir.failed), labels)
+        page.add(DIR_REFUSES, int(log_dir.error != 0 and not log_dir.failed), labels)
         page.add(DIR_PARTITIONS, now.partitions.live.get(number, 0), labels)
         for family, size in (
             (DIR_SIZE, log_dir.size_bytes),

@@ -82,6 +82,7 @@ cpdef enum Counter:
     COUNT_SCRUB_PASS_TOTAL = 86   # bytes that it has to read; 0 until they are counted
     COUNT_FETCHES_COLD = 87          # parts of files that were read from the disk for fetches (handler)
     COUNT_PARTITIONS_MOVING = 88     # log: partitions moving to another of its directories
+    COUNT_PARTITIONS_WAITING = 89    # log: those that cannot be opened or made now, as on a full disk
     COUNTERS = 96
 
 cpdef enum Histogram:

@@ -19,7 +19,7 @@ RECORD_BYTES = 1024
 DIRS_BYTES = MAX_LOG_DIRS * RECORD_BYTES
 # Two words: generation of its slot << 32 | segments, then bytes.
 PARTITION_BYTES = 16
-_NAME_AT = 256
+_NAME_AT = 320
 
 
 class DirState(IntEnum):
@@ -38,6 +38,7 @@ class _Word(IntEnum):
     FIRST_WORKER = 8  # bytes of its partitions plus one; 0: not measured
     FIRST_ERROR = 16  # errno for which it refuses produces, or that took the directory offline; 0: none
     FIRST_WAIT = 24  # since when a sync has not ended (CLOCK_MONOTONIC, ns); 0: none takes long
+    FIRST_KEPT = 32  # bytes of its commit journal and its reserve
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class DirSeen:
 
     `size_bytes`: segments, as in DescribeLogDirs, of all log workers together. `error`: errno for which a
     worker refuses produces, or of the failure; 0: none. `waits_since_ns`: since when a sync has not ended.
+    `kept_bytes`: commit journals and reserves of all log workers.
     """
 
     name: str
@@ -55,6 +57,7 @@ class DirSeen:
     size_bytes: int | None
     error: int = 0
     waits_since_ns: int = 0
+    kept_bytes: int = 0
 
 
 class DirSizes:
@@ -82,6 +85,10 @@ class DirSizes:
     def put_size(self, number: int, worker: int, size_bytes: int) -> None:
         """Write the size of one log worker's own partitions in a directory."""
         self._words(number).store(_Word.FIRST_WORKER + worker, size_bytes + 1)
+
+    def put_kept(self, number: int, worker: int, kept_bytes: int) -> None:
+        """Write what one log worker's commit journal and reserve take in a directory."""
+        self._words(number).store(_Word.FIRST_KEPT + worker, kept_bytes)
 
     def put_error(self, number: int, worker: int, error: int) -> None:
         """Write for which errno a log worker refuses produces to a directory; 0: it takes them."""
@@ -113,6 +120,7 @@ class DirSizes:
                     0,
                 ),
                 min((since for since in _each(words, _Word.FIRST_WAIT) if since), default=0),
+                sum(_each(words, _Word.FIRST_KEPT)),
             )
         return found
 

@@ -15,18 +15,19 @@ from shm.table import SlotTable
 class PartitionCounts:
     """Partitions by state.
 
-    `live`: usable ones, by the number of their log directory, without the metadata's. `offline`: those that
-    are damaged, or whose log directory has failed.
+    `live`: usable ones, by the number of their log directory, without the metadata's. `offline`: those
+    without a leader in Metadata. They are damaged, their log directory has failed, or they wait for what the
+    log worker lacks to open or make them, as room on a disk.
     """
 
     live: Mapping[int, int]
     offline: int
 
 
-def count_partitions(table: SlotTable) -> PartitionCounts:
-    """Count the partitions as they are now."""
+def count_partitions(table: SlotTable, waiting: int = 0) -> PartitionCounts:
+    """Count the partitions as they are now. `waiting`: those of all log workers that have no slot yet."""
     live: Counter[int] = Counter()
-    offline = 0
+    offline = waiting
     for slot, partition in _partitions(table):
         if partition.flags & PartitionFlag.PARTITION_DELETED:
             continue

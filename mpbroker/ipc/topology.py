@@ -39,7 +39,7 @@ from shm.ring import Ring
 from shm.table import SlotTable
 from shm.word import Words
 
-LAYOUT_VERSION = 3
+LAYOUT_VERSION = 4
 PUBLIC_MAGIC = b"MPBKPUBL"
 PRIVATE_MAGIC = b"MPBKPRIV"
 

@@ -540,6 +540,7 @@ class LogProcess:
         """Count the partitions; the coordinator's own log is not one of Kafka's ReplicaManager."""
         ours = METADATA_SLOT in self.manager.logs
         self.context.counters.set(Counter.COUNT_PARTITIONS, len(self.manager.logs) - ours)
+        self.context.counters.set(Counter.COUNT_PARTITIONS_WAITING, self.manager.waiting.count)
 
     def _send_answer(self, call: Call, answer: calls.Message) -> None:
         self._count_partitions()

@@ -188,7 +188,8 @@ def partitions(view: View) -> Iterator[Bean]:
 @family(
     "kafka.server:type=ReplicaManager,name=OfflineReplicaCount",
     "gauge",
-    "Partitions that cannot be used: damaged, or in a log directory that has failed. The log says which.",
+    "Partitions without a leader: damaged, in a log directory that has failed, or new ones that cannot be "
+    "opened yet, as on a full disk. The log says which.",
 )
 def offline_replicas(view: View) -> Iterator[Bean]:
     yield value("kafka.server:type=ReplicaManager,name=OfflineReplicaCount", view.now.partitions.offline)

@@ -221,7 +221,10 @@ def take(public: Region) -> Snapshot:
         listeners=_take_listeners(public),
         log_dirs=DirSizes(public.block("log_dirs")).all(),
         logs=[],
-        partitions=count_partitions(topology.attach_table(public)),
+        partitions=count_partitions(
+            topology.attach_table(public),
+            sum(counts[Counter.COUNT_PARTITIONS_WAITING] for counts in counters.values()),
+        ),
     )
     _take_meters(public, found)
     return found

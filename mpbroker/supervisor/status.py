@@ -31,10 +31,11 @@ def status(
 ) -> dict[str, Any]:
     """Describe the broker and each of its processes; times in seconds, memory in bytes."""
     pages = {child.role: memory.counters(child.role) for child in children}
-    partitions = count_partitions(memory.table())
 
     def total(counter: Counter) -> int:
         return sum(page.get(counter) for page in pages.values())
+
+    partitions = count_partitions(memory.table(), total(Counter.COUNT_PARTITIONS_WAITING))
 
     return {
         "version": VERSION,

@@ -8,7 +8,7 @@ is a session. Nothing is imported and nothing started before a test asks for it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +18,18 @@ if TYPE_CHECKING:
     from mpbroker.testing.faults import Fault
 
 MARKER = "mpbroker"
+BROKERS = ("mpbroker_broker", "mpbroker_own_broker")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the end of the log of each broker that a failed test used."""
+    report = yield
+    if report.failed:
+        for name in BROKERS:
+            if (broker := getattr(item, "funcargs", {}).get(name)) is not None:
+                report.sections.append((f"log of {name}", broker.log_tail()))
+    return report
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,28 +1,49 @@
-"""Makes docs/console-dark.png and docs/console-light.png: the web console of a broker with some load.
+"""Makes docs/console-*.png: the web console of a broker with some load, and of one whose disk is full.
 
-python -m ops.docs.console               the two pictures of the docs
+python -m ops.docs.console               the pictures of the docs
 python -m ops.docs.console --all DIR     each view, light and dark, wide and on a phone, to look at
 """
 
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
+import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialAlteration,
+    UserScramCredentialUpsertion,
+)
 
 from mpbroker.ipc import console_token
-from mpbroker.ipc.pointer import read_pointer
-from mpbroker.testing import Broker
+from mpbroker.ipc.pointer import PUBLIC_NAME, read_pointer
+from mpbroker.metrics import snapshot
+from mpbroker.testing import Broker, BrokerFailed
 from ops.docs.browser import Browser
 from ops.docs.load import loaded
 
 DOCS = Path(__file__).parents[2] / "docs"
 SETTINGS = {"http.listener": "127.0.0.1:0", "http.console.write": "true"}
+# So that there may be ACLs.
+AUTHORIZED = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+}
 SIZE = (1280, 770)
 PHONE = (390, 844)
 THEMES = ("light", "dark")
@@ -38,16 +59,32 @@ VIEWS = {
     "groups": ("groups", "warehouse"),
     "group": ("groups/warehouse", "Stable"),
     "idle-group": ("groups/audit", "Empty"),
-    "new-group": ("groups/reporting", "has no commit"),
+    "new-group": ("groups/reporting", "without a commit"),
     "internal-topic": ("topics/__consumer_offsets", "internal"),
     "pipeline": ("pipeline", "processor → handler"),
-    "access": ("access", "No users"),
+    "produce": ("topics/orders", "customer-"),
+    "access": ("access", "User:billing"),
     "settings": ("settings", "admin.listener.names"),
     "health": ("health", "Log directories"),
+    "full-disk": ("health", "have no leader"),
     "no-topic": ("topics/nope", "nope"),
     "no-group": ("groups/nope", "nope"),
 }
+# The pictures of the docs, by what is behind `console` in their names. The last is of a full disk.
+PICTURES = {
+    "": ("overview", SIZE),
+    "-produce": ("produce", (1280, 700)),
+    "-access": ("access", (1280, 620)),
+    "-full-disk": ("full-disk", (1280, 700)),
+}
 JSON = '{"id": 12345678901234567890, "tags": ["a", "b"]}'
+ORDER = '{\n  "id": 4711,\n  "city": "Bologna",\n  "amount": 99.5\n}'
+DISK_BYTES = 64 << 20
+RECORDS, RECORD_BYTES = 20_000, 1000
+JOURNAL_BYTES = 8 << 20
+# No reserve, which would be lent to the next checkpoint: partitions that wait would find room then.
+ON_FULL_DISK = {"log.journal.bytes": str(JOURNAL_BYTES), "log.reserve.bytes": "0"}
+OWN_MOUNTS = ("unshare", "--user", "--map-root-user", "--mount")
 
 
 class Picture(NamedTuple):
@@ -95,23 +132,57 @@ def _commit(consumer: Consumer, *offsets: tuple[str, int, int]) -> None:
     consumer.commit(offsets=[TopicPartition(*one) for one in offsets], asynchronous=False)
 
 
-def make(broker: Broker, wanted: list[Picture]) -> None:
+def let_in(broker: Broker) -> None:
+    """Add users and ACLs as of a shop."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 8192)
+    users: list[UserScramCredentialAlteration] = [
+        UserScramCredentialUpsertion(name, info, b"secret") for name in ("billing", "shop")
+    ]
+    any_name, literal, prefixed = "*", ResourcePatternType.LITERAL, ResourcePatternType.PREFIXED
+    rows = (
+        ("shop", ResourceType.TOPIC, "orders", literal, AclOperation.WRITE, AclPermissionType.ALLOW),
+        ("billing", ResourceType.TOPIC, "orders", literal, AclOperation.READ, AclPermissionType.ALLOW),
+        ("billing", ResourceType.GROUP, "billing-", prefixed, AclOperation.READ, AclPermissionType.ALLOW),
+        ("billing", ResourceType.TOPIC, "inventory", literal, AclOperation.ALL, AclPermissionType.DENY),
+    )
+    acls = [
+        AclBinding(kind, name, pattern, f"User:{user}", any_name, operation, permission)
+        for user, kind, name, pattern, operation, permission in rows
+    ]
+    done = [*admin.alter_user_scram_credentials(users).values(), *admin.create_acls(acls).values()]
+    for one in done:
+        one.result(60)
+
+
+def write_record(browser: Browser) -> None:
+    """Open the form for a record, and fill it in."""
+    browser.click("button", "Produce")
+    browser.fill("dialog textarea[name=value]", ORDER)
+    browser.fill("dialog input[name=key]", "customer-1")
+    browser.fill("dialog textarea[name=headers]", "source=shop")
+
+
+def make(broker: Broker, wanted: list[Picture], watched_s: float = LOAD_S) -> None:
     """Make pictures of a broker's console, after somebody has watched it for a while."""
     pointer = read_pointer(broker.log_dir)
     assert pointer is not None
     token = console_token.read(Path(pointer.runtime_dir))
     with Browser(*SIZE) as browser:
         browser.open(f"http://{pointer.http}/#token={token}")
-        browser.sees("running", "#health")
+        browser.until("document.getElementById('health').textContent.trim()", "the broker's state is shown")
         # The history is kept while somebody watches.
-        threading.Event().wait(LOAD_S)
+        threading.Event().wait(watched_s)
         for one in wanted:
             place, seen = VIEWS[one.view]
             browser.resize(*one.size)
             browser.js(f"document.documentElement.dataset.theme = '{one.theme}'; location.hash = '#/{place}'")
             browser.sees(seen, "main")
+            if one.view == "produce":
+                write_record(browser)
             browser.js("new Promise((done) => setTimeout(done, 300))")
             browser.picture(one.path, whole=one.whole)
+            browser.press("Escape")
             print(one.path)
         for said in browser.said:
             print(f"the page said: {said}")
@@ -121,21 +192,81 @@ def everything(where: Path) -> Iterator[Picture]:
     """Yield a picture of each view in both themes, wide and on a phone."""
     for name, size in (("wide", SIZE), ("phone", PHONE)):
         for theme in THEMES:
-            for view in VIEWS:
+            for view in sorted(VIEWS.keys() - {"full-disk"}):
                 yield Picture(where / f"{view}-{name}-{theme}.png", view, size, theme, whole=True)
+
+
+def of_docs(names: Iterable[str]) -> list[Picture]:
+    """Return the pictures of the docs with these names, in both themes."""
+    return [
+        Picture(DOCS / f"console{name}-{theme}.png", *PICTURES[name], theme, whole=False)
+        for name in names
+        for theme in THEMES
+    ]
+
+
+def on_full_disk(wanted: list[Picture]) -> None:
+    """Make pictures of a broker whose disk is full. Mounts a file system: call it in a mount namespace."""
+    with tempfile.TemporaryDirectory(prefix="mpbroker-pictures-") as name:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", name], check=True)
+        try:
+            with Broker({**SETTINGS, **ON_FULL_DISK}, log_dir=Path(name, "data")) as broker:
+                broker.create_topic("orders", partitions=4)
+                _produce(broker)
+                while _kept_bytes(broker) < JOURNAL_BYTES:
+                    threading.Event().wait(0.1)
+                _fill(Path(name, "of-others"))
+                # It exists, and its partitions wait for room.
+                with suppress(BrokerFailed):
+                    broker.create_topic("returns", partitions=12)
+                _fill(Path(name, "more-of-others"))
+                make(broker, wanted, watched_s=5)
+        finally:
+            subprocess.run(["umount", "--lazy", name], check=True)
+
+
+def _produce(broker: Broker) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for number in range(RECORDS):
+        producer.produce("orders", key=str(number), value=bytes(RECORD_BYTES))
+    producer.flush()
+
+
+def _kept_bytes(broker: Broker) -> int:
+    """Return what its journal and its reserve take by now."""
+    pointer = read_pointer(broker.log_dir)
+    assert pointer is not None
+    public = snapshot.attach(Path(pointer.runtime_dir, PUBLIC_NAME))
+    return snapshot.take(public).log_dirs[0].kept_bytes
+
+
+def _fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as file, suppress(OSError):
+        while file.write(bytes(1 << 16)):
+            pass
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--all", type=Path, metavar="DIR", help="each view, to look at")
-    where: Path | None = parser.parse_args().all
-    if where is None:
-        wanted = [Picture(DOCS / f"console-{one}.png", "overview", SIZE, one, whole=False) for one in THEMES]
-    else:
+    parser.add_argument("--full-disk", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    where: Path | None = arguments.all
+    *named, full = PICTURES
+    wanted, of_full = of_docs(named), of_docs([full])
+    if where is not None:
         where.mkdir(parents=True, exist_ok=True)
         wanted = list(everything(where))
-    with loaded(SETTINGS) as broker, filled(broker):
+        of_full = [one._replace(path=where / one.path.name, whole=True) for one in of_full]
+    if arguments.full_disk:
+        on_full_disk(of_full)
+        return
+    with loaded({**SETTINGS, **AUTHORIZED}) as broker, filled(broker):
+        let_in(broker)
         make(broker, wanted)
+    subprocess.run(
+        [*OWN_MOUNTS, sys.executable, "-m", "ops.docs.console", "--full-disk", *sys.argv[1:]], check=True
+    )
 
 
 if __name__ == "__main__":

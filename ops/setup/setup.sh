@@ -2,6 +2,7 @@
 # Makes a machine ready for a purpose: finds (or installs) what that needs from the system, then fills .venv.
 #   core   to run a broker and its commands
 #   spark  Spark, its JVM reader and the demo, too
+#   dist   to make wheels, but for the jar of the JVM reader
 #   all    what tests, benchmarks and the project's own tools need, too
 # As root it installs what is missing with apt-get; otherwise it prints the commands that do.
 set -euo pipefail
@@ -62,7 +63,7 @@ look_around() {
     command -v "${CC:-cc}" >/dev/null || required+=(gcc libc6-dev)
     openssl_is_good || required+=(libssl-dev)
     find_python >/dev/null || required+=(python3 python3-venv python3-dev)
-    [ "$purpose" != core ] || return 0
+    case $purpose in core | dist) return 0 ;; esac
     # The compiler is for the JVM reader of Spark sessions alone; its package brings java too.
     { java_is_good java && java_is_good javac; } || wanted+=("$(java_package)")
     command -v kcat >/dev/null || wanted+=(kcat)
@@ -134,11 +135,20 @@ fill_venv() {
     # --inexact leaves alone uv itself, which the lock file does not know, and what other purposes installed.
     # The native modules are make's. Bytecode is compiled once, here, and not again in each process where
     # PYTHONDONTWRITEBYTECODE is set.
-    say "installing Python packages: $purpose"
+    say "installing Python packages: $(what_for)"
     MPBROKER_NATIVE=0 UV_PROJECT_ENVIRONMENT=.venv \
         .venv/bin/uv sync --quiet --locked --inexact --compile-bytecode $(chosen_packages)
     [ "$purpose" != all ] || go_is_good go || go_is_good .venv/bin/go ||
         say "no Go $GO_MIN or newer here, and none to fetch for $(uname -m): the tests of franz-go will fail"
+}
+
+what_for() {
+    case $purpose in
+    core) echo "what a broker needs, 30 MB" ;;
+    spark) echo "PySpark and what else Spark needs, 0.9 GB" ;;
+    dist) echo "auditwheel, which checks wheels" ;;
+    all) echo "what tests, benchmarks and tools need, 1.6 GB" ;;
+    esac
 }
 
 # Extras and dependency groups of pyproject.toml, as flags of uv.
@@ -146,13 +156,14 @@ chosen_packages() {
     case $purpose in
     core) echo --no-default-groups --group build ;;
     spark) echo --no-default-groups --group build --extra spark --extra security ;;
+    dist) echo --no-default-groups --group build --group dist ;;
     # A distribution's Go is mostly older than the franz-go tests want: the lock file has one for them.
     all) echo --all-extras --all-groups "$(go_is_good go && echo --no-group go)" ;;
     esac
 }
 
 purpose=${1:-all}
-case $purpose in core | spark | all) ;; *) die "unknown purpose $purpose: core, spark or all" ;; esac
+case $purpose in core | spark | dist | all) ;; *) die "unknown purpose $purpose: core, spark, dist or all" ;; esac
 install_missing
 fill_venv
 say "ready: $(.venv/bin/python --version), $(.venv/bin/uv --version)"

@@ -80,7 +80,7 @@ def unpack(sdist: Path, into: Path) -> Path:
 
 
 def add_jar(sources: Path) -> None:
-    """Add the jar of the JVM reader, which make setup has built: it is the same for each Python."""
+    """Add the jar of the JVM reader, which make has built: it is the same for each Python."""
     for jar in (ROOT / JAR).glob("*.jar"):
         shutil.copy(jar, sources / JAR)
 

@@ -32,7 +32,8 @@ class MirrorSettings:
     `options` are the sink's, such as kafka.bootstrap.servers. `checkpoint` is a directory of this mirror
     alone. `name` is the sink's, with `exactly_once`; it belongs to the checkpoint. `prefix` goes before the
     topics' names there. `keep_partitions` writes into partitions of the same numbers; otherwise the key
-    decides. Topics that do not exist there are created with the partitions and settings of their sources.
+    decides. Topics that do not exist there are created with the partitions and settings of their sources, and
+    get the partitions that their sources get.
     """
 
     source: Source
@@ -56,7 +57,9 @@ def mirror(spark: SparkSession, settings: MirrorSettings, notice: Notice | None 
     targets = Targets(settings.source.options(), settings.prefix, settings.keep_partitions)
     sink = {**settings.options, **targets.options()}
     notice = notice or Silent()
-    for topic in targets.make(parse_write_options(settings.options)):
+    # Spark makes the directory with the first batch.
+    has_begun = (settings.checkpoint / "offsets").is_dir()
+    for topic in targets.make(parse_write_options(settings.options), has_begun=has_begun):
         notice.say(f"created topic {topic}")
     if settings.exactly_once:
         sink = {**sink, "exactlyOnce": "true", "sinkId": settings.name}

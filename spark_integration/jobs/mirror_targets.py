@@ -6,11 +6,12 @@ the tasks would have the broker create a missing topic with its default number o
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from mpbroker.client.admin import Admin
 from mpbroker.client.cluster import Cluster
@@ -29,6 +30,7 @@ from mpbroker.writing.options import WriteOptions
 from mpbroker.writing.rows import open_cluster
 from spark_integration.jobs.frame import JobError
 
+_LOG = logging.getLogger("mpbroker.spark")
 _PREFIX: Final = "mirror."
 _SOURCE: Final = "mirror.source."
 # As MirrorMaker: they are about replicas, or would replace timestamps. (Kafka: DefaultConfigPropertyFilter.)
@@ -73,11 +75,12 @@ class Targets:
         source = {n.removeprefix(_SOURCE): value for n, value in options.items() if n.startswith(_SOURCE)}
         return Targets(source, options[f"{_PREFIX}prefix"], options[f"{_PREFIX}keep"] == str(True))
 
-    def make(self, sink: WriteOptions) -> list[str]:
+    def make(self, sink: WriteOptions, *, has_begun: bool) -> list[str]:
         """Create the topics that do not exist, and return their names.
 
-        Raises JobError before anything is written if one has too few partitions or cannot be created, and
-        OptionError, SourceUnavailable.
+        With `has_begun` a copy gets the partitions that its source has got since the mirror began; before
+        that a topic with too few is somebody else's. Raises JobError before anything is written if a topic
+        cannot be as needed, and OptionError, SourceUnavailable.
         """
         source = parse_options(dict(self.source), streaming=True)
         counts: dict[str, int] = {}
@@ -97,7 +100,12 @@ class Targets:
                         f"cluster of {sink.bootstrap_servers}. Name another cluster, or a --prefix"
                     )
                 if self.keep_partitions:
-                    _check(there, {name: (topic, counts[topic]) for name, topic in wanted.items()}, sink)
+                    for name, topic in wanted.items():
+                        if there.get(name, counts[topic]) < counts[topic]:
+                            short = _TooFew(name, there[name], topic, counts[topic], sink.bootstrap_servers)
+                            if not has_begun:
+                                raise JobError(short.text())
+                            _grow(cluster, short)
                 missing = {name: topic for name, topic in wanted.items() if name not in there}
                 if missing:
                     settings = _settings(source, missing, counts)
@@ -134,15 +142,30 @@ def _partitions(cluster: Cluster, sink: WriteOptions, names: list[str]) -> tuple
     return found, answer.cluster_id
 
 
-def _check(there: Mapping[str, int], wanted: Mapping[str, tuple[str, int]], sink: WriteOptions) -> None:
-    """Check that each record can keep its partition. Raises JobError."""
-    for name, (topic, count) in wanted.items():
-        if there.get(name, count) < count:
-            raise JobError(
-                f"topic {name} of {sink.bootstrap_servers} has {there[name]} of the {count} partitions of "
-                f"topic {topic}, so records cannot keep theirs: run mpbroker topic alter {name} "
-                f"--partitions {count} -b {sink.bootstrap_servers}, or mirror with --by-key"
-            )
+class _TooFew(NamedTuple):
+    """A topic in which not each record of its source could keep its partition."""
+
+    name: str
+    there: int
+    source: str
+    wanted: int
+    servers: str
+
+    def text(self, why: object = "") -> str:
+        return (
+            f"topic {self.name} of {self.servers} has {self.there} of the {self.wanted} partitions of topic "
+            f"{self.source}, so records cannot keep theirs{why}: run mpbroker topic alter {self.name} "
+            f"--partitions {self.wanted} -b {self.servers}, or mirror with --by-key"
+        )
+
+
+def _grow(cluster: Cluster, short: _TooFew) -> None:
+    """Add the partitions that a topic lacks. Raises JobError, ClientError."""
+    try:
+        Admin(cluster).create_partitions(short.name, short.wanted, cluster.config.request_timeout_ms / 1000)
+    except ApiFailed as why:
+        raise JobError(short.text(f" ({why})")) from why
+    _LOG.info("topic %s has %d partitions now, as topic %s", short.name, short.wanted, short.source)
 
 
 def _create(cluster: Cluster, sink: WriteOptions, name: str, count: int, settings: Mapping[str, str]) -> None:

@@ -523,13 +523,28 @@ def test_an_active_group_offers_no_reset_and_tells_what_is_not_committed(
 
 def test_bars_and_shares_say_what_they_are(page: Browser, api: Api) -> None:
     visit(page, api, "#/health")
-    for part in ("Its file system has", "this directory", "everything else", "free"):
+    for part in ("Its file system has", "segments", "commit journal and reserve", "everything else", "free"):
         page.sees(part, "main")
     visit(page, api, "#/pipeline")
     page.sees("Fetches that find no records yet wait for them", "main")
     visit(page, api, "#/settings")
     page.sees("How to change it", "main")
     page.sees("mpbroker config set", "main")
+
+
+def test_partitions_without_a_leader_are_told(page: Browser, api: Api) -> None:
+    page.js("""
+      const ask = window.fetch;
+      window.fetch = async (place, ...more) => {
+        const answer = await ask(place, ...more);
+        if (!String(place).includes("api/health")) return answer;
+        return Response.json({...(await answer.json()), offline_partitions: 2});
+      };
+      null""")
+    visit(page, api, "#/health")
+    page.sees("2 partitions offline", "main .state.bad")
+    page.sees("2 partitions have no leader and can be neither read nor written", "main")
+    page.open("about:blank")
 
 
 @pytest.mark.parametrize("size", [(1280, 800), PHONE])

@@ -435,9 +435,15 @@ def test_a_full_disk_is_seen_wherever_one_looks_and_so_is_its_end(own_broker: Br
         producer.produce("t", bytes(100_000), on_delivery=lambda error, _: errors.append(error))
         assert producer.flush(PATIENCE_S) == 0
 
+    def refuses() -> str:
+        found = re.search(r"^mpbroker_log_dir_refuses_produces\{.*\} (.*)$", http.get("/metrics").text, re.M)
+        assert found
+        return found[1]
+
     live = LiveBroker(control)
     try_it()
     assert errors[0] is None
+    assert refuses() == "0.0"
     assert live.look().broker.health is Health.RUNNING
     unlimited = resource.prlimit(log, resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
     try_it()
@@ -452,7 +458,11 @@ def test_a_full_disk_is_seen_wherever_one_looks_and_so_is_its_end(own_broker: Br
     problems = [control.call("ready")["problems"], status["problems"], [seen.note], page["problems"]]
     # How much is free changes from look to look.
     assert [one.partition(" (free")[0] for (one,) in problems] == [said.partition(" (free")[0]] * 4
-    assert [one["state"] for one in http.get("/api/health").json["log_dirs"]] == ["refuses produces"]
+    health = http.get("/api/health").json
+    assert [one["state"] for one in health["log_dirs"]] == ["refuses produces"]
+    until(lambda: refuses() == "1.0", "the metric says so")
+    # Its partition can be read, and has its leader.
+    assert status["offline_partitions"] == health["offline_partitions"] == 0
     resource.prlimit(log, resource.RLIMIT_FSIZE, unlimited)
     until(lambda: http.get("/readyz").status == 200, "it is ready again")
     assert live.look().broker.health is Health.RUNNING

@@ -13,13 +13,12 @@ from ops.docs import console
 KIBIBYTES_MAX = 200
 
 
-@pytest.mark.parametrize("theme", console.THEMES)
-def test_each_picture_is_shown_and_small(theme: str) -> None:
-    name = f"console-{theme}.png"
-    assert name in (console.DOCS / "CONSOLE.md").read_text()
-    png = (console.DOCS / name).read_bytes()
+@pytest.mark.parametrize("one", console.of_docs(console.PICTURES), ids=lambda one: one.path.name)
+def test_each_picture_is_shown_and_small(one: console.Picture) -> None:
+    assert one.path.name in (console.DOCS / "CONSOLE.md").read_text()
+    png = one.path.read_bytes()
     assert png.startswith(b"\x89PNG\r\n")
-    assert struct.unpack_from(">II", png, 16) == console.SIZE
+    assert struct.unpack_from(">II", png, 16) == one.size
     assert len(png) < KIBIBYTES_MAX << 10
 
 

@@ -1,5 +1,7 @@
 """Pages of the docs: links lead somewhere, commands and settings exist, messages are those of the code.
 
+The same holds for what messages of the code point at, in an installation from a wheel as in a clone.
+
 Console blocks of the pages for operators are run, line by line, beside a broker.
 """
 
@@ -11,6 +13,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +21,19 @@ import kafka
 import pytest
 import typer
 
+from mpbroker.cli import pages
+from mpbroker.cli.errors import CliError
 from mpbroker.cli.main import app
+from mpbroker.client.config import _NAMES
 from mpbroker.config.broker import BROKER_KEYS
-from mpbroker.config.known import ALIASES
+from mpbroker.config.known import ALIASES, HANDLED
 from mpbroker.config.topic_config import TOPIC_KEYS
 from mpbroker.storage.names import META_PROPERTIES
 from mpbroker.testing import Broker
 from tests.support.page_shell import Shell, pattern, shell, steps
 
 ROOT = Path(__file__).parents[2]
+PACKAGES = ("mpbroker", "shm", "spark_integration", "pyspark_mpbroker")
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
 FENCED = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
 
@@ -106,6 +113,20 @@ def wrong_with(call: str) -> str | None:
             if inner is None:
                 return f"{command.name} has no command {word}" if re.fullmatch("[a-z][a-z-]+", word) else None
             command = inner
+        elif command.name == "docs" and re.fullmatch(r"[a-z-]+(#[\w-]+)?", word):
+            return wrong_with_page(word)
+    return None
+
+
+def wrong_with_page(name: str) -> str | None:
+    """What `mpbroker docs NAME` says where there is no such page, or no such heading on it."""
+    try:
+        page, _, anchor = name.partition("#")
+        found = pages.find(page)
+        if anchor:
+            pages.section(found.path.read_text(), anchor, page)
+    except CliError as error:
+        return str(error)
     return None
 
 
@@ -156,13 +177,20 @@ def text_of(node: ast.AST) -> str:
 
 
 @cache
-def literals() -> str:
-    """All strings of the code, a line each; what is filled in is an ellipsis."""
+def strings() -> tuple[str, ...]:
+    """All strings of the code but docstrings; what is filled in is an ellipsis."""
     found = []
-    for path in (*(ROOT / "mpbroker").rglob("*.py"), *(ROOT / "shm").glob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if text := text_of(node):
-                found.append(text)
+    for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
+        nodes = [*ast.walk(ast.parse(path.read_text()))]
+        docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+        found += [text for node in nodes if id(node) not in docstrings and (text := text_of(node))]
+    return tuple(found)
+
+
+@cache
+def literals() -> str:
+    """All strings of the code, a line each."""
+    found = strings()
     native = [path.read_text() for path in (ROOT / "mpbroker").rglob("*.pyx")]
     system = [os.strerror(number) for number in range(1, 50)]
     return "\n".join(re.sub(r"%[-.\d]*[sdf]", "…", one) for one in (*found, *native, *system))
@@ -185,6 +213,70 @@ def quoted() -> list[list[str]]:
 def test_messages_are_those_of_the_code() -> None:
     assert len(quoted()) > 40
     assert [piece for one in quoted() for piece in one if piece not in literals()] == []
+
+
+# Other texts that people meet.
+TEXTS = (
+    *("mpbroker/console/static/*.js", "ops/prometheus/*.rules.yml", "ops/systemd/*"),
+    *("spark_integration/jvm/java/**/*.java", "ops/demo/run.sh"),
+)
+# Verbs and the like, with which a sentence goes on after a name.
+PROSE = {
+    *("adds", "and", "as", "belongs", "by", "from", "goes", "has", "knows", "lists", "may", "message", "on"),
+    *("or", "sets", "where", "whose", "with", "wrote"),
+}
+
+
+def helps(command: Any) -> Iterator[str]:
+    """What a command and all below it say of themselves."""
+    yield from (command.help or "", *(getattr(one, "help", None) or "" for one in command.params))
+    for inner in getattr(command, "commands", {}).values():
+        yield from helps(inner)
+
+
+@cache
+def told() -> tuple[str, ...]:
+    files = (path for pattern in TEXTS for path in sorted(ROOT.glob(pattern)))
+    return (*strings(), *helps(whole()), *(path.read_text() for path in files))
+
+
+def test_commands_and_pages_that_messages_name_exist() -> None:
+    clause = r"\bmpbroker [a-z-]+(?:(?!mpbroker )[^,;()\n\"'`.:]|[.:](?=\w))*"
+    said = [call for text in told() for call in re.findall(clause, text)]
+    calls = {" ".join(takewhile(lambda word: word not in PROSE, call.split())) for call in said}
+    assert len(calls) > 60
+    assert {call: wrong for call in calls if (wrong := wrong_with(call))} == {}
+
+
+def test_messages_name_no_file_that_a_wheel_lacks() -> None:
+    """A wheel has the pages, by `mpbroker docs`; targets of make are told as those of a clone."""
+    assert [text for text in strings() if " " in text and re.search(r"\bdocs/|\b[A-Z]{3,}\.md\b", text)] == []
+    targets = set(re.findall(r"^([a-z0-9-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {one for text in told() for one in re.findall(r"\bmake ((?:setup|dist|test)[a-z-]*)\b", text)}
+    assert named
+    assert named - targets == set()
+
+
+# Of the system, of Spark and Java, of Kafka alone, parts of names, and what is no setting.
+OF_OTHERS = re.compile(
+    r"(net|spark|org\.apache)\..*|(controller\.quorum\.voters|metadata\.log\.dir|interceptor\.classes)|"
+    r"(interval\.ms|listener\.name|directory\.id|member\.id)|limits\.conf|store\.p12|e\.g|"
+    r"(b|df|mpbroker|pyspark|sys|task)\..*"
+)
+
+
+def test_settings_that_messages_name_exist() -> None:
+    of_ours = {*BROKER_KEYS, *ALIASES, *TOPIC_KEYS, *HANDLED, *_NAMES}
+    known = {*of_ours, *settings_of_clients(), *MORE_OF_CLIENTS}
+    named = {
+        one.removeprefix("kafka.")
+        for text in strings()
+        if " " in text
+        for one in re.findall(r"(?<![\w./@-])([a-z]+(?:\.[a-z_0-9]+)+)(?![\w/(-])", text)
+    }
+    assert len(named & known) > 80
+    others = {one for pattern in (FILES, OTHERS, OF_OTHERS) for one in named if pattern.fullmatch(one)}
+    assert named - known - others == set()
 
 
 # What refuses a start is raised here.

@@ -39,10 +39,15 @@ def in_place(broker: Broker) -> dict[str, str]:
 
 
 def made(
-    broker: Broker, topic: str, *, source: Callable[[Broker], dict[str, str]] = network, keep: bool = True
+    broker: Broker,
+    topic: str,
+    *,
+    source: Callable[[Broker], dict[str, str]] = network,
+    keep: bool = True,
+    has_begun: bool = False,
 ) -> list[str]:
     wanted = Targets({**source(broker), "subscribe": topic}, "copy.", keep)
-    return wanted.make(parse_write_options(network(broker)))
+    return wanted.make(parse_write_options(network(broker)), has_begun=has_begun)
 
 
 def partitions(broker: Broker, topic: str) -> int | None:
@@ -92,8 +97,25 @@ def test_a_topic_is_not_mirrored_onto_itself(
     topic = mpbroker_topics()
     with pytest.raises(JobError, match=f"topic {topic} would be copied onto itself"):
         Targets({**source(mpbroker_broker), "subscribe": topic}, "", True).make(
-            parse_write_options(network(mpbroker_broker))
+            parse_write_options(network(mpbroker_broker)), has_begun=False
         )
+
+
+def test_a_copy_grows_with_its_source_once_the_mirror_has_begun(
+    mpbroker_broker: Broker, mpbroker_topics: Topics, mpbroker_fault: Callable[..., Fault]
+) -> None:
+    topic = mpbroker_topics(partitions=PARTITIONS)
+    mpbroker_broker.create_topic(f"copy.{topic}", partitions=2)
+    assert made(mpbroker_broker, topic, keep=False, has_begun=True) == []
+    assert partitions(mpbroker_broker, f"copy.{topic}") == 2
+    fault = mpbroker_fault("CreatePartitions", error="TOPIC_AUTHORIZATION_FAILED")
+    with pytest.raises(
+        JobError, match=r"(?s)has 2 of the 3 .*\(TOPIC_AUTHORIZATION_FAILED\)\): run mpbroker "
+    ):
+        made(mpbroker_broker, topic, has_begun=True)
+    mpbroker_broker.clear_faults(fault)
+    assert made(mpbroker_broker, topic, has_begun=True) == []
+    assert partitions(mpbroker_broker, f"copy.{topic}") == PARTITIONS
 
 
 def test_a_topic_that_may_not_be_created_is_named(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark.sql import SparkSession
 
 from ops.bench.brokers import Broker
@@ -31,12 +32,21 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield running
 
 
-def numbers(broker: Broker, topic: str) -> list[list[int]]:
+def numbers(broker: Broker, topic: str, partitions: int = PARTITIONS) -> list[list[int]]:
     """Of the records in each partition, in their order."""
-    found: list[list[int]] = [[] for _ in range(PARTITIONS)]
+    found: list[list[int]] = [[] for _ in range(partitions)]
     for message in records(broker, topic):
         found[message.partition() or 0].append(int(message.key() or b""))
     return found
+
+
+def grow(broker: Broker, topic: str, partition: int, number: int) -> None:
+    """Add the partition that comes next, with one record."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_partitions([NewPartitions(topic, partition + 1)])[topic].result(PATIENCE_S)
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    producer.produce(topic, key=b"%d" % number, partition=partition)
+    assert producer.flush(PATIENCE_S) == 0
 
 
 def in_turns(count: int) -> list[list[int]]:
@@ -103,7 +113,11 @@ def test_a_mirror_of_what_there_is(
 def test_a_mirror_goes_on_until_it_is_told_to_stop(
     here: Here, broker: Broker, mirror: Mirror, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the checkpoint that the first run has left."""
+    """With the checkpoint that the first run has left.
+
+    The copy gets the partitions that its source got while the mirror was stopped, and while it runs.
+    """
+    last = 2 * RECORDS
     if not records(broker, mirror.copy):
         assert here(*mirror.job, "--once") == 0
         capsys.readouterr()
@@ -116,11 +130,14 @@ def test_a_mirror_goes_on_until_it_is_told_to_stop(
                 until(
                     lambda wanted=wanted: len(records(broker, mirror.copy)) >= wanted, "records in the copy"
                 )
+            grow(broker, mirror.topic, PARTITIONS + 1, last + 1)
+            until(lambda: over.is_set() or len(records(broker, mirror.copy)) > last + 1, "the last one, too")
         finally:
             # With nobody who hears it any more it would end the tests.
             if not over.is_set():
                 os.kill(os.getpid(), signal.SIGTERM)
 
+    grow(broker, mirror.topic, PARTITIONS, last)
     over = threading.Event()
     grower = threading.Thread(target=grow_and_stop)
     grower.start()
@@ -128,8 +145,8 @@ def test_a_mirror_goes_on_until_it_is_told_to_stop(
     over.set()
     grower.join()
     assert code == 0
-    assert "stopped by SIGTERM: 600 records mirrored to" in capsys.readouterr().err
-    assert numbers(broker, mirror.copy) == in_turns(2 * RECORDS)
+    assert "stopped by SIGTERM: 602 records mirrored to" in capsys.readouterr().err
+    assert numbers(broker, mirror.copy, PARTITIONS + 2) == [*in_turns(last), [last], [last + 1]]
 
 
 def test_sessions(

@@ -208,12 +208,16 @@ def test_the_first_group_on_a_full_disk_waits_for_room_and_is_told_of_it(
         assert "Not checked: group kept: COORDINATOR_NOT_AVAILABLE" in cli("why", "kept").out
         rows = cli("topic", "describe", "__consumer_offsets", "--json").json[0]["partitions"]
         assert None in {row["leader"] for row in rows}
+        status = cli("ctl", "status", "--json").json
+        assert status["offline_partitions"] == sum(row["leader"] is None for row in rows) > 0
+        assert [one["state"] for one in status["log_dirs"]] == ["refuses produces"]
         assert "produces are refused until there is room" in cli("ctl", "status").out
         output = broker.output()
         assert "restore its directory" not in output
         assert output.count("cannot be opened") == 2, output
         empty(broker)
         eventually(lambda: "all partitions of __consumer_offsets are open" in broker.output(), "it is open")
+        assert cli("ctl", "status", "--json").json["offline_partitions"] == 0
         cli(*join, "g")
         # Now the partition is there, and has no room for the group's first record.
         fill(broker)

@@ -106,6 +106,8 @@ def test_the_fixtures_do_what_they_say(told: tuple[str, list[list[str]]]) -> Non
     output, _ = told
     assert "1 failed, 10 passed in" in output, output
     assert "AssertionError: as it should" in output
+    assert output.count("- log of mpbroker_broker -") == 1
+    assert "topic test_that_fails" in output.partition("- log of mpbroker_broker -")[2]
 
 
 def test_each_worker_has_a_broker_for_all_its_tests(told: tuple[str, list[list[str]]]) -> None:

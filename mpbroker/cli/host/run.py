@@ -8,15 +8,16 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Final
 
 from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError
 from mpbroker.cli.host.serve import read_config
 from mpbroker.cli.text.interrupt import Interrupt
 from mpbroker.config.environment import BOOTSTRAP_SERVER
+from mpbroker.ipc.process import die_with_parent
 from mpbroker.protocol.topic_names import problem_with
 from mpbroker.testing.broker import Broker
 from mpbroker.testing.errors import BrokerFailed
@@ -83,27 +84,31 @@ def _run(program: str, command: Sequence[str], broker: Broker) -> int:
 
 
 def _exit_code(program: str, command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a program and forward signals to it.
+    """Run a program and forward signals to it. It is killed with this process, as its broker is.
 
     A signal from the terminal reaches the program by itself, since it goes to the whole foreground group; one
     from a process (`si_code` <= 0) reaches only us and is forwarded.
     """
+    parent = os.getpid()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
+
+    def begin() -> None:
+        die_with_parent(parent, signal.SIGKILL)
+        for number in _FOR_COMMAND:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
     try:
         try:
-            pid = os.posix_spawn(
-                program, list(command), environment, setsigmask=before, setsigdef=_FOR_COMMAND
+            running = subprocess.Popen(
+                command, executable=program, env=environment, preexec_fn=begin, close_fds=False
             )
         except OSError as error:
             raise CliError(f"{program}: {error.strerror}", RUNTIME_ERROR) from error
-        while True:
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if ended:
-                code = os.waitstatus_to_exitcode(status)
-                return code if code >= 0 else 128 - code
+        while (code := running.poll()) is None:
             came = signal.sigwaitinfo(_AWAITED)
             if came.si_signo != signal.SIGCHLD and came.si_code <= 0:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, came.si_signo)
+                running.send_signal(came.si_signo)
+        return code if code >= 0 else 128 - code
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

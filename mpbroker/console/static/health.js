@@ -47,9 +47,10 @@ export class Health {
     }));
   }
 
-  directories({ log_dirs: dirs }) {
-    const bad = dirs.find((one) => one.state !== "online");
-    return this.card("Log directories", bad ? bad.state : "online", bad ? "bad" : "good", dirs.map((one) => {
+  directories({ log_dirs: dirs, offline_partitions: offline }) {
+    const state = dirs.find((one) => one.state !== "online")?.state || (offline ? `${counted(offline, "partition")} offline` : "online");
+    const without = offline > 0 && h("p", { class: "bad" }, `${counted(offline, "partition has", "partitions have")} no leader and can be neither read nor written; the broker's log names them, and what to do.`);
+    return this.card("Log directories", state, state === "online" ? "good" : "bad", without, dirs.map((one) => {
       return h("div", { class: "progress" }, h("div", { class: "row" }, h("code", null, one.log_dir), one.state !== "online" && h("b", { class: "bad" }, one.state)),
         one.total_bytes > 0 ? fileSystem(one) : h("p", { class: "dim" }, bytes(one.size_bytes)));
     }));
@@ -71,11 +72,11 @@ export class Health {
 /** The file system of a log directory: what this broker has of it, what others have, what is free. */
 function fileSystem(one) {
   const own = Math.max(one.size_bytes || 0, 0);
-  const others = Math.max(one.total_bytes - one.usable_bytes - own, 0);
-  const parts = [["own", "this directory", own], ["others", "everything else", others], ["free", "free", one.usable_bytes]];
+  const others = Math.max(one.total_bytes - one.usable_bytes - own - one.kept_bytes, 0);
+  const parts = [["own", "segments", own], ["kept", "commit journal and reserve", one.kept_bytes], ["others", "everything else", others], ["free", "free", one.usable_bytes]];
   const isFull = one.usable_bytes < 0.1 * one.total_bytes;
-  const meter = h("span", { class: "meter parts", "aria-hidden": "true" }, parts.slice(0, 2).map(([kind, , size]) => {
-    const part = h("i", { class: isFull ? "warn" : kind });
+  const meter = h("span", { class: `meter parts${isFull ? " full" : ""}`, "aria-hidden": "true" }, parts.slice(0, -1).map(([kind, , size]) => {
+    const part = h("i", { class: kind });
     part.style.width = `${(100 * size) / one.total_bytes}%`;
     return part;
   }));

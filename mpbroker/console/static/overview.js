@@ -25,7 +25,7 @@ export class Overview {
     this.requests = new Table({
       label: "Requests by API", key: (row) => row.api, sorted: "rate", empty: "no requests yet",
       columns: [
-        { key: "api", title: "API", cell: (row) => row.api, sort: (row) => row.api, wide: true },
+        { key: "api", title: "API", cell: (row) => breakable(row.api), sort: (row) => row.api, wide: true },
         { key: "rate", title: "Requests/s", align: "end", cell: (row) => short(row.requests_per_s), sort: (row) => row.requests_per_s },
         { key: "share", title: "", cell: (row) => bar(this.share(row)), from: "l", name: "bar" },
         { key: "total", title: "Total", align: "end", cell: (row) => count(row.total), sort: (row) => row.total, from: "l" },
@@ -74,4 +74,9 @@ export class Overview {
     this.requests.update(rows);
     this.processes.update(data.processes);
   }
+}
+
+/** A name such as AlterUserScramCredentials, which may be broken before each of its words. */
+function breakable(name) {
+  return name.split(/(?=[A-Z])/).flatMap((word, i) => (i ? [h("wbr"), word] : [word]));
 }

@@ -59,7 +59,7 @@ export class Pipeline {
         { key: "used", title: "In use", align: "end", cell: (row) => bytes(row.arena_bytes), sort: (row) => row.arena_bytes },
         { key: "limit", title: "Limit", align: "end", cell: (row) => bytes(row.arena_limit_bytes), from: "m" },
         { key: "bar", title: "", cell: (row) => bar(row.arena_percent, row.arena_percent > 80 ? "warn" : ""), name: "bar" },
-        { key: "waiting", title: "Requests waiting", align: "end", cell: (row) => count(row.queued ?? row.waiting) },
+        { key: "waiting", title: "Waiting", hint: "Requests that wait there", align: "end", cell: (row) => count(row.queued ?? row.waiting) },
         { key: "ring_full", title: "Ring full", align: "end", cell: (row) => count(row.ring_full), from: "l" },
         { key: "memory_full", title: "Memory full", align: "end", cell: (row) => count(row.memory_full), from: "l" },
       ],

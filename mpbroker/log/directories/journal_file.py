@@ -155,6 +155,10 @@ class DirJournal:
             _log.info("%s: there is room for its commit journal now", self.path.parent)
 
     @property
+    def size_bytes(self) -> int:
+        return 0 if self.file is None else os.fstat(self.file.fd).st_size
+
+    @property
     def is_missing(self) -> bool:
         """Tell whether a wanted journal is missing and none is being made."""
         return self._is_wanted and self.file is None and self._creation is None

@@ -113,6 +113,11 @@ class LogDirectory:
         self._strangers: set[str] = set()
         self._is_marked = False
 
+    @property
+    def kept_bytes(self) -> int:
+        """Return what the journal and the reserve of this log worker take."""
+        return self.journal.size_bytes + self.reserve.held_bytes
+
     def _own(self, offsets: Offsets) -> Offsets:
         if self.worker.is_alone:
             return offsets.copy()

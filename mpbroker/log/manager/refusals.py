@@ -90,6 +90,10 @@ class WaitingPartitions:
         # The errno of the last partition that found no room, 0 if it was taken.
         self._no_room = 0
 
+    @property
+    def count(self) -> int:
+        return sum(map(len, self._numbers.values()))
+
     def begin(self, topic: EnsureTopic, number: int, failure: OSError) -> None:
         if topic.topic_id not in self._numbers:
             advice = room_advice(failure.errno or 0, room_of(self._log_dirs), self._delete_delay_ms)

@@ -80,6 +80,7 @@ class SizeMetrics:
             yield
         for log_dir in manager.dirs:
             self._dirs.put_size(log_dir.number, manager.worker.number, sums[log_dir.number])
+            self._dirs.put_kept(log_dir.number, manager.worker.number, log_dir.kept_bytes)
             if manager.worker.is_first and not log_dir.failed:
                 manager.io_thread.submit(partial(self._measure_volume, log_dir), log_dir.number)
 

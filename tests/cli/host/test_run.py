@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from mpbroker.cli.errors import CliError
 from mpbroker.cli.host.run import _topic
 from tests.support.page_shell import pattern, shell, steps
-from tests.support.polling import PATIENCE_S
+from tests.support.polling import PATIENCE_S, is_readable
 
 pytestmark = pytest.mark.process
 PAGE = (Path(__file__).parents[3] / "docs" / "TESTING.md").read_text()
@@ -77,6 +78,22 @@ def test_a_signal_goes_on_to_the_command(number: signal.Signals) -> None:
         running.stdout.readline()
         running.send_signal(number)
         assert running.wait(PATIENCE_S) == 40 + number
+
+
+def test_the_command_is_killed_with_it() -> None:
+    script = "import os, signal; print(os.getpid(), flush=True); signal.pause()"
+    with subprocess.Popen(
+        [*MPBROKER, "run", sys.executable, "-c", script], stdout=subprocess.PIPE
+    ) as running:
+        assert running.stdout is not None
+        command = os.pidfd_open(int(running.stdout.readline()))
+        try:
+            running.kill()
+            assert is_readable(command, PATIENCE_S), "it outlives mpbroker run"
+        finally:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(command, signal.SIGKILL)
+            os.close(command)
 
 
 def test_ctrl_c_of_a_terminal_reaches_the_command_once() -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc import calls
+from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.disk_problems import ROOM_BYTES, disk_problems
 from mpbroker.log.manager import refusals
 from mpbroker.log.manager.refusals import (
@@ -194,6 +195,10 @@ def test_partitions_that_wait_for_room_are_one_line_of_the_log(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory))
         return create(directory, *arguments)  # type: ignore[arg-type]
 
+    def waiting() -> int:
+        process._count_partitions()
+        return process.context.counters.get(Counter.COUNT_PARTITIONS_WAITING)
+
     monkeypatch.setattr(partition_log.PartitionLog, "create", full)
     for _ in range(3):
         targets = made.open(ensure(10))
@@ -202,12 +207,15 @@ def test_partitions_that_wait_for_room_are_one_line_of_the_log(
     assert texts(caplog, str(made.dirs[0] / "t-3")) == 1
     assert texts(caplog, "Make the file system larger") == 1
     assert texts(caplog, "t-") == 1
+    assert waiting() == 10 - room
     room = 9
     made.open(ensure(10))
     assert not texts(caplog, "they are open now")
+    assert waiting() == 1
     room = 10
     for _ in range(2):
         assert not any(target.error for target in made.open(ensure(10)))
+    assert waiting() == 0
     assert texts(caplog, "t: there is what its partitions waited for, they are open now") == 1
     assert process.manager.logs
 

@@ -14,6 +14,7 @@ from mpbroker.ipc.partition_counts import count_partitions
 from mpbroker.log.manager.size_metrics import SizeMetrics
 from mpbroker.log.process import LogProcess
 from mpbroker.records.validation import at_once
+from mpbroker.storage.journal import NAME
 from mpbroker.storage.reader import segment_bytes
 from mpbroker.storage.segments import segments_of
 from shm.word import Words
@@ -71,6 +72,9 @@ def test_a_look_says_what_the_files_say(node: Callable[[int], Node], batch: Call
             assert found[number].size_bytes == sum(map(segment_bytes, there)) > 0
             assert found[number].total_bytes == system.f_blocks * system.f_frsize
             assert 0 < (found[number].usable_bytes or 0) <= system.f_blocks * system.f_frsize
+            kept = process.manager.dirs[number]
+            assert kept.reserve.held_bytes > 0
+            assert found[number].kept_bytes == kept.reserve.held_bytes + (directory / NAME).stat().st_size
         sizes = n.rig.memory.partition_sizes()
         for target in targets:
             path = process.manager.logs[target.slot].directory
