@@ -314,11 +314,12 @@ class Supervisor:
 
     def _start_workers(self, tree: Tree) -> None:
         """Start the roles that need the coordinator."""
-        workers = [self._handler(topology.handler(n)) for n in range(self.config.num_io_threads)]
-        workers += [self._processor(topology.processor(n)) for n in range(self.config.num_network_threads)]
+        # Processors first: each waits for the handlers that are there to bind its rings.
+        workers = [self._processor(topology.processor(n)) for n in range(self.config.num_network_threads)]
+        workers += [self._handler(topology.handler(n)) for n in range(self.config.num_io_threads)]
         if self.config.control_plane is not None:
             control = self._handler(topology.CONTROL_HANDLER)
-            workers = [control, self.listeners.processor(topology.CONTROL_PROCESSOR), *workers]
+            workers = [self.listeners.processor(topology.CONTROL_PROCESSOR), control, *workers]
         for child in workers:
             tree.launch(child)
         # Start the scrubber before any client can ask for what is known to be damaged.

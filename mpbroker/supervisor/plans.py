@@ -50,10 +50,13 @@ def stages_of(role: int) -> list[tuple[int, ...]]:
 
 
 def needed_to_start(role: int) -> tuple[int, ...]:
-    """Return the roles that must bind the rings of a successor before it is ready.
+    """Return the roles that must bind the rings of a role before it has a process.
 
-    A successor that calls the log workers at once needs that.
+    Coordinator and cleaner call the log workers at once. Connections wait for a processor, whose requests come
+    to handlers and, within the processor's arena, to log workers as soon as it serves.
     """
+    if topology.is_processor(role):
+        return (*handlers_of(role), *LOG_WORKERS)
     return LOG_WORKERS if role in (topology.COORDINATOR, topology.CLEANER) else ()
 
 
@@ -61,8 +64,6 @@ def peers_of(role: int) -> tuple[int, ...]:
     """Return the roles that must bind its rings anew when the role's successor is ready."""
     if topology.is_handler(role):
         return (*LOG_WORKERS, topology.COORDINATOR, *processors_of(role))
-    if topology.is_processor(role):
-        return (*handlers_of(role), *LOG_WORKERS)
     if topology.is_log_worker(role):
         return (*HANDLERS, topology.COORDINATOR, topology.CLEANER, *PROCESSORS)
     if role == topology.COORDINATOR:

@@ -201,6 +201,8 @@ class Tree:
         if topology.is_handler(child.role) or child.role in topology.ACCEPTORS:
             # It reads its bulletin before it is ready, and must count as a reader by then.
             self._roles.store(child.role, child.incarnation)
+        # In this order: what it sends to a peer that has not bound its rings is refused, or lost.
+        self.order_all(plans.needed_to_start(child.role), plans.WELCOME, child.role)
         context = ProcessContext(child.role, self.memory, self.config, child.incarnation)
         context.counters.restart()
         try:
@@ -212,7 +214,6 @@ class Tree:
             self._roles.store(child.role, 0)
             self._pids.store(child.role, 0)
             raise
-        self.order_all(plans.needed_to_start(child.role), plans.WELCOME, child.role)
 
     def relaunch(self, child: Child) -> None:
         """Launch a role that must not stay away.

@@ -161,6 +161,23 @@ def test_every_role_is_replaced_many_times(tree: Tree, role: int) -> None:
     }
 
 
+def test_who_is_sent_requests_has_bound_the_rings_of_a_processor_before_that_runs(tree: Tree) -> None:
+    """Connections wait for a successor, which reads them as soon as it serves."""
+
+    def notes_who_knows_it(context: ProcessContext) -> int:
+        peers = [context.memory.counters(role).status.split()[-1] for role in (HANDLER, topology.LOG)]
+        context.counters.set_last_error(" ".join(peers))
+        return obedient(context)
+
+    start(tree, topology.LOG, HANDLER)
+    tree.start(Child(PROCESSOR, notes_who_knows_it))
+    assert tree.memory.counters(PROCESSOR).last_error == f"{PROCESSOR}.0+ {PROCESSOR}.0+"
+    os.kill(tree.children[PROCESSOR].pid, signal.SIGKILL)
+    step_until_mended(tree, PROCESSOR, 2)
+    assert tree.memory.counters(PROCESSOR).last_error == f"{PROCESSOR}.0+ {PROCESSOR}.0+"
+    assert status_of(tree, HANDLER) == [f"{PROCESSOR}.0+", f"{PROCESSOR}.1-", f"{PROCESSOR}.0+"]
+
+
 def test_two_deaths_at_once_are_both_mended(tree: Tree) -> None:
     start(tree, topology.LOG, topology.COORDINATOR, HANDLER, PROCESSOR)
     os.kill(tree.children[topology.LOG].pid, signal.SIGKILL)
