@@ -52,8 +52,8 @@ def stages_of(role: int) -> list[tuple[int, ...]]:
 def needed_to_start(role: int) -> tuple[int, ...]:
     """Return the roles that must bind the rings of a role before it has a process.
 
-    Coordinator and cleaner call the log workers at once. Connections wait for a processor; as soon as it serves,
-    their requests come to handlers and, within its arena, to log workers.
+    Coordinator and cleaner call the log workers at once. Connections wait for a processor; as soon as it
+    serves, their requests come to handlers and, within its arena, to log workers.
     """
     if topology.is_processor(role):
         return (*handlers_of(role), *LOG_WORKERS)
