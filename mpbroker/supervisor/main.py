@@ -330,6 +330,8 @@ class Supervisor:
             tree.launch(Child(topology.CLEANER, roles.cleaner, tuple(self.locks)))
         for child in (*workers, scrubber):
             tree.await_serving(child)
+        # Clients may be served from here on, so a stop has to be a clean one.
+        tree.on_wait = None
         self.listeners.listen()
         for role in self.listeners.acceptors:
             tree.start(self.listeners.acceptor(role))
