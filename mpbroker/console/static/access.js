@@ -28,7 +28,7 @@ export class Access {
       columns: [
         { key: "principal", title: "Principal", cell: (row) => row.principal, sort: (row) => row.principal, wide: true },
         { key: "operation", title: "May", cell: (row) => [h("span", { class: `badge ${row.permission === "Deny" ? "bad" : ""}` }, row.permission), ` ${row.operation}`], sort: (row) => row.operation },
-        { key: "name", title: "Resource", cell: (row) => `${row.resource} ${row.name}${row.pattern === "Prefixed" ? "…" : ""}`, sort: (row) => `${row.resource} ${row.name}` },
+        { key: "name", title: "Resource", cell: (row) => `${row.resource} ${row.name}${row.pattern === "Prefixed" ? " (prefix)" : ""}`, sort: (row) => `${row.resource} ${row.name}` },
         { key: "host", title: "Host", cell: (row) => row.host, from: "m" },
         remove((row) => this.askRemoveAcl(row)),
       ],
