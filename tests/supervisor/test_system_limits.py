@@ -27,6 +27,7 @@ from tests.support.real_brokers import stop_cleanly
 TOPIC = "many"
 PARTITIONS = 120
 CONNECTIONS = 20
+SERVE = [sys.executable, "-m", "mpbroker", "serve", "--listeners", "PLAINTEXT://127.0.0.1:0"]
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ def test_what_is_needed_depends_on_the_configuration(monkeypatch: pytest.MonkeyP
 @pytest.mark.process
 @pytest.mark.parametrize("limit", [32, 48, 64, 128])
 def test_too_few_open_files_are_refused_in_one_line(tmp_path: Path, limit: int) -> None:
-    command = [sys.executable, "-m", "mpbroker", "serve", "--log-dirs", str(tmp_path / "log")]
+    command = [*SERVE, "--log-dirs", str(tmp_path / "log")]
     refused = subprocess.run(
         ["prlimit", f"--nofile={limit}:{limit}", *command],
         capture_output=True,
@@ -135,7 +136,7 @@ def test_an_error_names_the_limit(number: int, name: str) -> None:
 
 @pytest.mark.process
 def test_a_limit_of_the_size_of_files_is_named(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mpbroker", "serve", "--log-dirs", str(tmp_path / "log")]
+    command = [*SERVE, "--log-dirs", str(tmp_path / "log")]
     refused = subprocess.run(
         ["prlimit", "--fsize=65536:65536", *command],
         capture_output=True,
