@@ -59,6 +59,14 @@ NARROW = {
     "mpbroker.config": (),
     "mpbroker.protocol": (),
     "mpbroker.records": (),
+    "mpbroker.inspection": (
+        *(f"mpbroker.{room}" for room in ("config", "ipc", "protocol", "records", "storage")),
+        # The topics of a broker at rest.
+        *("mpbroker.coordinator.metadata.replay", "mpbroker.coordinator.metadata.state"),
+        # `recover` starts and stops the log as its process does.
+        *("mpbroker.log.directories.log_directory", "mpbroker.log.io.io_thread"),
+        *("mpbroker.log.partition.partition_log", "mpbroker.log.recovery.log_loader"),
+    ),
     # Who is who, and what others hold, is given to it.
     "mpbroker.quotas": ("shm", "mpbroker.ipc.meters"),
     "mpbroker.metrics": ("shm", "mpbroker.ipc", "mpbroker.protocol"),
