@@ -1,5 +1,6 @@
 """Commands and their flags. What a command does is in a module of its own, imported when it is called."""
 
+import errno
 import os
 import signal
 import sys
@@ -643,6 +644,9 @@ def _exit_code(call: Callable[[], object]) -> int:
         standard_output.give_up()
         return 128 + signal.SIGPIPE
     except OSError as error:
+        if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            # A write has no name to say; what was to be written is one of the command's arguments.
+            return _say(f"{error.strerror}: make room, and run the command again", RUNTIME_ERROR)
         if error.filename is None or error.strerror is None:
             raise
         if error.filename == standard_output.NAME:

@@ -23,6 +23,11 @@ def refuse_foreign_metadata(log_dirs: Sequence[str]) -> None:
             _refuse_records(path, paths)
         if not with_metadata:
             _refuse_partitions(paths)
+    except PermissionError as error:
+        raise FatalError(
+            f"log.dirs: the metadata cannot be read: {error}. Start the broker as the owner of these files, "
+            "or chown the directory to the broker's user"
+        ) from error
     except OSError as error:
         raise FatalError(f"log.dirs: the metadata cannot be read: {error}. Repair or restore it") from error
 

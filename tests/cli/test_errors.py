@@ -1,7 +1,10 @@
 """Errors about flags."""
 
+import errno
+
 import pytest
 
+from mpbroker.cli import main
 from mpbroker.cli.errors import CliError, of_flag
 from mpbroker.client.errors import BadTime
 from mpbroker.client.times import parse_time
@@ -16,3 +19,15 @@ def test_a_flag_is_named_with_its_zone() -> None:
     assert isinstance(caught.value.__cause__, BadTime)
     with pytest.raises(CliError, match=r"^--from -1w: this is no duration; write .* or PT1H30M$"):
         of_flag("--from", "-1w", parse_time, 0)
+
+
+def test_a_full_disk_is_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
+    """A write that fails has no name of a file."""
+
+    def full() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    assert main._exit_code(full) == 1
+    assert (
+        capsys.readouterr().err == "mpbroker: No space left on device: make room, and run the command again\n"
+    )

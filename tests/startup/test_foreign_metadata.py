@@ -22,6 +22,7 @@ from mpbroker.protocol.messages import PartitionRecord, TopicRecord
 from mpbroker.protocol.topic_names import METADATA_TOPIC
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
+from mpbroker.startup import foreign_metadata
 from mpbroker.startup.foreign_metadata import refuse_foreign_metadata
 from mpbroker.storage.checkpoints import write_offsets
 from mpbroker.storage.directory_layout import prepare_log_dirs, write_clean_shutdown
@@ -231,3 +232,12 @@ def test_a_kafka_with_zookeeper(tmp_path: Path) -> None:
     # Its lock came and went.
     del before["."], after["."]
     assert after == before
+
+
+def test_files_of_another_user_are_no_damage(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(directory))
+
+    monkeypatch.setattr(foreign_metadata, "read_ownership", refused)
+    with pytest.raises(FatalError, match="chown the directory to the broker's user"):
+        refuse_foreign_metadata([str(directory)])
