@@ -57,7 +57,7 @@ def partitions_of(topic: Topic, wanted: Sequence[int] | None = None) -> list[int
 
 
 def refuse_internal(names: Iterable[str]) -> None:
-    """Refuse to delete a broker's own topics, which brokers do, as Kafka's. Raises InvalidArgument."""
+    """Refuse to delete internal topics: a broker, like Kafka's, would delete them. Raises InvalidArgument."""
     if own := sorted(INTERNAL_TOPICS.intersection(names)):
         raise InvalidArgument(
             f"{own[0]} is the broker's own topic: without it all groups' offsets or all transactions "
@@ -68,7 +68,7 @@ def refuse_internal(names: Iterable[str]) -> None:
 def led(topic: Topic, partitions: Iterable[int], failed: list[ClientError]) -> list[int]:
     """Return those partitions that have a leader; add an error for each of the others.
 
-    One that is offline hides no other then, nor is it left out unsaid. One that is not there stays.
+    An offline partition becomes an error and does not hide the others. One that is not there stays.
     """
     leaders = {partition.index: partition.leader for partition in topic.partitions}
     offline = [number for number in partitions if leaders.get(number, 0) < 0]

@@ -166,7 +166,7 @@ class CommittedOffsets:
         if str(error) != reading.problem:
             reading.problem = str(error)
             log.warning(
-                "%s-%d cannot be read on from offset %d: %s. The lag of its groups is not told any more",
+                "%s-%d cannot be read from offset %d: %s. The lag of its groups is out of date",
                 GROUP_TOPIC,
                 partition,
                 reading.next_offset,

@@ -95,7 +95,7 @@ def listen(fd: int, listener: Listener, config: BrokerConfig) -> None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.listen(config.socket_listen_backlog_size)
     except OSError as error:
-        # Somebody without any claim before this one was the first to listen.
+        # Another process bound the port, too, and listened first.
         why = _why(error, listener.port, "--listeners")
         raise FatalError(f"cannot listen on {listener}: {why}") from error
     finally:
@@ -197,7 +197,7 @@ def _bind_path(listener: Listener, config: BrokerConfig) -> socket.socket:
         sock.close()
         why = error.strerror
         if error.errno == errno.EADDRINUSE:
-            why = "something is there already, and not a socket that nobody uses any more"
+            why = "the path is in use, or is not a socket: remove it, or choose another path"
         raise FatalError(f"cannot listen on {listener}: {why}") from error
     finally:
         os.umask(mask)

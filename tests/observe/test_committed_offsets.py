@@ -219,7 +219,7 @@ def test_damage_is_told_once_and_counted(
     assert committed.unreadable == 1
     assert committed.behind == 1
     assert len(caplog.records) == 1
-    assert f"{GROUP_TOPIC}-0 cannot be read on from offset 1" in caplog.text
+    assert f"{GROUP_TOPIC}-0 cannot be read from offset 1" in caplog.text
 
 
 def test_a_reading_that_is_given_up_goes_on_later(log: Log, committed: CommittedOffsets) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mpbroker.cli.errors import CliError
-from mpbroker.cli.host import ctl, scrub
+from mpbroker.cli.host import ctl, local_broker, scrub
 from mpbroker.cli.host.local_broker import LocalBroker, by_log_dirs, by_port, listening_owners
 from mpbroker.ipc.control_client import ControlError
 from mpbroker.ipc.pointer import CONTROL_NAME, POINTER_NAME
