@@ -104,14 +104,16 @@ def room(path: Path, there: Path, config: BrokerConfig, *, is_running: bool) -> 
     journals = config.log_journal_bytes * config.log_workers if config.log_flush_policy == "group" else 0
     needed = 0 if is_running else journals + config.log_reserve_bytes
     found = f"{binary_size(free)} of {binary_size(total)} free"
+    # With less no start succeeds, and a broker that runs refuses produces soon.
+    state = PROBLEM if free < START_BYTES else NOTE
     if free < needed:
         advice = f"free {binary_size(needed)}: a start makes do with less of a journal and reserve in {path}"
-        return Check("disk space", PROBLEM if free < START_BYTES else NOTE, found, advice)
+        return Check("disk space", state, found, advice)
     if total and free < total * LITTLE_ROOM:
         advice = (
             "shorten retention (retention.bytes, retention.ms), or move partitions to another log directory"
         )
-        return Check("disk space", NOTE, found, advice)
+        return Check("disk space", state, found, advice)
     return Check("disk space", OK, found)
 
 

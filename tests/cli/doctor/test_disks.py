@@ -66,7 +66,7 @@ def test_kinds_of_file_systems(tmp_path: Path, kind: str, state: str) -> None:
         (0.04, False, "note"),
         (1e-5, False, "note"),
         (1e-6, False, "problem"),
-        (1e-6, True, "note"),
+        (1e-6, True, "problem"),
     ],
 )
 def test_room(
