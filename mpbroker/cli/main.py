@@ -645,7 +645,7 @@ def _exit_code(call: Callable[[], object]) -> int:
         return 128 + signal.SIGPIPE
     except OSError as error:
         if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            # A write has no name to say; what was to be written is one of the command's arguments.
+            # The error of a write names no file; the command's arguments do.
             return _say(f"{error.strerror}: make room, and run the command again", RUNTIME_ERROR)
         if error.filename is None or error.strerror is None:
             raise

@@ -148,7 +148,7 @@ class Admin:
     def alter_configs(
         self, kind: ResourceType, name: str, changes: Mapping[str, str | None], *, validate_only: bool = False
     ) -> m.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse:
-        """Set settings, or take back those whose value is None; all or none (IncrementalAlterConfigs)."""
+        """Set settings; reset those whose value is None. All or none (IncrementalAlterConfigs)."""
         operations = {False: ConfigOperation.SET, True: ConfigOperation.DELETE}
         wanted = [
             m.IncrementalAlterConfigsRequest.AlterableConfig(key, operations[value is None], value)
@@ -160,7 +160,7 @@ class Admin:
         return only(response.responses, f"settings of {name}")
 
     def alter_topic(self, name: str, changes: Mapping[str, str | None]) -> None:
-        """Set settings of a topic, or take back those whose value is None. Raises ApiFailed."""
+        """Set settings of a topic; reset those whose value is None. Raises ApiFailed."""
         result = self.alter_configs(ResourceType.TOPIC, name, changes)
         if result.error_code == ErrorCode.INVALID_CONFIG:
             error = ApiFailed(f"topic {name}", result.error_code, result.error_message)

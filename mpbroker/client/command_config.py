@@ -10,7 +10,7 @@ from mpbroker.client.errors import ConfigError
 from mpbroker.config import known
 from mpbroker.config.properties import Entry, PropertiesError, parse
 
-# Somebody waits for a command: where no connection is made, it says so within seconds.
+# A user waits for a command, so it reports a missing connection within seconds.
 OF_COMMANDS = ClientConfig(
     client_id="mpbroker-cli",
     retries_advertised=False,

@@ -6,8 +6,8 @@ from typing import Self
 
 from mpbroker.protocol.errors import ErrorCode, error_code
 
-# Error codes of a broker that say that the call is wrong, whenever it is made. What is not there, or is there
-# already, may be otherwise a moment later.
+# Error codes that the same call would always get. That a topic is missing, or exists already, is none of them:
+# it may change a moment later.
 _WRONG_INPUT = frozenset(
     {
         *("INVALID_TOPIC_EXCEPTION", "INVALID_PARTITIONS", "INVALID_REPLICATION_FACTOR", "INVALID_CONFIG"),
@@ -28,7 +28,7 @@ class BadText(Exception):
 
 
 class BadTime(BadText):
-    """A text is no time. Whoever asked for it also adds which zone a time without one is in."""
+    """A text is no time. The caller adds the zone that times without one are in."""
 
 
 class ClientError(Exception):

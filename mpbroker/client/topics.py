@@ -15,7 +15,7 @@ _Value = TypeVar("_Value")
 
 
 class Partition(msgspec.Struct, frozen=True):
-    """One partition as metadata has it."""
+    """A partition in a Metadata response."""
 
     index: int
     leader: int
@@ -25,7 +25,7 @@ class Partition(msgspec.Struct, frozen=True):
 
 
 class Topic(msgspec.Struct, frozen=True):
-    """One topic as metadata has it, its partitions in order."""
+    """A topic in a Metadata response, with its partitions in order."""
 
     name: str
     internal: bool

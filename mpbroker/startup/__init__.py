@@ -1,1 +1,1 @@
-"""What a start takes of its host, and what refuses it: the supervisor does it, `mpbroker doctor` tries it."""
+"""Steps of a start on its host. The supervisor takes them; `mpbroker doctor` checks that it could."""

@@ -68,12 +68,12 @@ CLEANING = ("--processors", "1", "-o", "log.flush.offset.checkpoint.interval.ms=
 UNTIL_OVER = 1000
 
 Lasts = Callable[[], bool]
-"""Whether a disturbance goes on, so that the load beside it is taken once more."""
+"""Tells whether the disturbance continues: then the load beside it is measured again."""
 
 
 @dataclass
 class Trial:
-    """An experiment under way. `is_over`: what disturbed has ended during the turn, which does not count."""
+    """An experiment under way. `is_over`: the disturbance ended within the turn, which is dropped."""
 
     broker: Mpbroker
     directory: Path

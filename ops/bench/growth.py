@@ -110,7 +110,7 @@ def write(curves: Curves) -> None:
 
 @dataclass(frozen=True)
 class Load:
-    """What the generator sends: `partitions` of a topic, or groups, one after the other."""
+    """A load of the generator: produces to `partitions` of a topic in turn, or commits of groups in turn."""
 
     request: frames.Request
     connections: int

@@ -1,4 +1,4 @@
-"""One part alone, without a broker: `python -m ops.bench.micro NAME …` (NAMES says which there are).
+"""Benchmarks of parts without a broker: `python -m ops.bench.micro shm handler log records messages rolls`.
 
 Every figure is the best of some rounds, because a shared machine only ever adds time. Lines of two processes
 need two free cores to mean anything. `log` and `rolls` write below `--directory`.
@@ -65,7 +65,7 @@ REPLY_BYTES = 80
 ROLLS = 300
 
 Lines = Iterator[tuple[str, float, str]]
-"""What was measured, its figure, and the unit."""
+"""Rows of a measurement: name, figure and unit."""
 
 
 def best(measure: Callable[..., float], *args: int) -> float:

@@ -1,4 +1,4 @@
-"""What a consumer fetches: requests, errors of partitions, and the batches that readers get."""
+"""Fetches of a consumer: requests, errors of partitions, and the batches that readers get."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may help when it is asked again, and what never will."""
+"""Errors: which are retriable, and which say that the call is wrong."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def wrong_with(call: str) -> str | None:
 
 
 def wrong_with_page(name: str) -> str | None:
-    """What `mpbroker docs NAME` says where there is no such page, or no such heading on it."""
+    """Return the error of `mpbroker docs NAME` for a missing page or heading."""
     try:
         page, _, anchor = name.partition("#")
         found = pages.find(page)
@@ -228,7 +228,7 @@ PROSE = {
 
 
 def helps(command: Any) -> Iterator[str]:
-    """What a command and all below it say of themselves."""
+    """Yield the help texts of a command and its subcommands."""
     yield from (command.help or "", *(getattr(one, "help", None) or "" for one in command.params))
     for inner in getattr(command, "commands", {}).values():
         yield from helps(inner)

@@ -133,7 +133,7 @@ def _follow(
             if time.monotonic() >= deadline:
                 raise CliError(
                     f"{topic.name}-{late[0]['partition']} is not in {to} after {wait_s:g} s: it lacks "
-                    f"{_lag(late[0])}, and goes on moving"
+                    f"{_lag(late[0])}; the move continues"
                 )
             total, size = sum(row["size"] for row in rows), sum(row["copied"] for row in rows)
             update(total=total, completed=size, description=f"{len(late)} of {len(rows)} move to {to}")

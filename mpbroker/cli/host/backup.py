@@ -44,7 +44,7 @@ _LAST_PASS_BYTES: Final = 32 << 20
 _PASSES_MAX: Final = 6
 _DAMAGED_COPY: Final = (
     "Records of the copy are damaged: see above. Remove the damaged files from it and run mpbroker "
-    "backup again: it copies what is missing or changed."
+    "backup again: it copies missing and changed files."
 )
 # A process may be starting: try for 30 s.
 _PAUSE_ATTEMPTS, _RETRY_S = 150, 0.2
@@ -239,7 +239,7 @@ def _verify(incoming: Incoming) -> None:
 
 
 def _damages(directories: Sequence[InspectedDirectory], wanted: Container[Path]) -> list[Finding]:
-    """Read these partitions; return what is damaged. Raises OSError."""
+    """Read these partitions; return those with damage. Raises OSError."""
     partitions = [one for directory in directories for one in directory.partitions if one.path in wanted]
     checked(partitions)
     return [

@@ -266,7 +266,7 @@ def hidden_from_service(command: Sequence[str]) -> str | None:
         closed = [one for one in path.parents if not one.stat().st_mode & 0o001]
         closed += [one for one in path.parents if str(one) in _HIDDEN]
         if closed:
-            return f"{path}: the service cannot see what is below {closed[0]}; {_HOW_TO_INSTALL}"
+            return f"{path}: the service's user cannot read files below {closed[0]}; {_HOW_TO_INSTALL}"
     return None
 
 

@@ -44,7 +44,7 @@ class PartitionFacts(msgspec.Struct, frozen=True):
 
 
 class DirectoryFacts(msgspec.Struct, frozen=True):
-    """A log directory. `error`: why it is offline. `usable_bytes` is None if the broker does not say.
+    """A log directory. `error` says why it is offline; `usable_bytes` is None if unknown.
 
     `has_others`: the broker has more of them.
     """

@@ -39,7 +39,7 @@ HEADER_OVERHEAD_BYTES = 10
 # No broker takes a larger request (socket.request.max.bytes).
 LINE_BYTES_MAX = 100 << 20
 GROUPS_AHEAD = 4
-# What is read when a signal comes is written, unless the broker takes nothing.
+# After a signal, lines that were read are written for this long.
 FLUSH_AFTER_INTERRUPT_S = 2.0
 CODECS = {codec.name.lower(): codec for codec in Codec}
 ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
@@ -76,7 +76,7 @@ def parse_headers(texts: Sequence[str]) -> tuple[Header, ...]:
 
 
 def produce(where: ClusterAddress, settings: Settings, properties: Sequence[str] = ()) -> None:
-    """Send standard input until it ends. After Ctrl-C what is read is written, if the broker takes it."""
+    """Send standard input until it ends. After Ctrl-C write the lines read so far."""
     settings = check(with_properties(settings, properties))
     with open_admin(where) as client:
         reader = Reader(sys.stdin.fileno(), client.cluster.client.wakeup)

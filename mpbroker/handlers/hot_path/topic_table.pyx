@@ -72,7 +72,7 @@ cdef Topic *new_topic(policy, bytes packed, int log_workers) except NULL:
 
 
 class Policy(Protocol):
-    """What a topic's row is made of."""
+    """The settings of a topic that its row holds."""
 
     @property
     def name(self) -> str: ...

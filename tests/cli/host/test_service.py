@@ -315,7 +315,7 @@ def test_what_the_service_cannot_see(tmp_path: Path, monkeypatch: pytest.MonkeyP
     closed = tmp_path / "closed"
     (closed / "bin").mkdir(parents=True)
     closed.chmod(0o700)
-    says = "the service cannot see what is below"
+    says = "the service's user cannot read files below"
     assert says in (service.hidden_from_service([str(closed / "bin/mpbroker")]) or "")
     monkeypatch.setattr(service, "_HIDDEN", ("/",))
     assert f"{says} /;" in (service.hidden_from_service(["/usr/bin/env"]) or "")
