@@ -16,12 +16,19 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 # Options whose value may be left out, and what it is then. Typer has no such options.
 OPTIONAL_VALUES = {"--wait": "60"}
+# Options that users of other tools try, and what says it here.
+_TOPIC_FIRST = "the topic is the first argument: mpbroker {} TOPIC"
+INSTEAD = {
+    ("serve", "--port"): "the port is part of --listeners PLAINTEXT://127.0.0.1:9092",
+    ("consume", "--topic"): _TOPIC_FIRST.format("consume"),
+    ("produce", "--topic"): _TOPIC_FIRST.format("produce"),
+}
 
 
 class _Command(TyperCommand):
     """Write required arguments bare in the usage line; later versions of Typer put them in braces.
 
-    Let options of `OPTIONAL_VALUES` stand without a value.
+    Let options of `OPTIONAL_VALUES` stand without a value, and explain those of `INSTEAD`.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -30,7 +37,15 @@ class _Command(TyperCommand):
             f"{one}={OPTIONAL_VALUES[one]}" if one in ours and _is_option(following) else one
             for one, following in zip(args, [*args[1:], "-"], strict=False)
         ]
-        return super().parse_args(ctx, filled)
+        try:
+            return super().parse_args(ctx, filled)
+        except Exception as error:
+            # Typer does not export the class of this error.
+            instead = INSTEAD.get((self.name or "", getattr(error, "option_name", "")))
+            if instead is not None:
+                error.message += f"; {instead}"  # type: ignore[attr-defined]
+                error.possibilities = None  # type: ignore[attr-defined]
+            raise
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]

@@ -15,7 +15,10 @@ from mpbroker.config.environment import DEFAULT_BOOTSTRAP as DEFAULT_BOOTSTRAP
 
 
 def _of_data(context: typer.Context, parameter: typer.CallbackParam, value: str) -> str:
-    """Return the address that was given, else that of the broker on ./data if one runs there."""
+    """Return the address that was given, else that of the broker on ./data, if that is a log directory.
+
+    Raises CliError if no broker runs on it.
+    """
     source = context.get_parameter_source(parameter.name or "")
     if source is None or source.name != "DEFAULT" or not Path("data").is_dir():
         return value

@@ -9,11 +9,13 @@ from datetime import UTC, datetime, timedelta
 from os import PathLike, fspath
 from typing import Any
 
+from mpbroker.config.extras import pip_install
+
 try:
     import pyarrow as pa  # type: ignore[import-untyped]
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        "mpbroker.read needs PyArrow. Install the extra: pip install 'mpbroker-server[arrow]'",
+        f"mpbroker.read needs PyArrow. Install the extra: {pip_install('arrow')}",
         name=error.name,
     ) from error
 

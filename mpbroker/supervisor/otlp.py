@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.extras import pip_install
 from mpbroker.config.otlp import OWN_SETTING, Destination, NotServed, destination
 from mpbroker.ipc.process import FatalError
 
 _PACKAGE: Final = "opentelemetry-exporter-otlp-proto-http"
-_INSTALL: Final = "pip install 'mpbroker-server[otlp]'"
 
 log = logging.getLogger("mpbroker.supervisor")
 
@@ -31,7 +31,7 @@ def wanted(config: BrokerConfig, environ: Mapping[str, str]) -> Destination | No
         return None
     if found is None or _is_installed():
         return found
-    problem = f"{found.said_by} needs OpenTelemetry's exporter, which is not installed: {_INSTALL}"
+    problem = f"{found.said_by} needs OpenTelemetry's exporter, which is not installed: {pip_install('otlp')}"
     if found.said_by == OWN_SETTING:
         raise FatalError(problem)
     log.warning("metrics are not sent by OTLP: %s", problem)

@@ -361,7 +361,8 @@ def test_a_signal_ends_the_wait_for_what_the_broker_refuses(broker: FakeBroker, 
         process.stdin.flush()
         if at_end:
             process.stdin.close()
-        assert process.stderr.readline().endswith(b"; trying again\n")
+        said = process.stderr.readline()
+        assert said.endswith(b"; trying again. Its disk is full or broken: mpbroker why t says which\n")
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 143
         assert process.stderr.readlines()[-1] == (

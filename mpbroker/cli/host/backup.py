@@ -303,8 +303,13 @@ def _newest(target: Path) -> Iterator[Copy]:
             if is_there:
                 yield copies[-1]
                 return
-    begun = ", only one that was not finished: run mpbroker backup again"
-    raise CliError(f"{target} has no copy{begun if (target / INCOMING).exists() else ''}", USAGE_ERROR)
+    if (target / INCOMING).exists():
+        why = "has no copy, only one that was not finished: run mpbroker backup again"
+    elif target.is_dir():
+        why = "has no copy: name a directory that mpbroker backup has filled"
+    else:
+        why = "does not exist: name a directory that mpbroker backup has filled"
+    raise CliError(f"{target} {why}", USAGE_ERROR)
 
 
 def _refuse_nested(target: Path, log_dirs: Sequence[Path]) -> None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,7 +36,7 @@ class LocalBroker(NamedTuple):
     """The flags that name a broker on this host.
 
     Without any the environment does: MPBROKER_RUNTIME_DIR, or else MPBROKER_BOOTSTRAP_SERVER. Without these
-    the data directory is ./data, and where there is none, the broker is who listens on 127.0.0.1:9092.
+    the data directory is ./data, and without that the broker is the one on 127.0.0.1:9092.
     """
 
     log_dirs: str | None = None
@@ -50,8 +52,11 @@ class LocalBroker(NamedTuple):
                 f"{' and '.join(given)} exclude each other: each of them names the broker", USAGE_ERROR
             )
 
-    def control(self) -> ControlClient:
-        """Return a client of the broker's supervisor. Raises CliError if it is not found."""
+    def control(self, *, or_default: bool = True) -> ControlClient:
+        """Return a client of the broker's supervisor. Raises CliError if it is not found.
+
+        `or_default`: without ./data, take the broker on the default port, and print that it is this one.
+        """
         self.check()
         if self.port is not None:
             return by_port(self.port)
@@ -67,24 +72,49 @@ class LocalBroker(NamedTuple):
         try:
             return by_log_dirs(self.log_dirs)
         except CliError:
-            if self.log_dirs is None and not os.environ.get(RUNTIME_DIR) and not Path("data").is_dir():
+            is_named = self.log_dirs is not None or os.environ.get(RUNTIME_DIR)
+            if or_default and not is_named and not Path("data").is_dir():
                 with suppress(CliError):
-                    return by_address(DEFAULT_BOOTSTRAP)
+                    found = by_address(DEFAULT_BOOTSTRAP)
+                    _name_default()
+                    return found
             raise
 
 
-def bootstrap_of_data() -> str | None:
-    """Return where the broker listens that runs on ./data; None if none does.
+@cache
+def _name_default() -> None:
+    """Print once which broker a command is about that names none."""
+    print(f"mpbroker: no ./data here: this is about the broker on {DEFAULT_BOOTSTRAP}", file=sys.stderr)
 
-    A listener without TLS and logins comes first: its name says that it is one.
+
+def bootstrap_of_data() -> str | None:
+    """Return the address of the broker that runs on ./data; None if ./data is not a log directory.
+
+    A listener without TLS and logins comes first: its name says that it is one. Raises CliError if no broker
+    runs on ./data: the one on the default port is another one.
     """
+    # Probes import this module often, and need none of that.
+    from mpbroker.storage.names import META_PROPERTIES
+
     directory = Path("data")
+    if not (directory / META_PROPERTIES).is_file():
+        return None
     try:
         pointer = read_pointer(directory)
-        if pointer is None or not pointer.listeners or not has_broker(directory):
-            return None
+        runs = has_broker(directory)
     except (OSError, msgspec.DecodeError):
+        # Of another user.
         return None
+    if not runs:
+        raise CliError(
+            f"no broker is running on {directory.absolute()}: start it (mpbroker serve, make run), or name "
+            f"another one with -b HOST:PORT or {BOOTSTRAP_SERVER}"
+        )
+    if pointer is None or not pointer.listeners:
+        raise CliError(
+            f"the broker on {directory.absolute()} does not listen yet: mpbroker ctl ready --wait waits for "
+            "that"
+        )
     return reachable(pointer.listeners.get("PLAINTEXT") or next(iter(pointer.listeners.values())))
 
 

@@ -45,7 +45,8 @@ def ready(here: LocalBroker, wait_s: float | None, *, as_json: bool) -> int:
 
 def _problems(here: LocalBroker, *, waits: bool) -> list[str]:
     try:
-        client = here.control()
+        # One that is still to start must not be taken for another one that serves.
+        client = here.control(or_default=not waits)
         client.timeout_seconds = ANSWER_TIMEOUT_S
         problems: list[str] = client.call("ready")["problems"]
     except (CliError, ControlError) as error:

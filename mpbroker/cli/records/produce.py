@@ -239,7 +239,7 @@ class Lines:
             acks=ACKS[settings.acks],
             codec=CODECS[settings.compression],
             delivery_timeout_ms=client.cluster.config.delivery_timeout_ms,
-            trouble=_say,
+            trouble=self._retried,
         )
 
     def append(self, lines: list[bytes]) -> None:
@@ -292,6 +292,12 @@ class Lines:
                 USAGE_ERROR,
             )
         return named
+
+    def _retried(self, text: str) -> None:
+        """Print why a batch is sent again. A full disk has no error code of its own in Kafka's protocol."""
+        storage = ErrorCode.KAFKA_STORAGE_ERROR.name in text
+        disk = f". Its disk is full or broken: mpbroker why {self.topic} says which" if storage else ""
+        _say(f"{text}{disk}")
 
     @property
     def topic(self) -> str:

@@ -490,10 +490,12 @@ def _needs_spark() -> None:
     """Check that PySpark and PyArrow are installed. Raises CliError."""
     from importlib.util import find_spec
 
+    from mpbroker.config.extras import pip_install
+
     if find_spec("pyspark") is None or find_spec("pyarrow") is None:
         raise CliError(
             "this command needs PySpark and PyArrow, which are not installed: "
-            "pip install 'mpbroker-server[spark]', or in a clone make setup-spark",
+            f"{pip_install('spark')}, or in a clone make setup-spark",
             USAGE_ERROR,
         )
 

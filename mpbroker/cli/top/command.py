@@ -8,8 +8,7 @@ from importlib.util import find_spec
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.top.columns import GROUPS, VIEWS, View
 from mpbroker.cli.top.watch import BrokerFlags, Watch
-
-_INSTALL = "pip install 'mpbroker-server[top]'"
+from mpbroker.config.extras import pip_install
 
 
 def run(wanted: BrokerFlags, interval_s: float, view: str | None, *, once: bool, as_json: bool) -> None:
@@ -28,7 +27,8 @@ def run(wanted: BrokerFlags, interval_s: float, view: str | None, *, once: bool,
             "mpbroker top draws on a terminal, and this is none: add --once, or --json", USAGE_ERROR
         )
     if find_spec("textual") is None:
-        raise CliError(f"mpbroker top needs Textual, which is not installed: {_INSTALL}; or add --once")
+        install = pip_install("top")
+        raise CliError(f"mpbroker top needs Textual, which is not installed: {install}; or add --once")
     watch = Watch(wanted)
     first = watch.first()
     from mpbroker.cli.top.app import TopApp

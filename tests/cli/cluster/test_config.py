@@ -66,6 +66,20 @@ def test_settings_of_one_broker_and_of_all(cli: OwnCli) -> None:
     assert cli("config", "get", "message.max.bytes").out == "60000\n"
 
 
+def test_a_setting_without_effect_is_stored_and_named(cli: OwnCli) -> None:
+    """Kafka's brokers store any setting, too: a plug-in may have it."""
+    for key, advice in (
+        ("foo.bar", ""),
+        ("mesage.max.bytes", "; did you mean message.max.bytes?"),
+        ("retention.bytes", "; --topic NAME sets it of a topic"),
+    ):
+        said = cli("config", "set", f"{key}=5")
+        assert said.out == f"broker 1: {key} set to 5\n"
+        has_none = f"{key} is stored and has no effect: broker 1 has no such setting"
+        assert said.err == f"mpbroker: {has_none}{advice}\n"
+    assert cli("config", "set", "message.max.bytes=50000", "replica.fetch.min.bytes=2").err == ""
+
+
 def test_levels_of_loggers(cli: OwnCli) -> None:
     cli("config", "set", "--loggers", "root=ERROR")
     assert cli("config", "get", "--loggers", "root").out == "ERROR\n"

@@ -154,6 +154,19 @@ def test_wrong_flags(typed: Typed) -> None:
     assert "No such option: --no-such-flag" in err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [
+        (("serve", "--port", "1"), "; the port is part of --listeners PLAINTEXT://127.0.0.1:9092"),
+        (("consume", "--topic", "t"), "; the topic is the first argument: mpbroker consume TOPIC"),
+    ],
+)
+def test_options_of_other_tools(typed: Typed, arguments: tuple[str, ...], advice: str) -> None:
+    code, _out, err = typed(*arguments)
+    assert code == 2
+    assert err.endswith(f"No such option: {arguments[1]}{advice}\n")
+
+
 def test_other_platforms_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.platform", "darwin")
     with pytest.raises(CliError, match="runs on Linux only, this is darwin"):
