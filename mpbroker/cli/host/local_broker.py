@@ -97,9 +97,9 @@ def bootstrap_of_data() -> str | None:
     from mpbroker.storage.names import META_PROPERTIES
 
     directory = Path("data")
-    if not (directory / META_PROPERTIES).is_file():
-        return None
     try:
+        if not (directory / META_PROPERTIES).is_file():
+            return None
         pointer = read_pointer(directory)
         runs = has_broker(directory)
     except (OSError, msgspec.DecodeError):
