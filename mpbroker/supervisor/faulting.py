@@ -14,8 +14,8 @@ from mpbroker.ipc.faults import Fault
 from mpbroker.ipc.process import FatalError
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import error_code
+from mpbroker.supervisor.changing import publish
 from mpbroker.supervisor.control import Later
-from mpbroker.supervisor.reloading import publish
 from mpbroker.supervisor.roles import served
 from mpbroker.supervisor.tree import Tree
 

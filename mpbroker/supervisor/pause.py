@@ -35,8 +35,8 @@ from mpbroker.supervisor.control import Later
 from shm import procfs
 
 LIMIT_S: Final = 5.0
-# The interval between looks at what may end a pause.
-_LOOK_S: Final = 0.05
+# The interval between checks whether the pause ends.
+_POLL_S: Final = 0.05
 # States of a thread that does nothing more until it is continued, or ever.
 _AT_REST: Final = frozenset("TtZXx")
 _IGNORED_BY_GUARD: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU)
@@ -60,12 +60,12 @@ def hold(
     children: Sequence[Child],
     asked: Later,
     *,
-    look: Callable[[], bool],
+    poll: Callable[[], bool],
     limit_s: float = LIMIT_S,
 ) -> None:
     """Stop the children until the client is done, and answer it.
 
-    `look` is called now and then; the pause ends when it returns True, since the broker is to stop.
+    `poll` is called now and then; the pause ends when it returns True, since the broker is to stop.
     """
     connection = asked.connection
     began = time.monotonic()
@@ -73,7 +73,7 @@ def hold(
     try:
         with _guarded([child.pidfd for child in children], limit_s):
             try:
-                _hold([child.pid for child in children], connection, began + limit_s, look)
+                _hold([child.pid for child in children], connection, began + limit_s, poll)
                 answer = {"held_s": time.monotonic() - began}
             finally:
                 for child in children:
@@ -84,7 +84,7 @@ def hold(
     asked.give(answer)
 
 
-def _hold(pids: Sequence[int], connection: socket.socket, deadline: float, look: Callable[[], bool]) -> None:
+def _hold(pids: Sequence[int], connection: socket.socket, deadline: float, poll: Callable[[], bool]) -> None:
     """Stop the processes, tell the client, and wait for its word. Raises _Ended."""
     limit = "the pause has reached its limit"
     for pid in pids:
@@ -97,8 +97,8 @@ def _hold(pids: Sequence[int], connection: socket.socket, deadline: float, look:
         connection.send(msgspec.json.encode({"paused": True}))
     except OSError as error:
         raise _Ended(f"the client has gone: {error.strerror}") from error
-    while not _wait(connection, min(_LOOK_S, max(0.0, deadline - time.monotonic()))):
-        if look():
+    while not _wait(connection, min(_POLL_S, max(0.0, deadline - time.monotonic()))):
+        if poll():
             raise _Ended("the broker is told to stop")
         if time.monotonic() >= deadline:
             raise _Ended(limit)

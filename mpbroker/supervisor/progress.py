@@ -40,8 +40,8 @@ def rows(config: BrokerConfig, memory: SharedMemory) -> list[dict[str, Any]]:
     ]
 
 
-class Teller:
-    """A reporter of the progress. Call `look` often while the broker starts, and `end` when that is over."""
+class Reporter:
+    """A reporter of the progress. Call `poll` often while the broker starts, and `end` when that is over."""
 
     def __init__(self, config: BrokerConfig, memory: SharedMemory) -> None:
         self._config = config
@@ -51,7 +51,7 @@ class Teller:
         self._tasks: dict[int, TaskID] = {}
         self.text = ""  # one line about all directories, as of the last look that said something
 
-    def look(self) -> None:
+    def poll(self) -> None:
         now = time.monotonic()
         if now < self._next_s:
             return

@@ -23,10 +23,11 @@ from shm.region import process_start_ticks
 
 def status(
     config: BrokerConfig,
-    cluster_id: str,
     memory: SharedMemory,
     children: list[Child],
     listeners: list[dict[str, Any]],
+    *,
+    cluster_id: str,
     http: str,
 ) -> dict[str, Any]:
     """Describe the broker and each of its processes; times in seconds, memory in bytes."""

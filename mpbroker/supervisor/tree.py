@@ -27,8 +27,7 @@ from mpbroker.ipc.hangs import (
 from mpbroker.ipc.process import LEAVING, ExitCode, Order, ProcessContext, State, pack_fence
 from mpbroker.ipc.topology import SharedMemory, name_of
 from mpbroker.supervisor import plans
-from mpbroker.supervisor.child import Child, abandon, fork_child
-from mpbroker.supervisor.restarts import LONGEST_DELAY_MS
+from mpbroker.supervisor.child import LONGEST_DELAY_MS, Child, abandon, fork_child
 from mpbroker.supervisor.system_limits import advice
 
 # Time for a child to answer an order or to stop before it is killed. Recovery of the log has no limit.
@@ -299,8 +298,8 @@ class Tree:
         self._wake(child.role)
         return order
 
-    def tell(self, role: int, stage: int, about: int) -> None:
-        """Order a live role to look at another, and do not wait for it."""
+    def order(self, role: int, stage: int, about: int) -> None:
+        """Order a live role to handle `about`, and do not wait for it."""
         child = self.children.get(role)
         if child is not None and child.pid:
             self._order(child, stage, about)

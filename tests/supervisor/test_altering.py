@@ -11,8 +11,8 @@ from mpbroker.config.load import Loaded, load
 from mpbroker.ipc.broker_settings import BrokerSettings
 from mpbroker.ipc.bulletin import BulletinPublisher
 from mpbroker.ipc.topology import SUPERVISOR, SharedMemory
-from mpbroker.supervisor.altering import AlteredSettings
-from mpbroker.supervisor.reload import Reload, ReloadError
+from mpbroker.supervisor.changing import AlteredSettings
+from mpbroker.supervisor.config_diff import ConfigDiff, ReloadError
 
 
 class Coordinator:
@@ -35,25 +35,25 @@ class Coordinator:
 def test_what_is_told_twice_is_news_once(memory: SharedMemory) -> None:
     altering, coordinator = AlteredSettings(memory, node_id=1), Coordinator(memory)
     done = memory.words("brokers_done")
-    assert not altering.look()
+    assert not altering.poll()
     coordinator.tell(0)
-    assert not altering.look()
+    assert not altering.poll()
     texts = {"max.connections": "5"}
     coordinator.tell(1, all={"max.connections": "4"}, one={}, other={"max.connections": "9"})
     coordinator.tell(2, all={"max.connections": "4"}, one=texts)
-    assert altering.look()
-    assert altering.waits
+    assert altering.poll()
+    assert altering.is_pending
     assert altering.now == Altered(texts, {"max.connections": "4"})
     assert done.load(0) == 0
     altering.acknowledge()
     assert done.load(0) == 2
-    altering.waits = False
+    altering.is_pending = False
     Coordinator(memory).tell(2, all={"max.connections": "4"}, one=texts)
-    assert not altering.look()
-    assert not altering.waits
+    assert not altering.poll()
+    assert not altering.is_pending
     coordinator = Coordinator(memory)
     coordinator.tell(3, all={"max.connections": "4"})
-    assert altering.look()
+    assert altering.poll()
     assert altering.now == Altered({}, {"max.connections": "4"})
 
 
@@ -62,7 +62,7 @@ def test_what_cannot_be_used_is_told_and_left_out(
 ) -> None:
     altering = AlteredSettings(memory, node_id=1)
     Coordinator(memory).tell(1, one={"max.connections": "5", "num.partitions": "2"})
-    assert altering.look()
+    assert altering.poll()
     assert altering.now == Altered({"max.connections": "5"})
     assert "num.partitions is no setting that can be altered" in caplog.text
 
@@ -76,7 +76,7 @@ class Room:
     def __init__(self, *file: str) -> None:
         self.file = list(file)
         self.now = self._load().config
-        self.reload = Reload(self.now, self._load)
+        self.diff = ConfigDiff(self.now, self._load)
 
     def _load(self) -> Loaded:
         return load(None, self.file)
@@ -88,10 +88,10 @@ class Room:
         return self._done(altered, reread=False)
 
     def _done(self, altered: Altered, *, reread: bool) -> list[str]:
-        look = self.reload.changes if reread else self.reload.altered
-        changes = look(self.now, altered)
+        read = self.diff.reread if reread else self.diff.altered
+        changes = read(self.now, altered)
         self.now = changes.config
-        self.reload.done(changes)
+        self.diff.done(changes)
         return changes.names
 
 
@@ -113,13 +113,13 @@ def test_the_file_lies_beneath_and_is_not_read_unasked() -> None:
 def test_an_altered_number_of_workers_counts_even_if_the_file_says_the_same() -> None:
     room = Room("num.io.threads=2")
     altered = Altered({"num.io.threads": "2"})
-    changes = room.reload.altered(room.now, altered)
+    changes = room.diff.altered(room.now, altered)
     assert changes.handlers == 2  # `ctl resize` may have made it another one
     assert changes.config.resizing_to == {"num.io.threads": 2}
-    room.reload.done(changes)
-    assert room.reload.altered(room.now, altered).handlers is None
-    assert room.reload.changes(room.now, altered).handlers is None
-    assert room.reload.altered(room.now, Altered()).handlers == 2
+    room.diff.done(changes)
+    assert room.diff.altered(room.now, altered).handlers is None
+    assert room.diff.reread(room.now, altered).handlers is None
+    assert room.diff.altered(room.now, Altered()).handlers == 2
 
 
 def test_a_file_that_contradicts_what_was_altered_changes_nothing() -> None:
@@ -138,6 +138,6 @@ def test_a_file_that_contradicts_what_was_altered_changes_nothing() -> None:
 
 
 def test_without_a_file_there_is_still_something_beneath() -> None:
-    reload = Reload(BrokerConfig(max_connections=7), None)
-    now = reload.altered(BrokerConfig(max_connections=7), Altered({}, {"max.connections": "5"})).config
+    diff = ConfigDiff(BrokerConfig(max_connections=7), None)
+    now = diff.altered(BrokerConfig(max_connections=7), Altered({}, {"max.connections": "5"})).config
     assert now.max_connections == 5

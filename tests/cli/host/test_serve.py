@@ -17,7 +17,7 @@ from mpbroker.cli.main import app, main
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.supervisor import logs
 from mpbroker.supervisor.logs import LogFormat
-from mpbroker.supervisor.reload import ReadAgain
+from mpbroker.supervisor.config_diff import ReadAgain
 
 
 @pytest.fixture

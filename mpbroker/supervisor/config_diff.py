@@ -1,20 +1,18 @@
-"""SIGHUP, `ctl reload`, AlterConfigs: changes that another configuration makes to a running broker.
+"""The changes that another configuration makes to a running broker (sans-I/O).
 
-File and flags lie beneath what clients have altered (config.dynamic). The file is read anew when somebody
-asks for it; the coordinator tells the altered settings. Both together are checked whole, by the rules of a
-start and against the settings that cannot change now: one mistake, and nothing changes. What differs from the
-last time is sorted by what it takes:
+The configuration file and flags lie beneath what clients altered (config.dynamic). Both together are checked
+whole, by the rules of a start and against the settings that cannot change now: one mistake, and nothing
+changes. Settings that differ from the configuration applied last are sorted by what they need:
 
-follows    every process takes it over when it is ordered to (ipc.settings)
-replaced   handlers have made tables of it: they are replaced one after the other (supervisor.rolling)
-resized    the numbers of workers (supervisor.resize, with its rule for one step)
-later      it belongs to what was made before the first fork, or to what lies on disk
-
-(Kafka: DynamicBrokerConfig, whose brokers restart no thread.)
+follows    every process applies it on an order (ipc.settings)
+replaced   handlers keep tables of it: they are replaced one after the other (supervisor.changing)
+resized    the numbers of workers (supervisor.changing, with its rule for one step)
+later      it belongs to state made before the first fork, or to files on disk
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -33,6 +31,8 @@ from mpbroker.config.workers import RESIZABLE
 from mpbroker.ipc import settings
 
 ReadAgain: TypeAlias = Callable[[], Loaded]
+
+log = logging.getLogger("mpbroker.supervisor")
 
 # Every process reads these when it needs them, from its one configuration object.
 FOLLOWED = {
@@ -97,12 +97,12 @@ FOLLOWED = {
     "transaction_partition_verification_enable",
     *SecuritySettings.__struct_fields__,
 }
-# Defaults of topics. Handlers keep them beside each topic, ready for the turn.
+# Defaults of topics. Handlers keep them with each topic, ready for the turn.
 IN_TABLES = {field_name(name) for key in TOPIC_KEYS.values() for name in key.synonyms} | {
     "fetch_purgatory_purge_interval_requests"
 }
 WORKERS = {field_name(name) for name in RESIZABLE}
-# All other settings belong to what was made before the first fork, or to what lies on disk.
+# All other settings belong to state made before the first fork, or to files on disk.
 _LISTENERS = "mpbroker ctl listener adds and removes listeners at once"
 _RESTART = "restart the broker"
 _INSTEAD = {"listeners": _LISTENERS, "listener_security_protocol_map": _LISTENERS}
@@ -115,7 +115,7 @@ _KEYS = {field_name(key): key for key in BROKER_KEYS} | {
 
 
 class ReloadError(Exception):
-    """A reload is refused and nothing changes. The message says why, in one line."""
+    """A reload is refused and nothing changes. The message is one line."""
 
 
 class NoFile(ReloadError):
@@ -124,12 +124,12 @@ class NoFile(ReloadError):
 
 @dataclass(frozen=True)
 class Changes:
-    """The changes of one reload. `config` is the new configuration, with the old numbers of workers."""
+    """The changes of one reload. `config`: the new configuration, with the old numbers of workers."""
 
     config: BrokerConfig
     encoded: bytes
     names: list[str]  # the settings that change, as an operator writes them
-    later: dict[str, str]  # the settings that do not change, and what to do about it
+    later: dict[str, str]  # the settings that do not change, and the advice for each
     warnings: list[str] = field(default_factory=list)
     handlers: int | None = None
     processors: int | None = None
@@ -141,27 +141,55 @@ class Changes:
     def resizes(self) -> bool:
         return self.handlers is not None or self.processors is not None
 
+    def log(self, why: str) -> None:
+        """Log the changes. `why`: who or what asked for them."""
+        for warning in self._all_warnings():
+            log.warning("%s: %s", why, warning)
+        if self.names:
+            log.info("%s: changed %s", why, ", ".join(self.names))
+        elif not self.later:
+            log.info("%s: the configuration is as it was", why)
 
-class Reload:
-    """Comparison with the configuration as it was read, before ports were chosen and anything was changed."""
+    def result(self, replaced: list[str], error: str) -> dict[str, Any]:
+        """Return the answer of `ctl reload`."""
+        if error:
+            return {"error": f"the settings changed, but some processes do not follow them: {error}"}
+        return {
+            "changed": self.names,
+            "at_next_start": list(self.later),
+            "replaced": replaced,
+            "warnings": self._all_warnings(),
+        }
+
+    def _all_warnings(self) -> list[str]:
+        later = [f"{key} cannot change while the broker runs: {what}" for key, what in self.later.items()]
+        return [*self.warnings, *later]
+
+
+class ConfigDiff:
+    """Compares with the configuration as it was read, before ports were chosen and settings altered."""
 
     def __init__(self, asked: BrokerConfig, read_again: ReadAgain | None) -> None:
         self._static = self._asked = asked
         self._read_again = read_again
 
-    def changes(self, now: BrokerConfig, altered: Altered) -> Changes:
-        """Return what the file, read anew, has to change in `now`, the configuration of the broker.
+    def reread(self, now: BrokerConfig, altered: Altered) -> Changes:
+        """Read the file again; return what it changes in `now`, the broker's configuration.
 
         Raises ReloadError.
         """
-        loaded = self._load()
+        if self._read_again is None:
+            raise NoFile("the broker was started without a configuration file; restart it with --config FILE")
+        try:
+            loaded = self._read_again()
+        except ConfigError as error:
+            raise ReloadError(_one_line(error.problems)) from error
+        except OSError as error:
+            raise ReloadError(str(error.strerror)) from error
         return self._changes(now, loaded.config, altered, [str(warning) for warning in loaded.warnings])
 
     def altered(self, now: BrokerConfig, altered: Altered) -> Changes:
-        """Return what altered settings have to change; the file is as it was read last.
-
-        Raises ReloadError.
-        """
+        """Return what altered settings change, over the file as it was read last. Raises ReloadError."""
         return self._changes(now, self._static, altered, [])
 
     def _changes(
@@ -204,31 +232,17 @@ class Reload:
         )
 
     def done(self, changes: Changes) -> None:
-        """Record that the changes hold in every running process.
-
-        Until then the next reload tries them again.
-        """
+        """Record that every running process follows the changes; until then the next reload repeats them."""
         assert changes.asked is not None
         assert changes.static is not None
         self._asked, self._static = changes.asked, changes.static
-
-    def _load(self) -> Loaded:
-        if self._read_again is None:
-            raise NoFile("the broker was started without a configuration file; restart it with --config FILE")
-        try:
-            loaded = self._read_again()
-        except ConfigError as error:
-            raise ReloadError(_one_line(error.problems)) from error
-        except OSError as error:
-            raise ReloadError(str(error.strerror)) from error
-        return loaded
 
     def _differs(self, name: str, read: BrokerConfig) -> bool:
         key = _KEYS.get(name)
         if key is None:
             return False
         if name in WORKERS and self._asked.altered.text(key) != read.altered.text(key):
-            return True  # even if the file says the same: a resize may have come in between
+            return True  # even if the file has the same number: a resize may have come in between
         if key in BROKER_KEYS and key not in read.origins and key not in self._asked.origins:
             return False  # a default that follows the machine
         return bool(getattr(read, name) != getattr(self._asked, name))
