@@ -291,7 +291,7 @@ ERRORS = ("FatalError", "BrokerStops", "RegionUnavailable", "_refusal")
 # Shorter pieces would be in any message.
 TELLING = 11
 NOT_OF_A_START = re.compile(
-    r"(stopped while|second stop).*|.*(a change is under way|starting or stopping)|cannot open …|log.dirs: …\. Nothing"
+    r"stopped while|second stop|.*(is under way|starting or stopping)|cannot open …|log.dirs: …\. Nothing"
 )
 
 

@@ -1,26 +1,21 @@
-"""Connections of TLS and SASL listeners whose clients are not authenticated yet, and what they may take.
+"""Connections of TLS and SASL listeners whose clients are not authenticated yet, and their limits.
 
-Anybody can open such a connection. (Kafka counts them as any other connection and closes them when they are
+Any host can open such a connection. (Kafka counts them as any other connection and closes them when they are
 idle. OpenSSH has LoginGraceTime and MaxStartups.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mpbroker.network.processor.secure_channel import TlsSaslChannel
 
 # Frames before authentication are small. Tokens may be larger (sasl.server.max.receive.size), but not all
 # at once.
 LARGE_FRAME_BYTES = 16 << 10
 LARGE_FRAMES_BYTES_MAX = 16 << 20
-
-
-class Login(Protocol):
-    """A connection as it is seen here; `frame` is what it has sent of its next frame."""
-
-    connection: int
-    begun_ns: int
-    frame: bytearray
 
 
 class Logins:
@@ -32,14 +27,14 @@ class Logins:
     def __init__(self, limit_ns: int, connections_max: int) -> None:
         self.limit_ns = limit_ns
         self.connections_max = connections_max
-        self._open: dict[int, Login] = {}
-        self._large: dict[int, Login] = {}
+        self._open: dict[int, TlsSaslChannel] = {}
+        self._large: dict[int, TlsSaslChannel] = {}
         self._large_bytes = 0
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def add(self, login: Login) -> Login | None:
+    def add(self, login: TlsSaslChannel) -> TlsSaslChannel | None:
         """Add a connection. Return the oldest one, removed, if there were too many."""
         oldest = next(iter(self._open.values())) if len(self._open) >= self.connections_max else None
         if oldest is not None:
@@ -47,12 +42,12 @@ class Logins:
         self._open[login.connection] = login
         return oldest
 
-    def remove(self, login: Login) -> None:
+    def remove(self, login: TlsSaslChannel) -> None:
         """Forget a connection that is authenticated or closed. Idempotent."""
         if self._open.pop(login.connection, None) is not None:
             self.frame_taken(login)
 
-    def received(self, login: Login, count: int) -> Login | None:
+    def received(self, login: TlsSaslChannel, count: int) -> TlsSaslChannel | None:
         """Count `count` bytes added to the frame of `login`.
 
         Return the oldest connection with a large frame, removed, if large frames take too much; else None.
@@ -67,12 +62,12 @@ class Logins:
         self.remove(oldest)
         return oldest
 
-    def frame_taken(self, login: Login) -> None:
+    def frame_taken(self, login: TlsSaslChannel) -> None:
         """Stop counting the frame of `login`. Call it before the frame is cleared."""
         if self._large.pop(login.connection, None) is not None:
             self._large_bytes -= len(login.frame)
 
-    def overdue(self, now_ns: int) -> Iterator[Login]:
+    def overdue(self, now_ns: int) -> Iterator[TlsSaslChannel]:
         """Remove and yield the connections that have had their time."""
         while self._open:
             oldest = next(iter(self._open.values()))
