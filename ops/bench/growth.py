@@ -5,9 +5,8 @@
     python -m ops.bench.growth --only 'partitions'   # the other curves stay as they were
 
 The points of a curve take turns, round after round, and a point is the median of its rounds. They go to
-docs/growth.json, of which ops.docs.charts draws the pictures of docs/PERFORMANCE.md, and ops.docs.figures
-makes its tables. What is counted is counted between the moments at which the generator begins and ends to
-measure.
+docs/growth.json, from which ops.docs.figures makes the tables of docs/PERFORMANCE.md. Counts are those between
+the moments at which the generator begins and ends to measure.
 """
 
 from __future__ import annotations
@@ -431,9 +430,8 @@ def main() -> int:
         print(f"bench-growth: {error}", file=sys.stderr)
         return 1
     if not chosen.short:
-        from ops.docs import charts, figures
+        from ops.docs import figures
 
-        charts.draw()
         figures.write()
     return 0
 
