@@ -277,7 +277,7 @@ def _serves(tree: Tree, role: int) -> bool:
 
 
 class Changing:
-    """The change under way, and those asked for. `under_way` describes the former, "" if there is none."""
+    """The change under way, and those asked for. `under_way` names the former; "" without one."""
 
     def __init__(
         self, tree: Tree, listeners: Listeners, diff: ConfigDiff, altered: AlteredSettings, notifier: Notifier
@@ -427,7 +427,7 @@ class Changing:
         except _REFUSALS:
             raise
         except Exception as error:
-            # A file that cannot even be judged is no reason to end a running broker.
+            # A file that cannot be checked is no reason to end a running broker.
             log.exception("the check of the configuration fails")
             raise ReloadError(f"the check of the configuration fails: {error}") from error
         resize = Resize(config, changes.handlers, changes.processors) if changes.resizes else None

@@ -1,4 +1,4 @@
-"""Forking a role: what the child inherits, what it closes, and how it ends."""
+"""Forking a role: which resources the child inherits, which it closes, and how it ends."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _OUR_SIGNALS = (
     signal.SIGCHLD,
     signal.SIGUSR1,
 )
-# The exporter has nothing to finish, and keeps the port of HTTP from the next broker. The others stop by
-# SIGTERM: they finish what they write, or send what is answered already.
+# The exporter has no work to finish, and keeps the port of HTTP from the next broker. The others stop by
+# SIGTERM: they finish their writes, or send responses that exist already.
 _KILLED_WITH_SUPERVISOR = (topology.EXPORTER,)
-# A terminal sends these to the whole group; only the supervisor knows what they mean for the broker.
+# A terminal sends these to the whole group; only the supervisor acts on them.
 _OF_THE_SUPERVISOR = (signal.SIGINT, signal.SIGHUP)
 
 
@@ -70,7 +70,7 @@ class Child:
     main: Callable[[ProcessContext], int]
     # Descriptors that it inherits besides stdio and the doorbells; a function is called when it is forked.
     fds: tuple[int, ...] | Callable[[], tuple[int, ...]] = ()
-    about: Callable[[], str] = str  # returns what its title says after its name
+    about: Callable[[], str] = str  # returns the part of its title after its name
     pid: int = 0
     pidfd: int = -1
     incarnation: int = 0
@@ -81,10 +81,10 @@ class Child:
     restarts: RestartPolicy = field(default_factory=RestartPolicy)
     restart_at: float | None = None
     serves: bool = False  # it is ready, and its peers know
-    hears: bool = False  # it looks at orders
+    hears: bool = False  # it reads its orders
     missed: list[tuple[int, int]] = field(default_factory=list)  # (stage, role) of orders it did not hear
     ready_by: Patience = field(default_factory=lambda: Patience(0))
-    leaves_by: Patience | None = None  # it was told to leave, and nobody follows it
+    leaves_by: Patience | None = None  # it was ordered to leave, and gets no successor
     died_at: float = 0.0  # time.monotonic(); 0: never
 
     @property
@@ -96,7 +96,7 @@ def fork_child(child: Child, context: ProcessContext) -> None:
     """Start the role's process.
 
     The supervisor must be without threads: a fork leaves their locks held. Raises OSError, maybe with a
-    process that nobody watches: `abandon` ends it.
+    process already started: `abandon` ends it.
     """
     tasks = sum(1 for _ in Path("/proc/self/task").iterdir())
     if tasks != 1 or threading.active_count() != 1:
@@ -122,7 +122,7 @@ def fork_child(child: Child, context: ProcessContext) -> None:
 
 
 def abandon(child: Child) -> None:
-    """End what came of a start that failed half way: a role may have no second process."""
+    """End the process of a start that failed half way: a role may have no second process."""
     if child.pidfd >= 0:
         os.close(child.pidfd)
     if child.pid:

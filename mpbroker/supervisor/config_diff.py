@@ -1,8 +1,8 @@
 """The changes that another configuration makes to a running broker (sans-I/O).
 
 The configuration file and flags lie beneath what clients altered (config.dynamic). Both together are checked
-whole, by the rules of a start and against the settings that cannot change now: one mistake, and nothing
-changes. Settings that differ from the configuration applied last are sorted by what they need:
+whole, by the rules of a start and against the settings that cannot change now; one mistake refuses all.
+Settings that differ from the configuration applied last are sorted by the action that they need:
 
 follows    every process applies it on an order (ipc.settings)
 replaced   handlers keep tables of it: they are replaced one after the other (supervisor.changing)
@@ -119,7 +119,7 @@ class ReloadError(Exception):
 
 
 class NoFile(ReloadError):
-    """There is no file to read; a terminal that hangs up asks for this reload too."""
+    """The broker has no file to read; a terminal that hangs up asks for this reload too."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class ConfigDiff:
         self._read_again = read_again
 
     def reread(self, now: BrokerConfig, altered: Altered) -> Changes:
-        """Read the file again; return what it changes in `now`, the broker's configuration.
+        """Read the file again; return the changes that it makes to `now`, the broker's configuration.
 
         Raises ReloadError.
         """

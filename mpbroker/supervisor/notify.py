@@ -1,4 +1,4 @@
-"""sd_notify(3): states told to systemd over the datagram socket that it names in NOTIFY_SOCKET.
+"""sd_notify(3): the broker's states, sent to systemd's datagram socket, which NOTIFY_SOCKET names.
 
 With WatchdogSec= systemd wants to be pinged, and restarts who does not (sd_watchdog_enabled(3)).
 """
@@ -43,8 +43,12 @@ class Notifier:
                 sock.sendto("\n".join(assignments).encode(), address)
             except OSError as error:
                 # Clients are served whether the service manager hears of it or not.
-                what, whom = assignments[0], self.address
-                log.warning("the service manager (NOTIFY_SOCKET=%s) is not told %s: %s", whom, what, error)
+                log.warning(
+                    "cannot send %s to the service manager (NOTIFY_SOCKET=%s): %s",
+                    assignments[0],
+                    self.address,
+                    error,
+                )
 
     def ready(self, status: str) -> None:
         self.send("READY=1", f"STATUS={status}")

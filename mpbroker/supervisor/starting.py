@@ -1,4 +1,4 @@
-"""The start of the tree, in the order in which roles need each other, and what it logs."""
+"""The start of the tree, in the order in which roles need each other, and its log lines."""
 
 from __future__ import annotations
 

@@ -103,6 +103,6 @@ def _process(child: Child, memory: SharedMemory) -> dict[str, Any]:
         if process is not None:
             shown["cpu_s"] = round(sum(process.cpu_times()[:2]), 2)
             shown["rss_bytes"] = process.memory_info().rss
-    except (psutil.Error, OSError):  # the process dies while we look
+    except (psutil.Error, OSError):  # the process died meanwhile
         shown["state"] = "down"
     return shown

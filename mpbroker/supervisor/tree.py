@@ -33,7 +33,7 @@ from mpbroker.supervisor.system_limits import advice
 # Time for a child to answer an order or to stop before it is killed. Recovery of the log has no limit.
 ACKNOWLEDGE_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 20.0
-# A child that leaves a running broker waits for slow clients to take what it has for them.
+# A child that leaves a running broker waits for slow clients to receive their responses.
 LEAVE_TIMEOUT_S = 90.0
 READY_TIMEOUT_S = 60.0
 RELAUNCH_S = 1.0
@@ -59,7 +59,7 @@ OF_THE_MOMENT = (
 
 
 class BrokerStops(Exception):
-    """The broker must end. `code` is the exit status, the message says why."""
+    """The broker must end. `code` is the exit status, the message the reason."""
 
     def __init__(self, code: int, message: str = "") -> None:
         super().__init__(message)
@@ -91,7 +91,7 @@ class Tree:
         self._stopping = False
         self._callbacks: dict[int, Callable[[], None]] = {}
         self._tick = Patience(TICK_S)
-        self.on_left: Callable[[int], None] | None = None  # called when a role is gone for good
+        self.on_left: Callable[[int], None] | None = None  # called when a role has left for good
         self.on_wait: Callable[[], None] | None = None  # called after every sleep; may raise BrokerStops
 
     # ---- the main loop's waiting
@@ -99,7 +99,7 @@ class Tree:
     def watch(self, fd: int, callback: Callable[[], None]) -> None:
         """Call back when `fd` is readable, whatever the tree waits for.
 
-        The callback may therefore look and note, not change.
+        The callback may therefore read and record, not change.
         """
         self._callbacks[fd] = callback
         self.poll.register(fd, select.EPOLLIN)
@@ -192,7 +192,7 @@ class Tree:
         child.restart_at = child.leaves_by = None
         child.ready_by = Patience(READY_TIMEOUT_S)
         child.pulse = Pulse()
-        # A log worker looks at orders only when it has recovered, which may take long.
+        # A log worker reads orders only after its recovery, which may take long.
         child.hears = not topology.is_log_worker(child.role)
         child.missed.clear()
         self._states.store(child.role, State.STARTING)
@@ -200,7 +200,7 @@ class Tree:
         if topology.is_handler(child.role) or child.role in topology.ACCEPTORS:
             # It reads its bulletin before it is ready, and must count as a reader by then.
             self._roles.store(child.role, child.incarnation)
-        # In this order: what it sends to a peer that has not bound its rings is refused, or lost.
+        # In this order: a peer that has not bound its rings refuses or loses its messages.
         self.order_all(plans.needed_to_start(child.role), plans.WELCOME, child.role)
         context = ProcessContext(child.role, self.memory, self.config, child.incarnation)
         context.counters.restart()
@@ -234,7 +234,7 @@ class Tree:
         return bool(child.pid) and not child.serves and self._states.load(child.role) == State.READY
 
     def _introduce(self, child: Child) -> None:
-        """Give a role that is ready the orders it missed, and tell its peers that it is there."""
+        """Give a ready role the orders that it missed, and have its peers bind its rings."""
         child.hears = True
         for stage, about in child.missed:
             self.order_all((child.role,), stage, about)
@@ -254,8 +254,8 @@ class Tree:
     def _judge_start(self, child: Child) -> None:
         """Kill a role that does not become ready in time.
 
-        Recovery of the log may take any time as long as it goes on. Roles that start meanwhile wait for it:
-        the coordinator, which has all partitions opened, and those that need what it announces then.
+        Recovery of the log may take any time while it proceeds. Roles that start meanwhile wait for it: the
+        coordinator, which has all partitions opened, and those that need its bulletins then.
         """
         waited_for = [self.children.get(role) for role in (*topology.LOG_WORKERS, topology.COORDINATOR)]
         if any(c is not None and c.pid and not c.serves and self._moves(c) for c in waited_for):
@@ -279,14 +279,14 @@ class Tree:
     def _wake(self, role: int) -> None:
         """Ring a role whether it sleeps or not.
 
-        On its way from a look at its orders to sleep it would not be rung otherwise.
+        It may be between reading its orders and its sleep.
         """
         os.eventfd_write(self.memory.bell_fds[role], 1)
 
     def _wake_acceptors(self) -> None:
         """Ring the acceptors.
 
-        They look by themselves which processors serve, and whose connections are gone.
+        They read for themselves which processors serve, and whose connections are closed.
         """
         for role in topology.ACCEPTORS:
             self._wake(role)
@@ -305,7 +305,7 @@ class Tree:
             self._order(child, stage, about)
 
     def order_all(self, roles: tuple[int, ...], stage: int, about: int) -> None:
-        """Order the live ones among `roles` to look at a role; wait until each has acknowledged or died.
+        """Order the live ones among `roles` to handle a role; wait until each has acknowledged or died.
 
         A role that does not hear orders yet gets this one when it does.
         """
@@ -341,9 +341,9 @@ class Tree:
             self._wait(ACKNOWLEDGE_TICK_MS, lambda: not owing())
 
     def _fence(self, role: int) -> None:
-        """Have every peer drop what is left of the role; then reset its rings, words and arena.
+        """Have every peer release the role's remaining state; then reset its rings, words and arena.
 
-        No role is welcomed between two stages: `order_all` waits and introduces nobody. So a handler that
+        No role is welcomed between two stages: `order_all` waits and introduces none. So a handler that
         paused in an early stage of a log worker's fence still pauses in a later one.
         """
         for stage, members in enumerate(plans.stages_of(role), start=1):
@@ -371,7 +371,7 @@ class Tree:
         self.counters.add(Counter.COUNT_FENCES)
         delay_ms = child.restarts.died((child.died_at - child.started) * 1000)
         if delay_ms is None and child.role == topology.EXPORTER:
-            delay_ms = LONGEST_DELAY_MS  # clients are served whether somebody watches or not
+            delay_ms = LONGEST_DELAY_MS  # clients are served also without an exporter
         if delay_ms is None:
             raise BrokerStops(
                 1,
@@ -395,7 +395,7 @@ class Tree:
         Called once per tick, whatever the tree waits for.
         """
         if self._stopping:
-            return  # a stop has its own limits, and log workers take what they need to flush
+            return  # a stop has its own limits, and log workers flush without one
         for child in self.children.values():
             if not child.pid or not (child.serves or self._recovers(child)):
                 continue
@@ -442,13 +442,12 @@ class Tree:
     def retire(self, roles: list[int]) -> None:
         """Begin to take these roles out of a running broker.
 
-        `step` goes on with it; they are gone from `children` when it is done. Their givers stop giving them
-        work before they hear of it, so that they can finish what they have. Only the leaving roles wait for
-        that.
+        `step` continues it; they are deleted from `children` when it is done. Their givers stop giving them
+        work before they get the order, so that they can finish. Only the leaving roles wait for that.
         """
         for role in sorted(roles, reverse=True):
             if topology.is_processor(role):
-                self._roles.store(role, 0)  # tells the acceptor to give it no more connections
+                self._roles.store(role, 0)  # the acceptor gives it no more connections
             self.order_all(plans.givers_of(role), LEAVING, role)
             child = self.children[role]
             child.leaves_by = Patience(LEAVE_TIMEOUT_S)
@@ -474,8 +473,8 @@ class Tree:
     def _close_books(self, role: int) -> None:
         """Correct the page of a role that left for good.
 
-        If it was killed while it left, it could not record that nothing waits with it any more, and no
-        successor will. Behind its fence nobody else writes its page.
+        If it was killed while it left, it could not record that nothing waits with it, and no successor will.
+        After its fence no other process writes its page.
         """
         page = self.memory.counters(role)
         page.set(Counter.COUNT_CONNECTIONS_CLOSED, page.get(Counter.COUNT_CONNECTIONS_CREATED))
@@ -483,7 +482,7 @@ class Tree:
             page.set(counter, 0)
 
     def _stop_now(self, roles: list[int]) -> None:
-        """Stop these roles gracefully at the broker's end, all at once, and fence what they leave."""
+        """Stop these roles gracefully at the broker's end, all at once, and fence them."""
         for role in roles:
             self.children[role].leaves_by = Patience(STOP_TIMEOUT_S)
             self._orders.store(role, Order.STOP)
@@ -500,7 +499,7 @@ class Tree:
             self._has_left(child)
 
     def stop_all(self) -> None:
-        """Stop gracefully: what is under way is answered, then everything is flushed.
+        """Stop gracefully: requests under way are answered, then everything is flushed.
 
         Deaths meanwhile are final.
         """
@@ -523,7 +522,7 @@ class Tree:
                 self._wake(child.role)
             while any(child.pid for child in there):
                 self._wait(STOPPING_TICK_MS, lambda: False)
-        # It says to the last that the broker stops.
+        # It serves the state of the broker to the last.
         self._stop_now([r for r in present if r == topology.EXPORTER])
 
     def kill_all(self) -> None:

@@ -113,7 +113,7 @@ def test_a_manager_that_does_not_listen_keeps_nobody_from_being_served(
         notifier.stopping()
     said = [record.getMessage() for record in caplog.records]
     for what, text in zip(("READY=1", "STOPPING=1"), said, strict=True):
-        assert f"(NOTIFY_SOCKET={address}) is not told {what}" in text
+        assert f"cannot send {what} to the service manager (NOTIFY_SOCKET={address})" in text
 
 
 def test_the_watchdog_is_pinged_twice_in_its_time(monkeypatch: pytest.MonkeyPatch) -> None:

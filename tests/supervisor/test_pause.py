@@ -73,7 +73,7 @@ def test_a_client_that_goes_ends_it(child: Child) -> None:
     client, thread, told = holding(child)
     client.close()
     thread.join(PATIENCE_S)
-    assert told == [{"error": "the client has gone"}]
+    assert told == [{"error": "the client has disconnected"}]
     assert not is_stopped(child)
 
 
@@ -99,7 +99,7 @@ def test_a_process_that_somebody_else_continues_ends_it(child: Child) -> None:
 def test_a_stop_of_the_broker_ends_it(child: Child) -> None:
     client, thread, told = holding(child, poll=lambda: True)
     thread.join(PATIENCE_S)
-    assert told == [{"error": "the broker is told to stop"}]
+    assert told == [{"error": "the broker stops"}]
     assert not is_stopped(child)
     client.close()
 
