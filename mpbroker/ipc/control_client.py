@@ -23,7 +23,7 @@ TIMEOUT_SECONDS = 10.0
 
 
 class ControlError(Exception):
-    """The supervisor cannot be asked, or has refused what it was asked: a line that says what and why.
+    """The supervisor cannot be reached, or has refused a command. The message is one line.
 
     `is_wrong_call`: it would refuse that whenever it is asked.
     """
@@ -57,7 +57,7 @@ class ControlClient:
         except UntrustedPath as error:
             raise ControlError(f"{path} may not be the broker's: {error}") from error
         except OSError:
-            pass  # its user reports what is missing
+            pass  # its user reports the missing file
         return path
 
     def call(self, command: str, **arguments: Any) -> dict[str, Any]:

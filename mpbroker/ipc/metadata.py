@@ -73,7 +73,7 @@ class TopicImage(Struct, array_like=True):
 
 
 class QuotaImage(Struct, array_like=True):
-    """All quotas of an entity, which is (type, name) pairs. No values: it has no quotas any more."""
+    """All quotas of an entity, which is (type, name) pairs. No values: its quotas were removed."""
 
     entity: list[tuple[str, str | None]]
     values: dict[str, float]
@@ -91,7 +91,7 @@ class MetadataBase(Struct, tag="base"):
 
 
 class MetadataDelta(Struct, tag="delta"):
-    """Changes up to `version`: what to put, the ids of topics that are gone, and entries that are gone."""
+    """Changes up to `version`: entries to put, the ids of deleted topics, and deleted entries."""
 
     version: int
     changed: list[TopicImage] = []

@@ -23,7 +23,7 @@ from mpbroker.ipc.slots import Call, SlotKind, pack_call, pack_return
 from mpbroker.ipc.topology import name_of
 from shm.arena import Arena, ArenaFull
 
-# Kafka's UNKNOWN_SERVER_ERROR: nobody knows what the server has done.
+# Kafka's UNKNOWN_SERVER_ERROR: the result at the server is unknown.
 NO_ANSWER = -1
 
 Then: TypeAlias = Callable[[Message], None]

@@ -2,7 +2,7 @@
 
 Every ring and doorbell for the fixed maximum of processes exists before the first fork; an unused one is
 never touched and costs nothing. An index names a role for the broker's whole life; a successor takes over the
-index behind a fence.
+index after a fence.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ CLEANER = 5
 SCRUBBER = 6
 EXPORTER = 7
 ACCEPTORS = (ACCEPTOR, CONTROL_ACCEPTOR)
-# Processes without rings and arena: nobody holds anything of theirs when they die.
+# Processes without rings and arena: no other process holds anything of theirs when they die.
 ALONE = (*ACCEPTORS, SCRUBBER, EXPORTER)
 # The workers of the control plane have the highest number of their kind. They talk to each other only.
 FIRST_PROCESSOR = 8
@@ -259,7 +259,7 @@ class SharedMemory:
         limits = self.words("request_limits")
         for index in PROCESSORS:
             limits.store(index, sizes.request_limit_bytes)
-        # Keys of clients in the rates are made with it, so that nobody can choose names that collide.
+        # Keys of clients in the rates are made with it, so that no client can choose names that collide.
         self.quota_secret = os.urandom(QUOTA_SECRET_BYTES)
         self.bell_fds = [Doorbell.new_fd() for _ in range(PROCESSES)]
         self._arenas = {
@@ -268,7 +268,7 @@ class SharedMemory:
         }
 
     def _private_blocks(self, rings_bytes: int) -> list[Block]:
-        """Return the private blocks. Each comment says who writes the block, and what.
+        """Return the private blocks. The comment of each names its writer and content.
 
         "Per process" is by index, "per handler" by handler number.
         """
@@ -290,7 +290,7 @@ class SharedMemory:
             Block("taken_over", 64),
             # Each log worker: a bit for each log directory in which it has closed all that it owns.
             Block("closed_dirs", 64),
-            # Each log worker: how far it is with opening what it found (progress.py).
+            # Each log worker: its progress in opening partitions (progress.py).
             Block("recovery", MAX_LOG_WORKERS * progress.BYTES),
             # The scrubber, per partition slot: the word of damage (table.pxd).
             Block("damaged", 8 * sizes.partition_slots),
@@ -305,7 +305,7 @@ class SharedMemory:
             Block("queued", words),
             # The supervisor, per processor: the bytes of requests that it may hold.
             Block("request_limits", words),
-            # The supervisor, or a handler for a client: the log levels (ipc.log_levels says why both may).
+            # The supervisor, or a handler for a client: the log levels (ipc.log_levels has the reason).
             Block("request_log", 64),
             Block("log_levels", 8 * LOG_LEVELS),
             # The coordinator: whether request time is limited for anybody, so that processors measure it.
@@ -327,18 +327,18 @@ class SharedMemory:
         ]
 
     def _role_blocks(self) -> list[Block]:
-        """Return the blocks with a word for each process: what the supervisor wants, and what there is."""
+        """Return the blocks with a word for each process: orders of the supervisor, states of processes."""
         words = 8 * PROCESSES
         return [
             # The supervisor, per process: the last order to be acknowledged (process.Fence).
             Block("fence_orders", words),
             # Each process: the last order that it has obeyed.
             Block("fence_acks", words),
-            # The supervisor, per process: the incarnation of its role; 0: there is none.
+            # The supervisor, per process: the incarnation of its role; 0: it does not run.
             Block("roles", words),
             # The supervisor, per process: run or stop (process.Order).
             Block("orders", words),
-            # The supervisor, per process: its process id; 0: there is none.
+            # The supervisor, per process: its process id; 0: it does not run.
             Block("pids", words),
             # Each process: how far it is (process.State).
             Block("states", words),
@@ -363,7 +363,7 @@ class SharedMemory:
             Block("limits", self.LIMITS_BYTES, 4096),
             # The coordinator, for the supervisor: altered settings of brokers (ipc.broker_settings).
             Block("brokers", self.BROKERS_BYTES, 4096),
-            # The supervisor: the version of them up to which it has done what it can.
+            # The supervisor: the version of them that it has applied as far as it can.
             Block("brokers_done", 64),
         ]
 
@@ -445,7 +445,7 @@ class SharedMemory:
         return Words(self.private.block(name))
 
     def reset_rings_of(self, index: int) -> None:
-        """Give a successor empty rings in both directions, behind a fence."""
+        """Give a successor empty rings in both directions, after a fence."""
         for producer, consumer in self._ring_at:
             if index in (producer, consumer):
                 self.ring(producer, consumer).reset()
