@@ -1,8 +1,8 @@
 """Log levels: words that clients alter and that all the broker's processes read, until it stops.
 
 `log_levels` holds a word for each of LOGGERS, `request_log` one for the request log: the level set by a
-client, or 0. They are the exception to one writer per word: the supervisor writes them, and any handler for a client.
-Each change is one store and no writer waits for another, so the last writer wins. (Kafka:
+client, or 0. They are the exception to one writer per word: the supervisor writes them, and any handler for
+a client. Each change is one store and no writer waits for another, so the last writer wins. (Kafka:
 LoggingController.)
 """
 

@@ -32,7 +32,7 @@ cdef extern from *:
     static const char ANONYMOUS_TEXT[] = "User:ANONYMOUS";
 
     /* Get host and port of one end of a socket; clients of Unix-domain sockets have neither.
-          Return -1 if that fails: errno is the reason. */
+       Return -1 if that fails: errno is the reason. */
     static int session_address(int fd, int peer, char *host, size_t room, uint16_t *port)
     {
         struct sockaddr_storage at;

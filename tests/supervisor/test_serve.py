@@ -234,7 +234,7 @@ def test_a_runtime_directory_below_one_that_others_may_write(tmp_path: Path) -> 
         above.chmod(0o777)
         code, said = refused(tmp_path, runtime_dir=str(above / "runtime"))
         assert code == FAILED
-        assert f"{above} can be written by all users (mode 0777), who can replace what is below it" in said
+        assert f"{above} can be written by all users (mode 0777), who can replace the files in it" in said
         assert not any(above.iterdir())
         (above / "runtime").symlink_to(tmp_path)
         code, said = refused(tmp_path, runtime_dir=str(above / "runtime"))

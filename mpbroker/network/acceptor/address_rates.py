@@ -24,7 +24,7 @@ class AddressRates:
         self._quotas = quotas
 
     def follow(self) -> None:
-        """Read what is new. Call it often: a publisher may wait until all processes have."""
+        """Read new messages. Call it often: a publisher may wait until all processes have."""
         for message in self._reader.poll():
             news = _decoder.decode(message)
             rates = {image.address: image.per_second for image in news.limits}

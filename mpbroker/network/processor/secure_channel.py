@@ -145,7 +145,7 @@ class SecureChannels:
         peer.ended = True
         limit = _LOGIN_LIMITS[reason]
         self.record_refusal(self.session_of(peer), peer, f"its login was ended by {limit}")
-        self._notices.tell(
+        self._notices.report(
             self.now_ns() / 1e6,
             logging.INFO,
             peer.security.name,
