@@ -11,9 +11,9 @@ from typing import Final
 from msgspec import structs
 
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.extras import pip_install
 from mpbroker.config.limits import resolved_overrides
 from mpbroker.config.listeners import parse_http_listener
-from mpbroker.config.extras import pip_install
 from mpbroker.config.otlp import OWN_SETTING, Destination, NotServed, destination
 from mpbroker.ipc import console_token, settings, titles
 from mpbroker.ipc.pointer import PUBLIC_NAME
