@@ -116,6 +116,7 @@ NARROW = {
         "mpbroker.ipc.table",
         "mpbroker.ipc.topology",
         "mpbroker.ipc.pointer",
+        "mpbroker.config.extras",
         # Audits go on behind damage, as the inspection does.
         "mpbroker.inspection.segment",
         "mpbroker.storage",

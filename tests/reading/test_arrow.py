@@ -13,6 +13,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
 import mpbroker
+from mpbroker.config.extras import pip_install
 from mpbroker.reading.errors import DataLoss, OptionError
 from mpbroker.records.record import NewRecord
 from tests.support.spark_logs import PartitionWriter, checkpoint, fill, new_log_dir
@@ -152,7 +153,7 @@ print(light, rows, [name for name in sys.modules if name.startswith(("pyspark", 
         ("pyspark", "[] 50 []"),
         (
             "pyarrow",
-            "[] mpbroker.read needs PyArrow. Install the extra: pip install 'mpbroker-server[arrow]' []",
+            f"[] mpbroker.read needs PyArrow. Install the extra: {pip_install('arrow')} []",
         ),
     ],
 )
