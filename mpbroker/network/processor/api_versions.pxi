@@ -1,6 +1,6 @@
 # ApiVersions, which every connection begins with, answered without a handler. Part of turn.pyx.
 #
-# Python prepares the answer for each version. A handler answers what is uncommon: other versions, malformed
+# Python prepares the answer for each version. A handler answers other requests: other versions, malformed
 # requests, clients that have a quota on the time of their requests, and all while the request log is on.
 
 cdef enum:
@@ -11,7 +11,7 @@ cdef struct Software:
     uint64_t name_bytes
     uint64_t version
     uint64_t version_bytes
-    uint64_t end                    # position of the tagged fields behind them
+    uint64_t end                    # position of the tagged fields after them
 
 cdef bint read_software(ChannelTurn *t, const Request *r, Software *found) noexcept nogil:
     """Find name and version of the client's software in an ApiVersions request. False: it is malformed or

@@ -64,7 +64,7 @@ cdef void leave_arena(ChannelTurn *t, Channel *c) noexcept nogil:
 
 cdef bint enter_arena(ChannelTurn *t, Channel *c) noexcept nogil:
     """Bring a parked request back into the arena, for a handler. It was let in once, so the limit does not
-    count. False: its frame was not kept, or there is no memory at all; the caller closes the connection.
+    count. False: its frame was not kept, or memory is exhausted; the caller closes the connection.
     """
     cdef uint64_t asked = c.request.needed + answer_room(c.request.needed), block
     if c.request.kept == NULL:
@@ -144,7 +144,7 @@ cdef void pay(ChannelTurn *t, Peer *peer) noexcept nogil:
         peer.owed_count -= paid
 
 cdef void cancel(ChannelTurn *t, Channel *c, Request *request) noexcept nogil:
-    """Tell the handler that a parked request's client is gone. It ends the lease with a NOOP."""
+    """Cancel a parked request whose client has disconnected. Its handler ends the lease with a NOOP."""
     cdef Slot slot
     cdef Peer *peer = &t.handlers[request.handler]
     fill_cancel(t, c, request, &slot)

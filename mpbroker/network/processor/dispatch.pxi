@@ -30,7 +30,7 @@ cdef void take_answer(ChannelTurn *t, ReplySlot *a) noexcept nogil:
             if c.state == ChannelState.CHANNEL_CLOSED:
                 free_request(t, &c.request)
                 cancel(t, c, &c.request)
-            # the client closed before we knew that its request is parked: no further edge tells so
+            # the client closed before its request was known to be parked: no further edge reports that
             elif c.ended:
                 close_channel(t, c, CloseReason.CLOSED_BY_PEER, 0)
             else:
@@ -128,7 +128,7 @@ cdef Peer *session_keeper(ChannelTurn *t, Channel *c) noexcept nogil:
     """Return the handler that must get a fetch; NULL: any.
 
     A fetch of a session goes to the session's keeper. One that makes a session goes to each handler in turn,
-    so that each keeps its share. If the keeper is gone or has no room, another handler answers that it does
+    so that each keeps its share. If the keeper is dead or has no room, another handler answers that it does
     not know the session, and the client makes another one.
     """
     cdef const uint8_t *frame = t.arena.base + c.request.block
@@ -229,7 +229,7 @@ cdef int dispatch_channel(ChannelTurn *t, Peer *peer, Channel *c) noexcept nogil
 cdef void dispatch(ChannelTurn *t) noexcept nogil:
     """Give the requests of a wake-up to one handler as one batch: waking it costs more than the work of many.
 
-    A heavy request goes alone, so that nothing waits behind it.
+    A heavy request goes alone, so that no other waits for it.
     """
     cdef Peer *peer
     cdef Channel *c
@@ -237,7 +237,7 @@ cdef void dispatch(ChannelTurn *t) noexcept nogil:
     cdef uint32_t given, tag
     cdef uint64_t end = t.fifo_tail
     cdef bint heavy, done
-    # What comes behind an answer that is sent here is for the next turn, so that every turn ends.
+    # Requests that follow an answer sent here are for the next turn, so that every turn ends.
     while t.fifo_head != end:
         peer = least_loaded(t)
         if peer == NULL:

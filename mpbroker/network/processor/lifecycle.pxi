@@ -1,7 +1,7 @@
 # The turn's own memory and descriptors, all made at its start and given back at its end. Part of turn.pyx.
 
 cdef void *allocated(size_t count, size_t size) except NULL:
-    """Allocate zeroed memory; pages never used cost nothing. Raises MemoryError: there is none."""
+    """Allocate zeroed memory; pages never used cost nothing. Raises MemoryError."""
     cdef void *made = calloc(count, size)
     if made == NULL:
         raise MemoryError(f"{count} times {size} bytes")

@@ -70,7 +70,7 @@ cdef void feed_starved(ChannelTurn *t) noexcept nogil:
         fed += 1
         feed(t, &t.channels[t.starved[fed - 1]])
     if fed:
-        # Channels that found none again now stand behind those not tried.
+        # Channels that found none again now follow those not tried.
         forget_starved(t, 0, fed)
 
 cdef void end_jam(ChannelTurn *t) noexcept nogil:
@@ -120,8 +120,8 @@ cdef uint64_t progress_asked(ChannelTurn *t, Channel *c) noexcept nogil:
     return holds if holds > PROGRESS_BYTES else PROGRESS_BYTES
 
 cdef bint is_stalled(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Return whether a channel holds memory, could move, and has moved too little for too long. A byte now
-    and then is no progress.
+    """Return whether a channel holds memory, could move, and has moved too little for too long. Single bytes
+    are no progress.
     """
     if (c.starved or c.held) and not window_holds_answers(t, c):
         return False
@@ -140,7 +140,7 @@ cdef bint is_stalled(ChannelTurn *t, Channel *c) noexcept nogil:
     return False
 
 cdef inline bint only_keeps(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Return whether a channel has held only bytes pipelined behind a parked request or a throttle, for
+    """Return whether a channel has held only bytes pipelined after a parked request or a throttle, for
     `stall_ns`. Such a channel waits for us. Close it only if that frees memory another one waits for.
     """
     if c.last_active_ns + t.stall_ns >= t.now_ns:
@@ -158,7 +158,7 @@ cdef bint replies_are_out(ChannelTurn *t) noexcept nogil:
     return False
 
 cdef inline bint may_be_stalled(ChannelTurn *t) noexcept nogil:
-    """Return whether somebody waits for memory or files, so that those who do not move are looked for."""
+    """Return whether channels wait for memory or files, so that stalled ones must be found."""
     return t.dry_since_ns or t.starved_count or t.unopened_count or replies_are_out(t)
 
 cdef void close_stalled(ChannelTurn *t) noexcept nogil:

@@ -3,7 +3,7 @@
 # thread; here it stops reading.)
 
 cdef void count_taken_by(ChannelTurn *t, Peer *peer) noexcept nogil:
-    """Count what the handler has taken since the last look. If it had no requests, the places say nothing:
+    """Count the requests that the handler has taken since the last call. Without any, the places are void:
     they may have been reused many times since.
     """
     cdef uint64_t head = load_acquire(peer.requests.head)
@@ -37,7 +37,7 @@ cdef void count_taken(ChannelTurn *t) noexcept nogil:
             count_taken_by(t, &t.handlers[h])
 
 cdef void forget_untaken(ChannelTurn *t, Peer *peer) noexcept nogil:
-    """Stop counting a handler's requests: its ring is bound anew, or gone."""
+    """Stop counting a handler's requests: its ring is bound again, or closed."""
     t.untaken -= peer.untaken
     peer.untaken = 0
     peer.counted = load_acquire(peer.requests.head)

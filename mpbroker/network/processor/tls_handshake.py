@@ -59,7 +59,7 @@ class TlsHandshakes:
             principal = peer.security.principal(peer.pipe.peer_certificate)
             turn.set_session(peer.channel, peer.connection, principal=str(principal))
         except ValueError as error:
-            # No rule fits, there is no certificate, or a session cannot keep the name.
+            # No rule fits, the certificate is missing, or a session cannot keep the name.
             self._fail(peer, str(error))
             return
         channels.counters.add(Counter.COUNT_AUTHENTICATIONS)

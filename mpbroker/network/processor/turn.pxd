@@ -20,7 +20,7 @@ cdef enum:
     MUTE_TABLE_BYTES = 30       # states times events of mute.py
     FIFO_PLACES = 65536         # a power of two; at least one for each channel and window entry there can be
     WINDOW_ENTRIES = 32768      # requests in windows of all channels together
-    ENTRY_TAG = 1 << 31         # in the FIFO: stands for a request of the channel's window
+    ENTRY_TAG = 1 << 31         # in the FIFO: marks a request of the channel's window
     API_KEYS = 128
     LISTENERS = 256             # mpbroker.config.listeners.MAX_LISTENERS, checked at import
     ACCEPTORS = 2               # mpbroker.ipc.topology.ACCEPTORS, checked at import
@@ -57,16 +57,16 @@ cdef struct Peer:
     uint32_t process            # process index
     bint known                  # its rings are bound
     bint alive                  # it has a process
-    bint leaving                # finishes what it has, and gets nothing new
+    bint leaving                # finishes its requests, and gets no new ones
     bint wants_room             # this process asked for room in `requests`
     RingRef requests            # to the handler
     RingRef answers             # from the handler
     BellRef bell
     uint8_t *arena              # its reply arena
     uint64_t *heavy             # the handler's word: since when it has a heavy request
-    uint64_t heavy_until        # position in `requests` behind the last heavy request from here
+    uint64_t heavy_until        # position in `requests` after the last heavy request from here
     uint64_t counted            # position up to which `requests` was seen taken
-    uint32_t untaken            # requests in the ring behind `counted`
+    uint32_t untaken            # requests in the ring from `counted` on
     uint8_t is_request[REQUEST_RING_PLACES]
     uint32_t load               # requests with the handler that are not parked
     bint touched                # this turn staged something that the handler must wake up for
@@ -142,7 +142,7 @@ cdef struct ChannelTurn:
     uint32_t entries_used       # places from here on were never used
     uint32_t window_most        # requests of a connection that may be under way
     uint8_t in_window[API_KEYS] # whether the API's requests go into windows (window.py)
-    Links *links                # the list in order of activity: by channel, and behind them the list's head
+    Links *links                # the list in order of activity: by channel, and after them the list's head
     uint64_t idle_ns            # connections.max.idle.ms; 0: for ever
     uint32_t *timers            # heap of throttled channels, from 1
     uint32_t timer_count
@@ -159,9 +159,9 @@ cdef struct ChannelTurn:
     uint64_t queue_floor        # how many may be queued here, however many others have
     uint32_t *held              # channels that wait for room in the queue, the longest waiting first
     uint32_t held_count
-    uint32_t *marked            # channels for Python to look at; twice, if a place was taken anew meanwhile
+    uint32_t *marked            # channels that Python must serve; twice, if a place was reused meanwhile
     uint32_t marked_count
-    uint32_t *deferred          # channels to look at again in the next turn
+    uint32_t *deferred          # channels to serve in the next turn
     uint32_t deferred_count
     uint32_t *deferred_now
     uint32_t *starved           # channels that wait for memory, the longest waiting first
@@ -204,7 +204,7 @@ cdef struct ChannelTurn:
     uint32_t late_count
     Event *closed               # connections closed since Python looked; has room for all there can be
     uint32_t closed_count
-    # channels in CHANNEL_OPENING since Python looked; twice, if a place was taken anew meanwhile
+    # channels in CHANNEL_OPENING since Python's last call; twice, if a place was reused meanwhile
     uint32_t *opening
     uint32_t opening_count
     uint32_t unopened_count     # the first of `opening` that found no room for their files when Python looked

@@ -2,7 +2,7 @@
 
 A turn does all that a wake-up brought, in phases, in Kafka's order (SocketServer.Processor.run):
 
-    sleep      arm the doorbell, look at the rings, epoll_wait
+    sleep      arm the doorbell, check the rings, epoll_wait
     answers    every reply in every ring: start writing it; when it is written go on reading that connection
     sockets    readable: receive into an arena block until a frame is whole; writable: go on writing
     dispatch   the FIFO goes as one batch to the handler with the least load
@@ -109,7 +109,7 @@ cdef enum:
     FIRST_HANDLER = 25              # mpbroker.ipc.topology.FIRST_HANDLER, checked at import
     LOG_PROCESS = 3                 # mpbroker.ipc.topology.LOG, checked at import
     SMALL_BLOCK = 1984              # bytes of the smallest size class: most requests fit
-    # bytes kept free behind the frame, at least: for the produce job and its answer
+    # bytes kept free after the frame, at least: for the produce job and its answer
     ANSWER_ROOM = 1024
     ANSWER_ROOM_MAX = 65536
     # Bytes per channel and turn, so that no channel starves another.
@@ -126,7 +126,7 @@ cdef enum:
     STALL_CHECK_NS = 100 * 1000 * 1000
     STALLED_SLEEP_MS = 300
     FILES_LOOK_NS = 1000 * 1000 * 1000
-    # While others starve, a channel must move at least so many bytes within `stall_ns`, and at least this
+    # While others starve, a channel must move at least this many bytes within `stall_ns`, and at least this
     # share of a large request or answer.
     PROGRESS_BYTES = 4096
     PROGRESS_SHARE = 64
@@ -257,7 +257,7 @@ include "peer_failure.pxi"
 
 
 class PollFailed(OSError):
-    """The kernel no longer tells which sockets are ready."""
+    """The kernel no longer reports which sockets are ready."""
 
 
 cdef class ProcessorTurn:
@@ -444,8 +444,8 @@ cdef class ProcessorTurn:
         return self.t.open_count
 
     def handed(self) -> tuple[bytes, list[int]] | None:
-        """Return the message and the descriptors, one or none, of a connection that Python has to decide
-        about; None: there is none. It is the caller's then.
+        """Return the message and the descriptors, one or none, of a connection that Python must decide about;
+        None without one. It is the caller's then.
         """
         if not self.t.handed_waits:
             return None
@@ -543,7 +543,7 @@ cdef class ProcessorTurn:
     def welcome_handler(self, uint32_t number) -> None:
         """Bind the rings of a new handler, or of a dead one's successor.
 
-        A handler that is known already keeps what it was given: it began before this process did.
+        A known handler keeps its requests: it began before this process did.
         """
         if self.t.handlers[number].known:
             return
@@ -578,7 +578,7 @@ cdef class ProcessorTurn:
         t.soon = True
 
     def leave_handler(self, uint32_t number) -> None:
-        """Give a handler nothing new from now on; it finishes what it has."""
+        """Give a handler no new requests; it finishes those it has."""
         self.t.handlers[number].leaving = True
 
     def fence_handler(self, uint32_t number) -> None:
@@ -604,7 +604,7 @@ cdef class ProcessorTurn:
         self.t.soon = True          # channels that wait for room in the queue may go on
 
     def set_window(self, uint32_t requests) -> None:
-        """Let so many requests of a connection be under way. Raises ValueError: not 1 to WINDOW_MOST."""
+        """Let `requests` requests of a connection be under way. Raises ValueError: not 1 to WINDOW_MOST."""
         cdef uint32_t before = self.t.window_most, i
         cdef Channel *c
         if not 1 <= requests <= WINDOW_MOST:
@@ -628,7 +628,7 @@ cdef class ProcessorTurn:
     def close_idle(self, uint64_t before_ns) -> None:
         """Close all connections without readiness since `before_ns` (CLOCK_MONOTONIC), as Kafka does.
 
-        What they wait for does not matter.
+        Which event they wait for does not matter.
         """
         close_idle_channels(self.t, before_ns)
         publish(self.t)
@@ -642,7 +642,7 @@ cdef class ProcessorTurn:
         """Close the least recently active connection to make room for another one, of `listeners` only if
         given.
 
-        Returns its id, or None when there is none. (Kafka: Processor.closeExcessConnections.)
+        Returns its id, or None. (Kafka: Processor.closeExcessConnections.)
         """
         cdef uint32_t place = self.t.links[self.t.channel_places].after
         cdef Channel *c

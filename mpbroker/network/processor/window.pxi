@@ -1,11 +1,11 @@
-# The window of a connection: requests under way beside which the next one is read (window.py says which).
+# The window of a connection: requests under way while the next one is read (window.py has the APIs).
 # Part of turn.pyx.
 #
-# A whole request of such an API leaves its channel for an entry of the window, and the channel goes on
+# A whole request of such an API leaves its channel for an entry of the window, and the channel continues
 # reading. All that are with a handler are with the same one, in the order in which they came; rings are FIFO.
 # Answers come in any order and are written in the order of the requests. A request of another API waits,
-# whole, until the window is empty (`barred`), and nothing is read behind it. What TLS channels receive and
-# send goes through OpenSSL (tls_stream.pxi).
+# whole, until the window is empty (`barred`), and nothing is read after it. TLS channels receive and send
+# through OpenSSL (tls_stream.pxi).
 
 cdef inline WindowEntry *entry_at(ChannelTurn *t, Channel *c, uint32_t i) noexcept nogil:
     """Return the window's entry number `i`; 0 is the oldest."""
@@ -15,9 +15,9 @@ cdef inline bint window_is_full(ChannelTurn *t, Channel *c) noexcept nogil:
     return c.window_count != 0 and c.window_count >= t.window_most
 
 cdef bint may_enter_window(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Return whether the whole request, whose header is parsed, may be under way beside others.
+    """Return whether the whole request, whose header is parsed, may be under way with others.
 
-    Handlers keep the order of produces. Those behind a commit that is served in pieces would overtake it.
+    Handlers keep the order of produces. Those after a commit that is served in pieces would overtake it.
     """
     return (
         t.window_most > 1 and t.in_window[c.request.api_key]
@@ -55,7 +55,7 @@ cdef inline void enqueue_entry(ChannelTurn *t, Channel *c) noexcept nogil:
     t.fifo_tail += 1
 
 cdef WindowEntry *next_of_window(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Return the oldest entry that the FIFO stands for; NULL: there is none."""
+    """Return the oldest entry that the FIFO has; NULL without one."""
     cdef uint32_t i
     cdef WindowEntry *e
     for i in range(c.window_count):
@@ -87,8 +87,8 @@ cdef Peer *handler_of_window(ChannelTurn *t, Channel *c) noexcept nogil:
 cdef int hand_over_entry(ChannelTurn *t, Peer *peer, WindowEntry *e) noexcept nogil:
     """Give an entry to the handler of its window, or to `peer`. 1: done; 0: `peer` has no room.
 
-    An entry whose handler takes nothing now waits until that has answered what it has, and those behind it
-    wait with it: another handler could overtake. Behind a request that closes the connection, entries wait
+    An entry whose handler takes nothing now waits until that has answered its requests, and those after it
+    wait with it: another handler could overtake. After a request that closes the connection, entries wait
     for that.
     """
     cdef Channel *c = &t.channels[e.channel]
@@ -123,7 +123,7 @@ cdef void release_waiting(ChannelTurn *t, Channel *c) noexcept nogil:
 # ---- answers
 
 cdef WindowEntry *entry_of(ChannelTurn *t, Channel *c, uint32_t number) noexcept nogil:
-    """Return the unanswered entry of a request; NULL: there is none."""
+    """Return the unanswered entry of a request; NULL without one."""
     cdef uint32_t i
     cdef WindowEntry *e
     for i in range(c.window_count):
