@@ -19,12 +19,7 @@ from mpbroker.ipc import faults, log_sizes, meters, progress, session, settings
 from mpbroker.ipc import table as partition_table
 from mpbroker.ipc.connections import Ledger, ledger_bytes
 from mpbroker.ipc.counters import Counter, Histogram
-from mpbroker.ipc.listeners import (
-    COUNTS_BYTES,
-    LISTENERS_BYTES,
-    ListenerCounts,
-    ListenerTable,
-)
+from mpbroker.ipc.listeners import COUNTS_BYTES, LISTENERS_BYTES, ListenerCounts, ListenerTable
 from mpbroker.ipc.log_sizes import DirSizes, PartitionSizes
 from mpbroker.ipc.meters import Meters, Reader
 from mpbroker.ipc.session import Sessions

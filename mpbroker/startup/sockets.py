@@ -114,11 +114,7 @@ def bind_http(listener: Listener, config: BrokerConfig) -> tuple[int, str]:
 
 
 def _bind_address(
-    listener: Listener,
-    config: BrokerConfig,
-    *,
-    v6_only: bool,
-    flag: str = "--listeners",
+    listener: Listener, config: BrokerConfig, *, v6_only: bool, flag: str = "--listeners"
 ) -> socket.socket:
     for family, address in (places := _places(listener)):
         sock = None

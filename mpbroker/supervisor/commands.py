@@ -35,12 +35,7 @@ class Commands:
     """Serves commands. They may come while the tree waits, so changes are only recorded or begun."""
 
     def __init__(
-        self,
-        tree: Tree,
-        listeners: Listeners,
-        changing: Changing,
-        faulting: Faulting,
-        about: dict[str, Any],
+        self, tree: Tree, listeners: Listeners, changing: Changing, faulting: Faulting, about: dict[str, Any]
     ) -> None:
         self.serves = False  # the broker neither starts nor stops
         self.pauses: list[Later] = []  # asked for

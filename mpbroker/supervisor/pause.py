@@ -57,11 +57,7 @@ def problem(children: Sequence[Child]) -> str:
 
 
 def hold(
-    children: Sequence[Child],
-    asked: Later,
-    *,
-    poll: Callable[[], bool],
-    limit_s: float = LIMIT_S,
+    children: Sequence[Child], asked: Later, *, poll: Callable[[], bool], limit_s: float = LIMIT_S
 ) -> None:
     """Stop the children until the client is done, and answer it.
 

@@ -119,12 +119,7 @@ def _produce(
 
 
 def fetch(
-    topic: str,
-    offset: int,
-    bytes_max: int,
-    response_bytes_max: int = 50 << 20,
-    *,
-    client_id: str = CLIENT_ID,
+    topic: str, offset: int, bytes_max: int, response_bytes_max: int = 50 << 20, *, client_id: str = CLIENT_ID
 ) -> Request:
     """Fetch version 4 of partition 0; a response may be short of what was asked for by one batch."""
     body = struct.pack(">iiiibi", -1, 500, 1, response_bytes_max, 0, 1) + _string(topic)
@@ -156,11 +151,7 @@ def set_quota(client_id: str, key: str, value: float) -> Request:
 
 
 def create_topic(
-    topic: str,
-    partitions: int,
-    configs: Mapping[str, str] | None = None,
-    *,
-    timeout_ms: int = TIMEOUT_MS,
+    topic: str, partitions: int, configs: Mapping[str, str] | None = None, *, timeout_ms: int = TIMEOUT_MS
 ) -> Request:
     settings = configs or {}
     body = struct.pack(">i", 1) + _string(topic) + struct.pack(">ihii", partitions, 1, 0, len(settings))

@@ -43,14 +43,7 @@ from ops.bench import scenarios
 from ops.bench.brokers import HOST, ROOT, Broker, BrokerError, Kafka, Mpbroker, free_port
 from ops.bench.frames import Request
 from ops.bench.maven import MissingToolError
-from ops.bench.run import (
-    KAFKA_PATIENCE,
-    KAFKA_WARMUP_S,
-    circumstances,
-    data_directory,
-    progress,
-    warm_up,
-)
+from ops.bench.run import KAFKA_PATIENCE, KAFKA_WARMUP_S, circumstances, data_directory, progress, warm_up
 from ops.bench.scenarios import SCENARIOS, Door, LoadError, Result, Scenario
 from ops.bench.tls import SecureListener
 

@@ -54,10 +54,7 @@ READY = "PySpark, bare"
 QUERIES = ("all", "value", "count")
 
 # How many times the connector's speed each reader has at least.
-TIMES_MIN = {
-    "mpbroker, Python": {"all": 4.5, "value": 6.0},
-    "mpbroker, JVM": {"all": 10.0, "value": 20.0},
-}
+TIMES_MIN = {"mpbroker, Python": {"all": 4.5, "value": 6.0}, "mpbroker, JVM": {"all": 10.0, "value": 20.0}}
 # Or what PySpark takes for batches that are ready costs most of the time: then nobody can be faster.
 TIMES_BARE_MAX = 1.25
 PRODUCE_LOSS_MAX = 0.05

@@ -42,14 +42,8 @@ OWN_WAYS = (
 )
 # What is missing, and what happens instead.
 NOT_BUILT = (
-    (
-        "SASL GSSAPI",
-        "its settings are refused at start",
-    ),
-    (
-        "authorizers other than `StandardAuthorizer`",
-        "refused at start: Java plug-ins cannot be loaded",
-    ),
+    ("SASL GSSAPI", "its settings are refused at start"),
+    ("authorizers other than `StandardAuthorizer`", "refused at start: Java plug-ins cannot be loaded"),
     (
         "altering passwords and security settings of single listeners",
         "refused with INVALID_REQUEST: the file has them, and `mpbroker ctl reload` reads it",

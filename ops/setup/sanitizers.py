@@ -19,11 +19,7 @@ PACKAGES = ("shm", "mpbroker")
 SANITIZE = "-fsanitize=address,undefined"
 FLAGS = f"{SANITIZE} -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g1"
 # The allocator of Python hands out parts of what it got, whose bounds nobody would know.
-SETTINGS = {
-    "ASAN_OPTIONS": "detect_leaks=0",
-    "UBSAN_OPTIONS": "print_stacktrace=1",
-    "PYTHONMALLOC": "malloc",
-}
+SETTINGS = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1", "PYTHONMALLOC": "malloc"}
 # Tests of speed and of memory, of which these modules need more, and of a lack of it, at which the
 # sanitizer's own allocator ends the process.
 MEASURED = (

@@ -19,15 +19,7 @@ POM = Path(__file__).parent / "pom.xml"
 JARS = ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2")
 PIP_TIMEOUT_S = 1800
 # Of ours, and for Arrow.
-PACKAGES = (
-    "cramjam",
-    "msgspec",
-    "psutil",
-    "setproctitle",
-    "pyarrow",
-    "pandas<3",
-    "confluent-kafka",
-)
+PACKAGES = ("cramjam", "msgspec", "psutil", "setproctitle", "pyarrow", "pandas<3", "confluent-kafka")
 
 
 def _home() -> Path:
