@@ -21,24 +21,11 @@ ALL: Final = "mpbroker"
 # The loggers of the broker's parts: of its rooms, and of folders that do work of a kind of their own. A
 # folder's logger inherits the level of its room's, and that one ROOT's.
 SUBSYSTEMS: Final = (
-    "mpbroker.coordinator",
-    "mpbroker.coordinator.groups",
-    "mpbroker.coordinator.metadata",
-    "mpbroker.coordinator.transactions",
-    "mpbroker.exporter",
-    "mpbroker.handlers",
-    "mpbroker.ipc",
-    "mpbroker.log",
-    "mpbroker.log.compaction",
-    "mpbroker.log.recovery",
-    "mpbroker.log.replica_move",
-    "mpbroker.log.retention",
-    "mpbroker.log.scrub",
-    "mpbroker.network",
-    "mpbroker.network.acceptor",
-    "mpbroker.network.processor",
-    "mpbroker.security",
-    "mpbroker.supervisor",
+    *("mpbroker.coordinator", "mpbroker.coordinator.groups", "mpbroker.coordinator.metadata"),
+    *("mpbroker.coordinator.transactions", "mpbroker.exporter", "mpbroker.handlers", "mpbroker.ipc"),
+    *("mpbroker.log", "mpbroker.log.compaction", "mpbroker.log.recovery", "mpbroker.log.replica_move"),
+    *("mpbroker.log.retention", "mpbroker.log.scrub", "mpbroker.network", "mpbroker.network.acceptor"),
+    *("mpbroker.network.processor", "mpbroker.security", "mpbroker.supervisor"),
 )
 # In the order of their words.
 LOGGERS: Final = (ALL, *SUBSYSTEMS)

@@ -25,12 +25,7 @@ FIRST_DELAY_MS = 50
 LONGEST_DELAY_MS = 5_000
 DEATHS_IN_A_ROW_MAX = 10
 _OUR_SIGNALS = (
-    signal.SIGTERM,
-    signal.SIGINT,
-    signal.SIGHUP,
-    signal.SIGTTIN,
-    signal.SIGTTOU,
-    signal.SIGCHLD,
+    *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGCHLD),
     signal.SIGUSR1,
 )
 # The exporter has no work to finish, and keeps the port of HTTP from the next broker. The others stop by

@@ -21,22 +21,15 @@ if TYPE_CHECKING:
     from mpbroker.observe.offset_follower import OffsetFollower
 
 HOT_APIS = (
-    ApiKey.PRODUCE,
-    ApiKey.FETCH,
-    ApiKey.METADATA,
-    ApiKey.API_VERSIONS,
-    ApiKey.LIST_OFFSETS,
+    *(ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.METADATA, ApiKey.API_VERSIONS, ApiKey.LIST_OFFSETS),
     ApiKey.INIT_PRODUCER_ID,
 )
 
 
 # What the roles run, and what the supervisor needs when it is asked for a scrub.
 MODULES = (
-    "mpbroker.coordinator.process",
-    "mpbroker.handlers.process",
-    "mpbroker.network.acceptor.acceptor",
-    "mpbroker.network.processor.processor",
-    "mpbroker.supervisor.scrubbing",
+    *("mpbroker.coordinator.process", "mpbroker.handlers.process", "mpbroker.network.acceptor.acceptor"),
+    *("mpbroker.network.processor.processor", "mpbroker.supervisor.scrubbing"),
     "mpbroker.log.compaction.cleaner_process",
 )
 

@@ -31,13 +31,8 @@ Kafka's Java clients and its command-line tools.
 
 # APIs whose first sentence says more than their name.
 OWN_WAYS = (
-    ApiKey.PRODUCE,
-    ApiKey.FIND_COORDINATOR,
-    ApiKey.WRITE_TXN_MARKERS,
-    ApiKey.ALTER_REPLICA_LOG_DIRS,
-    ApiKey.ELECT_LEADERS,
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS,
-    ApiKey.LIST_PARTITION_REASSIGNMENTS,
+    *(ApiKey.PRODUCE, ApiKey.FIND_COORDINATOR, ApiKey.WRITE_TXN_MARKERS, ApiKey.ALTER_REPLICA_LOG_DIRS),
+    *(ApiKey.ELECT_LEADERS, ApiKey.ALTER_PARTITION_REASSIGNMENTS, ApiKey.LIST_PARTITION_REASSIGNMENTS),
     ApiKey.CONSUMER_GROUP_HEARTBEAT,
 )
 # What is missing, and what happens instead.
