@@ -5,8 +5,8 @@
     python -m ops.bench.growth --only 'partitions'   # the other curves stay as they were
 
 The points of a curve take turns, round after round, and a point is the median of its rounds. They go to
-docs/growth.json, from which ops.docs.figures makes the tables of docs/PERFORMANCE.md. Counts are those between
-the moments at which the generator begins and ends to measure.
+docs/growth.json, from which ops.docs.figures makes the tables of docs/PERFORMANCE.md. Counts are of the time
+that the generator measures.
 """
 
 from __future__ import annotations

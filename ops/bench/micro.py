@@ -1,7 +1,7 @@
-"""Benchmarks of parts without a broker: `python -m ops.bench.micro shm handler log records messages rolls`.
+"""Benchmarks of parts without a broker: `python -m ops.bench.micro shm handler log records`.
 
 Every figure is the best of some rounds, because a shared machine only ever adds time. Lines of two processes
-need two free cores to mean anything. `log` and `rolls` write below `--directory`.
+need two free cores to mean anything. `log` writes below `--directory`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import msgspec
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.config.topic_config import resolve
 from mpbroker.handlers.hot_path.topic_table import TopicTable
 from mpbroker.handlers.hot_path.turn import HandlerTurn
 from mpbroker.handlers.requests.metadata import Metadata
@@ -29,12 +28,8 @@ from mpbroker.ipc.metadata import MetadataBase, PartitionImage, Places, TopicIma
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.ipc.slots import SlotKind, job_bytes, pack_produce, write_job_batch, write_job_header
 from mpbroker.ipc.topology import LOG, SharedMemory, Sizes
-from mpbroker.log.partition.partition_log import PartitionLog
-from mpbroker.log.partition.prepared_segment import Prepared
 from mpbroker.log.process import LogProcess
-from mpbroker.protocol import codec
 from mpbroker.protocol import messages as m
-from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.headers import RequestHeader, encode_request_frame
 from mpbroker.records.arrow_batches import SCHEMA, arrow_batches
 from mpbroker.records.batch import BATCH_OK, assign_offset_and_epoch, bench_scan, checksum, scan_batch
@@ -402,32 +397,7 @@ def log(given: argparse.Namespace) -> Lines:
                 yield from log_turns(Path(directory), policy, at_once, given)
 
 
-def rolls(given: argparse.Namespace) -> Lines:
-    """Measure rolls of a partition; what one leaves to be synced is synced before the next, unmeasured."""
-    with tempfile.TemporaryDirectory(dir=given.directory) as where:
-        for name, is_prepared in (("made", False), ("prepared", True)):
-            directory, took_ns = Path(where) / f"t-{int(is_prepared)}", list[int]()
-            part = PartitionLog.create(directory, "t", 0, bytes(16), resolve(BrokerConfig(), {}))
-            for producer in range(10):
-                part.state.producers.update(producer, 0, 0, 1, 0, time.time_ns() // 1_000_000, False)
-            for _ in range(ROLLS):
-                # One record, so that the next segment has another base.
-                data = build_batch([NewRecord(bytes(100), timestamp=STAMP_MS)], leader_epoch=0)
-                os.pwrite(part.state.fd, data, part.state.size)
-                part.state.note_batch(part.state.log_end, part.state.size, len(data), -1)
-                part.prepared = Prepared(directory) if is_prepared else None
-                before = time.perf_counter_ns()
-                to_sync = part.roll()
-                took_ns.append(time.perf_counter_ns() - before)
-                for fd in to_sync:
-                    os.fsync(fd)
-                    os.close(fd)
-            part.close_files()
-            for share in (0.5, 0.99):
-                yield f"{name}, p{100 * share:.0f}", sorted(took_ns)[int(ROLLS * share)] / 1e3, "µs"
-
-
-# ---- records and messages
+# ---- records
 
 
 def batch_of(number: int, value_bytes: int, kind: Codec = Codec.NONE) -> bytearray:
@@ -464,79 +434,11 @@ def records(given: argparse.Namespace) -> Lines:
                 yield name, rows / seconds_of(decode, given.seconds) / 1e6, "million records/s"
 
 
-def produce(size: int) -> m.Message:
-    partition = m.ProduceRequest.PartitionProduceData(3, bytes(size))
-    topic = m.ProduceRequest.TopicProduceData("orders", TOPIC_ID, [partition])
-    return m.ProduceRequest(None, -1, 30000, [topic])
-
-
-def produced() -> m.Message:
-    partition = m.ProduceResponse.PartitionProduceResponse(3, 0, 1234567, -1, 0)
-    return m.ProduceResponse([m.ProduceResponse.TopicProduceResponse("orders", TOPIC_ID, [partition])])
-
-
-def fetch(partitions: int) -> m.Message:
-    topic, cls = m.FetchRequest.FetchTopic("orders", TOPIC_ID), m.FetchRequest.FetchPartition
-    topic.partitions = [cls(one, 5, 123456 + one, -1, -1, MIB) for one in range(partitions)]
-    return m.FetchRequest(max_wait_ms=500, min_bytes=1, topics=[topic])
-
-
-def fetched(partitions: int, data: bytes) -> m.Message:
-    topic, cls = m.FetchResponse.FetchableTopicResponse("orders", TOPIC_ID), m.FetchResponse.PartitionData
-    topic.partitions = [
-        cls(one, 0, 99999, 99999, 0, aborted_transactions=None, records=data) for one in range(partitions)
-    ]
-    return m.FetchResponse(0, 0, 77, [topic])
-
-
-def metadata() -> m.Message:
-    cls = m.MetadataResponse
-    partitions = [cls.MetadataResponsePartition(0, one, 1, 0, [1], [1], []) for one in range(12)]
-    topics = [cls.MetadataResponseTopic(0, f"topic-{one}", TOPIC_ID, False, partitions) for one in range(100)]
-    return cls(0, [cls.MetadataResponseBroker(1, "localhost", 9092)], "cluster", 1, topics)
-
-
-def commit() -> m.Message:
-    cls = m.OffsetCommitRequest
-    partitions = [cls.OffsetCommitRequestPartition(one, 1000 + one, 3, "") for one in range(12)]
-    topic = cls.OffsetCommitRequestTopic("orders", partitions=partitions)
-    return cls("group-1", 5, "member-0123456789", topics=[topic])
-
-
-# Name, API, version, request, response.
-MESSAGES: tuple[tuple[str, int, int, m.Message, m.Message], ...] = (
-    ("Produce, 100 B", ApiKey.PRODUCE, 11, produce(100), produced()),
-    ("Produce, 1 MiB", ApiKey.PRODUCE, 11, produce(MIB), produced()),
-    ("Fetch, 1 MiB", ApiKey.FETCH, 16, fetch(1), fetched(1, bytes(MIB))),
-    ("Fetch, 100 partitions", ApiKey.FETCH, 16, fetch(100), fetched(100, b"")),
-    ("Metadata, 100 topics of 12", ApiKey.METADATA, 12, m.MetadataRequest(None), metadata()),
-    (
-        "Heartbeat",
-        ApiKey.HEARTBEAT,
-        4,
-        m.HeartbeatRequest("group-1", 5, "member-0123456789"),
-        m.HeartbeatResponse(),
-    ),
-    ("OffsetCommit, 12 partitions", ApiKey.OFFSET_COMMIT, 8, commit(), m.OffsetCommitResponse()),
-)
-
-
-def messages(_: argparse.Namespace) -> Lines:
-    """Measure decoding requests and encoding responses."""
-    for name, key, version, request, response in MESSAGES:
-        raw = codec.encode_bytes(codec.encode_request(key, version, request))
-        decode = partial(codec.decode_request, key, version, raw)
-        yield f"decode {name}", seconds_of(decode) * 1e6, "µs"
-        yield f"encode {name}", seconds_of(partial(codec.encode_response, key, version, response)) * 1e6, "µs"
-
-
 NAMES: dict[str, Callable[[argparse.Namespace], Lines]] = {
     "shm": shm,
     "handler": handler,
     "log": log,
     "records": records,
-    "messages": messages,
-    "rolls": rolls,
 }
 
 

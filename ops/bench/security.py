@@ -20,6 +20,7 @@ import contextlib
 import json
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -45,7 +46,6 @@ from ops.bench.frames import Request
 from ops.bench.maven import MissingToolError
 from ops.bench.run import KAFKA_PATIENCE, KAFKA_WARMUP_S, circumstances, data_directory, progress, warm_up
 from ops.bench.scenarios import SCENARIOS, Door, LoadError, Result, Scenario
-from ops.bench.tls import SecureListener
 
 # What --write writes.
 COSTS = ROOT / "docs" / "security.json"
@@ -91,6 +91,40 @@ KAFKAS = (*KAFKA_PATIENCE, SOON)
 
 
 @dataclass
+class SecureListener:
+    """The TLS listener of a broker: its port, and a certificate that only this program trusts."""
+
+    directory: Path
+    port: int = field(default_factory=free_port)
+
+    @property
+    def certificate(self) -> Path:
+        return self.directory / "certificate.pem"
+
+    @property
+    def keystore(self) -> Path:
+        return self.directory / "keystore.pem"
+
+    @property
+    def settings(self) -> dict[str, str]:
+        return {"ssl.keystore.location": str(self.keystore), "ssl.keystore.type": "PEM"}
+
+    def make_certificate(self) -> None:
+        command = ["openssl", "req", "-x509", "-nodes", "-days", "1"]
+        command += ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+        command += ["-subj", "/CN=bench", "-addext", f"subjectAltName=IP:{HOST}"]
+        command += ["-keyout", str(self.keystore), "-out", str(self.certificate)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        except FileNotFoundError as error:
+            raise BrokerError("a certificate needs the openssl command: apt-get install openssl") from error
+        if done.returncode:
+            raise BrokerError(f"openssl makes no certificate:\n{done.stderr}")
+        with open(self.keystore, "ab") as keystore:
+            keystore.write(self.certificate.read_bytes())
+
+
+@dataclass
 class GuardedBroker:
     """A broker that asks who somebody is and what he may do, with three listeners."""
 
@@ -108,7 +142,7 @@ class GuardedBroker:
 
     @property
     def _settings(self) -> Mapping[str, str]:
-        return SETTINGS | dict(one.split("=", 1) for one in self.secure.settings)
+        return SETTINGS | self.secure.settings
 
     def _addresses(self, ports: Mapping[str, int]) -> str:
         ports = {**ports, "SCRAM": self.scram, "TLS": self.secure.port}
