@@ -1,4 +1,4 @@
-"""Measure stock clients beside Apache Kafka: `python -m ops.bench.clients`.
+"""Measure stock clients, of mpbroker and Apache Kafka: `python -m ops.bench.clients`.
 
 One client at a time, with the defaults of its library where a row does not say otherwise: Kafka's own
 producer (five requests in flight on one connection), and consumers of librdkafka that commit as they go. Each
@@ -57,7 +57,7 @@ class Row(NamedTuple):
 
 
 class BenchError(Exception):
-    """A client did not do what it was asked for; the message says what it printed."""
+    """A client did not finish its task; the message has its output."""
 
 
 def java_producer(
@@ -205,7 +205,7 @@ ROWS = (
 )
 
 
-def told(row: Row, found: Sequence[Sequence[float]]) -> str:
+def line_of(row: Row, found: Sequence[Sequence[float]]) -> str:
     """Return a row of the table: medians, and ours as a ratio to the last broker's, more being better."""
     medians = [median(values) for values in found]
     cells = [f"{value:,.0f}" if value >= 100 else f"{value:.2f}" for value in medians]
@@ -224,10 +224,10 @@ def measure(rows: Sequence[Row], turns: int, scale: float, *, kafka: bool) -> No
         hops = Hops(durable)
         print(f"| | {' | '.join(one.title for one in brokers)} |\n|---|{'---|' * len(brokers)}")
         for row in rows:
-            before = hops.look()["log worker"]
+            before = hops.sample()["log worker"]
             found = run.in_turns(brokers, turns, row.name, partial(row.at_scale, scale))
-            print(told(row, [values[1:] or values for values in found.values()]), flush=True)
-            work = hops.look()["log worker"] - before
+            print(line_of(row, [values[1:] or values for values in found.values()]), flush=True)
+            work = hops.sample()["log worker"] - before
             beside = device.beside(place, work.rounds, work.bytes, work.sync_ns)
             on_disk.append(f"{row.name}: {beside}")
         print("", *on_disk, sep="\n")

@@ -4,7 +4,7 @@
     python -m ops.bench.figures --only start   # one part; the others stay as they were recorded
 
 The figures go to docs/figures.json, from which `ops.docs.figures` makes the tables of the pages. Brokers take
-turns, and only the one that is measured runs. Each part says when and in what circumstances it was measured.
+turns, and only the one that is measured runs. Each part records when and where it was measured.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 
 from ops.bench import beside, frames, run, scenarios
 from ops.bench.brokers import MPBROKER_COMMAND, ROOT, Broker, BrokerError, Mpbroker
-from ops.bench.hops import KINDS, Hops, Look, difference
+from ops.bench.hops import KINDS, Hops, Sample, difference
 from ops.bench.scenarios import LoadError
 
 GROWTH = ROOT / "docs" / "growth.json"
@@ -125,8 +125,8 @@ class Load:
 
 def take(broker: Mpbroker, load: Load) -> Point:
     """Run the load once, and return what each kind of process did for a request. Raises LoadError."""
-    hops, edges = Hops(broker), list[tuple[int, Look]]()
-    result = load.run(broker, lambda _: edges.append((time.monotonic_ns(), hops.look())))
+    hops, edges = Hops(broker), list[tuple[int, Sample]]()
+    result = load.run(broker, lambda _: edges.append((time.monotonic_ns(), hops.sample())))
     (began_ns, before), (ended_ns, after) = edges
     work = difference(after, before)
     requests = result.requests_per_s * (ended_ns - began_ns) / 1e9
@@ -163,17 +163,17 @@ def _counting(pids: Sequence[int]) -> Iterator[list[int]]:
             os.close(end)
         try:
             os.write(orders[1], b"enable\n")
-            # Empty where perf has died; what it says is told below.
+            # Empty where perf has died; its output is in the error below.
             os.read(acknowledged[0], 16)
             yield counts
         finally:
             perf.send_signal(signal.SIGINT)
-            said = perf.communicate()[1].strip()
+            output = perf.communicate()[1].strip()
             for end in (orders[1], acknowledged[0]):
                 os.close(end)
-    figure = said.rpartition("\n")[2].split(",")[0]
+    figure = output.rpartition("\n")[2].split(",")[0]
     if figure != NEVER_RAN and not figure.isdigit():
-        raise LoadError(f"perf does not count system calls: {said}")
+        raise LoadError(f"perf does not count system calls: {output}")
     counts.append(0 if figure == NEVER_RAN else int(figure))
 
 
@@ -186,14 +186,14 @@ def system_calls(broker: Mpbroker, load: Load) -> dict[str, float]:
         raise LoadError("system calls are counted by perf, which is not there: install linux-perf")
     hops = Hops(broker)
     members = hops.members()
-    before = hops.look()["processor"]
+    before = hops.sample()["processor"]
     with ExitStack() as stack:
         counts = {
             kind: stack.enter_context(_counting([pid for one, pid in members if one == kind]))
             for kind in KINDS
         }
         load.run(broker)
-    requests = (hops.look()["processor"] - before).responses
+    requests = (hops.sample()["processor"] - before).responses
     return {kind: float(f"{count[0] / requests:.3g}") for kind, count in counts.items()}
 
 
@@ -201,7 +201,7 @@ def system_calls(broker: Mpbroker, load: Load) -> dict[str, float]:
 
 
 def start_broker(stack: ExitStack, directory: Path, policy: str, *, processes: str = PROCESSES) -> Mpbroker:
-    """Start a broker; it stands still until it is measured, and is killed with the stack."""
+    """Start a broker; it is paused until it is measured, and is killed with the stack."""
     template = MPBROKER_COMMAND.replace(PROCESSES, processes)
     flags = ("-o", f"log.flush.policy={POLICIES[policy]}", *BACKLOG)
     started = Mpbroker(directory, template=template, flags=flags)
@@ -284,13 +284,13 @@ def over_groups(stack: ExitStack, directory: Path, scale: Scale) -> list[Planned
 
 
 def fill(broker: Broker, topic: str, gigabytes: float) -> None:
-    """Write so much to partition 0."""
+    """Write `gigabytes` to partition 0."""
     request = frames.produce(topic, records=1, value_bytes=FILL_BYTES)
     send_until_accepted(broker, (request for _ in range(int(gigabytes * 1e9) // FILL_BYTES)))
 
 
 def over_log_size(stack: ExitStack, directory: Path, scale: Scale) -> list[Planned]:
-    """Small produces to a partition that has grown so much, and fetches of its first large batch."""
+    """Small produces to a partition that has grown to each size, and fetches of its first large batch."""
     sizes, free = scale.places["log-size"], shutil.disk_usage(directory).free / 1e9
     if free < FREE_FACTOR * max(sizes):
         needs = FREE_FACTOR * max(sizes)
@@ -372,7 +372,7 @@ def measure(name: str, directory: Path, scale: Scale) -> list[Point]:
         planned = CURVES[name](stack, directory, scale)
         rounds: list[list[Point]] = [[] for _ in planned]
         order = [(number, turn) for turn in range(scale.rounds) for number in range(len(planned))]
-        # Its points change what is measured, so they cannot take turns.
+        # Its points change the broker, so they cannot take turns.
         for number, turn in sorted(order) if name == "log-size" else order:
             x, series, taken = planned[number]
             measured = taken()

@@ -57,7 +57,6 @@ STAMP_MS = 1_700_000_000_000
 PROCESSOR, HANDLER = topology.processor(0), topology.handler(0)
 CONNECTIONS = 256
 REPLY_BYTES = 80
-ROLLS = 300
 
 Lines = Iterator[tuple[str, float, str]]
 """Rows of a measurement: name, figure and unit."""
@@ -68,7 +67,7 @@ def best(measure: Callable[..., float], *args: int) -> float:
 
 
 def seconds_of(call: Callable[[], object], seconds: float = 0.1) -> float:
-    """Return what one call takes. A first one warms up and says how many fit a round."""
+    """Return the seconds of one call. A first one warms up, and gives the number that fits a round."""
     began = time.perf_counter()
     call()
     calls = max(1, int(seconds / ROUNDS / max(time.perf_counter() - began, 1e-7)))
@@ -83,7 +82,7 @@ def seconds_of(call: Callable[[], object], seconds: float = 0.1) -> float:
 
 
 def ns_of(work: Callable[[], object], times: int) -> float:
-    """Return nanoseconds of one of so many that `work` does."""
+    """Return nanoseconds of one of the `times` steps that `work` does."""
     began = time.perf_counter_ns()
     work()
     return (time.perf_counter_ns() - began) / times
@@ -154,7 +153,7 @@ class Pair:
         self._fds = [Doorbell.new_fd(), Doorbell.new_fd()]
 
     def side(self, mine: int) -> tuple[Callable[[bytes], None], Callable[[], bytes]]:
-        """Return how a side sends slots, and how it takes what has come, after a sleep if need be."""
+        """Return functions by which a side sends slots, and takes received ones, after a sleep if need be."""
         size = ring_bytes(self._slots)
         outbox, inbox = (
             Ring(self._rings[size * (place ^ mine) : size * ((place ^ mine) + 1)], self._slots)
@@ -247,7 +246,7 @@ def allocations(size: int, rounds: int) -> float:
 
 
 def table_reads(reads: int) -> float:
-    """Return ns for a consistent copy of a slot that nobody writes meanwhile."""
+    """Return ns for a consistent copy of a slot without a concurrent writer."""
     table = SlotTable(sparse(slot_bytes(128)), 1, 128)
     table_storm(table, 0, 1)
     return ns_of(lambda: table_verify(table, 0, reads), reads)
@@ -338,7 +337,7 @@ def handler(given: argparse.Namespace) -> Lines:
 
 
 def jobs(memory: SharedMemory, targets: list[tuple[int, int]], number: int) -> bytes:
-    """Return so many produce jobs of one record, in turn to each partition; they are sent again and again."""
+    """Return produce jobs of one record, in turn to each partition; they are sent again and again."""
     replies, requests, out = memory.arena(HANDLER), memory.arena(PROCESSOR), bytearray()
     data = build_batch([NewRecord(value=bytes(100), timestamp=STAMP_MS)])
     stamp, head = scan_batch(data).max_timestamp, job_bytes(1)

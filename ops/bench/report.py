@@ -62,6 +62,6 @@ def footnote(seconds: float, rounds: int) -> str:
 Each load ran {rounds} x {seconds:g} s per broker, taking turns, the others stopped.
 The load generator shares the machine.
 produce-SIZE-CONNECTIONS: one record per request, acks=all, one request in flight per connection.
-connect-CONNECTIONS: connect, ApiVersions, reset; so many at a time.
+connect-CONNECTIONS: connect, ApiVersions, reset; CONNECTIONS at a time.
 Rates, bytes and CPU are means of the rounds, percentiles medians. CPU is that of the whole process tree.
 The last three columns are ratios to Kafka, which does not sync."""

@@ -33,7 +33,7 @@ from ops.bench.maven import MissingToolError
 from ops.bench.scenarios import SCENARIOS, Door, LoadError, Result, Scenario
 
 KAFKA_WARMUP_S = 20.0
-# A broker that stands still while others are measured must not be thrown out of its own cluster of one.
+# A broker that is paused while others are measured must not be thrown out of its own cluster of one.
 KAFKA_PATIENCE = ("broker.session.timeout.ms=3600000",)
 WARMUP_CONNECTIONS = (1, 8, 64)
 IDLE_SETTLE_S = 2.0
@@ -45,7 +45,7 @@ Found = TypeVar("Found")
 
 @dataclass
 class Contender:
-    """A broker in the run, with what is known about it so far."""
+    """A broker in the run, with the measurements so far."""
 
     title: str
     broker: Broker
@@ -137,7 +137,7 @@ def warm_up(broker: Broker, seconds: float, topic: str = "warm-up", door: Door |
 
 
 def start(contender: Contender) -> None:
-    """Starts, measures what it takes when nobody calls, and warms it up."""
+    """Starts, measures the costs without clients, and warms it up."""
     progress.print(f"[dim]{contender.title}: starting, idle, warm-up")
     broker = contender.broker
     broker.start()
@@ -177,7 +177,7 @@ def started(
 def in_turns(
     brokers: Sequence[Contender], rounds: int, what: str, take: Callable[[Broker], Found]
 ) -> dict[str, list[Found]]:
-    """Measure on each broker in turn, round after round; return what was found by the brokers' titles."""
+    """Measure on each broker in turn, round after round; return the results by the brokers' titles."""
     found: dict[str, list[Found]] = {contender.title: [] for contender in brokers}
     for _ in range(rounds):
         for contender in brokers:

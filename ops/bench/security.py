@@ -3,14 +3,14 @@
 The loads of `make bench-kafka`, in forms that take turns in one run:
 
 * plain: a listener without authentication, of a broker without an authorizer;
-* plain again: the same at another broker, which says how far two brokers differ that are alike;
-* ACLs: StandardAuthorizer, with one entry that lets the load do what it does;
-* ACLs among others: beside 1,000 entries about other topics and users;
+* plain again: the same at another broker, which shows how far two equal brokers differ;
+* ACLs: StandardAuthorizer, with one entry that allows the load;
+* ACLs among others: with 1,000 entries about other topics and users;
 * SCRAM + ACLs: every connection logs in with SCRAM-SHA-256;
 * TLS + SCRAM + ACLs.
 
 Figures are ratios to plain in the same turn. A connect load makes a connection for each request: with SCRAM
-it logs in, with TLS it shakes hands, and its percentiles are those of the request behind that.
+it logs in, with TLS it shakes hands, and its percentiles are those of the request after that.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ KAFKA_SETTINGS = {
     "listener.name.scram.scram-sha-256.sasl.jaas.config": SCRAM_LOGIN,
     "listener.name.tls.scram-sha-256.sasl.jaas.config": SCRAM_LOGIN,
 }
-# What a turn has written is gone before the next one fills the disk.
+# The data of a turn are deleted before the next one fills the disk.
 SOON = "log.segment.delete.delay.ms=1000"
 OURS = ("-o", "log.flush.policy=os", "-o", SOON)
 KAFKAS = (*KAFKA_PATIENCE, SOON)
@@ -126,7 +126,7 @@ class SecureListener:
 
 @dataclass
 class GuardedBroker:
-    """A broker that asks who somebody is and what he may do, with three listeners."""
+    """A broker with authentication and permissions, and three listeners."""
 
     directory: Path
     kafka: bool = False
@@ -178,7 +178,7 @@ class GuardedBroker:
         )
 
     def let_in(self, others: int) -> None:
-        """Make the user, and the entries: one for each principal of the load, and so many about others."""
+        """Make the user, and the entries: one for each principal of the load, and `others` about others."""
         admin = self.admin()
         credential = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, ITERATIONS)
         upsertion = UserScramCredentialUpsertion(USER, credential, PASSWORD.encode())
@@ -190,7 +190,7 @@ class GuardedBroker:
             asked.result(PATIENCE_S)
 
     def doors(self) -> list[Door]:
-        """Return the ways in: as nobody, by a login, by one that is encrypted."""
+        """Return the ways in: without a login, with a login, and with one that is encrypted."""
         login = (USER, PASSWORD)
         return [
             Door(self.broker.port),
@@ -208,7 +208,7 @@ def entry(name: str, principal: str, *, is_prefix: bool) -> AclBinding:
 def other(number: int) -> AclBinding:
     """Return an entry that is not about the load: of a topic, of topics with a prefix, or of another user.
 
-    Every third one is about the topics of the load, so that a decision has to look at it.
+    Every third one is about the topics of the load, so that a decision has to read it.
     """
     kind = number % 3
     name = (f"orders-{number}", f"team-{number}-", PREFIX)[kind]
@@ -216,13 +216,13 @@ def other(number: int) -> AclBinding:
 
 
 def mpbroker(directory: Path) -> Mpbroker:
-    """Return a broker whose appends are as durable as Kafka's: nobody measures the disk here."""
+    """Return a broker whose appends are as durable as Kafka's: the disk is not measured here."""
     return Mpbroker(directory, flags=OURS)
 
 
 @dataclass
 class Form:
-    """One way to send the same load, and what came of it in each turn."""
+    """One way to send the same load, and its result in each turn."""
 
     title: str
     broker: Broker
@@ -273,10 +273,10 @@ def of_one_kind(directory: Path, stack: contextlib.ExitStack, others: int, *, ka
         broker.start()
     alone.let_in(0)
     crowded.let_in(others)
-    nobody, login, encrypted = alone.doors()
+    anonymous, login, encrypted = alone.doors()
     return [
         *some,
-        Form("ACLs", alone.broker, nobody),
+        Form("ACLs", alone.broker, anonymous),
         Form(f"ACLs among {others:,} others", crowded.broker, crowded.doors()[0]),
         Form("SCRAM + ACLs", alone.broker, login),
         Form("TLS + SCRAM + ACLs", alone.broker, encrypted),

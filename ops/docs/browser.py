@@ -16,7 +16,7 @@ PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-c
 ARGUMENTS = ("--no-sandbox", "--disable-dev-shm-usage", "--no-proxy-server")
 # After so long it hangs.
 PATIENCE_MS = 60_000
-# Between two looks at a page that has to change.
+# Between two checks of a page that has to change.
 PAUSE_MS = 20
 
 
@@ -29,7 +29,7 @@ class Browser:
 
     def __init__(self, width: int = 1280, height: int = 800) -> None:
         self._size = (width, height)
-        self.said: list[str] = []  # errors of the page, and what its console wrote as one
+        self.said: list[str] = []  # errors of the page, and errors in its console
 
     def __enter__(self) -> Browser:
         program = next(filter(None, map(shutil.which, PROGRAMS)), None)
@@ -107,11 +107,11 @@ class Browser:
         self._page.locator(selector, has_text=with_text).filter(visible=True).first.click()
 
     def write(self, text: str) -> None:
-        """Write into what has the focus."""
+        """Write into the focused field."""
         self._page.keyboard.insert_text(text)
 
     def fill(self, selector: str, text: str) -> None:
-        """Write into a field in place of what it has."""
+        """Replace the content of a field."""
         self._page.locator(selector).filter(visible=True).first.fill(text)
 
     def choose(self, selector: str, value: str) -> None:
@@ -122,5 +122,5 @@ class Browser:
         self._page.keyboard.press(key)
 
     def picture(self, path: Path, *, whole: bool = False) -> None:
-        """Write a picture (PNG) of what is shown, or of the whole page."""
+        """Write a picture (PNG) of the viewport, or of the whole page."""
         self._page.screenshot(path=path, full_page=whole)

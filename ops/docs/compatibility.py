@@ -35,7 +35,7 @@ OWN_WAYS = (
     *(ApiKey.ELECT_LEADERS, ApiKey.ALTER_PARTITION_REASSIGNMENTS, ApiKey.LIST_PARTITION_REASSIGNMENTS),
     ApiKey.CONSUMER_GROUP_HEARTBEAT,
 )
-# What is missing, and what happens instead.
+# Missing features, and the broker's behaviour instead.
 NOT_BUILT = (
     ("SASL GSSAPI", "its settings are refused at start"),
     ("authorizers other than `StandardAuthorizer`", "refused at start: Java plug-ins cannot be loaded"),

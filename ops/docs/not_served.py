@@ -1,6 +1,6 @@
 """Kafka's APIs that are not served here: what a user loses, which tool finds that out, what to use instead.
 
-Together with what is served and what only brokers ask of each other these are all keys of Kafka
+Together with the served ones and those only between brokers these are all keys of Kafka
 (tests/ops/test_docs.py).
 """
 

@@ -60,7 +60,7 @@ def add_translated(sources: Path) -> None:
 
 
 def build(sources: Path, sysroot: Path) -> Path:
-    """Build a wheel with the setuptools and Cython of .venv, which are as uv.lock says. Return its path."""
+    """Build a wheel with the setuptools and Cython of .venv, whose versions uv.lock has. Return its path."""
     command = [sys.executable, "setup.py", "--quiet", "bdist_wheel", "--plat-name=linux_aarch64"]
     subprocess.run(command, cwd=sources, env={**os.environ, **target(sources, sysroot)}, check=True)
     (wheel,) = (sources / "dist").glob("*.whl")

@@ -58,5 +58,5 @@ def jars() -> str:
 def _run(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=PIP_TIMEOUT_S, check=False)
     if done.returncode:
-        said = (done.stdout + done.stderr).strip()[-2000:]
-        raise maven.MissingToolError(f"{' '.join(command)} failed (is the network there?):\n{said}")
+        printed = (done.stdout + done.stderr).strip()[-2000:]
+        raise maven.MissingToolError(f"{' '.join(command)} failed (is the network there?):\n{printed}")

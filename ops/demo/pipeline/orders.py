@@ -131,7 +131,7 @@ class Pipeline:
 
 
 def step_of(line: str) -> str | None:
-    """Return the step that a line of spark-pipelines tells, which may stand behind a progress bar."""
+    """Return the step named in a line of spark-pipelines, which may follow a progress bar."""
     found = _STEP.search(line)
     return found[1].rstrip(".").replace(_CATALOG, "") if found else None
 
@@ -169,7 +169,7 @@ def produce(servers: str, count: int) -> int:
 
 
 def event(number: int) -> bytes:
-    """An order, or what is none."""
+    """An order, or an invalid event."""
     if not is_order(number):
         return b"not an order"
     return json.dumps({"id": number, "customer": f"c{number % CUSTOMERS}", "amount": amount(number)}).encode()
