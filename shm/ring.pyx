@@ -86,7 +86,7 @@ cdef class Ring:
     def take(self, uint64_t most=1024) -> tuple[bytes, bool]:
         """Take up to `most` slots. Returns (bytes of the slots, whether the producer waits to be rung).
 
-        The head moves before the caller acts on what it took, so that after this consumer's death taken slots
+        The head moves before the caller acts on the slots, so that after this consumer's death taken slots
         are distinct from the others.
         """
         cdef uint64_t waiting = ring_waiting(&self.ref), i

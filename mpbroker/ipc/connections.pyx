@@ -166,7 +166,7 @@ cdef class Ledger:
     def wait(self, int acceptor, bint waits) -> None:
         """Set whether acceptor number `acceptor` wants to be rung.
 
-        Check again what it waits for before sleeping.
+        Check its condition again before sleeping.
         """
         store_release(self._word(WAITING_AT + 64 * acceptor), waits)
         fence_full()

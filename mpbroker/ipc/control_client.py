@@ -110,7 +110,7 @@ class ControlClient:
     def _explain(self, error: OSError) -> ControlError:
         if error.errno in (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR):
             return ControlError(
-                f"no broker is running: nobody listens on {self.path}; start one with mpbroker serve"
+                f"no broker is running: no process listens on {self.path}; start one with mpbroker serve"
             )
         if error.errno == errno.EACCES:
             return ControlError(f"{self.path} is not yours to use; run this as the broker's user")

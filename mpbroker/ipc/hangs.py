@@ -77,18 +77,18 @@ class Pulse:
     working_ticks: int = 0
 
     def judge(
-        self, turns: int, limit_ticks: int, working_limit_ticks: float, look: Callable[[], tuple[str, int]]
+        self, turns: int, limit_ticks: int, working_limit_ticks: float, probe: Callable[[], tuple[str, int]]
     ) -> Verdict:
         """Judge one tick.
 
-        `look` returns (state, CPU time used) of the process and is called only when it is silent.
+        `probe` returns (state, CPU time used) of the process and is called only when it is silent.
         `working_limit_ticks`: how long using the CPU counts as a sign of life, 0 if it has nothing long to
         do.
         """
         if turns != self.turns:
             self.turns, self.silent_ticks, self.working_ticks = turns, 0, 0
             return Verdict.ALIVE
-        state, cpu_ticks = look()
+        state, cpu_ticks = probe()
         worked, self.cpu_ticks = cpu_ticks != self.cpu_ticks, cpu_ticks
         if worked and self.working_ticks < working_limit_ticks:
             self.working_ticks += 1

@@ -25,7 +25,7 @@ memory, and `LOST` grows.
 
 A cell counts for the generation of the slot that it begins with. Its writer adds it to the retired counts,
 which are in `meters_used`, before it zeroes it for another generation: cells and retired counts together
-never fall. A client's row is given to another when it was idle for a minute and there is no room; all clients
+never fall. A client's row is given to another when it was idle for a minute and room is short; all clients
 together lose nothing by it. (Kafka: RequestMetrics, BrokerTopicMetrics, the `connections` sensors of
 Selector, ClientQuotaManager.)
 """

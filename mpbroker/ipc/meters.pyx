@@ -291,7 +291,7 @@ cdef class Meters:
         store_release(&ref.homes[2 * slot], generation)
 
     cdef bint _put_name(self, uint32_t slot, uint32_t generation, bytes text) except -1:
-        """Write a topic's name. Return False if there is no room."""
+        """Write a topic's name. Return False without room for it."""
         cdef MetersRef *ref = &self.ref
         cdef uint32_t part = slot // NAMES_PER_PART
         cdef uint64_t *entry = <uint64_t *>(ref.names_base + <uint64_t>slot * NAME_BYTES)
@@ -324,7 +324,7 @@ cdef class Meters:
     # ---- quotas
 
     def name_quota(self, int kind, uint64_t key, str user, str client_id, int64_t now_ms) -> bool:
-        """Name the client of a key, so that its use is shown. Return False if there is no room for it."""
+        """Name the client of a key, so that its use is shown. Return False without room for it."""
         cdef MetersRef *ref = &self.ref
         cdef uint32_t group = 1 + <uint32_t>((key >> 32) % (QUOTA_GROUPS - 1)), i
         cdef QuotaRow *rows = ref.quotas_base + group * QUOTA_GROUP

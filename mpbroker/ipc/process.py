@@ -1,6 +1,6 @@
 """A process's place in the tree, its memory, and the supervisor's orders to it.
 
-Orders are state in shared words, never queued messages: each process looks at its own on every wake-up and
+Orders are state in shared words, never queued messages: each process reads its own on every wake-up and
 obeys a new one. `orders` is run or stop. `fence_orders` reports that a role died (drop all state of it, then
 acknowledge) or that its successor runs (bind its rings again, then acknowledge). Some deaths are handled in
 stages, which order steps that depend on each other; the stage is in the order, 0 for a welcome. A role that
@@ -50,7 +50,7 @@ IDLE_SLEEP_MS = 900
 LOG_FENCE_CLOSE, LOG_FENCE_FINISH, LOG_FENCE_ANSWER, LOG_FENCE_RESUME = 1, 2, 3, 5
 # The stage of an order that reports no death: the role will leave, and gets nothing new from now on.
 LEAVING = 255
-# The same for a listener, whose number stands in place of the role: it is removed, so close its connections.
+# The same for a listener, whose number replaces the role: it is removed, so close its connections.
 LISTENER_REMOVED = 254
 # The configuration has changed: follow it (`follow_settings`), and do what else it takes.
 SETTINGS_CHANGED = 253

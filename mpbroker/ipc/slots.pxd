@@ -33,13 +33,13 @@ from shm.ring cimport Slot
 cpdef enum SlotKind:
     REQUEST = 1         # a whole request, to be answered with exactly one of SEND, SEND_PARTS, NOOP, CLOSE
     RETURN = 2          # the lease of (block, generation) in your arena has ended
-    CANCEL = 3          # the connection is closed: drop what is parked for it
+    CANCEL = 3          # the connection is closed: drop its parked request
     SEND = 4            # send `length` bytes at `position` of the block
     # send the parts that the part list at `position` names (bytes of the block, slices of segments)
     SEND_PARTS = 5
     NOOP = 6            # send nothing and go on reading
     CLOSE = 7           # close the connection
-    # the request waits in the sender's purgatory: it is no load now, and its block is not read again
+    # the request waits in the sender's purgatory: it does not count as load, and its block is not read again
     PARKED = 8
     PRODUCE = 9         # append the job's batches; the answer goes straight to the processor
     # append the job's batches; the filled job comes back to the sender. In a processor's block: only the

@@ -427,7 +427,7 @@ class Changing:
         except _REFUSALS:
             raise
         except Exception as error:
-            # A file that cannot be checked is no reason to end a running broker.
+            # A file that cannot be checked must not end a running broker.
             log.exception("the check of the configuration fails")
             raise ReloadError(f"the check of the configuration fails: {error}") from error
         resize = Resize(config, changes.handlers, changes.processors) if changes.resizes else None

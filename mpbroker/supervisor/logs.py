@@ -123,7 +123,7 @@ def wanted_format(environment: Mapping[str, str], flag: str | None = None) -> Lo
 def is_journal(environment: Mapping[str, str], fd: int) -> bool:
     """Return whether journald reads a descriptor: JOURNAL_STREAM names its device and inode.
 
-    The variable alone is no proof: a shell may have redirected the output of a service.
+    The variable alone proves little: a shell may have redirected the output of a service.
     """
     device, _, inode = environment.get("JOURNAL_STREAM", "").partition(":")
     try:

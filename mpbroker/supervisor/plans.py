@@ -9,11 +9,11 @@ handler      First the log workers append and answer whatever the handler had pu
              go to another handler.
 processor    First the handlers forget its connections, so that no new job names its arena. Then the log
              workers finish the jobs that do. After that no process touches the arena.
-log          First the handlers drop what was under way with it, and pause. Then the other log workers finish
+log          First the handlers drop requests under way with it, and pause. Then the other log workers finish
              all they have, and the handlers answer the parts that came back to them. Then the processors
              close the connections whose produce was taken and not answered: only those remain by now, and
              no process reads their requests. Then the handlers continue.
-coordinator  The log workers finish what it had published; handlers answer the calls that were under way.
+coordinator  The log workers finish its published jobs; handlers answer the calls that were under way.
 cleaner      The log worker finishes a swap that it was asked for. The cleaner itself has let go of the
              files of a log process that died before the successor opens them.
 scrubber     No process holds anything of it; its words of damage remain, and its successor uses them.

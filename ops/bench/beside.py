@@ -393,7 +393,7 @@ def run(name: str, given: argparse.Namespace, bounds: Bounds) -> None:
         def take() -> Result:
             return run_load(broker, row.load, connections, seconds, rate=given.rate)
 
-        quiet, beside = list[Result](), list[Result]()
+        quiet, loaded = list[Result](), list[Result]()
         try:
             broker.start()
             create_topic(broker, LOADED)
@@ -407,15 +407,15 @@ def run(name: str, given: argparse.Namespace, bounds: Bounds) -> None:
                 if trial.is_over:
                     break
                 quiet += alone
-                beside += disturbed
+                loaded += disturbed
         finally:
             broker.kill()
-    if not beside:
+    if not loaded:
         raise LoadError("the disturbance was over before its first turn")
-    print(line_of("  alone", quiet), line_of("  beside it", beside), *trial.notes, sep="\n")
-    now, before = (float(getattr(merged(results), row.figure)) for results in (beside, quiet))
+    print(line_of("  alone", quiet), line_of("  disturbed", loaded), *trial.notes, sep="\n")
+    now, before = (float(getattr(merged(results), row.figure)) for results in (loaded, quiet))
     times = before / now if row.figure == "requests_per_s" else now / before
-    bounds.hold(f"{name}, {row.figure} beside it", times, row.times_max, "times that alone")
+    bounds.hold(f"{name}, {row.figure} disturbed", times, row.times_max, "times that alone")
 
 
 def main() -> int:

@@ -92,7 +92,7 @@ class Session:
                 pairs = zip(by_broker[contender.title], kafka, strict=True)
                 self.ratios.setdefault(row, []).extend(ours / theirs for ours, theirs in pairs)
         if guarded.waits_for_disk and work.rounds:
-            bare = device.beside(self.directory, work.rounds, work.bytes, work.sync_ns)
+            bare = device.compared(self.directory, work.rounds, work.bytes, work.sync_ns)
             run.progress.print(f"[dim]{guarded.name}, {DURABLE}: {bare}")
             self.device_us[f"{guarded.name}, {DURABLE}, {guarded.quantities[0]}"] = bare.device.p50_us
 

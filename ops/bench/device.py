@@ -89,7 +89,7 @@ def measure(directory: Path, round_bytes: int, seconds: float) -> Device:
     return Device(round_bytes, len(took_ns) / ((now - began) / 1e9), p50, p99, direct)
 
 
-class Beside(NamedTuple):
+class Compared(NamedTuple):
     """A broker's commit rounds, and the bare device with rounds of their size."""
 
     rounds: int
@@ -100,10 +100,10 @@ class Beside(NamedTuple):
         return f"{self.rounds:,} commit rounds took {self.sync_us:,.0f} us each; bare device: {self.device}"
 
 
-def beside(directory: Path, rounds: int, appended_bytes: int, sync_ns: int) -> Beside:
+def compared(directory: Path, rounds: int, appended_bytes: int, sync_ns: int) -> Compared:
     """Measure the device with rounds as large as those of a broker."""
     found = measure(directory, whole_sectors(appended_bytes / rounds), BESIDE_S)
-    return Beside(rounds, sync_ns / rounds / 1e3, found)
+    return Compared(rounds, sync_ns / rounds / 1e3, found)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

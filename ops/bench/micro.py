@@ -99,7 +99,7 @@ def repeat(call: Callable[[], object], times: int) -> Callable[[], None]:
 # ---- shared memory
 
 
-def beside(work: Callable[[], None], measure: Callable[[], float]) -> float:
+def with_child(work: Callable[[], None], measure: Callable[[], float]) -> float:
     """Run `work` in a child while measuring; the child must end well."""
     pid = os.fork()
     if pid == 0:
@@ -129,7 +129,9 @@ def streamed_ring(batch: int, slots: int) -> float:
         if ring_drain(Ring(memory, RING_SLOTS), slots):
             raise RuntimeError("slots arrived damaged")
 
-    return beside(lambda: ring_stream(Ring(memory, RING_SLOTS), slots, batch), lambda: ns_of(drain, slots))
+    return with_child(
+        lambda: ring_stream(Ring(memory, RING_SLOTS), slots, batch), lambda: ns_of(drain, slots)
+    )
 
 
 def python_ring(batch: int, slots: int) -> float:
@@ -190,7 +192,7 @@ def wake_up(rounds: int) -> float:
                 receive()
 
     try:
-        return beside(lambda: play(1), lambda: ns_of(lambda: play(0), 2 * rounds))
+        return with_child(lambda: play(1), lambda: ns_of(lambda: play(0), 2 * rounds))
     finally:
         pair.close()
 
@@ -235,7 +237,7 @@ def arena_transfer(size: int, blocks: int) -> float:
                 returned += 1
 
     try:
-        return beside(borrow, lambda: ns_of(lend, size * blocks))
+        return with_child(borrow, lambda: ns_of(lend, size * blocks))
     finally:
         pair.close()
 

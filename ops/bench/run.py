@@ -1,4 +1,4 @@
-"""`make bench` and `make bench-kafka`: mpbroker's speed and size as one table, beside Apache Kafka's.
+"""`make bench` and `make bench-kafka`: mpbroker's speed and size as one table, with Apache Kafka's.
 
     python -m ops.bench.run               # mpbroker, durable (the default) and with log.flush.policy=os
     python -m ops.bench.run --kafka       # and Apache Kafka, un-synced as it comes

@@ -255,7 +255,7 @@ def missed(shape: Shape, found: dict[str, dict[str, Any]], worker_bytes: int) ->
     return wrong
 
 
-def beside(place: Path, shape: Shape, seconds: float) -> list[str]:
+def during_job(place: Path, shape: Shape, seconds: float) -> list[str]:
     """Produces during a reading job, and during processes that take as much CPU and nothing else."""
     write_log(place / "log", {TOPIC: batches(shape)}, shape.records)
     load = frames.produce(LOADED_TOPIC, 1, 100)
@@ -299,7 +299,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="mpbroker-bench-") as place:
             wrong += compare(shape, Path(place), given.rounds)
     with tempfile.TemporaryDirectory(prefix="mpbroker-bench-") as place:
-        wrong += beside(Path(place), both[0], given.seconds)
+        wrong += during_job(Path(place), both[0], given.seconds)
     if given.short:
         return 0
     print(*(f"MISSED {one}" for one in wrong), sep="\n")

@@ -29,7 +29,7 @@ class Browser:
 
     def __init__(self, width: int = 1280, height: int = 800) -> None:
         self._size = (width, height)
-        self.said: list[str] = []  # errors of the page, and errors in its console
+        self.errors: list[str] = []  # errors of the page, and errors in its console
 
     def __enter__(self) -> Browser:
         program = next(filter(None, map(shutil.which, PROGRAMS)), None)
@@ -41,7 +41,7 @@ class Browser:
         self._chromium = self._playwright.chromium.launch(executable_path=program, args=ARGUMENTS)
         self._page = self._chromium.new_page(locale="en-US")
         self._page.set_default_timeout(PATIENCE_MS)
-        self._page.on("pageerror", lambda error: self.said.append(str(error)))
+        self._page.on("pageerror", lambda error: self.errors.append(str(error)))
         self._page.on("console", self._hear)
         self._protocol = self._page.context.new_cdp_session(self._page)
         self.resize(*self._size)
@@ -55,7 +55,7 @@ class Browser:
 
     def _hear(self, message: ConsoleMessage) -> None:
         if message.type == "error":
-            self.said.append(f"{message.text} {message.location['url']}")
+            self.errors.append(f"{message.text} {message.location['url']}")
 
     def command(self, name: str, **params: Any) -> None:
         """Give a command of the DevTools protocol."""
@@ -88,9 +88,7 @@ class Browser:
             except Error as error:
                 last_error = str(error)
             self._page.wait_for_timeout(PAUSE_MS)
-        raise PageError(
-            f"not in time: {what}. The page says:\n{self.text()[:2000]}\n{self.said} {last_error}"
-        )
+        raise PageError(f"not in time: {what}. The page:\n{self.text()[:2000]}\n{self.errors} {last_error}")
 
     def text(self, selector: str = "body") -> str:
         """Return the text that is shown."""

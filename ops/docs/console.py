@@ -184,8 +184,8 @@ def make(broker: Broker, wanted: list[Picture], watched_s: float = LOAD_S) -> No
             browser.picture(one.path, whole=one.whole)
             browser.press("Escape")
             print(one.path)
-        for said in browser.said:
-            print(f"the page said: {said}")
+        for error in browser.errors:
+            print(f"an error of the page: {error}")
 
 
 def everything(where: Path) -> Iterator[Picture]:

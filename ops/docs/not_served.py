@@ -39,12 +39,12 @@ NOT_SERVED = (
         (ApiKey.DESCRIBE_QUORUM, ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER),
         "state and members of the controllers' quorum; there is one node and no quorum",
         "`kafka-metadata-quorum.sh`",
-        "`mpbroker ctl status`; DescribeCluster and Metadata tell the controller's id",
+        "`mpbroker ctl status`; DescribeCluster and Metadata have the controller's id",
     ),
     NotServed(
         (ApiKey.UPDATE_FEATURES,),
         "changing feature levels",
-        "`kafka-features.sh upgrade`, `downgrade` and `disable`; `describe` shows level 0 of what is off",
+        "`kafka-features.sh upgrade`, `downgrade` and `disable`; `describe` shows level 0 of disabled ones",
         "nothing to change: what this version has it has at once",
     ),
     NotServed(
@@ -107,9 +107,9 @@ def table() -> str:
             "",
             "All that Kafka 4.3 has for clients. A Java tool that needs one ends with "
             "`UnsupportedVersionException: The node",
-            "does not support` and the API's name, if nothing else is said.",
+            "does not support` and the API's name, unless this table has another.",
             "",
-            "| keys | what is not to be had | which tools say so | instead |",
+            "| keys | missing | tools that fail | instead |",
             "|---|---|---|---|",
             *rows,
             "",

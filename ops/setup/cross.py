@@ -1,7 +1,7 @@
 """Builds a wheel for aarch64 on another processor, from an sdist: python -m ops.setup.cross dist/*.tar.gz
 
-GCC's cross compiler gets headers and libraries of Debian's arm64 packages. What the wheel is for, its Python
-says: sysconfig reads the data of that one instead of its own. So the wheel is for one Python, Debian's,
+GCC's cross compiler gets headers and libraries of Debian's arm64 packages. The Debian Python defines
+its target: sysconfig reads the data of that one instead of its own. So the wheel is for one Python, Debian's,
 which has to be of the version that runs this.
 """
 

@@ -1,7 +1,7 @@
 """The acceptor process: accepts on the listeners of its plane and hands sockets to processors round robin
 (Kafka: Acceptor). `turn.pyx` does so without Python while no limit is near.
 
-A connection waits here when there is no slot for it (connection_quotas), when it came too fast, or when no
+A connection waits here without a slot for it (connection_quotas), when it came too fast, or when no
 processor has room. Then its listener is paused and its backlog waits, while other listeners are served. A
 connection beyond the rate of its address is parked and closed later. Of a connection that was handed over
 only its place in the counts is kept.

@@ -31,7 +31,7 @@ def main() -> int:
     try:
         say(f"A broker on {broker.bootstrap}, its log in {broker.log_dir}")
         total = produce(broker.bootstrap, chosen.orders)
-        say(f"{chosen.orders:,} more events in topic orders, now {total:,}; every tenth is no order")
+        say(f"{chosen.orders:,} more events in topic orders, now {total:,}; every tenth is not an order")
         pipeline = Pipeline(directory, broker.bootstrap)
         if chosen.kill:
             say("spark-pipelines run, to be killed as soon as it has written orders")

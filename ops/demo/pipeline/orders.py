@@ -144,7 +144,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def produce(servers: str, count: int) -> int:
-    """Adds so many events to topic orders, every tenth of which is no order; returns how many there are."""
+    """Add events to topic orders, every tenth of which is not an order; return how many the topic has."""
     admin = AdminClient({"bootstrap.servers": servers})
     for topic, partitions in (("orders", PARTITIONS), ("large-orders", 1)):
         try:
