@@ -25,9 +25,14 @@ from mpbroker.ipc import topology
 from mpbroker.ipc.listeners import ListenerCount, ListenerState
 from mpbroker.ipc.process import IDLE_SLEEP_MS, MAX_SLEEP_MS, ExitCode, ProcessContext
 from mpbroker.network import handover
-from mpbroker.network.acceptor.address_rates import AddressRates
 from mpbroker.network.acceptor.connection_counts import ConnectionCounts
-from mpbroker.network.acceptor.connection_limits import change_quotas, limit_key, limits_of, quotas_of
+from mpbroker.network.acceptor.connection_limits import (
+    AddressRates,
+    change_quotas,
+    limit_key,
+    limits_of,
+    quotas_of,
+)
 from mpbroker.network.acceptor.connection_quotas import Admission
 from mpbroker.network.acceptor.limit_notices import LimitNotices
 from mpbroker.network.acceptor.listener_orders import AddListener, Orders
