@@ -35,7 +35,6 @@ class Places(Mapping[int, PartitionImage]):
 
     @classmethod
     def of(cls, images: Iterable[PartitionImage]) -> Places:
-        """Pack the images of the partitions 0, 1, 2 and so on."""
         return cls(b"".join(_PLACE.pack(image.slot, image.slot_generation) for image in images))
 
     def __len__(self) -> int:

@@ -65,7 +65,6 @@ class RpcClient:
         self._pending: dict[int, _Pending] = {}
 
     def __len__(self) -> int:
-        """Return the number of calls under way."""
         return len(self._pending)
 
     def new_number(self) -> int:

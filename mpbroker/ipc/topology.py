@@ -94,19 +94,16 @@ assert PROCESSES <= marks.MAX_WAITERS
 
 
 def processor(number: int) -> int:
-    """Return the process index of processor `number`."""
     assert 0 <= number < MAX_PROCESSORS
     return FIRST_PROCESSOR + number
 
 
 def handler(number: int) -> int:
-    """Return the process index of handler `number`."""
     assert 0 <= number < MAX_HANDLERS
     return FIRST_HANDLER + number
 
 
 def log_worker(number: int) -> int:
-    """Return the process index of log worker `number`."""
     worker: int = LOG_WORKERS[number]
     return worker
 
@@ -144,7 +141,6 @@ def processors_of(handler: int) -> tuple[int, ...]:
 
 
 def acceptor_of(processor: int) -> int:
-    """Return the acceptor that gives a processor its connections."""
     return CONTROL_ACCEPTOR if processor == CONTROL_PROCESSOR else ACCEPTOR
 
 
@@ -363,7 +359,6 @@ class SharedMemory:
         ]
 
     def ring(self, producer: int, consumer: int) -> Ring:
-        """Return a view of the ring, for either side."""
         at, slots = self._ring_at[producer, consumer]
         return Ring(self.private.block("rings")[at : at + ring.ring_bytes(slots)], slots)
 
@@ -452,7 +447,6 @@ class SharedMemory:
 
 
 def public_blocks(partition_slots: int) -> list[Block]:
-    """Return the blocks of the public region."""
     return [
         Block("counters", PROCESSES * COUNTER_PAGE_BYTES),
         Block("listeners", MAX_LISTENERS * COUNTS_BYTES),

@@ -13,6 +13,7 @@ from mpbroker.ipc.pointer import CONTROL_NAME
 from mpbroker.ipc.process import FatalError
 from mpbroker.security.audit import Audit, Event, Kind, Names
 from mpbroker.security.audit_log import AuditLog
+from mpbroker.supervisor import scrubbing
 from mpbroker.supervisor.changing import Changing
 from mpbroker.supervisor.control import Answer, Command, Later, Peer
 from mpbroker.supervisor.faulting import Faulting
@@ -63,9 +64,6 @@ class Commands:
         problems = health.reasons_not_ready(self._tree.config, self._memory)
         return {"ready": not problems, "problems": problems}
 
-    def _list(self, _: Command) -> Answer:
-        return {"listeners": self._listeners.describe()}
-
     def _log_requests(self, command: Command) -> Answer:
         levels = LogLevels(self._memory)
         if command.on is not None:
@@ -83,20 +81,9 @@ class Commands:
         return {"loggers": levels.all()}
 
     def _scrub(self, command: Command) -> Answer:
-        from mpbroker.supervisor import scrubbing
-
         if command.on:
             scrubbing.begin(self._memory, self._tree.config)
         return scrubbing.report(self._memory, self._tree.config)
-
-    def _resize(self, command: Command) -> Later:
-        return self._changing.resize(command.handlers, command.processors)
-
-    def _reload(self, _: Command) -> Later:
-        return self._changing.reload()
-
-    def _inject_faults(self, command: Command) -> Later:
-        return self._faulting.ask(command.faults)
 
     def _add(self, command: Command) -> Later:
         listener = _listener_of(command)
@@ -112,13 +99,13 @@ class Commands:
     TABLE: ClassVar[dict[str, Row]] = {
         "status": Row(_status),
         "ready": Row(_ready),
-        "listeners": Row(_list),
+        "listeners": Row(lambda self, _: {"listeners": self._listeners.describe()}),
         "request-log": Row(_log_requests),
         "log-level": Row(_log_level),
         "scrub": Row(_scrub),
-        "resize": Row(_resize, changes=True),
-        "reload": Row(_reload, changes=True),
-        "faults": Row(_inject_faults, changes=True),
+        "resize": Row(lambda self, one: self._changing.resize(one.handlers, one.processors), changes=True),
+        "reload": Row(lambda self, _: self._changing.reload(), changes=True),
+        "faults": Row(lambda self, one: self._faulting.ask(one.faults), changes=True),
         "listener-add": Row(_add, changes=True),
         "listener-remove": Row(_remove, changes=True),
         "pause": Row(_pause, changes=True),

@@ -45,7 +45,6 @@ class Faulting:
         return answer
 
     def go_on(self, tree: Tree, config: BrokerConfig) -> None:
-        """Publish the faults asked for since the last call."""
         asked, self._asked = self._asked, []
         for wanted, answer in asked:
             faults.write(tree.memory.private.block("faults"), faults.encode(wanted))

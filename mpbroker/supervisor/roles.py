@@ -26,11 +26,10 @@ HOT_APIS = (
 )
 
 
-# What the roles run, and what the supervisor needs when it is asked for a scrub.
+# The modules of the roles.
 MODULES = (
     *("mpbroker.coordinator.process", "mpbroker.handlers.process", "mpbroker.network.acceptor.acceptor"),
-    *("mpbroker.network.processor.processor", "mpbroker.supervisor.scrubbing"),
-    "mpbroker.log.compaction.cleaner_process",
+    *("mpbroker.network.processor.processor", "mpbroker.log.compaction.cleaner_process"),
 )
 
 
@@ -47,7 +46,6 @@ def prepare(*, has_exporter: bool) -> None:
 
 
 def served() -> tuple[Served, ...]:
-    """Return the APIs that the handlers serve."""
     from mpbroker.handlers import apis
 
     return apis.served()

@@ -114,7 +114,6 @@ def guarded_load(scenario: Scenario) -> Guarded:
 
 
 def guarded_client(row: clients.Row) -> Guarded:
-    """Guard a row of ops/bench/clients.py."""
 
     def measure(session: Session, rounds: int) -> Figures:
         found = run.in_turns(session.brokers, rounds, row.name, partial(row.at_scale, CLIENTS_SCALE))

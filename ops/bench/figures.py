@@ -50,7 +50,6 @@ ByBroker = dict[str, float]
 def in_turns(
     brokers: Sequence[Contender], rounds: int, what: str, take: Callable[[Broker], float]
 ) -> ByBroker:
-    """Return the median of a measurement's rounds on each broker."""
     found = run.in_turns(brokers, rounds, what, take)
     return {NAMES[title]: median(figures) for title, figures in found.items()}
 
@@ -84,7 +83,6 @@ def loads() -> Figures:
 
 
 def stock_clients() -> Figures:
-    """Measure the rows of ops/bench/clients.py."""
     with run.started(topic=clients.TOPIC) as (brokers, _):
         return {
             row.name: {

@@ -104,7 +104,6 @@ def produce_value(topic: str, value: bytes, *, zstd: bool = False) -> Request:
 
 
 def produce_batch(topic: str, batch: bytes | bytearray) -> Request:
-    """The same, of this batch."""
     return _produce(topic, batch)
 
 

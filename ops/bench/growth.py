@@ -124,7 +124,6 @@ def take(broker: Mpbroker, load: Load) -> Point:
 
 
 def merged(points: Sequence[Point]) -> Point:
-    """Return the medians of the same point, taken several times."""
     return {
         name: merged([point[name] for point in points])
         if isinstance(value, Mapping)
@@ -267,7 +266,6 @@ def over_groups(stack: ExitStack, directory: Path) -> list[Planned]:
 
 
 def fill(broker: Broker, topic: str, gigabytes: float) -> None:
-    """Write `gigabytes` to partition 0."""
     request = frames.produce(topic, records=1, value_bytes=FILL_BYTES)
     send_until_accepted(broker, (request for _ in range(int(gigabytes * 1e9) // FILL_BYTES)))
 

@@ -101,7 +101,6 @@ class Hops:
         return found
 
     def members(self) -> list[tuple[str, int]]:
-        """Return the kind and the process id of each process."""
         return [(kind, pid) for kind, pid, _ in self._roles()]
 
     def _roles(self) -> Iterator[tuple[str, int, int | None]]:

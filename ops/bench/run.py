@@ -122,7 +122,6 @@ def contenders(
 
 
 def file_system(directory: Path) -> str:
-    """Return the type of the file system that a directory is on."""
     mounts = [m for m in psutil.disk_partitions(all=True) if directory.is_relative_to(m.mountpoint)]
     return max(mounts, key=lambda mount: len(mount.mountpoint)).fstype
 

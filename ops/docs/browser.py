@@ -91,11 +91,9 @@ class Browser:
         raise PageError(f"not in time: {what}. The page:\n{self.text()[:2000]}\n{self.errors} {last_error}")
 
     def text(self, selector: str = "body") -> str:
-        """Return the text that is shown."""
         return str(self.js(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''"))
 
     def sees(self, text: str, selector: str = "body") -> None:
-        """Wait until a text is shown."""
         shown = f"document.querySelector({json.dumps(selector)})?.innerText ?? ''"
         self.until(f"({shown}).includes({json.dumps(text)})", f"{text!r} is shown in {selector}")
 
@@ -105,11 +103,9 @@ class Browser:
         self._page.locator(selector, has_text=with_text).filter(visible=True).first.click()
 
     def write(self, text: str) -> None:
-        """Write into the focused field."""
         self._page.keyboard.insert_text(text)
 
     def fill(self, selector: str, text: str) -> None:
-        """Replace the content of a field."""
         self._page.locator(selector).filter(visible=True).first.fill(text)
 
     def choose(self, selector: str, value: str) -> None:

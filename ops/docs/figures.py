@@ -181,7 +181,6 @@ def spark(figures: Figures) -> list[str]:
 
 
 def measured(figures: Figures) -> list[str]:
-    """Return when and where each part was measured."""
     return [
         "| part | measured |",
         "|---|---|",
@@ -240,7 +239,6 @@ def _two_digits(value: float) -> str:
 
 
 def circumstances(curves: Curves) -> list[str]:
-    """Return where and when each curve was measured."""
     lines = ["| curve | measured |", "|---|---|"]
     return lines + [f"| {name} | {curve['circumstances']} |" for name, curve in curves.items()]
 

@@ -58,7 +58,6 @@ def runtime() -> str:
 
 
 def folders() -> list[str]:
-    """Those of the tests of packages that have native modules."""
     parts = {
         path.relative_to(ROOT).parts[0 if package == "shm" else 1]
         for package in PACKAGES

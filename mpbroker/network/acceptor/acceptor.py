@@ -63,8 +63,6 @@ class _Held:
 
 
 class _Open:
-    """A listener that is served."""
-
     def __init__(self, number: int, listener: Listener, sock: socket.socket, context: ProcessContext) -> None:
         self.number = number
         self.listener = listener
@@ -554,5 +552,4 @@ def run(
     handovers: dict[int, socket.socket],
     orders: Orders,
 ) -> int:
-    """Run the acceptor and return its exit code."""
     return Acceptor(context, served, handovers, orders).run()

@@ -56,7 +56,7 @@ def limit_key(config: BrokerConfig, listener: str, key: str) -> str:
 
 
 class AddressRates:
-    """The rates at which addresses may connect. A reader since before the fork: it reads before it accepts."""
+    """The rates at which addresses may connect. A reader since before the fork: it reads, then accepts."""
 
     def __init__(self, context: ProcessContext, quotas: ConnectionQuotas) -> None:
         memory = context.memory

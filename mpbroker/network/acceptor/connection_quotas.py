@@ -170,7 +170,6 @@ class ConnectionQuotas:
         return self.is_protected(listener) or self.total < self.broker.connections
 
     def is_full(self, listener: int) -> bool:
-        """Return whether the listener's own limit is reached."""
         return self.by_listener[listener] >= self._listeners[listener].limits.connections
 
     def admit(self, listener: int, address: bytes, now_ms: float) -> tuple[Admission, int]:
@@ -248,14 +247,12 @@ class ConnectionQuotas:
     # ---- what metrics show
 
     def rates(self, now_ms: float) -> tuple[float, dict[int, float]]:
-        """Return connections a second: of the broker, and by listener."""
         return self._broker_rate.per_second(now_ms), {
             number: there.rate.per_second(now_ms) for number, there in self._listeners.items()
         }
 
 
 def _less(counts: Counter[K], key: K) -> None:
-    """Count one less; forget the key at zero."""
     counts[key] -= 1
     if not counts[key]:
         del counts[key]

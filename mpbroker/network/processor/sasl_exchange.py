@@ -227,7 +227,6 @@ class SaslExchanges:
         return self._due[0][0] if self._due else None
 
     def release_due(self, now_ns: int) -> None:
-        """Send the answers whose time has come."""
         while self._due and self._due[0][0] <= now_ns:
             due_ns, connection = heapq.heappop(self._due)
             peer = self.held.get(connection)
