@@ -30,12 +30,9 @@ MESSAGE_BYTES_MAX = 1 << 20
 CLIENTS_MAX = 64
 # Bytes of an answer that the kernel passes on as one message, with its usual limits (net.core.wmem_default).
 ANSWER_BYTES_MAX = 192 << 10
-
+_CREDENTIALS = struct.Struct("=iII")  # struct ucred: process, user, group
 
 log = logging.getLogger("mpbroker.supervisor")
-
-
-_CREDENTIALS = struct.Struct("=iII")  # struct ucred: process, user, group
 
 
 class Peer(NamedTuple):

@@ -395,22 +395,14 @@ class Tree:
             limit, working_limit = self._hang_limits(child)
             turns = self.memory.counters(child.role).turns
             verdict = child.pulse.judge(turns, limit, working_limit, partial(look_at, child.pid))
+            silent = (child.name, child.pid, child.pulse.silent_ticks * TICK_S)
             if verdict is Verdict.HANGS:
-                self.log.error(
-                    "%s (pid %d) has not moved for %d s: it is killed",
-                    child.name,
-                    child.pid,
-                    child.pulse.silent_ticks * TICK_S,
-                )
+                self.log.error("%s (pid %d) has not moved for %d s: it is killed", *silent)
                 child.pulse = Pulse()
                 os.kill(child.pid, signal.SIGKILL)
             elif verdict is Verdict.WAITS_FOR_DISK and child.pulse.silent_ticks == limit:
-                self.log.warning(
-                    "%s (pid %d) has waited for its disk for %d s; nothing can end that but the disk",
-                    child.name,
-                    child.pid,
-                    child.pulse.silent_ticks * TICK_S,
-                )
+                text = "%s (pid %d) has waited for its disk for %d s; nothing can end that but the disk"
+                self.log.warning(text, *silent)
 
     def _hang_limits(self, child: Child) -> tuple[int, float]:
         """Return how many ticks a child may be silent, and for how many using the CPU counts as moving."""

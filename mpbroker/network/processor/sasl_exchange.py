@@ -256,9 +256,8 @@ class SaslExchanges:
         try:
             self._flush(peer)
         except OSError as error:
-            channels.log.debug(
-                "connection %s: the client did not wait: %s", channels.name_of(peer), reason_of(error)
-            )
+            name = channels.name_of(peer)
+            channels.log.debug("connection %s: the client did not wait: %s", name, reason_of(error))
         channels.close(peer, CloseReason.CLOSED_AUTHENTICATION)
 
     def discard(self, peer: TlsSaslChannel) -> None:

@@ -6,6 +6,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import Enum
 
 from mpbroker.config.broker import BrokerConfig
@@ -39,35 +40,28 @@ class Stage(Enum):
     HELD = 4  # succeeded; its answer is held back, since its address or user has failed often
 
 
+@dataclass(slots=True, eq=False)
 class TlsSaslChannel:
     """A connection of a TLS or SASL listener. `sock` is None while the turn owns the descriptor."""
 
-    __slots__ = (
-        *("begun_ns", "channel", "cipher", "connection", "due_ns", "ended", "frame", "listener", "out"),
-        *("pipe", "renewed_ns", "sasl", "security", "session", "sock", "stage", "wanted", "was_answered"),
-    )
-
-    def __init__(
-        self, channel: int, connection: int, listener: int, security: ListenerSecurity, begun_ns: int
-    ) -> None:
-        self.begun_ns = begun_ns
-        self.channel = channel
-        self.connection = connection
-        self.listener = listener
-        self.security = security
-        self.sock: socket.socket | None = None
-        self.pipe: TlsPipe | None = None
-        self.stage = Stage.TALKING
-        self.sasl: SaslServer | None = None
-        self.session: Session | None = None
-        self.frame = bytearray()
-        self.wanted = SIZE_BYTES
-        self.out = bytearray()
-        self.due_ns = 0
-        self.ended = False  # closed by us; the turn has not reported it yet
-        self.cipher = -1  # its number in the meters
-        self.renewed_ns = 0  # when its re-authentication began
-        self.was_answered = False  # our part of the handshake, and so our certificate, was sent
+    channel: int
+    connection: int
+    listener: int
+    security: ListenerSecurity
+    begun_ns: int
+    sock: socket.socket | None = None
+    pipe: TlsPipe | None = None
+    stage: Stage = Stage.TALKING
+    sasl: SaslServer | None = None
+    session: Session | None = None
+    frame: bytearray = field(default_factory=bytearray)
+    wanted: int = SIZE_BYTES
+    out: bytearray = field(default_factory=bytearray)
+    due_ns: int = 0
+    ended: bool = False  # closed by us; the turn has not reported it yet
+    cipher: int = -1  # its number in the meters
+    renewed_ns: int = 0  # when its re-authentication began
+    was_answered: bool = False  # our part of the handshake, and so our certificate, was sent
 
     @property
     def io(self) -> socket.socket | TlsPipe:
@@ -97,16 +91,8 @@ class SecureChannels:
         self.logins = Logins(0, 0)
         # Channels that had their share of this turn.
         self.had_share: list[int] = []
-        self._notices = LimitNotices(log)
-        self._audit = audit_of(config)
-
-    def follow_clock(self, now_ns: int) -> None:
-        """Sum up repeated log lines and audit events. Call it now and then."""
-        self._notices.follow(now_ns / 1e6)
-        self._audit.follow(now_ns // 1_000_000)
-
-    def close_audit(self) -> None:
-        self._audit.close()
+        self.notices = LimitNotices(log)
+        self.audit = audit_of(config)
 
     # ---- reports
 
@@ -120,7 +106,7 @@ class SecureChannels:
     def record_login(self, peer: TlsSaslChannel, how: str) -> None:
         session = self.session_of(peer)
         how = f"{how} ({session.tls_version})" if session.tls_version else how
-        self._audit.tell(
+        self.audit.tell(
             self.now_ns() // 1_000_000,
             Event(Kind.LOGIN, session.principal, session.client_host, peer.security.name, how),
         )
@@ -129,7 +115,7 @@ class SecureChannels:
         """Record a refused login in the audit log. The name that the client claims is not proved."""
         claimed = peer.sasl.claimed if peer.sasl is not None else ""
         names = Names.of([(claimed,)]) if claimed else Names()
-        self._audit.tell(
+        self.audit.tell(
             self.now_ns() // 1_000_000,
             Event(Kind.REFUSED_LOGIN, "", session.client_host, peer.security.name, "login", names, why=why),
         )
@@ -145,7 +131,7 @@ class SecureChannels:
         peer.ended = True
         limit = _LOGIN_LIMITS[reason]
         self.record_refusal(self.session_of(peer), peer, f"its login was ended by {limit}")
-        self._notices.report(
+        self.notices.report(
             self.now_ns() / 1e6,
             logging.INFO,
             peer.security.name,

@@ -94,9 +94,8 @@ class TlsHandshakes:
         channels.record_refusal(session, peer, why)
         # OpenSSL's text for a first byte that begins no TLS record.
         hint = " (a client without TLS?)" if "wrong version number" in why else ""
-        channels.log.info(
-            "connection %s: failed TLS handshake: %s%s", channels.name_of(peer, session), why, hint
-        )
+        name = channels.name_of(peer, session)
+        channels.log.info("connection %s: failed TLS handshake: %s%s", name, why, hint)
 
     def receive(self, peer: TlsSaslChannel) -> None:
         """Decrypt into the turn's blocks until the turn has no room or the client sent no more."""

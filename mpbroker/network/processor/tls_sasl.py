@@ -185,7 +185,8 @@ class TlsSaslChannels:
         self.sasl.release_due(now_ns)
         if now_ns >= self._next_refresh_ns:
             self._next_refresh_ns = now_ns + REFRESH_NS
-            self.channels.follow_clock(now_ns)
+            self.channels.notices.follow(now_ns / 1e6)
+            self.channels.audit.follow(now_ns // 1_000_000)
             self._refresh()
 
     def _refresh(self) -> None:
@@ -197,12 +198,9 @@ class TlsSaslChannels:
                 if security.keystore.refresh():
                     log.info("listener %s: new connections get the changed certificates", security.name)
             except TlsError as error:
-                log.error(
-                    "listener %s: the changed certificates cannot be used, the old ones stay: %s",
-                    security.name,
-                    error,
-                )
+                text = "listener %s: the changed certificates cannot be used, the old ones stay: %s"
+                log.error(text, security.name, error)
 
     def close(self) -> None:
         """Sum up the audit events since the last summary, before the process ends."""
-        self.channels.close_audit()
+        self.channels.audit.close()
