@@ -442,7 +442,8 @@ class Changing:
 
     def _follow(self, changes: Changes, resize: Resize | None, answers: list[Later]) -> Iterator[None]:
         """Resize and replace as published changes need it, then answer who asked for them."""
-        error, replaced = "", []
+        error = ""
+        replaced: list[str] = []
         if resize is not None:
             yield from self._resize(resize, Later())
             error = resize.error

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 from collections.abc import Mapping
-from importlib import metadata
 from typing import Final
 
 from msgspec import structs
@@ -131,6 +130,8 @@ def otlp_destination(config: BrokerConfig, environ: Mapping[str, str]) -> Destin
         return None
     if found is None:
         return None
+    from importlib import metadata
+
     try:
         metadata.version(_OTLP_PACKAGE)
     except metadata.PackageNotFoundError:
