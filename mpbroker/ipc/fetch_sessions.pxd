@@ -3,8 +3,8 @@
     31 bits:    handler number (6) | drawn by lot (15) | place (10)
 
 With it a processor can bring a fetch to the handler that knows its session, as Kafka finds the shard of an id
-in its FetchSessionCache. An id is not a secret and proves nothing: a handler that does not know it refuses it,
-and the client makes a new session.
+in its FetchSessionCache. An id is not a secret and proves nothing: a handler refuses one that it does not
+know, and the client makes a new session.
 """
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 

@@ -10,8 +10,8 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.counters import Counter, Histogram
 from mpbroker.network.processor.channel import CloseReason
 from mpbroker.network.processor.login_pauses import LoginPauses
-from mpbroker.network.processor.logins import LARGE_FRAME_BYTES
 from mpbroker.network.processor.secure_channel import (
+    LARGE_FRAME_BYTES,
     MOVED_PER_TURN_MAX,
     SIZE_BYTES,
     SecureChannels,

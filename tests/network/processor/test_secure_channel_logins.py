@@ -12,7 +12,7 @@ import pytest
 
 from mpbroker.ipc.counters import Counter
 from mpbroker.network.processor.channel import CloseReason
-from mpbroker.network.processor.logins import LARGE_FRAME_BYTES, LARGE_FRAMES_BYTES_MAX
+from mpbroker.network.processor.secure_channel import LARGE_FRAME_BYTES, LARGE_FRAMES_BYTES_MAX
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.messages import SaslHandshakeRequest
 from tests.support.tls_processor_rig import SASL, TLS, SecureRig, ask, log_in, secure_rig
