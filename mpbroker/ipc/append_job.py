@@ -213,7 +213,7 @@ class AppendJobs:
         """End the job that this PRODUCED sends back."""
         part = self._pending.pop(slot.request, None)
         if part is None:
-            log.error("a log worker answered append %d, which is none of ours", slot.request)
+            log.error("a log worker answered unknown append %d", slot.request)
             return
         view = self._lender.view(part.block)
         filled = [read_job_batch(view, index) for index in range(len(part.places))]

@@ -98,7 +98,7 @@ class RpcClient:
         message = self._read(answer)
         pending = self._pending.pop(answer.request, None)
         if pending is None:
-            log.error("the %s answered call %d, which is none of ours", self.name, answer.request)
+            log.error("the %s answered unknown call %d", self.name, answer.request)
             return
         self._lender.end(pending.block, pending.generation)
         pending.then(message)

@@ -98,7 +98,7 @@ def remove(directory: Path) -> None:
     try:
         directory.rmdir()
     except OSError as error:
-        log.warning("the runtime directory %s stays: %s", directory, error.strerror)
+        log.warning("cannot remove the runtime directory %s: %s", directory, error.strerror)
 
 
 def _named() -> str:

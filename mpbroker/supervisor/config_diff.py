@@ -13,7 +13,8 @@ later      it belongs to state made before the first fork, or to files on disk
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -157,7 +158,8 @@ class ConfigDiff:
         self, now: BrokerConfig, static: BrokerConfig, altered: Altered, warnings: list[str]
     ) -> Changes:
         asked = self._asked
-        read = _overlaid(static, altered)
+        with _refusing():
+            read = overlaid(static, altered.broker, altered.default)
         differing = {name for name in BrokerConfig.__struct_fields__ if self._differs(name, read)}
         later = {name: _INSTEAD.get(name, _RESTART) for name in differing if not _can_change(name)}
         changing = {name: getattr(read, name) for name in differing - later.keys()}
@@ -165,7 +167,8 @@ class ConfigDiff:
         effective = {name: value for name, value in changing.items() if name not in workers}
         named = changing.keys() - ({_SECURITY} if not _own_security_differs(read, asked) else set())
         if _OVERRIDES in effective:
-            effective[_OVERRIDES] = _resolved(read)
+            with _refusing():
+                effective[_OVERRIDES] = resolved_overrides(read.max_connections_per_ip_overrides)
         if "advertised_listeners" in effective:
             effective["advertised_listeners"] = _advertised(read, asked, now)
         origins = _origins(read, asked, later)
@@ -177,11 +180,15 @@ class ConfigDiff:
             resizing_to={_KEYS[name]: number for name, number in workers.items()},
         )
         if problems := new_contradictions(now, config):
-            raise ReloadError(f"with what cannot change while the broker runs: {_one_line(problems)}")
+            raise ReloadError(
+                f"settings that cannot change while the broker runs contradict it: {_one_line(problems)}"
+            )
+        with _refusing():
+            encoded = settings.encode(config)
         kept = {name: getattr(asked, name) for name in later}
         return Changes(
             config,
-            _encoded(config),
+            encoded,
             sorted({_KEYS[name] for name in named} | set(asked.altered.differing(read.altered))),
             {_KEYS[name]: what for name, what in sorted(later.items())},
             warnings,
@@ -209,9 +216,11 @@ class ConfigDiff:
         return bool(getattr(read, name) != getattr(self._asked, name))
 
 
-def _overlaid(static: BrokerConfig, altered: Altered) -> BrokerConfig:
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Raise ReloadError instead of ValueError."""
     try:
-        return overlaid(static, altered.broker, altered.default)
+        yield
     except ValueError as error:
         raise ReloadError(str(error)) from error
 
@@ -234,22 +243,8 @@ def _own_security_differs(read: BrokerConfig, asked: BrokerConfig) -> bool:
     )
 
 
-def _resolved(read: BrokerConfig) -> tuple[str, ...]:
-    try:
-        return resolved_overrides(read.max_connections_per_ip_overrides)
-    except ValueError as error:
-        raise ReloadError(str(error)) from error
-
-
 def _one_line(problems: Any) -> str:
     return "; ".join(str(problem) for problem in problems)
-
-
-def _encoded(config: BrokerConfig) -> bytes:
-    try:
-        return settings.encode(config)
-    except ValueError as error:
-        raise ReloadError(str(error)) from error
 
 
 def _origins(read: BrokerConfig, asked: BrokerConfig, later: dict[str, str]) -> dict[str, str]:

@@ -144,7 +144,7 @@ class ControlSocket:
         self.watch(connection.fileno(), partial(self._read, connection))
 
     def _turn_away(self, why: OSError) -> None:
-        log.error("a command is not answered: %s. Raise the limit of open files (LimitNOFILE)", why.strerror)
+        log.error("cannot serve a command: %s. Raise the limit of open files (LimitNOFILE)", why.strerror)
         if self._spare_fd >= 0:
             os.close(self._spare_fd)
         with contextlib.suppress(OSError):
@@ -181,7 +181,7 @@ class ControlSocket:
     def _send(self, connection: socket.socket, answer: Answer) -> None:
         data = msgspec.json.encode(answer)
         if len(data) > ANSWER_BYTES_MAX:
-            log.error("an answer of %d bytes is more than can be sent", len(data))
+            log.error("cannot send an answer of %d bytes", len(data))
             text = f"the answer has {len(data)} bytes, more than {ANSWER_BYTES_MAX}"
             data = msgspec.json.encode({"error": text})
         with connection, contextlib.suppress(OSError):

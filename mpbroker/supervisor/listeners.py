@@ -129,7 +129,9 @@ class Listeners:
             sockets.listen(fd, self.config.listeners[number], self.config)
 
     def abandon(self, role: int) -> None:
-        """Close the connections on their way to a processor that has left for good."""
+        """Close the connections on their way to a role that has left for good."""
+        if not topology.is_processor(role):
+            return
         inbox = self.handovers[role][1]
         inbox.setblocking(False)
         while received := handover.receive(inbox):
@@ -198,7 +200,7 @@ class Listeners:
             protocols |= listeners.parse_protocol_map(f"{name}:{protocol}")
         elif "://" in text and name not in protocols:
             raise FatalError(
-                f"listener {name} has no security protocol: say --protocol PROTOCOL, or name it in "
+                f"listener {name} has no security protocol: give --protocol PROTOCOL, or name it in "
                 "listener.security.protocol.map"
             )
         (added,) = listeners.parse_listeners(text, protocols)

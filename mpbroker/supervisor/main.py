@@ -9,7 +9,7 @@ import signal
 import time
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.ipc import health, titles, topology
+from mpbroker.ipc import health, titles
 from mpbroker.ipc.process import FatalError
 from mpbroker.storage.directory_layout import restricted_new_files
 from mpbroker.supervisor import logs, pause
@@ -76,7 +76,7 @@ class Supervisor:
         self.claim = claim = Claim(config)
         self.listeners = claim.listeners
         self.tree = Tree(claim.memory, claim.config)
-        self.tree.on_left = self._abandon
+        self.tree.on_left = self.listeners.abandon
         self.faulting = Faulting()
         diff = ConfigDiff(config, read_again)
         altered = AlteredSettings(claim.memory, config.node_id)
@@ -125,10 +125,6 @@ class Supervisor:
             self.claim.release()
         log.info("stopped with status %d", code)
         return code
-
-    def _abandon(self, role: int) -> None:
-        if topology.is_processor(role):
-            self.listeners.abandon(role)
 
     # ---- signals
 

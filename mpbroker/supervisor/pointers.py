@@ -94,4 +94,4 @@ class Pointers:
             try:
                 path.unlink(missing_ok=True)
             except OSError as error:
-                log.warning("%s is not removed: %s", path, error.strerror)
+                log.warning("cannot remove %s: %s", path, error.strerror)

@@ -215,7 +215,7 @@ class Tree:
         try:
             self.launch(child)
         except OSError as error:
-            self.log.error("%s cannot be started, it is tried again: %s%s", child.name, error, advice(error))
+            self.log.error("cannot start %s: %s%s; retrying", child.name, error, advice(error))
             child.restart_at = time.monotonic() + RELAUNCH_S
 
     def await_serving(self, child: Child) -> None:
