@@ -1,6 +1,9 @@
-"""What the supervisor makes of altered settings: told once, twice, with something that it cannot use."""
+"""Changes of a running broker: altered settings, the file beneath them, and one change at a time."""
 
 from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -8,11 +11,14 @@ import pytest
 from mpbroker.config.altered import Altered
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.load import Loaded, load
+from mpbroker.ipc import topology
 from mpbroker.ipc.broker_settings import BrokerSettings
 from mpbroker.ipc.bulletin import BulletinPublisher
+from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.topology import SUPERVISOR, SharedMemory
-from mpbroker.supervisor.changing import AlteredSettings
+from mpbroker.supervisor.changing import AlteredSettings, Changing
 from mpbroker.supervisor.config_diff import ConfigDiff, ReloadError
+from mpbroker.supervisor.notify import Notifier
 
 
 class Coordinator:
@@ -141,3 +147,79 @@ def test_without_a_file_there_is_still_something_beneath() -> None:
     diff = ConfigDiff(BrokerConfig(max_connections=7), None)
     now = diff.altered(BrokerConfig(max_connections=7), Altered({}, {"max.connections": "5"})).config
     assert now.max_connections == 5
+
+
+# ---- one change at a time
+
+
+class Listeners:
+    """What of the listeners a change uses. None of them is affected."""
+
+    now: tuple[()] = ()
+
+    def role_problem(self, _: BrokerConfig) -> None:
+        return None
+
+    def changed_security(self, _: BrokerConfig) -> dict[int, Any]:
+        return {}
+
+    def follow(self, config: BrokerConfig, _: dict[int, Any], tree: Any) -> None:
+        tree.config = config
+
+
+def changing_of(memory: SharedMemory, *file: str) -> tuple[Changing, Any]:
+    """Return a state machine over a configuration file as a list of overrides, and its tree."""
+    config = load(None, []).config
+    tree: Any = SimpleNamespace(config=config, memory=memory, children={})
+    listeners: Any = Listeners()
+    diff = ConfigDiff(config, lambda: load(None, list(file)))
+    return Changing(tree, listeners, diff, AlteredSettings(memory, node_id=1), Notifier()), tree
+
+
+def test_a_resize_is_refused_while_processes_acknowledge_a_reload(
+    memory: SharedMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Commands are served meanwhile. Begun then, its answer would be lost with it."""
+    changing, tree = changing_of(memory, "num.partitions=3")
+    refused: list[str] = []
+
+    def publish(_config: bytes, _tree: object) -> None:
+        with pytest.raises(FatalError) as error:
+            changing.resize(tree.config.num_io_threads, None)
+        refused.append(str(error.value))
+
+    monkeypatch.setattr("mpbroker.supervisor.changing.publish", publish)
+    answers: list[dict[str, Any]] = []
+    for _ in range(2):
+        changing.reload().send_with(answers.append)
+    changing.go_on()
+    assert refused == ["a change is under way (reload); ask again when it is done"], "one reload for both"
+    assert [answer["changed"] for answer in answers] == [["num.partitions"]] * 2
+    assert (tree.config.num_partitions, changing.under_way) == (3, "")
+
+
+def test_a_reload_waits_for_the_end_of_a_resize(
+    memory: SharedMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changing, tree = changing_of(memory, "num.partitions=3")
+    published: list[int] = []
+    monkeypatch.setattr("mpbroker.supervisor.changing.publish", lambda *_: published.append(1))
+    resized: list[dict[str, Any]] = []
+    reloaded: list[dict[str, Any]] = []
+    handlers = tree.config.num_io_threads
+    leaving = range(handlers // 2, handlers)
+    for number in leaving:
+        tree.children[topology.handler(number)] = SimpleNamespace(serves=True)
+    tree.retire = lambda _: None
+    changing.resize(handlers // 2, None).send_with(resized.append)
+    changing.reload().send_with(reloaded.append)
+    changing.go_on()
+    assert changing.under_way == f"resizing handlers from {handlers} to {handlers // 2}"
+    assert (resized, reloaded, published) == ([], [], [])
+    tree.children.clear()
+    changing.go_on()
+    assert resized == [{"handlers": handlers // 2, "processors": tree.config.num_network_threads}]
+    assert reloaded == []
+    changing.go_on()
+    assert [answer["changed"] for answer in reloaded] == [["num.partitions"]]
+    assert (tree.config.num_partitions, tree.config.num_io_threads) == (3, handlers // 2)
