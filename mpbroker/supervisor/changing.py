@@ -332,7 +332,7 @@ class Changing:
         self._altered.is_pending = False
         self._altered.acknowledge()
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         """Continue the change under way, or begin one that was asked for.
 
         Altered settings are published and acknowledged also during a change: clients wait for that, and a

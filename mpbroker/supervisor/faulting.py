@@ -44,7 +44,7 @@ class Faulting:
         self._asked.append((wanted, answer))
         return answer
 
-    def go_on(self, tree: Tree, config: BrokerConfig) -> None:
+    def advance(self, tree: Tree, config: BrokerConfig) -> None:
         asked, self._asked = self._asked, []
         for wanted, answer in asked:
             faults.write(tree.memory.private.block("faults"), faults.encode(wanted))

@@ -277,7 +277,7 @@ class Listeners:
         self.changes.append(change)
         return change.answer
 
-    def go_on(self, tree: Tree) -> None:
+    def advance(self, tree: Tree) -> None:
         """Complete the changes that the acceptor has made. A successor of it begins with them made."""
         for change in list(self.changes):
             state = self.memory.listener_counts(change.number).get(ListenerCount.STATE)

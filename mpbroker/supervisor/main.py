@@ -174,14 +174,14 @@ class Supervisor:
         with contextlib.suppress(StopAsked):
             while True:
                 self.tree.step()
-                self.listeners.go_on(self.tree)
-                self.faulting.go_on(self.tree, self.tree.config)
+                self.listeners.advance(self.tree)
+                self.faulting.advance(self.tree, self.tree.config)
                 pointers.name(self.listeners.now)
                 pointers.write()
                 if self.hangups:
                     self.hangups = 0
                     self.changing.reload()
-                self.changing.go_on()
+                self.changing.advance()
                 self._pause()
                 audit.follow()
         log.info("stopping: %s", signal.Signals(self.stop_signal).name)

@@ -1,4 +1,4 @@
-"""The process tree, in one thread: starts roles, mends deaths through the fence, resizes, stops."""
+"""The process tree, in one thread: starts roles, handles deaths by the fence, resizes, stops."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Tree:
     def step(self, timeout_ms: int = TICK_MS) -> None:
         """Wait for something to happen and handle it. Raises BrokerStops."""
         self._wait(timeout_ms, self._something_to_do)
-        self._look_after()
+        self._advance()
 
     def _wait(self, timeout_ms: int, must_not_sleep: Callable[[], bool]) -> None:
         """Sleep; notice deaths and hangs; call back for other descriptors that are readable."""
@@ -132,18 +132,18 @@ class Tree:
     def _something_to_do(self) -> bool:
         return bool(self._dead) or any(map(self._has_started, self.children.values()))
 
-    def _look_after(self) -> None:
+    def _advance(self) -> None:
         """Mend dead roles, start those that are due, and introduce those that have become ready.
 
         Never wait for a role to start: another may be needed for that, and it may just have died.
         """
         while self._dead:
-            self._mend(self._dead.popleft())
+            self._on_death(self._dead.popleft())
         for child in list(self.children.values()):
             if child.restart_at is not None and child.restart_at <= time.monotonic():
                 self.relaunch(child)
             elif self._has_started(child):
-                self._introduce(child)
+                self._on_ready(child)
             elif child.pid and not child.serves:
                 self._judge_start(child)
             elif child.pid and child.leaves_by is not None and child.leaves_by.is_over():
@@ -221,12 +221,12 @@ class Tree:
     def await_serving(self, child: Child) -> None:
         while child.pid and not child.serves:
             self._wait(STARTING_TICK_MS, self._something_to_do)
-            self._look_after()
+            self._advance()
 
     def _has_started(self, child: Child) -> bool:
         return bool(child.pid) and not child.serves and self._states.load(child.role) == State.READY
 
-    def _introduce(self, child: Child) -> None:
+    def _on_ready(self, child: Child) -> None:
         """Give a ready role the orders that it missed, and have its peers bind its rings."""
         child.hears = True
         for stage, about in child.missed:
@@ -353,7 +353,7 @@ class Tree:
                 self.memory.words(name).store(role - topology.FIRST_HANDLER, 0)
         self.memory.words("queued").store(role, 0)
 
-    def _mend(self, child: Child) -> None:
+    def _on_death(self, child: Child) -> None:
         """Fence a dead role and launch its successor, now or after a while."""
         if self._stopping or child.role not in self.children:
             return
@@ -450,12 +450,12 @@ class Tree:
 
     def _has_left(self, child: Child) -> None:
         self._fence(child.role)
-        self._close_books(child.role)
+        self._correct_counters(child.role)
         del self.children[child.role]
         if self.on_left is not None:
             self.on_left(child.role)
 
-    def _close_books(self, role: int) -> None:
+    def _correct_counters(self, role: int) -> None:
         """Correct the page of a role that left for good.
 
         If it was killed while it left, it could not record that nothing waits with it, and no successor will.

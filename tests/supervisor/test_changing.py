@@ -192,7 +192,7 @@ def test_a_resize_is_refused_while_processes_acknowledge_a_reload(
     answers: list[dict[str, Any]] = []
     for _ in range(2):
         changing.reload().send_with(answers.append)
-    changing.go_on()
+    changing.advance()
     assert refused == ["a change is under way (reload); ask again when it is done"], "one reload for both"
     assert [answer["changed"] for answer in answers] == [["num.partitions"]] * 2
     assert (tree.config.num_partitions, changing.under_way) == (3, "")
@@ -213,13 +213,13 @@ def test_a_reload_waits_for_the_end_of_a_resize(
     tree.retire = lambda _: None
     changing.resize(handlers // 2, None).send_with(resized.append)
     changing.reload().send_with(reloaded.append)
-    changing.go_on()
+    changing.advance()
     assert changing.under_way == f"resizing handlers from {handlers} to {handlers // 2}"
     assert (resized, reloaded, published) == ([], [], [])
     tree.children.clear()
-    changing.go_on()
+    changing.advance()
     assert resized == [{"handlers": handlers // 2, "processors": tree.config.num_network_threads}]
     assert reloaded == []
-    changing.go_on()
+    changing.advance()
     assert [answer["changed"] for answer in reloaded] == [["num.partitions"]]
     assert (tree.config.num_partitions, tree.config.num_io_threads) == (3, handlers // 2)

@@ -157,7 +157,7 @@ class Acceptor:
         now_ms = time.monotonic() * 1000
         for there in list(self.open.values()):
             if there.held is not None:
-                self._go_on(there, there.held, now_ms)
+                self._retry(there, there.held, now_ms)
             elif there.rest_until_ms is not None and there.rest_until_ms <= now_ms:
                 there.rest_until_ms = None
                 self._watch(there)
@@ -175,17 +175,17 @@ class Acceptor:
             self.turn.allow(there.sock.fileno(), self.quotas.unasked(there.number))
         quiet = self.context.pending_fence() is None and not self.context.must_stop()
         ready = self.turn.serve(math.ceil(self._timeout_ms()) if quiet else 0)
-        self._learn_of_handed()
+        self._count_handed()
         # Read it before accepting: a client that knows of a limit and then connects must meet it.
         self.address_rates.follow()
-        self._learn_of_failures()
+        self._take_failures()
         for fd in ready:
             if fd == self.orders.fileno():
                 self._obey()
             elif fd in self.open:
                 self._accept(self.open[fd])
 
-    def _learn_of_handed(self) -> None:
+    def _count_handed(self) -> None:
         """Count the connections that the turn has handed over, before anything else is decided."""
         handed = self.turn.handed()
         now_ms = time.monotonic() * 1000
@@ -193,21 +193,21 @@ class Acceptor:
             self.quotas.let_in(number, address, now_ms)
             self.counts.handed(role, ticket, number, address)
 
-    def _learn_of_failures(self) -> None:
+    def _take_failures(self) -> None:
         by_number = {there.number: there for there in self.open.values()}
         if (lost := self.turn.lost()) is not None:
-            self._was_lost(by_number[lost[0]], lost[1])
+            self._log_lost(by_number[lost[0]], lost[1])
         if (unsent := self.turn.unsent()) is not None:
             connection = socket.socket(fileno=unsent[1])
             try:
                 peer = connection.getpeername()
             except OSError as error:
                 connection.close()
-                self._was_lost(by_number[unsent[0]], error.errno or 0)
+                self._log_lost(by_number[unsent[0]], error.errno or 0)
             else:
                 self._admit(by_number[unsent[0]], connection, peer)
 
-    def _was_lost(self, there: _Open, code: int) -> None:
+    def _log_lost(self, there: _Open, code: int) -> None:
         there.counts.add(ListenerCount.ACCEPT_ERRORS)
         why = os.strerror(code)
         self.log.debug("a connection on %s was lost before it was accepted: %s", there.listener.name, why)
@@ -315,7 +315,7 @@ class Acceptor:
                     self._rest(there, error, "the limit of open files (LimitNOFILE)")
                     self._look_away(there)
                     return
-                self._was_lost(there, error.errno or 0)
+                self._log_lost(there, error.errno or 0)
                 continue
             self._admit(there, connection, peer)
 
@@ -371,7 +371,7 @@ class Acceptor:
             self._look_away(there)
             self._publish_waiting()
 
-    def _go_on(self, there: _Open, held: _Held, now_ms: float) -> None:
+    def _retry(self, there: _Open, held: _Held, now_ms: float) -> None:
         now_ns = time.monotonic_ns()
         there.counts.add(ListenerCount.BLOCKED_NS, now_ns - held.since_ns)
         held.since_ns = now_ns
