@@ -128,7 +128,7 @@ class RingPair:
         self._outbox.push(slot)
 
     def flush(self) -> None:
-        """Publish as many as there is room for and ring once. Call it before the last check of a sleep."""
+        """Publish what fits and ring once. Call it before the last check ahead of a sleep."""
         self._outbox.flush()
 
     def drop(self) -> None:

@@ -1,19 +1,19 @@
 """Loads under something that may disturb them: `make bench-beside` (ARGS='cold moving': only these).
 
-An experiment takes its load alone and under the disturbance in turns, so that other work on the
-machine meets both. It fails where the median of the turns' p99 is more than its bound times that of the load
-alone. A load sends the next request when one is answered, which takes all CPUs that there are; `--rate` sends
-below that.
+An experiment takes its load alone and under the disturbance in turns, so that other work on the machine
+meets both. It fails where the median of the turns' p99 is more than its bound times that of the load alone. A
+load sends the next request when one is answered, which takes all CPUs that there are; `--rate` sends below
+that.
 
 * cold: a consumer reads a topic from the disk, which is taken out of the page cache again and again; it drops
-    the responses within the kernel, and goes no faster than a network, or its own CPU time would be measured.
+  the responses within the kernel, and goes no faster than a network, or its own CPU time would be measured.
   `cached`: it reads from the page cache. `cold-produces`: the load makes a record durable.
 * compaction: a topic of some GB is compacted; the cleaner is stopped (SIGSTOP) while the load runs alone.
 * moving: a partition moves between log directories (AlterReplicaLogDirs), and back.
 * large-answers: a client fetches 100 MB at a time.
 * heavy-…: a produce keeps a handler busy for seconds, which recompresses its batch with gzip's slowest level.
   A large frame is known by its size and goes alone. A compressed one is a frame of a few KB like any other,
-    and only its handler finds out which values it holds.
+  and only its handler finds out which values it holds.
 * connections: ten thousand idle connections, each of which has made a request. Their memory and CPU have
   bounds of their own; the rate of the load may lose a tenth.
 """

@@ -30,7 +30,7 @@ class Work:
     """Counts of one kind of process.
 
     `sleeps` are the kernel's voluntary context switches of all threads: each is one wake-up. `turns` are
-    those of the process's loop, `rounds` commit rounds, `sync_ns` the time that they took, `bytes` the
+    those of the process's loop, `rounds` commit rounds, `sync_ns` the time that they took, `bytes` those
     appended.
     """
 
