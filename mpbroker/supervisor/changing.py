@@ -101,7 +101,8 @@ class AlteredSettings:
         newest = _decoder.decode(versions[-1])
         self._version = newest.version
         before = self.now
-        self.now = Altered(*(self._usable(newest.brokers.get(name, {})) for name in (self._node, "")))
+        mine, others = (self._usable(newest.brokers.get(name, {})) for name in (self._node, ""))
+        self.now = Altered(mine, others)
         self.is_pending = self.is_pending or self.now != before
         return self.now != before
 

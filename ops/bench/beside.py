@@ -1,8 +1,9 @@
 """Loads under something that may disturb them: `make bench-beside` (ARGS='cold moving': only these).
 
 An experiment takes its load alone and under the disturbance in turns, so that other work on the machine
-meets both. It fails where the median of the turns' p99 is more than its bound times that of the load alone. A load sends the next request when one is answered, which takes all CPUs that there are; `--rate` sends
-below that.
+meets both. It fails where the median of the turns' p99 is more than its bound times that of the load alone. A
+load sends the next request when one is answered, which takes all CPUs that there are; `--rate` sends below
+that.
 
 * cold: a consumer reads a topic from the disk, which is taken out of the page cache again and again; it drops
   the responses within the kernel, and goes no faster than a network, or its own CPU time would be measured.

@@ -156,6 +156,7 @@ class Listeners:
     """What of the listeners a change uses. None of them is affected."""
 
     now: tuple[()] = ()
+    processor = None
 
     def role_problem(self, _: BrokerConfig) -> None:
         return None
