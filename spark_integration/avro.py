@@ -36,7 +36,7 @@ from spark_integration.schema_registry import Directory, Registry
 
 Convert = Callable[[Any], Any]
 WHOLE_VALUE: Final = "value"
-"""The only field of the result where the schema is no record."""
+"""The only field of the result unless the schema is a record."""
 
 _MAGIC = 0
 _PREFIX_BYTES = 5
@@ -123,7 +123,7 @@ class AvroType:
 
     def _named(self, name: str) -> tuple[DataType, Convert | None]:
         if name not in self._names:
-            raise AvroSchemaError(f"Avro schema: there is no type {name}")
+            raise AvroSchemaError(f"Avro schema: type {name} is not defined")
         return self._of(self._names[name])
 
     def _record(self, schema: Mapping[str, Any]) -> tuple[DataType, Convert | None]:
@@ -155,7 +155,7 @@ class AvroType:
         pythons = [_KINDS[kind] for kind in kinds]
         if len(set(pythons)) < len(pythons) or any(_logical(branch) for branch in others):
             raise AvroSchemaError(
-                f"Avro schema: a union of {', '.join(kinds)} cannot be told apart by its values. "
+                f"Avro schema: the values of a union of {', '.join(kinds)} do not show their branch. "
                 "Give a reader schema with one of them"
             )
         members = [StructField(f"member{number}", kind) for number, (kind, _) in enumerate(found)]
@@ -247,7 +247,7 @@ def parsed(schema: Any) -> Any:
 
 
 class _Written(NamedTuple):
-    """A writer's schema, with the bounds of what is read with it."""
+    """A writer's schema, with the bounds of its values."""
 
     schema: Any
     bounds: Bounds | None

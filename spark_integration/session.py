@@ -66,10 +66,9 @@ def session(
     under spark-submit those that come before this call stay.
 
     A session that runs keeps its settings; a warning names those that should be others. On this host its
-    Python is replaced if that cannot run the source. Raises SparkSetupError, which says what is missing and
-    what to do.
+    Python is replaced if that cannot run the source. Raises SparkSetupError.
     """
-    # Before PySpark is imported: whether it is there is what this says.
+    # Before PySpark is imported, which may be missing.
     check_packages()
     from pyspark.sql import SparkSession
 
@@ -98,11 +97,10 @@ def session(
 def configure(builder: SparkSession.Builder, *, accelerated: bool = False) -> SparkSession.Builder:
     """Add to a builder the settings of `session` that it was not given. Call it before `getOrCreate`.
 
-    Raises SparkSetupError, which says what is missing and what to do; also if Spark's JVM runs already with a
-    Python that cannot run the source.
+    Raises SparkSetupError, also if Spark's JVM runs already with a Python that cannot run the source.
     """
     check_packages()
-    # PySpark has no public way to ask a builder what it was given.
+    # PySpark has no public way to read the settings of a builder.
     given = {str(name): _text(value) for name, value in vars(builder).get("_options", {}).items()}
     _check_running_jvm()
     for name, value in _prepared(given, accelerated=accelerated, quiet=False).items():
@@ -111,9 +109,7 @@ def configure(builder: SparkSession.Builder, *, accelerated: bool = False) -> Sp
 
 
 def _prepared(given: Mapping[str, str], *, accelerated: bool, quiet: bool) -> dict[str, str]:
-    """Return all settings of the session, the given ones first.
-
-    Prepares the environment and a running context.
+    """Return all settings of the session, the given ones first; prepare environment and running context.
 
     Raises SparkSetupError.
     """
@@ -232,10 +228,7 @@ def _warn_of_kept(found: SparkSession, wanted: Mapping[str, str]) -> None:
 
 
 def _check_running_jvm() -> None:
-    """Check the default Python of a running JVM of Spark.
-
-    Raises SparkSetupError if it cannot find the source.
-    """
+    """Check that the default Python of a running JVM of Spark finds the source. Raises SparkSetupError."""
     if not _jvm_runs():
         return
     from pyspark import SparkContext
@@ -254,9 +247,7 @@ def _check_running_jvm() -> None:
 
 
 def _check_class_path(wanted: Mapping[str, str]) -> None:
-    """Check that a running JVM of Spark can load the JVM reader, if it is wanted.
-
-    Raises SparkSetupError if not.
+    """Check that a running JVM of Spark can load the JVM reader, if it is wanted. Raises SparkSetupError.
 
     Spark would warn in its log, and read with Python. A jar comes onto the class path of the driver only when
     its JVM starts.
@@ -294,7 +285,7 @@ def _jvm_runs() -> bool:
 
 
 def _has_a_server(given: Mapping[str, str]) -> bool:
-    """Return whether this is a client of a Spark Connect server that somebody else started."""
+    """Return whether this is a client of an existing Spark Connect server."""
     remote = given.get("spark.remote") or os.environ.get("SPARK_REMOTE") or ""
     return remote.startswith("sc://")
 

@@ -7,33 +7,40 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    DataSourceStreamWriter,
-    DataSourceWriter,
-    InputPartition,
-)
+from pyspark.sql import datasource as spark
 from pyspark.sql.types import StructType
 
-from mpbroker.reading.options import parse_options, pushes_filters
-from spark_integration.schema import check_schema, schema_for
-from spark_integration.tasks import SparkTask, read_task
+from mpbroker.reading.conditions import Condition, Operator, pruning_of
+from mpbroker.reading.options import ReadOptions, parse_options, pushes_filters
+from spark_integration.schema import VALUE, check_schema, schema_for
 from spark_integration.workers import end_in_silence
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
-    from pyspark.sql.datasource import Filter
 
-    from mpbroker.reading.conditions import Condition
+    from mpbroker.reading.plan import TaskRange
+    from spark_integration.decoding import Decoding
+
+_WITH_A_VALUE: Final[dict[type[spark.Filter], Operator]] = {
+    spark.EqualTo: "=",
+    spark.EqualNullSafe: "<=>",
+    spark.LessThan: "<",
+    spark.LessThanOrEqual: "<=",
+    spark.GreaterThan: ">",
+    spark.GreaterThanOrEqual: ">=",
+    spark.In: "in",
+    spark.StringStartsWith: "starts",
+    spark.StringEndsWith: "ends",
+    spark.StringContains: "contains",
+}
 
 end_in_silence()
 
 
-class MpbrokerDataSource(DataSource):
+class MpbrokerDataSource(spark.DataSource):
     """Topics of mpbroker, or of Apache Kafka: a source and a sink, of batches and of streams."""
 
     @classmethod
@@ -43,7 +50,7 @@ class MpbrokerDataSource(DataSource):
     def schema(self) -> StructType | str:
         return schema_for(self.options)
 
-    def reader(self, schema: StructType) -> DataSourceReader:
+    def reader(self, schema: StructType) -> spark.DataSourceReader:
         # Spark refuses a reader with pushFilters unless spark.sql.python.filterPushdown.enabled is true.
         if pushes_filters(self.options):
             return FilteringReader(self.options, schema)
@@ -51,23 +58,23 @@ class MpbrokerDataSource(DataSource):
 
     # PySpark passes the arguments by name.
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+    def streamReader(self, schema: StructType) -> spark.DataSourceStreamReader:  # noqa: N802
         from spark_integration.stream import MpbrokerStreamReader
 
         return MpbrokerStreamReader(self.options, schema)
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> spark.DataSourceWriter:
         from spark_integration.sink import batch_writer
 
         return batch_writer(schema, self.options, overwrite=overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002, N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> spark.DataSourceStreamWriter:  # noqa: ARG002, N802
         from spark_integration.sink import stream_writer
 
         return stream_writer(schema, self.options)
 
 
-class MpbrokerReader(DataSourceReader):
+class MpbrokerReader(spark.DataSourceReader):
     """Plans and reads a batch query.
 
     The reader travels to every task, so it holds options, schema, how to decode values, and nothing else.
@@ -83,13 +90,12 @@ class MpbrokerReader(DataSourceReader):
 
     def _planned(self, conditions: Sequence[Condition] = ()) -> list[SparkTask]:
         from mpbroker.reading.catalogs import open_catalog
-        from mpbroker.reading.conditions import pruning_of
         from mpbroker.reading.plan import plan
 
         with closing(open_catalog(self._options)) as catalog:
             return [SparkTask(one) for one in plan(catalog, self._options, pruning_of(conditions)[0])]
 
-    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: spark.InputPartition | None) -> Iterator[pa.RecordBatch]:
         return read_task(partition, self._schema, self._options, self._decoding)
 
 
@@ -100,12 +106,9 @@ class FilteringReader(MpbrokerReader):
         super().__init__(options, schema)
         self._conditions: tuple[Condition, ...] = ()
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+    def pushFilters(self, filters: list[spark.Filter]) -> Iterable[spark.Filter]:  # noqa: N802
         """Take the query's filters, and return those that Spark still has to evaluate."""
-        from mpbroker.reading.conditions import pruning_of
-        from spark_integration.filters import condition_of
-
-        known = [(one, condition) for one in filters if (condition := condition_of(one)) is not None]
+        known = [(one, condition) for one in filters if (condition := _condition_of(one)) is not None]
         self._conditions = tuple(condition for _, condition in known)
         _, exact = pruning_of(self._conditions)
         fulfilled = {id(one) for (one, _), decided in zip(known, exact, strict=True) if decided}
@@ -113,3 +116,72 @@ class FilteringReader(MpbrokerReader):
 
     def partitions(self) -> list[SparkTask]:
         return self._planned(self._conditions)
+
+
+def _condition_of(found: spark.Filter) -> Condition | None:
+    """Return the filter as a condition on one column; None for any other filter."""
+    if isinstance(found, spark.Not):
+        inner = _condition_of(found.child)
+        return None if inner is None else inner._replace(negated=not inner.negated)
+    attribute: tuple[str, ...] = getattr(found, "attribute", ())
+    if len(attribute) != 1:
+        return None
+    if isinstance(found, spark.IsNull | spark.IsNotNull):
+        return Condition(attribute[0], "null", negated=isinstance(found, spark.IsNotNull))
+    operator = _WITH_A_VALUE.get(type(found))
+    if operator is None:
+        return None
+    value = getattr(found, "value")  # noqa: B009 - each of these classes has one, their base has none
+    return Condition(attribute[0], operator, tuple(value) if operator == "in" else value)
+
+
+@dataclass(frozen=True)
+class SparkTask(spark.InputPartition):
+    """A planned range in the form of PySpark's partitions."""
+
+    range: TaskRange
+
+    # InputPartition's own repr prints a field that dataclasses do not set.
+    def __repr__(self) -> str:
+        return str(self.range)
+
+
+def read_task(
+    partition: spark.InputPartition | None,
+    schema: StructType,
+    options: ReadOptions,
+    decoding: Decoding | None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records of a task.
+
+    Yields none for a partition that is not ours: Spark makes one for the single task of an empty plan.
+    """
+    import pyarrow as pa
+
+    from mpbroker.reading.columns import SCHEMA
+    from mpbroker.reading.read import read_range
+
+    if isinstance(partition, SparkTask):
+        # Spark compares this schema, NOT NULL included, with the one that it makes of its own.
+        chosen = pa.schema([SCHEMA.field(one.name).with_nullable(one.nullable) for one in schema.fields])
+        batches = read_range(partition.range, chosen, options)
+        yield from batches if decoding is None else _decoded(batches, chosen, decoding, partition)
+
+
+def _decoded(
+    batches: Iterator[pa.RecordBatch], raw: pa.Schema, decoding: Decoding, task: SparkTask
+) -> Iterator[pa.RecordBatch]:
+    """Yield the batches with their values decoded. Raises MalformedRecord."""
+    import pyarrow as pa
+
+    from spark_integration.values import MalformedRecord
+
+    place = raw.get_field_index(VALUE)
+    schema = raw.set(place, raw.field(place).with_type(decoding.arrow))
+    for batch in batches:
+        columns = batch.columns
+        try:
+            columns[place] = decoding.decode(columns[place])
+        except MalformedRecord as error:
+            raise MalformedRecord(f"{task}: {error}") from error
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -8,31 +8,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming import datasource as limits
 from pyspark.sql.types import StructType
 
 from mpbroker.reading.options import ReadOptions, parse_options
 from spark_integration.schema import check_schema
-from spark_integration.tasks import SparkTask, read_task
-
-try:
-    from pyspark.sql.streaming.datasource import (
-        ReadAllAvailable,
-        ReadLimit,
-        ReadMaxBytes,
-        ReadMaxRows,
-        ReadMinRows,
-        SupportsTriggerAvailableNow,
-    )
-except ModuleNotFoundError:
-    # Before Spark 4.2 sources hear of no limits, and each trigger takes everything.
-    from spark_integration.no_limits import (  # type: ignore[assignment]
-        ReadAllAvailable,
-        ReadLimit,
-        ReadMaxBytes,
-        ReadMaxRows,
-        ReadMinRows,
-        SupportsTriggerAvailableNow,
-    )
+from spark_integration.source import SparkTask, read_task
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -40,8 +21,8 @@ if TYPE_CHECKING:
     from mpbroker.reading.stream import Stream
 
 
-class MpbrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One run of a query, in a process beside the driver. Tasks get a copy that has the options only."""
+class MpbrokerStreamReader(DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
+    """One run of a query, in a child process of the driver. Tasks get a copy that has the options only."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._decoding = check_schema(schema, options)
@@ -54,7 +35,7 @@ class MpbrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         return self._stream().initial()
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> limits.ReadLimit:  # noqa: N802
         """Return one of the limits: Spark knows no combined ones, so the stream goes by its own.
 
         Without any limit it is ReadAllAvailable, which Spark also hands to `latestOffset` for triggers that
@@ -62,17 +43,15 @@ class MpbrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         options = self._options
         if options.max_offsets_per_trigger is not None:
-            return ReadMaxRows(options.max_offsets_per_trigger)
+            return limits.ReadMaxRows(options.max_offsets_per_trigger)
         if options.min_offsets_per_trigger is not None:
-            return ReadMinRows(options.min_offsets_per_trigger)
+            return limits.ReadMinRows(options.min_offsets_per_trigger)
         if options.max_bytes_per_trigger is not None:
-            return ReadMaxBytes(options.max_bytes_per_trigger)
-        return ReadAllAvailable()
+            return limits.ReadMaxBytes(options.max_bytes_per_trigger)
+        return limits.ReadAllAvailable()
 
-    def latestOffset(  # noqa: N802
-        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
-    ) -> dict[str, Any]:
-        return self._stream().next_end(start, everything=isinstance(limit, ReadAllAvailable))
+    def latestOffset(self, start: dict[str, Any], limit: limits.ReadLimit) -> dict[str, Any]:  # noqa: N802
+        return self._stream().next_end(start, everything=isinstance(limit, limits.ReadAllAvailable))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         return self._stream().latest()

@@ -160,7 +160,7 @@ def _in_list(each: Convert) -> Convert:
 def of_text(kind: pa.DataType) -> Convert | None:
     """Return the conversion from text for types that a format lacks: ISO 8601 times, decimal numbers.
 
-    Numbers are refused: nobody knows whether they are seconds, and floats are no decimals.
+    Numbers are refused: they may be seconds or milliseconds, and floats are not exact.
     """
     if pa.types.is_timestamp(kind):
         return _zoned if kind.tz else _unzoned

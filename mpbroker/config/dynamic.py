@@ -119,19 +119,19 @@ def _fixed(names: list[str]) -> str:
     """Explain why these settings of Kafka's cannot be altered, and what to do instead."""
     idle = {name: reason for name in names if (reason := _no_effect(name)) is not None}
     of_the_file = [name for name in names if name not in idle]
-    says = []
+    parts = []
     if of_the_file:
-        says.append(
-            f"Cannot update these configs dynamically: {_listed(of_the_file)}. {_IN_THE_FILE}: it says what "
+        parts.append(
+            f"Cannot update these configs dynamically: {_listed(of_the_file)}. {_IN_THE_FILE}: it parts what "
             "needs a restart"
         )
     if idle:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in idle.items())
-        says.append(
+        parts.append(
             f"Cannot update these configs dynamically: {_listed(list(idle))}. They have no effect here, in "
             f"the file neither: {reasons}"
         )
-    return ". ".join(says)
+    return ". ".join(parts)
 
 
 def _no_effect(name: str) -> str | None:

@@ -1,7 +1,7 @@
-"""Wakes a reader when somebody writes into some directories, by Linux' inotify.
+"""Wakes a reader when files in some directories are written, by Linux' inotify.
 
 An alarm is set only while no records come, so that a broker under load is not slowed by reporting each write.
-For network file systems, among others, the kernel reports nothing: a reader must also look by itself.
+The kernel reports nothing for some file systems, such as those of a network: a reader must poll, too.
 """
 
 from __future__ import annotations
@@ -13,23 +13,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-_IN_MODIFY: Final = 0x002
-_IN_MOVED_FROM: Final = 0x040
-_IN_MOVED_TO: Final = 0x080
-_IN_CREATE: Final = 0x100
-_IN_DELETE: Final = 0x200
-_IN_MOVE_SELF: Final = 0x800
-_IN_ONLYDIR: Final = 0x01000000
-_EVENTS: Final = (
-    _IN_MODIFY | _IN_MOVED_FROM | _IN_MOVED_TO | _IN_CREATE | _IN_DELETE | _IN_MOVE_SELF | _IN_ONLYDIR
-)
+# IN_MODIFY, IN_MOVED_FROM, IN_MOVED_TO, IN_CREATE, IN_DELETE, IN_MOVE_SELF; IN_ONLYDIR (inotify.h).
+_EVENTS: Final = 0x002 | 0x040 | 0x080 | 0x100 | 0x200 | 0x800 | 0x01000000
 
 
 class FileAlarm:
     """Reports writes into files of these directories, and files that come and go there."""
 
     def __init__(self, directories: Iterable[Path]) -> None:
-        """Set the alarm. Raises OSError if a directory is gone, or the kernel watches no more of them."""
+        """Set the alarm. Raises OSError if a directory does not exist or the kernel's limit is reached."""
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._fd = _checked(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
         self._poll = select.poll()

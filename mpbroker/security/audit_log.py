@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.security.audit import Audit, Gap, Told, as_json, as_text, line
+from mpbroker.security.audit import Audit, Entry, Gap, as_json, as_text, line
 
 # Kafka's name for refusals. It has all of the audit, whatever the level of the broker's log is.
 log = logging.getLogger("mpbroker.kafka.authorizer.logger")
@@ -144,15 +144,15 @@ class AuditLog:
         self._is_told = False  # of the lines that are missing now
         self._complain_at_ns = 0
 
-    def write(self, told: Told) -> None:
+    def write(self, entry: Entry) -> None:
         """Write a line. A file that cannot be written is complained of once; nothing is raised."""
-        if not self._into_file(told):
-            log.info("audit: %s", self._body(told))
+        if not self._into_file(entry):
+            log.info("audit: %s", self._body(entry))
 
-    def _body(self, told: Told) -> str:
-        return as_json(told) if self._config().audit_log_format == "json" else as_text(told)
+    def _body(self, entry: Entry) -> str:
+        return as_json(entry) if self._config().audit_log_format == "json" else as_text(entry)
 
-    def _into_file(self, told: Told) -> bool:
+    def _into_file(self, entry: Entry) -> bool:
         path = self._config().audit_log_file
         if path != self._path:
             self.close()
@@ -168,20 +168,20 @@ class AuditLog:
                     self._missing,
                 )
                 self._missing, self._is_told = 0, False
-            self._append(told)
+            self._append(entry)
         except OSError as error:
             self._miss(error)
             return False
         return True
 
-    def _append(self, told: Told) -> None:
+    def _append(self, entry: Entry) -> None:
         if self._out is None:
             self._out = _open(self._path)
         if isinstance(self._out, Journal):
-            is_refusal = isinstance(told, Gap) or told.kind.is_refusal
-            self._out.append(self._body(told), _WARNING if is_refusal else _INFO)
+            is_refusal = isinstance(entry, Gap) or entry.kind.is_refusal
+            self._out.append(self._body(entry), _WARNING if is_refusal else _INFO)
         else:
-            self._out.append(line(told, self._config().audit_log_format, self._wall_ns() // 1_000_000))
+            self._out.append(line(entry, self._config().audit_log_format, self._wall_ns() // 1_000_000))
 
     def _miss(self, error: OSError) -> None:
         """Count a line that is not in the file; say so once."""

@@ -213,8 +213,8 @@ class ScramServer(Mechanism):
             raise SaslFailed("its nonce is doubled, as librdkafka before 2.6.1 does: update the client")
         if match["nonce"] != self._nonce or binding != self._binding.encode():
             raise SaslFailed("the client's final message is of another exchange")
-        said = f"{self._messages},{match['without_proof']}".encode()
-        signature = _mac(self._kind.hash_name, credential.stored_key, said)
+        signed = f"{self._messages},{match['without_proof']}".encode()
+        signature = _mac(self._kind.hash_name, credential.stored_key, signed)
         if len(proof) != len(signature):
             raise SaslFailed("invalid client credentials")
         client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
@@ -225,7 +225,7 @@ class ScramServer(Mechanism):
             # It may have been removed since the first message.
             self._find_token()
         self.principal = self._owner
-        own = _mac(self._kind.hash_name, credential.server_key, said)
+        own = _mac(self._kind.hash_name, credential.server_key, signed)
         return b"v=" + base64.b64encode(own)
 
 
@@ -255,11 +255,11 @@ class ScramClient:
         client_key = _mac(self._kind.hash_name, salted, b"Client Key")
         stored_key = hashlib.new(self._kind.hash_name, client_key).digest()
         without_proof = f"c={base64.b64encode(b'n,,').decode()},r={match[1]}"
-        said = f"{self._bare},{server_first.decode()},{without_proof}".encode()
-        signature = _mac(self._kind.hash_name, stored_key, said)
+        signed = f"{self._bare},{server_first.decode()},{without_proof}".encode()
+        signature = _mac(self._kind.hash_name, stored_key, signed)
         proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
         server_key = _mac(self._kind.hash_name, salted, b"Server Key")
-        self._expected = b"v=" + base64.b64encode(_mac(self._kind.hash_name, server_key, said))
+        self._expected = b"v=" + base64.b64encode(_mac(self._kind.hash_name, server_key, signed))
         return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
 
     def verify(self, server_final: bytes) -> None:

@@ -143,7 +143,7 @@ class Broker:
         """Stop the broker as SIGTERM does, and remove its temporary directories unless `keep` is true.
 
         Does nothing if it does not run, or in a fork of the process that started it. Raises BrokerFailed if
-        it had ended by itself, or does not stop in time; it is gone then, too.
+        it had ended by itself, or does not stop in time; it is ended then, too.
         """
         if self._is_inherited():
             return
@@ -321,7 +321,7 @@ class Broker:
         self._fault_number += 1
         assert self._memory is not None
         hits = self._memory / f"fault-{pid}-{self._fault_number}"
-        told = faults.Fault(
+        spec = faults.Fault(
             hits=str(hits),
             api_key=api_key(api),
             delay_ms=delay_ms,
@@ -330,7 +330,7 @@ class Broker:
             client_id=client_id,
             times=times,
         )
-        fault = Fault(told, self.clear_faults)
+        fault = Fault(spec, self.clear_faults)
         hits.touch(mode=0o600)
         try:
             self._tell_faults([*self._faults, fault])
@@ -347,17 +347,17 @@ class Broker:
         """
         if self._is_inherited():
             return
-        gone = [one for one in self._faults if not faults or one in faults]
-        if gone:
-            stay = [one for one in self._faults if one not in gone]
+        ended = [one for one in self._faults if not faults or one in faults]
+        if ended:
+            stay = [one for one in self._faults if one not in ended]
             if self.is_running:
                 self._tell_faults(stay)
             self._faults = stay
-            for one in gone:
+            for one in ended:
                 one.forget()
 
     def _tell_faults(self, faults: list[Fault]) -> None:
-        self.control("faults", faults=[one.told for one in faults])
+        self.control("faults", faults=[one.spec for one in faults])
 
     def control(self, command: str, **arguments: object) -> dict[str, object]:
         """Have the supervisor do a command of `mpbroker ctl`; return its answer. Raises BrokerFailed."""

@@ -36,10 +36,10 @@ class ServeRequest(msgspec.Struct):
 
 def main() -> None:
     """Serve what standard input asks for; exit with the status of the broker."""
-    told = sys.stdin.buffer.read()
-    if not told:
+    given = sys.stdin.buffer.read()
+    if not given:
         sys.exit(EXIT_WITHOUT_OWNER)
-    request = msgspec.json.decode(told, type=ServeRequest)
+    request = msgspec.json.decode(given, type=ServeRequest)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)

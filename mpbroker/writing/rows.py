@@ -28,7 +28,7 @@ from mpbroker.writing.addresses import binary, headers, numbers, plain
 from mpbroker.writing.options import WriteOptions
 
 NULL_TOPIC: Final = "null topic present in the data. Use the topic option for setting a topic."
-# After so many answers that a topic does not exist, the broker does not create topics.
+# After this many answers that a topic does not exist, the broker does not create topics.
 CREATION_ATTEMPTS: Final = 5
 
 _LOG = logging.getLogger("mpbroker.spark")

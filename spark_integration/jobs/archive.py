@@ -1,6 +1,6 @@
 """Archives topics as Parquet, each record once: the records of a run become visible by one rename.
 
-A run belongs to topic ids. A topic that was deleted and created anew goes on from its new start, and a run
+A run belongs to topic ids. A topic that was deleted and recreated continues from its new start, and a run
 during which that happens is dropped. `lake` describes the directory, and what a crash leaves in it.
 """
 
@@ -84,7 +84,7 @@ class Slice:
 
 
 def archive(spark: SparkSession, settings: ArchiveSettings, notice: Notice | None = None) -> Result:
-    """Archive what there is now, and return.
+    """Archive the present records.
 
     Raises JobError, OptionError, SourceUnavailable, DataLoss, PySparkException, OSError.
     """
@@ -125,7 +125,7 @@ class _Archiving:
             topic_id = None if raw_id is None else uuid_text(raw_id)
             start, is_new = where_to_begin(reached, (topic, topic_id, number), log_start)
             if is_new and topic not in ids:
-                self._notice.say(f"topic {topic} was made anew: its archive goes on with the new one")
+                self._notice.say(f"topic {topic} was recreated: its archive continues with the new one")
             ids[topic] = topic_id
             if start > end:
                 self._went_back(topic, number, start, end)
@@ -136,12 +136,12 @@ class _Archiving:
     def _went_back(self, topic: str, number: int, reached: int, end: int) -> None:
         text = (
             f"{topic}-{number} is archived up to offset {reached}, but may be read up to {end} only. After a "
-            "crash of the broker start it first; a topic that was made anew is told by its id, which needs "
-            "its files or a broker that knows ids"
+            "crash of the broker start it first; a recreated topic is recognised by its id, which needs its "
+            "files or a broker that knows ids"
         )
         if self._settings.source.fail_on_data_loss:
             raise DataLoss(text)
-        self._notice.say(f"{text}. Going on without it")
+        self._notice.say(f"{text}. Continuing without it")
 
     def _one_run(self, now: Slice, total: int) -> None:
         place = self._lake.new_place()
@@ -206,14 +206,11 @@ class _Archiving:
             if end > start:
                 spans.append(Span(topic, now.ids[topic], number, start, end, records))
         if counts:
-            raise JobError(f"the files of a run have records of {sorted(counts)}, which nobody asked for")
+            raise JobError(f"the files of a run have records of {sorted(counts)}, which are not part of it")
         return spans
 
     def _check_ids(self, now: Slice) -> None:
-        """Check that topic ids are still the same: then they were the same during the run.
-
-        Raises JobError.
-        """
+        """Check that topic ids are still the same, and so were during the run. Raises JobError."""
         options = self._settings.source.parsed()
         with closing(open_catalog(options)) as catalog:
             there = {one for one in selected(catalog, options) if one in now.spans}
@@ -223,8 +220,8 @@ class _Archiving:
             topic_id = None if found is None or found.topic_id is None else uuid_text(found.topic_id)
             if found is None or topic_id != now.ids[topic]:
                 raise JobError(
-                    f"topic {topic} was deleted, or made anew, while it was archived: nothing of this run "
-                    "was kept. Run the job again"
+                    f"topic {topic} was deleted or recreated while it was archived: nothing of this run was "
+                    "kept. Run the job again"
                 )
 
 
@@ -274,10 +271,7 @@ def counted(spark: SparkSession, *places: Path) -> dict[TopicPartition, tuple[in
 
 @contextmanager
 def as_microseconds(spark: SparkSession) -> Iterator[None]:
-    """Have timestamps written as all readers of Parquet know them.
-
-    Spark's default is an old form of its own.
-    """
+    """Have timestamps written as all readers of Parquet know them, not in Spark's own old form."""
     name = "spark.sql.parquet.outputTimestampType"
     before = spark.conf.get(name)
     spark.conf.set(name, "TIMESTAMP_MICROS")

@@ -2,10 +2,10 @@
 
 The files are read by as many tasks as there are segments.
 
-A gap is a run of offsets between two batches that is in no batch. The cleaner's checkpoint tells offsets that
-compaction took from holes: compaction never went beyond it. Control records and aborted records are no gaps,
-because their batches are there. A duplicate is a batch whose producer id, epoch and sequence another batch of
-the partition has, too.
+A gap is a run of offsets between two batches that is in no batch. Below the cleaner's checkpoint compaction
+may have removed them; above it a gap is a hole. Control records and aborted records are not gaps, because
+their batches exist. A duplicate is a batch whose producer id, epoch and sequence another batch of the
+partition has, too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
     from pyspark.sql import DataFrame, SparkSession
 
-# At most so many findings of each kind are listed; all are counted.
+# Findings of each kind that are listed; all are counted.
 LISTED: Final = 1000
 BUCKETS: Final = 120
 _SECOND_MS: Final = 1000
@@ -215,17 +215,17 @@ def _gaps(frame: DataFrame, bounds: Mapping[tuple[str, int], Log]) -> Iterator[G
     ahead = there.withColumn("start", F.lag("lastOffset").over(in_order) + 1)
     rows = ahead.where("start < firstOffset").select("topic", "partition", "start", "firstOffset").collect()
     for topic, number, start, end in sorted(map(tuple, rows)):
-        yield from _told_apart(bounds[topic, number], start, end)
+        yield from _classified(bounds[topic, number], start, end)
     ends = there.groupBy("topic", "partition").agg(F.min("firstOffset"), F.max("lastOffset")).collect()
     seen = {(row[0], row[1]): (row[2], row[3] + 1) for row in ends}
     for one, log in sorted(bounds.items()):
-        first, behind = seen.get(one, (log.end, log.end))
-        yield from _told_apart(log, log.start, first)
-        yield from _told_apart(log, behind, log.end)
+        first, next_offset = seen.get(one, (log.end, log.end))
+        yield from _classified(log, log.start, first)
+        yield from _classified(log, next_offset, log.end)
 
 
-def _told_apart(log: Log, start: int, end: int) -> Iterator[Gap]:
-    """Split a gap at the cleaner's checkpoint: compaction took what is below, anything above is a hole."""
+def _classified(log: Log, start: int, end: int) -> Iterator[Gap]:
+    """Split a gap at the cleaner's checkpoint: compaction removed the part below, the rest is a hole."""
     start = max(start, log.start)
     middle = min(max(log.cleaned, start), end)
     if middle > start:

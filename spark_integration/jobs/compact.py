@@ -97,5 +97,5 @@ def _check(spark: SparkSession, chosen: Sequence[Run], place: Path) -> None:
     if found != wanted:
         raise JobError(
             f"the compacted files have other records than the runs: {found} instead of {wanted}. The archive "
-            "is as it was; look for files that somebody else has changed in it"
+            "is unchanged; check it for files that other programs have changed"
         )

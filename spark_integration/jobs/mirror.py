@@ -1,8 +1,8 @@
 """Mirrors topics from one cluster to another as they grow: a streaming query from the source into the sink.
 
 The query's checkpoint holds the progress. With `exactly_once` a batch is committed as one, and after a kill
-it is finished or written anew; otherwise the batch in which the job was killed may be written twice. The
-headers of each record tell where it was.
+it is finished or written again; otherwise the batch in which the job was killed may be written twice. The
+headers of each record name its source.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def copies(records: DataFrame, settings: MirrorSettings) -> DataFrame:
     columns = ["topic", "key", "value", "headers", "timestamp"]
     if settings.keep_partitions:
         columns.append("partition")
-    told = records.withColumn("headers", F.concat(before, here).cast(HEADERS))
-    return told.withColumn("topic", F.concat(F.lit(settings.prefix), F.col("topic"))).select(*columns)
+    marked = records.withColumn("headers", F.concat(before, here).cast(HEADERS))
+    return marked.withColumn("topic", F.concat(F.lit(settings.prefix), F.col("topic"))).select(*columns)
 
 
 def _header(name: str, value: Column) -> Column:

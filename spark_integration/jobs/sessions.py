@@ -1,8 +1,8 @@
 """Joins single events to visits: a session of a key ends when nothing came for as long as the gap.
 
-This is an example of a query with state, to be read and changed. The watermark says how late an event may be.
-A session is output once, when no event can belong to it any more, and its state is dropped. So the last
-session of a topic that nobody writes to stays open.
+This is an example of a query with state, to be read and changed. The watermark limits how late an event may
+be. A session is output once, when no more events can belong to it, and its state is dropped. So the last
+session of a topic without new records stays open.
 """
 
 from __future__ import annotations

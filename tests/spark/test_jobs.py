@@ -205,7 +205,7 @@ def test_the_commands_of_archive_and_replay(
     assert "0 records written to" in capsys.readouterr().err
     assert len(records(broker, "again")) >= RECORDS
     assert here("replay", str(tmp_path), "-b", broker.bootstrap) == 1
-    assert "is no archive. Name what mpbroker spark archive was given as --to" in capsys.readouterr().err
+    assert "is not an archive. Name the --to directory of mpbroker spark archive" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("exactly_once", [False, True], ids=["at least once", "exactly once"])
