@@ -39,6 +39,9 @@ def started_quietly(settings: Mapping[str, str]) -> Iterator[None]:
             os.close(writing)
         SparkContext._ensure_initialized(gateway=gateway)
         yield
+    except KeyboardInterrupt:
+        # The user stops the start: nothing failed that lines would explain.
+        raise
     except BaseException:
         held.release(is_shown=True)
         raise

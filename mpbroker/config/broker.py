@@ -40,14 +40,14 @@ STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 FLUSH_POLICIES = ("group", "os")
 AUDIT_LEVELS = ("INFO", "WARN", "OFF")
 AUDIT_FORMATS = ("text", "json")
-# A request lies in one block of at most 1 GiB, with its size in front and room for its answer behind it.
+# A request lies in one block of at most 1 GiB, between its size and room for its response.
 LARGEST_REQUEST_BYTES = (1 << 30) - (1 << 16) - 128
 # A log directory with less room than this is full, although a small record may fit into its last bytes.
 ROOM_BYTES = 1 << 20
 
 _NO_PREALLOCATION = "segments grow as they are written"
 _NO_LOG_START_TIMER = "log start offsets are written whenever they move"
-_NO_ELECTION = "this broker is a single node, whose replica is never behind"
+_NO_ELECTION = "this broker is a single node, whose replica never lags"
 
 
 def gzip_level(level: int) -> str:
@@ -86,7 +86,7 @@ def _are_principals(text: str) -> str:
 
 
 def _is_host_and_port(text: str) -> str:
-    """Refuse what is no address to listen on. Return the problem, or ""."""
+    """Refuse anything but an address to listen on. Return the problem, or ""."""
     try:
         parse_http_listener(text)
     except ValueError as error:
@@ -95,7 +95,7 @@ def _is_host_and_port(text: str) -> str:
 
 
 def _is_endpoint(text: str) -> str:
-    """Refuse what is no URL of an OTLP endpoint. Return the problem, or ""."""
+    """Refuse anything but a URL of an OTLP endpoint. Return the problem, or ""."""
     return problem_of(text) if text else ""
 
 
@@ -119,7 +119,7 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
     ] = msgspec.field(default_factory=_default_listeners)
     advertised_listeners: Annotated[
         tuple[Listener, ...] | None,
-        Key(LIST, "Addresses that clients are told to connect to; the listeners if not set."),
+        Key(LIST, "Addresses that clients are to connect to; the listeners if not set."),
     ] = None
     listener_security_protocol_map: Annotated[
         dict[str, str],
@@ -223,7 +223,7 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
         bool,
         Key(
             BOOLEAN,
-            "Let a replica that is behind become leader; a single node never has one.",
+            "Let a lagging replica become leader; a single node never has one.",
             pending=_NO_ELECTION,
         ),
     ] = False
@@ -266,7 +266,7 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
         str,
         Key(
             STRING,
-            "INFO: logins, administration and what is refused of both; WARN: only what is refused; OFF.",
+            "INFO: logins, administration and refusals of both; WARN: only refusals; OFF.",
             choices=AUDIT_LEVELS,
             begins="The audit log",
         ),
@@ -401,7 +401,7 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
         Key(LIST, "Other limits for single addresses, as HOST:COUNT.", check=limits.overrides_problem),
     ] = ()
     max_connection_creation_rate: Annotated[
-        int, Key(INT, "Connections a second that are accepted; what comes faster waits.", at_least=0)
+        int, Key(INT, "Connections a second that are accepted; more than that wait.", at_least=0)
     ] = INT_MAX
     fetch_max_bytes: Annotated[int, Key(INT, "Upper limit of one fetch response.", at_least=1024)] = (
         57_671_680
@@ -425,7 +425,12 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
         int, Key(INT, "Largest record batch that is accepted.", at_least=0, begins="Records")
     ] = 1_048_588
     compression_type: Annotated[
-        str, Key(STRING, "Codec of stored batches; producer keeps what was sent.", choices=CODECS)
+        str,
+        Key(
+            STRING,
+            "Codec of stored batches; producer keeps the producer's, uncompressed stores them plain.",
+            choices=CODECS,
+        ),
     ] = "producer"
     compression_gzip_level: Annotated[
         int, Key(INT, "Level used when compressing with gzip.", check=gzip_level)
@@ -567,7 +572,7 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
     num_recovery_threads_per_data_dir: Annotated[
         int,
         Key(
-            INT, "Worker processes for each log directory, for opening what it has at the start.", at_least=1
+            INT, "Worker processes for each log directory that open its partitions at the start.", at_least=1
         ),
     ] = 2
     num_replica_alter_log_dirs_threads: Annotated[
@@ -644,10 +649,10 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
         ),
     ] = -1
     log_retention_check_interval_ms: Annotated[
-        int, Key(LONG, "Time between two looks for segments to delete.", at_least=1)
+        int, Key(LONG, "Time between two checks for segments to delete.", at_least=1)
     ] = 300_000
     log_initial_task_delay_ms: Annotated[
-        int, Key(LONG, "Time from the start to the first look for segments to delete.", at_least=0)
+        int, Key(LONG, "Time from the start to the first check for segments to delete.", at_least=0)
     ] = 30_000
     log_segment_delete_delay_ms: Annotated[
         int,
@@ -677,15 +682,17 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
         ),
     ] = LONG_MAX
 
-    log_cleaner_enable: Annotated[bool, Key(BOOLEAN, "Compact topics whose cleanup.policy says so.")] = True
+    log_cleaner_enable: Annotated[bool, Key(BOOLEAN, "Compact topics whose cleanup.policy is compact.")] = (
+        True
+    )
     log_cleaner_backoff_ms: Annotated[
-        int, Key(LONG, "Time between two looks for something to compact.", at_least=0)
+        int, Key(LONG, "Time between two checks for something to compact.", at_least=0)
     ] = 15_000
     log_cleaner_dedupe_buffer_size: Annotated[
         int, Key(LONG, "Memory for the keys of one compaction, 24 bytes each.", at_least=1024)
     ] = 134_217_728
     log_cleaner_io_buffer_size: Annotated[
-        int, Key(INT, "Memory for what is read and written by a compaction.", at_least=0)
+        int, Key(INT, "Memory for the bytes that a compaction reads and writes.", at_least=0)
     ] = 524_288
     log_cleaner_io_buffer_load_factor: Annotated[
         float,
@@ -699,7 +706,7 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
         int,
         Key(
             LONG,
-            "Bytes that the scrubber reads in a second while it looks for damage; 0: it does not look.",
+            "Bytes that the scrubber reads in a second to find damage; 0: it does not run.",
             at_least=0,
         ),
     ] = 8 << 20
@@ -749,11 +756,8 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
     @property
     def roll_jitter_ms(self) -> int:
         """Return segment.jitter.ms of topics that do not set it."""
-        return (
-            self.log_roll_jitter_ms
-            if self.log_roll_jitter_ms is not None
-            else self.log_roll_jitter_hours * HOUR_MS
-        )
+        jitter_ms = self.log_roll_jitter_ms
+        return self.log_roll_jitter_hours * HOUR_MS if jitter_ms is None else jitter_ms
 
     @property
     def retention_ms(self) -> int:

@@ -1,6 +1,6 @@
 """Settings of TLS and SASL: the broker's, and their overrides per listener and mechanism.
 
-Kafka looks a key up as `listener.name.<listener>.<mechanism>.<key>`, `listener.name.<listener>.<key>` and
+Kafka reads a key as `listener.name.<listener>.<mechanism>.<key>`, `listener.name.<listener>.<key>` and
 `<key>`; the first that is set counts (ListenerName.configPrefix, BrokerSecurityConfigs). `resolve` does that
 once, at start. A secret is a `Secret`, which no log, error or description can show by mistake.
 """
@@ -162,7 +162,9 @@ def prefixed(key: str, listeners: set[str]) -> tuple[str, str, Key]:
     assert found is not None
     listener, mechanism, rest = found
     if listener not in listeners:
-        raise ValueError(f"{key}: there is no listener {listener}; there are {', '.join(sorted(listeners))}")
+        raise ValueError(
+            f"{key}: listener {listener} does not exist; there are {', '.join(sorted(listeners))}"
+        )
     return listener, mechanism, SECURITY_KEYS[rest]
 
 

@@ -1,4 +1,4 @@
-"""Handler pool, topics, purgatories, quotas; and what this broker has that Kafka has not.
+"""Handler pool, topics, purgatories, quotas, and metrics that Kafka does not have.
 
 (Kafka: KafkaRequestHandler.scala, BrokerTopicMetrics.java, DelayedOperation.scala, ClientQuotaManager.scala.)
 """
@@ -111,8 +111,8 @@ PURGATORIES: dict[str, tuple[Counter, Counter, tuple[int, ...]]] = {
     PURGATORY + f"<PurgatorySize|NumDelayedOperations>,delayedOperation=<{'|'.join(PURGATORIES)}>",
     "gauge",
     "Fetch: partitions waited for, and fetches that wait, with requests about a log end that is not durable. "
-    "Produce: what waits for its commit round. Rebalance: "
-    "groups that wait for members to join or for an assignment. Heartbeat: members that have to be heard of. "
+    "Produce: requests that wait for their commit round. Rebalance: groups that wait for members to join or "
+    "for an assignment. Heartbeat: members whose heartbeats are awaited. "
     "topic: requests that wait for the coordinator, of topics and of groups.",
 )
 def purgatories(view: View) -> Iterator[Bean]:
@@ -189,7 +189,7 @@ def partitions(view: View) -> Iterator[Bean]:
     "kafka.server:type=ReplicaManager,name=OfflineReplicaCount",
     "gauge",
     "Partitions without a leader: damaged, in a log directory that has failed, or new ones that cannot be "
-    "opened yet, as on a full disk. The log says which.",
+    "opened yet, as on a full disk. The log names them.",
 )
 def offline_replicas(view: View) -> Iterator[Bean]:
     yield value("kafka.server:type=ReplicaManager,name=OfflineReplicaCount", view.now.partitions.offline)
@@ -198,7 +198,7 @@ def offline_replicas(view: View) -> Iterator[Bean]:
 @family(
     "kafka.controller:type=KafkaController,name=OfflinePartitionsCount",
     "gauge",
-    "The same, as Kafka's controller counts them: nobody else has a replica.",
+    "The same, as Kafka's controller counts them: no other broker has a replica.",
 )
 def offline_partitions(view: View) -> Iterator[Bean]:
     yield value(
@@ -235,7 +235,7 @@ PER_PROCESS = {
 @family(
     OURS + "Process,name=<role>",
     "total, gauge",
-    "Of each process. Heartbeats are told at every turn, at least once a second.",
+    "Of each process. Heartbeats are published at every turn, at least once a second.",
     (*PER_PROCESS, "heartbeat-age-ms"),
 )
 def processes(view: View) -> Iterator[Bean]:

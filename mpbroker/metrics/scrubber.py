@@ -1,4 +1,4 @@
-"""Scrubbing: how much was read, what was found. Kafka has nothing like it."""
+"""Scrubbing: bytes read, damage found. Kafka has nothing like it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read(view: View) -> Iterator[Bean]:
     "gauge",
     "Damaged ranges there are now, whose offsets are answered with CORRUPT_MESSAGE; log directories that "
     "were scrubbed to their end since the broker began, when the last one was (Unix time, 0: not yet), and "
-    "what is left of the one that is being scrubbed.",
+    "the remaining bytes of the one that is being scrubbed.",
 )
 def found(view: View) -> Iterator[Bean]:
     def get(counter: Counter) -> float:

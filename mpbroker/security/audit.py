@@ -1,10 +1,10 @@
 """The audit log: who did what, from where, on which listener, and with what result; one line each.
 
-It has logins, acts of administration, and what is refused of both. Nothing of a request is in it but names.
-Each principal, or address that failed to log in, has so many lines of a kind in a minute, in each process,
-and all together have so many; what is above that is counted, and so are lines that could not be written.
-(Kafka: `kafka.authorizer.logger`, which has a line for each refusal of each name, without a bound. It has
-none for logins, and of what was done only that it was allowed.)
+It has logins, acts of administration, and refusals of both. Nothing of a request is in it but names. The
+lines of a kind in a minute are limited in each process, for each principal, or address that failed to log in,
+and for all together; further events, and lines that could not be written, are counted. (Kafka:
+`kafka.authorizer.logger`, which has a line for each refusal of each name, without a bound. It has no logins,
+and of acts only that they were allowed.)
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mpbroker.protocol.printable import printable
 
 EVERY_MS: Final = 60_000
 LINES_EACH: Final = 20
-# What was done must not be hidden behind other things that the same principal does.
+# Other lines of the same principal must not push out its acts of administration.
 ACTS_EACH: Final = 1_000
 # Lines of a kind, of all principals together: who has a network of addresses must not fill the log.
 LINES_ALL: Final = 1_000
@@ -89,7 +89,7 @@ class Event(NamedTuple):
     """An event, which is a line of the audit log. Fields without a value are left out."""
 
     kind: Kind
-    principal: str  # "" if nobody is logged in
+    principal: str  # "" without a login
     client: str  # its address
     listener: str
     action: str  # an API or, of a login, its mechanism
@@ -113,7 +113,7 @@ class LeftOut(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Lines of a process that could not be written here, and stand in the broker's log."""
+    """Lines of a process that could not be written here, and are in the broker's log."""
 
     lines: int
     why: str
@@ -127,7 +127,7 @@ def cut(name: str, most: int = NAME_SHOWN_MAX) -> str:
 
 
 def quoted(name: str) -> str:
-    """Quote a name in one line; what is not printable is escaped."""
+    """Quote a name in one line, unprintable characters escaped."""
     return repr(cut(name))
 
 
@@ -154,7 +154,7 @@ def as_text(entry: Entry) -> str:
     """Write an event in one printable line."""
     if isinstance(entry, Gap):
         return printable(
-            f"{entry.lines} line(s) of a process are missing here and stand in the broker's log: {entry.why}"
+            f"{entry.lines} line(s) of a process are missing here and are in the broker's log: {entry.why}"
         )
     if isinstance(entry, LeftOut):
         return printable(
@@ -211,7 +211,7 @@ def line(entry: Entry, form: str, wall_ms: int) -> str:
     return f"{time} {as_text(entry)}"
 
 
-# ---- what is entry
+# ---- limits
 
 
 @dataclass
@@ -244,14 +244,14 @@ class _Counts:
         return True
 
     def ended(self, now_ms: int | None) -> list[LeftOut]:
-        """Forget each minute that is over, all of them with None, and return what was left out."""
+        """Forget each minute that is over, all of them with None, and return the suppressed events."""
         ended = [w for w, one in self._each.items() if now_ms is None or now_ms >= one.since_ms + EVERY_MS]
         sums = ((whose, self._each.pop(whose).more) for whose in ended)
         return [LeftOut(self._kind, whose, more) for whose, more in sums if more]
 
 
 class Audit:
-    """The audit of one process. `write` gets what is to be entry; `config` returns the settings of now."""
+    """The audit of one process. `write` gets the entries; `config` returns the current settings."""
 
     def __init__(self, config: Callable[[], BrokerConfig], write: Callable[[Entry], None]) -> None:
         self._config = config
@@ -259,7 +259,7 @@ class Audit:
         self._counts = {kind: _Counts(kind) for kind in Kind}
 
     def tell(self, now_ms: int, event: Event) -> None:
-        """Tell an event, or count it if there were too many like it in the last minute."""
+        """Write an event, or count it if there were too many like it in the last minute."""
         level = self._config().audit_log_level
         if level == "OFF" or (level == "WARN" and not event.kind.is_refusal):
             return

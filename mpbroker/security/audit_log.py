@@ -1,10 +1,10 @@
-"""Where the lines of the audit log go: a file of their own, journald, or the broker's log.
+"""Writes the lines of the audit log to a file of their own, journald, or the broker's log.
 
 Several processes append to the file, each line with one write(2) to a descriptor with O_APPEND, so that no
-line is torn. The path is looked at before each line: whoever rotates the file by renaming it loses nothing,
-and needs to tell nobody. Where the path is a socket, each line is a datagram in journald's native protocol
-(https://systemd.io/JOURNAL_NATIVE_PROTOCOL). A line that cannot be written stands in the broker's log
-instead; when the next one can, a line before it says how many are missing.
+line is torn. The path is checked before each line, so a rotation by renaming loses nothing and needs no
+signal. Where the path is a socket, each line is a datagram in journald's native protocol
+(https://systemd.io/JOURNAL_NATIVE_PROTOCOL). A line that cannot be written goes to the broker's log instead;
+the next one that can follows a line with the number of missing ones.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class AppendedFile:
     def _ends_within_a_line(self) -> bool:
         """Return whether a full disk has cut a line off, which must not run into the next one.
 
-        A line that another process is writing may look so too. Then an empty line comes of it at worst.
+        A line that another process is writing may be taken for one, at the cost of an empty line.
         """
         size = -1
         while size != (now := os.fstat(self._fd).st_size):
@@ -79,7 +79,7 @@ class AppendedFile:
         self._fd, self._file = fd, (opened.st_dev, opened.st_ino)
 
     def _open(self) -> int:
-        # O_NONBLOCK: a pipe that nobody reads must not hold up the process; O_RDWR: to see how it ends.
+        # O_NONBLOCK: a pipe without a reader must not hold up the process; O_RDWR: to read the last byte.
         flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
         with contextlib.suppress(FileNotFoundError):
             return os.open(self.path, flags)
@@ -111,7 +111,7 @@ class Journal:
         self._socket.sendto(fields.encode(), self.path)
 
     def follow(self) -> None:
-        """Raise OSError if nobody takes messages."""
+        """Raise OSError if the socket has no reader."""
         self._socket.connect(self.path)
 
     def close(self) -> None:
@@ -184,7 +184,7 @@ class AuditLog:
             self._out.append(line(entry, self._config().audit_log_format, self._wall_ns() // 1_000_000))
 
     def _miss(self, error: OSError) -> None:
-        """Count a line that is not in the file; say so once."""
+        """Count a line that is not in the file; log that once."""
         self.close()
         self._missing += 1
         self._why = error.strerror or str(error)
@@ -219,6 +219,6 @@ def problem(config: BrokerConfig) -> str | None:
 
 def _complaint(path: str, error: OSError) -> str:
     return (
-        f"audit.log.file={path} cannot be written: {error.strerror}. Its lines stand in this log until it "
-        "can be: make room, or a directory that the broker's user may write"
+        f"audit.log.file={path} cannot be written: {error.strerror}. Its lines are in this log until it can "
+        "be: make room, or a directory that the broker's user may write"
     )

@@ -1,7 +1,7 @@
 """SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677; KIP-84): credentials, server and client, no I/O.
 
-As in Kafka there is no channel binding, names are not prepared with SASLprep, and a credential is bound to
-one mechanism. An unknown user fails at the first message.
+As in Kafka channels are not bound, names are not prepared with SASLprep, and a credential is bound to one
+mechanism. An unknown user fails at the first message.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class ScramServer(Mechanism):
         return answer.encode()
 
     def _find(self, user: str, extensions: str) -> ScramCredential:
-        """Return the credential of a user or a token. Raises SaslFailed if there is none."""
+        """Return the credential of a user or a token. Raises SaslFailed."""
         self.is_by_token = any(_TOKEN_AUTH.fullmatch(one) for one in extensions.split(","))
         if not self.is_by_token:
             self._owner = Principal(user)
@@ -191,7 +191,7 @@ class ScramServer(Mechanism):
         return self._find_token().credential
 
     def _find_token(self) -> TokenLogin:
-        """Return the token as it is now. Raises SaslFailed if it is gone or has expired."""
+        """Return the token as it is now. Raises SaslFailed if it was deleted or has expired."""
         token = self._look_up_token(self._kind, self._token_id)
         if token is None:
             raise SaslFailed("no such delegation token")
