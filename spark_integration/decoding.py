@@ -12,15 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa  # type: ignore[import-untyped]
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-)
+from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringType, StructField, StructType
 
 from mpbroker.reading.errors import OptionError
 from spark_integration.values import CORRUPT, Convert, Mode, converter, decode_column, of_text

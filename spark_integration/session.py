@@ -14,13 +14,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_integration.environment import (
-    SparkSetupError,
-    check_java,
-    check_packages,
-    why_unfit,
-    with_package,
-)
+from spark_integration.environment import SparkSetupError, check_java, check_packages, why_unfit, with_package
 from spark_integration.quiet import started_quietly
 
 if TYPE_CHECKING:
@@ -31,15 +25,9 @@ _LOG = logging.getLogger("mpbroker.spark")
 
 # Between Python and the JVM a Unix socket is up to a fifth faster than TCP. New workers for every query cost
 # more than a second; keeping them is Spark's default, which an administrator may have changed.
-_FASTER: Final = {
-    "spark.python.unix.domain.socket.enabled": "true",
-    "spark.python.worker.reuse": "true",
-}
+_FASTER: Final = {"spark.python.unix.domain.socket.enabled": "true", "spark.python.worker.reuse": "true"}
 # Settings of a session for which the user gave none.
-_DEFAULTS: Final = {
-    "spark.python.unix.domain.socket.enabled": "false",
-    "spark.python.worker.reuse": "true",
-}
+_DEFAULTS: Final = {"spark.python.unix.domain.socket.enabled": "false", "spark.python.worker.reuse": "true"}
 # Arrow's Java library checks each access to a vector, a tenth of what Spark does with our batches; Spark
 # never reads outside a vector anyway. A value that the user has set stays.
 _ARROW_UNCHECKED: Final = "ARROW_ENABLE_UNSAFE_MEMORY_ACCESS"
@@ -231,12 +219,7 @@ def _check_running_jvm() -> None:
     """Check that the default Python of a running JVM of Spark finds the source. Raises SparkSetupError."""
     if not _jvm_runs():
         return
-    from pyspark import SparkContext
-
-    SparkContext._ensure_initialized()
-    jvm = SparkContext._jvm
-    assert jvm is not None
-    environ = jvm.java.lang.System
+    environ = _jvm().java.lang.System
     python = environ.getenv("PYSPARK_DRIVER_PYTHON") or environ.getenv("PYSPARK_PYTHON") or "python3"
     unfit = None if python == sys.executable else why_unfit(python, environ.getenv("PYTHONPATH"))
     if unfit is not None:
@@ -257,18 +240,21 @@ def _check_class_path(wanted: Mapping[str, str]) -> None:
     if not _jvm_runs() or EXTENSION not in wanted.get(EXTENSIONS, ""):
         return
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-    from pyspark import SparkContext
 
-    SparkContext._ensure_initialized()
-    jvm = SparkContext._jvm
-    assert jvm is not None
     try:
-        jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(EXTENSION)
+        _jvm().java.lang.Thread.currentThread().getContextClassLoader().loadClass(EXTENSION)
     except Py4JJavaError as error:
         raise SparkSetupError(
             f"Spark's JVM was started already without {wanted[JARS]}. Ask for the accelerated session "
             "before any other one, or give spark-submit that file in --jars"
         ) from error
+
+
+def _jvm() -> Any:
+    from pyspark import SparkContext
+
+    SparkContext._ensure_initialized()
+    return SparkContext._jvm
 
 
 def _running_context() -> SparkContext | None:

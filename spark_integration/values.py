@@ -117,10 +117,10 @@ def converter(kind: pa.DataType, leaf: Callable[[pa.DataType], Convert | None]) 
         each = converter(kind.value_type, leaf)
         return _in_list(each) if each else None
     convert = leaf(kind)
-    return _unless_null(convert) if convert else None
+    return unless_null(convert) if convert else None
 
 
-def _unless_null(convert: Convert) -> Convert:
+def unless_null(convert: Convert) -> Convert:
     return lambda value: None if value is None else convert(value)
 
 

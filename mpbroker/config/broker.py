@@ -16,12 +16,7 @@ from mpbroker.config.altered import Altered
 from mpbroker.config.coordinators import CoordinatorSettings
 from mpbroker.config.integers import INT_MAX, LONG_MAX
 from mpbroker.config.keys import ConfigType, Key, Secret, table_of
-from mpbroker.config.listeners import (
-    DEFAULT_PROTOCOL_MAP,
-    Listener,
-    parse_http_listener,
-    parse_listeners,
-)
+from mpbroker.config.listeners import DEFAULT_PROTOCOL_MAP, Listener, parse_http_listener, parse_listeners
 from mpbroker.config.otlp import DEFAULT_INTERVAL_MS, problem_of, without_secrets
 from mpbroker.config.security import SecuritySettings
 from mpbroker.config.workers import MAX_HANDLERS, MAX_LOG_WORKERS, MAX_PROCESSORS, default_workers
@@ -188,8 +183,7 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
         int, Key(INT, "How often metrics are sent by OTLP.", at_least=1000)
     ] = DEFAULT_INTERVAL_MS
     admin_listener_names: Annotated[
-        tuple[str, ...],
-        Key(LIST, "Listeners on which the broker can be administered; empty: all of them."),
+        tuple[str, ...], Key(LIST, "Listeners on which the broker can be administered; empty: all of them.")
     ] = ()
 
     num_partitions: Annotated[
@@ -222,9 +216,7 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
     unclean_leader_election_enable: Annotated[
         bool,
         Key(
-            BOOLEAN,
-            "Let a lagging replica become leader; a single node never has one.",
-            pending=_NO_ELECTION,
+            BOOLEAN, "Let a lagging replica become leader; a single node never has one.", pending=_NO_ELECTION
         ),
     ] = False
 
@@ -339,8 +331,7 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
         ),
     ] = 16
     max_parked_bytes: Annotated[
-        int,
-        Key(LONG, "Memory of requests that wait for records or for members of a group.", at_least=1),
+        int, Key(LONG, "Memory of requests that wait for records or for members of a group.", at_least=1)
     ] = 134_217_728
     max_parked_bytes_per_principal: Annotated[
         int, Key(LONG, "The same, of the requests of one user; ANONYMOUS is one.", at_least=1)
@@ -414,8 +405,7 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
         int, Key(INT, "Length of one of those samples, in seconds.", at_least=1)
     ] = 1
     controller_quota_window_num: Annotated[
-        int,
-        Key(INT, "Windows of controller mutations that a client may use up at once.", at_least=1),
+        int, Key(INT, "Windows of controller mutations that a client may use up at once.", at_least=1)
     ] = 11
     controller_quota_window_size_seconds: Annotated[
         int, Key(INT, "Length of one of those windows, in seconds.", at_least=1)
@@ -555,11 +545,7 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
     ] = 8_388_608
     log_flush_interval_messages: Annotated[
         int,
-        Key(
-            LONG,
-            "Records after which a log's segment itself is synced; also flush.messages.",
-            at_least=1,
-        ),
+        Key(LONG, "Records after which a log's segment itself is synced; also flush.messages.", at_least=1),
     ] = LONG_MAX
     log_flush_interval_ms: Annotated[
         int | None,
@@ -642,11 +628,7 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
         ),
     ] = 168
     log_retention_bytes: Annotated[
-        int,
-        Key(
-            LONG,
-            "Size of a partition above which old segments are deleted; -1: no limit.",
-        ),
+        int, Key(LONG, "Size of a partition above which old segments are deleted; -1: no limit.")
     ] = -1
     log_retention_check_interval_ms: Annotated[
         int, Key(LONG, "Time between two checks for segments to delete.", at_least=1)
@@ -655,17 +637,10 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
         int, Key(LONG, "Time from the start to the first check for segments to delete.", at_least=0)
     ] = 30_000
     log_segment_delete_delay_ms: Annotated[
-        int,
-        Key(LONG, "Time for which a deleted file stays readable for those who have it open.", at_least=0),
+        int, Key(LONG, "Time for which a deleted file stays readable for those who have it open.", at_least=0)
     ] = 60_000
     log_cleaner_min_cleanable_ratio: Annotated[
-        float,
-        Key(
-            DOUBLE,
-            "Share of dirty bytes from which a log is compacted.",
-            at_least=0,
-            at_most=1,
-        ),
+        float, Key(DOUBLE, "Share of dirty bytes from which a log is compacted.", at_least=0, at_most=1)
     ] = 0.5
     log_cleaner_delete_retention_ms: Annotated[
         int, Key(LONG, "Time for which tombstones are kept.", at_least=0)
@@ -674,12 +649,7 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
         int, Key(LONG, "Age below which a record is never compacted.", at_least=0)
     ] = 0
     log_cleaner_max_compaction_lag_ms: Annotated[
-        int,
-        Key(
-            LONG,
-            "Age above which a record waits no longer for compaction.",
-            at_least=1,
-        ),
+        int, Key(LONG, "Age above which a record waits no longer for compaction.", at_least=1)
     ] = LONG_MAX
 
     log_cleaner_enable: Annotated[bool, Key(BOOLEAN, "Compact topics whose cleanup.policy is compact.")] = (
@@ -695,8 +665,7 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
         int, Key(INT, "Memory for the bytes that a compaction reads and writes.", at_least=0)
     ] = 524_288
     log_cleaner_io_buffer_load_factor: Annotated[
-        float,
-        Key(DOUBLE, "How full the memory for keys may become.", at_least=0.01, at_most=1),
+        float, Key(DOUBLE, "How full the memory for keys may become.", at_least=0.01, at_most=1)
     ] = 0.9
     log_cleaner_io_max_bytes_per_second: Annotated[
         float, Key(DOUBLE, "Bytes that compaction reads and writes in a second.", at_least=1)
@@ -705,9 +674,7 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
     log_scrub_max_bytes_per_second: Annotated[
         int,
         Key(
-            LONG,
-            "Bytes that the scrubber reads in a second to find damage; 0: it does not run.",
-            at_least=0,
+            LONG, "Bytes that the scrubber reads in a second to find damage; 0: it does not run.", at_least=0
         ),
     ] = 8 << 20
     log_scrub_interval_ms: Annotated[

@@ -28,8 +28,7 @@ class CoordinatorSettings(SecuritySettings, frozen=True, kw_only=True):
     ] = 1_800_000
     group_max_size: Annotated[int, Key(INT, "Members that a group may have.", at_least=1)] = INT_MAX
     group_max_members_bytes: Annotated[
-        int,
-        Key(LONG, "Memory that the members of all groups may take: protocols, assignments.", at_least=1),
+        int, Key(LONG, "Memory that the members of all groups may take: protocols, assignments.", at_least=1)
     ] = 268_435_456
     offset_metadata_max_bytes: Annotated[
         int, Key(INT, "Longest text that may be committed with an offset.")

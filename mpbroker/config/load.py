@@ -271,10 +271,7 @@ def _absolute(
 
 
 def _add_listeners(
-    values: dict[str, Any],
-    settings: dict[str, _Setting],
-    problems: list[Problem],
-    warnings: list[Problem],
+    values: dict[str, Any], settings: dict[str, _Setting], problems: list[Problem], warnings: list[Problem]
 ) -> None:
     """Add the listeners, which need the protocol map, without those meant for a KRaft controller."""
     protocols = dict(listeners.DEFAULT_PROTOCOL_MAP)
@@ -317,13 +314,8 @@ def _controller_names(settings: dict[str, _Setting]) -> set[str]:
     return {name.strip().upper() for name in setting.text.split(",") if name.strip()} if setting else set()
 
 
-def _listener_contradictions(config: BrokerConfig, names: set[str]) -> list[Problem]:
-    """Return contradictions of listeners with a special role, and limits that would refuse all clients."""
-    found = []
-
-    def wrong(key: str, message: str) -> None:
-        found.append(Problem(key, config.origins.get(key, ""), message))
-
+def _check_listeners(config: BrokerConfig, names: set[str], wrong: Callable[[str, str], None]) -> None:
+    """Report contradictions of listeners with a special role, and limits that would refuse all clients."""
     special = {
         "inter.broker.listener.name": config.inter_broker_listener_name,
         "control.plane.listener.name": config.control_plane_listener_name,
@@ -352,7 +344,6 @@ def _listener_contradictions(config: BrokerConfig, names: set[str]) -> list[Prob
             "max.connections.per.ip=0 refuses all clients: name addresses that may connect in "
             "max.connections.per.ip.overrides",
         )
-    return found
 
 
 def new_contradictions(before: BrokerConfig, after: BrokerConfig) -> list[Problem]:
@@ -381,7 +372,7 @@ def contradictions(config: BrokerConfig) -> list[Problem]:
             key = "advertised.listeners" if config.advertised_listeners else "listeners"
             advice = f"set advertised.listeners={listener.name}://<name clients can reach>:{listener.port}"
             wrong(key, f"clients cannot connect to {listener.host}; {advice}")
-    found += _listener_contradictions(config, names)
+    _check_listeners(config, names, wrong)
     pool = config.queued_max_request_bytes
     if 0 < pool < config.socket_request_max_bytes:
         wrong(

@@ -15,6 +15,7 @@ from mpbroker.ipc.topology import (
     HANDLERS,
     LOG_WORKERS,
     PROCESSES,
+    SCRUBBER,
     SUPERVISOR,
     name_of,
 )
@@ -75,11 +76,7 @@ def all_topics(view: View) -> Iterator[Bean]:
         yield Bean(TOPICS + name, view.rates(view.now.all_topics[meter], earlier))
 
 
-@family(
-    TOPICS + "<the same>,topic=<topic>",
-    "meter",
-    "Of one topic, from its first count to its deletion.",
-)
+@family(TOPICS + "<the same>,topic=<topic>", "meter", "Of one topic, from its first count to its deletion.")
 def per_topic(view: View) -> Iterator[Bean]:
     for topic, counts in sorted(view.now.topics.items()):
         before = None
@@ -324,3 +321,34 @@ def whole(view: View) -> Iterator[Bean]:
         "unmeasured-requests-total": sum(words[QuotaWord.QUOTA_UNMEASURED] for words in view.now.quotas),
     }
     yield Bean(f"{OURS}Broker", found)
+
+
+SCRUBBER_BEANS = OURS + "Scrubber,name="
+
+
+@family(
+    SCRUBBER_BEANS + "<BytesPerSec|BatchesPerSec>",
+    "meter",
+    "What the scrubber has read of sealed segments, and the whole batches among it.",
+)
+def scrubbed(view: View) -> Iterator[Bean]:
+    yield view.meter(SCRUBBER_BEANS + "BytesPerSec", Counter.COUNT_SCRUB_BYTES, (SCRUBBER,))
+    yield view.meter(SCRUBBER_BEANS + "BatchesPerSec", Counter.COUNT_SCRUB_BATCHES, (SCRUBBER,))
+
+
+@family(
+    SCRUBBER_BEANS + "<DamagedRanges|PassesEnded|LastPassEndedMs|PassRemainingBytes>",
+    "gauge",
+    "Damaged ranges there are now, whose offsets are answered with CORRUPT_MESSAGE; log directories that "
+    "were scrubbed to their end since the broker began, when the last one was (Unix time, 0: not yet), and "
+    "the remaining bytes of the one that is being scrubbed.",
+)
+def scrub_findings(view: View) -> Iterator[Bean]:
+    def get(counter: Counter) -> float:
+        return view.now.get(SCRUBBER, counter)
+
+    left = get(Counter.COUNT_SCRUB_PASS_TOTAL) - get(Counter.COUNT_SCRUB_PASS_BYTES)
+    yield value(SCRUBBER_BEANS + "DamagedRanges", get(Counter.COUNT_SCRUB_FINDINGS))
+    yield value(SCRUBBER_BEANS + "PassesEnded", get(Counter.COUNT_SCRUB_PASSES))
+    yield value(SCRUBBER_BEANS + "LastPassEndedMs", get(Counter.COUNT_SCRUB_PASS_ENDED_MS))
+    yield value(SCRUBBER_BEANS + "PassRemainingBytes", max(left, 0))

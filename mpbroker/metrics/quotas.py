@@ -28,12 +28,7 @@ THROTTLED = {
 }
 
 
-@family(
-    TYPE + f"<{'|'.join(THROTTLED)}>",
-    "gauge",
-    "Channels that a quota keeps muted now.",
-    ("queue-size",),
-)
+@family(TYPE + f"<{'|'.join(THROTTLED)}>", "gauge", "Channels that a quota keeps muted now.", ("queue-size",))
 def throttled(view: View) -> Iterator[Bean]:
     for kind, counter in THROTTLED.items():
         muted = view.total(counter, view.now.serving(PROCESSORS))

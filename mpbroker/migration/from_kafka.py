@@ -88,12 +88,7 @@ def import_(paths: Sequence[Path], *, is_dry: bool, sets_strays_aside: bool = Fa
         if not is_dry:
             with restricted_new_files():
                 _take_over(records, kept, found)
-        return Import(
-            **counts(image, found),
-            left=left,
-            kept=str(kept),
-            log_dirs=list(map(str, found.paths)),
-        )
+        return Import(**counts(image, found), left=left, kept=str(kept), log_dirs=list(map(str, found.paths)))
 
 
 # ---- refusals

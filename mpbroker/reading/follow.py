@@ -2,23 +2,25 @@
 
 Files are followed in the broker's shared memory. Readers may only read it and cannot ask to be woken, so they
 poll the versions of their partitions' slots, with pauses that grow while no records come. Brokers are polled
-over connections that stay open. After a second of quiet the kernel watches the files (`file_alarm`), and a
+over connections that stay open. After a second of quiet the kernel watches the files (`FileAlarm`), and a
 fetch waits for records at the broker.
 """
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import logging
+import os
+import select
 import time
 from array import array
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from mpbroker.reading.catalogs import open_catalog
 from mpbroker.reading.errors import FilesUnavailable, OptionError, SourceUnavailable
-from mpbroker.reading.file_alarm import FileAlarm
 from mpbroker.reading.local import LocalCatalog
 from mpbroker.reading.log_dirs import running_broker, warn_once
 from mpbroker.reading.options import ReadOptions, TopicPartition
@@ -52,6 +54,9 @@ _ALARM_PARTITIONS_MAX = 256
 _FETCH_HOLDS_S = 0.05
 # A pause is at least this many times as long as the poll before it: 1 % of a CPU.
 _PAUSE_TO_POLL = 100
+
+# IN_MODIFY, IN_MOVED_FROM, IN_MOVED_TO, IN_CREATE, IN_DELETE, IN_MOVE_SELF; IN_ONLYDIR (inotify.h).
+_EVENTS: Final = 0x002 | 0x040 | 0x080 | 0x100 | 0x200 | 0x800 | 0x01000000
 
 
 class Follower(Protocol):
@@ -344,3 +349,39 @@ class RemoteFollower:
 
     def close(self) -> None:
         self.catalog.close()
+
+
+class FileAlarm:
+    """Reports writes into files of these directories, and files that come and go there, by Linux' inotify.
+
+    An alarm is set only while no records come, so that a broker under load is not slowed by reporting each
+    write. The kernel reports nothing for some file systems, such as those of a network.
+    """
+
+    def __init__(self, directories: Iterable[Path]) -> None:
+        """Set the alarm. Raises OSError if a directory does not exist or the kernel's limit is reached."""
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._fd = _checked(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+        self._poll = select.poll()
+        self._poll.register(self._fd, select.POLLIN)
+        try:
+            for one in directories:
+                _checked(self._libc.inotify_add_watch(self._fd, os.fsencode(one), _EVENTS), one)
+        except OSError:
+            self.close()
+            raise
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for a write, or for the timeout. Return whether there was a write since the alarm was set."""
+        return bool(self._poll.poll(timeout_s * 1000))
+
+    def close(self) -> None:
+        """End the watch."""
+        os.close(self._fd)
+
+
+def _checked(result: int, path: Path | None = None) -> int:
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), None if path is None else str(path))
+    return result

@@ -107,8 +107,7 @@ class KeySet(Keys):
             if str(error) != self._told:
                 self._told = str(error)
                 log.error(
-                    "%s. The keys read last stay in use; put a whole file in its place by renaming it",
-                    error,
+                    "%s. The keys read last stay in use; put a whole file in its place by renaming it", error
                 )
 
 

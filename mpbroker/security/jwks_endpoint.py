@@ -79,7 +79,8 @@ class FetchedKeySet(Keys):
         try:
             return super().find(header)
         except InvalidToken:
-            if isinstance(header.get("kid"), str) and not self._knows(header["kid"]):
+            kid = header.get("kid")
+            if isinstance(kid, str) and all(key.get("kid") != kid for key in self._keys):
                 self._ask_early()
             raise
 
@@ -100,9 +101,6 @@ class FetchedKeySet(Keys):
         self._fetched_at = time.monotonic()
         last_fetched[url] = self._fetched_at, self._keys
         return self.endpoint.refresh_ms / 1000
-
-    def _knows(self, kid: str) -> bool:
-        return any(key.get("kid") == kid for key in self._keys)
 
     def _ask_early(self) -> None:
         now = time.monotonic()

@@ -26,14 +26,7 @@ from mpbroker.security.oauth import ClaimRules, OAuthBearerServer, Validator, un
 from mpbroker.security.plain import PlainServer
 from mpbroker.security.principals import ANONYMOUS, Principal, map_subject, parse_rules
 from mpbroker.security.sasl import Offer
-from mpbroker.security.scram import (
-    TYPES,
-    ScramCredential,
-    ScramServer,
-    ScramType,
-    TokenLookUp,
-    no_tokens,
-)
+from mpbroker.security.scram import TYPES, ScramCredential, ScramServer, ScramType, TokenLookUp, no_tokens
 from mpbroker.security.tls import Keystore
 
 LookUp: TypeAlias = Callable[[ScramType, str], ScramCredential | None]

@@ -236,10 +236,7 @@ class Broker:
     # ---- topics
 
     def create_topic(
-        self,
-        name: str | None = None,
-        partitions: int = -1,
-        config: Mapping[str, object] | None = None,
+        self, name: str | None = None, partitions: int = -1, config: Mapping[str, object] | None = None
     ) -> str:
         """Create a topic and return its name, a unique one by default. Raises BrokerFailed.
 
@@ -271,10 +268,7 @@ class Broker:
 
     @contextlib.contextmanager
     def topic(
-        self,
-        name: str | None = None,
-        partitions: int = -1,
-        config: Mapping[str, object] | None = None,
+        self, name: str | None = None, partitions: int = -1, config: Mapping[str, object] | None = None
     ) -> Iterator[str]:
         """Create a topic for a with statement, which gets its name; it is deleted at the end.
 
@@ -381,11 +375,7 @@ class Broker:
         notices = f"mpbroker-testing-{secrets.token_hex(16)}"
         self._notices = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._notices.bind(f"\0{notices}")
-        environment = {
-            **os.environ,
-            RUNTIME_DIR: str(self._memory),
-            "NOTIFY_SOCKET": f"@{notices}",
-        }
+        environment = {**os.environ, RUNTIME_DIR: str(self._memory), "NOTIFY_SOCKET": f"@{notices}"}
         # It runs nothing of the test's. Without bytecode each start would compile six hundred modules.
         environment.pop(KEEP_NO_BYTECODE, None)
         # A session of its own: the keys of a terminal are for the test, and one signal reaches all of it.

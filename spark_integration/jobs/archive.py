@@ -9,8 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+from pyspark.sql.types import DateType, IntegerType, StringType, StructField, StructType
 
 from mpbroker.protocol.uuids import uuid_text
 from mpbroker.reading.catalogs import open_catalog
@@ -21,10 +26,7 @@ from spark_integration.jobs import iceberg
 from spark_integration.jobs.frame import JobError, Notice, Silent, Source, watched
 from spark_integration.jobs.iceberg import IcebergLake, IcebergTarget
 from spark_integration.jobs.lake import Lake, Log, Span, opened
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+from spark_integration.schema import FIELDS
 
 RECORDS_PER_RUN: Final = 20_000_000
 PARTITIONINGS: Final = {
@@ -71,8 +73,6 @@ class Slice:
 
     def edges(self) -> dict[str, str]:
         """Return the options that read exactly these offsets."""
-        from json import dumps
-
         topics: dict[str, list[int]] = {}
         starts: dict[str, dict[str, int]] = {}
         ends: dict[str, dict[str, int]] = {}
@@ -160,8 +160,6 @@ class _Archiving:
         self._notice.progress(self._result.records, total)
 
     def _frame(self, now: Slice) -> DataFrame:
-        from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
-
         source = self._settings.source
         options = {**source.options(), "includeHeaders": "true"}
         for strategy in ("subscribe", "subscribePattern"):
@@ -259,8 +257,6 @@ def without(whole: Slice, done: Slice) -> Slice:
 
 def counted(spark: SparkSession, *places: Path) -> dict[TopicPartition, tuple[int, int, int]]:
     """Return records, first and last offset by partition, counted in the Parquet files of runs."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     if not any(any(place.rglob("*.parquet")) for place in places):
         return {}
     # Without a schema Spark would take a topic named 0001 for a number.
@@ -283,10 +279,6 @@ def as_microseconds(spark: SparkSession) -> Iterator[None]:
 
 def file_schema(partition_by: Sequence[str]) -> StructType:
     """Return the columns of the files, followed by those of the directories around them."""
-    from pyspark.sql.types import DateType, IntegerType, StringType, StructField, StructType
-
-    from spark_integration.schema import FIELDS
-
     of_directories = {
         "topic": FIELDS["topic"],
         "date": StructField("date", DateType()),
@@ -299,14 +291,10 @@ def file_schema(partition_by: Sequence[str]) -> StructType:
 
 def _date(timestamp: Column) -> Column:
     """Return the date in UTC, whatever the time zone of the session is."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     return F.date_from_unix_date(F.floor(F.unix_micros(timestamp) / _DAY_US).cast("int"))
 
 
 def _hour(timestamp: Column) -> Column:
-    from pyspark.sql import functions as F  # noqa: N812
-
     return F.pmod(F.floor(F.unix_micros(timestamp) / _HOUR_US), F.lit(24)).cast("int")
 
 

@@ -14,12 +14,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+
 from mpbroker.reading.headers import HEADERS, Log, Segment, headers, logs
 from spark_integration.jobs.frame import Notice, Silent, Source
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
-    from pyspark.sql import DataFrame, SparkSession
 
 # Findings of each kind that are listed; all are counted.
 LISTED: Final = 1000
@@ -184,8 +186,6 @@ def _fill(found: Audit, frame: DataFrame, whole: Sequence[Log]) -> None:
 
 
 def _numbers(frame: DataFrame, by_name: Mapping[tuple[str, int], PartitionAudit]) -> None:
-    from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
-
     data = F.col("isControl") == F.lit(False)
     covered = F.col("lastOffset") - F.col("firstOffset") + 1
     rows = frame.groupBy("topic", "partition").agg(
@@ -207,9 +207,6 @@ def _numbers(frame: DataFrame, by_name: Mapping[tuple[str, int], PartitionAudit]
 
 def _gaps(frame: DataFrame, bounds: Mapping[tuple[str, int], Log]) -> Iterator[Gap]:
     """Yield the gaps between batches, before the first and after the last."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F  # noqa: N812
-
     in_order = Window.partitionBy("topic", "partition").orderBy("firstOffset")
     there = frame.where("firstOffset is not null")
     ahead = there.withColumn("start", F.lag("lastOffset").over(in_order) + 1)
@@ -235,8 +232,6 @@ def _classified(log: Log, start: int, end: int) -> Iterator[Gap]:
 
 
 def _duplicates(found: Audit, frame: DataFrame, by_name: Mapping[tuple[str, int], PartitionAudit]) -> None:
-    from pyspark.sql import functions as F  # noqa: N812
-
     numbered = ("topic", "partition", "producerId", "producerEpoch", "sequence")
     there = frame.where("producerId >= 0 and sequence >= 0 and not isControl").groupBy(*numbered)
     several = there.agg(F.count("*").alias("times"), F.min("firstOffset"), F.max("firstOffset"))
@@ -252,8 +247,6 @@ def _duplicates(found: Audit, frame: DataFrame, by_name: Mapping[tuple[str, int]
 
 def _throughput(found: Audit, frame: DataFrame) -> None:
     """Count records in about 120 intervals of a round length."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     times = [
         (one.first_time_ms, one.last_time_ms)
         for one in found.partitions
@@ -274,8 +267,6 @@ def _throughput(found: Audit, frame: DataFrame) -> None:
 
 def _repeated_keys(spark: SparkSession, source: Source) -> dict[str, int]:
     """Return how many records of each topic have a key that an earlier record has, too."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     frame = spark.read.format("mpbroker").options(**source.options(columns="topic,key")).load()
     keys = frame.where("key is not null").groupBy("topic", "key").agg((F.count("*") - 1).alias("again"))
     rows = keys.groupBy("topic").agg(F.sum("again")).collect()

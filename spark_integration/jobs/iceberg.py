@@ -55,14 +55,11 @@ class IcebergLake:
     """An open Iceberg table, with the methods that `lake.Lake` has for a directory; made by `opened`."""
 
     def __init__(self, target: IcebergTarget, catalog: Any) -> None:
+        self.name = f"table {target.table} of {target.uri}"
         self._target = target
         self._catalog = catalog
         self._making = target.warehouse / _FILES / target.table
         self._committed: set[Path] = set()
-
-    @property
-    def name(self) -> str:
-        return f"table {self._target.table} of {self._target.uri}"
 
     def ends(self) -> dict[Log, int]:
         """Return for each log the first offset that the table does not have. Raises JobError."""
@@ -110,7 +107,8 @@ class IcebergLake:
             return
         table = self._table()
         # Compare names of directories, which are never used twice: paths change when a warehouse is moved.
-        kept = set() if table is None else {part for file in _files_of(table) for part in Path(file).parts}
+        files = [] if table is None else table.inspect.all_files().to_pylist()
+        kept = {part for file in files for part in Path(file["file_path"].removeprefix("file://")).parts}
         for place in begun:
             if place.name in kept:
                 (place / UNCOMMITTED).unlink()
@@ -149,11 +147,6 @@ class IcebergLake:
         if table.current_snapshot() is not None:
             raise JobError(f"{self.name} has data, but no snapshot of an archive. Name a new table")
         return ()
-
-
-def _files_of(table: Table) -> Iterator[str]:
-    for row in table.inspect.all_files().to_pylist():
-        yield str(row["file_path"]).removeprefix("file://")
 
 
 @contextmanager

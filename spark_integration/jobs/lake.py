@@ -86,16 +86,12 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Lake:
-    """An archive that only this process may change; made by `opened`."""
+    """An archive that only this process may change; made by `opened`. Readers are given the path `data`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.data = path / DATA
         self._making = path / MAKING
-
-    @property
-    def data(self) -> Path:
-        """Return the path that readers are given."""
-        return self.path / DATA
 
     def runs(self) -> list[Run]:
         """Return the runs that readers see, oldest first. Raises JobError, OSError."""
@@ -291,13 +287,7 @@ def _run(path: Path) -> Run:
 
 
 def _link_tree(source: Path, target: Path) -> None:
-    target.mkdir()
-    for parent, directories, names in os.walk(source):
-        there = target / Path(parent).relative_to(source)
-        for name in directories:
-            (there / name).mkdir()
-        for name in names:
-            os.link(Path(parent, name), there / name)
+    shutil.copytree(source, target, copy_function=os.link)
     for parent, _, _ in os.walk(target, topdown=False):
         sync(Path(parent))
 

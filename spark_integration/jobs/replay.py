@@ -11,16 +11,14 @@ import re
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
 from spark_integration.jobs.archive import file_schema
 from spark_integration.jobs.frame import JobError, Notice, Silent, watched
 from spark_integration.jobs.lake import FORMAT, Lake, Log, Run, Span, joined, locked, sync
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 _PREFIX = "_replay-"
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
@@ -143,8 +141,6 @@ def _is_wanted(topic: str, settings: ReplaySettings) -> bool:
 
 def _frame(spark: SparkSession, paths: list[Path], wanted: tuple[Span, ...]) -> DataFrame:
     """Return the records of these offsets. The files have topics, ids and numbers of partitions."""
-    from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
-
     # With one schema Spark takes no topic named 0001 for a number. Dates and hours are not needed here.
     reader = spark.read.schema(file_schema(("topic",))).option("basePath", str(paths[0].parent))
     frame = reader.parquet(*map(str, paths))
@@ -160,8 +156,6 @@ def _key(log: Log) -> str:
 
 
 def _write(frame: DataFrame, settings: ReplaySettings, progress: Progress) -> None:
-    from pyspark.sql import functions as F  # noqa: N812
-
     columns = ["topic", "key", "value", "headers", "timestamp"]
     if settings.keep_partitions:
         columns.append("partition")

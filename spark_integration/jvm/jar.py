@@ -59,11 +59,7 @@ def with_jvm_reader(wanted: Mapping[str, str], running: Mapping[str, str] | None
             f"the Spark session that runs already was started without {jar}. "
             "Stop it (spark.stop()) and ask for the accelerated one again"
         )
-    return {
-        **wanted,
-        JARS: _with(wanted, JARS, str(jar)),
-        EXTENSIONS: _with(wanted, EXTENSIONS, EXTENSION),
-    }
+    return {**wanted, JARS: _with(wanted, JARS, str(jar)), EXTENSIONS: _with(wanted, EXTENSIONS, EXTENSION)}
 
 
 def _has(settings: Mapping[str, str], name: str, one: str) -> bool:

@@ -13,8 +13,7 @@ import pytest
 from mpbroker.ipc.table import PartitionFlag, read_partition_surely
 from mpbroker.reading import follow as follow_module
 from mpbroker.reading.errors import OptionError, SourceUnavailable
-from mpbroker.reading.file_alarm import FileAlarm
-from mpbroker.reading.follow import LocalFollower, follow
+from mpbroker.reading.follow import FileAlarm, LocalFollower, follow
 from mpbroker.reading.local import LocalCatalog
 from mpbroker.reading.options import parse_options
 from mpbroker.reading.plan import OffsetRange

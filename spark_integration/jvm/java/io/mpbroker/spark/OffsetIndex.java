@@ -18,8 +18,6 @@ import java.nio.file.StandardOpenOption;
  */
 final class OffsetIndex {
   private static final int ENTRY_BYTES = 8;
-  private static final String LOG_SUFFIX = ".log";
-  private static final String INDEX_SUFFIX = ".index";
 
   private final Path log;
   private final Path path;
@@ -30,8 +28,7 @@ final class OffsetIndex {
   OffsetIndex(Path log, long base) throws IOException {
     this.log = log;
     this.base = base;
-    String name = log.getFileName().toString();
-    path = log.resolveSibling(name.substring(0, name.length() - LOG_SUFFIX.length()) + INDEX_SUFFIX);
+    path = log.resolveSibling(log.getFileName().toString().replace(".log", ".index"));
     file = fileKey();
   }
 
