@@ -5,12 +5,14 @@ PySpark imports this in several kinds of processes, so modules that plan or read
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import datasource as spark
+from pyspark.sql.streaming import datasource as limits
 from pyspark.sql.types import StructType
 
 from mpbroker.reading.conditions import Condition, Operator, pruning_of
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
     from mpbroker.reading.plan import TaskRange
+    from mpbroker.reading.stream import Stream
     from spark_integration.decoding import Decoding
 
 _WITH_A_VALUE: Final[dict[type[spark.Filter], Operator]] = {
@@ -59,8 +62,6 @@ class MpbrokerDataSource(spark.DataSource):
     # PySpark passes the arguments by name.
 
     def streamReader(self, schema: StructType) -> spark.DataSourceStreamReader:  # noqa: N802
-        from spark_integration.stream import MpbrokerStreamReader
-
         return MpbrokerStreamReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> spark.DataSourceWriter:
@@ -133,6 +134,77 @@ def _condition_of(found: spark.Filter) -> Condition | None:
         return None
     value = getattr(found, "value")  # noqa: B009 - each of these classes has one, their base has none
     return Condition(attribute[0], operator, tuple(value) if operator == "in" else value)
+
+
+class MpbrokerStreamReader(spark.DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
+    """Answers Spark's calls while a streaming query runs, by the rules of `mpbroker.reading.stream`.
+
+    It lives in a child process of the driver. Tasks get a copy that has the options only.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._decoding = check_schema(schema, options)
+        self._options = parse_options(dict(options), streaming=True)
+        self._schema = schema
+        self._run: Stream | None = None
+
+    # Names and arguments of these methods are Spark's.
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        return self._stream().initial()
+
+    def getDefaultReadLimit(self) -> limits.ReadLimit:  # noqa: N802
+        """Return one of the limits: Spark knows no combined ones, so the stream goes by its own.
+
+        Without any limit it is ReadAllAvailable, which Spark also hands to `latestOffset` for triggers that
+        take everything.
+        """
+        options = self._options
+        if options.max_offsets_per_trigger is not None:
+            return limits.ReadMaxRows(options.max_offsets_per_trigger)
+        if options.min_offsets_per_trigger is not None:
+            return limits.ReadMinRows(options.min_offsets_per_trigger)
+        if options.max_bytes_per_trigger is not None:
+            return limits.ReadMaxBytes(options.max_bytes_per_trigger)
+        return limits.ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: limits.ReadLimit) -> dict[str, Any]:  # noqa: N802
+        return self._stream().next_end(start, everything=isinstance(limit, limits.ReadAllAvailable))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        return self._stream().latest()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._stream().prepare_available_now()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[SparkTask]:
+        return [SparkTask(one) for one in self._stream().plan(start, end)]
+
+    def read(self, partition: spark.InputPartition | None) -> Iterator[pa.RecordBatch]:
+        return read_task(partition, self._schema, _patient(self._options), self._decoding)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._stream().committed(end)
+
+    def stop(self) -> None:
+        if self._run is not None:
+            self._run.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_run": None}
+
+    def _stream(self) -> Stream:
+        if self._run is None:
+            from mpbroker.reading.stream import open_stream
+
+            self._run = open_stream(self._options)
+        return self._run
+
+
+def _patient(options: ReadOptions) -> ReadOptions:
+    """Return options for tasks, which wait kafkaConsumer.pollTimeoutMs for a broker as Kafka's do."""
+    tries = math.ceil(options.request_timeout_ms / max(1, options.retry_interval_ms))
+    return replace(options, retries=max(options.retries, tries))
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import fastavro
 import msgspec
@@ -109,7 +109,7 @@ class Json:
 class JsonReader(MpbrokerReader):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         super().__init__(options, StructType([StructField("value", BinaryType())]))
-        self._decoding = Decoding(schema["value"].dataType.json(), Mode.PERMISSIVE, Json())
+        self._decoding = Decoding(schema["value"].dataType.json(), Mode.PERMISSIVE, cast(Any, Json()))
 
 
 class JsonValues(DataSource):

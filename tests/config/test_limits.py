@@ -48,7 +48,7 @@ def test_who_is_privileged() -> None:
         (["control.plane.listener.name=C"], "listener C does not exist; there are A, B"),
         (["inter.broker.listener.name=C"], "listener C does not exist"),
         (["control.plane.listener.name=A", "inter.broker.listener.name=A"], "must be different"),
-        (["max.connections.per.ip=0"], "lets nobody in"),
+        (["max.connections.per.ip=0"], "refuses all clients"),
         (["max.connections.per.ip.overrides=here"], "here is not HOST:COUNT"),
         (["max.connections.per.ip.overrides=h:99999999999"], "is not HOST:COUNT"),
         (["listener.name.c.max.connections=1"], "listener C does not exist"),

@@ -247,7 +247,7 @@ def test_advertised_name_must_be_a_listener() -> None:
         ("replica.lag.time.max.ms=1", "single node"),
         ("background.threads=4", "no such setting"),
         ("log.preallocate=true", "segments grow as they are written"),
-        ("unclean.leader.election.enable=true", "never behind"),
+        ("unclean.leader.election.enable=true", "never lags"),
         ("log.flush.start.offset.checkpoint.interval.ms=1", "written whenever they move"),
         ("security.inter.broker.protocol=SSL", "single node without replicas"),
     ],

@@ -94,7 +94,7 @@ def test_a_part_of_a_topic(
         ({"starting_offsets": {0: 1}}, "must specify all TopicPartitions"),
         ({"starting_offsets": 5}, "starting_offsets: expected earliest"),
         ({"starting_offsets": "latest"}, "can't be latest"),
-        ({"isolation_level": "read_all"}, "read_uncommitted or read_committed"),
+        ({"isolation_level": "read_all"}, "read_committed or read_uncommitted"),
         ({"partitions": [7]}, "no partition 7"),
     ],
 )

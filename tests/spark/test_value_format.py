@@ -24,7 +24,7 @@ from ops.bench.brokers import Mpbroker
 from spark_integration.decoding import CORRUPT_FIELD
 from spark_integration.jvm.planner import manifest
 from spark_integration.schema import check_schema, schema_for
-from spark_integration.stream import MpbrokerStreamReader
+from spark_integration.source import MpbrokerStreamReader
 from tests.spark.test_values import FIRST, NOON, WHOLE_SECOND, framed
 from tests.support.polling import PATIENCE_S
 from tests.support.spark_logs import FakeBroker, PartitionWriter

@@ -439,9 +439,9 @@ def timed_out(broker: Broker) -> dict[str, Sink]:
     return sinks
 
 
-def test_the_timeout_of_an_intent_is_told_and_the_batch_written_anew(timed_out: dict[str, Sink]) -> None:
+def test_the_timeout_of_an_intent_is_named_and_the_batch_written_again(timed_out: dict[str, Sink]) -> None:
     sink = timed_out[STEPS[1]]
-    with pytest.raises(SinkError, match=r"all 3 transactions of batch 0 were aborted.*written anew"):
+    with pytest.raises(SinkError, match=r"all 3 transactions of batch 0 were aborted.*batch again"):
         sink.commit(0, sink.tasks(0))
     # Markers come a moment after the driver's transaction was ended.
     eventually(lambda: sink.withdrawn, "what was decided is seen to be withdrawn")

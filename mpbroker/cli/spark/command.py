@@ -402,11 +402,10 @@ def running(
 ) -> Iterator[tuple[SparkSession, Terminal]]:
     """Open a session for one job and stop it at the end. Raises CliError: one sentence for any failure.
 
-    With `as_json` the summary is printed at the end: what a job that fails has done before, too.
-
-    A signal cancels Spark's work, unless the job `looks` itself whether it was told to stop. While the job
-    runs the handler raises nothing: that would cut a call of the JVM, and the next call would get its answer.
-    During the start, which it may cut, it raises. The second signal ends this process at once.
+    With `as_json` the summary is printed at the end, also that of a job that fails. A signal cancels Spark's
+    work, unless the job `looks` for signals itself. While the job runs the handler raises nothing: that would
+    cut a call of the JVM, and the next call would get its answer. During the start, which it may cut, it
+    raises. The second signal ends this process at once.
     """
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
