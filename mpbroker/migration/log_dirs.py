@@ -101,7 +101,7 @@ def _identified(paths: tuple[Path, ...]) -> LogDirs:
 def _node_id(path: Path, text: str) -> int:
     if not text.isascii() or not text.isdecimal() or int(text) >= 1 << 31:
         raise CannotMove(
-            f"{path / names.META_PROPERTIES}: node.id={text} is no id of a node. Restore the file from a copy"
+            f"{path / names.META_PROPERTIES}: node.id={text} is not an id. Restore the file from a copy"
         )
     return int(text)
 
@@ -111,8 +111,8 @@ def _directory_id(path: Path, text: str) -> bytes:
         return uuid_bytes(text)
     except ValueError as error:
         raise CannotMove(
-            f"{path / names.META_PROPERTIES}: directory.id={text} is no id ({error}). Restore the file from "
-            "a copy"
+            f"{path / names.META_PROPERTIES}: directory.id={text} is not an id ({error}). Restore the file "
+            "from a copy"
         ) from error
 
 
@@ -133,10 +133,7 @@ def _check_stopped_in_order(found: LogDirs) -> None:
 
 
 def replicas_in(found: LogDirs, image: ClusterImage) -> Replicas:
-    """Return where each partition of the image is. Raises CannotMove if one is nowhere, twice, or another's.
-
-    Raises OSError.
-    """
+    """Return the directory of each partition. Raises CannotMove if one is missing or wrong; OSError."""
     there: dict[tuple[str, int], Path] = {}
     for home in found.paths:
         for name in directories_in(home):
@@ -181,7 +178,7 @@ def leader_epoch_in(path: Path) -> int:
     try:
         epochs = read_epochs(path)
     except CheckpointCorrupt as error:
-        raise CannotMove(f"{error}. Start the broker once more, which makes it anew") from error
+        raise CannotMove(f"{error}. Start the broker once more, which makes it again") from error
     return epochs[-1][0] if epochs else 0
 
 

@@ -262,7 +262,7 @@ def test_partitions_that_the_metadata_do_not_know(tmp_path: Path, refused: Refus
     kafka.make_partition("orders", 7)
     said = refused(kafka)
     assert f"knows no topic of 1 partitions that are there: {tmp_path}/orders-7. It may be a copy" in said
-    assert "With --set-aside-strays the import goes on" in said
+    assert "With --set-aside-strays the import continues" in said
     import_([tmp_path], is_dry=False, sets_strays_aside=True)
     check_ours(kafka)
 
@@ -287,11 +287,11 @@ def test_a_damaged_state_of_the_quorum(tmp_path: Path, refused: Refused, text: s
 @pytest.mark.parametrize(
     ("key", "value", "says"),
     [
-        ("node.id", "x", "node.id=x is no id of a node. Restore the file"),
-        ("node.id", "-1", "node.id=-1 is no id of a node. Restore the file"),
-        ("node.id", "²", "node.id=² is no id of a node. Restore the file"),
-        ("directory.id", "x", "directory.id=x is no id ("),
-        ("directory.id", "ö", "directory.id=ö is no id ("),
+        ("node.id", "x", "node.id=x is not an id. Restore the file"),
+        ("node.id", "-1", "node.id=-1 is not an id. Restore the file"),
+        ("node.id", "²", "node.id=² is not an id. Restore the file"),
+        ("directory.id", "x", "directory.id=x is not an id ("),
+        ("directory.id", "ö", "directory.id=ö is not an id ("),
     ],
 )
 def test_damaged_properties(tmp_path: Path, refused: Refused, key: str, value: str, says: str) -> None:

@@ -148,7 +148,7 @@ def test_assign() -> None:
         (BASE | {"kafka.key.deserializer": "x"}, "'key.deserializer' is not supported as keys"),
         (BASE | {"kafka.enable.auto.commit": "true"}, "'enable.auto.commit' is not supported"),
         (BASE | {"kafka.interceptor.classes": "x"}, "'interceptor.classes' is not supported"),
-        (BASE | {"kafka.isolation.level": "committed"}, "read_uncommitted or read_committed"),
+        (BASE | {"kafka.isolation.level": "committed"}, "read_committed or read_uncommitted"),
         (BASE | {"kafka.security.protocol": "TLS"}, "kafka.security.protocol=TLS is not one of PLAINTEXT"),
         (BASE | {"kafka.security.protocol": "SASL_SSL"}, "needs sasl.mechanism"),
         (BASE | {"kafka.ssl.engine.factory.class": "x"}, r"kafka\.ssl\.engine\.factory\.class is not supp"),

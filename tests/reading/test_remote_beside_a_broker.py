@@ -103,7 +103,7 @@ def test_who_follows_waits_at_the_broker_after_a_while(
     follower = follow(parse_options(given, streaming=True))
     assert isinstance(follower, RemoteFollower)
     with closing(follower):
-        ends = {one: bounds.end for one, bounds in follower.look().items()}
+        ends = {one: bounds.end for one, bounds in follower.poll().items()}
         assert ends == {("followed", 0): 5, ("followed", 1): 5}
         assert follower.catalog.await_records(ends, 0.01) is False
         assert follower.catalog.await_records({**ends, ("followed", 1): 4}, PATIENCE_S) is True
@@ -116,7 +116,7 @@ def test_who_follows_waits_at_the_broker_after_a_while(
         produce(broker, "followed", b"v", 1)
         waiting.join(PATIENCE_S)
         assert not waiting.is_alive()
-        assert sum(bounds.end for bounds in follower.look().values()) == 11
+        assert sum(bounds.end for bounds in follower.poll().values()) == 11
 
 
 def test_a_fetch_that_waits_and_fails_leads_to_a_look() -> None:
@@ -128,7 +128,7 @@ def test_a_fetch_that_waits_and_fails_leads_to_a_look() -> None:
         follower = follow(parse_options(given, streaming=True))
         assert isinstance(follower, RemoteFollower)
         with closing(follower):
-            ends = {one: bounds.end for one, bounds in follower.look().items()}
+            ends = {one: bounds.end for one, bounds in follower.poll().items()}
             server.fault = lambda _nth, _offset: ErrorCode.NOT_LEADER_OR_FOLLOWER
             assert follower.catalog.await_records(ends, 0.01) is True
             server.fault = hang_up

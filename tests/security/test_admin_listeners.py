@@ -295,7 +295,7 @@ def test_a_reload_moves_it_and_a_missing_directory_stops_nothing(broker: Confine
     new_topic(broker, "with-file")
     eventually(lambda: missing.exists() and "'with-file': ok" in missing.read_text(), "the file has the line")
     broker.control("reload")
-    gap = "1 line(s) of a process are missing here and stand in the broker's log: No such file or directory"
+    gap = "1 line(s) of a process are missing here and are in the broker's log: No such file or directory"
     supervisors = missing.read_text().splitlines()[-2:]
     assert [line[25:] for line in supervisors] == [gap, f"{me} asked for ctl reload: ok"]
     assert "'with-file'" not in broker.output()
@@ -320,7 +320,7 @@ def test_roles_change_while_the_broker_runs(broker: Confined) -> None:
         for wrong in ("NOWHERE", "SASL,NOWHERE"):
             broker.properties.write_text(first + f"admin.listener.names={wrong}\n")
             with pytest.raises(
-                ControlError, match="has NOWHERE: there is no such listener; there are BOTH, CONTROL, LOCAL"
+                ControlError, match="listener NOWHERE does not exist; there are BOTH, CONTROL, LOCAL"
             ):
                 broker.control("reload")
         assert (may_administer(client), may_administer(local)) == (False, True)

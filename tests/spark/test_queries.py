@@ -63,7 +63,7 @@ def test_headers_nulls_and_not_null(reader: DataFrameReader, log_dir: Path, fake
     assert (second.key, second.value, second.headers) == (None, None, None)
     chosen = "headers array<struct<key:string,value:binary>>, offset long not null"
     assert [row.offset for row in reader.schema(chosen).load().collect()] == [0, 1]
-    with pytest.raises(PySparkException, match="the given schema says NOT NULL"):
+    with pytest.raises(PySparkException, match="NOT NULL in the given schema"):
         reader.schema("value binary not null").load().collect()
 
 

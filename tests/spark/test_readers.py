@@ -203,7 +203,7 @@ def test_not_null_is_held(read: Read, log_dir: Path, fake_broker: FakeBroker) ->
     fake_broker.publish(writer)
     chosen = "headers array<struct<key:string,value:binary>>, offset long not null"
     assert offsets(read(chosen)) == [0, 1]
-    with pytest.raises(PySparkException, match="t-0 has records whose value is null, but the given schema"):
+    with pytest.raises(PySparkException, match="t-0 has records whose value is null, but it is NOT NULL"):
         read("value binary not null").collect()
     with pytest.raises(PySparkException, match="schema: column 'value' is binary, not string"):
         read("value string").collect()
@@ -377,7 +377,7 @@ def test_retention_between_plan_and_task(read: Read, log_dir: Path, fake_broker:
         strict()
     assert [row.offset for row in lenient()] == list(range(100, 200))
     shutil.rmtree(writer.directory)
-    with pytest.raises(PySparkException, match="t-0 is gone"):
+    with pytest.raises(PySparkException, match="t-0 was deleted"):
         strict()
 
 

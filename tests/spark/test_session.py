@@ -119,7 +119,7 @@ def test_a_session_with_a_wrong_python_is_mended(filled: Path) -> None:
     assert found["same"] is True
     assert found["daemon"] == "pyspark_mpbroker.daemon"
     assert found["count"] == 30
-    assert f"has the Python {OTHER_PYTHON}, but there is no program {OTHER_PYTHON}" in said
+    assert f"has the Python {OTHER_PYTHON}, but program {OTHER_PYTHON} does not exist" in said
     assert "spark.driver.memory is not set, not 3g" in said
 
 
@@ -139,7 +139,7 @@ def test_a_builder_is_configured_and_keeps_what_it_has(filled: Path) -> None:
     assert found["conf"]["spark.python.worker.reuse"] == "false"
     assert found["conf"]["spark.executorEnv.ARROW_ENABLE_UNSAFE_MEMORY_ACCESS"] == "true"
     assert "spark.sql.session.timeZone" not in found["conf"]
-    assert f"PYSPARK_PYTHON is {OTHER_PYTHON}, but there is no program" in said
+    assert f"PYSPARK_PYTHON is {OTHER_PYTHON}, but program {OTHER_PYTHON} does not exist" in said
 
 
 def test_a_quiet_session_says_nothing_and_its_errors_are_whole(filled: Path) -> None:
@@ -222,7 +222,7 @@ def test_java_is_found_and_its_version_understood(tmp_path: Path) -> None:
     [
         ('java version "1.8.0_292"', "does not run on Java 8"),
         ('openjdk version "11.0.20"', "does not run on Java 11"),
-        ("no such thing", "says no version but: no such thing"),
+        ("no such thing", "prints no version but: no such thing"),
     ],
 )
 def test_java_that_is_too_old_is_named(tmp_path: Path, says: str, expected: str) -> None:
@@ -232,7 +232,7 @@ def test_java_that_is_too_old_is_named(tmp_path: Path, says: str, expected: str)
 
 
 def test_missing_java_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SparkSetupError, match="there is none in PATH"):
+    with pytest.raises(SparkSetupError, match="PATH has none"):
         environment.check_java({"PATH": str(tmp_path)})
     with pytest.raises(SparkSetupError, match="JAVA_HOME is"):
         environment.check_java({"JAVA_HOME": str(tmp_path)})

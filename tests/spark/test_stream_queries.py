@@ -187,7 +187,7 @@ def test_a_topic_made_anew_between_two_runs(
         new = PartitionWriter(log_dir, "events", old.partition, topic_id=b"n" * 16)
         fill(new, 50)
         fake_broker.publish(new)
-    with pytest.raises(PySparkException, match="Topic events was deleted and made anew"):
+    with pytest.raises(PySparkException, match="Topic events was deleted and recreated"):
         rows.run(reader.load())
     assert rows.run(reader.option("failOnDataLoss", "false").load()) == offsets(0, 500)
 

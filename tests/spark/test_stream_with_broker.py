@@ -18,7 +18,7 @@ from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from ops.bench import frames
 from ops.bench.brokers import MPBROKER_COMMAND, Broker, Kafka, Mpbroker
-from spark_integration.stream import MpbrokerStreamReader
+from spark_integration.source import MpbrokerStreamReader
 from tests.support.client_tools import SMALL_JVM
 from tests.support.polling import PATIENCE_S, until
 from tests.support.real_brokers import end

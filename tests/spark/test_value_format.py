@@ -24,7 +24,7 @@ from ops.bench.brokers import Mpbroker
 from spark_integration.decoding import CORRUPT_FIELD
 from spark_integration.jvm.planner import manifest
 from spark_integration.schema import check_schema, schema_for
-from spark_integration.stream import MpbrokerStreamReader
+from spark_integration.source import MpbrokerStreamReader
 from tests.spark.test_values import FIRST, NOON, WHOLE_SECOND, framed
 from tests.support.polling import PATIENCE_S
 from tests.support.spark_logs import FakeBroker, PartitionWriter
@@ -228,8 +228,8 @@ def test_values_that_are_fetched_are_decoded(tmp_path: Path) -> None:
         ({"valueFormat": "protobuf"}, "msgpack or avro, not 'protobuf'"),
         ({"valueSchema": "id bigint"}, "valueSchema needs the option valueFormat"),
         ({"valueFormat": "msgpack"}, "valueFormat msgpack needs valueSchema"),
-        ({"valueFormat": "msgpack", "valueSchema": "{"}, "no schema of Spark in JSON"),
-        ({"valueFormat": "msgpack", "valueSchema": '{"type": "struct"}'}, "no schema of Spark in JSON"),
+        ({"valueFormat": "msgpack", "valueSchema": "{"}, "not a schema of Spark in JSON"),
+        ({"valueFormat": "msgpack", "valueSchema": '{"type": "struct"}'}, "not a schema of Spark in JSON"),
         ({**PLAIN, "valueSubject": "s"}, "valueSubject is an option of valueFormat avro"),
         ({**PLAIN, "valueMode": "lenient"}, "valueMode: mode is PERMISSIVE or FAILFAST, not 'lenient'"),
         ({**PLAIN, "valueMode": "DROPMALFORMED"}, "drop_malformed"),
@@ -288,5 +288,5 @@ def test_who_does_not_decode_says_so() -> None:
     assert manifest(request) == {"declined": "valueFormat is set, and Python decodes values"}
     with pytest.raises(OptionError, match="an option of Spark queries"):
         arrow.read("t", log_dir="x", options=PLAIN)
-    with pytest.raises(OptionError, match="no option of jobs"):
+    with pytest.raises(OptionError, match="does not apply to jobs"):
         Source("t", log_dir="x", extra=PLAIN).parsed()

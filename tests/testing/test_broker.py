@@ -65,7 +65,7 @@ with Broker() as broker, broker.topic() as topic, broker.fault("Heartbeat", dela
         assert broker.bootstrap_servers
         sys.exit(7)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-    print(broker.is_running, (broker.log_dir / f"{topic}-0").is_dir(), os.path.exists(fault.told.hits))
+    print(broker.is_running, (broker.log_dir / f"{topic}-0").is_dir(), os.path.exists(fault.spec.hits))
     broker.kill()
     broker.start()
 """

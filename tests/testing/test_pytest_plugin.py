@@ -73,7 +73,7 @@ def test_that_forks(mpbroker_broker, mpbroker_own_broker, mpbroker_topic, mpbrok
     os.waitpid(child, 0)
     assert mpbroker_broker.is_running and mpbroker_own_broker.is_running
     assert (mpbroker_broker.log_dir / f"{mpbroker_topic}-0").is_dir()
-    assert os.path.exists(fault.told.hits)
+    assert os.path.exists(fault.spec.hits)
 """
 
 

@@ -17,11 +17,11 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from mpbroker.client.partitioner import partition_for
 from mpbroker.client.transactions import ProducerId, Transaction, TransactionFailed, Transactions
-from mpbroker.writing.intents import Batch, Intent, Prepared, SinkError, State
+from mpbroker.writing.intents import Batch, Intent, Outcome, Prepared, SinkError, State
 from mpbroker.writing.kafka_sink import PARTITIONS, TOPIC, KafkaEnds, KafkaIntentLog, prefix_of
 from mpbroker.writing.options import WriteOptions, parse_write_options
 from mpbroker.writing.rows import open_cluster
-from mpbroker.writing.two_phase import Outcome, abort, commit
+from mpbroker.writing.two_phase import abort, commit
 from ops.bench.brokers import Broker
 from spark_integration.sink import StreamWriter, write_prepared
 from tests.support.client_tools import eventually
@@ -248,7 +248,7 @@ def test_attempts_that_failed_and_batches_that_were_aborted_stay_invisible(sink:
     sink.tasks(0)
     told = sink.tasks(0)
     sink.abort(0, told[0])
-    with pytest.raises(SinkError, match="3 of 3 transactions are not open any more"):
+    with pytest.raises(SinkError, match="3 of 3 transactions are no longer open"):
         sink.commit(0, told)
     assert committed(sink.broker, sink.topic) == []
     sink.commit(0, sink.tasks(0))
@@ -296,7 +296,7 @@ def test_strays_are_aborted_where_brokers_allow_short_transactions_only(sink: Si
 
         patch.setattr(Transactions, "init", noted)
         ends = KafkaEnds(cluster, sink.topic)
-        ends.abort_others(())
+        ends.abort_all()
         assert ends.closed(strays) == strays
         assert asked == [1000] * len(strays)
 
@@ -407,9 +407,8 @@ def test_ending_again_says_what_became_of_it(sink: Sink) -> None:
         assert [ends.commit(first), ends.commit(first)] == [Outcome.COMMITTED] * 2
         ends.abort([second, second])
         assert ends.commit(second) is Outcome.ABORTED
-        ends.abort_others((third.transactional_id,))
         assert ends.closed([first, second, third]) == [first, second]
-        ends.abort_others(())
+        ends.abort_all()
         # A newer producer has its transactional id: what became of the old one nobody can tell.
         assert ends.commit(third) is Outcome.UNKNOWN
         unknown = Prepared("nobody", third.producer)
@@ -440,9 +439,9 @@ def timed_out(broker: Broker) -> dict[str, Sink]:
     return sinks
 
 
-def test_the_timeout_of_an_intent_is_told_and_the_batch_written_anew(timed_out: dict[str, Sink]) -> None:
+def test_the_timeout_of_an_intent_is_named_and_the_batch_written_again(timed_out: dict[str, Sink]) -> None:
     sink = timed_out[STEPS[1]]
-    with pytest.raises(SinkError, match=r"all 3 transactions of batch 0 were aborted.*written anew"):
+    with pytest.raises(SinkError, match=r"all 3 transactions of batch 0 were aborted.*batch again"):
         sink.commit(0, sink.tasks(0))
     # Markers come a moment after the driver's transaction was ended.
     eventually(lambda: sink.withdrawn, "what was decided is seen to be withdrawn")
@@ -453,6 +452,6 @@ def test_the_timeout_of_an_intent_is_told_and_the_batch_written_anew(timed_out: 
 def test_the_timeout_of_a_half_ended_intent_is_an_error_for_good(timed_out: dict[str, Sink]) -> None:
     sink = timed_out[STEPS[2]]
     for _ in range(2):
-        with pytest.raises(SinkError, match="2 of its 3 transactions are not committed"):
+        with pytest.raises(SinkError, match="2 of its 3 transactions can no longer be"):
             sink.commit(0, sink.tasks(0))
     assert len(committed(sink.broker, sink.topic)) == 2

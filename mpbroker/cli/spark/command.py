@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 TERMINATED = 128 + signal.SIGTERM
 CANCEL_EVERY_S = 0.1
-GOES_ON = "What was committed stays; run the same command again and it goes on from there"
+CONTINUES = "Committed records stay; run the same command again to continue from there"
 
 
 @dataclass(frozen=True)
@@ -370,6 +371,7 @@ class Terminal:
         self._name = name
         self._stream = sys.stderr
         self._began = time.monotonic()
+        self._has_begun = False
         self.told: list[int] = []
         """Signals that came, for a job that looks for them itself."""
 
@@ -377,6 +379,9 @@ class Terminal:
         print(f"mpbroker: {text}", file=self._stream)
 
     def progress(self, done: int, total: int | None) -> None:
+        if not self._has_begun:
+            self._has_begun = True
+            print(f"{self._name}: Spark runs, the first batch begins", file=self._stream)
         if self._show is None:
             return
         left = "" if total is None else f", {max(total - done, 0):,} behind"
@@ -397,11 +402,10 @@ def running(
 ) -> Iterator[tuple[SparkSession, Terminal]]:
     """Open a session for one job and stop it at the end. Raises CliError: one sentence for any failure.
 
-    With `as_json` the summary is printed at the end: what a job that fails has done before, too.
-
-    A signal cancels what Spark does, unless the job `looks` itself whether it was told to stop. The handler
-    raises nothing: that would cut a call of the JVM, and the next call would get its answer. The second
-    signal ends this process at once.
+    With `as_json` the summary is printed at the end, also that of a job that fails. A signal cancels Spark's
+    work, unless the job `looks` for signals itself. While the job runs the handler raises nothing: that would
+    cut a call of the JVM, and the next call would get its answer. During the start, which it may cut, it
+    raises. The second signal ends this process at once.
     """
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
@@ -411,7 +415,7 @@ def running(
     told: list[int] = []
     document: dict[str, Any] | None = {} if as_json else None
     stderr, nobody = sys.stderr, open(os.devnull, "w")  # noqa: SIM115 (threads use it to the end)
-    over = threading.Event()
+    is_started, over = threading.Event(), threading.Event()
 
     def cancel() -> None:
         # Cancel again and again: the job may be between two queries.
@@ -428,17 +432,23 @@ def running(
         if len(told) > 1:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
+        elif not is_started.is_set():
+            raise KeyboardInterrupt
         elif not looks:
             canceller.start()
 
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    print(f"{name}: starting Spark, which takes some seconds", file=sys.stderr)
     try:
-        with _in_a_sentence(told):
-            spark = session(f"mpbroker {name}", master, quiet=True)
-            spark.sparkContext.setLogLevel("OFF")
-            # Install the handlers after the session, which has a handler of its own for one of the signals.
+        with _in_a_sentence(told), _without_tracebacks():
             for number in before:
                 signal.signal(number, tell)
+            spark = session(f"mpbroker {name}", master, quiet=True)
+            spark.sparkContext.setLogLevel("OFF")
+            # The session has replaced one of the handlers by its own.
+            for number in before:
+                signal.signal(number, tell)
+            is_started.set()
             try:
                 with progress_bar(1) as show:
                     notice = Terminal(show, name, document)
@@ -457,6 +467,21 @@ def running(
             signal.signal(number, handler)
         if document:
             print_json(document)
+
+
+@contextmanager
+def _without_tracebacks() -> Iterator[None]:
+    """Drop records of the root logger itself: Py4J logs the traceback of a call that a signal cuts there."""
+    root = logging.getLogger()
+
+    def drop(_record: logging.LogRecord) -> bool:
+        return False
+
+    root.addFilter(drop)
+    try:
+        yield
+    finally:
+        root.removeFilter(drop)
 
 
 @contextmanager
@@ -483,7 +508,7 @@ def _in_a_sentence(told: list[int]) -> Iterator[None]:
 
 def _stopped(told: list[int]) -> CliError:
     code = TERMINATED if told[0] == signal.SIGTERM else INTERRUPTED
-    return CliError(f"stopped by {signal.Signals(told[0]).name}. {GOES_ON}", code)
+    return CliError(f"stopped by {signal.Signals(told[0]).name}. {CONTINUES}", code)
 
 
 def _needs_spark() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mpbroker.reading.file_alarm import FileAlarm
+from mpbroker.reading.follow import FileAlarm
 from tests.support.polling import PATIENCE_S
 
 
