@@ -21,7 +21,7 @@ from ops.bench.brokers import Mpbroker
 from tests.support.forms import long_only
 from tests.support.metered_client import Meter
 from tests.support.polling import PATIENCE_S, until
-from tests.support.real_brokers import end, stop_cleanly
+from tests.support.real_brokers import served
 from tests.support.spark_cluster import Cluster, executor_settings, hidden, may_unshare, running_cluster
 
 if TYPE_CHECKING:
@@ -43,14 +43,9 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mpbroker]:
-    found = Mpbroker(tmp_path_factory.mktemp("broker"))
-    try:
-        found.start()
-        fill(found)
-        yield found
-        stop_cleanly(found)
-    finally:
-        end(found)
+    with served(Mpbroker(tmp_path_factory.mktemp("broker"))) as running:
+        fill(running)
+        yield running
 
 
 def fill(broker: Mpbroker) -> None:

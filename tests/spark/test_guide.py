@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from ops.bench.brokers import HOST, Mpbroker
 from tests.spark.guide import Block, Guide, GuideError, blocks, sections
-from tests.support.real_brokers import end, stop_cleanly
+from tests.support.real_brokers import served
 from tests.support.spark_here import ROOT
 
 PAGE = ROOT / "docs" / "SPARK.md"
@@ -23,13 +23,8 @@ SECTIONS = sections(PAGE.read_text())
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mpbroker]:
-    found = Mpbroker(tmp_path_factory.mktemp("broker"))
-    try:
-        found.start()
-        yield found
-        stop_cleanly(found)
-    finally:
-        end(found)
+    with served(Mpbroker(tmp_path_factory.mktemp("broker"))) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

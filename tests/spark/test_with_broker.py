@@ -17,7 +17,7 @@ from pyspark.sql import DataFrameReader, SparkSession
 
 from ops.bench.brokers import Broker
 from tests.support.polling import PATIENCE_S
-from tests.support.real_brokers import end, make_broker, stop_cleanly
+from tests.support.real_brokers import make_broker, served
 from tests.support.spark_produced import AT, PARTITIONS, make_topic, produce
 
 RECORDS = 5_000
@@ -26,14 +26,8 @@ IS_KAFKA = os.environ.get("MPBROKER_TEST_BROKER") == "kafka"
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    found = make_broker(tmp_path_factory.mktemp("broker"))
-    try:
-        found.start()
-        yield found
-        if found.process is not None and found.process.poll() is None:
-            stop_cleanly(found)
-    finally:
-        end(found)
+    with served(make_broker(tmp_path_factory.mktemp("broker"))) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

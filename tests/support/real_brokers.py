@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -33,6 +34,10 @@ TRANSACTIONS = {
     "transaction.state.log.num.partitions": "4",
     "offsets.topic.num.partitions": "4",
 }
+
+
+# Exit codes of a broker that a test has stopped, the last one that of a JVM, or has killed.
+ENDED = (0, -signal.SIGKILL, 143)
 
 
 AnyBroker = TypeVar("AnyBroker", bound=Broker)
@@ -98,11 +103,12 @@ def end(broker: Broker) -> None:
 
 @contextmanager
 def served(broker: AnyBroker) -> Iterator[AnyBroker]:
-    """A broker that runs, must stop cleanly at the end, and outlives no failure."""
+    """A broker that runs, must stop cleanly unless its test has ended it, and outlives no failure."""
     try:
         broker.start()
         yield broker
-        stop_cleanly(broker)
+        if broker.process is not None and broker.process.returncode not in ENDED:
+            stop_cleanly(broker)
     finally:
         end(broker)
 
