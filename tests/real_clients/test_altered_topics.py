@@ -1,4 +1,4 @@
-"""Topics that are altered while they are written to: settings, partitions; by clients and Kafka's tools."""
+"""Topics that are altered while they are written to: settings, partitions; by librdkafka and Kafka's tool."""
 
 from __future__ import annotations
 
@@ -15,16 +15,13 @@ from confluent_kafka.admin import (
     OffsetSpec,
     ResourceType,
 )
-from kafka.admin import KafkaAdminClient
-from kafka.admin import NewPartitions as PythonPartitions
 
 from ops.bench.brokers import Broker, Mpbroker
-from tests.support.client_tools import ToolError, eventually, kafka_tool
+from tests.support.client_tools import eventually, kafka_tool
 from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import TopicMaker, stop_cleanly
 from tests.support.worker_load import Load
 
-CONFIGS = "kafka.admin.ConfigCommand"
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 TIMEOUT_S = PATIENCE_S
 SET, DELETE = AlterConfigOpType.SET, AlterConfigOpType.DELETE
@@ -40,10 +37,11 @@ def alter(
     admin: AdminClient,
     name: str,
     *changes: tuple[str, AlterConfigOpType, str | None],
-    of: ResourceType = ResourceType.TOPIC,
 ) -> None:
     entries = [ConfigEntry(key, value, incremental_operation=operation) for key, operation, value in changes]
-    asked = admin.incremental_alter_configs([ConfigResource(of, name, incremental_configs=entries)])
+    asked = admin.incremental_alter_configs(
+        [ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)]
+    )
     (future,) = asked.values()
     future.result(TIMEOUT_S)
 
@@ -80,28 +78,6 @@ def test_settings_by_librdkafka(admin: AdminClient, new_topic: TopicMaker) -> No
     assert configs_of(admin, topic) == {"flush.messages": "1"}
 
 
-def test_the_brokers_own_settings_that_are_not_dynamic(admin: AdminClient) -> None:
-    with pytest.raises(KafkaException) as raised:
-        alter(admin, "1", ("num.partitions", SET, "8"), of=ResourceType.BROKER)
-    assert code_of(raised) == KafkaError.INVALID_REQUEST
-    assert "Cannot update these configs dynamically: [num.partitions]" in str(raised.value)
-
-
-def test_settings_by_kafkas_tool(broker: Broker, admin: AdminClient, new_topic: TopicMaker) -> None:
-    topic = new_topic(1)
-    of_topic = ("--bootstrap-server", broker.bootstrap, "--entity-type", "topics", "--entity-name", topic)
-    kafka_tool(
-        CONFIGS, *of_topic, "--alter", "--add-config", "retention.ms=1234,cleanup.policy=[compact,delete]"
-    )
-    described = kafka_tool(CONFIGS, *of_topic, "--describe")
-    assert "retention.ms=1234" in described
-    assert "cleanup.policy=compact,delete" in described
-    kafka_tool(CONFIGS, *of_topic, "--alter", "--delete-config", "retention.ms")
-    assert configs_of(admin, topic) == {"cleanup.policy": "compact,delete"}
-    with pytest.raises(ToolError, match="Unknown topic config name"):
-        kafka_tool(CONFIGS, *of_topic, "--alter", "--add-config", "nonsense=1")
-
-
 def test_partitions_by_librdkafka(admin: AdminClient, new_topic: TopicMaker) -> None:
     topic = new_topic(2)
     (future,) = admin.create_partitions([NewPartitions(topic, 4)]).values()
@@ -114,16 +90,12 @@ def test_partitions_by_librdkafka(admin: AdminClient, new_topic: TopicMaker) -> 
     assert "currently has 4 partition(s); 3 would not be an increase" in str(raised.value)
 
 
-def test_partitions_by_others(broker: Broker, new_topic: TopicMaker) -> None:
+def test_partitions_by_kafkas_tool(broker: Broker, new_topic: TopicMaker) -> None:
     topic = new_topic(1)
     server = ("--bootstrap-server", broker.bootstrap, "--topic", topic)
     kafka_tool(TOPICS, *server, "--alter", "--partitions", "3")
     described = kafka_tool(TOPICS, *server, "--describe")
     assert re.search(r"PartitionCount: 3\s", described)
-    client = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
-    client.create_partitions({topic: PythonPartitions(4)})
-    client.close()
-    assert re.search(r"PartitionCount: 4\s", kafka_tool(TOPICS, *server, "--describe"))
 
 
 def test_who_writes_meanwhile_loses_nothing(
@@ -168,4 +140,3 @@ def test_retention_that_is_altered_counts_at_once(own_broker: Broker) -> None:
     own_broker.start()
     assert configs_of(admin, "made") == {"retention.ms": "1"}
     assert earliest() == 10
-    stop_cleanly(own_broker)

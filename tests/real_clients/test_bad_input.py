@@ -11,7 +11,7 @@ import pytest
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.headers import RequestHeader, decode_response_frame, encode_request_frame
+from mpbroker.protocol.headers import decode_response_frame
 from mpbroker.protocol.messages import Message
 from mpbroker.records.batch import BATCH_HEADER_BYTES
 from mpbroker.records.builder import build_batch
@@ -25,6 +25,7 @@ from tests.support.client_samples import CREATE_TIME_MS, Record
 from tests.support.client_tools import eventually, kafka_tool
 from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import TopicMaker
+from tests.support.socket_client import SocketClient, frame_of
 
 ANSWER_WITHIN_S = PATIENCE_S
 
@@ -187,11 +188,9 @@ def test_a_batch_that_is_too_large(broker: Broker, new_topic: TopicMaker) -> Non
 
 def ask(broker: Broker, api_key: ApiKey, version: int, body: Message) -> Any:
     """Ask with bytes that are no UTF-8 where the request, or its client id, has a "#"."""
-    frame = b"".join(encode_request_frame(RequestHeader(api_key, version, 7, "client#"), body))
-    with socket.create_connection(broker.address, timeout=ANSWER_WITHIN_S) as connection:
-        connection.sendall(frame.replace(b"#", b"\xe9"))
-        (size,) = struct.unpack(">i", frames.receive(connection, 4))
-        return decode_response_frame(api_key, version, frames.receive(connection, size))[1]
+    with SocketClient(broker) as client:
+        client.socket.sendall(frame_of(api_key, version, body, "client#").replace(b"#", b"\xe9"))
+        return decode_response_frame(api_key, version, client.receive())[1]
 
 
 def test_names_of_other_bytes(broker: Broker, new_topic: TopicMaker) -> None:

@@ -18,10 +18,9 @@ from mpbroker.protocol.messages import FetchRequest
 from mpbroker.storage.names import segment_name
 from mpbroker.storage.segments import segments_of
 from ops.bench.brokers import Mpbroker
-from ops.bench.processes import title_of
 from tests.support.client_tools import dump, eventually
 from tests.support.polling import PATIENCE_S, random_moment
-from tests.support.real_brokers import create_topic, served, stop_cleanly
+from tests.support.real_brokers import create_topic, pid_of, served, stop_cleanly
 from tests.support.socket_client import SocketClient
 
 KEYS = 200
@@ -42,17 +41,8 @@ LONG_METADATA = "m" * 4000
 @pytest.fixture
 def cleaning(tmp_path: Path) -> Iterator[Mpbroker]:
     """A broker that compacts whatever there is."""
-    (tmp_path / "broker").mkdir()
     with served(Mpbroker(tmp_path / "broker", flags=FLAGS)) as running:
         yield running
-
-
-def pid_of(broker: Mpbroker, role: str) -> int:
-    """0 while there is none."""
-    for one in broker.tree().members():
-        if title_of(one) == role:
-            return one.pid
-    return 0
 
 
 class Load:
@@ -203,7 +193,6 @@ def test_what_is_aborted_takes_no_value_along(cleaning: Mpbroker) -> None:
 
 def test_slow_consumers_of_segments_that_are_compacted_or_deleted(tmp_path: Path) -> None:
     """Check one in the middle of a segment that is compacted, and one at the end of one that is deleted."""
-    (tmp_path / "broker").mkdir()
     with served(Mpbroker(tmp_path / "broker", flags=(*FLAGS, "--handlers", "1"))) as broker:
         lag = "min.compaction.lag.ms"
         policy = {"cleanup.policy": "compact,delete", "retention.ms": "-1", lag: "1000000000"}
@@ -262,7 +251,6 @@ def first_offset(client: SocketClient, offset: int) -> int:
 
 def test_committed_offsets_are_compacted(tmp_path: Path) -> None:
     """Their own topic, and the coordinator reads what is left."""
-    (tmp_path / "broker").mkdir()
     small = (
         "-o",
         f"offsets.topic.segment.bytes={SEGMENT_BYTES}",

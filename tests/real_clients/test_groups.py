@@ -5,7 +5,6 @@ That a member of any client goes on where another has committed is in `test_matr
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +12,6 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import aiokafka
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -179,33 +177,6 @@ def test_members_and_offsets_survive_restarts_in_records_that_are_kafkas(
     assert sum("payload: null" in r or r.endswith("payload: <DELETE>") for r in records) == 2, printed
 
 
-async def _aiokafka_members(bootstrap: str, topic: str) -> set[tuple[int, int]]:
-    settings = {"bootstrap_servers": bootstrap, "group_id": topic, "auto_offset_reset": "earliest"}
-    members = [aiokafka.AIOKafkaConsumer(topic, **settings) for _ in range(2)]
-    seen: set[tuple[int, int]] = set()
-    for consumer in members:
-        await consumer.start()
-    try:
-        deadline = time.monotonic() + WITHIN_S
-        while len(seen) < 20 or any(len(consumer.assignment()) != 1 for consumer in members):
-            assert time.monotonic() < deadline, f"{len(seen)} records"
-            for consumer in members:
-                for records in (await consumer.getmany(timeout_ms=50)).values():
-                    seen |= {(record.partition, record.offset) for record in records}
-    finally:
-        for consumer in members:
-            await consumer.stop()
-    return seen
-
-
-def test_two_members_of_aiokafka(broker: Broker, new_topic: TopicMaker) -> None:
-    topic = new_topic(2)
-    write(broker, topic, 20, partitions=2)
-    assert len(asyncio.run(_aiokafka_members(broker.bootstrap, topic))) == 20
-    # It commits when it stops.
-    assert committed(broker, topic, topic, 0) + committed(broker, topic, topic, 1) == 20
-
-
 def test_kafkas_group_command(broker: Broker, new_topic: TopicMaker) -> None:
     topic = new_topic(1)
     write(broker, topic, 10)
@@ -265,8 +236,6 @@ def test_our_own_command(broker: Broker, new_topic: TopicMaker) -> None:
         wanted = ["CONSUMER-ID", "GROUP-INSTANCE-ID", "HOST", "CLIENT-ID", "#PARTITIONS", "ASSIGNMENT"]
         assert members[1] == wanted
         assert [rows[mine]["member"], "-", "127.0.0.1", "reader", "1", f"{topic}({mine})"] in members
-        refused = own(broker, "delete", group)
-        assert f"group {group}: The group is not empty (NON_EMPTY_GROUP)" in str(refused.exception)
 
 
 RESETS = (

@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from mpbroker.ipc.control_client import ControlClient
 from ops.bench.brokers import Broker, Kafka, Mpbroker
+from ops.bench.processes import title_of
 from tests.support.client_tools import SMALL_JVM, eventually
 from tests.support.polling import PATIENCE_S
 
@@ -71,6 +72,18 @@ def shared_files(broker: Broker) -> set[Path]:
     if isinstance(broker, Mpbroker):
         files |= {path for path in broker.runtime_dir.rglob("*") if not path.is_dir()}
     return {path for path in files if path.exists()}
+
+
+def pid_of(broker: Broker, title: str) -> int:
+    """The process of the broker with this title; 0 while there is none."""
+    return next((one.pid for one in broker.tree().members() if title_of(one) == title), 0)
+
+
+def kill_worker(broker: Broker, worker: int) -> None:
+    title = f"log {worker}"
+    was = pid_of(broker, title)
+    os.kill(was, signal.SIGKILL)
+    eventually(lambda: pid_of(broker, title) not in (0, was), f"{title} is replaced")
 
 
 def control(broker: Mpbroker) -> ControlClient:
