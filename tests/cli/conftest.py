@@ -4,10 +4,17 @@ from collections.abc import Iterator
 
 import pytest
 
+from mpbroker.testing import Broker
 from tests.support.fake_broker import FakeBroker
+from tests.support.own_cli import OwnCli
 
 
 @pytest.fixture
 def broker() -> Iterator[FakeBroker]:
     with FakeBroker() as fake:
         yield fake
+
+
+@pytest.fixture(scope="module")
+def cli(mpbroker_broker: Broker) -> OwnCli:
+    return OwnCli(mpbroker_broker.bootstrap_servers)

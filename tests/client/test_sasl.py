@@ -66,21 +66,6 @@ def test_a_mechanism_that_is_not_offered() -> None:
             ask(listener, settings("SASL_PLAINTEXT", "SCRAM-SHA-256"))
 
 
-def test_sasl_where_nobody_asks_for_it(plain_listener: Listener) -> None:
-    with pytest.raises(
-        AuthenticationFailed, match=r"does not ask for SASL: set security\.protocol to PLAINTEXT"
-    ):
-        ask(plain_listener, settings("SASL_PLAINTEXT", "PLAIN"))
-
-
-def test_no_sasl_where_somebody_asks_for_it() -> None:
-    with (
-        Listener(offered()) as listener,
-        pytest.raises(ConnectionLost, match="is PLAINTEXT: does this listener want another"),
-    ):
-        ask(listener, settings("PLAINTEXT"))
-
-
 def test_sasl_in_the_clear_to_who_answers_nothing() -> None:
     """A listener with TLS, most often."""
     expected = "is SASL_PLAINTEXT: does this listener want another"
