@@ -13,31 +13,12 @@ from typer.testing import CliRunner
 
 from mpbroker.cli.errors import CliError, explaining_openssl
 from mpbroker.cli.host import serve
-from mpbroker.cli.main import app, main
+from mpbroker.cli.main import app
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.supervisor import logs
 from mpbroker.supervisor.logs import LogFormat
 from mpbroker.supervisor.reload import ReadAgain
-
-
-@pytest.fixture
-def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> "Typed":
-    return Typed(monkeypatch, capsys)
-
-
-class Typed:
-    """Runs the command line in this process."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self._monkeypatch = monkeypatch
-        self._capsys = capsys
-
-    def __call__(self, *arguments: str) -> tuple[int, str, str]:
-        self._monkeypatch.setattr("sys.argv", ["mpbroker", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = self._capsys.readouterr()
-        return int(ended.value.code or 0), out, err
+from tests.cli.conftest import Typed
 
 
 def test_flags_beat_overrides_beat_the_file(tmp_path: Path) -> None:
