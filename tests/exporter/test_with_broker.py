@@ -29,6 +29,7 @@ from mpbroker.observe.samples import Health
 from mpbroker.testing import Broker
 from tests.exporter.conftest import SETTINGS, Answer, Http
 from tests.support import client_tools
+from tests.support.http_broker import commit, pids
 from tests.support.polling import PATIENCE_S, until
 
 # Names that Kafka's and kafka_exporter's users know, which promtool would choose otherwise.
@@ -53,19 +54,6 @@ def produce(broker: Broker, topic: str, count: int, **settings: object) -> None:
 def consumer_of(broker: Broker, group: str) -> Consumer:
     settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": group, "enable.auto.commit": False}
     return Consumer({**settings, "auto.offset.reset": "earliest"})
-
-
-def commit(broker: Broker, group: str, topic: str, offset: int) -> None:
-    consumer = consumer_of(broker, group)
-    consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
-    consumer.close()
-
-
-def pids(broker: Broker) -> dict[str, int]:
-    answer = broker.control("status")
-    processes = answer["processes"]
-    assert isinstance(processes, list)
-    return {each["name"]: each["pid"] for each in processes}
 
 
 def test_a_scrape_has_what_was_done(broker: Broker, http: Http) -> None:
@@ -244,45 +232,6 @@ def test_a_broker_that_dies_answers_whole_or_not_at_all(own_broker: Broker) -> N
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(http.place)
     own_broker.kill()
-
-
-GARBAGE = (
-    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500),  # TLS
-    b"\x00\x00\x00\x1a\x00\x12\x00\x03\x00\x00\x00\x01\x00\x04rdkafka\x00",  # ApiVersions of a Kafka client
-    b"GET /metrics HTTP/9.9\r\n\r\n",
-    b"GET /metrics HTTP/1.1\r\nHost: x\r\nX: " + b"y" * (1 << 16),
-    b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-    b"GET /metrics HTTP/1.1\nHost x\n\tfolded: y\r\n\r\n",
-    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-    bytes(range(256)) * 64,
-)
-
-
-def test_garbage_harms_nobody(broker: Broker, http: Http) -> None:
-    """The parser alone meets more of it in test_http_server."""
-    before, said = pids(broker)["exporter"], broker.logs()
-    held = [socket.create_connection(http.place) for _ in GARBAGE]
-    try:
-        for sock, garbage in zip(held, GARBAGE, strict=True):
-            sock.settimeout(PATIENCE_S)
-            # The server may have hung up by then.
-            with suppress(ConnectionError):
-                sock.sendall(garbage)
-        assert http.get("/metrics").status == 200
-        for sock in held:
-            with suppress(ConnectionError):
-                sock.shutdown(socket.SHUT_WR)
-                answer = sock.makefile("rb").read()
-                assert b"HTTP/1.1 200" not in answer
-                assert not answer or answer.startswith((b"HTTP/1.1 4", b"HTTP/1.1 501", b"HTTP/1.1 505")), (
-                    answer
-                )
-    finally:
-        for sock in held:
-            sock.close()
-    assert http.get("/healthz").status == 200
-    assert pids(broker)["exporter"] == before
-    assert broker.logs() == said
 
 
 def test_an_exporter_that_dies_is_replaced_and_nobody_else_notices(own_broker: Broker) -> None:

@@ -105,22 +105,6 @@ def test_modes_other_than_append(spark: SparkSession, broker: Broker) -> None:
         writer.mode("error").save()
 
 
-def test_a_stream(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    source = tmp_path / "in"
-    spark.range(500).selectExpr("cast(id as string) value").write.parquet(str(source))
-    for _ in range(2):
-        stream = spark.readStream.schema("value string").parquet(str(source)).writeStream.format("mpbroker")
-        query = (
-            stream.option("kafka.bootstrap.servers", broker.bootstrap)
-            .option("topic", "streamed")
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
-    assert sorted(int(one.value() or b"") for one in records(broker, "streamed")) == list(range(500))
-
-
 def exactly_once(broker: Broker, topic: str) -> dict[str, str]:
     return {
         "kafka.bootstrap.servers": broker.bootstrap,

@@ -27,6 +27,7 @@ from spark_integration.schema import check_schema, schema_for
 from spark_integration.stream import MpbrokerStreamReader
 from tests.spark.test_values import FIRST, NOON, WHOLE_SECOND, framed
 from tests.support.polling import PATIENCE_S
+from tests.support.real_brokers import served
 from tests.support.spark_logs import FakeBroker, PartitionWriter
 from tests.support.spark_produced import make_topic
 
@@ -183,9 +184,7 @@ def test_values_that_are_fetched_are_decoded(tmp_path: Path) -> None:
     """As Spark calls the reader, without a JVM: what was fetched goes the same way as what is in files."""
     from confluent_kafka import Producer
 
-    broker = Mpbroker(tmp_path / "broker")
-    broker.start()
-    try:
+    with served(Mpbroker(tmp_path / "broker")) as broker:
         make_topic(broker, "t", 1)
         producer = Producer({"bootstrap.servers": broker.bootstrap, "acks": "all"})
         for value in MAPS:
@@ -217,8 +216,6 @@ def test_values_that_are_fetched_are_decoded(tmp_path: Path) -> None:
             True,
             True,
         ]
-    finally:
-        broker.stop()
 
 
 @pytest.mark.parametrize(
