@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -32,12 +31,6 @@ from tests.client.server import (
     settings,
 )
 from tests.support.forms import rounds
-
-
-@pytest.fixture
-def plain_listener() -> Iterator[Listener]:
-    with Listener() as listener:
-        yield listener
 
 
 @pytest.mark.parametrize("name", MECHANISMS)

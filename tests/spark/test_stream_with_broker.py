@@ -160,26 +160,6 @@ def test_a_partition_moves_while_it_is_followed(
     assert query.rows == list(range(written)), "each record once, in order"
 
 
-@pytest.mark.parametrize("ends", ["commit", "abort"])
-def test_an_open_transaction_holds_the_end(
-    start: Start, broker: Broker, topic: str, transactional: Producer, ends: str
-) -> None:
-    write(plain(broker), topic, 10)
-    transactional.begin_transaction()
-    write(transactional, topic, 5)
-    write(plain(broker), topic, 3)
-    query = start(topic)
-    query.until_at(topic, 10)
-    assert not query.trigger(), "what follows is not stable"
-    if ends == "commit":
-        transactional.commit_transaction(PATIENCE_S)
-    else:
-        transactional.abort_transaction(PATIENCE_S)
-    query.until_at(topic, 19)
-    assert query.rows == [*range(10), *(range(10, 15) if ends == "commit" else ()), *range(15, 18)]
-    assert not query.trigger()
-
-
 def test_batches_without_a_row_go_on(
     start: Start, broker: Broker, topic: str, transactional: Producer
 ) -> None:
