@@ -12,7 +12,7 @@ import pytest
 
 from ops.bench import frames, scenarios
 from ops.bench.frames import CORRELATION_ID
-from tests.support.polling import PATIENCE_S
+from tests.support.programs import ran
 from tests.support.threaded_server import ThreadedServer
 
 pytestmark = pytest.mark.process
@@ -71,13 +71,7 @@ def load(
     path.write_bytes(frames.api_versions().frame)
     command = [str(scenarios.GENERATOR), "--port", str(server.port), "--request", str(path), "--json"]
     for seconds in RUNS_S:
-        done = subprocess.run(
-            [*command, "--seconds", str(seconds), "--error-at", "8", *options],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
+        done = ran([*command, "--seconds", str(seconds), "--error-at", "8", *options])
         if "no response within" not in done.stderr and enough():
             return done
     pytest.fail(f"nothing comes in {RUNS_S[-1]} s: {done.stderr}")

@@ -79,21 +79,6 @@ def test_records_of_every_kind_are_shown_as_text(broker: Broker, api: Api) -> No
     assert answer.headers["x-content-type-options"] == "nosniff"
 
 
-def test_the_newest_come_first_and_pages_go_back_to_the_beginning(broker: Broker, api: Api) -> None:
-    topic = broker.create_topic(partitions=3)
-    for number in range(30):
-        produce(broker, topic, {"value": str(number), "partition": number % 3, "timestamp": 1000 + number})
-    seen: list[str] = []
-    positions = ""
-    for _ in range(20):
-        found = api.found("records", topic=topic, limit=7, positions=positions)
-        seen += [one["value"]["text"] for one in found["records"]]
-        positions = ",".join(f"{number}:{at}" for number, at in found["positions"].items())
-        if found["is_end"]:
-            break
-    assert seen == [str(number) for number in reversed(range(30))]
-
-
 def test_forwards_from_a_place_and_on(broker: Broker, api: Api) -> None:
     topic = broker.create_topic(partitions=2)
     for number in range(12):

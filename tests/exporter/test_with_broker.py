@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from mpbroker.exporter import mpbroker_metrics, partition_metrics
@@ -31,6 +31,7 @@ from tests.exporter.conftest import SETTINGS, Answer, Http
 from tests.support import client_tools
 from tests.support.http_broker import commit, pids
 from tests.support.polling import PATIENCE_S, until
+from tests.support.programs import ran
 
 # Names that Kafka's and kafka_exporter's users know, which promtool would choose otherwise.
 INHERITED = {
@@ -126,24 +127,6 @@ def test_the_lag_of_a_group_follows_its_commits(broker: Broker, http: Http) -> N
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     admin.delete_consumer_groups(["follows"])["follows"].result()
     until(lambda: http.value("kafka_consumergroup_lag", **lag) is None, "a group that is gone has no lag")
-
-
-def test_offsets_of_a_transaction_count_when_it_commits(broker: Broker, http: Http) -> None:
-    topic = broker.create_topic()
-    produce(broker, topic, 10)
-    commit(broker, "txn", topic, 1)
-    lag = {"consumergroup": "txn", "topic": topic, "partition": "0"}
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": topic})
-    producer.init_transactions(PATIENCE_S)
-    consumer = consumer_of(broker, "txn")
-    for offset, ends, wanted in ((4, producer.abort_transaction, 9), (6, producer.commit_transaction, 4)):
-        producer.begin_transaction()
-        metadata = consumer.consumer_group_metadata()
-        producer.send_offsets_to_transaction([TopicPartition(topic, 0, offset)], metadata, PATIENCE_S)
-        assert http.value("kafka_consumergroup_lag", **lag) == 9
-        ends(PATIENCE_S)
-        until(lambda now=wanted: http.value("kafka_consumergroup_lag", **lag) == now, "its end is told")
-    consumer.close()
 
 
 def test_pages_are_zipped_for_those_who_ask(http: Http) -> None:
@@ -349,12 +332,8 @@ def test_a_name_that_was_led_here_reads_nothing(http: Http) -> None:
 
 
 def test_a_port_that_is_taken_refuses_the_start(http: Http, tmp_path: Path) -> None:
-    found = subprocess.run(
+    found = ran(
         [sys.executable, "-m", "mpbroker", "serve", "--http", http.address, "--listeners", "PLAINTEXT://:0"],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
         cwd=tmp_path,
     )
     assert found.returncode == 1

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from mpbroker.storage.checkpoints import read_offsets
 from mpbroker.storage.names import HIGH_WATERMARKS
 from ops.bench.brokers import ROOT, Mpbroker
 from tests.support.polling import PATIENCE_S, until
+from tests.support.programs import ran
 from tests.support.real_brokers import served
 from tests.support.spark_cluster import contained, may_unshare
 
@@ -53,7 +53,7 @@ def fill(broker: Mpbroker, topic: str, records: int) -> None:
 
 def read(prefix: Sequence[str], options: Mapping[str, str]) -> dict[str, Any]:
     """What a reader says that runs behind the prefix."""
-    done = subprocess.run(
+    done = ran(
         [
             *prefix,
             sys.executable,
@@ -62,10 +62,6 @@ def read(prefix: Sequence[str], options: Mapping[str, str]) -> dict[str, Any]:
             json.dumps({"subscribe": TOPIC, **options}),
         ],
         cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)

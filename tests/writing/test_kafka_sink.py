@@ -291,22 +291,6 @@ def test_a_stage_that_is_tried_again_aborts_nothing_that_its_first_try_has_prepa
     assert committed(sink.broker, sink.topic) == rows(0)
 
 
-def test_abort_after_the_intent_leaves_what_is_decided(sink: Sink) -> None:
-    told = sink.tasks(0)
-    with pytest.raises(Killed):
-        sink.commit(0, told, STEPS[2])
-    sink.abort(0, told[0])
-    sink.commit(0, sink.tasks(0))
-    assert committed(sink.broker, sink.topic) == rows(0)
-
-
-def test_a_driver_that_was_replaced_changes_nothing(sink: Sink) -> None:
-    old, new = sink.tasks(0), sink.tasks(0)
-    sink.commit(0, new)
-    sink.commit(0, old)
-    assert committed(sink.broker, sink.topic) == rows(0)
-
-
 def test_a_driver_that_was_fenced_records_nothing(sink: Sink) -> None:
     """However late it is: it has read that batch 0 is not decided, and another one decides it."""
     with closing(open_cluster(sink.options)) as cluster, closing(open_cluster(sink.options)) as other:

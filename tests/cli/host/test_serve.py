@@ -1,7 +1,6 @@
 """`mpbroker serve` up to the moment the supervisor takes over: flags, settings, refusals."""
 
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from mpbroker.supervisor import logs
 from mpbroker.supervisor.logs import LogFormat
 from mpbroker.supervisor.reload import ReadAgain
 from tests.cli.conftest import Typed
+from tests.support.programs import ran
 
 
 def test_flags_beat_overrides_beat_the_file(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ try:
 except SystemExit as ended:
     print(ended.code, *sorted({{"pydantic", "email", "rich"}} & sys.modules.keys()))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = ran([sys.executable, "-c", code], check=True)
     assert (done.stdout, done.stderr) == ("0\n", "mpbroker: the configuration is valid\n")
 
 
@@ -68,7 +68,7 @@ others = {"shm", "mpbroker.config.broker"}
 imported = libraries | others | {f"mpbroker.{one}" for one in rooms | folders}
 print(code, *sorted(imported & sys.modules.keys()), file=sys.stderr)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = ran([sys.executable, "-c", code], check=True)
     assert "Usage: " in done.stdout
     assert done.stderr == "0\n"
 

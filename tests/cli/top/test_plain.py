@@ -22,6 +22,7 @@ from mpbroker.observe.samples import BrokerSeen, Health, PartitionSeen, Sample
 from mpbroker.testing import Broker
 from tests.cli.conftest import Typed
 from tests.support.polling import PATIENCE_S, is_readable, until
+from tests.support.programs import ran
 
 ROOT = Path(__file__).parents[3]
 
@@ -29,15 +30,7 @@ ROOT = Path(__file__).parents[3]
 def run(*arguments: object, prelude: str = "") -> subprocess.CompletedProcess[str]:
     code = f"{prelude}\nimport sys; from mpbroker.cli.main import main; sys.argv[0] = 'mpbroker'; main()"
     environ = {name: value for name, value in os.environ.items() if name != "MPBROKER_RUNTIME_DIR"}
-    done = subprocess.run(
-        [sys.executable, "-c", code, "top", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-        cwd=ROOT,
-        env=environ,
-    )
+    done = ran([sys.executable, "-c", code, "top", *map(str, arguments)], cwd=ROOT, env=environ)
     assert "Traceback" not in done.stderr, done.stderr
     return done
 
@@ -142,9 +135,7 @@ def test_nothing_of_it_is_loaded_for_other_commands() -> None:
         "others = ('textual.', 'mpbroker.cli.top.', 'mpbroker.observe.'); "
         "print(sorted(one for one in sys.modules if f'{one}.'.startswith(others)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=True, cwd=ROOT
-    )
+    done = ran([sys.executable, "-c", code], check=True, cwd=ROOT)
     assert done.stdout.splitlines()[-1] == "[]"
 
 
