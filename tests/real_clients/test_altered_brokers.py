@@ -65,10 +65,7 @@ def test_kafkas_tool_alters_describes_and_takes_back(broker: Broker, new_topic: 
     ("change", "says"),
     [
         ("broker.id=7", "Cannot update these configs dynamically"),
-        (
-            "max.connections=many",
-            "Invalid value many for configuration max.connections: Not a number of type INT",
-        ),
+        ("max.connections=many", "Invalid value many for configuration max.connections: Not a number of"),
     ],
 )
 def test_kafkas_tool_is_refused(broker: Broker, change: str, says: str) -> None:

@@ -206,21 +206,9 @@ def test_schemas_that_do_not_fit_are_refused(spark: SparkSession, registry: str)
         (PLAIN, "value binary", "is a struct, not binary"),
         (PLAIN, "value struct<id: bigint>", "ends with `_corrupt`"),
         (PLAIN, f"value struct<_corrupt: int, _corrupt: {corrupt}>", "the field _corrupt is added"),
-        (
-            PLAIN,
-            f"value struct<a: array<struct<b: int NOT NULL>>, _corrupt: {corrupt}>",
-            "leave NOT NULL away",
-        ),
-        (
-            avro,
-            f"value struct<id: int, _corrupt: {corrupt}>",
-            "value.id is int, in the Avro schema it is bigint",
-        ),
-        (
-            avro,
-            f"value struct<no: int, _corrupt: {corrupt}>",
-            "value.no is int, in the Avro schema it is not",
-        ),
+        (PLAIN, f"value struct<a: array<struct<b: int NOT NULL>>, _corrupt: {corrupt}>", "leave NOT NULL"),
+        (avro, f"value struct<id: int, _corrupt: {corrupt}>", ".id is int, in the Avro schema it is bigint"),
+        (avro, f"value struct<no: int, _corrupt: {corrupt}>", "e.no is int, in the Avro schema it is not"),
         ({}, f"value struct<id: int, _corrupt: {corrupt}>", "column 'value' is binary"),
     ):
         with pytest.raises(OptionError, match=expected):

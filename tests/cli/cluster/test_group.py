@@ -239,16 +239,8 @@ def test_committed_offsets_are_deleted(cli: OwnCli, topic: str, group: str) -> N
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (
-            ["--topic", "t"],
-            2,
-            "say where to, with one of --to-earliest, --to-latest, --to-current, --to-offset",
-        ),
-        (
-            ["--topic", "t", "--to-latest", "--shift-by", "0"],
-            2,
-            "these exclude each other: --to-latest, --shift",
-        ),
+        (["--topic", "t"], 2, "say where to, with one of --to-earliest, --to-latest, --to-current"),
+        (["--topic", "t", "--to-latest", "--shift-by", "0"], 2, "these exclude each other: --to-latest"),
         (["--to-latest"], 2, "say of which topics: --topic TOPIC[:0,1] or --all-topics"),
         (["--topic", "t", "--all-topics", "--to-latest"], 2, "say of which topics"),
         (["--topic", "t:x", "--to-latest"], 2, "--topic t:x: this is not TOPIC or TOPIC:0,1,2"),
