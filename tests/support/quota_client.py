@@ -21,23 +21,14 @@ from mpbroker.records.record import NewRecord
 from ops.bench.brokers import Broker
 from ops.bench.frames import receive
 from tests.support.client_tools import eventually
-from tests.support.polling import PATIENCE_S, is_readable
+from tests.support.polling import PATIENCE_S
 
-PRODUCE, FETCH, METADATA, CREATE_TOPICS, DESCRIBE, ALTER = 0, 1, 3, 19, 48, 49
-
-
+PRODUCE, DESCRIBE, ALTER = 0, 48, 49
 # Versions that every Kafka since 2.7 serves; topics by name.
-VERSIONS = {PRODUCE: 9, FETCH: 12, METADATA: 9, CREATE_TOPICS: 6, DESCRIBE: 1, ALTER: 1}
-
-
+VERSIONS = {PRODUCE: 9, DESCRIBE: 1, ALTER: 1}
 TIMEOUT_S = PATIENCE_S
-
-
 SAMPLES, WINDOW_MS = 11, 1000
-
-
 _numbers = itertools.count(1)
-
 
 Entity = Sequence[tuple[str, str | None]]
 
@@ -68,9 +59,6 @@ class Peer:
     def ask(self, api_key: int, body: Message) -> Any:
         self.send(api_key, body)
         return self.receive()[0]
-
-    def has_answer(self) -> bool:
-        return is_readable(self.socket)
 
 
 @contextlib.contextmanager
