@@ -160,16 +160,6 @@ def test_rates_processes_and_rings_are_told_as_they_change(broker: Broker, api: 
     assert "last_error" not in data["processes"][0]
 
 
-def test_settings_and_health(api: Api) -> None:
-    settings = {one["name"]: one for one in api.found("settings")}
-    assert settings["http.console.write"]["source"] == "flag"
-    assert settings["log.retention.ms"]["source"] == "default"
-    health = api.found("health")
-    assert health["problems"] == []
-    assert health["recovery"] == []
-    assert health["scrub"]["damaged_ranges"] == 0
-
-
 @pytest.mark.parametrize(
     ("name", "params", "status"),
     [
@@ -208,20 +198,6 @@ def test_the_page_comes_with_a_strict_policy(api: Api) -> None:
     assert api.ask("HEAD", "/").body == b""
     assert api.ask("POST", "/", b"").status == 405
     assert api.ask("GET", "/../../etc/passwd").status == 404
-
-
-@pytest.mark.parametrize("path", ["/", "/app.js", "/api/about", "/api/live?after=0"])
-def test_a_name_that_is_not_ours_is_refused(api: Api, path: str) -> None:
-    answer = api.ask("GET", path, host="rebound.example:9644")
-    assert answer.status == 421
-    assert b"http.hosts" in answer.body
-
-
-def test_pages_of_others_get_nothing(api: Api) -> None:
-    assert api.ask("GET", "/api/live", origin="http://evil.example").status == 403
-    assert api.ask("GET", "/api/live", sec_fetch_site="cross-site").status == 403
-    assert "access-control-allow-origin" not in api.ask("GET", "/api/about").headers
-    assert api.ask("OPTIONS", "/api/change", origin="http://evil.example").status in (403, 405)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,6 @@
-"""Topics that are altered while they are written to: settings, partitions; by librdkafka and Kafka's tool."""
+"""Topics that are altered while they are written to: settings, partitions; by librdkafka."""
 
 from __future__ import annotations
-
-import re
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
@@ -17,12 +15,11 @@ from confluent_kafka.admin import (
 )
 
 from ops.bench.brokers import Broker, Mpbroker
-from tests.support.client_tools import eventually, kafka_tool
+from tests.support.client_tools import eventually
 from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import TopicMaker, stop_cleanly
 from tests.support.worker_load import Load
 
-TOPICS = "org.apache.kafka.tools.TopicCommand"
 TIMEOUT_S = PATIENCE_S
 SET, DELETE = AlterConfigOpType.SET, AlterConfigOpType.DELETE
 APPEND, SUBTRACT = AlterConfigOpType.APPEND, AlterConfigOpType.SUBTRACT
@@ -88,14 +85,6 @@ def test_partitions_by_librdkafka(admin: AdminClient, new_topic: TopicMaker) -> 
         future.result(TIMEOUT_S)
     assert code_of(raised) == KafkaError.INVALID_PARTITIONS
     assert "currently has 4 partition(s); 3 would not be an increase" in str(raised.value)
-
-
-def test_partitions_by_kafkas_tool(broker: Broker, new_topic: TopicMaker) -> None:
-    topic = new_topic(1)
-    server = ("--bootstrap-server", broker.bootstrap, "--topic", topic)
-    kafka_tool(TOPICS, *server, "--alter", "--partitions", "3")
-    described = kafka_tool(TOPICS, *server, "--describe")
-    assert re.search(r"PartitionCount: 3\s", described)
 
 
 def test_who_writes_meanwhile_loses_nothing(

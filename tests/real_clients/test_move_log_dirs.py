@@ -19,7 +19,7 @@ from mpbroker.storage.names import log_worker_of
 from ops.bench.brokers import MPBROKER_COMMAND, Broker, Kafka, Mpbroker
 from tests.support.client_tools import ToolError, eventually, kafka_tool
 from tests.support.committed_offsets import read
-from tests.support.forms import each, long_only, pick
+from tests.support.forms import each, pick
 from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import create_topic, kill_worker, served
 from tests.support.socket_client import SocketClient
@@ -85,28 +85,6 @@ def plan_to(broker: Broker, tmp_path: Path, to: str, topic: str = TOPIC) -> Path
 
 def other_of(tmp_path: Path, here: str) -> str:
     return next(str(each) for each in two_dirs(tmp_path) if str(each) != here)
-
-
-@long_only("moves there and back beside a writer and a reader, without a death")
-def test_a_partition_moves_while_it_is_written_and_read(two: Broker, tmp_path: Path) -> None:
-    create_topic(two.bootstrap, TOPIC, 1, CONFIGS)
-    with load_of(two) as load:
-        for _ in range(2):
-            ((here, _, _, _),) = described(two)
-            to = other_of(tmp_path, here)
-            plan = plan_to(two, tmp_path, to)
-            assert f"Successfully started moving log directory to {to}" in reassign(two, plan, "--execute")
-            eventually(
-                lambda to=to: described(two) == [(to, 0, 0, False)], "the partition is in the other directory"
-            )
-            assert "Reassignment of replica t-0-1 completed successfully" in reassign(two, plan, "--verify")
-            load.goes_on()
-    left = [each.name for log_dir in two_dirs(tmp_path) for each in log_dir.glob(f"{TOPIC}-0*")]
-    assert [name for name in left if not name.endswith("-delete")] == [f"{TOPIC}-0"]
-    if isinstance(two, Mpbroker):
-        # Kafka does so after log.initial.task.delay.ms.
-        others = [each for log_dir in two_dirs(tmp_path) for each in log_dir.glob("*-delete")]
-        eventually(lambda: not any(each.exists() for each in others), "what was left of it elsewhere goes")
 
 
 def throttles(broker: Broker) -> dict[str, str | None]:

@@ -18,13 +18,7 @@ from ops.bench.brokers import Broker
 from tests.support.client_tools import eventually, java_command
 from tests.support.committed_offsets import read
 from tests.support.polling import PATIENCE_S
-from tests.support.real_brokers import (
-    TRANSACTIONS,
-    create_topic,
-    make_broker,
-    served,
-    with_settings,
-)
+from tests.support.real_brokers import TRANSACTIONS, create_topic, make_broker, served, with_settings
 
 WORDS, COUNTS = "words", "counts"
 PARTITIONS = 2

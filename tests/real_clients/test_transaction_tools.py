@@ -30,17 +30,9 @@ from tests.support.real_brokers import (
     with_settings,
 )
 from tests.support.tcp_relay import relaying
-from tests.support.transactional_clients import (
-    IN_PYTHON,
-    WITH_OFFSETS,
-    Open,
-    Program,
-    commits,
-    sends,
-)
+from tests.support.transactional_clients import IN_PYTHON, WITH_OFFSETS, Open, Program, commits, sends
 
 TRANSACTIONS_TOOL = "org.apache.kafka.tools.TransactionsCommand"
-PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
 SECOND_GENERATION = ("franz", "java")
 COMPLETE_COMMIT = 4
 
@@ -83,7 +75,7 @@ def test_readers_get_what_is_committed(broker: Broker, mixed: tuple[str, list[st
     assert COMMITTED_READERS[client](broker.bootstrap, topic, len(committed)) == committed
 
 
-# ---- kafka-transactions, kafka-features, kafka-producer-perf-test ----
+# ---- kafka-transactions ----
 
 
 def transactions(broker: Broker, *command: str) -> list[list[str]]:
@@ -121,19 +113,6 @@ def test_an_open_transaction_is_listed_described_and_aborted(
     eventually(lambda: ends(broker, topic, 1) == (2, 2), "its own abort comes to the other one")
     assert read(broker, topic, 2) == {0: ["before"]}
     producer.close()
-
-
-def test_producer_performance_in_transactions(broker: Broker, new_topic: TopicMaker) -> None:
-    topic, count = new_topic(3), 20_000
-    load = ("--topic", topic, "--num-records", str(count), "--record-size", "100", "--throughput", "-1")
-    how = ("--transactional-id", "performance", "--transaction-duration-ms", "20")
-    printed = kafka_tool(PERFORMANCE, "--bootstrap-server", broker.bootstrap, *load, *how)
-    assert f"{count} records sent" in printed
-    everything = range(3)
-    eventually(lambda: all(len({*ends(broker, topic, each)}) == 1 for each in everything), "all is ended")
-    assert sum(map(len, read(broker, topic, 3).values())) == count
-    # There were some: each has a marker in the partitions that it came to.
-    assert sum(ends(broker, topic, each)[0] for each in everything) > count + 3
 
 
 # ---- which protocol ----

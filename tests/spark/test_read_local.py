@@ -77,25 +77,6 @@ def test_splits_lose_and_double_nothing(
     assert offsets(read(**option)) == list(range(2000))
 
 
-def test_nothing_beyond_the_high_watermark(read: Read, log_dir: Path, fake_broker: FakeBroker) -> None:
-    writer = PartitionWriter(log_dir, "t")
-    fill(writer, 30, 10, roll_every=20)
-    bound = writer.end
-    fill(writer, 30, 10)
-    writer.roll()
-    fill(writer, 5, 10)
-    writer.torn_tail(b"\xff" * 100)
-    fake_broker.publish(writer, bound)
-    assert offsets(read()) == list(range(300))
-    fake_broker.publish(writer)
-    assert offsets(read()) == list(range(650))
-    with pytest.raises(DataLoss, match="last stable offset is 650"):
-        read(endingOffsets='{"t":{"0":651}}')
-    cut = source(log_dir, endingOffsets='{"t":{"0":651}}', failOnDataLoss=False)
-    (task,) = cut.reader(cut.schema()).partitions()
-    assert (task.range.start, task.range.end) == (0, 650)
-
-
 def test_ranges_of_offsets(read: Read, log_dir: Path, fake_broker: FakeBroker) -> None:
     writer = PartitionWriter(log_dir, "t")
     fill(writer, 30, 10, roll_every=11, codecs=[Codec.NONE, Codec.ZSTD])
