@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner, Result
 
@@ -23,6 +23,7 @@ from tests.support import client_adapters
 from tests.support.client_adapters import CONSUMER, MEMBERS
 from tests.support.client_samples import sample_records
 from tests.support.client_tools import dump, kafka_tool, kafka_tool_errors
+from tests.support.committed_offsets import offset_of
 from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import (
     TopicMaker,
@@ -98,14 +99,6 @@ def shares(*consumers: Consumer) -> list[set[int]]:
     return [{p.partition for p in consumer.assignment()} for consumer in consumers]
 
 
-def committed(broker: Broker, group: str, topic: str, partition: int = 0) -> int:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    asked = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, partition)])
-    found = admin.list_consumer_group_offsets([asked])[group].result(WITHIN_S)
-    offset: int = found.topic_partitions[0].offset
-    return offset
-
-
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 def test_two_members_share_partitions_and_one_takes_over(
     broker: Broker, new_topic: TopicMaker, strategy: str
@@ -164,7 +157,7 @@ def test_members_and_offsets_survive_restarts_in_records_that_are_kafkas(
             # The same member, in the same generation, or it would read from the committed offset again.
             assert read(consumer, 2) == [(0, first), (0, first + 1)]
         consumer.commit(asynchronous=False)
-    assert committed(broker, "g", "t") == 7
+    assert offset_of(broker, "g", "t") == 7
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.delete_consumer_groups(["g"])["g"].result(WITHIN_S)
     stop_cleanly(broker)
@@ -190,10 +183,10 @@ def test_kafkas_group_command(broker: Broker, new_topic: TopicMaker) -> None:
     assert row[:6] == ["java-members", topic, "0", "4", "10", "6"]
     reset = ("--reset-offsets", "--topic", topic, "--to-offset", "8", "--execute")
     kafka_tool(GROUPS, *group, *reset)
-    assert committed(broker, "java-members", topic) == 8
+    assert offset_of(broker, "java-members", topic) == 8
     assert MEMBERS["java"](broker.bootstrap, topic, "java-members", 2) == 2
     kafka_tool(GROUPS, *group, "--delete-offsets", "--topic", topic)
-    assert committed(broker, "java-members", topic) < 0
+    assert offset_of(broker, "java-members", topic) is None
     with member(broker, "java-members", topic) as consumer:
         read(consumer, 1)
         described = kafka_tool(GROUPS, *group, "--describe", "--members")
