@@ -244,7 +244,7 @@ def differences(kafka: Adopting) -> list[str]:
     timestamps, where the log begins and ends; and which records are committed.
     """
     wanted = {left.name: left.records() for left in kafka.lefts}
-    with closing(consumer_of(kafka, UNCOMMITTED)) as consumer:
+    with closing(consumer_of(kafka.bootstrap, UNCOMMITTED)) as consumer:
         got = consume_all(consumer, {name: len(records) for name, records in wanted.items()})
         found = []
         for left in kafka.lefts:
@@ -260,7 +260,7 @@ def differences(kafka: Adopting) -> list[str]:
         for left in kafka.lefts
         if left.committed is not None
     }
-    with closing(consumer_of(kafka, COMMITTED)) as consumer:
+    with closing(consumer_of(kafka.bootstrap, COMMITTED)) as consumer:
         seen = consume_all(consumer, {name: len(offsets) for name, offsets in known.items()})
     for name, offsets in known.items():
         if offsets != {one[0] for one in seen[name]}:
