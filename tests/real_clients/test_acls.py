@@ -1,4 +1,4 @@
-"""Access control lists, with TLS and SCRAM: by Kafka's tools, librdkafka and `mpbroker acl`."""
+"""Access control lists, with TLS and SCRAM: by Kafka's tools and `mpbroker acl`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,7 @@ from typing import Any
 import psutil
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import (
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    ResourcePatternType,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient
 
 from mpbroker.config.broker import STANDARD_AUTHORIZER
 from mpbroker.ipc.topology import handler, name_of
@@ -192,29 +184,6 @@ def test_configcommand_makes_users_and_quotas_for_whom_it_is_allowed(broker: Sec
     assert "producer_byte_rate=1048576.0" in described
     assert "SCRAM credential configs for user-principal 'late' are SCRAM-SHA-512=iterations=4096" in described
     assert not AdminClient(login(broker, "late")).list_topics(timeout=PATIENCE_S).topics
-
-
-def test_librdkafka_changes_entries(broker: SecureBroker, topic: str) -> None:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    of_topic, literal = ResourceType.TOPIC, ResourcePatternType.LITERAL
-    binding = AclBinding(
-        of_topic, topic, literal, "User:ann", "*", AclOperation.WRITE, AclPermissionType.ALLOW
-    )
-    anything = (None, None, AclOperation.ANY, AclPermissionType.ANY)
-    asked = AclBindingFilter(of_topic, topic, ResourcePatternType.ANY, *anything)
-    for made in admin.create_acls([binding]).values():
-        made.result(PATIENCE_S)
-    assert admin.describe_acls(asked).result(PATIENCE_S) == [binding]
-    ann = Producer(login(broker, "ann"))
-    assert error_of_produce(ann, topic) == 0
-    (deleted,) = admin.delete_acls([asked]).values()
-    assert deleted.result(PATIENCE_S) == [binding]
-    assert error_of_produce(ann, topic) == DENIED
-    as_ann = AdminClient(login(broker, "ann"))
-    assert topic not in as_ann.list_topics(timeout=PATIENCE_S).topics
-    (refused,) = as_ann.create_acls([binding]).values()
-    with pytest.raises(KafkaException, match="CLUSTER_AUTHORIZATION_FAILED"):
-        refused.result(PATIENCE_S)
 
 
 # ---- mpbroker acl

@@ -1,9 +1,9 @@
-"""Topics that are altered while they are written to: settings, partitions; by librdkafka."""
+"""Topics that are altered while they are written to."""
 
 from __future__ import annotations
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -21,8 +21,7 @@ from tests.support.real_brokers import TopicMaker, stop_cleanly
 from tests.support.worker_load import Load
 
 TIMEOUT_S = PATIENCE_S
-SET, DELETE = AlterConfigOpType.SET, AlterConfigOpType.DELETE
-APPEND, SUBTRACT = AlterConfigOpType.APPEND, AlterConfigOpType.SUBTRACT
+SET = AlterConfigOpType.SET
 
 
 @pytest.fixture
@@ -43,48 +42,11 @@ def alter(
     future.result(TIMEOUT_S)
 
 
-def code_of(raised: pytest.ExceptionInfo[KafkaException]) -> int:
-    error: KafkaError = raised.value.args[0]
-    return error.code()
-
-
 def configs_of(admin: AdminClient, topic: str) -> dict[str, str | None]:
     """Return the settings that are set on the topic itself."""
     (future,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
     found: dict[str, ConfigEntry] = future.result(TIMEOUT_S)
     return {name: entry.value for name, entry in found.items() if entry.source == 1}
-
-
-def test_settings_by_librdkafka(admin: AdminClient, new_topic: TopicMaker) -> None:
-    topic = new_topic(1, {"retention.ms": "5000"})
-    alter(admin, topic, ("segment.ms", SET, "7000"), ("retention.ms", DELETE, None))
-    assert configs_of(admin, topic) == {"segment.ms": "7000"}
-    alter(admin, topic, ("cleanup.policy", APPEND, "compact"))
-    alter(admin, topic, ("cleanup.policy", SUBTRACT, "delete"))
-    assert configs_of(admin, topic) == {"segment.ms": "7000", "cleanup.policy": "compact"}
-    with pytest.raises(KafkaException) as raised:
-        alter(admin, topic, ("retention.ms", SET, "soon"))
-    assert code_of(raised) == KafkaError.INVALID_CONFIG
-    with pytest.raises(KafkaException) as raised:
-        alter(admin, "no-such-topic", ("retention.ms", SET, "1"))
-    assert code_of(raised) == KafkaError.UNKNOWN_TOPIC_OR_PART
-    with pytest.deprecated_call():
-        asked = admin.alter_configs([ConfigResource(ResourceType.TOPIC, topic, {"flush.messages": "1"})])
-    (future,) = asked.values()
-    future.result(TIMEOUT_S)
-    assert configs_of(admin, topic) == {"flush.messages": "1"}
-
-
-def test_partitions_by_librdkafka(admin: AdminClient, new_topic: TopicMaker) -> None:
-    topic = new_topic(2)
-    (future,) = admin.create_partitions([NewPartitions(topic, 4)]).values()
-    future.result(TIMEOUT_S)
-    eventually(lambda: len(admin.list_topics(topic).topics[topic].partitions) == 4, "all of them are listed")
-    (future,) = admin.create_partitions([NewPartitions(topic, 3)]).values()
-    with pytest.raises(KafkaException) as raised:
-        future.result(TIMEOUT_S)
-    assert code_of(raised) == KafkaError.INVALID_PARTITIONS
-    assert "currently has 4 partition(s); 3 would not be an increase" in str(raised.value)
 
 
 def test_who_writes_meanwhile_loses_nothing(

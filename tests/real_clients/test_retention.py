@@ -27,24 +27,12 @@ TIMEOUT_S = PATIENCE_S
 SEGMENT = {"segment.bytes": str(1 << 20)}
 
 
-@pytest.fixture
-def admin(broker: Broker) -> AdminClient:
-    return AdminClient({"bootstrap.servers": broker.bootstrap})
-
-
 def delete_before(admin: AdminClient, topic: str, offset: int) -> int:
     """The low watermark that is answered."""
     asked = admin.delete_records([TopicPartition(topic, 0, offset)])
     (future,) = asked.values()
     watermark: int = future.result(TIMEOUT_S).low_watermark
     return watermark
-
-
-def error_of(admin: AdminClient, topic: str, offset: int) -> int:
-    with pytest.raises(KafkaException) as raised:
-        delete_before(admin, topic, offset)
-    error: KafkaError = raised.value.args[0]
-    return error.code()
 
 
 def earliest(admin: AdminClient, topic: str) -> int:
@@ -70,20 +58,6 @@ def read_from(broker: Broker, topic: str, offset: int, count: int) -> list[int]:
             found.append(message.offset())
     consumer.close()
     return [each for each in found if each is not None]
-
-
-def test_delete_records_by_librdkafka(broker: Broker, admin: AdminClient, new_topic: TopicMaker) -> None:
-    topic = new_topic(1)
-    confluent_write(broker.bootstrap, topic, sample_records(1, 100, 1), "none")
-    assert delete_before(admin, topic, 40) == 40
-    assert earliest(admin, topic) == 40
-    assert read_from(broker, topic, 7, 60) == list(range(40, 100))
-    assert delete_before(admin, topic, 10) == 40
-    assert error_of(admin, topic, 101) == KafkaError.OFFSET_OUT_OF_RANGE
-    assert delete_before(admin, topic, -1) == 100
-    assert earliest(admin, topic) == 100
-    compacted = new_topic(1, {"cleanup.policy": "compact"})
-    assert error_of(admin, compacted, 0) == KafkaError.POLICY_VIOLATION
 
 
 def test_delete_records_by_kafkas_tool(broker: Broker, new_topic: TopicMaker, tmp_path: Path) -> None:
