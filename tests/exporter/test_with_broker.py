@@ -324,7 +324,7 @@ def test_a_name_that_was_led_here_reads_nothing(http: Http) -> None:
         assert answer.text == (
             "this broker is not called 'evil.example': use its address, or add the name to http.hosts\n"
         ), path
-    for path in ("/metrics", "/readyz", "/healthz"):
+    for path in ("/metrics", "/readyz", "/healthz", "/api/live"):
         assert http.get(path, origin="http://evil.example").status == 403
         assert http.get(path, sec_fetch_site="cross-site").status == 403
         assert http.get(path, host=socket.gethostname()).status == 200
