@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import struct
 from collections.abc import Iterator
@@ -213,27 +212,3 @@ def test_an_error_on_version_0_ends_the_connection(pair: Pair) -> None:
     pair.answer(pair.received(), refusal)
     with pytest.raises(InvalidReceive, match="it does not say what it speaks"):
         pair.connection.progress(0)
-
-
-def test_a_throttle_defers_what_is_in_flight(ready: Pair) -> None:
-    for _ in range(2):
-        ready.send(m.ListGroupsRequest(), now_ms=100)
-    assert ready.connection.next_expiry_ms() == 1_100
-    ready.answer(ready.received(), m.ListGroupsResponse(throttle_time_ms=50))
-    ready.connection.progress(200)
-    assert ready.connection.next_expiry_ms() == 1_150
-    assert [ready.connection.is_ready(now_ms) for now_ms in (249, 250)] == [False, True]
-
-
-def test_a_refused_connection_says_so() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        address = gone.getsockname()
-    sock = socket.socket()
-    sock.setblocking(False)
-    sock.connect_ex(address)
-    made = Connection(sock, PlaintextTransport, None, CONFIG, lambda _response: None)
-    try:
-        with pytest.raises(module.NotConnected, match=os.strerror(111)):
-            made.progress(0)
-    finally:
-        made.close()

@@ -217,7 +217,8 @@ def test_messages_are_those_of_the_code() -> None:
 
 # Other texts that people meet.
 TEXTS = (
-    *("mpbroker/console/static/*.js", "ops/prometheus/*.rules.yml", "ops/systemd/*"),
+    *("mpbroker/console/static/*.js", "mpbroker/console/static/*.html", "mpbroker/**/*.pyx", "shm/*.pyx"),
+    *("ops/prometheus/*.yml", "ops/grafana/*.json", "ops/systemd/*"),
     *("spark_integration/jvm/java/**/*.java", "ops/demo/run.sh"),
 )
 # Verbs and the like, with which a sentence goes on after a name.
@@ -250,7 +251,7 @@ def test_commands_and_pages_that_messages_name_exist() -> None:
 
 def test_messages_name_no_file_that_a_wheel_lacks() -> None:
     """A wheel has the pages, by `mpbroker docs`; targets of make are told as those of a clone."""
-    assert [text for text in strings() if " " in text and re.search(r"\bdocs/|\b[A-Z]{3,}\.md\b", text)] == []
+    assert [text for text in told() if " " in text and re.search(r"\bdocs/|\b[A-Z]{3,}\.md\b", text)] == []
     targets = set(re.findall(r"^([a-z0-9-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = {one for text in told() for one in re.findall(r"\bmake ((?:setup|dist|test)[a-z-]*)\b", text)}
     assert named

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -16,6 +15,7 @@ import mpbroker
 from mpbroker.config.extras import pip_install
 from mpbroker.reading.errors import DataLoss, OptionError
 from mpbroker.records.record import NewRecord
+from tests.support.programs import ran
 from tests.support.spark_logs import PartitionWriter, checkpoint, fill, new_log_dir
 
 ROOT = Path(__file__).parents[2]
@@ -160,14 +160,7 @@ print(light, rows, [name for name in sys.modules if name.startswith(("pyspark", 
 def test_neither_pyspark_nor_arrow_is_imported_before_it_is_needed(
     log_dir: Path, module: str, expected: str
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", BLOCKED, str(log_dir), module],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=ROOT,
-        timeout=120,
-    )
+    done = ran([sys.executable, "-c", BLOCKED, str(log_dir), module], check=True, cwd=ROOT, timeout=120)
     assert done.stdout.strip() == expected
 
 

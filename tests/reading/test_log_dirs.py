@@ -6,8 +6,6 @@ import json
 import logging
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -25,7 +23,6 @@ from mpbroker.reading.remote import RemoteCatalog
 from tests.support.reading_queries import offsets_of, planned, query, read
 from tests.support.spark_logs import FakeBroker, PartitionWriter, checkpoint, fill, new_log_dir
 
-ROOT = Path(__file__).parents[2]
 # Nobody is asked there: a catalog connects when it is first used.
 SERVERS = {"kafka.bootstrap.servers": "127.0.0.1:1"}
 IDS = ("AAAAAAAAAAAAAAAAAAAAAA", "BBBBBBBBBBBBBBBBBBBBBB")
@@ -203,18 +200,6 @@ def test_a_broker_whose_process_is_of_another_namespace(log_dir: Path, fake_brok
         file.write((2**22 + 1).to_bytes(8, "little"))
     checkpoint(log_dir, {("t", 0): 10})
     assert read(log_dir) == list(range(30))
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may make a namespace of processes")
-@pytest.mark.process
-def test_from_another_namespace_of_processes(log_dir: Path, fake_broker: FakeBroker) -> None:
-    writer = PartitionWriter(log_dir, "t")
-    fill(writer, 3)
-    fake_broker.publish(writer)
-    program = "import sys; from tests.support.reading_queries import read; print(len(read(sys.argv[1])))"
-    namespace = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", program, str(log_dir)]
-    done = subprocess.run(namespace, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == "30\n"
 
 
 def test_a_region_that_another_user_can_replace(log_dir: Path, fake_broker: FakeBroker) -> None:

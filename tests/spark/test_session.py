@@ -15,6 +15,7 @@ from mpbroker.spark import SparkSetupError
 from spark_integration import environment, session
 from spark_integration.jvm.jar import jar_path
 from tests.support.forms import long_only
+from tests.support.programs import ran
 from tests.support.spark_here import PYTHON_PATH
 from tests.support.spark_logs import PartitionWriter, checkpoint, fill
 
@@ -91,12 +92,9 @@ def without_pysparks() -> dict[str, str]:
 
 def run(program: str, log_dir: Path, **environ: str) -> tuple[dict[str, Any], str]:
     """What the program printed, and what it said on standard error."""
-    done = subprocess.run(
+    done = ran(
         [sys.executable, "-c", PROGRAM + program, str(log_dir)],
-        capture_output=True,
-        text=True,
         timeout=300,
-        check=False,
         cwd=log_dir,
         env={**without_pysparks(), "PYTHONPATH": PYTHON_PATH, **environ},
     )
@@ -160,12 +158,9 @@ def test_a_command_says_what_it_has_done_or_what_is_wrong_and_no_more(
     filled: Path, tmp_path: Path, topic: str, code: int, says: str
 ) -> None:
     command = [sys.executable, "-m", "mpbroker", "spark", "archive", topic, "--master", "local[1]"]
-    done = subprocess.run(
+    done = ran(
         [*command, "--log-dir", str(filled), "--to", str(tmp_path / "lake")],
-        capture_output=True,
-        text=True,
         timeout=300,
-        check=False,
         env={**without_pysparks(), "PYTHONPATH": PYTHON_PATH},
     )
     assert (done.returncode, done.stdout) == (code, "")
@@ -285,7 +280,5 @@ def test_a_version_of_spark_without_a_jar_is_named() -> None:
 
 def test_the_face_for_users_imports_nothing_heavy() -> None:
     code = "import sys, mpbroker.spark; print([m for m in ('pyspark', 'pyarrow') if m in sys.modules])"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT, timeout=60
-    )
+    done = ran([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=60)
     assert done.stdout.strip() == "[]"

@@ -20,7 +20,6 @@ from typing import Any
 import fastavro
 import msgspec
 import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import col
@@ -476,20 +475,3 @@ def test_a_batch_query_decodes_and_leaves_out_what_cannot_be(spark: SparkSession
     assert [tuple(row) for row in found] == [(micros, 1, 5, None), (None, None, None, None)]
     with pytest.raises(Exception, match="Mode PERMISSIVE keeps such records"):
         frame.select(from_msgpack("m", "n int", mode="failfast")).collect()
-
-
-def test_a_stream_decodes(spark: SparkSession, tmp_path: Path) -> None:
-    packed = [bytearray(msgspec.msgpack.encode({"n": n})) for n in range(5)]
-    table = pa.table({"value": pa.array(packed, pa.binary())})
-    (tmp_path / "in").mkdir()
-    pq.write_table(table, tmp_path / "in/one.parquet")
-    stream = spark.readStream.schema("value binary").parquet(str(tmp_path / "in"))
-    query = (
-        stream.select(from_msgpack("value", "n int").alias("v"))
-        .writeStream.trigger(availableNow=True)
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .format("parquet")
-        .start(str(tmp_path / "out"))
-    )
-    assert query.awaitTermination(120)
-    assert pq.read_table(tmp_path / "out")["v"].combine_chunks().field("n").to_pylist() == [0, 1, 2, 3, 4]

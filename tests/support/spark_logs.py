@@ -10,8 +10,10 @@ import shutil
 import struct
 import tempfile
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+
+import pytest
 
 from mpbroker.ipc.table import Partition, PartitionFlag, pack_partition
 from mpbroker.ipc.topology import LAYOUT_VERSION, PUBLIC_MAGIC, attach_table, public_blocks
@@ -220,3 +222,15 @@ def fill(
         writer.append(
             numbered(per_batch, first=writer.next_offset, value_bytes=value_bytes), codec=next(turn)
         )
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    return new_log_dir(tmp_path / "log")
+
+
+@pytest.fixture
+def fake_broker(log_dir: Path) -> Iterator[FakeBroker]:
+    broker = FakeBroker(log_dir)
+    yield broker
+    broker.stop()

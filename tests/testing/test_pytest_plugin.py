@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from mpbroker.testing.broker import Broker
+from tests.support.programs import ran
 
 CONFTEST = """
 import pytest
@@ -91,13 +92,8 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[list[str]]
 def run_pytest(directory: Path, *arguments: str) -> str:
     """Run pytest on the tests in a directory, as if none ran already; return what it prints."""
     environment = {name: text for name, text in os.environ.items() if not name.startswith("PYTEST_")}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
-        capture_output=True,
-        text=True,
-        cwd=directory,
-        env=environment,
-        check=False,
+    done = ran(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments], cwd=directory, env=environment
     )
     return done.stdout + done.stderr
 

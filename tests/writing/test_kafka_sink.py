@@ -12,7 +12,6 @@ from contextlib import closing
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from mpbroker.client.partitioner import partition_for
@@ -25,13 +24,13 @@ from mpbroker.writing.two_phase import abort, commit
 from ops.bench.brokers import Broker
 from spark_integration.sink import StreamWriter, write_prepared
 from tests.support.client_tools import eventually
-from tests.support.polling import PATIENCE_S
+from tests.support.committed_offsets import read
 from tests.support.real_brokers import (
     ADMIN_TIMEOUT_S,
     TRANSACTIONS,
     create_topic,
-    end,
     make_broker,
+    served,
     with_settings,
 )
 
@@ -42,12 +41,8 @@ STEPS = ("before the intent", "after the intent", "between two ends", "after all
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    running = with_settings(make_broker(tmp_path_factory.mktemp("broker")), TRANSACTIONS)
-    try:
-        running.start()
+    with served(with_settings(make_broker(tmp_path_factory.mktemp("broker")), TRANSACTIONS)) as running:
         yield running
-    finally:
-        end(running)
 
 
 class Killed(Exception):
@@ -144,30 +139,7 @@ class DyingEnds(KafkaEnds):
 
 
 def committed(broker: Broker, topic: str) -> list[int]:
-    consumer = Consumer(
-        {
-            "bootstrap.servers": broker.bootstrap,
-            "group.id": "reader",
-            "isolation.level": "read_committed",
-            "enable.partition.eof": "true",
-        }
-    )
-    found: list[int] = []
-    try:
-        consumer.assign([TopicPartition(topic, partition, 0) for partition in range(2)])
-        waiting = 2
-        while waiting:
-            message = consumer.poll(PATIENCE_S)
-            assert message is not None, "a partition has not ended"
-            error = message.error()
-            if error is None:
-                found.append(int(message.value() or b""))
-            else:
-                assert error.code() == KafkaError._PARTITION_EOF, error
-                waiting -= 1
-    finally:
-        consumer.close()
-    return sorted(found)
+    return sorted(int(value) for values in read(broker, topic, 2).values() for value in values)
 
 
 def rows(*numbers: int) -> list[int]:
@@ -316,22 +288,6 @@ def test_a_stage_that_is_tried_again_aborts_nothing_that_its_first_try_has_prepa
     names = [one.transactional_id for one in (*told[0], *again)]
     assert len(names) == len(set(names))
     sink.commit(0, told)
-    assert committed(sink.broker, sink.topic) == rows(0)
-
-
-def test_abort_after_the_intent_leaves_what_is_decided(sink: Sink) -> None:
-    told = sink.tasks(0)
-    with pytest.raises(Killed):
-        sink.commit(0, told, STEPS[2])
-    sink.abort(0, told[0])
-    sink.commit(0, sink.tasks(0))
-    assert committed(sink.broker, sink.topic) == rows(0)
-
-
-def test_a_driver_that_was_replaced_changes_nothing(sink: Sink) -> None:
-    old, new = sink.tasks(0), sink.tasks(0)
-    sink.commit(0, new)
-    sink.commit(0, old)
     assert committed(sink.broker, sink.topic) == rows(0)
 
 

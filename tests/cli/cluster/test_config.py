@@ -106,11 +106,7 @@ def test_secrets_are_hidden(cli: OwnCli) -> None:
     ("words", "code", "message"),
     [
         (["get", "--topic", "nope"], 1, "topic nope: does not exist"),
-        (
-            ["get", "--topic", "t", "retenton.ms"],
-            2,
-            "topic t has no setting retenton.ms; did you mean retention.ms?",
-        ),
+        (["get", "--topic", "t", "retenton.ms"], 2, "no setting retenton.ms; did you mean retention.ms?"),
         (["get", "--broker", "7"], 2, "--broker 7: there is no such broker; there is 1"),
         (["get", "--topic", "t", "--broker", "1"], 2, "these exclude each other"),
         (["set", "--topic", "t", "retenton.ms=1"], 2, "(INVALID_CONFIG); did you mean retention.ms?"),
@@ -122,6 +118,4 @@ def test_secrets_are_hidden(cli: OwnCli) -> None:
 def test_wrong_calls(mpbroker_broker: Broker, words: list[str], code: int, message: str) -> None:
     cli = OwnCli(mpbroker_broker.bootstrap_servers)
     cli("topic", "create", "t", "--if-not-exists")
-    said = cli("config", *words, code=code)
-    assert message in said.err
-    assert said.err.count("\n") == 1
+    cli.refused("config", *words, says=message, code=code)

@@ -6,16 +6,9 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from mpbroker.testing import Broker
 from ops.bench.brokers import MPBROKER_COMMAND, Mpbroker
 from tests.support.own_cli import OwnCli
-
-
-@pytest.fixture(name="cli")
-def _cli(mpbroker_broker: Broker) -> OwnCli:
-    return OwnCli(mpbroker_broker.bootstrap_servers)
 
 
 def test_sizes_of_partitions(

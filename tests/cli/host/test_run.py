@@ -17,6 +17,7 @@ from mpbroker.cli.errors import CliError
 from mpbroker.cli.host.run import _topic
 from tests.support.page_shell import pattern, shell, steps
 from tests.support.polling import PATIENCE_S, is_readable
+from tests.support.programs import ran
 
 pytestmark = pytest.mark.process
 PAGE = (Path(__file__).parents[3] / "docs" / "TESTING.md").read_text()
@@ -35,9 +36,7 @@ sys.exit(int(came[0]) + 40)
 
 
 def run(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*MPBROKER, "run", *words], input=stdin, capture_output=True, text=True, timeout=PATIENCE_S
-    )
+    return ran([*MPBROKER, "run", *words], input=stdin)
 
 
 def test_the_command_has_topics_streams_and_flags_of_its_own() -> None:

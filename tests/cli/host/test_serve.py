@@ -1,7 +1,6 @@
 """`mpbroker serve` up to the moment the supervisor takes over: flags, settings, refusals."""
 
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,31 +12,13 @@ from typer.testing import CliRunner
 
 from mpbroker.cli.errors import CliError, explaining_openssl
 from mpbroker.cli.host import serve
-from mpbroker.cli.main import app, main
+from mpbroker.cli.main import app
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.supervisor import logs
 from mpbroker.supervisor.config_diff import ReadAgain
 from mpbroker.supervisor.logs import LogFormat
-
-
-@pytest.fixture
-def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> "Typed":
-    return Typed(monkeypatch, capsys)
-
-
-class Typed:
-    """Runs the command line in this process."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self._monkeypatch = monkeypatch
-        self._capsys = capsys
-
-    def __call__(self, *arguments: str) -> tuple[int, str, str]:
-        self._monkeypatch.setattr("sys.argv", ["mpbroker", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = self._capsys.readouterr()
-        return int(ended.value.code or 0), out, err
+from tests.cli.conftest import Typed
+from tests.support.programs import ran
 
 
 def test_flags_beat_overrides_beat_the_file(tmp_path: Path) -> None:
@@ -68,7 +49,7 @@ try:
 except SystemExit as ended:
     print(ended.code, *sorted({{"pydantic", "email", "rich"}} & sys.modules.keys()))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = ran([sys.executable, "-c", code], check=True)
     assert (done.stdout, done.stderr) == ("0\n", "mpbroker: the configuration is valid\n")
 
 
@@ -87,7 +68,7 @@ others = {"shm", "mpbroker.config.broker"}
 imported = libraries | others | {f"mpbroker.{one}" for one in rooms | folders}
 print(code, *sorted(imported & sys.modules.keys()), file=sys.stderr)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = ran([sys.executable, "-c", code], check=True)
     assert "Usage: " in done.stdout
     assert done.stderr == "0\n"
 

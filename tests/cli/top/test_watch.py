@@ -187,13 +187,6 @@ def test_a_listener_that_does_not_answer_is_named(filled_broker: Broker) -> None
     assert "--command-config" in problem
 
 
-def test_a_port_is_a_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for wrong, said in (("localhost:port", "is not HOST:PORT"), ("unix:/nowhere", "nothing listens at")):
-        with pytest.raises(CliError, match=said):
-            Watch(BrokerFlags(bootstrap=wrong)).first()
-
-
 def test_the_environment_names_the_broker_unless_a_flag_does(
     filled_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
