@@ -4,14 +4,20 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
 from mpbroker.cli.text.numbers import SECONDS
-from mpbroker.client.cluster_address import ClusterAddress
 from mpbroker.config.environment import BOOTSTRAP_SERVER
 from mpbroker.config.environment import DEFAULT_BOOTSTRAP as DEFAULT_BOOTSTRAP
+
+
+class ClusterAddress(NamedTuple):
+    """A cluster's address, and the file with the client's settings."""
+
+    bootstrap: str
+    command_config: Path | None = None
 
 
 def _of_data(context: typer.Context, parameter: typer.CallbackParam, value: str) -> str:
@@ -25,15 +31,15 @@ def _of_data(context: typer.Context, parameter: typer.CallbackParam, value: str)
 
 
 def topic_names(where: ClusterAddress) -> list[str]:
-    from mpbroker.client.admin import open_admin
+    from mpbroker.cli.cluster.client import open_admin
 
     with open_admin(where) as client:
         return [topic.name for topic in client.topics()]
 
 
 def group_names(where: ClusterAddress) -> list[str]:
+    from mpbroker.cli.cluster.client import open_admin
     from mpbroker.client import groups
-    from mpbroker.client.admin import open_admin
 
     with open_admin(where) as client:
         return [one.group_id for one in groups.list_groups(client)]

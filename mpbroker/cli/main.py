@@ -23,6 +23,7 @@ from mpbroker.cli.flags import (
     COMPLETE_TOPICS,
     DEFAULT_BOOTSTRAP,
     Bootstrap,
+    ClusterAddress,
     CommandConfig,
     DryRun,
     IsolationLevel,
@@ -37,7 +38,6 @@ from mpbroker.cli.flags import (
 )
 from mpbroker.cli.text import standard_output
 from mpbroker.cli.text.numbers import INT, LONG, PARTITION, PARTITION_OR_ALL, SECONDS
-from mpbroker.client.cluster_address import ClusterAddress
 from mpbroker.config.version import VERSION
 
 app = App(
@@ -474,7 +474,7 @@ def offsets(
     """
     from mpbroker.cli.cluster import offsets as command
     from mpbroker.cli.errors import of_flag
-    from mpbroker.client.isolation import parse_isolation
+    from mpbroker.client.consumer import parse_isolation
 
     committed = bool(of_flag("--isolation-level", isolation_level, parse_isolation))
     where = ClusterAddress(bootstrap, command_config)

@@ -7,12 +7,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from mpbroker.client.cluster import Cluster
-from mpbroker.client.cluster_address import ClusterAddress
-from mpbroker.client.command_config import OF_COMMANDS, read_config
-from mpbroker.client.config import ClientConfig, parse_servers
-from mpbroker.client.consumer import DEFAULT_LIMITS, PATIENCE_MS, Consumer, Limits
+from mpbroker.client.consumer import DEFAULT_LIMITS, PATIENCE_MS, READ_UNCOMMITTED, Consumer, Limits
 from mpbroker.client.errors import ApiFailed, ClientError, InvalidArgument, InvalidReceive, not_done
-from mpbroker.client.isolation import READ_UNCOMMITTED
 from mpbroker.client.list_offsets import OffsetAndTimestamp, list_offsets
 from mpbroker.client.log_dirs import name_full_disks
 from mpbroker.client.positions import Ends
@@ -24,15 +20,7 @@ from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.numbers import EARLIEST, LATEST, ConfigOperation, ResourceType
 from mpbroker.protocol.topic_names import problem_with
 
-ADVICE = "does the broker run there? (--bootstrap-server)"
-
 _Value = TypeVar("_Value")
-
-
-def open_admin(where: ClusterAddress, base: ClientConfig = OF_COMMANDS) -> Admin:
-    """Return a client of the cluster, which connects at the first request. Raises ConfigError."""
-    config = read_config(where.command_config, base)
-    return Admin(Cluster(parse_servers(where.bootstrap), config, ADVICE))
 
 
 class Admin:

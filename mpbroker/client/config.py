@@ -16,6 +16,7 @@ import msgspec
 from mpbroker.client.errors import ConfigError
 from mpbroker.config import known
 from mpbroker.config.keys import Secret
+from mpbroker.config.properties import Entry, PropertiesError, parse
 from mpbroker.config.protocols import PROTOCOLS, TLS_VERSIONS, uses_sasl, uses_tls
 from mpbroker.security.jaas import JaasError, parse_jaas
 
@@ -121,6 +122,33 @@ def from_properties(
     config = msgspec.structs.replace(base or ClientConfig(), **values)
     _check(config)
     return config, unknown
+
+
+def read_entries(path: Path | None) -> list[Entry]:
+    """Read the properties in a file; None has none. Raises ConfigError."""
+    if path is None:
+        return []
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, PropertiesError) as error:
+        raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def read_config(path: Path | None, base: ClientConfig, warn: Callable[[str], object]) -> ClientConfig:
+    """Read the settings in a file of properties. `base` has those that the file lacks. Raises ConfigError.
+
+    `warn` is called with a sentence about each unknown property.
+    """
+    entries = read_entries(path)
+    lines = {entry.key: entry.line for entry in entries}
+    try:
+        config, unknown = from_properties({entry.key: entry.value for entry in entries}, base)
+    except ConfigError as error:
+        line = f":{lines[error.name]}" if error.name else ""
+        raise ConfigError(f"{path}{line}: {error}") from error
+    for name in unknown:
+        warn(f"{path}:{lines[name]}: warning: {name} is ignored{known.hint([name], known_names())}")
+    return config
 
 
 def known_names() -> tuple[str, ...]:

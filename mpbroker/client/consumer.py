@@ -11,18 +11,26 @@ import msgspec
 
 from mpbroker.client.cluster import Asked, Cluster
 from mpbroker.client.consumer_protocol import TopicPartition
-from mpbroker.client.errors import ApiFailed
-from mpbroker.client.isolation import READ_COMMITTED, READ_UNCOMMITTED
+from mpbroker.client.errors import ApiFailed, BadText
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.wire import Buffer
 from mpbroker.records.aborted import from_fetch
 from mpbroker.records.iterate import Batch, iterate_batches
 
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+LEVELS = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
 MAX_WAIT_MS = 500
 # For how long a fetch is tried again after errors that may pass.
 PATIENCE_MS = 30_000
 FETCH_BYTES_MAX = 16 << 20
 PARTITION_BYTES_MAX = 4 << 20
+
+
+def parse_isolation(text: str) -> int:
+    """Return the number of a level of isolation.level in Fetch and ListOffsets requests. Raises BadText."""
+    if text not in LEVELS:
+        raise BadText(f"a level is one of {', '.join(LEVELS)}")
+    return LEVELS[text]
 
 
 class Limits(msgspec.Struct, frozen=True):

@@ -172,7 +172,7 @@ def _check_inactive(admin: Admin, name: str) -> None:
     if group.state not in groups.INACTIVE:
         raise FailedPrecondition(
             f"group {name} is active ({group.state}, {len(group.members)} member(s)): "
-            f"stop its consumers first, and wait until mpbroker group describe {name} shows it Empty"
+            "stop its consumers first, and wait until its state is Empty"
         )
 
 

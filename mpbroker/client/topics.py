@@ -10,6 +10,7 @@ import msgspec
 from mpbroker.client.errors import ClientError, InvalidArgument, without_leader
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.topic_names import INTERNAL_TOPICS
+from mpbroker.records.encode import murmur2
 
 _Value = TypeVar("_Value")
 
@@ -54,6 +55,11 @@ def partitions_of(topic: Topic, wanted: Sequence[int] | None = None) -> list[int
     if missing := [number for number in wanted or () if number not in there]:
         raise InvalidArgument(no_partition(topic, missing[0]))
     return there if wanted is None else list(wanted)
+
+
+def partition_for(key: bytes, partitions: int) -> int:
+    """Return the partition of all records with this key (Kafka: BuiltInPartitioner.partitionForKey)."""
+    return (murmur2(key) & 0x7FFFFFFF) % partitions
 
 
 def refuse_internal(names: Iterable[str]) -> None:

@@ -97,6 +97,6 @@ def _raise_failure(
     | m.DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult,
 ) -> None:
     if result.error_code == ErrorCode.RESOURCE_NOT_FOUND:
-        raise FailedPrecondition(f"user {result.user}: there is no such user; see mpbroker user list")
+        raise FailedPrecondition(f"user {result.user} does not exist")
     if result.error_code:
         raise ApiFailed(f"user {result.user}", result.error_code, result.error_message)

@@ -25,11 +25,10 @@ from mpbroker.client.offset_resets import (
     planned,
     to_datetime,
 )
-from mpbroker.client.partitioner import partition_for
 from mpbroker.client.positions import parse_before
 from mpbroker.client.producer import Producer
 from mpbroker.client.times import in_ms
-from mpbroker.client.topics import partitions_of, refuse_internal
+from mpbroker.client.topics import partition_for, partitions_of, refuse_internal
 from mpbroker.console import access
 from mpbroker.protocol.printable import counted
 from mpbroker.protocol.topic_names import INTERNAL_TOPICS

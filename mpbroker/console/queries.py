@@ -8,8 +8,8 @@ from functools import partial
 from typing import Final, TypeVar
 from urllib.parse import parse_qsl
 
+from mpbroker.client.consumer import parse_isolation
 from mpbroker.client.errors import BadText
-from mpbroker.client.isolation import parse_isolation
 from mpbroker.client.positions import Start, parse_start
 from mpbroker.console.records import RecordQuery
 

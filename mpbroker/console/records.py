@@ -20,9 +20,8 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from mpbroker.client.admin import Admin
-from mpbroker.client.consumer import Fetched, Limits
+from mpbroker.client.consumer import READ_UNCOMMITTED, Fetched, Limits
 from mpbroker.client.errors import ApiFailed
-from mpbroker.client.isolation import READ_UNCOMMITTED
 from mpbroker.client.positions import Ends, Start
 from mpbroker.client.topics import Topic, no_partition, partitions_of
 from mpbroker.console.record_view import has_text, marker_view, problem_view, record_of, size_of

@@ -23,7 +23,7 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.topic_config import TopicConfig, TopicConfigError, resolve
 from mpbroker.coordinator.metadata.replay import replay
 from mpbroker.coordinator.metadata.state import MetadataState
-from mpbroker.inspection.directory import is_locked
+from mpbroker.inspection.directory import locked
 from mpbroker.ipc import log_levels
 from mpbroker.ipc.process import FatalError
 from mpbroker.log.directories.log_directory import LogDirectory
@@ -39,12 +39,8 @@ from mpbroker.storage.checkpoints import (
     read_offsets,
     read_topic_id,
 )
-from mpbroker.storage.directory_layout import (
-    check_format,
-    lock_log_dirs,
-    restricted_new_files,
-    write_clean_shutdown,
-)
+from mpbroker.storage.directory_layout import write_clean_shutdown
+from mpbroker.storage.directory_lock import has_broker
 from mpbroker.storage.segments import segments_of
 from mpbroker.storage.strict_stat import is_there
 
@@ -112,18 +108,12 @@ def _locked(paths: Sequence[Path]) -> Iterator[None]:
     for path in paths:
         if not is_there(path / names.META_PROPERTIES):
             raise CannotRecover(f"{path} has no {names.META_PROPERTIES}: name a directory of log.dirs")
-        if is_locked(path):
+        if has_broker(path):
             raise CannotRecover(
                 f"a broker has {path} open. Stop it first; it recovers by itself at its start"
             )
-        check_format(path)
-    fds = lock_log_dirs(BrokerConfig(log_dirs=tuple(map(str, paths))))
-    try:
-        with restricted_new_files():
-            yield
-    finally:
-        for fd in fds:
-            os.close(fd)
+    with locked(paths):
+        yield
 
 
 # ---- a start and a stop

@@ -15,15 +15,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mpbroker.inspection.directory import is_locked, open_directory
 from mpbroker.inspection.directory import locked as locked_directories
+from mpbroker.inspection.directory import open_directory
 from mpbroker.inspection.findings import Severity
 from mpbroker.inspection.partition import Partition, check
 from mpbroker.inspection.segment import Segment, batches, mapped
 from mpbroker.records.batch import LEADER_EPOCH_AT
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.storage.checkpoints import fsync_directory, read_offsets, write_offsets
-from mpbroker.storage.directory_layout import restricted_new_files
+from mpbroker.storage.directory_lock import has_broker
 from mpbroker.storage.journal import JournalDamaged, JournalFile, worker_of
 from mpbroker.storage.names import (
     HIGH_WATERMARKS,
@@ -103,9 +103,9 @@ def locked(partition: Path) -> Iterator[None]:
         raise CannotRepair(
             f"{home} has no {META_PROPERTIES}: it is no log directory. Name a partition in one"
         )
-    if is_locked(home):
+    if has_broker(home):
         raise CannotRepair(f"a broker has {home} open. Stop it first")
-    with locked_directories([home]), restricted_new_files():
+    with locked_directories([home]):
         yield
 
 

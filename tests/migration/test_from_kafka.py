@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import re
 import shutil
@@ -37,6 +36,7 @@ from mpbroker.protocol.messages import (
 )
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.startup.foreign_metadata import refuse_foreign_metadata
+from mpbroker.storage import directory_lock
 from mpbroker.storage.directory_layout import check_log_dirs, write_clean_shutdown
 from mpbroker.storage.durable import batches_of
 from mpbroker.storage.names import (
@@ -195,7 +195,7 @@ def test_an_unclean_stop(tmp_path: Path, refused: Refused) -> None:
 def test_a_running_kafka(tmp_path: Path, refused: Refused) -> None:
     kafka = KafkaDirectory(tmp_path).write()
     with (tmp_path / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert directory_lock.take(lock.fileno())
         assert f"a broker has {tmp_path} open. Stop it in order first" in refused(kafka)
 
 

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from mpbroker.client.partitioner import partition_for
+from mpbroker.client.topics import partition_for
 from mpbroker.client.transactions import ProducerId, Transaction, TransactionFailed, Transactions
 from mpbroker.writing.intents import Batch, Intent, Prepared, SinkError, State
 from mpbroker.writing.kafka_sink import PARTITIONS, TOPIC, KafkaEnds, KafkaIntentLog, prefix_of

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from mpbroker.cli.cluster.client import open_admin
 from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.flags import ClusterAddress
 from mpbroker.cli.text.confirm import confirm
 from mpbroker.cli.text.output import print_rows, say_each
 from mpbroker.client.acls import (
@@ -23,8 +25,6 @@ from mpbroker.client.acls import (
     filter_of,
     operation_of,
 )
-from mpbroker.client.admin import open_admin
-from mpbroker.client.cluster_address import ClusterAddress
 from mpbroker.protocol import messages as m
 from mpbroker.security.acls import (
     CLUSTER_NAME,

@@ -5,8 +5,7 @@ from typing import Annotated
 import typer
 
 from mpbroker.cli.app import App
-from mpbroker.cli.flags import DEFAULT_BOOTSTRAP, Bootstrap, CommandConfig, DryRun, Json, Yes
-from mpbroker.client.cluster_address import ClusterAddress
+from mpbroker.cli.flags import DEFAULT_BOOTSTRAP, Bootstrap, ClusterAddress, CommandConfig, DryRun, Json, Yes
 
 acl_app = App(no_args_is_help=True)
 

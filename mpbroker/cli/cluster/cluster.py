@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from mpbroker.cli.cluster.client import open_admin
+from mpbroker.cli.flags import ClusterAddress
 from mpbroker.cli.text.output import print_json, print_table
-from mpbroker.client.admin import Admin, open_admin
-from mpbroker.client.cluster_address import ClusterAddress
+from mpbroker.client.admin import Admin
 from mpbroker.client.errors import ApiFailed, ClientError, raise_all
 from mpbroker.client.versions import SOFTWARE_NAME, SOFTWARE_VERSION
 from mpbroker.protocol import messages as m

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
+from mpbroker.cli.cluster.client import open_admin
+from mpbroker.cli.flags import ClusterAddress
 from mpbroker.cli.text.confirm import confirm
 from mpbroker.cli.text.output import counted, print_json, print_rows, print_table, say_each
 from mpbroker.client import groups
-from mpbroker.client.admin import Admin, open_admin
-from mpbroker.client.cluster_address import ClusterAddress
+from mpbroker.client.admin import Admin
 from mpbroker.client.consumer_protocol import TopicPartition
 from mpbroker.client.errors import ApiFailed, ClientError, raise_all
 from mpbroker.client.groups import Group, Member

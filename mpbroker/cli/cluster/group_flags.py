@@ -9,6 +9,7 @@ from mpbroker.cli.app import App
 from mpbroker.cli.flags import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
+    ClusterAddress,
     CommandConfig,
     GroupName,
     GroupNames,
@@ -16,7 +17,6 @@ from mpbroker.cli.flags import (
     Yes,
 )
 from mpbroker.cli.text.numbers import LONG
-from mpbroker.client.cluster_address import ClusterAddress
 
 group_app = App(no_args_is_help=True)
 

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
 from typing import Any, Final
 
+from mpbroker.cli.cluster.client import open_admin
 from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.flags import ClusterAddress
 from mpbroker.cli.text.output import print_json, print_table
 from mpbroker.cli.text.progress import progress_bar
-from mpbroker.client.admin import Admin, open_admin
-from mpbroker.client.cluster_address import ClusterAddress
+from mpbroker.client.admin import Admin
 from mpbroker.client.errors import ApiFailed
 from mpbroker.client.log_dirs import described
 from mpbroker.client.topics import Topic, by_leader, partitions_of

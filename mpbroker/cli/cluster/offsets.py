@@ -6,12 +6,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from mpbroker.cli.cluster.client import open_admin
 from mpbroker.cli.errors import of_flag
+from mpbroker.cli.flags import ClusterAddress
 from mpbroker.cli.text.output import print_rows
-from mpbroker.client.admin import Admin, open_admin
-from mpbroker.client.cluster_address import ClusterAddress
+from mpbroker.client.admin import Admin
+from mpbroker.client.consumer import READ_COMMITTED, READ_UNCOMMITTED
 from mpbroker.client.errors import ApiFailed, ClientError, raise_all
-from mpbroker.client.isolation import READ_COMMITTED, READ_UNCOMMITTED
 from mpbroker.client.list_offsets import OffsetAndTimestamp
 from mpbroker.client.times import format_time, parse_time
 from mpbroker.client.topics import Topic, led, partitions_of

@@ -10,12 +10,12 @@ from mpbroker.cli.flags import (
     Address,
     Bootstrap,
     ClientId,
+    ClusterAddress,
     CommandConfig,
     Defaults,
     Json,
     User,
 )
-from mpbroker.client.cluster_address import ClusterAddress
 
 quota_app = App(no_args_is_help=True)
 

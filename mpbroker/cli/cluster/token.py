@@ -9,10 +9,10 @@ from __future__ import annotations
 import base64
 from typing import Final
 
+from mpbroker.cli.cluster.client import open_admin
 from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.flags import ClusterAddress
 from mpbroker.cli.text.output import print_json, print_rows, say
-from mpbroker.client.admin import open_admin
-from mpbroker.client.cluster_address import ClusterAddress
 from mpbroker.client.errors import ApiFailed
 from mpbroker.client.times import LAST_MS, format_time
 from mpbroker.protocol import messages as m

@@ -5,9 +5,8 @@ from typing import Annotated
 import typer
 
 from mpbroker.cli.app import App
-from mpbroker.cli.flags import DEFAULT_BOOTSTRAP, Bootstrap, CommandConfig, Json
+from mpbroker.cli.flags import DEFAULT_BOOTSTRAP, Bootstrap, ClusterAddress, CommandConfig, Json
 from mpbroker.cli.text.numbers import LONG
-from mpbroker.client.cluster_address import ClusterAddress
 
 token_app = App(no_args_is_help=True)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from mpbroker.cli.cluster.client import open_admin
 from mpbroker.cli.cluster.topic import parse_setting
 from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.flags import ClusterAddress
 from mpbroker.cli.text.confirm import confirm
 from mpbroker.cli.text.output import say, say_each
-from mpbroker.client.admin import open_admin
-from mpbroker.client.cluster_address import ClusterAddress
 from mpbroker.client.errors import ClientError, raise_all
 from mpbroker.client.positions import parse_before
 from mpbroker.client.topics import partitions_of

@@ -9,6 +9,7 @@ from mpbroker.cli.flags import (
     COMPLETE_TOPICS,
     DEFAULT_BOOTSTRAP,
     Bootstrap,
+    ClusterAddress,
     CommandConfig,
     DryRun,
     Json,
@@ -17,7 +18,6 @@ from mpbroker.cli.flags import (
     Yes,
 )
 from mpbroker.cli.text.numbers import INT, PARTITION_OR_ALL, SHORT
-from mpbroker.client.cluster_address import ClusterAddress
 
 topic_app = App(no_args_is_help=True)
 TopicSettings = Annotated[

@@ -10,11 +10,12 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from mpbroker.cli.cluster.client import open_admin
 from mpbroker.cli.errors import of_flag
+from mpbroker.cli.flags import ClusterAddress
 from mpbroker.cli.text.output import print_groups, print_json, print_rows
-from mpbroker.client.admin import Admin, only, open_admin
+from mpbroker.client.admin import Admin, only
 from mpbroker.client.cluster import CoordinatorType
-from mpbroker.client.cluster_address import ClusterAddress
 from mpbroker.client.errors import ApiFailed, ClientError, raise_all
 from mpbroker.client.times import format_time, parse_duration
 from mpbroker.client.topics import Topic, by_leader, led, partitions_of

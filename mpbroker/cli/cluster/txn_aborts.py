@@ -11,11 +11,12 @@ from functools import partial
 from typing import NamedTuple
 
 from mpbroker.cli.cluster import txn
+from mpbroker.cli.cluster.client import open_admin
 from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.flags import ClusterAddress
 from mpbroker.cli.text.confirm import confirm
 from mpbroker.cli.text.output import say
-from mpbroker.client.admin import Admin, only, open_admin
-from mpbroker.client.cluster_address import ClusterAddress
+from mpbroker.client.admin import Admin, only
 from mpbroker.client.consumer import PATIENCE_MS
 from mpbroker.client.errors import ApiFailed, without_leader
 from mpbroker.client.topics import Topic

@@ -9,13 +9,13 @@ from mpbroker.cli.flags import (
     COMPLETE_TOPICS,
     DEFAULT_BOOTSTRAP,
     Bootstrap,
+    ClusterAddress,
     CommandConfig,
     Json,
     TopicName,
     Yes,
 )
 from mpbroker.cli.text.numbers import INT, LONG, PARTITION, SHORT
-from mpbroker.client.cluster_address import ClusterAddress
 
 txn_app = App(no_args_is_help=True)
 

@@ -10,11 +10,11 @@ import getpass
 import sys
 from pathlib import Path
 
+from mpbroker.cli.cluster.client import open_admin
 from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.flags import ClusterAddress
 from mpbroker.cli.text.confirm import confirm
 from mpbroker.cli.text.output import print_rows, say
-from mpbroker.client.admin import open_admin
-from mpbroker.client.cluster_address import ClusterAddress
 from mpbroker.client.users import can_log_in, describe, listed, mechanism_of, remove, upsert
 from mpbroker.security.scram import ScramType
 

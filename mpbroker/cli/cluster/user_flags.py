@@ -9,12 +9,12 @@ from mpbroker.cli.app import App
 from mpbroker.cli.flags import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
+    ClusterAddress,
     CommandConfig,
     Json,
     UserName,
     Yes,
 )
-from mpbroker.client.cluster_address import ClusterAddress
 
 user_app = App(no_args_is_help=True)
 

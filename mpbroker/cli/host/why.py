@@ -9,9 +9,11 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from mpbroker.cli.cluster.client import open_admin
 from mpbroker.cli.cluster.quota import describe_quotas, entity_text
 from mpbroker.cli.cluster.txn import producers
 from mpbroker.cli.errors import CliError
+from mpbroker.cli.flags import ClusterAddress
 from mpbroker.cli.host.local_broker import by_address
 from mpbroker.cli.host.why_checks import (
     Damage,
@@ -24,12 +26,11 @@ from mpbroker.cli.host.why_checks import (
 )
 from mpbroker.cli.text.output import print_json
 from mpbroker.client import groups
-from mpbroker.client.admin import Admin, open_admin
-from mpbroker.client.cluster_address import ClusterAddress
+from mpbroker.client.admin import Admin
+from mpbroker.client.consumer import READ_COMMITTED
 from mpbroker.client.consumer_protocol import TopicPartition
 from mpbroker.client.errors import ApiFailed
 from mpbroker.client.groups import Group
-from mpbroker.client.isolation import READ_COMMITTED
 from mpbroker.client.log_dirs import described
 from mpbroker.client.topics import Topic
 from mpbroker.config import known

@@ -1,4 +1,4 @@
-"""`mpbroker top`: chooses between the terminal and plain text, and says what is missing for the terminal."""
+"""`mpbroker top`: chooses between the terminal and plain text, and names what the terminal lacks."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ DARK: Final = Theme(
     surface="#151b24",
     panel="#1d2530",
     dark=True,
-    variables={"latency": "#c792ea", "quiet": "#75839a"},
+    variables={"quiet": "#75839a"},
 )
 LIGHT: Final = Theme(
     name="mpbroker-light",
@@ -35,13 +35,13 @@ LIGHT: Final = Theme(
     surface="#f2f3ef",
     panel="#e4e7e1",
     dark=False,
-    variables={"latency": "#7b3fb0", "quiet": "#66707c"},
+    variables={"quiet": "#66707c"},
 )
 _DARK_BACKGROUNDS: Final = frozenset("0123468")
 
 
 def fitting(environ: Mapping[str, str]) -> str:
-    """Return the theme for the terminal's background, which some terminals tell in COLORFGBG."""
+    """Return the theme for the terminal's background, which some terminals put into COLORFGBG."""
     background = environ.get("COLORFGBG", "").rpartition(";")[2]
     is_light = background.isdecimal() and background not in _DARK_BACKGROUNDS
     return LIGHT.name if is_light else DARK.name
