@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
+from functools import wraps
 from importlib import import_module
+from inspect import Parameter, signature
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import typer
 from typer.core import TyperCommand
 from typer.models import TyperInfo
 
+from mpbroker.cli.flags import DEFAULT_BOOTSTRAP, Bootstrap, ClusterAddress, CommandConfig
+
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-
-
-# Options whose value may be left out, and what it is then. Typer has no such options.
+# Options whose value is optional, and its default. Typer has no such options.
 OPTIONAL_VALUES = {"--wait": "60"}
 
 
@@ -38,6 +41,29 @@ class _Command(TyperCommand):
 
 def _is_option(word: str) -> bool:
     return word.startswith("-")
+
+
+def _with_cluster_flags(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a command with the flags that name a cluster in place of its parameter `where`."""
+    declared = signature(command, eval_str=True)
+    if "where" not in declared.parameters:
+        return command
+
+    @wraps(command)
+    def called(*, bootstrap: str, command_config: Path | None, **given: Any) -> Any:
+        return command(where=ClusterAddress(bootstrap, command_config), **given)
+
+    flags = (
+        Parameter("bootstrap", Parameter.KEYWORD_ONLY, default=DEFAULT_BOOTSTRAP, annotation=Bootstrap),
+        Parameter("command_config", Parameter.KEYWORD_ONLY, default=None, annotation=CommandConfig),
+    )
+    parameters = [
+        flag.replace(kind=Parameter.KEYWORD_ONLY)
+        for one in declared.parameters.values()
+        for flag in (flags if one.name == "where" else (one,))
+    ]
+    called.__signature__ = declared.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return called
 
 
 class Part(NamedTuple):
@@ -68,7 +94,14 @@ class App(typer.Typer):
         super().__init__(*arguments, **settings)
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[_Function], _Function]:
-        return super().command(name, cls=_Command, **settings)
+        """Register a command. Its parameter `where` becomes the flags that name a cluster."""
+        register = super().command(name, cls=_Command, **settings)
+
+        def registered(command: _Function) -> _Function:
+            register(_with_cluster_flags(command))
+            return command
+
+        return registered
 
     def add_part(self, name: str, module: str, attribute: str, help: str) -> None:  # noqa: A002
         self._parts.append(Part(name, module, attribute, help))

@@ -1,7 +1,7 @@
 """The broker on this host that a command is about: by its data directory, or by where it listens.
 
 By its address or port a broker is found among the runtime directories in memory. Anybody may make a directory
-there, so the one counts whose owner also owns the listening socket, as the kernel tells.
+there, so only one whose owner also owns the listening socket counts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class LocalBroker(NamedTuple):
     """The flags that name a broker on this host.
 
     Without any the environment does: MPBROKER_RUNTIME_DIR, or else MPBROKER_BOOTSTRAP_SERVER. Without these
-    the data directory is ./data, and where there is none, the broker is who listens on 127.0.0.1:9092.
+    the data directory is ./data, or if it does not exist, the broker is the one that listens on
+    127.0.0.1:9092.
     """
 
     log_dirs: str | None = None
@@ -63,7 +64,7 @@ class LocalBroker(NamedTuple):
                 return by_address(address)
             except CliError as error:
                 raise with_advice(
-                    error, f". {BOOTSTRAP_SERVER} says so: unset it, or name another broker with a flag"
+                    error, f". {BOOTSTRAP_SERVER} names it: unset that, or name another broker with a flag"
                 ) from error
         try:
             return by_log_dirs(self.log_dirs)
@@ -77,7 +78,7 @@ class LocalBroker(NamedTuple):
 def bootstrap_of_data() -> str | None:
     """Return where the broker listens that runs on ./data; None if none does.
 
-    A listener without TLS and logins comes first: its name says that it is one.
+    A listener named PLAINTEXT comes first: it has neither TLS nor logins.
     """
     directory = Path("data")
     try:
@@ -117,7 +118,7 @@ def by_address(bootstrap: str) -> ControlClient:
         raise CliError(f"-b {bootstrap}: {host} cannot be resolved ({error.strerror})") from error
     if not any(is_of_this_host(one) for one in found):
         raise CliError(
-            f"-b {bootstrap}: {host} is no address of this host, and this command is about a broker that is",
+            f"-b {bootstrap}: {host} is not an address of this host, and this command is for brokers of this host",
             USAGE_ERROR,
         )
     return by_port(port)
@@ -137,7 +138,7 @@ def is_of_this_host(found: tuple[int, int, int, str, tuple[object, ...]]) -> boo
 def by_log_dirs(log_dirs: str | None) -> ControlClient:
     """Return a client of the broker that the environment names, else of the first log directory's.
 
-    `log_dirs` is what --log-dirs says; None: ./data. Raises CliError.
+    `log_dirs` is the value of --log-dirs; None: ./data. Raises CliError.
     """
     if runtime_dir := os.environ.get(RUNTIME_DIR):
         return ControlClient(Path(runtime_dir))

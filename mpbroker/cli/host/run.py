@@ -1,6 +1,6 @@
 """`mpbroker run`: a command with a broker of its own, for tests in any language.
 
-The broker is that of `mpbroker.testing`: free ports, directories of its own, nothing left behind.
+The broker is that of `mpbroker.testing`: free ports, and directories of its own, which are removed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _AWAITED: Final = (*_FOR_COMMAND, signal.SIGCHLD)
 
 
 def run(command: Sequence[str], topics: Sequence[str], options: Sequence[str], *, is_verbose: bool) -> int:
-    """Run the command beside a broker; return its exit status, 128 + n if signal n ended it.
+    """Run the command with a broker; return its exit status, 128 + n if signal n ended it.
 
     Raises CliError about the call and the broker.
     """
@@ -39,7 +39,7 @@ def run(command: Sequence[str], topics: Sequence[str], options: Sequence[str], *
     read_config(None, options, {})
     program = shutil.which(command[0])
     if program is None:
-        raise CliError(f"{command[0]}: there is no such command", USAGE_ERROR)
+        raise CliError(f"{command[0]}: no such command", USAGE_ERROR)
     try:
         broker = Broker(settings)
     except ValueError as error:

@@ -1,6 +1,6 @@
-"""`mpbroker why`: sentences about what holds up a topic or a group.
+"""`mpbroker why`: reads facts about a topic or a group, and prints the causes of a delay.
 
-Everything is asked of the cluster, damage also of the supervisor, if the broker is on this host.
+The cluster has all facts but damage, which the supervisor of a broker on this host reports.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from mpbroker.protocol.numbers import LATEST
 from mpbroker.protocol.printable import printable
 
 _CLIENT_ID: Final = "client-id"
-# Somebody waits, and there is more to say than that the coordinator does not answer.
+# A coordinator that does not answer must not hide the other facts for long.
 _PATIENCE_MS: Final = 5_000
 _NO_SUCH_GROUP: Final = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.INVALID_GROUP_ID)
 
 
-def why(where: ClusterAddress, name: str, look_s: float, *, as_json: bool) -> None:
-    """Print what holds up the topic, the group, or both if both have that name.
+def why(where: ClusterAddress, name: str, interval_s: float, *, as_json: bool) -> None:
+    """Print the causes that hold up the topic, the group, or both if both have that name.
 
-    A group that is behind is looked at twice, `look_s` apart, to see whether it moves. Raises CliError,
+    Reads the offsets of a group with lag twice, `interval_s` apart, to see whether they move. Raises CliError,
     ApiFailed.
     """
     with open_admin(where) as client:
@@ -68,8 +68,8 @@ def why(where: ClusterAddress, name: str, look_s: float, *, as_json: bool) -> No
         if group is not None:
             before = groups.committed(client, name)
             facts = _of_group(client, where, group, before)
-            if group.members and _lag(facts)["lag"]:
-                time.sleep(look_s)
+            if group.members and facts.lagging():
+                time.sleep(interval_s)
                 facts = _of_group(client, where, group, before)
             about["group"] = facts
     found = {kind: findings(facts) for kind, facts in about.items()}
@@ -83,7 +83,7 @@ def why(where: ClusterAddress, name: str, look_s: float, *, as_json: bool) -> No
         )
         return
     for kind, facts in about.items():
-        lag = f", {_lag(facts)['lag']:,} offsets behind" if facts.group is not None else ""
+        lag = f", lag {_lag(facts)['lag']:,}" if facts.group is not None else ""
         print(printable(f"{kind} {name}{lag}"))
         for one in found[kind]:
             print(printable(f"* {one.what}"))
@@ -95,11 +95,11 @@ def why(where: ClusterAddress, name: str, look_s: float, *, as_json: bool) -> No
 
 
 def _lag(facts: Facts) -> dict[str, int]:
-    return {} if facts.group is None else {"lag": sum(map(facts.lag, facts.partitions))}
+    return {} if facts.group is None else {"lag": facts.ends().lag(facts.committed) or 0}
 
 
 def _group(client: Admin, name: str) -> tuple[Group | None, ApiFailed | None]:
-    """Return the group, None if there is none, and the error if its coordinator cannot say.
+    """Return the group, None if there is none, and the error of a coordinator that does not answer.
 
     Raises ApiFailed.
     """
@@ -119,7 +119,7 @@ def _of_group(
     committed = groups.committed(client, group.name)
     places = {*committed, *(place for one in group.members for place in one.partitions)}
     names = sorted({topic for topic, _ in places})
-    # A partition of its topics without an owner or an offset may be what it misses.
+    # It may miss a partition of its topics that has neither an owner nor an offset.
     topics = [one for one in client.topics(names) if not one.error_code] if names else []
     return _of_topics(client, where, topics, group, committed, before)
 
@@ -136,7 +136,7 @@ def _of_topics(
     partitions = {place: one for topic in topics for place, one in _partitions(client, topic).items()}
     unseen: list[str] = []
     directories = [one for node in client.broker_ids() for one in _directories(client, node, unseen)]
-    # What is not open yet is in no directory, and any of them may have the group's offsets.
+    # A partition that is not open is in no directory, and any of them may have the group's offsets.
     waits = bool(group or refused) or not all(one.has_leader for one in partitions.values())
     here = [
         one
@@ -186,7 +186,7 @@ def _partitions(client: Admin, topic: Topic) -> dict[TopicPartition, PartitionFa
 
 
 def _directories(client: Admin, node: int, unseen: list[str]) -> list[DirectoryFacts]:
-    """Return the directories of a broker; none, and a line of `unseen`, if it refuses."""
+    """Return the directories of a broker; add a line to `unseen` if it refuses."""
     try:
         found = described(client.cluster, node, None)
         return [
@@ -209,7 +209,7 @@ def _directories(client: Admin, node: int, unseen: list[str]) -> list[DirectoryF
 def _damages(
     where: ClusterAddress, partitions: Iterable[TopicPartition], unseen: list[str]
 ) -> dict[TopicPartition, list[Damage]]:
-    """Return the damage that the scrubber knows of; a line of `unseen` if it cannot be asked."""
+    """Return the damage that the scrubber found; add a line to `unseen` if it cannot be asked."""
     found: dict[TopicPartition, list[Damage]] = {}
     wanted = {f"{topic}-{number}": (topic, number) for topic, number in partitions}
     try:
@@ -222,7 +222,7 @@ def _damages(
 
 
 def _quotas(client: Admin, unseen: list[str]) -> list[Quota]:
-    """Return all quotas; none, and a line of `unseen`, if the broker refuses."""
+    """Return all quotas; add a line to `unseen` if the broker refuses."""
     try:
         return [
             Quota(entity_text(list(entity.items())), entity.get(_CLIENT_ID), key, value)
