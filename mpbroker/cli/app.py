@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import typer
 from typer.core import TyperCommand
-from typer.models import TyperInfo
+from typer.models import CommandInfo, TyperInfo
 
 from mpbroker.cli.flags import DEFAULT_BOOTSTRAP, Bootstrap, ClusterAddress, CommandConfig
 
@@ -67,57 +67,75 @@ def _with_cluster_flags(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Part(NamedTuple):
-    """A group of commands whose module is imported when a call names it; `attribute` is its App there."""
+    """A group or a command whose module is imported when a call names it: its App, or its function there.
+
+    `settings` are those of a command's context.
+    """
 
     name: str
     module: str
     attribute: str
     help: str
+    settings: dict[str, Any] | None = None
 
-    def load(self) -> App:
-        found: App = getattr(import_module(self.module), self.attribute)
-        found.info.help = self.help
-        return found
+    @property
+    def is_group(self) -> bool:
+        return self.attribute.endswith("_app")
 
-    def outline(self) -> App:
-        """Return what a list of all commands needs of this part."""
-        return App(help=self.help)
+    def group(self, *, is_outline: bool) -> TyperInfo:
+        app = App() if is_outline else getattr(import_module(self.module), self.attribute)
+        app.info.help = self.help
+        return TyperInfo(app, name=self.name)
+
+    def command(self, *, is_outline: bool) -> CommandInfo:
+        if is_outline:
+            return CommandInfo(self.name, cls=_Command, callback=lambda: None, help=self.help)
+        callback = _with_cluster_flags(getattr(import_module(self.module), self.attribute))
+        return CommandInfo(self.name, cls=_Command, callback=callback, context_settings=self.settings)
 
 
 class App(typer.Typer):
     """A Typer application or group whose commands are `_Command`s, with parts that are loaded when needed."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
+        self._commands: list[CommandInfo] = []
+        self._groups: list[TyperInfo] = []
         self._parts: list[Part] = []
-        self._groups: list[TyperInfo] | None = None
-        self._own_groups: list[TyperInfo] = []
+        self._is_outline = False
         super().__init__(*arguments, **settings)
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[_Function], _Function]:
         """Register a command. Its parameter `where` becomes the flags that name a cluster."""
-        register = super().command(name, cls=_Command, **settings)
 
         def registered(command: _Function) -> _Function:
-            register(_with_cluster_flags(command))
+            callback = _with_cluster_flags(command)
+            self._commands.append(CommandInfo(name, cls=_Command, callback=callback, **settings))
             return command
 
         return registered
 
-    def add_part(self, name: str, module: str, attribute: str, help: str) -> None:  # noqa: A002
-        self._parts.append(Part(name, module, attribute, help))
+    def add_part(self, part: Part) -> None:
+        self._parts.append(part)
+
+    @property
+    def registered_commands(self) -> list[CommandInfo]:
+        parts = [part for part in self._parts if not part.is_group]
+        return [*self._commands, *(part.command(is_outline=self._is_outline) for part in parts)]
+
+    @registered_commands.setter
+    def registered_commands(self, commands: list[CommandInfo]) -> None:
+        self._commands = commands
 
     @property
     def registered_groups(self) -> list[TyperInfo]:
-        """Return the groups, with all parts loaded unless `only` has chosen."""
-        if self._groups is not None:
-            return self._groups
-        if self._parts:
-            return [*self._own_groups, *(TyperInfo(part.load(), name=part.name) for part in self._parts)]
-        return self._own_groups
+        parts = [part for part in self._parts if part.is_group]
+        # Typer appends to the list of an application without parts.
+        loaded = [part.group(is_outline=self._is_outline) for part in parts]
+        return [*self._groups, *loaded] if loaded else self._groups
 
     @registered_groups.setter
     def registered_groups(self, groups: list[TyperInfo]) -> None:
-        self._own_groups = groups
+        self._groups = groups
 
     def only(self, words: Sequence[str]) -> App:
         """Return a copy with only the command or group that the first word names.
@@ -127,18 +145,10 @@ class App(typer.Typer):
         """
         word = next(iter(words), "")
         narrowed = copy(self)
-        commands = [
-            one for one in self.registered_commands if one.name == word or _name_of(one.callback) == word
+        narrowed._commands = [
+            one for one in self._commands if word in (one.name, getattr(one.callback, "__name__", ""))
         ]
-        named = [TyperInfo(part.load(), name=part.name) for part in self._parts if part.name == word]
-        if commands or named:
-            narrowed.registered_commands = commands
-            narrowed._groups = named
-        else:
-            narrowed._groups = [TyperInfo(part.outline(), name=part.name) for part in self._parts]
+        narrowed._parts = [part for part in self._parts if part.name == word]
+        if not narrowed._commands and not narrowed._parts:
+            narrowed._commands, narrowed._parts, narrowed._is_outline = self._commands, self._parts, True
         return narrowed
-
-
-def _name_of(callback: Callable[..., Any] | None) -> str:
-    """Return the name that Typer gives a command which has none of its own."""
-    return "" if callback is None else callback.__name__.replace("_", "-")

@@ -1,7 +1,7 @@
 """`mpbroker completion`: the script that completes commands, flags and names in a shell.
 
-The shell calls the command again with an environment variable, and gets what may stand there. Only the part
-of the command that is typed is imported for that.
+The shell calls the command again with an environment variable, and gets the possible words. Only the part of
+the command that is typed is imported for that.
 """
 
 from __future__ import annotations

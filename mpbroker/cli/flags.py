@@ -78,7 +78,7 @@ def complete_pages(incomplete: str) -> list[str]:
 COMPLETE_TOPICS = _names(topic_names)
 COMPLETE_GROUPS = _names(group_names)
 
-# Arguments are hidden where the usage line says enough: a list of them would also show Python's types.
+# Arguments are hidden if the usage line is enough: a list of them would also show Python's types.
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", hidden=True, autocompletion=COMPLETE_TOPICS)]
 GroupName = Annotated[str, typer.Argument(metavar="GROUP", hidden=True, autocompletion=COMPLETE_GROUPS)]
 GroupNames = Annotated[
@@ -116,7 +116,7 @@ Timeout = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print the changes.")]
 Yes = Annotated[
     bool,
     typer.Option("--yes", "-y", help="Do not ask; scripts are asked for it where records would be lost."),
@@ -161,6 +161,6 @@ Defaults = Annotated[
     typer.Option(
         "--default",
         metavar="user|client-id|ip",
-        help="Of everybody who has none of their own; repeatable, and beside --user.",
+        help="Of all without one of their own; repeatable, also with --user.",
     ),
 ]

@@ -62,14 +62,14 @@ def _section(path: tuple[str, ...], command: Any) -> list[str]:
     for index, paragraph in enumerate(paragraphs):
         lines += [".PP"] * bool(index) + [_text(" ".join(paragraph.split()))]
     options = [param.get_help_record(context) for param in command.params]
-    shown = {name: told for name, told in filter(None, options) if name.startswith("-")}
+    shown = {name: text for name, text in filter(None, options) if name.startswith("-")}
     return [*lines, *_list(shown)]
 
 
 def _list(entries: dict[str, str]) -> list[str]:
     lines = []
-    for name, told in entries.items():
-        lines += [".TP", f".B {_text(name)}", _text(" ".join(told.split()))]
+    for name, text in entries.items():
+        lines += [".TP", f".B {_text(name)}", _text(" ".join(text.split()))]
     return lines
 
 
@@ -78,7 +78,7 @@ def _first_sentence(text: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Escape what roff would obey or not know: backslashes, hyphens, leading dots, letters beyond ASCII."""
+    """Escape for roff: backslashes, hyphens, leading dots, letters beyond ASCII."""
     escaped = text.replace("\\", "\\e").replace("-", "\\-")
     escaped = "".join(one if one.isascii() else f"\\[u{ord(one):04X}]" for one in escaped)
     return f"\\&{escaped}" if escaped.startswith((".", "'")) else escaped

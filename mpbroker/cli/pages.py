@@ -14,7 +14,7 @@ from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.host import shipped
 from mpbroker.cli.text.output import print_json, print_rows
 
-# Other files, by short names, and what they are.
+# Other files, by short names, with titles.
 FILES = {
     "dashboard": ("ops/grafana/mpbroker.json", "Grafana: the dashboard"),
     "alerts": ("ops/prometheus/mpbroker.rules.yml", "Prometheus: the alerts"),
@@ -23,7 +23,7 @@ FILES = {
     "socket": ("ops/systemd/mpbroker.socket", "systemd: a listening socket that outlives the broker"),
     "sysusers": ("ops/systemd/mpbroker.sysusers.conf", "systemd: the user of the service"),
 }
-# Pages that lie beside docs/.
+# Pages next to docs/.
 TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")
 _LEVELS = 6
 _HEADING = re.compile(r"(#+) (.*)")
@@ -90,7 +90,7 @@ def find(name: str) -> Page:
         near = [page.name for page in found.values() if page.title.lower().startswith(f"{named}:")]
         near += difflib.get_close_matches(named, found, 1)
         guess = f"did you mean {near[0]}? " if near else ""
-        raise CliError(f"docs {name}: there is no such page; {guess}mpbroker docs lists them", USAGE_ERROR)
+        raise CliError(f"docs {name}: no such page; {guess}mpbroker docs lists them", USAGE_ERROR)
     return found[named]
 
 

@@ -402,14 +402,14 @@ def test_directories_that_are_none(tmp_path: Path) -> None:
 
 def test_the_command_says_what_it_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     KafkaDirectory(tmp_path, more=MORE).write()
-    migration.import_([tmp_path], is_dry=True, sets_strays_aside=False, as_json=False)
+    migration.import_([tmp_path], dry_run=True, set_aside_strays=False, json=False)
     assert capsys.readouterr().out.endswith("Nothing was changed.\n")
-    migration.import_([tmp_path], is_dry=False, sets_strays_aside=False, as_json=False)
+    migration.import_([tmp_path], dry_run=False, set_aside_strays=False, json=False)
     printed = capsys.readouterr().out
     assert "imported: 1 topic with 2 partitions, 1 SCRAM user, 0 ACLs, 0 quotas" in printed
     assert f"mpbroker serve --log-dirs {tmp_path} -o node.id=1" in printed
     with pytest.raises(CliError, match=r"is mpbroker's already.* Nothing was changed"):
-        migration.import_([tmp_path], is_dry=False, sets_strays_aside=False, as_json=False)
+        migration.import_([tmp_path], dry_run=False, set_aside_strays=False, json=False)
 
 
 # ---- kills

@@ -316,7 +316,7 @@ def _entries(resources: Resources, whom: Principals, what: AclOperations) -> lis
 
 
 def _say(done: list[tuple[str, Acl]], *, as_json: bool) -> None:
-    """Print entries with what has been done to them, or would be."""
+    """Print entries, each with its outcome."""
     say_each([(f"{what}: {acl}", {"done": what, **document(acl)}) for what, acl in done], as_json=as_json)
 
 

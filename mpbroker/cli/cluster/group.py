@@ -209,7 +209,7 @@ def _ends(
 def _row(
     place: TopicPartition, committed: int | None, end: int | None, owner: Member | None
 ) -> dict[str, Any]:
-    """Return the row of a partition with a committed offset or an owner; None for what is missing."""
+    """Return the row of a partition with a committed offset or an owner; missing values are None."""
     return {
         "topic": place[0],
         "partition": place[1],

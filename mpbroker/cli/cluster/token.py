@@ -194,11 +194,11 @@ def _described(
 
 
 def _hmac_of(where: ClusterAddress, token_id: str) -> bytes:
-    """Return the HMAC of a token that this user may see. Raises CliError if there is none."""
+    """Return the HMAC of a token that this user may see. Raises CliError."""
     for token in _described(where, None):
         if token.token_id == token_id:
             return token.hmac
-    raise CliError(f"token {token_id}: there is no such token that you may see; see mpbroker token list")
+    raise CliError(f"token {token_id} does not exist, or you may not see it; see mpbroker token list")
 
 
 def _raise_failure(what: str, code: int) -> None:

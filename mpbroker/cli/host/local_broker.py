@@ -118,7 +118,7 @@ def by_address(bootstrap: str) -> ControlClient:
         raise CliError(f"-b {bootstrap}: {host} cannot be resolved ({error.strerror})") from error
     if not any(is_of_this_host(one) for one in found):
         raise CliError(
-            f"-b {bootstrap}: {host} is not an address of this host, and this command is for brokers of this host",
+            f"-b {bootstrap}: {host} is not an address of this host, where this command needs the broker",
             USAGE_ERROR,
         )
     return by_port(port)

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Annotated, Final
+
+import typer
 
 from mpbroker.cli.cluster.client import open_admin
 from mpbroker.cli.cluster.quota import describe_quotas, entity_text
 from mpbroker.cli.cluster.txn import producers
 from mpbroker.cli.errors import CliError
-from mpbroker.cli.flags import ClusterAddress
+from mpbroker.cli.flags import ClusterAddress, Json
 from mpbroker.cli.host.local_broker import by_address
 from mpbroker.cli.host.why_checks import (
     Damage,
@@ -24,6 +26,7 @@ from mpbroker.cli.host.why_checks import (
     Quota,
     findings,
 )
+from mpbroker.cli.text.numbers import SECONDS
 from mpbroker.cli.text.output import print_json
 from mpbroker.client import groups
 from mpbroker.client.admin import Admin
@@ -45,11 +48,21 @@ _PATIENCE_MS: Final = 5_000
 _NO_SUCH_GROUP: Final = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.INVALID_GROUP_ID)
 
 
-def why(where: ClusterAddress, name: str, interval_s: float, *, as_json: bool) -> None:
-    """Print the causes that hold up the topic, the group, or both if both have that name.
+def why(
+    name: Annotated[str, typer.Argument(metavar="TOPIC|GROUP", hidden=True)],
+    look: Annotated[
+        float,
+        typer.Option(
+            "--look", min=0, callback=SECONDS, metavar="SECONDS", help="Time between two reads of offsets."
+        ),
+    ] = 2.0,
+    *,
+    where: ClusterAddress,
+    json: Json = False,
+) -> None:
+    """Print what holds up a topic or a group, and what to do about it.
 
-    Reads the offsets of a group with lag twice, `interval_s` apart, to see whether they move. Raises CliError,
-    ApiFailed.
+    The offsets of a group with lag are read twice, to see whether they move.
     """
     with open_admin(where) as client:
         there = client.topics()
@@ -69,11 +82,11 @@ def why(where: ClusterAddress, name: str, interval_s: float, *, as_json: bool) -
             before = groups.committed(client, name)
             facts = _of_group(client, where, group, before)
             if group.members and facts.lagging():
-                time.sleep(interval_s)
+                time.sleep(look)
                 facts = _of_group(client, where, group, before)
             about["group"] = facts
     found = {kind: findings(facts) for kind, facts in about.items()}
-    if as_json:
+    if json:
         print_json(
             [
                 {"kind": kind, "name": name, "findings": found[kind], "not_checked": facts.unseen}

@@ -117,7 +117,7 @@ def offline(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             f"{_names(lost)} cannot be served: produces and reads fail.",
             "An ERROR line of the broker's log names file and offset. If the disk is full, free some space: "
-            "they open by themselves. Else repair the disk and restart the broker, or see mpbroker log verify.",
+            "they open by themselves. Else repair the disk and restart the broker (mpbroker log verify).",
         )
 
 
@@ -280,8 +280,7 @@ def out_of_range(facts: Facts) -> Iterator[Finding]:
         )
         yield Finding(
             f"The committed offset {offset:,} of {_name(place)} is {where}.",
-            "auto.offset.reset decides where its consumer continues; mpbroker group reset-offsets sets another "
-            "offset.",
+            "auto.offset.reset decides where its consumer continues; see also mpbroker group reset-offsets.",
         )
 
 

@@ -1,6 +1,6 @@
 """Tables for people and JSON for programs.
 
-Names in them are what clients have chosen: they reach a terminal without control characters.
+Clients chose the names in them: they reach a terminal without control characters.
 """
 
 import re
@@ -39,7 +39,7 @@ def log_offsets(start: int, end: int) -> str:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> None:
     """Print a table with numbers to the right; its headings are `columns` as Kafka's tools write them.
 
-    On a terminal it fits the width. Piped output is never cut, so that programs find a row in one line.
+    On a terminal it fits the width. Piped output is never folded, so that programs find a row in one line.
     """
     is_terminal = sys.stdout.isatty()
     table = [list(row) for row in rows]
@@ -51,15 +51,16 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: st
         [list(map(_text, row)) for row in table],
         right=right,
         width=shutil.get_terminal_size().columns if is_terminal else None,
-        emphasis=BOLD if is_terminal else ("", ""),
     )
     if not any(columns):
         del lines[0]
+    elif is_terminal and columns and lines[0].split() == list(map(heading, columns)):
+        lines[0] = lines[0].join(BOLD)
     sys.stdout.writelines(f"{line}\n" for line in lines)
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, nothing: str) -> None:
-    """Print rows that have the same keys, as JSON or as a table; `nothing` is said of an empty table."""
+    """Print rows that have the same keys, as JSON or as a table; `nothing` in place of an empty table."""
     if as_json:
         print_json(rows)
     elif rows:
@@ -69,7 +70,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, nothing: str
 
 
 def say(text: str, document: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print what a command has done: a line for people, or an object."""
+    """Print the result of a command: a line for people, or an object."""
     if as_json:
         print_json(document)
     else:
@@ -77,7 +78,7 @@ def say(text: str, document: Mapping[str, Any], *, as_json: bool) -> None:
 
 
 def say_each(done: Iterable[tuple[str, Mapping[str, Any]]], *, as_json: bool) -> None:
-    """Print what a command has done, thing by thing: a line each, or one list of objects."""
+    """Print the results of a command: a line each, or one list of objects."""
     pairs = list(done)
     if as_json:
         print_json([document for _, document in pairs])
