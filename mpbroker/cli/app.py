@@ -22,10 +22,7 @@ OPTIONAL_VALUES = {"--wait": "60"}
 
 
 class _Command(TyperCommand):
-    """Write required arguments bare in the usage line; later versions of Typer put them in braces.
-
-    Let options of `OPTIONAL_VALUES` stand without a value.
-    """
+    """Write required arguments bare in usage lines, and complete options of `OPTIONAL_VALUES`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ours = {name for one in self.params for name in one.opts} & set(OPTIONAL_VALUES)
@@ -67,10 +64,7 @@ def _with_cluster_flags(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Part(NamedTuple):
-    """A group or a command whose module is imported when a call names it: its App, or its function there.
-
-    `settings` are those of a command's context.
-    """
+    """A group or a command, by its App or function there. `settings`: of a command's context."""
 
     name: str
     module: str

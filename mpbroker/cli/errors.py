@@ -78,10 +78,7 @@ def explaining_openssl() -> Iterator[None]:
 
 
 def file_error(error: OSError, otherwise: object = "") -> CliError:
-    """Make an error that names the file and its problem, with advice.
-
-    `otherwise`: the file, if the error names none.
-    """
+    """Make an error that names the file (`otherwise` if the error has none) and its problem, with advice."""
     where = error.filename if error.filename is not None else otherwise
     advice = ". Run this as its owner: the broker's user" if isinstance(error, PermissionError) else ""
     return CliError(f"{where}: {error.strerror or error}{advice}")

@@ -431,10 +431,7 @@ def run(words: Sequence[str]) -> int:
 
 
 def _exit_code(call: Callable[[], object]) -> int:
-    """Run a command and return its exit code.
-
-    A failure is printed as a line; a bug stays a traceback.
-    """
+    """Run a command and return its exit code. A failure is printed as a line; a bug stays a traceback."""
     try:
         call()
     except SystemExit as ended:

@@ -56,10 +56,7 @@ def _title(path: Path) -> str:
 
 
 def show(wanted: str | None, *, wants_path: bool, as_json: bool) -> None:
-    """Print a page, or with `wants_path` its path; without a name the list, or the directory.
-
-    Raises CliError.
-    """
+    """Print a page, or its path; without a name the list, or the directory. Raises CliError."""
     if wanted is None:
         if wants_path:
             print(shipped.directory())

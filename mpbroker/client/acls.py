@@ -72,10 +72,7 @@ def create(admin: Admin, acls: list[Acl]) -> None:
 
 
 def delete(admin: Admin, filters: list[m.DeleteAclsRequest.DeleteAclsFilter]) -> list[Acl]:
-    """Have the broker remove the entries that filters match; return them.
-
-    Raises ApiFailed, FailedPrecondition.
-    """
+    """Remove the entries that filters match; return them. Raises ApiFailed, FailedPrecondition."""
     response: m.DeleteAclsResponse = admin.cluster.ask_any(m.DeleteAclsRequest(filters))
     removed: dict[Acl, None] = {}
     for result in response.filter_results:

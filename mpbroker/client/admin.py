@@ -40,10 +40,7 @@ class Admin:
         return sorted(broker.node_id for broker in self.cluster.refresh().brokers)
 
     def patiently(self, ask: Callable[[], _Value], patience_ms: int = PATIENCE_MS) -> _Value:
-        """Ask again after a retriable error: coordinators move, and load their groups before they answer.
-
-        Raises ApiFailed, whose text names a full disk that may be the cause.
-        """
+        """Retry after retriable errors. Raises ApiFailed, with the full disk that may be the cause."""
         try:
             return self.cluster.patiently(ask, timeout_ms=patience_ms)
         except ApiFailed as error:
@@ -81,10 +78,7 @@ class Admin:
         configs: Mapping[str, str],
         timeout_s: float | None = None,
     ) -> tuple[int, int]:
-        """Create a topic; return the number of partitions and replicas that it got. Raises ApiFailed.
-
-        Without `timeout_s` the broker has a minute, and the client waits for request.timeout.ms.
-        """
+        """Create a topic; return its numbers of partitions and replicas. Raises ApiFailed."""
         config = m.CreateTopicsRequest.CreatableTopicConfig
         topic = m.CreateTopicsRequest.CreatableTopic(
             name=name,
@@ -117,10 +111,7 @@ class Admin:
     def describe_configs(
         self, kind: ResourceType, name: str, keys: Sequence[str] = (), *, details: bool = False
     ) -> m.DescribeConfigsResponse.DescribeConfigsResult:
-        """Return the settings of a topic or broker, those of these keys or all (DescribeConfigs).
-
-        `details`: with their synonyms and documentation.
-        """
+        """Return settings of a topic or broker, with `details` also synonyms and documentation."""
         resource = m.DescribeConfigsRequest.DescribeConfigsResource(kind, name, list(keys) or None)
         request = m.DescribeConfigsRequest([resource], details, details)
         response: m.DescribeConfigsResponse = self._ask_owner(kind, name, request)
@@ -174,10 +165,7 @@ class Admin:
     def delete_records(
         self, topic: Topic, offsets: Mapping[int, int], timeout_s: float, failed: list[ClientError]
     ) -> dict[int, int]:
-        """Delete the records before an offset of each partition, before HIGH_WATERMARK all of them.
-
-        Return the new log start offsets, and add the error of each partition that refuses.
-        """
+        """Delete records before these offsets; return log start offsets, and append errors to `failed`."""
         starts: dict[int, int] = {}
         one = m.DeleteRecordsRequest.DeleteRecordsPartition
         timeout_ms = int(timeout_s * 1000)
@@ -216,10 +204,7 @@ class Admin:
         isolation: int = READ_UNCOMMITTED,
         failed: list[ClientError] | None = None,
     ) -> dict[int, OffsetAndTimestamp]:
-        """Return the offset of each partition that its timestamp asks for. Raises ApiFailed.
-
-        With `failed` the error of a partition is added there, and the partition left out.
-        """
+        """Return offsets by timestamp. Raises ApiFailed, or appends the error of a partition to `failed`."""
         split = {
             leader: {(topic.name, number): at for number, at in mine.items()}
             for leader, mine in by_leader(topic, timestamps).items()

@@ -98,10 +98,7 @@ class Cluster:
         return response
 
     def leader(self, topic: str, partition: int, look_up: Callable[[], object]) -> int:
-        """Return the node id of a partition's leader; `look_up` refreshes the topic if none is known.
-
-        Raises ApiFailed.
-        """
+        """Return a partition's leader; `look_up` refreshes the topic if none is known. Raises ApiFailed."""
         node = self.metadata.leader(topic, partition)
         if node is None:
             look_up()
@@ -111,10 +108,7 @@ class Cluster:
         return node.id
 
     def coordinator(self, kind: CoordinatorType, key: str, timeout_ms: float | None = None) -> int:
-        """Ask which node coordinates a group or a transactional id. Raises ApiFailed.
-
-        The nodes are asked for first: bootstrap servers do not have the ids that coordinators are named by.
-        """
+        """Return the coordinator of a group or transactional id, from fresh metadata. Raises ApiFailed."""
         self.refresh(timeout_ms=timeout_ms)
         found: FindCoordinatorResponse = self.ask_any(FindCoordinatorRequest(key, kind, [key]), timeout_ms)
         # One answer for each key since version 4.

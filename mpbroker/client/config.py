@@ -82,10 +82,7 @@ class ClientConfig(msgspec.Struct, frozen=True):
 
 
 def parse_servers(text: str) -> list[tuple[str, int]]:
-    """Parse `host:port,…`, IPv6 hosts in brackets; the default port is Kafka's 9092. Raises ConfigError.
-
-    `unix:/path` is the socket of a listener on this host; brokers name it in Metadata with port 0.
-    """
+    """Parse `host:port,…` (IPv6 in brackets, port 9092 by default) or `unix:/path`. Raises ConfigError."""
     servers = [_server(address.strip()) for address in text.split(",") if address.strip()]
     if not servers:
         raise ConfigError(f"'{text}' is not HOST:PORT")
@@ -135,10 +132,7 @@ def read_entries(path: Path | None) -> list[Entry]:
 
 
 def read_config(path: Path | None, base: ClientConfig, warn: Callable[[str], object]) -> ClientConfig:
-    """Read the settings in a file of properties. `base` has those that the file lacks. Raises ConfigError.
-
-    `warn` is called with a sentence about each unknown property.
-    """
+    """Read settings over those of `base`; call `warn` about each unknown name. Raises ConfigError."""
     entries = read_entries(path)
     lines = {entry.key: entry.line for entry in entries}
     try:

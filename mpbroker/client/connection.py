@@ -137,10 +137,7 @@ class Connection:
         return _READ | (_WRITE if self._left or self._transport.wants_write else 0)
 
     def send(self, request: ClientRequest, now_ms: float) -> None:
-        """Take a request and write as much of it as the socket takes now.
-
-        Raises RuntimeError if the connection is not ready, UnsupportedVersion if the node lacks the request.
-        """
+        """Begin to write a request. Raises RuntimeError if not ready, UnsupportedVersion."""
         if self.versions is None or not self.is_ready(now_ms):
             raise RuntimeError(f"node {request.node} is not ready for a request")
         key = KEYS[type(request.body)]
@@ -152,10 +149,7 @@ class Connection:
         self._write()
 
     def progress(self, now_ms: float) -> bool:
-        """Do all that can be done now; tell whether another request may be sent because of it.
-
-        What came is read before anything is written: a peer that refuses says why before it closes.
-        """
+        """Read, then write; return whether another request may be sent now."""
         sending, versions = self._sending, self.versions
         self.last_active_ms = now_ms
         if self._transport is None:
@@ -254,10 +248,7 @@ class Connection:
             self._ask_versions(now_ms)
 
     def _throttle(self, entry: InFlight, body: Any, now_ms: float) -> None:
-        """Obey the broker's throttle where that is the client's business in this version (KIP-219).
-
-        The broker holds back other answers meanwhile, so that the time does not count for their timeouts.
-        """
+        """Obey the broker's throttle (KIP-219), during which the timeouts of other requests do not run."""
         throttle_ms: int = getattr(body, "throttle_time_ms", 0)
         if throttle_ms > 0 and client_throttles(entry.key, entry.version):
             self.throttled_until_ms = max(self.throttled_until_ms, now_ms + throttle_ms)

@@ -64,10 +64,7 @@ class Fetched(msgspec.Struct, frozen=True):
         return self.last_stable_offset if isolation == READ_COMMITTED else self.high_watermark
 
     def batches(self) -> Iterator[tuple[Batch, bool]]:
-        """Yield each batch, and whether a reader gets its records: it is no marker, and was not aborted.
-
-        Raises CorruptBatch.
-        """
+        """Yield batches, and whether readers get their records (no markers, not aborted). Raises CorruptBatch."""
         aborted = from_fetch(self.records, self.aborted)
         for batch in iterate_batches(self.records):
             yield batch, not batch.is_control and not aborted.is_aborted(batch)
@@ -143,10 +140,7 @@ class Consumer:
         self._limits = limits
 
     def fetch(self, positions: Mapping[int, int], timeout_ms: float = PATIENCE_MS) -> list[Fetched]:
-        """Fetch from these positions on, from all leaders at once, and wait for the first byte of each.
-
-        After a retriable error look up the leaders and fetch again, which is harmless.
-        """
+        """Fetch from all leaders at once, waiting for their first bytes; retry after retriable errors."""
         return self._cluster.patiently(
             lambda: self._fetch(positions), timeout_ms=timeout_ms, before_retry=self._look_up
         )

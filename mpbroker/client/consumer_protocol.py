@@ -69,10 +69,7 @@ def decode_assignment(data: bytes) -> list[TopicPartition]:
 def assign_ranges(
     wanted: Mapping[str, Collection[str]], partitions: Mapping[str, int]
 ) -> dict[str, list[TopicPartition]]:
-    """Give each member a range of each topic that it wants; the first members get what is left over.
-
-    `wanted` has the topics of each member, `partitions` how many each topic has.
-    """
+    """Assign a range of each topic to each member that subscribed. `partitions`: counts by topic."""
     assigned: dict[str, list[TopicPartition]] = {member: [] for member in wanted}
     for topic, count in sorted(partitions.items()):
         members = sorted(member for member, topics in wanted.items() if topic in topics)

@@ -21,10 +21,7 @@ _WRONG_INPUT = frozenset(
 
 
 class BadText(Exception):
-    """A text is no time, no place, or whatever else it should be; the error says only what to write.
-
-    Whoever asked for the text adds where it stood: a flag, or a field of a page.
-    """
+    """A text is malformed. The error has only advice; the caller adds the name of the flag or field."""
 
 
 class BadTime(BadText):
@@ -81,10 +78,7 @@ class RequestTimedOut(ConnectionLost):
 
 
 class AdvertisedUnreachable(ConnectionLost):
-    """No connection was ever made to an address that the broker advertises (advertised.listeners).
-
-    `retriable` is what the client's settings say: mostly nothing changes before somebody changes a setting.
-    """
+    """An address that the broker advertises was never reached. The client's settings decide on retries."""
 
     def __init__(self, message: str, *, retriable: bool) -> None:
         super().__init__(message)
@@ -126,10 +120,7 @@ class ApiFailed(ClientError):
 
 
 def raise_all(failed: Sequence[ClientError]) -> None:
-    """Raise one error for those of several topics or groups, whose others are done; none if there are none.
-
-    A single error keeps its kind. Several are a wrong call if all of them are.
-    """
+    """Raise the error of several topics or groups, if any; several are a wrong call if all of them are."""
     if len(failed) == 1:
         raise failed[0]
     if failed:

@@ -82,10 +82,7 @@ def describe(admin: Admin, name: str, patience_ms: int = PATIENCE_MS) -> Group:
 
 
 def describe_all(admin: Admin) -> list[GroupOffsets]:
-    """Return the groups of a cluster of one broker, by three requests however many groups there are.
-
-    A group whose offsets may not be read has none. Raises ApiFailed.
-    """
+    """Return all groups of a cluster of one broker, by three requests. Raises ApiFailed."""
     listed: m.ListGroupsResponse = admin.cluster.ask_any(m.ListGroupsRequest())
     if listed.error_code:
         raise ApiFailed("groups", listed.error_code)

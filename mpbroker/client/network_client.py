@@ -118,10 +118,7 @@ class NetworkClient:
             self._over.append(ClientResponse(request, error=unsupported))
 
     def poll(self, timeout_ms: float) -> None:
-        """Read, write, and wait up to `timeout_ms` for something to happen; then complete what is over.
-
-        Raises ValueError for a negative timeout.
-        """
+        """Read, write, wait up to `timeout_ms`, then complete responses. Raises ValueError if it is negative."""
         if timeout_ms < 0:
             raise ValueError("a timeout cannot be negative")
         now_ms = self._clock_ms()
@@ -169,10 +166,7 @@ class NetworkClient:
         return sum(len(node.connection.in_flight) for node in nodes if node.connection is not None)
 
     def wakeup(self) -> None:
-        """End the wait of `poll`, or of the next one. May be called from any thread, also of a closed client.
-
-        Nobody writes to a descriptor that is closed: its number may be another file's by then.
-        """
+        """End the wait of `poll`, or of the next one. Callable from any thread, also after `close`."""
         with self._wakeup_lock:
             if self._wakeup >= 0:
                 os.eventfd_write(self._wakeup, 1)
@@ -240,10 +234,7 @@ class NetworkClient:
             known.watched = interest
 
     def _wait(self, until_ms: float) -> None:
-        """Let connections progress until a request is over, a node is ready or lost, or the time has come.
-
-        A piece of a large frame does not end the wait: the caller has nothing to do before it is whole.
-        """
+        """Let connections progress until a request is complete, a node is ready or lost, or time is up."""
         self._stirred = False
         while True:
             left_ms = 0.0 if self._over or self._stirred else max(0.0, until_ms - self._clock_ms())
@@ -297,10 +288,7 @@ class NetworkClient:
                 self._lost(known, ConnectionLost(f"{lost}: idle for too long"), now_ms)
 
     def _lost(self, known: NodeState, failure: ClientError, now_ms: float, late_ms: float = -1.0) -> None:
-        """End a connection or an attempt with all its requests, oldest first.
-
-        Requests that should have been answered by `late_ms` have timed out; the others are lost with them.
-        """
+        """End a connection with its requests, oldest first; those due by `late_ms` have timed out."""
         connection = known.connection
         known.failed(failure, now_ms)
         self._stirred = True
@@ -338,10 +326,7 @@ class NetworkClient:
         return ConnectionLost(text)
 
     def _never_reached(self, known: NodeState, text: str) -> ConnectionLost:
-        """Return the error of a node that could not be connected to, or did not answer.
-
-        It is AdvertisedUnreachable if the user did not give the address and none of the host's ever worked.
-        """
+        """Return the error of a node that was not reached: AdvertisedUnreachable if it never was."""
         if not self._is_advertised(known):
             return ConnectionLost(text)
         if known.was_ready or known.has_untried_address:

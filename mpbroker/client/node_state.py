@@ -20,10 +20,7 @@ Resolve = Callable[[str, int], list[Address]]
 
 
 class NodeState:
-    """One node; `connection` is None while it is not connected and nobody tries.
-
-    `failure` tells why the last connection or attempt ended, until one is ready again.
-    """
+    """One node. `failure`: why the last connection or attempt ended, until one is ready again."""
 
     def __init__(self, node: Node, reconnect: ExponentialBackoff, setup_timeout: ExponentialBackoff) -> None:
         self.node = node

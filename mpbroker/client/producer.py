@@ -88,10 +88,7 @@ class PartitionQueue:
 
 
 class Producer:
-    """Sends batches to any number of topics. `trouble` is told, once per text, which error is being retried.
-
-    With a transaction all batches belong to it; the caller begins and ends it.
-    """
+    """Sends batches to topics, in a transaction if given. `trouble` is called once per retried error."""
 
     def __init__(
         self,
@@ -325,10 +322,7 @@ class Producer:
         self._told.clear()
 
     def _split(self, topic: str, queue: PartitionQueue, refused: Batch) -> None:
-        """Split the refused batch and all that are as large, unless they are in flight.
-
-        None of them is in the log.
-        """
+        """Split the refused batch and all that are as large and not in flight. None of them is in the log."""
         too_large = min(self._too_large_bytes.get(topic, sys.maxsize), len(refused.data))
         self._too_large_bytes[topic] = too_large
         batches = list(queue.batches)

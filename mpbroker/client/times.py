@@ -22,10 +22,7 @@ _ISO = re.compile(
 
 
 def parse_duration(text: str) -> int:
-    """Return a duration: ISO 8601 as Kafka's tools take it (PT1H30M, P7D), or 90s, 15m, 2h, 7d.
-
-    Raises BadText.
-    """
+    """Parse a duration: ISO 8601 as Kafka's tools take it (PT1H30M), or 90s, 15m, 2h, 7d. Raises BadText."""
     found: float | None = None
     if short := _SHORT.fullmatch(text):
         number = parse_decimal(short[1])
@@ -50,10 +47,7 @@ def in_ms(key: str, value: str) -> str:
 
 
 def parse_time(text: str, now_ms: int) -> int:
-    """Return a time since the epoch: a date, a date and a time, ms since the epoch, or -2h for 2 hours ago.
-
-    Without a zone it is UTC, as in Kafka's tools (Utils.getDateTime). Raises BadText.
-    """
+    """Parse a time: a date, date and time (UTC without a zone), ms since 1970, or -2h. Raises BadText."""
     if text.isdecimal():
         return check_time(parse_decimal(text))
     if text.startswith("-"):
@@ -71,20 +65,14 @@ def parse_time(text: str, now_ms: int) -> int:
 
 
 def check_time(time_ms: int | None) -> int:
-    """Return a time that was parsed. Raises BadText if requests cannot have it.
-
-    To a broker negative ones mean the earliest or the latest offset, whatever was asked for.
-    """
+    """Return a time. Raises BadText if requests cannot have it: negative ones have meanings of their own."""
     if time_ms is None or not 0 <= time_ms <= LONG_MAX:
         raise BadText(f"a time is from 1970 on, and at most {LONG_MAX} ms after that")
     return time_ms
 
 
 def format_time(time_ms: int) -> str:
-    """Return a time in UTC as `parse_time` reads it; - for none.
-
-    One after the year 9999 stays a number of milliseconds: a producer may have written any.
-    """
+    """Write a time in UTC as `parse_time` reads it; - for none, the number after the year 9999."""
     if time_ms < 0:
         return "-"
     if time_ms > LAST_MS:

@@ -72,10 +72,7 @@ def refuse_internal(names: Iterable[str]) -> None:
 
 
 def led(topic: Topic, partitions: Iterable[int], failed: list[ClientError]) -> list[int]:
-    """Return those partitions that have a leader; add an error for each of the others.
-
-    An offline partition becomes an error and does not hide the others. One that is not there stays.
-    """
+    """Return the partitions that have a leader, or do not exist; append an error for each of the others."""
     leaders = {partition.index: partition.leader for partition in topic.partitions}
     offline = [number for number in partitions if leaders.get(number, 0) < 0]
     failed += [without_leader(topic.name, number) for number in offline]

@@ -50,20 +50,14 @@ class TransactionState(NamedTuple):
 
 
 class Transactions:
-    """Requests to transaction coordinators, repeated after retriable errors until delivery.timeout.ms.
-
-    Every method raises TransactionFailed for a final refusal, ConnectionLost or ApiFailed when time is up.
-    """
+    """Requests to coordinators, retried until delivery.timeout.ms. Raises TransactionFailed, ApiFailed."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._coordinators: dict[str, int] = {}
 
     def init(self, transactional_id: str, timeout_ms: int) -> ProducerId:
-        """Ask for a producer id with a new epoch.
-
-        The last producer with the transactional id is fenced and its transaction over.
-        """
+        """Get a producer id with a new epoch, which fences the last producer and ends its transaction."""
         request = m.InitProducerIdRequest(
             transactional_id=transactional_id, transaction_timeout_ms=timeout_ms
         )
@@ -85,10 +79,7 @@ class Transactions:
         self._ask(transactional_id, request, _code_of_partitions)
 
     def end(self, transactional_id: str, producer: ProducerId, *, committed: bool) -> None:
-        """End the transaction. Idempotent.
-
-        Raises TransactionFailed if it ended with the other outcome.
-        """
+        """End the transaction. Idempotent. Raises TransactionFailed if it had the other outcome."""
         request = m.EndTxnRequest(
             transactional_id=transactional_id,
             producer_id=producer.id,
@@ -98,10 +89,7 @@ class Transactions:
         self._ask(transactional_id, request, _own_code)
 
     def describe(self, transactional_id: str) -> TransactionState:
-        """Ask for the state of a transactional id.
-
-        Raises TransactionFailed with TRANSACTIONAL_ID_NOT_FOUND for an unknown one.
-        """
+        """Ask for the state of a transactional id. Raises TransactionFailed (TRANSACTIONAL_ID_NOT_FOUND)."""
         request = m.DescribeTransactionsRequest(transactional_ids=[transactional_id])
         answer: m.DescribeTransactionsResponse = self._ask(transactional_id, request, _code_of_states)
         (found,) = answer.transaction_states

@@ -24,10 +24,7 @@ def mechanism_of(name: str) -> ScramType:
 
 
 def upsert(admin: Admin, user: str, kind: ScramType, iterations: int, password: str) -> None:
-    """Have the broker keep a credential, which it gets salted and hashed.
-
-    Raises ApiFailed, FailedPrecondition.
-    """
+    """Store a credential, which is sent salted and hashed. Raises ApiFailed, FailedPrecondition."""
     salt = secrets.token_bytes(SALT_BYTES)
     salted = salted_password(kind, password, salt, iterations)
     upsertion = m.AlterUserScramCredentialsRequest.ScramCredentialUpsertion(

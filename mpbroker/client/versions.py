@@ -91,10 +91,7 @@ class NodeApiVersions:
         self._spans = spans
 
     def usable(self, key: ApiKey, *, by_id: bool = False) -> int:
-        """Return the highest version that both sides have. Raises UnsupportedVersion.
-
-        `by_id`: the request names its topics by id too, see `names_topics_by_id`.
-        """
+        """Return the highest common version. `by_id`: see `names_topics_by_id`. Raises UnsupportedVersion."""
         ours = valid_versions(key)
         theirs = self._spans.get(key)
         if theirs is None:
@@ -133,10 +130,7 @@ class ApiVersionsTalk:
         return self._version, request
 
     def received(self, response: ApiVersionsResponse) -> str | None:
-        """Take the response; return what is wrong with it, or None.
-
-        Afterwards either `versions` is set or `request` returns another version to ask in.
-        """
+        """Take the response; return its problem, or None: `versions` is set, or `request` has another version."""
         spans = {api.api_key: Span(api.min_version, api.max_version) for api in response.api_keys}
         if not response.error_code:
             self.versions = NodeApiVersions(spans)

@@ -71,10 +71,7 @@ class Refused(Exception):
 
 
 class Question(NamedTuple):
-    """A question of the page.
-
-    `needs_token`: it takes the token where visitors may do less than the console.
-    """
+    """A question of the page. `needs_token`: it needs the token if visitors may do less than the console."""
 
     needs_token: bool
     answer: Callable[[Query], Awaitable[Any]]

@@ -56,10 +56,7 @@ class Query:
         return int(found)
 
     def records(self, most: int) -> RecordQuery:
-        """Return which records are wanted; `most`: the bytes of a key, value or header that are shown.
-
-        Raises BadQuery.
-        """
+        """Return the wanted records; `most`: the shown bytes of a key, value or header. Raises BadQuery."""
         now_ms = time.time_ns() // 1_000_000
         start = partial(parse_start, now_ms=now_ms)
         return RecordQuery(

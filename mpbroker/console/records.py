@@ -67,10 +67,7 @@ class RecordQuery:
 
 @dataclass
 class Scan:
-    """Counts what has been read of a topic, and bounds what may still be read.
-
-    Bytes are those of decompressed records, and what is kept of them to be shown.
-    """
+    """Bounds a read by decompressed bytes, which it counts with those that are kept, and by time."""
 
     bytes_left: int = field(default_factory=lambda: SCAN_BYTES_MAX)
     deadline: float = field(default_factory=lambda: time.monotonic() + SCAN_S_MAX)
@@ -151,10 +148,7 @@ class Reader:
     def _of_batch(
         self, partition: int, batch: Batch, position: int, scan: Scan, stop: int | None
     ) -> Generator[Step, None, bool]:
-        """Yield the records of a batch in [position, stop). Return whether that was all.
-
-        Raises CorruptBatch.
-        """
+        """Yield records of a batch in [position, stop). Return whether these are all. Raises CorruptBatch."""
         with _DECODES:
             stream = batch.stream(DECODED_BYTES_MAX)
             scan.bytes_left -= memoryview(stream).nbytes

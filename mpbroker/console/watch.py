@@ -246,10 +246,7 @@ class Watch:
         return [[round(at, 1), lag] for _, at, lag in self._lags.get(name, ())]
 
     def lag_of(self, name: str, assigned: Iterable[Place]) -> tuple[list[list[float]], list[dict[str, Any]]]:
-        """Return the lag of a group over time, and the partitions of its topics with their committed offsets.
-
-        `assigned`: partitions of its members. One without a committed offset has None there.
-        """
+        """Return the lag of a group over time, and a row for each partition of its topics."""
         ends, group = self._ends(), self._offsets.committed.groups.get(name)
         committed = group.offsets if group is not None else {}
         places = ends.places({*committed, *assigned})

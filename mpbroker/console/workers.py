@@ -29,10 +29,7 @@ class Workers:
         self._is_closed = False
 
     async def do(self, work: Callable[[], _Value]) -> _Value:
-        """Do some work in a thread and return its value. Raises Busy, and whatever the work raises.
-
-        Who is cancelled meanwhile leaves the work to itself.
-        """
+        """Do some work in a thread and return its value. Raises Busy, and the errors of the work."""
         if self._under_way >= WAITING_MAX:
             raise Busy("the console is busy with other requests: try again in a moment")
         self._under_way += 1

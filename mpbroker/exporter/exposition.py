@@ -23,10 +23,7 @@ _ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
 
 @dataclass(frozen=True)
 class Family:
-    """A metric's name, its type (counter, gauge, histogram, summary), and what it says.
-
-    The name of a counter ends with `_total`.
-    """
+    """A metric's name (of a counter with `_total`), type (counter, gauge, histogram, summary) and help."""
 
     name: str
     type: str

@@ -57,10 +57,7 @@ class MetricsPage:
         return None if made is None else made[1]
 
     async def samples(self) -> Page | None:
-        """Make a page and return its samples; None if it cannot be made.
-
-        One that is being made is waited for first: its samples may be older than this call.
-        """
+        """Make a page, after one that is being made, and return its samples; None if it cannot be made."""
         while self._making is not None:
             await asyncio.shield(self._making)
         made = await asyncio.shield(self._begin())

@@ -49,10 +49,7 @@ def header(scope: Scope, name: bytes) -> bytes | None:
 
 
 def refused_host(scope: Scope, names: Collection[str]) -> Refusal | None:
-    """Refuse a Host that is neither an address, nor localhost, nor one of `names`.
-
-    No browser leaves it out; probes that speak HTTP/1.0 do.
-    """
+    """Refuse a Host that is neither an address, nor localhost, nor one of `names`. HTTP/1.0 needs none."""
     given = header(scope, b"host")
     if given is None:
         return None

@@ -370,10 +370,7 @@ class _Connection:
             await self._write(self._http.send(h11.EndOfMessage()) or b"")
 
     def _begin_stream(self) -> None:
-        """Let an answer of no given length last as long as its client takes it.
-
-        The application bounds how many there are.
-        """
+        """Lift the deadline of a response without a length; the application bounds their number."""
         self.streams = True
         if self._limit is not None and self._client_gone_at == math.inf:
             self._limit.reschedule(None)
@@ -430,10 +427,7 @@ def _network_of(peer: tuple[Any, ...] | None) -> bytes:
 
 
 def _check(request: h11.Request) -> None:
-    """Refuse requests whose end a proxy in front might see elsewhere (RFC 9112, 2.3 and 6.1).
-
-    Raises h11.RemoteProtocolError.
-    """
+    """Refuse requests whose end is ambiguous to proxies (RFC 9112, 2.3, 6.1). Raises RemoteProtocolError."""
     if not request.http_version.startswith(b"1."):
         raise h11.RemoteProtocolError("only HTTP/1.0 and HTTP/1.1", error_status_hint=505)
     if {b"content-length", b"transfer-encoding"} <= {name for name, _ in request.headers}:

@@ -51,10 +51,7 @@ class InspectedDirectory:
 
 
 def open_directory(path: Path) -> InspectedDirectory:
-    """Return the directory with its partitions; their logs are not read yet.
-
-    Raises NotALogDirectory, OSError.
-    """
+    """Return the directory with its partitions, which are not read yet. Raises NotALogDirectory, OSError."""
     if not is_there(path / META_PROPERTIES):
         return _single_partition(path)
     directory = InspectedDirectory(path, has_broker(path), is_there(path / CLEAN_SHUTDOWN))
@@ -103,10 +100,7 @@ def _checkpoint(directory: InspectedDirectory, name: str) -> Mapping[tuple[str, 
 
 @contextmanager
 def locked(directories: Sequence[Path]) -> Iterator[None]:
-    """Hold the locks of log directories, so that no broker starts on them; new files are for their owner.
-
-    Raises FatalError, OSError.
-    """
+    """Hold the locks of log directories; new files are for their owner. Raises FatalError, OSError."""
     for one in directories:
         check_format(one)
     fds = lock_log_dirs(BrokerConfig(log_dirs=tuple(map(str, directories))))

@@ -71,10 +71,7 @@ def log_bytes(partition: Partition) -> int:
 
 
 def check(partition: Partition, seen: Seen | None = None) -> None:
-    """Read the whole partition and fill in its segments and findings.
-
-    `seen`: called with the bytes passed since its last call. Raises OSError.
-    """
+    """Read the whole partition into its segments and findings. `seen`: see `inspect`. Raises OSError."""
     try:
         # List snapshots first: those that a broker writes meanwhile lie behind what is read.
         snapshots = offsets_of(partition.path, SNAPSHOT_SUFFIX)

@@ -215,10 +215,7 @@ class _Run:
 
 
 def _is_group(path: Path) -> bool:
-    """Return whether the directory's last broker ran with log.flush.policy=group.
-
-    High watermarks are then on disk.
-    """
+    """Return whether the last broker had log.flush.policy=group: high watermarks are on disk then."""
     return is_there(path / names.DURABLE_MARK) or any(path.glob("mpbroker.journal*"))
 
 

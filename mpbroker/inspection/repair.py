@@ -72,10 +72,7 @@ class Cut:
 
 @dataclass
 class Plan:
-    """The changes of a repair.
-
-    `lowered`: the log's new end, if that is below what was known to be on disk.
-    """
+    """The changes of a repair. `lowered`: the log's new end, if that is below the durable offset."""
 
     partition: Partition
     cuts: list[Cut] = field(default_factory=list)
@@ -89,10 +86,7 @@ class Plan:
 
 @contextmanager
 def locked(partition: Path) -> Iterator[None]:
-    """Hold the lock of the partition's log directory, so that no broker starts on it.
-
-    Raises CannotRepair, FatalError, OSError.
-    """
+    """Hold the lock of the partition's log directory. Raises CannotRepair, FatalError, OSError."""
     home = partition.parent
     if is_there(partition / META_PROPERTIES):
         raise CannotRepair(
@@ -132,10 +126,7 @@ def plan(path: Path) -> Plan:
 
 
 def _refuse_journaled(partition: Partition) -> None:
-    """Check that no commit journal has bytes of the partition.
-
-    The next start would write them to positions that a repair moves. Raises CannotRepair.
-    """
+    """Check that no commit journal has bytes of the partition, which a repair moves. Raises CannotRepair."""
     for path in sorted(partition.path.parent.iterdir()):
         if worker_of(path.name) is not None:
             _refuse_if_in(path, partition)
@@ -185,10 +176,7 @@ def _cut(segment: Segment) -> Cut:
 
 
 def carry_out(plan: Plan) -> list[Path]:
-    """Do the repair. Return the damaged files under their new names.
-
-    The caller holds the lock. Raises OSError.
-    """
+    """Do the repair under the lock. Return the damaged files under their new names. Raises OSError."""
     directory = plan.partition.path
     kept = [_replace(cut) for cut in plan.cuts]
     for offset in offsets_of(directory, SNAPSHOT_SUFFIX):

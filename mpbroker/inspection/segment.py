@@ -247,10 +247,7 @@ def _entries(path: Path, base: int, read: Callable[[Path, int], list[tuple[int, 
 def _check_offset_index(
     index: _Entries, covered: dict[int, tuple[int, int]], damaged: Sequence[range]
 ) -> Iterator[Finding]:
-    """Check an offset index against the batches. Yield at most one finding.
-
-    Entries for damaged stretches are not checked: the damage is a finding of its own.
-    """
+    """Check an offset index but for damaged ranges, against the batches. Yield at most one finding."""
     before = (-1, -1)
     for number, (offset, position) in enumerate(index.entries):
         if offset <= before[0] or position <= before[1]:

@@ -93,10 +93,7 @@ class CommittedOffsets:
         return sum(max(reading.end - reading.next_offset, 0) for reading in self._readings.values())
 
     def follow(self, logs: list[LogSeen]) -> Iterator[None]:
-        """Read what was committed since the last time, yielding between batches.
-
-        `logs`: all partitions there are.
-        """
+        """Read the commits since the last call, yielding between batches. `logs`: all partitions."""
         ours = {seen.partition: seen for seen in logs if seen.topic == GROUP_TOPIC}
         self._forget_what_is_gone(ours)
         for partition in sorted(ours, key=lambda one: (one < self._turn, one)):

@@ -34,9 +34,6 @@ class Ends:
         )
 
     def lag(self, committed: Mapping[Place, int]) -> int | None:
-        """Return the lag of a group; None without a committed offset of a partition that is there.
-
-        Partitions without a committed offset have no part in it: where the group would begin is not known.
-        """
+        """Return the lag of a group, of partitions with a commit; None if no partition has one."""
         lags = [lag_behind(self.of[place], offset) for place, offset in committed.items() if place in self.of]
         return sum(lags) if lags else None

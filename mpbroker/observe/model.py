@@ -290,10 +290,7 @@ class Model:
             }
 
     def committed_of(self, name: str) -> list[tuple[str, int, int | None, int]]:
-        """Return (topic, partition, committed offset, high watermark) of a group's partitions.
-
-        They are all partitions of its topics. The offset is None where nothing is committed.
-        """
+        """Return (topic, partition, committed offset or None, high watermark) of a group's partitions."""
         groups = self.groups.groups if self.groups is not None else ()
         ends = self._ends
         return [

@@ -74,10 +74,7 @@ class PartitionSeen:
 
 @dataclass(frozen=True)
 class GroupSeen:
-    """A group, its committed offsets, and the partitions that its members have.
-
-    `members` is None where only the offsets are known.
-    """
+    """A group, its committed offsets, and the partitions of its members; `members` is None if unknown."""
 
     group: str
     state: str

@@ -328,10 +328,7 @@ def _check_any(found: Iterable[Acl]) -> None:
 def _filters(
     resources: Resources, whom: Principals, what: AclOperations
 ) -> list[m.DeleteAclsRequest.DeleteAclsFilter]:
-    """Return filters for the entries of the flags; without a principal, for all about the resources.
-
-    Raises CliError if no resource is named.
-    """
+    """Return filters for these entries; without a principal, for all about the resources. Raises CliError."""
     one = m.DeleteAclsRequest.DeleteAclsFilter
     if whom.allowed or whom.denied:
         return [filter_of(acl) for acl in _entries(resources, whom, what)]

@@ -25,10 +25,7 @@ OF_COMMANDS = ClientConfig(
 
 
 def open_admin(where: ClusterAddress, base: ClientConfig = OF_COMMANDS, advice: str = ADVICE) -> Admin:
-    """Return a client of the cluster, which connects at the first request. Raises ConfigError.
-
-    `base` has the settings that the file lacks.
-    """
+    """Return a client, not connected yet. `base` has the settings that the file lacks. Raises ConfigError."""
     with _flag_named():
         found = config.read_config(where.command_config, base, _warn)
     return Admin(Cluster(parse_servers(where.bootstrap), found, advice))

@@ -130,10 +130,7 @@ def _move(
 
 
 def _resolved(client: Admin, brokers: Iterable[int], to: str) -> str:
-    """Return the log directory that a relative path names; `to` itself if none or several may be meant.
-
-    Raises ApiFailed.
-    """
+    """Resolve a relative path; return it as it is if none or several log directories may be meant."""
     wanted = PurePosixPath(to)
     if wanted.is_absolute():
         return to
@@ -162,10 +159,7 @@ def _begin(client: Admin, broker: int, topic: Topic, partitions: list[int], to: 
 def _follow(
     client: Admin, topic: Topic, partitions: list[int], to: str, wait_s: float | None
 ) -> list[dict[str, Any]]:
-    """Return where the partitions are, as soon as all of them are there or the time is over.
-
-    Raises CliError if it is over, or if a move has ended elsewhere.
-    """
+    """Wait until the partitions are there; return their rows. Raises CliError if they are not in time."""
     deadline = time.monotonic() + (wait_s or 0)
     with progress_bar(0) as update:
         while True:

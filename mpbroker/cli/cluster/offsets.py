@@ -107,10 +107,7 @@ def _ends(
 
 
 def _at(topic: str, partition: int, found: OffsetAndTimestamp | None, *, as_json: bool) -> dict[str, Any]:
-    """Return the row of the first record from a time on; the offset is None if no record is that late.
-
-    Both are None for a partition without a leader, or with an error.
-    """
+    """Return the row of the first record from a time on. Its members are None if there is none."""
     time_ms = None if found is None else found.timestamp
     return {
         "topic": topic,

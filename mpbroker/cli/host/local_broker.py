@@ -76,10 +76,7 @@ class LocalBroker(NamedTuple):
 
 
 def bootstrap_of_data() -> str | None:
-    """Return where the broker listens that runs on ./data; None if none does.
-
-    A listener named PLAINTEXT comes first: it has neither TLS nor logins.
-    """
+    """Return the address of the broker on ./data, of its PLAINTEXT listener if it has one, or None."""
     directory = Path("data")
     try:
         pointer = read_pointer(directory)
@@ -98,10 +95,7 @@ def bootstrap_of_environment() -> str | None:
 
 
 def by_address(bootstrap: str) -> ControlClient:
-    """Return a client of the broker that listens at HOST:PORT (the first of several) or unix:/path.
-
-    Raises CliError.
-    """
+    """Return a client of the broker at HOST:PORT (the first of several) or unix:/path. Raises CliError."""
     # Most calls name no address, and probes call often.
     from mpbroker.client.config import UNIX, parse_servers
     from mpbroker.client.errors import ConfigError
@@ -136,10 +130,7 @@ def is_of_this_host(found: tuple[int, int, int, str, tuple[object, ...]]) -> boo
 
 
 def by_log_dirs(log_dirs: str | None) -> ControlClient:
-    """Return a client of the broker that the environment names, else of the first log directory's.
-
-    `log_dirs` is the value of --log-dirs; None: ./data. Raises CliError.
-    """
+    """Return a client of the environment's broker, else of the first log directory's. Raises CliError."""
     if runtime_dir := os.environ.get(RUNTIME_DIR):
         return ControlClient(Path(runtime_dir))
     directory = Path((log_dirs or "data").split(",")[0].strip())

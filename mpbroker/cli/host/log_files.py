@@ -107,10 +107,7 @@ def log_scrub(
 
 
 def dump(paths: list[Path], *, with_records: bool, as_json: bool) -> None:
-    """Print entries of files: a line per entry, or a JSON document per line with the name of its file.
-
-    Raises CliError, OSError.
-    """
+    """Print entries of files: a line, or a JSON document with the file's name. Raises CliError, OSError."""
     for path in paths:
         if not is_there(path):
             raise CliError(f"{path}: no such file or directory", USAGE_ERROR)
@@ -144,10 +141,7 @@ def _dump_file(file: Path, with_records: bool, as_json: bool) -> None:
 
 
 def verify(paths: list[Path], *, as_json: bool, damaged: str | None = None) -> None:
-    """Read everything and report it. The exit code is 1 if records are damaged. Raises CliError, OSError.
-
-    `damaged`: the verdict for damaged records, in place of how to repair those of a broker.
-    """
+    """Read and report everything; exit with 1 for damage. `damaged`: the verdict for it. Raises OSError."""
     try:
         directories = [open_directory(path) for path in paths]
     except NotALogDirectory as error:
@@ -194,10 +188,7 @@ def repair(path: Path, *, is_sure: bool, as_json: bool) -> None:
 
 
 def _carried_out(plan: repairing.Plan, *, is_sure: bool, as_json: bool) -> list[Path]:
-    """Print the plan, ask, and carry it out; return the damaged files that are kept.
-
-    Raises CliError.
-    """
+    """Print the plan, ask, and carry it out; return the damaged files that are kept. Raises CliError."""
     if plan.is_empty:
         return []
     if not as_json:
@@ -300,10 +291,7 @@ def _print_report(
 
 
 def _print_partitions(partitions: list[Partition]) -> None:
-    """Print a row per partition, and one line for those without a batch.
-
-    `__consumer_offsets` alone has dozens of these.
-    """
+    """Print a row per partition, and one line for those without a batch, which may be dozens."""
     empty: Counter[str] = Counter()
     for partition in partitions:
         row = _summary(partition)

@@ -112,10 +112,7 @@ def _lag(facts: Facts) -> dict[str, int]:
 
 
 def _group(client: Admin, name: str) -> tuple[Group | None, ApiFailed | None]:
-    """Return the group, None if there is none, and the error of a coordinator that does not answer.
-
-    Raises ApiFailed.
-    """
+    """Return the group, None if it does not exist, and a coordinator's retriable error. Raises ApiFailed."""
     try:
         return groups.describe(client, name, _PATIENCE_MS), None
     except ApiFailed as error:

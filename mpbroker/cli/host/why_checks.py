@@ -45,10 +45,7 @@ class PartitionFacts(msgspec.Struct, frozen=True):
 
 
 class DirectoryFacts(msgspec.Struct, frozen=True):
-    """A log directory. `error`: why it is offline; `usable_bytes`: None if unknown.
-
-    `has_others`: the broker has more of them.
-    """
+    """A log directory. `error`: why it is offline; `has_others`: the broker has more of them."""
 
     name: str
     error: str | None

@@ -141,10 +141,7 @@ def running(
 def until_stopped(
     start: Callable[[], Running], notice: Terminal, checkpoint: Path, done: str, *, once: bool
 ) -> None:
-    """Run a query until it ends or a signal comes.
-
-    A signal is the normal end of a job without `once`. A job with `once` is not done then: raises CliError.
-    """
+    """Run a query until it ends or a signal comes, which is an error for a job with `once` (CliError)."""
     began = time.monotonic()
     query = start()
     query.wait(lambda: bool(notice.signals))

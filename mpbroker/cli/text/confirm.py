@@ -12,10 +12,7 @@ from mpbroker.protocol.printable import printable
 
 
 def confirm(question: str, *, is_sure: bool, scripts_need_yes: bool = False) -> None:
-    """Ask, unless the caller is sure (--yes) or there is no terminal.
-
-    Raises CliError if the answer is not yes, or, with `scripts_need_yes`, without a terminal.
-    """
+    """Ask, unless the caller is sure or there is no terminal. Raises CliError unless the answer is yes."""
     if is_sure:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):

@@ -29,18 +29,12 @@ def print_json(value: Any) -> None:
 
 
 def log_offsets(start: int, end: int) -> str:
-    """Name both ends in Kafka's words.
-
-    A range leaves open whether it includes its end, and a log may be empty.
-    """
+    """Name both ends in Kafka's words: a range would leave open whether it includes its end."""
     return f"log start offset {start:,}, log end offset {end:,}"
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> None:
-    """Print a table with numbers to the right; its headings are `columns` as Kafka's tools write them.
-
-    On a terminal it fits the width. Piped output is never folded, so that programs find a row in one line.
-    """
+    """Print a table; on a terminal it fits the width, piped output is never folded."""
     is_terminal = sys.stdout.isatty()
     table = [list(row) for row in rows]
     right = {index for index, column in enumerate(zip(*table, strict=True)) if _is_numeric(column)}

@@ -31,10 +31,7 @@ def _named() -> Iterator[None]:
 
 
 class _Buffered(io.BufferedWriter):
-    """A stream that names its failures above the buffer.
-
-    Below it, Ctrl-C between a write and the buffer's note of it would have the bytes written twice.
-    """
+    """A stream that names its failures. Below its buffer, Ctrl-C could have bytes written twice."""
 
     def write(self, data: ReadableBuffer, /) -> int:
         with _named():

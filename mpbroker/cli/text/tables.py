@@ -22,10 +22,7 @@ def heading(name: str) -> str:
 def layout(
     headings: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[int], width: int | None
 ) -> list[str]:
-    """Return the lines of a table, the headings first. `right`: columns that are aligned to the right.
-
-    `width`: that of the terminal in characters, None for no limit.
-    """
+    """Return the lines of a table. `right`: indexes of columns to align. `width`: None for no limit."""
     widths = [max(map(cells_of, column)) for column in zip(headings, *rows, strict=True)]
     gaps = GAP * (len(widths) - 1)
     if width is None or sum(widths) + gaps <= width:

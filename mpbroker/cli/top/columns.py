@@ -26,10 +26,7 @@ class Kind(Enum):
 
 
 class Column(NamedTuple):
-    """A column. It is shown if the terminal has at least `from_columns` columns.
-
-    `is_wide`: it takes the remaining width.
-    """
+    """A column for terminals of at least `from_columns` columns. `is_wide`: it takes the remaining width."""
 
     key: str
     title: str
@@ -39,10 +36,7 @@ class Column(NamedTuple):
 
 
 class View(NamedTuple):
-    """A view: its name for `--view`, the title of its tab, its rows and columns, and its first sort column.
-
-    Rows with equal values keep the model's order.
-    """
+    """A view: its name for `--view`, its title, rows and columns, and its first sort column."""
 
     key: str
     title: str

@@ -32,10 +32,7 @@ _ADVICE: Final = "name another listener with -b, and the settings it needs with 
 
 
 class BrokerFlags(NamedTuple):
-    """The flags of `mpbroker top` that name a broker.
-
-    With `log_dirs`, `bootstrap` is only the address to ask for groups.
-    """
+    """The flags that name a broker. With `log_dirs`, `bootstrap` is only the address to ask for groups."""
 
     log_dirs: str | None = None
     bootstrap: str | None = None
