@@ -153,7 +153,7 @@ class Admin:
         return self.cluster.ask(int(name), request)
 
     def create_partitions(self, name: str, count: int, timeout_s: float) -> None:
-        """Have a topic grow to so many partitions in all. Raises ApiFailed."""
+        """Let a topic grow to `count` partitions. Raises ApiFailed."""
         topic = m.CreatePartitionsRequest.CreatePartitionsTopic(name, count, None)
         timeout_ms = int(timeout_s * 1000)
         response: m.CreatePartitionsResponse = self.cluster.ask_any(

@@ -1,4 +1,4 @@
-"""A cluster for a program that asks one thing after the other, or a few at once, and waits for the answers.
+"""A cluster for a program that sends requests one by one, or a few at once, and waits for responses.
 
 Methods raise AuthenticationFailed, ConnectionLost, InvalidReceive and UnsupportedByBroker; the texts name the
 address. Only `patiently` tries anything again.
@@ -145,10 +145,9 @@ class Cluster:
     ) -> _Value:
         """Call `ask` until it returns a value; after a retriable ClientError rest and call it again.
 
-        Gives up after `tries` calls, or without `tries` after `timeout_ms` (by default delivery.timeout.ms),
-        and raises the last error then; a final error it raises at once. `before_retry` runs after each rest;
-        an error of it counts as that of the call behind it. Rests are those of retry.backoff.ms unless
-        `backoff` is given.
+        Raises a final error at once, and the last error after `tries` calls, or without `tries` after
+        `timeout_ms` (by default delivery.timeout.ms). `before_retry` runs after each rest; its errors count as
+        those of a call. Rests are those of retry.backoff.ms unless `backoff` is given.
         """
         backoff = backoff or self.retry_backoff
         deadline_ms = monotonic_ms() + (self.config.delivery_timeout_ms if timeout_ms is None else timeout_ms)
@@ -181,9 +180,7 @@ class Cluster:
         return asked
 
     def _await_ready(self, node: Node, timeout_ms: float) -> None:
-        """Connect if need be. A failure from before this call is none yet, unless it is final: the node is
-        tried again.
-        """
+        """Connect if need be. A failure of an earlier call is retried, unless it is final."""
         deadline_ms = monotonic_ms() + timeout_ms
         known = self.client.failure(node.id)
         if isinstance(known, AdvertisedUnreachable) and not known.retriable:
@@ -203,7 +200,7 @@ class Cluster:
             self.client.poll(min(left_ms, delay_ms) if delay_ms else left_ms)
 
     def _candidates(self) -> Iterator[Node]:
-        """Yield the nodes that are ready, then the others, then the bootstrap servers if those are gone."""
+        """Yield the nodes that are ready, then the others, then the bootstrap servers."""
         nodes = self.metadata.nodes()
         nodes.sort(key=lambda node: not self.client.is_ready(node.id))
         yield from nodes

@@ -29,7 +29,7 @@ JAAS = "sasl.jaas.config"
 
 
 class ClientConfig(msgspec.Struct, frozen=True):
-    """A client's settings. Defaults are those of Kafka's clients, unless a comment says why not."""
+    """A client's settings. Defaults are those of Kafka's clients, unless a comment gives a reason."""
 
     client_id: str = "mpbroker"
     security_protocol: str = "PLAINTEXT"
@@ -192,7 +192,7 @@ def _one_of(*allowed: str) -> Callable[[str, str], str]:
 
 def _file(name: str, text: str) -> str:
     if not Path(text).is_file():
-        raise ConfigError(f"{name}: there is no file {text}")
+        raise ConfigError(f"{name}: no such file: {text}")
     return text
 
 

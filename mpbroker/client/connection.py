@@ -1,12 +1,12 @@
 """One connection to a node and its requests in flight (Kafka: KafkaChannel, InFlightRequests).
 
-A connection is made in four steps: TCP connects, TLS shakes hands, SASL authenticates, ApiVersions tells what
-the node speaks. Then it takes requests, one send at a time and up to max.in.flight.requests.per.connection
+A connection is made in four steps: TCP connects, TLS shakes hands, SASL authenticates, ApiVersions returns the
+node's versions. Then it takes requests, one send at a time and up to max.in.flight.requests.per.connection
 without a response. A node answers in the order in which it was asked: a response belongs to the oldest
 request, and another correlation id ends the connection.
 
 Re-authentication (KIP-368) happens on the same connection, in front of the first request after it is due.
-Responses to earlier requests may still come meanwhile; correlation ids tell them apart.
+Responses to earlier requests may still come meanwhile; they have other correlation ids.
 
 Nothing here waits and the time is given: NetworkClient calls `progress` when the socket is ready.
 """
@@ -211,7 +211,7 @@ class Connection:
                 self._receive = Receive(self._config.receive_max_bytes)
                 self._received(frame, now_ms)
             if not transport.buffers and (frame is not None or count < len(room)):
-                # The socket has nothing more, or epoll will tell.
+                # The socket has nothing more, or epoll will report it.
                 return
 
     def _received(self, frame: bytearray, now_ms: float) -> None:
@@ -222,14 +222,14 @@ class Connection:
             authenticator.receive(frame)
 
     def _answered(self, frame: bytearray, now_ms: float) -> None:
-        """Complete the oldest request. Raises InvalidReceive: what came next could be anything."""
+        """Complete the oldest request. Raises InvalidReceive, after which no bytes make sense."""
         entry = self.in_flight[0] if self.in_flight else None
         if entry is None or entry is self._sending or not entry.expects_response:
-            raise InvalidReceive("it answered what nobody asked")
+            raise InvalidReceive("it sent a response without a request")
         try:
             answered, body = decode_response_frame(entry.key, entry.version, frame)
         except MalformedMessage as error:
-            what = f"it sent a {entry.key.name} v{entry.version} that is none: {error}"
+            what = f"it sent a {entry.key.name} v{entry.version} that is malformed: {error}"
             raise InvalidReceive(what) from error
         if answered != entry.correlation_id:
             raise InvalidReceive(f"it answered request {answered} instead of {entry.correlation_id}")
@@ -277,7 +277,7 @@ class Connection:
         return frame is not None
 
     def _drop(self, count: int) -> None:
-        """Drop so many bytes from the start of what is left to be written."""
+        """Drop `count` bytes from the start of those to write."""
         while count:
             first = self._left[0]
             if count < len(first):

@@ -64,7 +64,7 @@ class Fetched(msgspec.Struct, frozen=True):
         return self.last_stable_offset if isolation == READ_COMMITTED else self.high_watermark
 
     def batches(self) -> Iterator[tuple[Batch, bool]]:
-        """Yield batches, and whether readers get their records (no markers, not aborted). Raises CorruptBatch."""
+        """Yield batches, and whether readers get their records. Raises CorruptBatch."""
         aborted = from_fetch(self.records, self.aborted)
         for batch in iterate_batches(self.records):
             yield batch, not batch.is_control and not aborted.is_aborted(batch)

@@ -1,7 +1,6 @@
-"""Encodes what members of a consumer group tell each other through their coordinator. Sans-I/O.
+"""Encodes subscriptions and assignments of the members of a consumer group. Sans-I/O.
 
-Subscriptions go to the leader of the group, assignments come from it. Written in version 0, which every
-version of every client reads; read whatever the version, whose additions stand behind. (Kafka:
+They are written in version 0, which every client reads. Any version is read: later ones only append. (Kafka:
 ConsumerProtocolSubscription, ConsumerProtocolAssignment, RangeAssignor.)
 """
 
@@ -87,7 +86,7 @@ def _text(name: str) -> bytes:
 
 
 def _text_at(data: bytes, at: int) -> tuple[str, int]:
-    """Return the text at a position, and the position behind it."""
+    """Return the text at a position, and the position after it."""
     (length,) = struct.unpack_from(">h", data, at)
     (name,) = struct.unpack_from(f">{length}s", data, at + 2)
     return name.decode(), at + 2 + length

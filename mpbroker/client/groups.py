@@ -161,9 +161,7 @@ def _describe(admin: Admin, name: str) -> Group:
     if is_unknown and (found := _described_by_consumer_protocol(admin, name)) is not None:
         return found
     check(name, ErrorCode.GROUP_ID_NOT_FOUND if is_unknown else group.error_code)
-    return Group(
-        name, CLASSIC, group.group_state, group.protocol_type, group.protocol_data, _members(group)
-    )
+    return Group(name, CLASSIC, group.group_state, group.protocol_type, group.protocol_data, _members(group))
 
 
 def _members(group: m.DescribeGroupsResponse.DescribedGroup) -> list[Member]:

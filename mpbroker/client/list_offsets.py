@@ -15,7 +15,7 @@ _CONSUMER = -1
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """An offset and the timestamp (ms) of its record; -1 for what there is not."""
+    """An offset and the timestamp (ms) of its record; -1 for a missing one."""
 
     offset: int
     timestamp: int

@@ -1,8 +1,8 @@
 """Connections to the nodes of a cluster, over epoll (Kafka: NetworkClient, and Selector on its client side).
 
 A node that is asked for is connected to; its versions are negotiated, then it is ready for requests. `poll`
-does all reading, writing and waiting, ends what takes too long or is idle, and then completes what is over.
-The cluster's metadata is kept fresh beside the user's requests, by whichever node has the least to do.
+does all reading, writing and waiting, ends connections that are late or idle, and then completes requests.
+The cluster's metadata is refreshed meanwhile, by the node with the least load.
 
 Difference from Kafka: a send is tried at once, and epoll asked for room only when it did not fit, which saves
 two system calls per request.
@@ -40,7 +40,7 @@ from mpbroker.client.transport import PlaintextTransport, Transport
 from mpbroker.protocol.wire import UnsupportedVersion
 
 OS_DEFAULT = -1
-# The longest a poll waits, whatever it was told.
+# The longest wait of a poll.
 POLL_MS_MAX = 300_000.0
 
 
@@ -93,7 +93,7 @@ class NetworkClient:
         self._epoll.register(self._wakeup, select.EPOLLIN)
 
     def ready(self, node: Node) -> bool:
-        """Tell whether a request may be sent now; begin to connect if that is what lacks."""
+        """Return whether a request may be sent now; begin to connect if need be."""
         known = self._nodes.get(node.id)
         if known is None or known.connection is None:
             now_ms = self._clock_ms()
@@ -102,7 +102,7 @@ class NetworkClient:
         return self.is_ready(node.id)
 
     def is_ready(self, node_id: int) -> bool:
-        """Tell whether a request may be sent now; connect to nobody."""
+        """Return whether a request may be sent now, without connecting."""
         connection = self._nodes[node_id].connection if node_id in self._nodes else None
         return connection is not None and connection.is_ready(self._clock_ms())
 
@@ -118,7 +118,7 @@ class NetworkClient:
             self._over.append(ClientResponse(request, error=unsupported))
 
     def poll(self, timeout_ms: float) -> None:
-        """Read, write, wait up to `timeout_ms`, then complete responses. Raises ValueError if it is negative."""
+        """Read, write, wait up to `timeout_ms` (ValueError if negative), then complete responses."""
         if timeout_ms < 0:
             raise ValueError("a timeout cannot be negative")
         now_ms = self._clock_ms()
@@ -202,7 +202,7 @@ class NetworkClient:
         known.connection.last_active_ms = now_ms
         self._by_fd[sock.fileno()] = known
         if is_connected:
-            # No event tells of it.
+            # There is no event of it.
             self._drive(known, known.connection.progress)
 
     def _begin_to_connect(self, address: Address) -> tuple[socket.socket, bool]:
@@ -250,7 +250,7 @@ class NetworkClient:
 
     def _connections(self) -> Iterator[tuple[NodeState, Connection]]:
         for known in [*self._by_fd.values()]:
-            assert known.connection is not None, "a lost connection has no descriptor any more"
+            assert known.connection is not None, "a lost connection has no descriptor"
             yield known, known.connection
 
     def _deadlines(self, now_ms: float) -> Iterator[float]:
@@ -342,7 +342,7 @@ class NetworkClient:
     def _advertised(self) -> str:
         given = " or ".join(node.address for node in bootstrap_nodes(self._servers))
         return (
-            f"the broker at {given} tells clients to go there: set its advertised.listeners to an address "
+            f"the broker at {given} advertises that address: set its advertised.listeners to an address "
             "that this host can reach"
         )
 
@@ -374,7 +374,7 @@ class NetworkClient:
             return
         self.metadata.failed(now_ms)
         if isinstance(response.error, UnsupportedByBroker):
-            # A node without metadata is no broker: the next attempt may find one.
+            # A node without metadata is not a broker: the next attempt may find one.
             self._lost(
                 self._nodes[response.request.node], InvalidReceive(f"cannot talk to {response.error}"), now_ms
             )

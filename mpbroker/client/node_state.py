@@ -1,4 +1,4 @@
-"""What a client knows of a node from one connection to the next (Kafka: ClusterConnectionStates). Sans-I/O.
+"""A node from one connection to the next (Kafka: ClusterConnectionStates). Sans-I/O.
 
 After a failure the node rests, longer each time; an attempt may take longer each time, too. A host with
 several addresses is tried at the next one, and is resolved again after it had been connected (KIP-302,

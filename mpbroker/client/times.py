@@ -12,7 +12,7 @@ from mpbroker.config.integers import LONG_MAX, parse_decimal
 MS = 1000
 _UNITS_MS = {"ms": 1, "s": MS, "m": 60 * MS, "h": 3600 * MS, "d": 86_400 * MS}
 _EPOCH, _ONE_MS = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
-# The last time that a date can say.
+# The last time that a date can have.
 LAST_MS = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _ONE_MS
 _SHORT = re.compile(r"(\d+)(ms|s|m|h|d)")
 # java.time.Duration has no months and years, whose length is not fixed.
@@ -33,7 +33,7 @@ def parse_duration(text: str) -> int:
         raise BadText(f"this is too long, it is at most {LONG_MAX} ms")
     if found is not None:
         return round(found)
-    raise BadText("this is no duration; write 90s, 15m, 2h, 7d or PT1H30M")
+    raise BadText("not a duration; write 90s, 15m, 2h, 7d or PT1H30M")
 
 
 def in_ms(key: str, value: str) -> str:
@@ -56,7 +56,7 @@ def parse_time(text: str, now_ms: int) -> int:
         found = datetime.fromisoformat(text)
     except ValueError:
         raise BadTime(
-            "this is no time; write 2026-01-31T12:00:00 (or with +01:00 after it), a date, ms since 1970, "
+            "not a time; write 2026-01-31T12:00:00 (or with +01:00 after it), a date, ms since 1970, "
             "or -2h for 2 hours ago"
         ) from None
     if found.tzinfo is None:

@@ -45,7 +45,7 @@ def topic_of(topic: m.MetadataResponse.MetadataResponseTopic) -> Topic:
 
 
 def no_partition(topic: Topic, number: int) -> str:
-    """Say that a topic has no such partition, and which it has."""
+    """Return a text about a missing partition of a topic."""
     return f"topic {topic.name} has no partition {number}, only 0 to {len(topic.partitions) - 1}"
 
 
@@ -67,7 +67,7 @@ def refuse_internal(names: Iterable[str]) -> None:
     if own := sorted(INTERNAL_TOPICS.intersection(names)):
         raise InvalidArgument(
             f"{own[0]} is the broker's own topic: without it all groups' offsets or all transactions "
-            "are gone. Nothing was deleted"
+            "are lost. Nothing was deleted"
         )
 
 

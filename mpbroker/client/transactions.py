@@ -2,7 +2,7 @@
 
 Partitions are added explicitly and the epoch stays the same when a transaction ends: AddPartitionsToTxn up to
 v3, Produce up to v11, EndTxn up to v4 (versions.VERSION_CAPS). Therefore any process may ask again for the
-end of a transaction, as long as nobody began the next one with its transactional id. The newer protocol
+end of a transaction, as long as the next one with its transactional id has not begun. The newer protocol
 (KIP-890) bumps the epoch with each end and would forbid that.
 """
 
@@ -34,7 +34,7 @@ class ProducerId(NamedTuple):
 
 
 class TransactionFailed(ApiFailed):
-    """The coordinator refused for good; `is_over` says that there is no such transaction any more."""
+    """The coordinator refused for good. `is_over`: the transaction has ended."""
 
     @property
     def is_over(self) -> bool:
@@ -146,11 +146,11 @@ class Transaction:
 
     @property
     def is_empty(self) -> bool:
-        """Tell whether no partition was added: then no coordinator would end the transaction."""
+        """Return whether no partition was added: then the coordinator has no transaction to end."""
         return not self._partitions
 
     def add(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Tell the coordinator of partitions that are new to it."""
+        """Add partitions that are new to the coordinator."""
         new = set(partitions) - self._partitions
         if new:
             self._transactions.add(self.transactional_id, self.producer, sorted(new))
@@ -170,9 +170,9 @@ def _own_code(answer: Any) -> int:
 def _code_of_partitions(answer: m.AddPartitionsToTxnResponse) -> int:
     results = (part for topic in answer.results_by_topic_v3_and_below for part in topic.results_by_partition)
     codes = [part.partition_error_code for part in results]
-    # A partition that was not attempted because of another one says less than that one.
-    told = [code for code in codes if code and code != ErrorCode.OPERATION_NOT_ATTEMPTED]
-    return (told or [*filter(None, codes), 0])[0]
+    # A partition that was not attempted because of another one has no cause of its own.
+    causes = [code for code in codes if code and code != ErrorCode.OPERATION_NOT_ATTEMPTED]
+    return (causes or [*filter(None, codes), 0])[0]
 
 
 def _code_of_states(answer: m.DescribeTransactionsResponse) -> int:
