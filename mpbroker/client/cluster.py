@@ -146,8 +146,8 @@ class Cluster:
         """Call `ask` until it returns a value; after a retriable ClientError rest and call it again.
 
         Raises a final error at once, and the last error after `tries` calls, or without `tries` after
-        `timeout_ms` (by default delivery.timeout.ms). `before_retry` runs after each rest; its errors count as
-        those of a call. Rests are those of retry.backoff.ms unless `backoff` is given.
+        `timeout_ms` (by default delivery.timeout.ms). `before_retry` runs after each rest, as part of a call.
+        Rests are those of retry.backoff.ms unless `backoff` is given.
         """
         backoff = backoff or self.retry_backoff
         deadline_ms = monotonic_ms() + (self.config.delivery_timeout_ms if timeout_ms is None else timeout_ms)

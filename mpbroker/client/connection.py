@@ -1,9 +1,9 @@
 """One connection to a node and its requests in flight (Kafka: KafkaChannel, InFlightRequests).
 
-A connection is made in four steps: TCP connects, TLS shakes hands, SASL authenticates, ApiVersions returns the
-node's versions. Then it takes requests, one send at a time and up to max.in.flight.requests.per.connection
-without a response. A node answers in the order in which it was asked: a response belongs to the oldest
-request, and another correlation id ends the connection.
+A connection is made in four steps: TCP connects, TLS shakes hands, SASL authenticates, ApiVersions has the
+versions of the node. Then it takes requests, one send at a time and up to
+max.in.flight.requests.per.connection without a response. A node answers in the order in which it was asked: a
+response belongs to the oldest request, and another correlation id ends the connection.
 
 Re-authentication (KIP-368) happens on the same connection, in front of the first request after it is due.
 Responses to earlier requests may still come meanwhile; they have other correlation ids.

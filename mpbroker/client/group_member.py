@@ -1,8 +1,7 @@
 """A member of a consumer group of the classic protocol (Kafka: ConsumerCoordinator, AbstractCoordinator).
 
-For a program with one thread, which calls `must_rejoin` between its reads: that sends heartbeats when they are
-due. Members do not read while the group is rebalanced. Partitions are assigned by ranges, as every client
-can.
+For a program with one thread, which calls `must_rejoin` between its reads: that sends heartbeats when due.
+Members do not read while the group is rebalanced. Partitions are assigned by ranges, as every client can.
 """
 
 from __future__ import annotations

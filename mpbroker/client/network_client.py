@@ -202,7 +202,7 @@ class NetworkClient:
         known.connection.last_active_ms = now_ms
         self._by_fd[sock.fileno()] = known
         if is_connected:
-            # There is no event of it.
+            # Epoll will have no event.
             self._drive(known, known.connection.progress)
 
     def _begin_to_connect(self, address: Address) -> tuple[socket.socket, bool]:

@@ -112,7 +112,7 @@ class Watch:
 
     def _look(self) -> Sample:
         try:
-            return self._live.look()
+            return self._live.sample()
         except ControlError as error:
             return Sample(time.monotonic_ns(), BrokerSeen(Health.UNKNOWN, str(error)))
 

@@ -319,4 +319,4 @@ def write_recovery(under_way: list[Progress], log_dirs: tuple[str, ...], page: P
 def write_offsets(committed: CommittedOffsets, left_out: int, page: Page) -> None:
     page.add(OFFSETS_LEFT_OUT, left_out)
     page.add(OFFSETS_UNREADABLE, committed.unreadable)
-    page.add(OFFSETS_BEHIND, committed.behind)
+    page.add(OFFSETS_BEHIND, committed.unread)

@@ -9,10 +9,9 @@ Place = tuple[str, int]
 
 
 def lag_behind(end: int, committed: int) -> int:
-    """Return what a group has yet to read of a partition with this high watermark.
+    """Return the lag of a group in a partition with this high watermark, at least 0.
 
-    Anybody may commit a negative offset, which is no record's. Records may be written, read and committed
-    between a look at the watermark and one at the commit.
+    A commit may be negative, or of records that were written after the high watermark was read.
     """
     return max(end - max(committed, 0), 0)
 

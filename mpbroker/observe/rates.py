@@ -1,4 +1,4 @@
-"""Rates and distributions between two looks at the counters."""
+"""Rates and distributions between two snapshots of the counters."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def rate(now: Snapshot | None, before: Snapshot | None, count: Callable[[Snapsho
 
 
 def since(now: Distribution, before: Distribution) -> Distribution:
-    """Return what has come to a histogram. Its largest value is that since the start, which bounds it.
+    """Return the additions to a histogram; its largest value is that since the start.
 
-    Words are read one by one, so the later look may have an older one: no bucket is negative.
+    Words are read one by one, so the later snapshot may have an older word: no bucket is negative.
     """
     buckets = [max(a - b, 0) for a, b in zip(now.buckets, before.buckets, strict=True)]
     return Distribution(buckets, max(now.total - before.total, 0), now.largest)

@@ -17,8 +17,7 @@ SECONDS_MAX = INT_MAX // 1000
 def limited_to(low: float, high: float) -> Callable[[Any], Any]:
     """Return a callback of an option that refuses a number, or one of several, below `low` or above `high`.
 
-    It refuses nan, which passes Typer's min and max. Those are in the help, too, where limits of a type are of
-    no use.
+    It refuses nan, which passes Typer's min and max. The help has those, too, but not the limits of a type.
     """
 
     def check(given: Any) -> Any:
