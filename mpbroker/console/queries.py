@@ -1,4 +1,4 @@
-"""The questions of the page: what stands after ? in a path, checked. Without I/O."""
+"""The queries of the page, parsed and checked. Without I/O."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _Value = TypeVar("_Value")
 
 
 class BadQuery(Exception):
-    """A question that has no answer. The text says what is wrong with it."""
+    """A malformed query. The text has the problem."""
 
 
 class Query:
@@ -72,7 +72,7 @@ class Query:
         )
 
     def one_record(self, most: int) -> RecordQuery:
-        """Return what asks for a single record. Raises BadQuery."""
+        """Return the query of a single record. Raises BadQuery."""
         return RecordQuery(
             topic=self.needed("topic"),
             partition=self.number("partition", 0),

@@ -36,7 +36,7 @@ def labels_text(labels: Iterable[tuple[str, str]]) -> str:
 
 
 class Page(Collector):
-    """The samples of one scrape. Families of one name are joined; the first one says what it is."""
+    """The samples of one scrape. Families of one name are joined, under the help text of the first one."""
 
     def __init__(self) -> None:
         self._metrics: dict[str, Metric] = {}
@@ -112,7 +112,7 @@ class Page(Collector):
     def _of(self, family: Family) -> Metric:
         found = self._metrics.get(family.name)
         if found is None:
-            # prometheus_client puts the suffix of a counter behind its name by itself.
+            # prometheus_client appends the suffix of a counter by itself.
             name = family.name.removesuffix("_total") if family.type == "counter" else family.name
             found = self._metrics[family.name] = Metric(name, family.help, family.type)
         return found

@@ -45,7 +45,7 @@ def declared() -> list[Family]:
     return list(_families)
 
 
-# Bounds of histograms, as powers of two of what is recorded.
+# Bounds of histograms, as powers of two of the recorded unit.
 _TIME_BOUNDS = tuple((bucket_of(1 << power), (1 << power) / NS) for power in range(14, 36))
 _COUNT_BOUNDS = tuple((bucket_of(1 << power), float(1 << power)) for power in range(13))
 
@@ -241,7 +241,7 @@ def write_broker(now: Snapshot, *, ready: bool, scrape_s: float, page: Page) -> 
 def write_processes(
     now: Snapshot, incarnations: Mapping[int, int], seen: Mapping[int, ProcessUsage], page: Page
 ) -> None:
-    """Write what each process has counted and uses. `incarnations`: of the roles that were ever begun."""
+    """Write the counters and resources of each process. `incarnations`: of the roles that were ever begun."""
     serving = set(now.serving(range(topology.PROCESSES)))
     for role in sorted(serving | set(seen)):
         labels = {"process": name_of(role)}
@@ -278,7 +278,7 @@ def write_rings(memory: SharedMemory, incarnations: Mapping[int, int], page: Pag
 
 
 def write_work(now: Snapshot, page: Page) -> None:
-    """Write what handlers, log workers and the scrubber have done, and how long it took them."""
+    """Write the work of handlers, log workers and the scrubber, and its durations."""
     for counter, family in SERVED_FAMILIES.items():
         page.add(family, sum(now.get(handler, counter) for handler in HANDLERS))
     for counter, family in LOG_FAMILIES.items():
@@ -306,7 +306,7 @@ def write_work(now: Snapshot, page: Page) -> None:
 
 
 def write_recovery(under_way: list[Progress], log_dirs: tuple[str, ...], page: Page) -> None:
-    """Write what recovery has yet to do; 0 where it is over."""
+    """Write the remaining work of recovery, 0 if it is over."""
     left = {one.log_dir: one for one in under_way}
     for number, path in enumerate(log_dirs):
         # A path may be no UTF-8; as DirSizes has it.

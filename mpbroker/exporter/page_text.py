@@ -30,7 +30,7 @@ class PageText:
         """Return the page as gzip. It is zipped in a thread, since a large one takes long."""
         if self._zipping is None:
             self._zipping = asyncio.create_task(self._zip())
-        # A client that goes away ends it for nobody else.
+        # A client that disconnects must not cancel it for others.
         return await asyncio.shield(self._zipping)
 
     async def _zip(self) -> bytes:

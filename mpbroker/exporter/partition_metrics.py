@@ -17,7 +17,7 @@ from mpbroker.metrics.snapshot import LogSeen
 from mpbroker.observe.lag import lag_behind
 from mpbroker.protocol.topic_names import METADATA_TOPIC
 
-# Anybody who may commit can make groups, and a page has to end. There are as many sums and members at most.
+# Anybody who may commit can make groups, and a page has to end. The limit of sums and of members is the same.
 GROUP_OFFSETS_MAX = 50_000
 _AS_OF = "as of the last half minute"
 LOG_SIZE: Final = Family("kafka_log_log_size", "gauge", f"Bytes of a partition's segments, {_AS_OF}.")
@@ -67,7 +67,7 @@ FAMILIES: Final = (
 
 
 def write_topics(logs: Iterable[LogSeen], node_id: int, page: Page) -> None:
-    """Write what there is of each partition but those of the broker's own metadata."""
+    """Write the metrics of each partition but those of the broker's own metadata."""
     seen = [
         (labels_text((("partition", str(one.partition)), ("topic", one.topic))), one)
         for one in sorted(logs, key=lambda one: (one.topic, one.partition))
@@ -91,14 +91,14 @@ def write_topics(logs: Iterable[LogSeen], node_id: int, page: Page) -> None:
 
 
 def write_groups(groups: Mapping[str, CommittedGroup], logs: Iterable[LogSeen], page: Page) -> int:
-    """Write what each group has committed, and its lag. Topics that are gone are left out.
+    """Write the committed offsets and lags of groups, but of deleted topics. Return how many are left out.
 
-    Where there is no room for all, each group gets the same share of it, so that one with many offsets hides
-    no other; sums have what is left out. Return how many offsets that are.
+    If a page has no room for all, groups get equal shares, so that one with many offsets hides no other. Sums
+    include the omitted offsets.
     """
     ends = {(one.topic, one.partition): one.high_watermark for one in logs if one.usable}
     seen = [_GroupLag(name, group, ends) for name, group in sorted(groups.items())]
-    # Where there is no room for one offset each, groups with members go first.
+    # If there are more groups than offsets, those with members come first.
     seen.sort(key=lambda one: not one.members)
     shares = fair_shares([len(one.offsets) for one in seen], GROUP_OFFSETS_MAX)
     named = [
@@ -139,7 +139,7 @@ class _GroupLag:
 
 
 def fair_shares(wanted: Sequence[int], room: int) -> list[int]:
-    """Divide the room: whoever wants less than an equal share gets it, others share what is left."""
+    """Divide the room: those that want less than an equal share get it, others share the rest."""
     shares = [0] * len(wanted)
     smallest_first = sorted(range(len(wanted)), key=lambda index: wanted[index])
     for done, index in enumerate(smallest_first):

@@ -51,7 +51,7 @@ class NotAFile(ValueError):
 
 
 class Unreadable(ValueError):
-    """Raised for a file that does not have the format that its name says."""
+    """Raised for a file whose format is not that of its name."""
 
 
 def files_of(path: Path) -> list[Path]:

@@ -24,10 +24,10 @@ from mpbroker.storage.strict_stat import is_there
 
 @dataclass
 class Partition:
-    """A partition and what was found in it.
+    """A partition and its findings.
 
     `durable`: offsets below it were known to be on disk; None if the checkpoints do not name the partition.
-    `log_start`: the checkpointed log start offset; 0 if there is none.
+    `log_start`: the checkpointed log start offset, by default 0.
     """
 
     path: Path
@@ -73,7 +73,7 @@ def log_bytes(partition: Partition) -> int:
 def check(partition: Partition, seen: Seen | None = None) -> None:
     """Read the whole partition into its segments and findings. `seen`: see `inspect`. Raises OSError."""
     try:
-        # List snapshots first: those that a broker writes meanwhile lie behind what is read.
+        # List snapshots first: those that a broker writes meanwhile are of later offsets.
         snapshots = offsets_of(partition.path, SNAPSHOT_SUFFIX)
         epochs = _read_epochs(partition)
         _read_segments(partition, seen, epochs)
@@ -117,7 +117,7 @@ def _read_segments(partition: Partition, seen: Seen | None, epochs: Epochs) -> N
 def _follows(partition: Partition, segment: Segment) -> None:
     before = partition.segments[-1] if partition.segments else None
     if before is not None and before.next_offset > segment.base:
-        text = f"the segment before it goes on to offset {before.next_offset - 1:,}"
+        text = f"the segment before it ends at offset {before.next_offset - 1:,}"
         partition.findings.append(finding(Severity.DAMAGE, segment.path, text, offset=segment.base))
 
 
@@ -171,7 +171,7 @@ def _check_epochs_of_batches(partition: Partition) -> None:
             segment.odd_epochs.clear()
     for segment in partition.segments:
         for position, offset, epoch in segment.odd_epochs:
-            text = f"its leader epoch is not {epoch}, as {LEADER_EPOCHS} says"
+            text = f"its leader epoch is not {epoch}, as in {LEADER_EPOCHS}"
             segment.findings.append(finding(Severity.DAMAGE, segment.path, text, position, offset))
 
 

@@ -1,4 +1,4 @@
-"""`mpbroker log recover`: what a start of the broker does to its log directories, and the stop after it.
+"""`mpbroker log recover`: the recovery of a start of the broker, followed by a clean stop.
 
 The same code does it: journals go into segments (`log.directories`), partitions are opened
 (`log.recovery.log_loader`) with their topics' settings from the metadata, and are closed as at a stop. (Kafka
@@ -50,7 +50,7 @@ _log = logging.getLogger("mpbroker")
 
 
 class CannotRecover(Exception):
-    """A recovery is refused. The message says why, and what to do."""
+    """A recovery is refused. The message has the reason and advice."""
 
 
 class Change(msgspec.Struct):
@@ -63,7 +63,7 @@ class Change(msgspec.Struct):
 
     @property
     def is_derived(self) -> bool:
-        """Tell whether the file is made anew whenever it does not fit the records: nobody need know which."""
+        """Return whether the file is rebuilt whenever it does not fit the records."""
         return self.file.endswith((*names.INDEX_SUFFIXES, names.SNAPSHOT_SUFFIX, names.LEADER_EPOCHS))
 
 
@@ -238,7 +238,7 @@ def _recovered(paths: Sequence[Path], called: Sequence[Path], say: Say) -> list[
             run.run()
         except FatalError as error:
             raise FatalError(in_their_words(str(error)), error.status) from error
-    told = [in_their_words(note) for note in notes]
+    rest_of_notes = [in_their_words(note) for note in notes]
     reports = []
     for number, (path, name) in enumerate(zip(paths, called, strict=True)):
         changes = _changes(before[number], _files(path))
@@ -248,9 +248,9 @@ def _recovered(paths: Sequence[Path], called: Sequence[Path], say: Say) -> list[
             one.changes = [change for change in changes if change.file.startswith(own)]
             one.problem = in_their_words(one.problem)
         rest = [change for change in changes if "/" not in change.file]
-        mine = [note for note in told if str(name) in note or number == 0]
+        mine = [note for note in rest_of_notes if str(name) in note or number == 0]
         reports.append(Report(str(name), clean[number], partitions, rest, mine))
-        told = [note for note in told if note not in mine]
+        rest_of_notes = [note for note in rest_of_notes if note not in mine]
     return reports
 
 

@@ -2,8 +2,8 @@
 
 Only this module of the room writes. The repair holds the lock of the log directory, so no broker runs. A
 segment with damage is replaced in one step by a copy of its whole batches with the same offsets: there may be
-gaps, as after compaction. Batches of a wrong leader epoch get that of their offset. The damaged file stays
-beside the copy under another name; indexes are made anew at the next start. After a kill at any point the
+gaps, as after compaction. Batches of a wrong leader epoch get that of their offset. The damaged file is
+kept under another name; indexes are rebuilt at the next start. After a kill at any point the
 partition is as damaged as before or repaired in part, and the repair can be done again.
 """
 
@@ -43,14 +43,14 @@ PIECE_BYTES = 1 << 20
 
 
 def helps(partition: Partition) -> bool:
-    """Tell whether a repair removes what `check` has found."""
+    """Return whether a repair removes the findings of `check`."""
     found = {one.severity for segment in partition.segments for one in segment.findings}
     is_short = partition.durable is not None and partition.end_offset < partition.durable
     return Severity.DAMAGE in found or is_short
 
 
 class CannotRepair(Exception):
-    """Raised when a partition cannot be repaired; the text says why, and what to do."""
+    """Raised when a partition cannot be repaired; the text has the reason and advice."""
 
 
 @dataclass
@@ -91,12 +91,10 @@ def locked(partition: Path) -> Iterator[None]:
     if is_there(partition / META_PROPERTIES):
         raise CannotRepair(
             f"{partition} is a whole log directory. Name a partition in it: mpbroker log verify {partition} "
-            "says which are damaged"
+            "lists the damaged ones"
         )
     if not is_there(home / META_PROPERTIES):
-        raise CannotRepair(
-            f"{home} has no {META_PROPERTIES}: it is no log directory. Name a partition in one"
-        )
+        raise CannotRepair(f"{home} has no {META_PROPERTIES}: not a log directory. Name a partition in one")
     if has_broker(home):
         raise CannotRepair(f"a broker has {home} open. Stop it first")
     with locked_directories([home]):

@@ -15,7 +15,7 @@ from shm.table import SlotTable
 # The longest wait of a call for offsets that have not been read yet. The loop runs after each `PIECE_S`.
 PATIENCE_S: Final = 3.0
 PIECE_S: Final = 0.02
-# Reading goes on this long after a call, with a pause when all is read, else with a rest.
+# Reading continues this long after a call, with a pause when all is read, else with a rest.
 READ_ON_FOR_S: Final = 600.0
 READ_ON_PAUSE_S: Final = 1.0
 READ_ON_REST_S: Final = 0.005

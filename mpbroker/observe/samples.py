@@ -99,7 +99,7 @@ class Groups:
 
 @dataclass(frozen=True)
 class Sample:
-    """A look at a broker. `taken_ns`: CLOCK_MONOTONIC; `counts`: None where there is no shared memory."""
+    """A sample of a broker. `taken_ns`: CLOCK_MONOTONIC; `counts`: None without shared memory."""
 
     taken_ns: int
     broker: BrokerSeen
