@@ -11,9 +11,7 @@ from mpbroker.client.times import parse_time
 
 
 def test_a_flag_is_named_with_its_zone() -> None:
-    with pytest.raises(
-        CliError, match=r"--from noon: not a time; .*; without a zone it is UTC$"
-    ) as caught:
+    with pytest.raises(CliError, match=r"--from noon: not a time; .*; without a zone it is UTC$") as caught:
         of_flag("--from", "noon", parse_time, 0)
     assert caught.value.exit_code == 2
     assert isinstance(caught.value.__cause__, BadTime)

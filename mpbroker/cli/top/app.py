@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Mapping
 from typing import ClassVar, Final
 
 from rich.text import Text
@@ -13,7 +14,6 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Input, Static
 
-from mpbroker.cli.top import theme
 from mpbroker.cli.top.columns import DRAWN, GROUPS, PARTITIONS, PROCESSES, VIEWS, View, arranged
 from mpbroker.cli.top.panels import Cards, headline, tabs
 from mpbroker.cli.top.table import ROWS_MAX, Table
@@ -27,6 +27,9 @@ from mpbroker.protocol.topic_names import OWN_TOPICS
 
 TALL_LINES: Final = 34
 """A terminal of this height has room for charts of twice the height."""
+DARK: Final = "textual-dark"
+LIGHT: Final = "textual-light"
+_DARK_BACKGROUNDS: Final = frozenset("0123468")
 GROUPS_EVERY_S: Final = 2.0
 """Groups are asked for over the network, and a second makes little difference to a lag."""
 HELP: Final = """\
@@ -48,6 +51,13 @@ QUEUED, ANSWERS: requests in a processor's queue, answers
 that it found in its rings. WAITING: requests that wait for
 a commit, for records or for others. RING FULL, MEM FULL:
 how often there was no room."""
+
+
+def theme_of(environ: Mapping[str, str]) -> str:
+    """Return the theme for the terminal's background, which some terminals put into COLORFGBG."""
+    background = environ.get("COLORFGBG", "").rpartition(";")[2]
+    is_light = background.isdecimal() and background not in _DARK_BACKGROUNDS
+    return LIGHT if is_light else DARK
 
 
 class TextScreen(ModalScreen[None]):
@@ -99,9 +109,7 @@ class TopApp(App[None]):
         view: View = PROCESSES,
     ) -> None:
         super().__init__()
-        self.register_theme(theme.DARK)
-        self.register_theme(theme.LIGHT)
-        self.theme = theme.fitting(os.environ)
+        self.theme = theme_of(os.environ)
         self.model = Model()
         self.model.add(first)
         self.is_paused = False
@@ -226,11 +234,11 @@ class TopApp(App[None]):
             if len(text.plain) + len(name) + len(what) + 3 > room:
                 break
             text.append(f" {name}", style=f"bold {self.theme_variables['primary']}")
-            text.append(f" {what} ", style=self.theme_variables["quiet"])
+            text.append(f" {what} ", style="dim")
         self.query_one("#keys", Static).update(text)
 
     def _is_dark(self) -> bool:
-        return self.theme == theme.DARK.name
+        return self.theme == DARK
 
     # ---- keys
 
@@ -306,7 +314,7 @@ class TopApp(App[None]):
         self._show()
 
     def action_turn_theme(self) -> None:
-        self.theme = theme.LIGHT.name if self._is_dark() else theme.DARK.name
+        self.theme = LIGHT if self._is_dark() else DARK
         self._show()
 
     def action_help(self) -> None:
@@ -327,7 +335,7 @@ class TopApp(App[None]):
         width = max(len(key) for key, _ in pairs)
         text = Text()
         for key, value in pairs:
-            text.append(f"{key.ljust(width)}  ", style=self.theme_variables["quiet"])
+            text.append(f"{key.ljust(width)}  ", style="dim")
             text.append(f"{value}\n")
         if self.view is GROUPS:
             text.append(f"\n{self._lags(row['group'])}")

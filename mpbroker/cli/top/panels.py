@@ -71,7 +71,7 @@ class Card(Vertical):
         value = getattr(model.summary, one.name)
         title = f"{one.title}{one.side(model).rjust(width - len(one.title))}\n"
         number = NOTHING if value is None else one.text(value)
-        text = Text.assemble((title, colours["quiet"]), (number, f"bold {colours['primary']}"))
+        text = Text.assemble((title, "dim"), (number, f"bold {colours['primary']}"))
         self.query_one(Static).update(text)
         # One value a cell, the newest at the right. A 0 at the left makes 0 the lowest line.
         values = list(model.history[one.name])[1 - width :] if width > 1 else []
@@ -107,7 +107,7 @@ def headline(sample: Sample, colours: Mapping[str, str], *, is_paused: bool) -> 
         ", ".join(broker.listeners or broker.log_dirs),
         broker.version,
     ]
-    line.append("".join(f"   {one}" for one in about if one), style=colours["quiet"])
+    line.append("".join(f"   {one}" for one in about if one), style="dim")
     return line
 
 

@@ -100,10 +100,11 @@ class Table(DataTable[Text]):
                     self.update_cell(row.key, one.key, self._cell(one, number, text))
 
     def _cell(self, column: Column, number: int, text: str) -> Text:
-        colour = _colour_of(column, self.shown[number][column.key])
+        value = self.shown[number][column.key]
+        colour = self.app.theme_variables[_colour_of(column, value)]
         return Text(
             text,
-            style=self.app.theme_variables[colour],
+            style="dim" if value in (None, 0, "") else colour,
             justify="right" if is_right(column.kind) else "left",
             no_wrap=True,
             overflow="ellipsis",
@@ -119,8 +120,6 @@ def _title(column: Column, sorted_by: str | None, *, is_reversed: bool) -> str:
 
 def _colour_of(column: Column, value: Any) -> str:
     """Return the variable of the theme that a value is written in."""
-    if value is None or value == 0 or value == "":
-        return "quiet"
     if column.kind in (Kind.BAR, Kind.TREND):
         return "primary"
     if column.kind is Kind.STATE:
