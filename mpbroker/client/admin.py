@@ -233,12 +233,7 @@ class Admin:
         }
 
     def consumer(
-        self,
-        topic: str,
-        isolation: int,
-        *,
-        expected: Collection[int] = (),
-        limits: Limits = DEFAULT_LIMITS,
+        self, topic: str, isolation: int, *, expected: Collection[int] = (), limits: Limits = DEFAULT_LIMITS
     ) -> Consumer:
         """Return a consumer of a topic, of which this asks who leads its partitions."""
         look_up = partial(self.topic, topic)

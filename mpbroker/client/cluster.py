@@ -85,11 +85,7 @@ class Cluster:
         raise failed
 
     def refresh(
-        self,
-        topics: Iterable[str] | None = (),
-        *,
-        auto_create: bool = False,
-        timeout_ms: float | None = None,
+        self, topics: Iterable[str] | None = (), *, auto_create: bool = False, timeout_ms: float | None = None
     ) -> MetadataResponse:
         """Ask any node for the nodes and these topics (None: all), and keep the answer."""
         request = metadata_request(topics, auto_create=auto_create)

@@ -81,11 +81,7 @@ class InFlight:
 
 
 class Connection:
-    """Belongs to one thread. `completed` takes each response as it comes.
-
-    Methods that read or write raise AuthenticationFailed, InvalidReceive or OSError when the connection has
-    ended; then only `in_flight` and `close` are of use.
-    """
+    """Belongs to one thread. Methods raise AuthenticationFailed, InvalidReceive or OSError at its end."""
 
     def __init__(
         self,

@@ -11,12 +11,7 @@ from typing import Any
 
 from mpbroker.client.backoff import monotonic_ms
 from mpbroker.client.cluster import Cluster, CoordinatorType
-from mpbroker.client.committed_offsets import (
-    commit_request,
-    fetch_request,
-    fetched_offsets,
-    of_group,
-)
+from mpbroker.client.committed_offsets import commit_request, fetch_request, fetched_offsets, of_group
 from mpbroker.client.consumer_protocol import (
     PROTOCOL_TYPE,
     RANGE,
@@ -45,10 +40,7 @@ _FORGOTTEN = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID)
 
 
 class GroupMember:
-    """Joins a group as one member that subscribes to one topic. `patience_ms` bounds retries.
-
-    Methods raise ApiFailed, ConnectionLost and the errors of Cluster.
-    """
+    """A member that subscribes to one topic. `patience_ms` bounds retries. Raises the errors of Cluster."""
 
     def __init__(self, cluster: Cluster, group: str, topic: str, patience_ms: float) -> None:
         self.assigned: list[TopicPartition] = []

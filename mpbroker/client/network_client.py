@@ -409,9 +409,6 @@ def _authenticator_maker(config: ClientConfig) -> Callable[[], SaslAuthenticator
     if not config.uses_sasl:
         return lambda: None
     exchange = mechanism(
-        config.sasl_mechanism,
-        config.sasl_username,
-        config.sasl_password,
-        by_token=config.sasl_by_token,
+        config.sasl_mechanism, config.sasl_username, config.sasl_password, by_token=config.sasl_by_token
     )
     return partial(SaslAuthenticator, config.sasl_mechanism, exchange, config.client_id)

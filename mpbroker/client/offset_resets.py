@@ -132,10 +132,7 @@ class ResetPlan(NamedTuple):
 def planned(
     admin: Admin, name: str, plan: ResetPlan, rows: list[dict[str, Any]], say: Callable[[str], None]
 ) -> dict[TopicPartition, int] | None:
-    """Return the new offsets of a group, and append a row for each; None if the plan has none of it.
-
-    `say` gets the remarks. Raises FailedPrecondition for a group with members.
-    """
+    """Return the new offsets of a group, None if the plan has none, and append rows. Raises ClientError."""
     _check_inactive(admin, name)
     committed = groups.committed(admin, name)
     resets = plan.resets(admin, name, committed)

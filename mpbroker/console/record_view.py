@@ -93,10 +93,7 @@ def problem_view(partition: int, offset: int, why: str) -> dict[str, Any]:
 
 
 def has_text(record: Record, wanted: bytes) -> bool:
-    """Return whether key, value or a header has the wanted text, which is in lower case (ASCII).
-
-    In JSON many writers escape letters beyond ASCII: Gr\\u00fc\\u00dfe is found by Grüße.
-    """
+    """Return whether key, value or headers have the text (lower case), also as JSON escapes it in ASCII."""
     if not wanted:
         return True
     texts = _spellings(wanted)

@@ -69,11 +69,7 @@ class Page(Collector):
         unit: float,
         labels: Mapping[str, str] = NO_LABELS,
     ) -> None:
-        """Add a histogram.
-
-        `bounds`: pairs of a bucket's index and the bound below which all earlier buckets lie, in multiples of
-        the unit; ascending.
-        """
+        """Add a histogram. `bounds`: ascending pairs of a bucket's index and its lower bound in units."""
         metric = self._of(family)
         below, at = 0, 0
         for index, bound in bounds:

@@ -16,14 +16,7 @@ from mpbroker.ipc.counters import Counter, Histogram
 from mpbroker.ipc.listeners import ListenerCount
 from mpbroker.ipc.meters import ApiHistogram, QuotaWord
 from mpbroker.ipc.progress import Progress
-from mpbroker.ipc.topology import (
-    HANDLERS,
-    LOG_WORKERS,
-    SCRUBBER,
-    SUPERVISOR,
-    SharedMemory,
-    name_of,
-)
+from mpbroker.ipc.topology import HANDLERS, LOG_WORKERS, SCRUBBER, SUPERVISOR, SharedMemory, name_of
 from mpbroker.metrics import requests
 from mpbroker.metrics.broker import LOG_TOTALS, SERVED
 from mpbroker.metrics.listeners import OURS as LISTENER_COUNTS

@@ -38,10 +38,7 @@ class NotALogDirectory(ValueError):
 
 @dataclass
 class InspectedDirectory:
-    """A log directory, or a single partition's directory.
-
-    `is_live`: a broker has it open, so files grow while they are read. `is_clean`: the last stop was.
-    """
+    """A log directory, or one partition's. `is_live`: a broker has it. `is_clean`: the last stop was."""
 
     path: Path
     is_live: bool

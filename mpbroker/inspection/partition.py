@@ -11,12 +11,7 @@ from mpbroker.inspection.findings import Finding, Severity, finding
 from mpbroker.inspection.segment import Seen, Segment, inspect
 from mpbroker.storage.checkpoints import CheckpointCorrupt, read_epochs, read_topic_id
 from mpbroker.storage.leader_epochs import Epochs
-from mpbroker.storage.names import (
-    LEADER_EPOCHS,
-    PARTITION_METADATA,
-    SNAPSHOT_SUFFIX,
-    segment_name,
-)
+from mpbroker.storage.names import LEADER_EPOCHS, PARTITION_METADATA, SNAPSHOT_SUFFIX, segment_name
 from mpbroker.storage.producer_state import Producers, SnapshotCorrupt
 from mpbroker.storage.segments import offsets_of, segments_of
 from mpbroker.storage.strict_stat import is_there
@@ -159,10 +154,7 @@ def _read_epochs(partition: Partition) -> Epochs:
 
 
 def _check_epochs_of_batches(partition: Partition) -> None:
-    """Report batches of another leader epoch than the checkpoint has for their offset.
-
-    No checksum covers either of them. If more than half of the batches differ the checkpoint is wrong.
-    """
+    """Report batches of another leader epoch than the checkpoint's, which is wrong if most differ."""
     odd = sum(len(segment.odd_epochs) for segment in partition.segments)
     if 2 * odd > sum(segment.batches for segment in partition.segments):
         text = f"{odd:,} batches are of another leader epoch"

@@ -55,11 +55,7 @@ class CannotRepair(Exception):
 
 @dataclass
 class Cut:
-    """A damaged segment.
-
-    `whole`: byte ranges (start, end) of whole batches. `lost`: offset ranges, the first and the one
-    after the last; -1 at the end of the segment.
-    """
+    """A damaged segment: ranges of `whole` bytes, and of `lost` offsets (-1: up to the end)."""
 
     segment: Segment
     whole: list[tuple[int, int]]

@@ -21,13 +21,7 @@ from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.old_format import old_magic
 from mpbroker.storage.index import read_offset_entries, read_time_entries
 from mpbroker.storage.leader_epochs import NO_EPOCH, Epochs, epoch_of
-from mpbroker.storage.names import (
-    INDEX_SUFFIX,
-    OFFSET_SPAN,
-    TIME_INDEX_SUFFIX,
-    parse_segment,
-    segment_name,
-)
+from mpbroker.storage.names import INDEX_SUFFIX, OFFSET_SPAN, TIME_INDEX_SUFFIX, parse_segment, segment_name
 
 # Called with the bytes that a walk has passed since the last call.
 Seen = Callable[[int], None]
@@ -210,10 +204,7 @@ def inspect(path: Path, *, is_last: bool, seen: Seen | None = None, epochs: Epoc
 
 
 def _judge(segment: Segment, error: CorruptBatch, view: memoryview, is_last: bool) -> tuple[Finding, int]:
-    """Return the finding for bytes that are no batch, and the position where whole batches go on.
-
-    At the very end of the last segment a stop leaves them: they are TORN. Anywhere else they are DAMAGE.
-    """
+    """Return the finding for bytes that are no batch, TORN at the end of the last segment, and their end."""
     resumes_at = _next_batch(view, error.position + 1, segment.next_offset, segment.base)
     if resumes_at < len(view):
         text = f"{error.reason}; whole batches continue at byte {resumes_at:,}"

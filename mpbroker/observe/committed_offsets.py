@@ -21,13 +21,7 @@ from mpbroker.protocol.topic_names import GROUP_TOPIC
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.storage.names import partition_name
-from mpbroker.storage.reader import (
-    Bound,
-    OffsetOutOfRange,
-    PartitionReader,
-    RangeDamaged,
-    SegmentGone,
-)
+from mpbroker.storage.reader import Bound, OffsetOutOfRange, PartitionReader, RangeDamaged, SegmentGone
 from shm.table import SlotTable
 
 READ_BYTES = 256 << 10

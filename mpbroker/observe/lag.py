@@ -9,10 +9,7 @@ Place = tuple[str, int]
 
 
 def lag_behind(end: int, committed: int) -> int:
-    """Return the lag of a group in a partition with this high watermark, at least 0.
-
-    A commit may be negative, or of records that were written after the high watermark was read.
-    """
+    """Return the lag in a partition, at least 0. Commits may be negative, or above the high watermark."""
     return max(end - max(committed, 0), 0)
 
 

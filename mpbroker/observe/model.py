@@ -324,10 +324,7 @@ def _place(one: PartitionSeen) -> Place:
 
 
 def _grown_bytes(before: PartitionSeen, now: PartitionSeen) -> float | None:
-    """Return how many bytes came between two samples, below the high watermark; None: not known.
-
-    The rest of a segment that was rolled in between is estimated by its earlier records.
-    """
+    """Return the bytes between two samples, below the high watermark, estimated if a segment was rolled."""
     if before.high_watermark_at is None or now.high_watermark_at is None:
         return None
     (old, begin), (segment, end) = before.high_watermark_at, now.high_watermark_at

@@ -23,10 +23,7 @@ class Health(StrEnum):
 
 @dataclass(frozen=True)
 class BrokerSeen:
-    """A broker as a whole. `pid` is the supervisor's, None for one that does not run.
-
-    `note` has the problems, "" if there are none.
-    """
+    """A broker as a whole. `pid` is the supervisor's, None if it does not run. `note`: the problems."""
 
     health: Health
     note: str = ""

@@ -254,12 +254,12 @@ def test_an_old_broker_is_asked_again_in_version_0(cli: OwnCli, broker: FakeBrok
             2,
             "__consumer_offsets is the broker's own",
         ),
-        (["topic", "delete-records", "t", "--before", "-1"], 2, "--before is an offset or latest, not '-1'"),
+        (["topic", "delete-records", "t", "--before", "-1"], 2, "--before -1: write an offset, or latest"),
         (["topic", "create", "u", "-c", "x"], 2, "-c x: this is not KEY=VALUE"),
         (["topic", "create", "u", "-c", "retention.ms="], 2, "retention.ms has no value"),
         (["topic", "list", "-b", "127.0.0.1:1"], 1, "cannot connect to 127.0.0.1:1: Connection refused"),
         (["topic", "list", "-b", "host:port"], 2, "is not HOST:PORT"),
-        (["user", "delete", "bob"], 1, "user bob: there is no such user; see mpbroker user list"),
+        (["user", "delete", "bob"], 1, "user bob does not exist"),
     ],
 )
 def test_wrong_calls_get_one_line(

@@ -89,9 +89,9 @@ def test_code_has_no_headings() -> None:
     [
         (
             "oprating",
-            "docs oprating: there is no such page; did you mean operating? mpbroker docs lists them",
+            "docs oprating: no such page; did you mean operating? mpbroker docs lists them",
         ),
-        ("systemd", "docs systemd: there is no such page; did you mean unit?"),
+        ("systemd", "docs systemd: no such page; did you mean unit?"),
         ("operating#quota", "the page has no such heading; did you mean operating#quotas?"),
     ],
 )

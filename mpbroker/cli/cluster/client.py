@@ -18,9 +18,7 @@ from mpbroker.config.properties import Entry
 ADVICE = "does the broker run there? (--bootstrap-server)"
 # A user waits for a command, so it reports a missing connection within seconds.
 OF_COMMANDS = ClientConfig(
-    client_id="mpbroker-cli",
-    retries_advertised=False,
-    socket_connection_setup_timeout_ms=5_000,
+    client_id="mpbroker-cli", retries_advertised=False, socket_connection_setup_timeout_ms=5_000
 )
 
 

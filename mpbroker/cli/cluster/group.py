@@ -102,13 +102,7 @@ def group_describe(
 
 
 @group_app.command("delete")
-def group_delete(
-    names: GroupNames,
-    yes: Yes = False,
-    *,
-    where: ClusterAddress,
-    json: Json = False,
-) -> None:
+def group_delete(names: GroupNames, yes: Yes = False, *, where: ClusterAddress, json: Json = False) -> None:
     """Delete groups without members, and their offsets."""
     confirm(f"delete {', '.join(names)} and all committed offsets?", is_sure=yes)
     failed: list[ClientError] = []

@@ -84,8 +84,7 @@ def group_reset_offsets(
         typer.Option("--by-duration", metavar="DURATION", help="As far back as PT1H30M, or 90s, 2h, 7d."),
     ] = None,
     shift_by: Annotated[
-        int | None,
-        typer.Option("--shift-by", callback=LONG, metavar="N", help="Forward by N; back with -N."),
+        int | None, typer.Option("--shift-by", callback=LONG, metavar="N", help="Forward by N; back with -N.")
     ] = None,
     from_file: Annotated[
         Path | None,

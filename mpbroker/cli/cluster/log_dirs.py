@@ -101,11 +101,7 @@ def _move(
     *,
     as_json: bool,
 ) -> None:
-    """Move partitions of a topic to another log directory of their broker (AlterReplicaLogDirs).
-
-    `words`: move TOPIC [PARTITION]… `wait_s`: how long to wait until they are there; None: not at all. Raises
-    CliError, ApiFailed.
-    """
+    """Move partitions by AlterReplicaLogDirs. `words`: move TOPIC [PARTITION]… Raises CliError, ApiFailed."""
     if len(words) < 2 or words[0] != "move" or brokers or not all(map(str.isdecimal, words[2:])):
         raise CliError("write mpbroker log-dirs move TOPIC [PARTITION]... --to DIR", USAGE_ERROR)
     with open_admin(where) as client:

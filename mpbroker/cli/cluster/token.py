@@ -46,8 +46,7 @@ TokenId = Annotated[str, typer.Argument(metavar="TOKEN-ID", hidden=True)]
 @token_app.command("create")
 def token_create(
     owner: Annotated[
-        str | None,
-        typer.Option(OWNER, metavar="User:NAME", help="Default: the user of this command."),
+        str | None, typer.Option(OWNER, metavar="User:NAME", help="Default: the user of this command.")
     ] = None,
     renewer: Annotated[
         list[str] | None,

@@ -126,11 +126,7 @@ def txn_describe(
 
 @txn_app.command("describe-producers")
 def txn_describe_producers(
-    topic: TopicName,
-    partition: Partitions = None,
-    *,
-    where: ClusterAddress,
-    json: Json = False,
+    topic: TopicName, partition: Partitions = None, *, where: ClusterAddress, json: Json = False
 ) -> None:
     """The producers that partitions remember."""
     failed: list[ClientError] = []
@@ -205,8 +201,7 @@ def txn_abort(
         typer.Option("--topic", metavar="NAME", help="A hanging one, in a partition of this topic."),
     ] = None,
     partition: Annotated[
-        int | None,
-        typer.Option("--partition", "-p", callback=PARTITION, metavar="N", help="Which one."),
+        int | None, typer.Option("--partition", "-p", callback=PARTITION, metavar="N", help="Which one.")
     ] = None,
     start_offset: Annotated[
         int | None,
@@ -223,8 +218,7 @@ def txn_abort(
         ),
     ] = None,
     coordinator_epoch: Annotated[
-        int | None,
-        typer.Option("--coordinator-epoch", callback=INT, metavar="N", help="likewise."),
+        int | None, typer.Option("--coordinator-epoch", callback=INT, metavar="N", help="likewise.")
     ] = None,
     yes: Yes = False,
     *,

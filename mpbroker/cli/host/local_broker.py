@@ -249,6 +249,5 @@ def _no_directory(directory: Path, log_dirs: str | None, why: str) -> CliError:
     """Make an error about a directory: a wrong --log-dirs is a usage error, a missing default is not."""
     given = "--log-dirs: " if log_dirs else "no broker is running here: "
     return CliError(
-        f"{given}{directory.absolute()} {why}; {_HOW_TO_NAME}",
-        USAGE_ERROR if log_dirs else RUNTIME_ERROR,
+        f"{given}{directory.absolute()} {why}; {_HOW_TO_NAME}", USAGE_ERROR if log_dirs else RUNTIME_ERROR
     )

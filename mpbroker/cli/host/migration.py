@@ -26,8 +26,7 @@ LogDirectories = Annotated[list[Path], typer.Argument(metavar="DIR...", hidden=T
 def export(
     paths: LogDirectories,
     controller: Annotated[
-        str,
-        typer.Option(metavar="HOST:PORT", help="Where Kafka's controller is to listen."),
+        str, typer.Option(metavar="HOST:PORT", help="Where Kafka's controller is to listen.")
     ] = "localhost:9093",
     dry_run: DryRun = False,
     json: Json = False,
@@ -66,8 +65,7 @@ def import_(
     set_aside_strays: Annotated[
         bool,
         typer.Option(
-            "--set-aside-strays",
-            help="Accept partitions of unknown topics; a start sets them aside.",
+            "--set-aside-strays", help="Accept partitions of unknown topics; a start sets them aside."
         ),
     ] = False,
     json: Json = False,

@@ -17,11 +17,7 @@ PRINTS_AFTER_S = 3.0
 
 
 def ready(here: LocalBroker, wait_s: float | None, *, as_json: bool) -> int:
-    """Print whether the broker is ready, and if not, why; return the exit code.
-
-    `wait_s`: how long to wait for it, also for one that has not been started yet. Without that a wrong
-    directory is a usage error. Raises CliError.
-    """
+    """Print whether the broker is ready, waiting up to `wait_s`; return the exit code. Raises CliError."""
     began = time.monotonic()
     deadline = began + (wait_s or 0)
     pause_s, is_printed = FIRST_PAUSE_S, False

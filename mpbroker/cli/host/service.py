@@ -118,11 +118,7 @@ def service_uninstall(
 
 
 def install(host: Host, *, is_dry: bool, is_sure: bool, starts: bool, as_json: bool) -> None:
-    """Install the service, or print what would be done. Raises CliError.
-
-    A command that the user of the service could not run is refused. With --root, which a packager may move,
-    that is a warning.
-    """
+    """Install the service, or print the steps. Raises CliError, also if its user cannot run the command."""
     if starts and not host.has_systemd:
         why = "of this host does not run" if host.is_this else "of --root cannot be asked"
         raise CliError(f"--now: the systemd {why}", USAGE_ERROR)

@@ -71,11 +71,7 @@ class Quota(msgspec.Struct, frozen=True):
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """The facts that are checked.
-
-    `before` and `committed` are the group's offsets, read at an interval. `unseen`: facts that could not be
-    read, and why. `refused`: the error of a coordinator that cannot describe the group.
-    """
+    """Facts. `before`, `committed`: offsets at two times. `unseen`: missing facts. `refused`: an error."""
 
     partitions: Mapping[TopicPartition, PartitionFacts]
     directories: Sequence[DirectoryFacts] = ()

@@ -77,11 +77,7 @@ Once = Annotated[bool, typer.Option("--once", help="Only the present records; de
 Every = Annotated[
     float,
     typer.Option(
-        "--every-s",
-        min=0.0,
-        callback=SECONDS,
-        metavar="S",
-        help="The shortest interval between two reads.",
+        "--every-s", min=0.0, callback=SECONDS, metavar="S", help="The shortest interval between two reads."
     ),
 ]
 SinkOption = Annotated[

@@ -37,11 +37,7 @@ def measured(records: int, began: float) -> dict[str, Any]:
 
 
 class Terminal:
-    """A job's notice on standard error: a progress bar, and lines.
-
-    `document` gathers the summary for programs; None prints its lines for people. `signals` are those that
-    came, for a job that polls them itself.
-    """
+    """A progress bar and lines on standard error; `document` gathers the summary for programs."""
 
     def __init__(
         self, show: Callable[..., None] | None, name: str, document: dict[str, Any] | None = None
@@ -75,18 +71,15 @@ class Terminal:
 def running(
     name: str, master: str | None, *, polls: bool = False, as_json: bool = False
 ) -> Iterator[tuple[SparkSession, Terminal]]:
-    """Open a session for one job and stop it at the end. Raises CliError: one sentence for any failure.
-
-    With `as_json` the summary is printed at the end, also that of a job that fails.
-
-    A signal cancels Spark's jobs, unless the job `polls` the signals. The handler raises nothing: that would
-    cut a call of the JVM, and the next call would get its response. The second signal ends this process.
-    """
+    """Open a session for one job, and stop it at the end. Raises CliError: one sentence for any failure."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
     from mpbroker.cli.text.progress import progress_bar
     from mpbroker.spark import session
 
+    # A signal cancels Spark's jobs, unless the job `polls` the signals. The handler raises nothing: that
+    # would cut a call of the JVM, and the next call would get its response. The second signal ends this
+    # process.
     signals: list[int] = []
     document: dict[str, Any] | None = {} if as_json else None
     stderr, nowhere = sys.stderr, open(os.devnull, "w")  # noqa: SIM115 (threads use it to the end)

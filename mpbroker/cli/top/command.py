@@ -23,8 +23,7 @@ def top(
     bootstrap: LocalBootstrap = None,
     command_config: CommandConfig = None,
     view: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="processes, requests, memory, partitions or groups."),
+        str | None, typer.Option(metavar="NAME", help="processes, requests, memory, partitions or groups.")
     ] = None,
     interval: Annotated[
         float, typer.Option(min=0.1, callback=SECONDS, metavar="SECONDS", help="Time between samples.")
