@@ -134,7 +134,7 @@ def test_damage_says_where_and_where_it_ends(directory: Path) -> None:
     assert result.exit_code == 1
     expected = f"damage: {path} at byte {length:,} (offset {RECORDS}): the CRC does not match; whole batches continue"
     assert f"{expected} at byte {2 * length:,}" in result.output
-    assert f"To keep what is whole: mpbroker log repair {directory / 't-0'}\n" in result.output
+    assert f"To keep the whole batches: mpbroker log repair {directory / 't-0'}\n" in result.output
 
 
 def test_an_index_is_not_blamed_for_a_damaged_batch(directory: Path) -> None:
@@ -171,7 +171,7 @@ def test_a_torn_end_is_no_damage_unless_it_was_durable(directory: Path) -> None:
     write_offsets(directory / HIGH_WATERMARKS, {("t", 0): (BATCHES - 1) * RECORDS})
     result = run("verify", str(directory))
     assert result.exit_code == 0
-    assert "The next start cuts off what is torn" in result.output
+    assert "The next start cuts off torn ends" in result.output
 
 
 def test_a_segment_in_the_middle_must_be_whole(directory: Path) -> None:

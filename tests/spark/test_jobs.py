@@ -290,7 +290,7 @@ def test_a_job_that_is_told_to_stop_says_so(stopped: Stopped) -> None:
     """What a kill leaves is in test_archive, between any two steps."""
     assert stopped.code == 128 + signal.SIGTERM, stopped.err
     last = stopped.err.splitlines()[-1]
-    assert last.startswith("mpbroker: stopped by SIGTERM. What was committed stays; run the")
+    assert last.startswith("mpbroker: stopped by SIGTERM. Committed work stays, and the same")
     # PySpark's own workers may say where the kill met them; no frame of ours is among those lines.
     assert "spark_integration/" not in stopped.err, stopped.err
 

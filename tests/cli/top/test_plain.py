@@ -109,7 +109,7 @@ def test_what_is_wrong_has_a_line_of_its_own(capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        ((), 2, "this is none: add --once, or --json"),
+        ((), 2, "add --once, or --json"),
         (("--once", "--view", "topics"), 2, "--view 'topics' is none of processes, requests, memory, "),
         (("--once", "--log-dirs", "/nonexistent"), 2, "/nonexistent is not there"),
         (("--once", "-b", "localhost:port"), 2, "is not HOST:PORT"),
