@@ -132,8 +132,8 @@ def test_damage_says_where_and_where_it_ends(directory: Path) -> None:
         file.write(b"\xff\xff")
     result = run("verify", str(directory))
     assert result.exit_code == 1
-    expected = f"damage: {path} at byte {length:,} (offset {RECORDS}): the CRC does not match; whole batches continue"
-    assert f"{expected} at byte {2 * length:,}" in result.output
+    assert f"damage: {path} at byte {length:,} (offset {RECORDS}): the CRC does not match; " in result.output
+    assert f"whole batches continue at byte {2 * length:,}" in result.output
     assert f"To keep the whole batches: mpbroker log repair {directory / 't-0'}\n" in result.output
 
 
