@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -18,6 +18,16 @@ class ClusterAddress(NamedTuple):
 
     bootstrap: str
     command_config: Path | None = None
+
+
+def option(names: str, metavar: str, help: str, **settings: Any) -> Any:  # noqa: A002 (as Typer names it)
+    """Declare an option with a value, by its names: "--partition -p"."""
+    return typer.Option(*names.split(), metavar=metavar, help=help, **settings)
+
+
+def flag(names: str, help: str, **settings: Any) -> Any:  # noqa: A002
+    """Declare an option without a value, as "--yes -y" or "--by-key/--keep-partitions"."""
+    return typer.Option(*names.split(), help=help, **settings)
 
 
 def _of_data(context: typer.Context, parameter: typer.CallbackParam, value: str) -> str:
@@ -88,79 +98,58 @@ ListenerName = Annotated[str, typer.Argument(metavar="NAME", hidden=True)]
 UserName = Annotated[str, typer.Argument(metavar="USER", hidden=True)]
 Bootstrap = Annotated[
     str,
-    typer.Option(
-        "--bootstrap-server",
-        "-b",
-        metavar="HOST:PORT",
+    option(
+        "--bootstrap-server -b",
+        "HOST:PORT",
+        "Where the broker is; or unix:/path. Without it that of ./data, if one runs there.",
         envvar=BOOTSTRAP_SERVER,
         callback=_of_data,
-        help="Where the broker is; or unix:/path. Without it that of ./data, if one runs there.",
     ),
 ]
 CommandConfig = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--command-config",
-        metavar="FILE",
-        help="Properties of Kafka's clients: security.protocol, sasl.*, ssl.*, timeouts.",
+        "FILE",
+        "Properties of Kafka's clients: security.protocol, sasl.*, ssl.*, timeouts.",
     ),
 ]
-IsolationLevel = Annotated[
-    str,
-    typer.Option("--isolation-level", metavar="LEVEL", help="read_uncommitted or read_committed."),
-]
+IsolationLevel = Annotated[str, option("--isolation-level", "LEVEL", "read_uncommitted or read_committed.")]
 Timeout = Annotated[
-    float,
-    typer.Option(
-        "--timeout", min=0.1, callback=SECONDS, metavar="SECONDS", help="How long to wait for the broker."
-    ),
+    float, option("--timeout", "SECONDS", "How long to wait for the broker.", min=0.1, callback=SECONDS)
 ]
-Json = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print the changes.")]
-Yes = Annotated[
-    bool,
-    typer.Option("--yes", "-y", help="Do not ask; scripts are asked for it where records would be lost."),
-]
+Json = Annotated[bool, flag("--json", "JSON instead of a table.")]
+DryRun = Annotated[bool, flag("--dry-run", "Only print the changes.")]
+Yes = Annotated[bool, flag("--yes -y", "Do not ask; scripts are asked for it where records would be lost.")]
 LogDirs = Annotated[
-    str | None,
-    typer.Option("--log-dirs", metavar="DIR,…", help="Data directories of the broker (default: ./data)."),
+    str | None, option("--log-dirs", "DIR,…", "Data directories of the broker (default: ./data).")
 ]
 # Commands about a broker of this host read the environment variable themselves: other flags come before it.
 LocalBootstrap = Annotated[
     str | None,
-    typer.Option(
-        "--bootstrap-server",
-        "-b",
-        metavar="HOST:PORT",
-        help=f"The broker of this host that listens there (default: ${BOOTSTRAP_SERVER}).",
+    option(
+        "--bootstrap-server -b",
+        "HOST:PORT",
+        f"The broker of this host that listens there (default: ${BOOTSTRAP_SERVER}).",
     ),
 ]
 Port = Annotated[
-    int | None,
-    typer.Option(
-        "--port", min=1, max=65535, metavar="N", help="The broker of this host that listens on this port."
-    ),
+    int | None, option("--port", "N", "The broker of this host that listens on this port.", min=1, max=65535)
 ]
 ServerProperties = Annotated[
-    Path | None,
-    typer.Option("--config", "-c", metavar="FILE", help="A server.properties file.", readable=False),
+    Path | None, option("--config -c", "FILE", "A server.properties file.", readable=False)
 ]
-Overrides = Annotated[
-    list[str] | None, typer.Option("-o", metavar="KEY=VALUE", help="Set any key of the file; repeatable.")
-]
+Overrides = Annotated[list[str] | None, option("-o", "KEY=VALUE", "Set any key of the file; repeatable.")]
 
 # The client whose quota it is.
-User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Of this user.")]
+User = Annotated[str | None, option("--user", "NAME", "Of this user.")]
 ClientId = Annotated[
-    str | None,
-    typer.Option("--client-id", metavar="NAME", help="Of this client; with --user of that user's alone."),
+    str | None, option("--client-id", "NAME", "Of this client; with --user of that user's alone.")
 ]
-Address = Annotated[str | None, typer.Option("--ip", metavar="ADDRESS", help="Of this address.")]
+Address = Annotated[str | None, option("--ip", "ADDRESS", "Of this address.")]
 Defaults = Annotated[
     list[str] | None,
-    typer.Option(
-        "--default",
-        metavar="user|client-id|ip",
-        help="Of all without one of their own; repeatable, also with --user.",
+    option(
+        "--default", "user|client-id|ip", "Of all without one of their own; repeatable, also with --user."
     ),
 ]

@@ -8,12 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Final, NamedTuple
 
-import typer
-
 from mpbroker.cli.app import App
 from mpbroker.cli.cluster.client import open_admin
 from mpbroker.cli.errors import USAGE_ERROR, CliError, of_flag
-from mpbroker.cli.flags import ClusterAddress, DryRun, Json, Yes
+from mpbroker.cli.flags import ClusterAddress, DryRun, Json, Yes, flag, option
 from mpbroker.cli.text.confirm import confirm
 from mpbroker.cli.text.output import print_rows, say_each
 from mpbroker.client.acls import (
@@ -47,50 +45,29 @@ _PRODUCER: Final = (Operation.WRITE, Operation.DESCRIBE, Operation.CREATE)
 _CONSUMER: Final = (Operation.READ, Operation.DESCRIBE)
 _TRANSACTIONAL: Final = (Operation.WRITE, Operation.DESCRIBE)
 
-Topics = Annotated[
-    list[str] | None, typer.Option("--topic", metavar="NAME", help="A topic, * for all; repeatable.")
-]
-Groups = Annotated[
-    list[str] | None, typer.Option("--group", metavar="NAME", help="A consumer group, * for all; repeatable.")
-]
-TransactionalIds = Annotated[
-    list[str] | None, typer.Option("--transactional-id", metavar="ID", help="* for all; repeatable.")
-]
+Topics = Annotated[list[str] | None, option("--topic", "NAME", "A topic, * for all; repeatable.")]
+Groups = Annotated[list[str] | None, option("--group", "NAME", "A consumer group, * for all; repeatable.")]
+TransactionalIds = Annotated[list[str] | None, option("--transactional-id", "ID", "* for all; repeatable.")]
 DelegationTokens = Annotated[
-    list[str] | None,
-    typer.Option("--delegation-token", metavar="ID", help="A delegation token, * for all; repeatable."),
+    list[str] | None, option("--delegation-token", "ID", "A delegation token, * for all; repeatable.")
 ]
 UserPrincipals = Annotated[
     list[str] | None,
-    typer.Option(
-        "--user-principal", metavar="User:NAME", help="Whose delegation tokens, * for all; repeatable."
-    ),
+    option("--user-principal", "User:NAME", "Whose delegation tokens, * for all; repeatable."),
 ]
-Cluster = Annotated[bool, typer.Option("--cluster", help="The cluster itself.")]
-Prefixed = Annotated[
-    bool, typer.Option("--prefixed", help="The names are prefixes of names, and none of them is *.")
-]
-Allowed = Annotated[
-    list[str] | None,
-    typer.Option("--allow-principal", metavar="User:NAME", help="User:* for all; repeatable."),
-]
-Denied = Annotated[
-    list[str] | None, typer.Option("--deny-principal", metavar="User:NAME", help="Wins over all that allow.")
-]
-Hosts = Annotated[
-    list[str] | None, typer.Option("--host", metavar="ADDRESS", help="Clients at this address; default: all.")
-]
+Cluster = Annotated[bool, flag("--cluster", "The cluster itself.")]
+Prefixed = Annotated[bool, flag("--prefixed", "The names are prefixes of names, and none of them is *.")]
+Allowed = Annotated[list[str] | None, option("--allow-principal", "User:NAME", "User:* for all; repeatable.")]
+Denied = Annotated[list[str] | None, option("--deny-principal", "User:NAME", "Wins over all that allow.")]
+Hosts = Annotated[list[str] | None, option("--host", "ADDRESS", "Clients at this address; default: all.")]
 Operations = Annotated[
-    list[str] | None,
-    typer.Option("--operation", metavar="NAME", help="Read, Write, Create, Describe, All …; repeatable."),
+    list[str] | None, option("--operation", "NAME", "Read, Write, Create, Describe, All …; repeatable.")
 ]
 Producer = Annotated[
-    bool, typer.Option("--producer", help="Write, Describe and Create of topics; Write of transactional ids.")
+    bool, flag("--producer", "Write, Describe and Create of topics; Write of transactional ids.")
 ]
-Consumer = Annotated[
-    bool, typer.Option("--consumer", help="Read and Describe of topics, Read of groups; needs both.")
-]
-Idempotent = Annotated[bool, typer.Option("--idempotent", help="IdempotentWrite of the cluster.")]
+Consumer = Annotated[bool, flag("--consumer", "Read and Describe of topics, Read of groups; needs both.")]
+Idempotent = Annotated[bool, flag("--idempotent", "IdempotentWrite of the cluster.")]
 
 
 class Resources(NamedTuple):
@@ -256,9 +233,7 @@ def acl_list(
     delegation_token: DelegationTokens = None,
     user_principal: UserPrincipals = None,
     cluster: Cluster = False,
-    principal: Annotated[
-        str | None, typer.Option("--principal", metavar="User:NAME", help="Only entries that name it.")
-    ] = None,
+    principal: Annotated[str | None, option("--principal", "User:NAME", "Only entries that name it.")] = None,
     *,
     where: ClusterAddress,
     json: Json = False,

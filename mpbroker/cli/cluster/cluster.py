@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
-
 from mpbroker.cli.cluster.client import open_admin
-from mpbroker.cli.flags import ClusterAddress, Json
+from mpbroker.cli.flags import ClusterAddress, Json, flag
 from mpbroker.cli.text.output import print_json, print_table
 from mpbroker.client.admin import Admin
 from mpbroker.client.errors import ApiFailed, ClientError, raise_all
@@ -28,7 +26,7 @@ _HEADINGS = {
 
 def cluster(
     api_versions: Annotated[
-        bool, typer.Option("--api-versions", help="The versions of each API that each broker speaks.")
+        bool, flag("--api-versions", "The versions of each API that each broker speaks.")
     ] = False,
     *,
     where: ClusterAddress,

@@ -12,7 +12,7 @@ import typer
 
 from mpbroker.cli.app import App
 from mpbroker.cli.cluster.client import open_admin
-from mpbroker.cli.flags import ClusterAddress, GroupNames, Json, Yes
+from mpbroker.cli.flags import ClusterAddress, GroupNames, Json, Yes, flag, option
 from mpbroker.cli.text.confirm import confirm
 from mpbroker.cli.text.output import counted, print_json, print_rows, print_table, say_each
 from mpbroker.client import groups
@@ -43,12 +43,10 @@ MEMBERS = ("CONSUMER-ID", "GROUP-INSTANCE-ID", "HOST", "CLIENT-ID", "#PARTITIONS
 @group_app.command("list")
 def group_list(
     state: Annotated[
-        list[str] | None,
-        typer.Option("--state", metavar="STATE", help="Only those that are Stable, Empty …; repeatable."),
+        list[str] | None, option("--state", "STATE", "Only those that are Stable, Empty …; repeatable.")
     ] = None,
     kind: Annotated[
-        list[str] | None,
-        typer.Option("--type", metavar="TYPE", help="Only those that are classic, consumer …; repeatable."),
+        list[str] | None, option("--type", "TYPE", "Only those that are classic, consumer …; repeatable.")
     ] = None,
     *,
     where: ClusterAddress,
@@ -73,9 +71,7 @@ def group_list(
 @group_app.command("describe")
 def group_describe(
     names: Annotated[list[str] | None, typer.Argument(metavar="GROUP...", hidden=True)] = None,
-    members: Annotated[
-        bool, typer.Option("--members", help="Their names, and the partitions of each.")
-    ] = False,
+    members: Annotated[bool, flag("--members", "Their names, and the partitions of each.")] = False,
     *,
     where: ClusterAddress,
     json: Json = False,

@@ -14,7 +14,7 @@ from mpbroker.cli.cluster import offset_plans
 from mpbroker.cli.cluster.client import open_admin
 from mpbroker.cli.cluster.group import group_app as group_app
 from mpbroker.cli.errors import USAGE_ERROR, CliError, of_flag
-from mpbroker.cli.flags import ClusterAddress, GroupName, Json, Yes
+from mpbroker.cli.flags import ClusterAddress, GroupName, Json, Yes, flag, option
 from mpbroker.cli.text.confirm import confirm
 from mpbroker.cli.text.numbers import LONG
 from mpbroker.cli.text.output import print_json, print_table, say_each
@@ -50,8 +50,7 @@ PLACES = (
 )
 
 Topics = Annotated[
-    list[str] | None,
-    typer.Option("--topic", metavar="TOPIC[:0,1…]", help="A topic, or some of its partitions; repeatable."),
+    list[str] | None, option("--topic", "TOPIC[:0,1…]", "A topic, or some of its partitions; repeatable.")
 ]
 
 
@@ -59,49 +58,39 @@ Topics = Annotated[
 def group_reset_offsets(
     names: Annotated[list[str] | None, typer.Argument(metavar="GROUP...", hidden=True)] = None,
     all_groups: Annotated[
-        bool, typer.Option("--all-groups", help="All groups that there are, instead of GROUP...")
+        bool, flag("--all-groups", "All groups that there are, instead of GROUP...")
     ] = False,
     topic: Topics = None,
-    all_topics: Annotated[
-        bool, typer.Option("--all-topics", help="All that the group has committed offsets of.")
-    ] = False,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record.")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="After the last record.")] = False,
+    all_topics: Annotated[bool, flag("--all-topics", "All that the group has committed offsets of.")] = False,
+    to_earliest: Annotated[bool, flag("--to-earliest", "To the first record.")] = False,
+    to_latest: Annotated[bool, flag("--to-latest", "After the last record.")] = False,
     to_current: Annotated[
-        bool, typer.Option("--to-current", help="To what is committed; without it after the last record.")
+        bool, flag("--to-current", "To what is committed; without it after the last record.")
     ] = False,
-    to_offset: Annotated[
-        int | None, typer.Option("--to-offset", callback=LONG, metavar="N", help="To this offset.")
-    ] = None,
+    to_offset: Annotated[int | None, option("--to-offset", "N", "To this offset.", callback=LONG)] = None,
     to_datetime: Annotated[
-        str | None,
-        typer.Option(
-            "--to-datetime", metavar="TIME", help="To the first record from 2026-01-31T12:00:00 on."
-        ),
+        str | None, option("--to-datetime", "TIME", "To the first record from 2026-01-31T12:00:00 on.")
     ] = None,
     by_duration: Annotated[
-        str | None,
-        typer.Option("--by-duration", metavar="DURATION", help="As far back as PT1H30M, or 90s, 2h, 7d."),
+        str | None, option("--by-duration", "DURATION", "As far back as PT1H30M, or 90s, 2h, 7d.")
     ] = None,
     shift_by: Annotated[
-        int | None, typer.Option("--shift-by", callback=LONG, metavar="N", help="Forward by N; back with -N.")
+        int | None, option("--shift-by", "N", "Forward by N; back with -N.", callback=LONG)
     ] = None,
     from_file: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--from-file",
-            metavar="FILE",
-            help="Its lines are topic,partition,offset or group,topic,partition,offset.",
+            "FILE",
+            "Its lines are topic,partition,offset or group,topic,partition,offset.",
             readable=False,
         ),
     ] = None,
     export: Annotated[
-        bool, typer.Option("--export", help="Print the new offsets as such lines instead of a table.")
+        bool, flag("--export", "Print the new offsets as such lines instead of a table.")
     ] = False,
-    execute: Annotated[
-        bool, typer.Option("--execute", help="Set them; without this flag they are only printed.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print them: the default.")] = False,
+    execute: Annotated[bool, flag("--execute", "Set them; without this flag they are only printed.")] = False,
+    dry_run: Annotated[bool, flag("--dry-run", "Only print them: the default.")] = False,
     *,
     where: ClusterAddress,
     json: Json = False,
@@ -126,7 +115,7 @@ def group_reset_offsets(
 def group_delete_offsets(
     name: GroupName,
     topic: Topics = None,
-    all_topics: Annotated[bool, typer.Option("--all-topics", help="All that it has committed.")] = False,
+    all_topics: Annotated[bool, flag("--all-topics", "All that it has committed.")] = False,
     yes: Yes = False,
     *,
     where: ClusterAddress,

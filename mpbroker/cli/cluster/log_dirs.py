@@ -11,7 +11,7 @@ import typer
 
 from mpbroker.cli.cluster.client import open_admin
 from mpbroker.cli.errors import USAGE_ERROR, CliError
-from mpbroker.cli.flags import COMPLETE_TOPICS, ClusterAddress, Json
+from mpbroker.cli.flags import COMPLETE_TOPICS, ClusterAddress, Json, option
 from mpbroker.cli.text.numbers import INT, SECONDS
 from mpbroker.cli.text.output import print_json, print_table
 from mpbroker.cli.text.progress import progress_bar
@@ -30,22 +30,14 @@ def log_dirs(
         list[str] | None, typer.Argument(metavar="TOPIC...", hidden=True, autocompletion=COMPLETE_TOPICS)
     ] = None,
     broker: Annotated[
-        list[int] | None,
-        typer.Option("--broker", callback=INT, metavar="ID", help="Only of this one; repeatable."),
+        list[int] | None, option("--broker", "ID", "Only of this one; repeatable.", callback=INT)
     ] = None,
     to: Annotated[
-        str | None,
-        typer.Option("--to", metavar="DIR", help="With move TOPIC [PARTITION]...: where they are to be."),
+        str | None, option("--to", "DIR", "With move TOPIC [PARTITION]...: where they are to be.")
     ] = None,
     wait: Annotated[
         float | None,
-        typer.Option(
-            "--wait",
-            min=0,
-            callback=SECONDS,
-            metavar="[SECONDS]",
-            help="With --to: until they are there; 60.",
-        ),
+        option("--wait", "[SECONDS]", "With --to: until they are there; 60.", min=0, callback=SECONDS),
     ] = None,
     *,
     where: ClusterAddress,

@@ -10,7 +10,7 @@ import typer
 
 from mpbroker.cli.cluster.client import open_admin
 from mpbroker.cli.errors import of_flag
-from mpbroker.cli.flags import COMPLETE_TOPICS, ClusterAddress, IsolationLevel, Json
+from mpbroker.cli.flags import COMPLETE_TOPICS, ClusterAddress, IsolationLevel, Json, option
 from mpbroker.cli.text.numbers import PARTITION
 from mpbroker.cli.text.output import print_rows
 from mpbroker.client.admin import Admin
@@ -34,15 +34,14 @@ def offsets(
         list[str] | None, typer.Argument(metavar="TOPIC...", hidden=True, autocompletion=COMPLETE_TOPICS)
     ] = None,
     partition: Annotated[
-        list[int] | None,
-        typer.Option("--partition", "-p", callback=PARTITION, metavar="N", help="Only this one; repeatable."),
+        list[int] | None, option("--partition -p", "N", "Only this one; repeatable.", callback=PARTITION)
     ] = None,
     at: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--time",
-            metavar="TIME",
-            help="Of the first record from then on: earliest, latest, max-timestamp, 2026-01-31T12:00:00, "
+            "TIME",
+            "Of the first record from then on: earliest, latest, max-timestamp, 2026-01-31T12:00:00, "
             "ms since 1970, -2h.",
         ),
     ] = None,

@@ -14,7 +14,7 @@ import typer
 from mpbroker.cli.app import App
 from mpbroker.cli.cluster.client import open_admin
 from mpbroker.cli.errors import USAGE_ERROR, CliError
-from mpbroker.cli.flags import ClusterAddress, Json
+from mpbroker.cli.flags import ClusterAddress, Json, option
 from mpbroker.cli.text.numbers import LONG
 from mpbroker.cli.text.output import print_json, print_rows, say
 from mpbroker.client.errors import ApiFailed
@@ -45,21 +45,18 @@ TokenId = Annotated[str, typer.Argument(metavar="TOKEN-ID", hidden=True)]
 
 @token_app.command("create")
 def token_create(
-    owner: Annotated[
-        str | None, typer.Option(OWNER, metavar="User:NAME", help="Default: the user of this command.")
-    ] = None,
+    owner: Annotated[str | None, option(OWNER, "User:NAME", "Default: the user of this command.")] = None,
     renewer: Annotated[
-        list[str] | None,
-        typer.Option(RENEWER, metavar="User:NAME", help="May renew and expire it, too; repeatable."),
+        list[str] | None, option(RENEWER, "User:NAME", "May renew and expire it, too; repeatable.")
     ] = None,
     max_life_time_period: Annotated[
         int | None,
-        typer.Option(
+        option(
             "--max-life-time-period",
+            "MS",
+            "However often it is renewed; default: the broker's delegation.token.max.lifetime.ms.",
             min=1,
             callback=LONG,
-            metavar="MS",
-            help="However often it is renewed; default: the broker's delegation.token.max.lifetime.ms.",
         ),
     ] = None,
     *,
@@ -98,8 +95,7 @@ def token_create(
 @token_app.command("list")
 def token_list(
     owner: Annotated[
-        list[str] | None,
-        typer.Option(OWNER, metavar="User:NAME", help="Only what it owns, created or may renew; repeatable."),
+        list[str] | None, option(OWNER, "User:NAME", "Only what it owns, created or may renew; repeatable.")
     ] = None,
     *,
     where: ClusterAddress,
@@ -126,12 +122,12 @@ def token_renew(
     token_id: TokenId,
     renew_time_period: Annotated[
         int | None,
-        typer.Option(
+        option(
             "--renew-time-period",
+            "MS",
+            "From now on; default: the broker's delegation.token.expiry.time.ms.",
             min=1,
             callback=LONG,
-            metavar="MS",
-            help="From now on; default: the broker's delegation.token.expiry.time.ms.",
         ),
     ] = None,
     *,
@@ -152,10 +148,7 @@ def token_renew(
 def token_expire(
     token_id: TokenId,
     expiry_time_period: Annotated[
-        int | None,
-        typer.Option(
-            "--expiry-time-period", min=0, callback=LONG, metavar="MS", help="From now on; default: now."
-        ),
+        int | None, option("--expiry-time-period", "MS", "From now on; default: now.", min=0, callback=LONG)
     ] = None,
     *,
     where: ClusterAddress,

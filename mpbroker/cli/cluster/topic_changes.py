@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from mpbroker.cli.cluster.client import open_admin
 from mpbroker.cli.cluster.topic import parse_setting
 from mpbroker.cli.cluster.topic_flags import TopicSettings
 from mpbroker.cli.cluster.topic_flags import topic_app as topic_app
 from mpbroker.cli.errors import USAGE_ERROR, CliError, of_flag
-from mpbroker.cli.flags import ClusterAddress, Json, Timeout, TopicName, Yes
+from mpbroker.cli.flags import ClusterAddress, Json, Timeout, TopicName, Yes, option
 from mpbroker.cli.text.confirm import confirm
 from mpbroker.cli.text.numbers import INT, PARTITION_OR_ALL
 from mpbroker.cli.text.output import say, say_each
@@ -25,14 +23,10 @@ def topic_alter(
     name: TopicName,
     config: TopicSettings = None,
     delete_config: Annotated[
-        list[str] | None,
-        typer.Option("--delete-config", metavar="KEY", help="Reset it to the broker's default; repeatable."),
+        list[str] | None, option("--delete-config", "KEY", "Reset it to the broker's default; repeatable.")
     ] = None,
     partitions: Annotated[
-        int | None,
-        typer.Option(
-            "--partitions", "-p", min=1, callback=INT, metavar="N", help="How many in all; never fewer."
-        ),
+        int | None, option("--partitions -p", "N", "How many in all; never fewer.", min=1, callback=INT)
     ] = None,
     timeout: Timeout = 30.0,
     *,
@@ -63,13 +57,8 @@ def topic_alter(
 @topic_app.command("delete-records")
 def topic_delete_records(
     name: TopicName,
-    before: Annotated[
-        str,
-        typer.Option("--before", metavar="OFFSET|latest", help="Delete the records below it; latest: all."),
-    ],
-    partition: Annotated[
-        int, typer.Option("--partition", callback=PARTITION_OR_ALL, metavar="N", help="-1: all.")
-    ] = -1,
+    before: Annotated[str, option("--before", "OFFSET|latest", "Delete the records below it; latest: all.")],
+    partition: Annotated[int, option("--partition", "N", "-1: all.", callback=PARTITION_OR_ALL)] = -1,
     yes: Yes = False,
     timeout: Timeout = 30.0,
     *,

@@ -15,7 +15,7 @@ import typer
 from mpbroker.cli.app import App
 from mpbroker.cli.cluster.client import open_admin
 from mpbroker.cli.errors import USAGE_ERROR, CliError, of_flag
-from mpbroker.cli.flags import COMPLETE_TOPICS, ClusterAddress, Json, TopicName, Yes
+from mpbroker.cli.flags import COMPLETE_TOPICS, ClusterAddress, Json, TopicName, Yes, option
 from mpbroker.cli.text.confirm import confirm
 from mpbroker.cli.text.numbers import INT, LONG, PARTITION, SHORT
 from mpbroker.cli.text.output import print_groups, print_json, print_rows, say
@@ -37,8 +37,7 @@ ONGOING = "Ongoing"
 Producer = m.DescribeProducersResponse.ProducerState
 State = m.DescribeTransactionsResponse.TransactionState
 Partitions = Annotated[
-    list[int] | None,
-    typer.Option("--partition", "-p", callback=PARTITION, metavar="N", help="Only this one; repeatable."),
+    list[int] | None, option("--partition -p", "N", "Only this one; repeatable.", callback=PARTITION)
 ]
 
 
@@ -65,22 +64,16 @@ class Hanging(NamedTuple):
 @txn_app.command("list")
 def txn_list(
     state: Annotated[
-        list[str] | None,
-        typer.Option("--state", metavar="STATE", help="Only Ongoing, CompleteCommit, Empty …; repeatable."),
+        list[str] | None, option("--state", "STATE", "Only Ongoing, CompleteCommit, Empty …; repeatable.")
     ] = None,
     producer_id: Annotated[
-        list[int] | None,
-        typer.Option("--producer-id", callback=LONG, metavar="N", help="Only of this producer; repeatable."),
+        list[int] | None, option("--producer-id", "N", "Only of this producer; repeatable.", callback=LONG)
     ] = None,
     duration: Annotated[
-        str | None,
-        typer.Option(
-            "--longer-than", metavar="DURATION", help="Only those that are open for longer: 15m, PT1H."
-        ),
+        str | None, option("--longer-than", "DURATION", "Only those that are open for longer: 15m, PT1H.")
     ] = None,
     pattern: Annotated[
-        str | None,
-        typer.Option("--transactional-id-pattern", metavar="RE", help="Only ids that match it as a whole."),
+        str | None, option("--transactional-id-pattern", "RE", "Only ids that match it as a whole.")
     ] = None,
     *,
     where: ClusterAddress,
@@ -152,10 +145,7 @@ def txn_find_hanging(
         list[str] | None, typer.Argument(metavar="TOPIC...", hidden=True, autocompletion=COMPLETE_TOPICS)
     ] = None,
     timeout: Annotated[
-        str,
-        typer.Option(
-            "--max-transaction-timeout", metavar="DURATION", help="transaction.max.timeout.ms of the broker."
-        ),
+        str, option("--max-transaction-timeout", "DURATION", "transaction.max.timeout.ms of the broker.")
     ] = "15m",
     *,
     where: ClusterAddress,
@@ -192,33 +182,23 @@ def txn_find_hanging(
 def txn_abort(
     transactional_id: Annotated[
         str | None,
-        typer.Option(
-            "--transactional-id", metavar="ID", help="The open transaction of this id; fences its producer."
-        ),
+        option("--transactional-id", "ID", "The open transaction of this id; fences its producer."),
     ] = None,
     topic: Annotated[
-        str | None,
-        typer.Option("--topic", metavar="NAME", help="A hanging one, in a partition of this topic."),
+        str | None, option("--topic", "NAME", "A hanging one, in a partition of this topic.")
     ] = None,
-    partition: Annotated[
-        int | None, typer.Option("--partition", "-p", callback=PARTITION, metavar="N", help="Which one.")
-    ] = None,
+    partition: Annotated[int | None, option("--partition -p", "N", "Which one.", callback=PARTITION)] = None,
     start_offset: Annotated[
-        int | None,
-        typer.Option("--start-offset", callback=LONG, metavar="N", help="The one that begins there …"),
+        int | None, option("--start-offset", "N", "The one that begins there …", callback=LONG)
     ] = None,
     producer_id: Annotated[
-        int | None,
-        typer.Option("--producer-id", callback=LONG, metavar="N", help="… or the one of this producer;"),
+        int | None, option("--producer-id", "N", "… or the one of this producer;", callback=LONG)
     ] = None,
     producer_epoch: Annotated[
-        int | None,
-        typer.Option(
-            "--producer-epoch", callback=SHORT, metavar="N", help="with it: default, as it is there;"
-        ),
+        int | None, option("--producer-epoch", "N", "with it: default, as it is there;", callback=SHORT)
     ] = None,
     coordinator_epoch: Annotated[
-        int | None, typer.Option("--coordinator-epoch", callback=INT, metavar="N", help="likewise.")
+        int | None, option("--coordinator-epoch", "N", "likewise.", callback=INT)
     ] = None,
     yes: Yes = False,
     *,

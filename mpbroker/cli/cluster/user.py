@@ -11,12 +11,10 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from mpbroker.cli.app import App
 from mpbroker.cli.cluster.client import open_admin
 from mpbroker.cli.errors import USAGE_ERROR, CliError
-from mpbroker.cli.flags import ClusterAddress, Json, UserName, Yes
+from mpbroker.cli.flags import ClusterAddress, Json, UserName, Yes, option
 from mpbroker.cli.text.confirm import confirm
 from mpbroker.cli.text.output import print_rows, say
 from mpbroker.client.users import can_log_in, describe, listed, mechanism_of, remove, upsert
@@ -29,18 +27,13 @@ STDIN = Path("-")
 @user_app.command("add")
 def user_add(
     name: UserName,
-    mechanism: Annotated[
-        str, typer.Option(metavar="NAME", help="SCRAM-SHA-256 or SCRAM-SHA-512.")
-    ] = "SCRAM-SHA-512",
+    mechanism: Annotated[str, option("", "NAME", "SCRAM-SHA-256 or SCRAM-SHA-512.")] = "SCRAM-SHA-512",
     iterations: Annotated[
-        int,
-        typer.Option(min=4096, max=16384, metavar="N", help="Iterations of PBKDF2 for the SCRAM credential."),
+        int, option("", "N", "Iterations of PBKDF2 for the SCRAM credential.", min=4096, max=16384)
     ] = 8192,
     password_file: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Its first line is the password; - is standard input.", readable=False
-        ),
+        option("", "FILE", "Its first line is the password; - is standard input.", readable=False),
     ] = None,
     *,
     where: ClusterAddress,
@@ -67,9 +60,7 @@ def user_list(*, where: ClusterAddress, json: Json = False) -> None:
 @user_app.command("delete")
 def user_delete(
     name: UserName,
-    mechanism: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only this one; default: all.")
-    ] = None,
+    mechanism: Annotated[str | None, option("", "NAME", "Only this one; default: all.")] = None,
     yes: Yes = False,
     *,
     where: ClusterAddress,

@@ -14,7 +14,7 @@ import typer
 
 from mpbroker.cli.app import App
 from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError, file_named
-from mpbroker.cli.flags import DryRun, Json, LocalBootstrap, LogDirs, Port
+from mpbroker.cli.flags import DryRun, Json, LocalBootstrap, LogDirs, Port, flag
 from mpbroker.cli.host import recover as recovering
 from mpbroker.cli.host import scrub as scrubbing
 from mpbroker.cli.host.local_broker import LocalBroker
@@ -42,8 +42,8 @@ log_app = App(no_args_is_help=True)
 @log_app.command("dump")
 def log_dump(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH...", hidden=True, readable=False)],
-    records: Annotated[bool, typer.Option("--records", help="The records of each batch, too.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="A JSON document per line.")] = False,
+    records: Annotated[bool, flag("--records", "The records of each batch, too.")] = False,
+    json: Annotated[bool, flag("--json", "A JSON document per line.")] = False,
 ) -> None:
     """Batches, index entries, producers and checkpoints, one by one.
 
@@ -67,7 +67,7 @@ def log_verify(
 @log_app.command("repair")
 def log_repair(
     path: Annotated[Path, typer.Argument(metavar="DIR", hidden=True, readable=False)],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; scripts need it.")] = False,
+    yes: Annotated[bool, flag("--yes -y", "Do not ask; scripts need it.")] = False,
     json: Json = False,
 ) -> None:
     """Take damaged batches out of the partition in DIR.
@@ -95,7 +95,7 @@ def log_scrub(
     log_dirs: LogDirs = None,
     port: Port = None,
     bootstrap: LocalBootstrap = None,
-    status: Annotated[bool, typer.Option("--status", help="Only print the state.")] = False,
+    status: Annotated[bool, flag("--status", "Only print the state.")] = False,
     json: Json = False,
 ) -> None:
     """Have the running broker check its sealed segments for damage now.

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from mpbroker.cli.errors import USAGE_ERROR, CliError, file_error
-from mpbroker.cli.flags import DryRun, Json
+from mpbroker.cli.flags import DryRun, Json, flag, option
 from mpbroker.cli.text.output import counted, print_json
 from mpbroker.config.listeners import parse_host_port
 from mpbroker.ipc.process import FatalError
@@ -26,7 +26,7 @@ LogDirectories = Annotated[list[Path], typer.Argument(metavar="DIR...", hidden=T
 def export(
     paths: LogDirectories,
     controller: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where Kafka's controller is to listen.")
+        str, option("", "HOST:PORT", "Where Kafka's controller is to listen.")
     ] = "localhost:9093",
     dry_run: DryRun = False,
     json: Json = False,
@@ -63,10 +63,7 @@ def import_(
     paths: LogDirectories,
     dry_run: DryRun = False,
     set_aside_strays: Annotated[
-        bool,
-        typer.Option(
-            "--set-aside-strays", help="Accept partitions of unknown topics; a start sets them aside."
-        ),
+        bool, flag("--set-aside-strays", "Accept partitions of unknown topics; a start sets them aside.")
     ] = False,
     json: Json = False,
 ) -> None:

@@ -16,7 +16,7 @@ from typing import Annotated, Final
 import typer
 
 from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError
-from mpbroker.cli.flags import Overrides
+from mpbroker.cli.flags import Overrides, flag, option
 from mpbroker.cli.host.serve import read_config
 from mpbroker.cli.text.interrupt import Interrupt
 from mpbroker.config.environment import BOOTSTRAP_SERVER
@@ -35,13 +35,10 @@ _AWAITED: Final = (*_FOR_COMMAND, signal.SIGCHLD)
 def run(
     command: Annotated[list[str], typer.Argument(metavar="[--] CMD...", hidden=True)],
     topics: Annotated[
-        list[str] | None,
-        typer.Option("--topic", metavar="NAME[:PARTITIONS]", help="Create this topic before; repeatable."),
+        list[str] | None, option("--topic", "NAME[:PARTITIONS]", "Create this topic before; repeatable.")
     ] = None,
     options: Overrides = None,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Print the broker's log at the end.")
-    ] = False,
+    verbose: Annotated[bool, flag("--verbose -v", "Print the broker's log at the end.")] = False,
 ) -> None:
     """Run a command with a broker of its own, which ends with it.
 

@@ -17,11 +17,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-import typer
-
 from mpbroker.cli.app import App
 from mpbroker.cli.errors import USAGE_ERROR, CliError
-from mpbroker.cli.flags import DryRun, Json, Yes
+from mpbroker.cli.flags import DryRun, Json, Yes, flag, option
 from mpbroker.cli.host import shipped
 from mpbroker.cli.text.confirm import confirm
 from mpbroker.cli.text.output import counted, print_json
@@ -51,10 +49,10 @@ _HOW_TO_INSTALL = (
 BOOTED = Path("/run/systemd/system")
 Root = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--root",
-        metavar="DIR",
-        help="Only write files, below this directory, as for systemctl: for packages and images.",
+        "DIR",
+        "Only write files, below this directory, as for systemctl: for packages and images.",
         readable=False,
     ),
 ]
@@ -89,9 +87,7 @@ class Host(NamedTuple):
 
 @service_app.command("install")
 def service_install(
-    now: Annotated[
-        bool, typer.Option("--now", help="Start it, and with each boot (systemctl enable --now).")
-    ] = False,
+    now: Annotated[bool, flag("--now", "Start it, and with each boot (systemctl enable --now).")] = False,
     root: Root = None,
     dry_run: DryRun = False,
     yes: Yes = False,

@@ -15,7 +15,7 @@ from mpbroker.cli.cluster.client import open_admin
 from mpbroker.cli.cluster.quota import describe_quotas, entity_text
 from mpbroker.cli.cluster.txn import producers
 from mpbroker.cli.errors import CliError
-from mpbroker.cli.flags import ClusterAddress, Json
+from mpbroker.cli.flags import ClusterAddress, Json, option
 from mpbroker.cli.host.local_broker import by_address
 from mpbroker.cli.host.why_checks import (
     Damage,
@@ -51,10 +51,7 @@ _NO_SUCH_GROUP: Final = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.INVALID_GROUP_I
 def why(
     name: Annotated[str, typer.Argument(metavar="TOPIC|GROUP", hidden=True)],
     look: Annotated[
-        float,
-        typer.Option(
-            "--look", min=0, callback=SECONDS, metavar="SECONDS", help="Time between two reads of offsets."
-        ),
+        float, option("--look", "SECONDS", "Time between two reads of offsets.", min=0, callback=SECONDS)
     ] = 2.0,
     *,
     where: ClusterAddress,

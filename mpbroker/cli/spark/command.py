@@ -17,7 +17,7 @@ import typer
 
 from mpbroker.cli.app import App
 from mpbroker.cli.errors import USAGE_ERROR, CliError, file_named
-from mpbroker.cli.flags import Json
+from mpbroker.cli.flags import Json, flag, option
 from mpbroker.cli.spark.job import measured, rate, running, until_stopped
 from mpbroker.cli.text.numbers import INT, LONG, SECONDS
 from mpbroker.cli.text.output import counted, print_json, print_table
@@ -30,102 +30,77 @@ spark_app = App(no_args_is_help=True)
 
 Topics = Annotated[str | None, typer.Argument(metavar="TOPIC,…", hidden=True, show_default=False)]
 Pattern = Annotated[
-    str | None,
-    typer.Option("--pattern", metavar="REGEX", help="Topics whose whole name matches, instead of TOPIC,…"),
+    str | None, option("--pattern", "REGEX", "Topics whose whole name matches, instead of TOPIC,…")
 ]
 LogDir = Annotated[
-    str | None,
-    typer.Option("--log-dir", metavar="DIR,…", help="The broker's log directories, to read its files."),
+    str | None, option("--log-dir", "DIR,…", "The broker's log directories, to read its files.")
 ]
 Servers = Annotated[
-    str | None,
-    typer.Option(
-        "--bootstrap-server", "-b", metavar="HOST:PORT,…", help="Brokers, to read over the network."
-    ),
+    str | None, option("--bootstrap-server -b", "HOST:PORT,…", "Brokers, to read over the network.")
 ]
 Extra = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--option",
-        metavar="KEY=VALUE",
-        help="Any option of format mpbroker, such as kafka.security.protocol=SSL; repeatable.",
+        "KEY=VALUE",
+        "Any option of format mpbroker, such as kafka.security.protocol=SSL; repeatable.",
     ),
 ]
 Loss = Annotated[
     bool,
-    typer.Option(
+    flag(
         "--fail-on-data-loss/--no-fail-on-data-loss",
-        help="Whether records that were deleted before they were read are an error.",
+        "Whether records that were deleted before they were read are an error.",
     ),
 ]
 Master = Annotated[
-    str | None,
-    typer.Option(
-        "--master", metavar="URL", help="Of Spark; default: spark-submit's, or all cores of this host."
-    ),
+    str | None, option("--master", "URL", "Of Spark; default: spark-submit's, or all cores of this host.")
 ]
 Checkpoint = Annotated[
     Path,
-    typer.Option(
+    option(
         "--checkpoint",
-        metavar="DIR",
-        help="How far the job is; one directory for each job, made if need be.",
+        "DIR",
+        "How far the job is; one directory for each job, made if need be.",
         readable=False,
     ),
 ]
-Once = Annotated[bool, typer.Option("--once", help="Only the present records; default: run until stopped.")]
+Once = Annotated[bool, flag("--once", "Only the present records; default: run until stopped.")]
 Every = Annotated[
-    float,
-    typer.Option(
-        "--every-s", min=0.0, callback=SECONDS, metavar="S", help="The shortest interval between two reads."
-    ),
+    float, option("--every-s", "S", "The shortest interval between two reads.", min=0.0, callback=SECONDS)
 ]
 SinkOption = Annotated[
-    list[str] | None,
-    typer.Option("--sink-option", metavar="KEY=VALUE", help="Any option of the sink; repeatable."),
+    list[str] | None, option("--sink-option", "KEY=VALUE", "Any option of the sink; repeatable.")
 ]
 
 
 @spark_app.command("archive")
 def spark_archive(
-    to: Annotated[
-        Path,
-        typer.Option("--to", metavar="DIR", help="The archive; made if it is not there.", readable=False),
-    ],
+    to: Annotated[Path, option("--to", "DIR", "The archive; made if it is not there.", readable=False)],
     topics: Topics = None,
     pattern: Pattern = None,
     log_dir: LogDir = None,
     bootstrap: Servers = None,
     partition_by: Annotated[
-        str,
-        typer.Option(
-            "--partition-by",
-            metavar="COLUMNS",
-            help="Directories: topic; topic,date; or topic,date,hour (UTC).",
-        ),
+        str, option("--partition-by", "COLUMNS", "Directories: topic; topic,date; or topic,date,hour (UTC).")
     ] = "topic,date",
     compact: Annotated[
-        bool, typer.Option("--compact", help="Afterwards make few large files of many small ones.")
+        bool, flag("--compact", "Afterwards make few large files of many small ones.")
     ] = False,
     file_mb: Annotated[
-        int,
-        typer.Option("--file-mb", min=1, callback=INT, metavar="N", help="How large compacted files get."),
+        int, option("--file-mb", "N", "How large compacted files get.", min=1, callback=INT)
     ] = 128,
     form: Annotated[
-        str, typer.Option("--format", metavar="parquet|iceberg", help="Directories, or a table of a catalog.")
+        str, option("--format", "parquet|iceberg", "Directories, or a table of a catalog.")
     ] = "parquet",
     catalog: Annotated[
-        str | None,
-        typer.Option("--catalog", metavar="URI", help="Of Iceberg; default: sqlite:///DIR/catalog.db."),
+        str | None, option("--catalog", "URI", "Of Iceberg; default: sqlite:///DIR/catalog.db.")
     ] = None,
     table: Annotated[
-        str, typer.Option("--table", metavar="NAMESPACE.NAME", help="Of Iceberg; made if need be.")
+        str, option("--table", "NAMESPACE.NAME", "Of Iceberg; made if need be.")
     ] = "mpbroker.records",
     records_per_run: Annotated[
-        int,
-        typer.Option(
-            "--records-per-run", min=1, callback=LONG, metavar="N", help="Records that are committed at once."
-        ),
+        int, option("--records-per-run", "N", "Records that are committed at once.", min=1, callback=LONG)
     ] = 20_000_000,
     fail_on_data_loss: Loss = True,
     option: Extra = None,
@@ -152,31 +127,22 @@ def spark_archive(
 @spark_app.command("replay")
 def spark_replay(
     archive: Annotated[Path, typer.Argument(metavar="DIR", hidden=True, readable=False)],
-    bootstrap: Annotated[
-        str, typer.Option("--bootstrap-server", "-b", metavar="HOST:PORT,…", help="Brokers to write to.")
-    ],
-    topics: Annotated[
-        str | None, typer.Option("--topics", metavar="TOPIC,…", help="Only these; default: all.")
-    ] = None,
+    bootstrap: Annotated[str, option("--bootstrap-server -b", "HOST:PORT,…", "Brokers to write to.")],
+    topics: Annotated[str | None, option("--topics", "TOPIC,…", "Only these; default: all.")] = None,
     to_topic: Annotated[
-        str | None,
-        typer.Option("--to-topic", metavar="TOPIC", help="All into this one; default: each into its own."),
+        str | None, option("--to-topic", "TOPIC", "All into this one; default: each into its own.")
     ] = None,
     keep_partitions: Annotated[
-        bool, typer.Option("--keep-partitions", help="Into partitions of the same numbers; else by key.")
+        bool, flag("--keep-partitions", "Into partitions of the same numbers; else by key.")
     ] = False,
     name: Annotated[
-        str, typer.Option("--name", metavar="NAME", help="Of this replay; its progress is kept under it.")
+        str, option("--name", "NAME", "Of this replay; its progress is kept under it.")
     ] = "replay",
     exactly_once: Annotated[
-        bool,
-        typer.Option(
-            "--exactly-once", help="In transactions: readers of committed records see each record once."
-        ),
+        bool, flag("--exactly-once", "In transactions: readers of committed records see each record once.")
     ] = False,
     option: Annotated[
-        list[str] | None,
-        typer.Option("--option", metavar="KEY=VALUE", help="Any option of the sink; repeatable."),
+        list[str] | None, option("--option", "KEY=VALUE", "Any option of the sink; repeatable.")
     ] = None,
     json: Json = False,
     master: Master = None,
@@ -211,25 +177,21 @@ def spark_replay(
 
 @spark_app.command("mirror")
 def spark_mirror(
-    to: Annotated[str, typer.Option("--to", metavar="HOST:PORT,…", help="Brokers to write to.")],
+    to: Annotated[str, option("--to", "HOST:PORT,…", "Brokers to write to.")],
     checkpoint: Checkpoint,
     topics: Topics = None,
     pattern: Pattern = None,
     log_dir: LogDir = None,
     bootstrap: Servers = None,
     name: Annotated[
-        str, typer.Option("--name", metavar="NAME", help="Of this mirror; it belongs to the checkpoint.")
+        str, option("--name", "NAME", "Of this mirror; it belongs to the checkpoint.")
     ] = "mirror",
-    prefix: Annotated[
-        str, typer.Option("--prefix", metavar="TEXT", help="Before the names of topics there.")
-    ] = "",
+    prefix: Annotated[str, option("--prefix", "TEXT", "Before the names of topics there.")] = "",
     keep_partitions: Annotated[
-        bool,
-        typer.Option("--keep-partitions/--by-key", help="Partitions of the same numbers, or those of keys."),
+        bool, flag("--keep-partitions/--by-key", "Partitions of the same numbers, or those of keys.")
     ] = True,
     exactly_once: Annotated[
-        bool,
-        typer.Option("--exactly-once/--at-least-once", help="In transactions, or faster and perhaps twice."),
+        bool, flag("--exactly-once/--at-least-once", "In transactions, or faster and perhaps twice.")
     ] = True,
     once: Once = False,
     every_s: Every = 1.0,
@@ -271,19 +233,12 @@ def spark_sessions(
     pattern: Pattern = None,
     log_dir: LogDir = None,
     bootstrap: Servers = None,
-    to: Annotated[
-        Path | None, typer.Option("--to", metavar="DIR", help="Parquet files, readable with Spark.")
-    ] = None,
+    to: Annotated[Path | None, option("--to", "DIR", "Parquet files, readable with Spark.")] = None,
     to_topic: Annotated[
-        str | None,
-        typer.Option("--to-topic", metavar="TOPIC", help="JSON in a topic of --bootstrap-server; or --to."),
+        str | None, option("--to-topic", "TOPIC", "JSON in a topic of --bootstrap-server; or --to.")
     ] = None,
-    gap: Annotated[
-        str, typer.Option("--gap", metavar="TIME", help="Of no events, which ends a session.")
-    ] = "30 minutes",
-    lateness: Annotated[
-        str, typer.Option("--lateness", metavar="TIME", help="How late an event may be.")
-    ] = "10 minutes",
+    gap: Annotated[str, option("--gap", "TIME", "Of no events, which ends a session.")] = "30 minutes",
+    lateness: Annotated[str, option("--lateness", "TIME", "How late an event may be.")] = "10 minutes",
     once: Once = False,
     every_s: Every = 1.0,
     fail_on_data_loss: Loss = True,
@@ -314,12 +269,8 @@ def spark_audit(
     topics: Topics = None,
     pattern: Pattern = None,
     log_dir: LogDir = None,
-    keys: Annotated[
-        bool, typer.Option("--keys", help="Count records with a key that an earlier one has, too.")
-    ] = False,
-    svg: Annotated[
-        Path | None, typer.Option("--svg", metavar="FILE", help="Draw it, too.", readable=False)
-    ] = None,
+    keys: Annotated[bool, flag("--keys", "Count records with a key that an earlier one has, too.")] = False,
+    svg: Annotated[Path | None, option("--svg", "FILE", "Draw it, too.", readable=False)] = None,
     json: Json = False,
     option: Extra = None,
     master: Master = None,

@@ -6,10 +6,8 @@ import sys
 from importlib.util import find_spec
 from typing import Annotated
 
-import typer
-
 from mpbroker.cli.errors import USAGE_ERROR, CliError
-from mpbroker.cli.flags import CommandConfig, LocalBootstrap, LogDirs, Port
+from mpbroker.cli.flags import CommandConfig, LocalBootstrap, LogDirs, Port, flag, option
 from mpbroker.cli.text.numbers import SECONDS
 from mpbroker.cli.top.columns import GROUPS, VIEWS, View
 from mpbroker.cli.top.watch import BrokerFlags, Watch
@@ -23,13 +21,13 @@ def top(
     bootstrap: LocalBootstrap = None,
     command_config: CommandConfig = None,
     view: Annotated[
-        str | None, typer.Option(metavar="NAME", help="processes, requests, memory, partitions or groups.")
+        str | None, option("", "NAME", "processes, requests, memory, partitions or groups.")
     ] = None,
     interval: Annotated[
-        float, typer.Option(min=0.1, callback=SECONDS, metavar="SECONDS", help="Time between samples.")
+        float, option("", "SECONDS", "Time between samples.", min=0.1, callback=SECONDS)
     ] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="Print tables of now and exit.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="With or without --once: JSON of now.")] = False,
+    once: Annotated[bool, flag("--once", "Print tables of now and exit.")] = False,
+    json: Annotated[bool, flag("--json", "With or without --once: JSON of now.")] = False,
 ) -> None:
     """Watch a broker on this host, or show a stopped one.
 
