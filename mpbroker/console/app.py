@@ -39,6 +39,8 @@ TOPICS_MAX: Final = 1000
 PARTITIONS_MAX: Final = 2000
 GROUPS_MAX: Final = 300
 READS_MAX: Final = 2
+# Questions that never need the token; the others do if visitors may do less than the console.
+PUBLIC: Final = ("about", "live", "topics", "topic", "groups", "health")
 NEEDS_TOKEN: Final = "this needs the console's token: open the address that mpbroker ctl console prints"
 JSON: Final = "application/json"
 LINES: Final = "application/x-ndjson"
@@ -70,13 +72,6 @@ class Refused(Exception):
         self.refusal = Refusal(status, why)
 
 
-class Question(NamedTuple):
-    """A question of the page. `needs_token`: it needs the token if visitors may do less than the console."""
-
-    needs_token: bool
-    answer: Callable[[Query], Awaitable[Any]]
-
-
 class Console:
     """The application. Handlers of paths below /api return the content of a JSON response."""
 
@@ -90,19 +85,19 @@ class Console:
         self._ends = asyncio.Event()
         self._tails = 0
         self._reads = asyncio.Semaphore(READS_MAX)
-        self._questions = {
-            "about": Question(False, self._about),
-            "live": Question(False, self._live),
-            "topics": Question(False, self._topics),
-            "topic": Question(False, self._topic),
-            "groups": Question(False, self._groups),
-            "health": Question(False, self._health),
-            "topic-settings": Question(True, self._topic_settings),
-            "group": Question(True, self._group),
-            "records": Question(True, self._records),
-            "record": Question(True, self._record),
-            "settings": Question(True, self._settings),
-            "access": Question(True, self._access),
+        self._questions: dict[str, Callable[[Query], Awaitable[Any]]] = {
+            "about": self._about,
+            "live": self._live,
+            "topics": self._topics,
+            "topic": self._topic,
+            "groups": self._groups,
+            "health": self._health,
+            "topic-settings": self._topic_settings,
+            "group": self._group,
+            "records": self._records,
+            "record": self._record,
+            "settings": self._settings,
+            "access": self._access,
         }
 
     def close(self) -> None:
@@ -167,13 +162,12 @@ class Console:
         name = scope["path"].removeprefix(API)
         if name not in self._questions:
             raise Refused(404, "no such question")
-        question = self._questions[name]
-        if question.needs_token:
+        if name not in PUBLIC:
             self._demand_token(scope)
         query = Query(scope["query_string"])
         if name == "about":
             query.has_token = has_token(scope, self._token)
-        return await question.answer(query)
+        return await self._questions[name](query)
 
     def _demand_token(self, scope: Scope, *, always: bool = False) -> None:
         wants = always or self._reads_need_token

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from mpbroker.exporter.exposition import CONTENT_TYPE
-from mpbroker.exporter.page_text import PageText
+from mpbroker.exporter.metrics_page import PageText
 from mpbroker.http.guard import refused_host, refused_origin
 from mpbroker.http.responses import NO_SNIFFING, NOT_KEPT, respond
 from mpbroker.http.server import Application, Receive, Scope, Send
