@@ -11,7 +11,7 @@ import asyncio
 import base64
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
