@@ -27,13 +27,18 @@ STDIN = Path("-")
 @user_app.command("add")
 def user_add(
     name: UserName,
-    mechanism: Annotated[str, option("", "NAME", "SCRAM-SHA-256 or SCRAM-SHA-512.")] = "SCRAM-SHA-512",
+    mechanism: Annotated[
+        str, option("--mechanism", "NAME", "SCRAM-SHA-256 or SCRAM-SHA-512.")
+    ] = "SCRAM-SHA-512",
     iterations: Annotated[
-        int, option("", "N", "Iterations of PBKDF2 for the SCRAM credential.", min=4096, max=16384)
+        int,
+        option("--iterations", "N", "Iterations of PBKDF2 for the SCRAM credential.", min=4096, max=16384),
     ] = 8192,
     password_file: Annotated[
         Path | None,
-        option("", "FILE", "Its first line is the password; - is standard input.", readable=False),
+        option(
+            "--password-file", "FILE", "Its first line is the password; - is standard input.", readable=False
+        ),
     ] = None,
     *,
     where: ClusterAddress,
@@ -60,7 +65,7 @@ def user_list(*, where: ClusterAddress, json: Json = False) -> None:
 @user_app.command("delete")
 def user_delete(
     name: UserName,
-    mechanism: Annotated[str | None, option("", "NAME", "Only this one; default: all.")] = None,
+    mechanism: Annotated[str | None, option("--mechanism", "NAME", "Only this one; default: all.")] = None,
     yes: Yes = False,
     *,
     where: ClusterAddress,

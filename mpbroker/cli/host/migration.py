@@ -26,7 +26,7 @@ LogDirectories = Annotated[list[Path], typer.Argument(metavar="DIR...", hidden=T
 def export(
     paths: LogDirectories,
     controller: Annotated[
-        str, option("", "HOST:PORT", "Where Kafka's controller is to listen.")
+        str, option("--controller", "HOST:PORT", "Where Kafka's controller is to listen.")
     ] = "localhost:9093",
     dry_run: DryRun = False,
     json: Json = False,

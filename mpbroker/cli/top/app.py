@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Mapping
 from typing import ClassVar, Final
 
@@ -19,6 +20,7 @@ from mpbroker.cli.top.panels import Cards, headline, tabs
 from mpbroker.cli.top.table import ROWS_MAX, Table
 from mpbroker.cli.top.text import text_of
 from mpbroker.cli.top.watch import BrokerFlags, GroupWatch, Watch
+from mpbroker.client.errors import ConfigError
 from mpbroker.observe.lag import lag_behind
 from mpbroker.observe.model import Model, Row
 from mpbroker.observe.samples import Groups, Health, Sample
@@ -164,7 +166,11 @@ class TopApp(App[None]):
             broker = self.model.sample.broker if self.model.sample is not None else None
             pause_s = self._interval_s
             if broker is not None and broker.health in (Health.RUNNING, Health.NOT_READY):
-                self.call_later(self._add, None, self._group_watch.groups(broker))
+                try:
+                    groups = self._group_watch.groups(broker)
+                except ConfigError as error:  # of --command-config
+                    groups = Groups(time.monotonic_ns(), problem=str(error))
+                self.call_later(self._add, None, groups)
                 pause_s = max(pause_s, GROUPS_EVERY_S)
             self._ended.wait(pause_s)
         self._group_watch.close()

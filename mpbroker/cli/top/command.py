@@ -21,10 +21,10 @@ def top(
     bootstrap: LocalBootstrap = None,
     command_config: CommandConfig = None,
     view: Annotated[
-        str | None, option("", "NAME", "processes, requests, memory, partitions or groups.")
+        str | None, option("--view", "NAME", "processes, requests, memory, partitions or groups.")
     ] = None,
     interval: Annotated[
-        float, option("", "SECONDS", "Time between samples.", min=0.1, callback=SECONDS)
+        float, option("--interval", "SECONDS", "Time between samples.", min=0.1, callback=SECONDS)
     ] = 1.0,
     once: Annotated[bool, flag("--once", "Print tables of now and exit.")] = False,
     json: Annotated[bool, flag("--json", "With or without --once: JSON of now.")] = False,

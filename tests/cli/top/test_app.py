@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
@@ -70,9 +71,10 @@ def on_terminal(
     act: Callable[[Terminal], Awaitable[None]],
     size: tuple[int, int] = (80, 24),
     view: View = PROCESSES,
+    command_config: Path | None = None,
 ) -> None:
     async def run() -> None:
-        wanted = BrokerFlags(log_dirs=str(broker.log_dir))
+        wanted = BrokerFlags(log_dirs=str(broker.log_dir), command_config=command_config)
         watch = Watch(wanted)
         app = TopApp(watch, wanted, watch.first(), interval_s=INTERVAL_S, view=view)
         async with app.run_test(size=size) as pilot:
@@ -115,6 +117,16 @@ def test_groups_come_with_their_lag_and_details(shared_broker: Broker) -> None:
         assert not isinstance(terminal.app.screen, TextScreen)
 
     on_terminal(shared_broker, act, view=GROUPS)
+
+
+def test_a_wrong_command_config_is_shown_with_the_groups(shared_broker: Broker, tmp_path: Path) -> None:
+    wrong = tmp_path / "client.properties"
+    wrong.write_text("security.protocol=TLS\n")
+
+    async def act(terminal: Terminal) -> None:
+        await terminal.until_seen("security.protocol=TLS is not one of")
+
+    on_terminal(shared_broker, act, view=GROUPS, size=(140, 24), command_config=wrong)
 
 
 def test_rates_of_what_comes_in(shared_broker: Broker) -> None:
