@@ -78,13 +78,6 @@ def complete_settings(incomplete: str) -> list[str]:
     return sorted(name for name in {*TOPIC_KEYS, *BROKER_KEYS} if name.startswith(incomplete))
 
 
-def complete_pages(incomplete: str) -> list[str]:
-    """Return the pages of the docs that begin so."""
-    from mpbroker.cli.pages import pages
-
-    return [name for name in pages() if name.startswith(incomplete.lower())]
-
-
 COMPLETE_TOPICS = _names(topic_names)
 COMPLETE_GROUPS = _names(group_names)
 

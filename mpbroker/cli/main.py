@@ -32,7 +32,6 @@ from mpbroker.cli.flags import (
     Port,
     ServerProperties,
     TopicName,
-    complete_pages,
 )
 from mpbroker.cli.text import standard_output
 from mpbroker.cli.text.numbers import INT, LONG, PARTITION_OR_ALL
@@ -54,6 +53,8 @@ _COMMANDS = (
     ("offsets", "cluster.offsets", "Print where partitions begin and end, or an offset by time."),
     ("cluster", "cluster.cluster", "Print the cluster's id, controller, brokers and features."),
     ("log-dirs", "cluster.log_dirs", "Print log directories and sizes of partitions, or move some."),
+    ("completion", "completion", "Print the script that completes this command in a shell."),
+    ("docs", "pages", "Print a page of the docs; without PAGE, list them."),
     ("why", "host.why", "Print what holds up a topic or a group, and what to do about it."),
 )
 _GROUPS = (
@@ -362,41 +363,6 @@ def consume(
     place = consume_flags.StartFlags(from_beginning, offset, from_time, until_time)
     into = consume_flags.OutputFlags(template, json, to, overwrite, log_dirs)
     consume_flags.consume(ClusterAddress(bootstrap, command_config), what, place, into)
-
-
-@app.command()
-def completion(
-    shell: Annotated[str, typer.Argument(metavar="bash|zsh|fish", hidden=True)],
-) -> None:
-    """Print the script that completes this command in a shell.
-
-    bash: source <(mpbroker completion bash). zsh: mpbroker completion zsh > a file _mpbroker in $fpath.
-    fish: mpbroker completion fish > ~/.config/fish/completions/mpbroker.fish
-    """
-    from mpbroker.cli import completion as command
-
-    command.print_script(shell)
-
-
-@app.command()
-def docs(
-    page: Annotated[
-        str | None,
-        typer.Argument(metavar="PAGE[#HEADING]", hidden=True, autocompletion=complete_pages),
-    ] = None,
-    path: Annotated[
-        bool, typer.Option("--path", help="Print where the file is; without PAGE, the directory of all.")
-    ] = False,
-    json: Json = False,
-) -> None:
-    """Print a page of the docs; without PAGE, list them.
-
-    With HEADING it is a part of the page, as links have it: operating#quotas, or OPERATING.md#quotas. Listed
-    are also the files for systemd, Prometheus and Grafana.
-    """
-    from mpbroker.cli import pages
-
-    pages.show(page, wants_path=path, as_json=json)
 
 
 @app.command()

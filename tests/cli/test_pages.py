@@ -59,7 +59,7 @@ def test_on_a_terminal_it_goes_through_a_pager(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(pydoc, "pager", shown.append)
     monkeypatch.setattr(sys, "stdout", SimpleNamespace(isatty=lambda: True))
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
-    pages.show("faq", wants_path=False, as_json=False)
+    pages.docs("faq")
     assert shown == [(ROOT / "docs/FAQ.md").read_text()]
 
 
