@@ -118,7 +118,7 @@ def describe(admin: Admin, asked: m.DeleteAclsRequest.DeleteAclsFilter) -> list[
 def _failed(what: str, code: int, message: str | None) -> ClientError:
     if code == ErrorCode.SECURITY_DISABLED:
         return FailedPrecondition(
-            f"{what}: the broker has no authorizer; set its authorizer.class.name and super.users "
-            "(SECURITY.md, In five minutes)"
+            f"{what}: the broker has no authorizer: set its authorizer.class.name and super.users, "
+            "as mpbroker docs security#in-five-minutes shows"
         )
     return ApiFailed(what, code, message)

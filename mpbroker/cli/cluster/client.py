@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mpbroker.cli.flags import ClusterAddress
 from mpbroker.client import config
 from mpbroker.client.admin import Admin
 from mpbroker.client.cluster import Cluster
@@ -22,11 +21,14 @@ OF_COMMANDS = ClientConfig(
 )
 
 
-def open_admin(where: ClusterAddress, base: ClientConfig = OF_COMMANDS, advice: str = ADVICE) -> Admin:
-    """Return a client, not connected yet. `base` has the settings that the file lacks. Raises ConfigError."""
+def open_admin(
+    where: tuple[str, Path | None], base: ClientConfig = OF_COMMANDS, advice: str = ADVICE
+) -> Admin:
+    """Return a client of an address with the settings of a file, else those of `base`. Raises ConfigError."""
+    bootstrap, command_config = where
     with _flag_named():
-        found = config.read_config(where.command_config, base, _warn)
-    return Admin(Cluster(parse_servers(where.bootstrap), found, advice))
+        found = config.read_config(command_config, base, _warn)
+    return Admin(Cluster(parse_servers(bootstrap), found, advice))
 
 
 def read_entries(path: Path | None) -> list[Entry]:

@@ -67,13 +67,19 @@ def _folded(
 
     table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
     for index, (name, least_cells) in enumerate(zip(headings, least, strict=True)):
-        justify, is_right = ("right", True) if index in right else ("left", False)
-        table.add_column(name, min_width=least_cells, justify=justify, no_wrap=is_right, overflow="fold")
+        is_right = index in right
+        table.add_column(
+            name,
+            min_width=least_cells,
+            justify="right" if is_right else "left",
+            no_wrap=is_right,
+            overflow="fold",
+        )
     for row in rows:
         table.add_row(*map(Text, row))
-    console = Console(file=StringIO(), width=width, color_system=None)
-    console.print(table)
-    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+    lines = StringIO()
+    Console(file=lines, width=width, color_system=None).print(table)
+    return [line.rstrip() for line in lines.getvalue().splitlines()]
 
 
 def _records(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

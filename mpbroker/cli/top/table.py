@@ -55,8 +55,8 @@ class Table(DataTable[Text]):
         room = self.scrollable_content_region.width
         columns = [one for one in view.columns if one.from_columns <= room]
         texts = [[text_of(row[one.key], one.kind) for one in columns] for row in self.shown]
-        widths = self._fit(columns, texts, room)
         titles = [_title(one, sorted_by, is_reversed=is_reversed) for one in columns]
+        widths = self._fit(columns, [titles, *texts], room)
         layout = (view.key, self.app.theme, titles, widths, len(texts))
         if layout == self._layout:
             self._update(columns, texts)
@@ -64,8 +64,8 @@ class Table(DataTable[Text]):
             self._layout = layout
             self.clear(columns=True)
             for one, title, width in zip(columns, titles, widths, strict=True):
-                justify = "right" if is_right(one.kind) else "left"
-                self.add_column(Text(title, justify=justify, no_wrap=True), width=width, key=one.key)
+                label = Text(title, justify="right" if is_right(one.kind) else "left", no_wrap=True)
+                self.add_column(label, width=width, key=one.key)
             for number, line in enumerate(texts):
                 pairs = zip(columns, line, strict=True)
                 self.add_row(*(self._cell(one, number, text) for one, text in pairs))
@@ -84,9 +84,8 @@ class Table(DataTable[Text]):
     def _fit(self, columns: Sequence[Column], texts: Sequence[Sequence[str]], room: int) -> list[int]:
         """Return the widths of columns. They only grow while a view is shown, so that nothing jumps."""
         for number, one in enumerate(columns):
-            longest = max((len(line[number]) for line in texts), default=0)
-            least = max(len(one.title) + 2 * bool(one.title), _WIDTHS.get(one.kind, 0))
-            self._widths[one.key] = max(self._widths.get(one.key, 0), longest, least)
+            longest = max(len(line[number]) for line in texts)
+            self._widths[one.key] = max(self._widths.get(one.key, _WIDTHS.get(one.kind, 0)), longest)
         taken = sum(self._widths[one.key] for one in columns if not one.is_wide)
         wide = max(room - taken - 2 * self.cell_padding * len(columns), WIDE_MIN)
         return [wide if one.is_wide else self._widths[one.key] for one in columns]

@@ -154,8 +154,8 @@ def test_without_textual_it_says_what_to_install(tmp_path: Path) -> None:
 
 def test_nothing_of_it_is_loaded_for_other_commands() -> None:
     code = (
-        "import sys; from mpbroker.cli.main import app; "
-        "app(['ctl', '--help'], standalone_mode=False); "
+        "import sys; from mpbroker.cli.main import run; "
+        "run(['ctl', '--help']); "
         "others = ('textual.', 'mpbroker.cli.top.', 'mpbroker.observe.'); "
         "print(sorted(one for one in sys.modules if f'{one}.'.startswith(others)))"
     )
