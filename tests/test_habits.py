@@ -438,6 +438,7 @@ def client_signs(source: str) -> list[str]:
 
 # These rooms work in processes of other rooms, and log as those.
 LOGS_AS = {
+    "mpbroker.console": "mpbroker.exporter",
     "mpbroker.http": "mpbroker.exporter",
     "mpbroker.observe": "mpbroker.exporter",
     "mpbroker.startup": "mpbroker.supervisor",

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.inspection.directory import is_locked
 from mpbroker.migration.cluster_image import ClusterImage
 from mpbroker.migration.errors import CannotMove
 from mpbroker.protocol.uuids import uuid_bytes, uuid_text
@@ -21,6 +20,7 @@ from mpbroker.storage.directory_layout import (
     locked_by,
     read_properties,
 )
+from mpbroker.storage.directory_lock import has_broker
 from mpbroker.storage.names import METADATA_DIRECTORY
 from mpbroker.storage.strict_stat import is_there
 
@@ -68,7 +68,7 @@ def _check_there(path: Path) -> None:
         )
     if not is_there(path / names.META_PROPERTIES):
         raise CannotMove(f"{path} has no {names.META_PROPERTIES}: name a directory of log.dirs")
-    if is_locked(path):
+    if has_broker(path):
         raise CannotMove(
             f"a broker has {path} open{locked_by(path)}. Stop it in order first, with SIGTERM, then try again"
         )

@@ -1,10 +1,9 @@
 """The lock on a log directory's `.lock`, which brokers of both kinds see (Kafka: FileLock).
 
-mpbroker takes two locks on the same open file. flock(2) is what readers of the directory look at. Java's
-FileChannel.tryLock asks for a lock of fcntl(2) on all bytes, which does not see flock: so mpbroker takes one
-of these too, as an open file description lock. Such a lock lives as long as a process has this very open
-file. A lock of the process, which Java takes, would end when the process closes any descriptor of the file,
-and no child would have it.
+mpbroker takes two locks on the same open file: flock(2), which flock(1) of a shell can test, and a lock
+of fcntl(2), which Java's FileChannel.tryLock takes on all bytes. The second is an open file description lock,
+which lives as long as a process has this very open file. A lock of the process, as Java takes it, would end
+when the process closes any descriptor of the file, and no child would have it.
 
 One byte of the lock is enough against Java. It is not one of those that the workers of a recovery lock
 (mpbroker.log.recovery.workers).
@@ -18,6 +17,8 @@ import os
 import struct
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from mpbroker.ipc.pointer import LOCK
 
 LOCKED_BYTE: Final = 1 << 32
 _FLOCK: Final = struct.Struct("@hhqqi4x")
@@ -71,6 +72,26 @@ def holder_of(lock: Path) -> Holder | None:
     if kind == fcntl.F_UNLCK:
         return None
     return Holder(pid == _OF_A_DESCRIPTION, max(pid, 0))
+
+
+def has_broker(log_dir: Path) -> bool:
+    """Return whether a broker, ours or Kafka's, has locked the directory, in whatever container it runs.
+
+    Raises OSError.
+    """
+    lock = log_dir / LOCK
+    try:
+        return holder_of(lock) is not None
+    except PermissionError:
+        # This user may not open the file. The kernel lists the locks of this container.
+        found = lock.stat()
+        name = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+        return any(name in line.split() for line in Path("/proc/locks").read_text("ascii").splitlines())
+    except OSError as error:
+        # A broker does not start where nothing can be locked.
+        if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+            raise
+        return False
 
 
 def _wanted() -> bytes:

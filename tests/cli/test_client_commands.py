@@ -41,7 +41,7 @@ def test_a_partition_that_is_offline_is_said_and_hides_no_other(
     assert "2 partition(s), 1 offset(s)" in cli("topic", "delete", "orders", "--dry-run").out
     short = tmp_path / "client.properties"
     short.write_text("delivery.timeout.ms=300\nrequest.timeout.ms=200\nlinger.ms=0\n")
-    why = "mpbroker: partition orders-0: it has no leader: it is just being made, or it is offline"
+    why = "mpbroker: partition orders-0: it has no leader: it is being created, or it is offline"
     failed = cli.produce("orders", ["z"], "-p", "0", "--command-config", str(short), code=1)
     *_, ended = [line for line in failed.err.splitlines() if "orders-0" in line]
     assert "not written within 0.3 s" in ended
@@ -56,7 +56,7 @@ def test_an_advertised_address_that_cannot_be_reached(cli: OwnCli, broker: FakeB
         broker.advertised_port = gone.getsockname()[1]
     told = (
         f"mpbroker: cannot connect to 127.0.0.1:{broker.advertised_port}: Connection refused; the broker at "
-        f"{broker.address} tells clients to go there: set its advertised.listeners to an address that this "
+        f"{broker.address} advertises that address: set its advertised.listeners to an address that this "
         "host can reach"
     )
     for words in (["consume", "orders", "-e"], ["topic", "describe", "orders"], ["offsets"]):
@@ -80,7 +80,7 @@ def test_topics_from_creation_to_deletion(cli: OwnCli) -> None:
     assert "retention.ms=5" in table
     assert "END-OFFSET" in table
     assert "4 partition(s), 2 offset(s)" in cli("topic", "delete", "orders", "--dry-run").out
-    assert "say --yes" in cli("topic", "delete", "orders", code=2).err
+    assert "add --yes" in cli("topic", "delete", "orders", code=2).err
     deleted = cli("topic", "delete", "orders", "nope", "--yes", code=1)
     assert (deleted.out, "topic nope" in deleted.err) == ("deleted topic orders\n", True)
     assert cli("topic", "list").out == "no topics\n"
@@ -214,13 +214,17 @@ def test_errors_that_stay_end_the_command(cli: OwnCli, broker: FakeBroker) -> No
         (["produce", "t", "-H", "=x"], 2, "-H =x: this is not NAME=VALUE"),
         (["topic", "alter", "t"], 2, "nothing to alter: give -c KEY=VALUE, --delete-config KEY or -p N"),
         (["topic", "alter", "t", "-c", "a=b", "--delete-config", "a"], 2, "--delete-config a: -c sets it"),
-        (["topic", "delete", "t", "__consumer_offsets", "--yes"], 2, "consumer_offsets is the broker's own"),
-        (["topic", "delete-records", "t", "--before", "-1"], 2, "--before is an offset or latest, not '-1'"),
+        (
+            ["topic", "delete", "t", "__consumer_offsets", "--yes"],
+            2,
+            "__consumer_offsets is the broker's own",
+        ),
+        (["topic", "delete-records", "t", "--before", "-1"], 2, "--before -1: write an offset, or latest"),
         (["topic", "create", "u", "-c", "x"], 2, "-c x: this is not KEY=VALUE"),
         (["topic", "create", "u", "-c", "retention.ms="], 2, "retention.ms has no value"),
         (["topic", "list", "-b", "127.0.0.1:1"], 1, "cannot connect to 127.0.0.1:1: Connection refused"),
         (["topic", "list", "-b", "host:port"], 2, "is not HOST:PORT"),
-        (["user", "delete", "bob"], 1, "user bob: there is no such user; see mpbroker user list"),
+        (["user", "delete", "bob"], 1, "user bob does not exist"),
     ],
 )
 def test_wrong_calls_get_one_line(

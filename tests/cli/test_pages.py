@@ -54,7 +54,7 @@ def test_on_a_terminal_it_goes_through_a_pager(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(pydoc, "pager", shown.append)
     monkeypatch.setattr(sys, "stdout", SimpleNamespace(isatty=lambda: True))
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
-    pages.show("faq", wants_path=False, as_json=False)
+    pages.docs("faq")
     assert shown == [(ROOT / "docs/FAQ.md").read_text()]
 
 
@@ -82,8 +82,11 @@ def test_code_has_no_headings() -> None:
 @pytest.mark.parametrize(
     ("wanted", "says"),
     [
-        ("oprating", "oprating: there is no such page; did you mean operating? mpbroker docs lists them"),
-        ("systemd", "docs systemd: there is no such page; did you mean unit?"),
+        (
+            "oprating",
+            "docs oprating: no such page; did you mean operating? mpbroker docs lists them",
+        ),
+        ("systemd", "docs systemd: no such page; did you mean unit?"),
         ("operating#quota", "the page has no such heading; did you mean operating#quotas?"),
     ],
 )

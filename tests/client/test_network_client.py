@@ -265,7 +265,7 @@ def test_an_advertised_address_that_cannot_be_reached(make_rig: MakeRig, retries
         rig.client.poll(0)
     assert str(failure).startswith("cannot connect to advertised:9092: ")
     assert str(failure).endswith(
-        "; the broker at here:9092 tells clients to go there: set its advertised.listeners to an address "
+        "; the broker at here:9092 advertises that address: set its advertised.listeners to an address "
         "that this host can reach"
     )
     assert isinstance(failure, AdvertisedUnreachable)

@@ -295,7 +295,7 @@ def test_the_audit_log_has_who_tried_to_change_something(broker: Broker, api: Ap
     for headers in ({"origin": origin}, {"origin": origin, "authorization": "Bearer a-guess"}):
         assert api.ask("POST", "/api/change", body, **headers, **JSON).status == 401
     assert api.ask("POST", "/api/change", body, origin="http://evil.example", **JSON).status == 403
-    assert f"{who} has failed to log in: there is no token" in said(broker, who)
+    assert f"{who} has failed to log in: the token is missing" in said(broker, who)
     assert f"{who} has failed to log in: the token is wrong" in said(broker, who)
     assert f"{who} is denied console change: a page of another origin asks for this" in said(broker, who)
     assert "a-guess" not in broker.logs()

@@ -372,7 +372,7 @@ def test_a_full_disk_is_seen_wherever_one_looks_and_so_is_its_end(own_broker: Br
     try_it()
     assert errors[0] is None
     assert refuses() == "0.0"
-    assert live.look().broker.health is Health.RUNNING
+    assert live.sample().broker.health is Health.RUNNING
     unlimited = resource.prlimit(log, resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
     try_it()
     assert errors[0] is not None
@@ -381,7 +381,7 @@ def test_a_full_disk_is_seen_wherever_one_looks_and_so_is_its_end(own_broker: Br
     assert "produces are refused until there is room" in said
     assert "Make the file system larger" in said
     assert http.get("/healthz").status == 200
-    status, seen, page = control.call("status"), live.look().broker, http.get("/api/live").json
+    status, seen, page = control.call("status"), live.sample().broker, http.get("/api/live").json
     assert (status["log_dirs"][0]["state"], seen.health) == ("refuses produces", Health.NOT_READY)
     problems = [control.call("ready")["problems"], status["problems"], [seen.note], page["problems"]]
     # How much is free changes from look to look.
@@ -393,7 +393,7 @@ def test_a_full_disk_is_seen_wherever_one_looks_and_so_is_its_end(own_broker: Br
     assert status["offline_partitions"] == health["offline_partitions"] == 0
     resource.prlimit(log, resource.RLIMIT_FSIZE, unlimited)
     until(lambda: http.get("/readyz").status == 200, "it is ready again")
-    assert live.look().broker.health is Health.RUNNING
+    assert live.sample().broker.health is Health.RUNNING
     assert control.call("status")["problems"] == []
     try_it()
     assert errors[0] is None

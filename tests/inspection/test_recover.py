@@ -125,7 +125,7 @@ def test_what_is_derived_is_counted_and_only_json_names_it(directory: Path) -> N
     assert any(name.startswith("empty-1/") for name in files), files
     result = run("--dry-run", str(directory))
     assert "  without records: 1 of empty\n" in result.output
-    told = f"  made anew from the records: {len(files)} files of indexes and snapshots in 2 partitions;"
+    told = f"  rebuilt from the records: {len(files)} files of indexes and snapshots in 2 partitions;"
     assert told in result.output
     assert not any(name in result.output for name in files)
 

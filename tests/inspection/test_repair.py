@@ -142,14 +142,14 @@ def test_what_it_refuses(directory: Path, tmp_path_factory: pytest.TempPathFacto
     assert "nothing is damaged" in run(directory, "--yes").output
     flip(segments(directory)[0], 100)
     whole = segments(directory)[0].read_bytes()
-    assert "say --yes" in str(run(directory).exception)
+    assert "add --yes" in str(run(directory).exception)
     with open(lock_log_dirs(BrokerConfig(log_dirs=(str(directory),)))[0]):
         assert "a broker has" in str(run(directory, "--yes").exception)
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     shutil.copytree(directory / "t-0", elsewhere / "t-0")
     refused = CliRunner().invoke(app, ["log", "repair", str(directory), "--yes"])
     assert f"{directory} is a whole log directory. Name a partition in it" in str(refused.exception)
-    assert "it is no log directory" in str(run(elsewhere, "--yes").exception)
+    assert "not a log directory" in str(run(elsewhere, "--yes").exception)
     assert segments(directory)[0].read_bytes() == whole
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import re
 import shutil
@@ -37,6 +36,7 @@ from mpbroker.protocol.messages import (
 )
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.startup.foreign_metadata import refuse_foreign_metadata
+from mpbroker.storage import directory_lock
 from mpbroker.storage.directory_layout import check_log_dirs, write_clean_shutdown
 from mpbroker.storage.durable import batches_of
 from mpbroker.storage.names import (
@@ -195,7 +195,7 @@ def test_an_unclean_stop(tmp_path: Path, refused: Refused) -> None:
 def test_a_running_kafka(tmp_path: Path, refused: Refused) -> None:
     kafka = KafkaDirectory(tmp_path).write()
     with (tmp_path / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert directory_lock.take(lock.fileno())
         assert f"a broker has {tmp_path} open. Stop it in order first" in refused(kafka)
 
 
@@ -402,14 +402,14 @@ def test_directories_that_are_none(tmp_path: Path) -> None:
 
 def test_the_command_says_what_it_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     KafkaDirectory(tmp_path, more=MORE).write()
-    migration.import_([tmp_path], is_dry=True, sets_strays_aside=False, as_json=False)
+    migration.import_([tmp_path], dry_run=True, set_aside_strays=False, json=False)
     assert capsys.readouterr().out.endswith("Nothing was changed.\n")
-    migration.import_([tmp_path], is_dry=False, sets_strays_aside=False, as_json=False)
+    migration.import_([tmp_path], dry_run=False, set_aside_strays=False, json=False)
     printed = capsys.readouterr().out
     assert "imported: 1 topic with 2 partitions, 1 SCRAM user, 0 ACLs, 0 quotas" in printed
     assert f"mpbroker serve --log-dirs {tmp_path} -o node.id=1" in printed
     with pytest.raises(CliError, match=r"is mpbroker's already.* Nothing was changed"):
-        migration.import_([tmp_path], is_dry=False, sets_strays_aside=False, as_json=False)
+        migration.import_([tmp_path], dry_run=False, set_aside_strays=False, json=False)
 
 
 # ---- kills

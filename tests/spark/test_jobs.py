@@ -290,7 +290,7 @@ def test_a_job_that_is_told_to_stop_says_so(stopped: Stopped) -> None:
     """What a kill leaves is in test_archive, between any two steps."""
     assert stopped.code == 128 + signal.SIGTERM, stopped.err
     last = stopped.err.splitlines()[-1]
-    assert last.startswith("mpbroker: stopped by SIGTERM. Committed records stay; run the")
+    assert last.startswith("mpbroker: stopped by SIGTERM. Committed work stays, and the same")
     assert stopped.err.startswith("archive: starting Spark, which takes some seconds\n")
     assert "\narchive: Spark runs, the first batch begins\n" in stopped.err
     # PySpark's own workers may say where the kill met them; no frame of ours is among those lines.

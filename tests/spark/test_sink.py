@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from mpbroker.client.partitioner import partition_for
+from mpbroker.client.topics import partition_for
 from ops.bench.brokers import Broker
 from tests.support.real_brokers import TRANSACTIONS, make_broker, served, with_settings
 from tests.support.spark_produced import records

@@ -20,6 +20,7 @@ from mpbroker.ipc.topology import LAYOUT_VERSION, PUBLIC_MAGIC, attach_table, pu
 from mpbroker.records.builder import build_batch, build_transaction_marker
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
+from mpbroker.storage import directory_lock
 from mpbroker.storage.checkpoints import write_offsets, write_topic_id
 from mpbroker.storage.names import (
     HIGH_WATERMARKS,
@@ -137,7 +138,8 @@ class FakeBroker:
         self.runtime_dir = Path(tempfile.mkdtemp(dir="/dev/shm", prefix="mpbroker-spark-test-"))
         self._remove = weakref.finalize(self, shutil.rmtree, self.runtime_dir, ignore_errors=True)
         (log_dir / LOCK).touch()
-        self._locks = [_locked(log_dir / LOCK), _locked(self.runtime_dir)]
+        self._locks = [_locked(self.runtime_dir), os.open(log_dir / LOCK, os.O_RDWR | os.O_CLOEXEC)]
+        assert directory_lock.take(self._locks[1])
         region = Region.create_public(
             self.runtime_dir / "public", PUBLIC_MAGIC, LAYOUT_VERSION, public_blocks(64)
         )

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from mpbroker.client.partitioner import partition_for
+from mpbroker.client.topics import partition_for
 from mpbroker.client.transactions import ProducerId, Transaction, TransactionFailed, Transactions
 from mpbroker.writing.intents import Batch, Intent, Outcome, Prepared, SinkError, State
 from mpbroker.writing.kafka_sink import PARTITIONS, TOPIC, KafkaEnds, KafkaIntentLog, prefix_of

@@ -9,11 +9,12 @@ import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from mpbroker.cli.cluster.client import open_admin
 from mpbroker.cli.cluster.topic import parse_setting
 from mpbroker.cli.errors import USAGE_ERROR, CliError, with_advice
+from mpbroker.cli.flags import ClusterAddress
 from mpbroker.cli.text.output import print_json, print_table, say_each
-from mpbroker.client.admin import Admin, open_admin
-from mpbroker.client.cluster_address import ClusterAddress
+from mpbroker.client.admin import Admin
 from mpbroker.client.errors import ApiFailed, not_done
 from mpbroker.config import known
 from mpbroker.config.broker import BROKER_KEYS

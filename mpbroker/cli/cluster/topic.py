@@ -2,11 +2,12 @@
 
 from typing import Any, NamedTuple
 
+from mpbroker.cli.cluster.client import open_admin
 from mpbroker.cli.errors import USAGE_ERROR, CliError, with_advice
+from mpbroker.cli.flags import ClusterAddress
 from mpbroker.cli.text.confirm import confirm
 from mpbroker.cli.text.output import print_json, print_rows, print_table, say, say_each
-from mpbroker.client.admin import Admin, open_admin
-from mpbroker.client.cluster_address import ClusterAddress
+from mpbroker.client.admin import Admin
 from mpbroker.client.errors import ApiFailed, ClientError, raise_all
 from mpbroker.client.times import in_ms
 from mpbroker.client.topics import Topic, refuse_internal

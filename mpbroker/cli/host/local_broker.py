@@ -1,7 +1,7 @@
 """The broker on this host that a command is about: by its data directory, or by where it listens.
 
 By its address or port a broker is found among the runtime directories in memory. Anybody may make a directory
-there, so the one counts whose owner also owns the listening socket, as the kernel tells.
+there, so only one whose owner also owns the listening socket counts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError, with_advic
 from mpbroker.config.environment import BOOTSTRAP_SERVER, DEFAULT_BOOTSTRAP, RUNTIME_DIR
 from mpbroker.config.listeners import port_of, reachable
 from mpbroker.ipc.control_client import ControlClient, ControlError
-from mpbroker.ipc.pointer import CONTROL_NAME, POINTER_NAME, has_broker, is_locked, read_pointer
+from mpbroker.ipc.pointer import CONTROL_NAME, POINTER_NAME, is_locked, read_pointer
+from mpbroker.storage.directory_lock import has_broker
 
 # Where runtime directories are: of brokers that users start, and of services.
 PLACES = ("/dev/shm/*", "/dev/shm/mpbroker-*/*", "/run/*", "/run/user/*/*")
@@ -36,7 +37,8 @@ class LocalBroker(NamedTuple):
     """The flags that name a broker on this host.
 
     Without any the environment does: MPBROKER_RUNTIME_DIR, or else MPBROKER_BOOTSTRAP_SERVER. Without these
-    the data directory is ./data, and without that the broker is the one on 127.0.0.1:9092.
+    the data directory is ./data, or if it does not exist, the broker is the one that listens on
+    127.0.0.1:9092.
     """
 
     log_dirs: str | None = None
@@ -67,7 +69,7 @@ class LocalBroker(NamedTuple):
                 return by_address(address)
             except CliError as error:
                 raise with_advice(
-                    error, f". {BOOTSTRAP_SERVER} says so: unset it, or name another broker with a flag"
+                    error, f". {BOOTSTRAP_SERVER} names it: unset that, or name another broker with a flag"
                 ) from error
         try:
             return by_log_dirs(self.log_dirs)
@@ -126,10 +128,7 @@ def bootstrap_of_environment() -> str | None:
 
 
 def by_address(bootstrap: str) -> ControlClient:
-    """Return a client of the broker that listens at HOST:PORT (the first of several) or unix:/path.
-
-    Raises CliError.
-    """
+    """Return a client of the broker at HOST:PORT (the first of several) or unix:/path. Raises CliError."""
     # Most calls name no address, and probes call often.
     from mpbroker.client.config import UNIX, parse_servers
     from mpbroker.client.errors import ConfigError
@@ -146,7 +145,7 @@ def by_address(bootstrap: str) -> ControlClient:
         raise CliError(f"-b {bootstrap}: {host} cannot be resolved ({error.strerror})") from error
     if not any(is_of_this_host(one) for one in found):
         raise CliError(
-            f"-b {bootstrap}: {host} is no address of this host, and this command is about a broker that is",
+            f"-b {bootstrap}: {host} is not an address of this host, where this command needs the broker",
             USAGE_ERROR,
         )
     return by_port(port)
@@ -164,10 +163,7 @@ def is_of_this_host(found: tuple[int, int, int, str, tuple[object, ...]]) -> boo
 
 
 def by_log_dirs(log_dirs: str | None) -> ControlClient:
-    """Return a client of the broker that the environment names, else of the first log directory's.
-
-    `log_dirs` is what --log-dirs says; None: ./data. Raises CliError.
-    """
+    """Return a client of the environment's broker, else of the first log directory's. Raises CliError."""
     if runtime_dir := os.environ.get(RUNTIME_DIR):
         return ControlClient(Path(runtime_dir))
     directory = Path((log_dirs or "data").split(",")[0].strip())
@@ -286,6 +282,5 @@ def _no_directory(directory: Path, log_dirs: str | None, why: str) -> CliError:
     """Make an error about a directory: a wrong --log-dirs is a usage error, a missing default is not."""
     given = "--log-dirs: " if log_dirs else "no broker is running here: "
     return CliError(
-        f"{given}{directory.absolute()} {why}; {_HOW_TO_NAME}",
-        USAGE_ERROR if log_dirs else RUNTIME_ERROR,
+        f"{given}{directory.absolute()} {why}; {_HOW_TO_NAME}", USAGE_ERROR if log_dirs else RUNTIME_ERROR
     )

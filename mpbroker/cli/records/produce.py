@@ -16,16 +16,16 @@ from functools import partial
 
 import msgspec
 
+from mpbroker.cli.cluster.client import open_admin
 from mpbroker.cli.errors import USAGE_ERROR, CliError, with_advice
+from mpbroker.cli.flags import ClusterAddress
 from mpbroker.cli.records.line_records import Format, LineRecords
 from mpbroker.cli.text.interrupt import Interrupt
-from mpbroker.client.admin import Admin, open_admin
-from mpbroker.client.cluster_address import ClusterAddress
+from mpbroker.client.admin import Admin
 from mpbroker.client.consumer import PATIENCE_MS
 from mpbroker.client.errors import ApiFailed, ClientError, RequestTimedOut, without_leader
-from mpbroker.client.partitioner import partition_for
 from mpbroker.client.producer import Producer
-from mpbroker.client.topics import Topic, no_partition, partitions_of
+from mpbroker.client.topics import Topic, no_partition, partition_for, partitions_of
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import Header, NewRecord

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from mpbroker.cli.cluster.client import read_entries
 from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.flags import ClusterAddress
 from mpbroker.cli.text.output import counted
 from mpbroker.cli.text.progress import progress_bar
-from mpbroker.client.cluster_address import ClusterAddress
-from mpbroker.client.command_config import read_entries
 from mpbroker.client.positions import Ends, Start
 from mpbroker.config.extras import pip_install
 

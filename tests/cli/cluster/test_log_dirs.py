@@ -42,7 +42,7 @@ def test_sizes_of_partitions(
 
 def test_wrong_calls(cli: OwnCli) -> None:
     assert cli("log-dirs", "--broker", "7", code=2).err == (
-        "mpbroker: --broker 7: there is no such broker; there is 1\n"
+        "mpbroker: --broker 7 does not exist; there is 1\n"
     )
     assert "topic nope: does not exist" in cli("log-dirs", "nope", code=1).err
 

@@ -122,7 +122,7 @@ def test_a_topic_that_is_not_there_hides_no_other(cli: OwnCli, topic: str) -> No
     ("words", "message"),
     [
         (["-p", "7"], "has no partition 7, only 0 to 1"),
-        (["--time", "noon"], "--time noon: this is no time"),
+        (["--time", "noon"], "--time noon: not a time"),
         (
             ["--isolation-level", "serializable"],
             "--isolation-level serializable: a level is one of read_uncommitted, read_committed",

@@ -140,7 +140,7 @@ def test_an_address_that_is_no_brokers_of_this_host(tmp_path: Path, monkeypatch:
             LocalBroker(bootstrap=address).control()
     monkeypatch.delenv("MPBROKER_RUNTIME_DIR", raising=False)
     monkeypatch.setenv("MPBROKER_BOOTSTRAP_SERVER", "192.0.2.1:9092")
-    with pytest.raises(CliError, match="MPBROKER_BOOTSTRAP_SERVER says so: unset it"):
+    with pytest.raises(CliError, match="MPBROKER_BOOTSTRAP_SERVER names it: unset that"):
         LocalBroker().control()
 
 

@@ -115,7 +115,7 @@ def test_ctrl_c_of_a_terminal_reaches_the_command_once() -> None:
 
 def test_wrong_calls_start_nothing() -> None:
     for words, text in (
-        (["no-such-command"], "no-such-command: there is no such command"),
+        (["no-such-command"], "no-such-command: no such command"),
         (["-o", "no.such=1", "true"], "unknown setting no.such"),
         (["-o", "log.dirs=x", "true"], "name the directory with Broker(log_dir=…)"),
         (["--topic", "a b", "true"], "--topic a b: Topic name is invalid"),

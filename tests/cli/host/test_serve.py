@@ -62,7 +62,7 @@ from mpbroker.cli.main import run
 code = run(["--help"])
 libraries = {"asyncio", "cramjam", "logging", "msgspec", "psutil", "rich", "socket", "ssl"}
 rooms = {"ipc", "log", "protocol", "records", "supervisor"}
-folders = {"cli.cluster.topic_flags", "cli.doctor", "cli.host", "cli.records", "cli.spark", "cli.top"}
+folders = {"cli.cluster", "cli.doctor", "cli.host", "cli.records", "cli.spark", "cli.top"}
 folders |= {"client.cluster", "client.config", "client.errors"}
 others = {"shm", "mpbroker.config.broker"}
 imported = libraries | others | {f"mpbroker.{one}" for one in rooms | folders}

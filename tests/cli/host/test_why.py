@@ -80,10 +80,18 @@ HELD = PartitionFacts(True, 0, 100, 40, [OpenTransaction(7, 40, 0), OpenTransact
         (
             checks.slower,
             Facts({PLACE: WELL}, group=READER, committed={PLACE: 50}, before={PLACE: 40}),
-            "The group reads orders-0, and is 50 offsets behind",
+            "The group reads orders-0, with a lag of 50",
         ),
-        (checks.out_of_range, Facts({PLACE: WELL}, committed={PLACE: 9}), "before the log start offset 10"),
-        (checks.out_of_range, Facts({PLACE: WELL}, committed={PLACE: 101}), "behind the high watermark 100"),
+        (
+            checks.out_of_range,
+            Facts({PLACE: WELL}, committed={PLACE: 9}),
+            "is before the log start offset 10",
+        ),
+        (
+            checks.out_of_range,
+            Facts({PLACE: WELL}, committed={PLACE: 101}),
+            "is above the high watermark 100",
+        ),
     ],
 )
 def test_a_check_finds_what_it_is_about(check: Check, facts: Facts, said: str) -> None:
@@ -105,6 +113,13 @@ def test_a_check_finds_what_it_is_about(check: Check, facts: Facts, said: str) -
 )
 def test_a_check_finds_nothing_where_all_is_well(check: Check, facts: Facts) -> None:
     assert list(check(facts)) == []
+
+
+def test_the_lag_is_that_of_group_describe() -> None:
+    """A partition without a commit has none, and one below the log start offset is not cut there."""
+    facts = Facts({PLACE: WELL, OTHER: WELL}, group=READER, committed={PLACE: 4})
+    assert why._lag(facts) == {"lag": 96}
+    assert facts.lagging() == [PLACE, OTHER]
 
 
 def test_a_consumer_that_a_transaction_holds_is_not_said_to_stand_by_itself() -> None:
@@ -130,6 +145,8 @@ def test_a_broker(mpbroker_broker: Broker, mpbroker_topics: Callable[..., str]) 
     first, second = cli("why", name, "--json", "--look", "0").json
     assert (first["kind"], first["findings"]) == ("topic", [])
     assert (second["kind"], second["lag"]) == ("group", 2)
+    (described,) = cli("group", "describe", name, "--json").json
+    assert described["lag"] == second["lag"]
     assert [one["what"] for one in second["findings"]] == [
         "The group has no members: its partitions are not read."
     ]

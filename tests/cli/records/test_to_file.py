@@ -11,8 +11,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 import mpbroker
 from mpbroker.cli.errors import CliError
+from mpbroker.cli.flags import ClusterAddress
 from mpbroker.cli.records import to_file
-from mpbroker.client.cluster_address import ClusterAddress
 from mpbroker.client.positions import parse_start
 from mpbroker.reading.columns import SCHEMA
 from ops.bench.brokers import Broker

@@ -88,7 +88,7 @@ def test_what_is_wrong_has_a_line_of_its_own(capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        ((), 2, "this is none: add --once, or --json"),
+        ((), 2, "add --once, or --json"),
         (("--once", "--view", "topics"), 2, "--view 'topics' is none of processes, requests, memory, "),
         (("--once", "--log-dirs", "/nonexistent"), 2, "/nonexistent is not there"),
         (("--once", "-b", "localhost:port"), 2, "is not HOST:PORT"),
@@ -130,8 +130,8 @@ def test_without_textual_it_says_what_to_install(tmp_path: Path) -> None:
 
 def test_nothing_of_it_is_loaded_for_other_commands() -> None:
     code = (
-        "import sys; from mpbroker.cli.main import app; "
-        "app(['ctl', '--help'], standalone_mode=False); "
+        "import sys; from mpbroker.cli.main import run; "
+        "run(['ctl', '--help']); "
         "others = ('textual.', 'mpbroker.cli.top.', 'mpbroker.observe.'); "
         "print(sorted(one for one in sys.modules if f'{one}.'.startswith(others)))"
     )

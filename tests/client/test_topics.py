@@ -2,7 +2,7 @@
 
 import pytest
 
-from mpbroker.client.partitioner import partition_for
+from mpbroker.client.topics import partition_for
 from mpbroker.records.encode import murmur2
 
 

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from mpbroker.exporter.app import App
-from mpbroker.exporter.page_text import FRESH_FACTOR, PageText
+from mpbroker.exporter.metrics_page import FRESH_FACTOR, PageText
 from mpbroker.http.server import Message
 
 TEXT = b"metric 1\n" * 1000
