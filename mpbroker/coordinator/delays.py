@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from mpbroker.coordinator.log_link import LogLink
@@ -55,23 +55,17 @@ class Now:
     away: str | None
 
 
+@dataclass(eq=False)
 class Delays:
     """Watches for long waits. `behind` returns the readers that keep bulletins from being written anew."""
 
-    def __init__(
-        self,
-        link: LogLink,
-        waiting: WaitingCallers,
-        behind: Callable[[], Iterable[int]],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._link = link
-        self._waiting = waiting
-        self._behind = behind
-        self._clock = clock
-        self._next_look_s = 0.0
-        self._waits: dict[Caller | str, _Wait] = {}
-        self._longest_s = 0.0
+    _link: LogLink
+    _waiting: WaitingCallers
+    _behind: Callable[[], Iterable[int]]
+    _clock: Callable[[], float] = time.monotonic
+    _next_look_s: float = field(default=0.0, init=False)
+    _waits: dict[Caller | str, _Wait] = field(default_factory=dict, init=False)
+    _longest_s: float = field(default=0.0, init=False)
 
     def look(self, now: Callable[[], Now]) -> None:
         """Look for long waits, at most once a second. The loop calls it on every turn."""

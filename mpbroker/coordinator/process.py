@@ -31,11 +31,11 @@ from mpbroker.coordinator.bulletins.news import (
 )
 from mpbroker.coordinator.delays import Delays, Now
 from mpbroker.coordinator.log_link import LogLink
-from mpbroker.coordinator.metadata.feature_levels import feature_records
 from mpbroker.coordinator.metadata.metadata_records import (
     MetadataRecord,
     build_metadata_batch,
     encode_record,
+    feature_records,
 )
 from mpbroker.coordinator.metadata.replay import replay
 from mpbroker.coordinator.metadata.state import Decider, Decision, InconsistentMetadata, MetadataState, Topic

@@ -38,8 +38,8 @@ from mpbroker.log.append.relocation import pause_job, resume_jobs
 from mpbroker.log.append.turn import AppendTurn, Pause
 from mpbroker.log.append.turn_partitions import give_back_memory
 from mpbroker.log.compaction.cleaner_manager import Compaction
+from mpbroker.log.directories.log_directory import LogWorker, StartupState
 from mpbroker.log.directories.reserve import keep_room_behind
-from mpbroker.log.directories.startup_state import StartupState
 from mpbroker.log.io.io_thread import IoThread
 from mpbroker.log.manager.flush_interval import FlushInterval
 from mpbroker.log.manager.log_manager import LogManager
@@ -55,7 +55,6 @@ from mpbroker.log.replica_move.replica_mover import ReplicaMover
 from mpbroker.log.retention.deletion import Deletion
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.storage.disk_errors import PASSING
-from mpbroker.storage.names import LogWorker
 from mpbroker.storage.producer_state import bound_producers
 from shm.ring import Ring
 

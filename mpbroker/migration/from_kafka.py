@@ -19,8 +19,12 @@ from mpbroker.config import resource_config
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.dynamic import usable
 from mpbroker.config.topic_config import TopicConfigError, resolve, validate
-from mpbroker.coordinator.metadata.feature_levels import feature_records
-from mpbroker.coordinator.metadata.metadata_records import MetadataRecord, encode_record, metadata_batches
+from mpbroker.coordinator.metadata.metadata_records import (
+    MetadataRecord,
+    encode_record,
+    feature_records,
+    metadata_batches,
+)
 from mpbroker.coordinator.metadata.state import InconsistentMetadata, MetadataState, lone_partition
 from mpbroker.log.recovery.log_loader import Known, load
 from mpbroker.migration.cluster_image import ClusterImage

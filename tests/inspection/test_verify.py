@@ -19,7 +19,7 @@ from mpbroker.config.topic_config import resolve
 from mpbroker.inspection.directory import is_locked, open_directory
 from mpbroker.inspection.findings import Severity
 from mpbroker.inspection.partition import check
-from mpbroker.log.directories.journal_creation import JournalCreation
+from mpbroker.log.directories.journal_file import JournalCreation
 from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.records.batch import LEADER_EPOCH_AT
 from mpbroker.records.builder import build_batch

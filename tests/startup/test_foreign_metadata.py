@@ -26,7 +26,6 @@ from mpbroker.startup import foreign_metadata
 from mpbroker.startup.foreign_metadata import refuse_foreign_metadata
 from mpbroker.storage.checkpoints import write_offsets
 from mpbroker.storage.directory_layout import prepare_log_dirs, write_clean_shutdown
-from mpbroker.storage.durable import READ_BYTES
 from mpbroker.storage.names import (
     DURABLE_MARK,
     META_PROPERTIES,
@@ -36,6 +35,7 @@ from mpbroker.storage.names import (
     RECOVERY_POINTS,
     segment_name,
 )
+from mpbroker.storage.segments import READ_BYTES
 from tests.supervisor.test_serve import FAILED, refused
 from tests.support.file_trees import tree
 

@@ -11,6 +11,7 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.topic_config import resolve
 from mpbroker.log.compaction.cleanable import Dirty, Limits, dirty_part
 from mpbroker.log.compaction.cleaner import Buffers, Cleaned, Cleaner, Task
+from mpbroker.log.partition.partition_log import Segment
 from mpbroker.log.partition.segment_swap import begin_swap, swap_in
 from mpbroker.records.batch import assign_offset_and_epoch
 from mpbroker.records.builder import build_batch, build_transaction_marker
@@ -29,7 +30,6 @@ from mpbroker.storage.names import (
 )
 from mpbroker.storage.producer_state import Producers
 from mpbroker.storage.reader import Bound
-from mpbroker.storage.segments import Segment
 from mpbroker.storage.transaction_index import AbortedTransaction, add_aborted, read_aborted
 
 T0 = 1_700_000_000_000

@@ -8,8 +8,8 @@ from typing import Any, Self
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.runtime import batches
-from mpbroker.coordinator.runtime.batches import Marker, PartitionBatch
 from mpbroker.coordinator.runtime.requests import RequestContext
+from mpbroker.coordinator.runtime.write_queue import Marker, PartitionBatch
 from mpbroker.coordinator.transactions.coordinator import TransactionCoordinator
 from mpbroker.coordinator.transactions.records import TransactionValue, decode, encode
 from mpbroker.ipc.calls import CheckedTransaction, CheckTransaction

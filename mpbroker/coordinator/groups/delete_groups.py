@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from functools import partial
 
 from mpbroker.config.broker import MINUTE_MS, BrokerConfig
@@ -21,27 +22,19 @@ from mpbroker.protocol.messages import DeleteGroupsRequest, DeleteGroupsResponse
 log = logging.getLogger("mpbroker.coordinator.groups")
 
 
+@dataclass(eq=False)
 class DeleteGroups:
-    def __init__(
-        self,
-        config: BrokerConfig,
-        clock: Clock,
-        timers: Timers,
-        queue: WriteQueue[Entry],
-        manager: GroupMetadataManager,
-        offset_manager: OffsetMetadataManager,
-        rebalances: Rebalances,
-        answers: Answers,
-    ) -> None:
-        self._config = config
-        self._clock = clock
-        self._timers = timers
-        self._queue = queue
-        self._manager = manager
-        self._offset_manager = offset_manager
-        self._offsets: Offsets = offset_manager.offsets
-        self._rebalances = rebalances
-        self._answers = answers
+    _config: BrokerConfig
+    _clock: Clock
+    _timers: Timers
+    _queue: WriteQueue[Entry]
+    _manager: GroupMetadataManager
+    _offset_manager: OffsetMetadataManager
+    _rebalances: Rebalances
+    _answers: Answers
+
+    def __post_init__(self) -> None:
+        self._offsets = self._offset_manager.offsets
         self._set_cleanup()
 
     def delete(self, context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse | None:

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, TypeAlias
 
-from mpbroker.coordinator.groups.member_memory import MEMBER_BYTES, NAME_BYTES, MemberMemory
 from mpbroker.coordinator.groups.records import GroupValue, MemberValue
 from mpbroker.coordinator.runtime.requests import Waiter
 from mpbroker.protocol.errors import ApiError, ErrorCode
@@ -36,6 +35,23 @@ NAME_SHOWN_MAX: Final = 255
 NO_MEMBER: Final = ""
 
 log = logging.getLogger("mpbroker.coordinator.groups")
+
+
+# An estimate of a member, or of a member id that was given out: objects, places in tables, a timer.
+MEMBER_BYTES: Final = 1024
+# An estimate of a name in a set.
+NAME_BYTES: Final = 100
+
+
+class MemberMemory:
+    """A counter of the bytes that groups keep for their members; an estimate."""
+
+    def __init__(self) -> None:
+        self.used_bytes = 0
+
+    def charge(self, size: int) -> None:
+        """Charge bytes, or give them back if `size` is negative."""
+        self.used_bytes += size
 
 
 class GroupState(Enum):

@@ -5,35 +5,32 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.groups.group import Group, GroupState
-from mpbroker.coordinator.groups.member_memory import MemberMemory
-from mpbroker.coordinator.groups.offsets import Offsets
+from mpbroker.coordinator.groups.group import Group, GroupState, MemberMemory
+from mpbroker.coordinator.groups.offsets import Offsets, TransactionKey
 from mpbroker.coordinator.groups.rebalances import Rebalances
-from mpbroker.coordinator.groups.records import GroupValue
+from mpbroker.coordinator.groups.records import GroupValue, OffsetKey, OffsetValue, decode
 from mpbroker.coordinator.runtime.partitions import LoadState, TopicPartitions
 from mpbroker.coordinator.runtime.timers import Clock
+from mpbroker.ipc.table import Partition
 from mpbroker.protocol.errors import ApiError, ErrorCode
+from mpbroker.records.iterate import Batch
+from mpbroker.records.markers import COMMIT, marker_of
 
 
+@dataclass(eq=False)
 class GroupMetadataManager:
     """`groups` has them by id. `offsets` has what they have committed, also what of it has no group left."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        clock: Clock,
-        partitions: TopicPartitions,
-        offsets: Offsets,
-        rebalances: Rebalances,
-    ) -> None:
-        self.groups: dict[str, Group] = {}
-        self.memory = MemberMemory()
-        self.partitions = partitions
-        self._config = config
-        self._clock = clock
-        self._offsets = offsets
-        self._rebalances = rebalances
+    _config: BrokerConfig
+    _clock: Clock
+    partitions: TopicPartitions
+    _offsets: Offsets
+    _rebalances: Rebalances
+    groups: dict[str, Group] = field(default_factory=dict, init=False)
+    memory: MemberMemory = field(default_factory=MemberMemory, init=False)
 
     def find(self, group_id: str) -> Group | None:
         return self.groups.get(group_id)
@@ -115,3 +112,47 @@ class GroupMetadataManager:
         # Not that of the groups that are gone: what still ends for one of them charges its own.
         self.memory = MemberMemory()
         self.partitions.close()
+
+
+class GroupContents:
+    """Applies offsets one by one, those of transactions with their markers; of each group the last record
+    counts.
+
+    The offsets of a transaction whose marker is missing stay pending: its coordinator will send the marker.
+    """
+
+    def __init__(self, manager: GroupMetadataManager, offsets: Offsets) -> None:
+        self._manager = manager
+        self._offsets = offsets
+        self._groups: dict[str, GroupValue | None] = {}
+
+    def begin(self) -> None:
+        self._groups = {}
+
+    def read(self, partition: int, batch: Batch) -> None:
+        transaction = TransactionKey(partition, batch.header.producer_id)
+        if batch.is_control:
+            # A control batch that the cleaner has emptied ends nothing: what it ended is gone as well.
+            if (marker := marker_of(batch.bytes)) is not None:
+                self._offsets.end_transaction(transaction, marker[0] == COMMIT)
+            return
+        for record in batch.records():
+            entry = decode(record.key, record.value)
+            if entry is None:
+                continue
+            key, value = entry
+            if isinstance(key, OffsetKey):
+                assert value is None or isinstance(value, OffsetValue)
+                if batch.is_transactional and value is not None:
+                    self._offsets.pend(transaction, key, value)
+                else:
+                    self._offsets.apply(key, value)
+            else:
+                assert value is None or isinstance(value, GroupValue)
+                self._groups[key.group] = value
+
+    def end(self, end: Partition) -> None:
+        self._manager.load(end.partition, self._groups)
+
+    def fail(self, partition: int) -> None:
+        self._manager.fail(partition)

@@ -12,9 +12,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.groups.group import NO_MEMBER, Group, GroupState, Member, Protocols, size_of
+from mpbroker.coordinator.groups.group import (
+    MEMBER_BYTES,
+    NO_MEMBER,
+    Group,
+    GroupState,
+    Member,
+    Protocols,
+    size_of,
+)
 from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
-from mpbroker.coordinator.groups.member_memory import MEMBER_BYTES
 from mpbroker.coordinator.groups.offsets import Offsets
 from mpbroker.coordinator.groups.rebalances import (
     NEW_MEMBER_JOIN_TIMEOUT_MS,
@@ -62,26 +69,17 @@ class Join:
         return (self.request.reason or "not provided")[:REASON_LENGTH_MAX]
 
 
+@dataclass(eq=False)
 class JoinGroup:
     """`new_id` makes the random part of a member id."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        queue: WriteQueue[Entry],
-        manager: GroupMetadataManager,
-        offsets: Offsets,
-        rebalances: Rebalances,
-        new_id: Callable[[], str],
-        answer: Callable[[Waiter, Message], None],
-    ) -> None:
-        self._config = config
-        self._queue = queue
-        self._manager = manager
-        self._offsets = offsets
-        self._rebalances = rebalances
-        self._new_id = new_id
-        self._answer = answer
+    _config: BrokerConfig
+    _queue: WriteQueue[Entry]
+    _manager: GroupMetadataManager
+    _offsets: Offsets
+    _rebalances: Rebalances
+    _new_id: Callable[[], str]
+    _answer: Callable[[Waiter, Message], None]
 
     def join(self, context: RequestContext, request: JoinGroupRequest) -> None:
         """Serve a request. It is answered when the join phase ends, or at once. Raises ApiError."""

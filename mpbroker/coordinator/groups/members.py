@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.groups.group import NO_MEMBER, Group, GroupState, shown
@@ -25,11 +26,11 @@ from mpbroker.protocol.messages import (
 log = logging.getLogger("mpbroker.coordinator.groups")
 
 
+@dataclass(eq=False)
 class Members:
-    def __init__(self, config: BrokerConfig, manager: GroupMetadataManager, rebalances: Rebalances) -> None:
-        self._config = config
-        self._manager = manager
-        self._rebalances = rebalances
+    _config: BrokerConfig
+    _manager: GroupMetadataManager
+    _rebalances: Rebalances
 
     def sync(self, context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse | None:
         """Return the member's assignment, None if it has to wait for the leader's. Raises ApiError."""

@@ -6,6 +6,7 @@ ids, which are translated here.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from mpbroker.config.broker import BrokerConfig
@@ -15,9 +16,9 @@ from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
 from mpbroker.coordinator.groups.offsets import NO_OFFSET, Offsets
 from mpbroker.coordinator.groups.rebalances import Rebalances
 from mpbroker.coordinator.groups.records import NO_EPOCH, NO_TIME, Entry, OffsetKey, OffsetValue
+from mpbroker.coordinator.runtime.host import Host
 from mpbroker.coordinator.runtime.requests import Answers, RequestContext, Then, Waiter, response_error
 from mpbroker.coordinator.runtime.timers import Clock
-from mpbroker.coordinator.runtime.topic_index import TopicIndex
 from mpbroker.coordinator.runtime.write_queue import WriteQueue
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import (
@@ -38,26 +39,16 @@ FetchedPartition: TypeAlias = OffsetFetchResponse.OffsetFetchResponsePartitions
 CommittedPartition: TypeAlias = OffsetCommitResponse.OffsetCommitResponsePartition
 
 
+@dataclass(eq=False)
 class OffsetMetadataManager:
-    def __init__(
-        self,
-        config: BrokerConfig,
-        clock: Clock,
-        queue: WriteQueue[Entry],
-        offsets: Offsets,
-        topics: TopicIndex,
-        manager: GroupMetadataManager,
-        rebalances: Rebalances,
-        answers: Answers,
-    ) -> None:
-        self.offsets = offsets
-        self._config = config
-        self._clock = clock
-        self._queue = queue
-        self._topics = topics
-        self._manager = manager
-        self._rebalances = rebalances
-        self._answers = answers
+    _config: BrokerConfig
+    _clock: Clock
+    _queue: WriteQueue[Entry]
+    offsets: Offsets
+    _host: Host
+    _manager: GroupMetadataManager
+    _rebalances: Rebalances
+    _answers: Answers
 
     def _write(
         self,
@@ -157,7 +148,7 @@ class OffsetMetadataManager:
 
     def problem_with(self, name: str, partition: int, metadata: str) -> ErrorCode:
         """Return why no offset of that partition can be committed, NONE if one can."""
-        if not 0 <= partition < self._topics.partitions_of(name):
+        if not 0 <= partition < self._host.partitions_of(name):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if _java_length(metadata) > self._config.offset_metadata_max_bytes:
             return ErrorCode.OFFSET_METADATA_TOO_LARGE
@@ -166,9 +157,9 @@ class OffsetMetadataManager:
     def _resolve(self, name: str, topic_id: bytes) -> tuple[str, bytes, ErrorCode]:
         """Return name and id of a topic, and why there is none."""
         if topic_id != ZERO_UUID:
-            found = self._topics.name_of(topic_id)
+            found = self._host.name_of(topic_id)
             return found or "", topic_id, ErrorCode.UNKNOWN_TOPIC_ID if found is None else ErrorCode.NONE
-        known = self._topics.id_of(name)
+        known = self._host.id_of(name)
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if known is None else ErrorCode.NONE
         return name, known or ZERO_UUID, unknown
 
@@ -242,7 +233,7 @@ class OffsetMetadataManager:
         topics: dict[str, FetchedTopic] = {}
         for (name, index), value in offsets.items():
             if name not in topics:
-                topics[name] = FetchedTopic(name, self._topics.id_of(name) or ZERO_UUID)
+                topics[name] = FetchedTopic(name, self._host.id_of(name) or ZERO_UUID)
             error = self._instability(group_id, name, index, require_stable)
             topics[name].partitions.append(_fetched(index, value, error))
         return list(topics.values())
@@ -265,7 +256,7 @@ class OffsetMetadataManager:
                 result = OffsetDeleteResponse.OffsetDeleteResponsePartition(asked.partition_index)
                 results.append(result)
                 key = OffsetKey(group.group_id, topic.name, asked.partition_index)
-                if not 0 <= asked.partition_index < self._topics.partitions_of(topic.name):
+                if not 0 <= asked.partition_index < self._host.partitions_of(topic.name):
                     result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 elif group.is_subscribed_to(topic.name):
                     result.error_code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC

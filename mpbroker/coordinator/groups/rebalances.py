@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -35,23 +36,16 @@ def refused_join(member_id: str, error: ErrorCode) -> JoinGroupResponse:
     return JoinGroupResponse(error_code=error, member_id=member_id)
 
 
+@dataclass(eq=False)
 class Rebalances:
     """`answer(waiter, response)` answers a request that waited."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        timers: Timers,
-        clock: Clock,
-        queue: WriteQueue[Entry],
-        answer: Callable[[Waiter, Message], None],
-    ) -> None:
-        self._config = config
-        self._timers = timers
-        self._clock = clock
-        self._queue = queue
-        self._answer = answer
-        self._waiting: dict[Waiter, tuple[Group, Member]] = {}
+    _config: BrokerConfig
+    _timers: Timers
+    _clock: Clock
+    _queue: WriteQueue[Entry]
+    _answer: Callable[[Waiter, Message], None]
+    _waiting: dict[Waiter, tuple[Group, Member]] = field(default_factory=dict, init=False)
 
     # --- who waits
 

@@ -8,19 +8,18 @@ that moment comes before the marker. (Kafka: OffsetMetadataManager.commitTransac
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol, TypeAlias
 
 from mpbroker.coordinator.groups.group import NO_MEMBER, Group, GroupState
 from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
 from mpbroker.coordinator.groups.offset_manager import OffsetMetadataManager
-from mpbroker.coordinator.groups.offsets import Offsets
-from mpbroker.coordinator.groups.pending import TransactionKey
+from mpbroker.coordinator.groups.offsets import Offsets, TransactionKey
 from mpbroker.coordinator.groups.records import Entry, OffsetKey, OffsetValue
-from mpbroker.coordinator.runtime.batches import Marker, Producer
 from mpbroker.coordinator.runtime.requests import Answers, RequestContext, Then, Waiter, response_error
 from mpbroker.coordinator.runtime.timers import Clock
-from mpbroker.coordinator.runtime.write_queue import WriteQueue
+from mpbroker.coordinator.runtime.write_queue import Marker, Producer, WriteQueue
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
@@ -82,24 +81,15 @@ class _Commit:
         return self.response
 
 
+@dataclass(eq=False)
 class TxnOffsetCommit:
-    def __init__(
-        self,
-        clock: Clock,
-        queue: WriteQueue[Entry],
-        offsets: Offsets,
-        offset_manager: OffsetMetadataManager,
-        manager: GroupMetadataManager,
-        transactions: Transactions,
-        answers: Answers,
-    ) -> None:
-        self._clock = clock
-        self._queue = queue
-        self._offsets = offsets
-        self._offset_manager = offset_manager
-        self._manager = manager
-        self._transactions = transactions
-        self._answers = answers
+    _clock: Clock
+    _queue: WriteQueue[Entry]
+    _offsets: Offsets
+    _offset_manager: OffsetMetadataManager
+    _manager: GroupMetadataManager
+    _transactions: Transactions
+    _answers: Answers
 
     def commit(
         self, context: RequestContext, request: TxnOffsetCommitRequest

@@ -7,7 +7,7 @@ is in the log as a whole or not at all. Records of types that this program does 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from itertools import islice
 from typing import Final, NamedTuple
@@ -78,6 +78,15 @@ _VERSIONS: Final[dict[type[Message], int]] = {
 RECORDS_PER_BATCH: Final = 1024
 """Records in a batch. Kafka reads batches of at most 8 MiB (KafkaRaftClient.MAX_BATCH_SIZE_BYTES)."""
 _TYPES: Final = {data_key(record): record for record in _VERSIONS}
+
+
+FEATURE_LEVELS: Final[Mapping[str, int]] = {"metadata.version": 30, "transaction.version": 2}
+"""The levels of this version: 4.3-IV0 (MetadataVersion), and KIP-890 part 2."""
+
+
+def feature_records() -> list[FeatureLevelRecord]:
+    """Return the records with which a log begins."""
+    return [FeatureLevelRecord(name=name, feature_level=level) for name, level in FEATURE_LEVELS.items()]
 
 
 class UnreadableMetadata(Exception):

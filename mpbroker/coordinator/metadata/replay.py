@@ -14,8 +14,8 @@ from mpbroker.ipc.table import Partition
 from mpbroker.protocol.messages import RemoveTopicRecord
 from mpbroker.protocol.topic_names import METADATA_TOPIC
 from mpbroker.records.errors import CorruptBatch
-from mpbroker.storage.durable import batches_below
 from mpbroker.storage.names import partition_name
+from mpbroker.storage.segments import batches_below
 
 
 def replay(log_dirs: tuple[str, ...], end: Partition) -> tuple[MetadataState, dict[bytes, str]]:

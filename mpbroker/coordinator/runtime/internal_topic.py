@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from mpbroker.coordinator.runtime.host import Host
 from mpbroker.coordinator.runtime.loading import Contents, Loader
 from mpbroker.coordinator.runtime.partitions import TopicPartitions
+from mpbroker.coordinator.runtime.requests import Handler, Waiter
+from mpbroker.coordinator.runtime.timers import Timers
 from mpbroker.coordinator.runtime.write_queue import WriteQueue
 from mpbroker.ipc.calls import CreatedTopics, CreateTopic, CreateTopics, Message
 from mpbroker.ipc.metadata import PartitionImage, Places
+from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 
 # How long reading the log may keep everything else waiting, and how soon a partition is looked at again.
@@ -43,8 +47,19 @@ class TopicSpec:
     kept_by: str
 
 
-class TopicState(Protocol):
-    """The state that the topic's records describe."""
+class Shard(Protocol):
+    """A coordinator's state machine: no I/O, no clock but the one it was given."""
+
+    @property
+    def handlers(self) -> Mapping[ApiKey, Handler]:
+        """The method that serves each API."""
+
+    @property
+    def creators(self) -> Set[ApiKey]:
+        """The APIs whose requests may write a first record: those wait until there is a topic for it."""
+
+    @property
+    def timers(self) -> Timers: ...
 
     @property
     def partitions(self) -> TopicPartitions: ...
@@ -55,8 +70,23 @@ class TopicState(Protocol):
     @property
     def contents(self) -> Contents: ...
 
+    def tick(self) -> None:
+        """Do what is due."""
+
+    def topic_loaded(self) -> None:
+        """Act on a topic that was read as a whole."""
+
     def unload(self) -> None:
         """Forget all that the topic says, and fail all who wait for something of it."""
+
+    def abandon(self, waiter: Waiter) -> None:
+        """End the wait of a request whose client is gone. What it has changed stays."""
+
+    def withdraw(self, waiter: Waiter) -> None:
+        """Forget the wait of a request that failed after it had begun to wait, if there is one."""
+
+    def waiters(self) -> list[Waiter]:
+        """Return the requests that wait for others."""
 
 
 class TopicListener(Protocol):
@@ -67,7 +97,7 @@ class TopicListener(Protocol):
 
 
 class InternalTopic:
-    def __init__(self, spec: TopicSpec, host: Host, state: TopicState, listener: TopicListener) -> None:
+    def __init__(self, spec: TopicSpec, host: Host, state: Shard, listener: TopicListener) -> None:
         self._spec = spec
         self._host = host
         self._state = state

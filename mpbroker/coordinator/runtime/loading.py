@@ -17,8 +17,8 @@ from mpbroker.ipc.metadata import PartitionImage
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import Batch
-from mpbroker.storage.durable import batches_below
 from mpbroker.storage.names import partition_name
+from mpbroker.storage.segments import batches_below
 from shm.table import SlotBusy, SlotTable
 
 log = logging.getLogger("mpbroker.coordinator")

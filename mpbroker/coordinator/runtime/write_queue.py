@@ -11,14 +11,14 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from dataclasses import dataclass, field
+from typing import Final, Generic, NamedTuple, TypeVar
 
-from mpbroker.coordinator.runtime.batches import NOBODY, Marker, PartitionBatch, Producer, marker_batch
 from mpbroker.coordinator.runtime.requests import Then, Waiter
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.records.batch import TRANSACTIONAL_BIT
-from mpbroker.records.builder import build_batch
+from mpbroker.records.batch import CONTROL_BIT, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TRANSACTIONAL_BIT
+from mpbroker.records.builder import build_batch, build_transaction_marker
+from mpbroker.records.markers import ABORT, COMMIT
 from mpbroker.records.record import NewRecord
 
 # The most of one partition in a round, below the largest batch that a log accepts; a round with all
@@ -31,6 +31,46 @@ BATCH_OVERHEAD_BYTES: Final = 61
 EntryT = TypeVar("EntryT")
 
 log = logging.getLogger("mpbroker.coordinator")
+
+
+class Producer(NamedTuple):
+    """The producer whose transaction records belong to."""
+
+    producer_id: int
+    epoch: int
+
+
+NOBODY: Final = Producer(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+
+
+class PartitionBatch(NamedTuple):
+    partition: int
+    batch: bytes
+    record_count: int
+    max_timestamp: int
+    producer: Producer = NOBODY
+    attributes: int = 0
+
+
+class Marker(NamedTuple):
+    """The end of a transaction, written to each of its partitions (Kafka: TxnMarkerEntry)."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    is_commit: bool
+
+
+def marker_batch(partition: int, marker: Marker, timestamp: int) -> PartitionBatch:
+    data = build_transaction_marker(
+        COMMIT if marker.is_commit else ABORT,
+        producer_id=marker.producer_id,
+        producer_epoch=marker.producer_epoch,
+        coordinator_epoch=marker.coordinator_epoch,
+        timestamp=timestamp,
+    )
+    producer = Producer(marker.producer_id, marker.producer_epoch)
+    return PartitionBatch(partition, bytes(data), 1, timestamp, producer, TRANSACTIONAL_BIT | CONTROL_BIT)
 
 
 @dataclass(eq=False)
@@ -53,6 +93,7 @@ class _Append:
         return not (self.records or self.marker)
 
 
+@dataclass(eq=False)
 class WriteQueue(Generic[EntryT]):
     """`noun` and a name identify an append in log messages. `encode` makes key and value of an entry.
 
@@ -60,25 +101,16 @@ class WriteQueue(Generic[EntryT]):
     takes. `on_fault` is called with a name, and the waiter of its append, when `then` of that append raised.
     """
 
-    def __init__(
-        self,
-        noun: str,
-        encode: Callable[[EntryT], tuple[bytes, bytes | None]],
-        partition_for: Callable[[str], int],
-        now_ms: Callable[[], int],
-        most_bytes: Callable[[], int],
-        on_fault: Callable[[str, Waiter | None], None],
-    ) -> None:
-        self._noun = noun
-        self._encode = encode
-        self._partition_for = partition_for
-        self._now_ms = now_ms
-        self._most_bytes = most_bytes
-        self._on_fault = on_fault
-        # By partition.
-        self._waiting: dict[int, deque[_Append]] = {}
-        # What is in each batch of the round that is under way.
-        self._round: list[list[_Append]] = []
+    _noun: str
+    _encode: Callable[[EntryT], tuple[bytes, bytes | None]]
+    _partition_for: Callable[[str], int]
+    _now_ms: Callable[[], int]
+    _most_bytes: Callable[[], int]
+    _on_fault: Callable[[str, Waiter | None], None]
+    # By partition.
+    _waiting: dict[int, deque[_Append]] = field(default_factory=dict, init=False)
+    # What is in each batch of the round that is under way.
+    _round: list[list[_Append]] = field(default_factory=list, init=False)
 
     @property
     def is_idle(self) -> bool:

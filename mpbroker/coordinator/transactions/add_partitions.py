@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeAlias
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.runtime.batches import Producer
+from mpbroker.coordinator.runtime.host import Host
 from mpbroker.coordinator.runtime.java_hash import java_hash
 from mpbroker.coordinator.runtime.requests import Answers, RequestContext, Then, Waiter
 from mpbroker.coordinator.runtime.timers import Clock
-from mpbroker.coordinator.runtime.topic_index import TopicIndex
+from mpbroker.coordinator.runtime.write_queue import Producer
 from mpbroker.coordinator.transactions import transaction as steps
 from mpbroker.coordinator.transactions.marker_holds import MarkerHolds
-from mpbroker.coordinator.transactions.pending_step import Action, PendingStep
-from mpbroker.coordinator.transactions.records import TV1, TV2, TopicPartition, encode
+from mpbroker.coordinator.transactions.records import TV1, TV2, TopicPartition, TransactionState, encode
 from mpbroker.coordinator.transactions.state_manager import TransactionStateManager
-from mpbroker.coordinator.transactions.states import TransactionState
-from mpbroker.coordinator.transactions.transaction import Step
+from mpbroker.coordinator.transactions.transaction import Action, PendingStep, Step
 from mpbroker.ipc.calls import CheckedTransaction, CheckTransaction
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import (
@@ -45,22 +44,14 @@ PartitionResult: TypeAlias = AddPartitionsToTxnResponse.AddPartitionsToTxnPartit
 log = logging.getLogger("mpbroker.coordinator.transactions")
 
 
+@dataclass(eq=False)
 class AddPartitions:
-    def __init__(
-        self,
-        config: BrokerConfig,
-        state: TransactionStateManager,
-        holds: MarkerHolds,
-        clock: Clock,
-        answers: Answers,
-        topics: TopicIndex,
-    ) -> None:
-        self._config = config
-        self._state = state
-        self._holds = holds
-        self._clock = clock
-        self._answers = answers
-        self._topics = topics
+    _config: BrokerConfig
+    _state: TransactionStateManager
+    _holds: MarkerHolds
+    _clock: Clock
+    _answers: Answers
+    _host: Host
 
     # --- requests of clients
 
@@ -87,12 +78,12 @@ class AddPartitions:
         topic, index = partition
         if topic in INTERNAL_TOPICS:
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        exists = 0 <= index < self._topics.partitions_of(topic)
+        exists = 0 <= index < self._host.partitions_of(topic)
         return ErrorCode.NONE if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     def add_offsets(self, context: RequestContext, request: AddOffsetsToTxnRequest) -> None:
         """Add the partition of `__consumer_offsets` that has the group, or will have it."""
-        count = self._topics.partitions_of(GROUP_TOPIC) or self._config.offsets_topic_num_partitions
+        count = self._host.partitions_of(GROUP_TOPIC) or self._config.offsets_topic_num_partitions
         partition = GROUP_TOPIC, java_hash(request.group_id) % count
         producer = Producer(request.producer_id, request.producer_epoch)
 

@@ -12,24 +12,62 @@ from collections.abc import Mapping
 from typing import Final
 
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.coordinator.runtime.host import Host
 from mpbroker.coordinator.runtime.partitions import TopicPartitions
 from mpbroker.coordinator.runtime.requests import Answers, Handler, Waiter
 from mpbroker.coordinator.runtime.timers import Clock, Timers
-from mpbroker.coordinator.runtime.topic_index import TopicIndex
 from mpbroker.coordinator.runtime.write_queue import WriteQueue
 from mpbroker.coordinator.transactions.add_partitions import AddPartitions
 from mpbroker.coordinator.transactions.describe import DescribeTransactions
-from mpbroker.coordinator.transactions.end_txn import EndTxn, Markers
+from mpbroker.coordinator.transactions.end_txn import EndTxn
 from mpbroker.coordinator.transactions.init_producer_id import InitProducerId
 from mpbroker.coordinator.transactions.listing import ListTransactions
-from mpbroker.coordinator.transactions.loading import TransactionContents
-from mpbroker.coordinator.transactions.records import Entry, encode
-from mpbroker.coordinator.transactions.state_manager import ProducerIds, TransactionStateManager
-from mpbroker.coordinator.transactions.states import TransactionState
+from mpbroker.coordinator.transactions.marker_sender import MarkerSender
+from mpbroker.coordinator.transactions.records import (
+    Entry,
+    TransactionState,
+    TransactionValue,
+    decode,
+    encode,
+)
+from mpbroker.coordinator.transactions.state_manager import TransactionStateManager
+from mpbroker.ipc.producer_ids import ProducerIds
+from mpbroker.ipc.table import Partition
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
+from mpbroker.records.iterate import Batch
 
 log = logging.getLogger("mpbroker.coordinator.transactions")
+
+
+class TransactionContents:
+    """Keeps the last record of each transactional id. None of them is written in a transaction."""
+
+    def __init__(self, state: TransactionStateManager, end_txn: EndTxn) -> None:
+        self._state = state
+        self._end_txn = end_txn
+        self._values: dict[str, TransactionValue | None] = {}
+
+    def begin(self) -> None:
+        self._values = {}
+
+    def read(self, _partition: int, batch: Batch) -> None:
+        if batch.is_control:
+            return
+        for record in batch.records():
+            if (entry := decode(record.key, record.value)) is not None:
+                transactional_id, value = entry
+                self._values[transactional_id] = value
+
+    def end(self, end: Partition) -> None:
+        """Believe the records. Transactions whose end was decided get their markers, perhaps once more."""
+        for transaction in self._state.load(end.partition, self._values, end.leader_epoch):
+            assert transaction.value is not None
+            if transaction.value.state.is_preparing:
+                self._end_txn.send_markers(transaction)
+
+    def fail(self, partition: int) -> None:
+        self._state.fail(partition)
 
 
 class TransactionCoordinator:
@@ -43,10 +81,10 @@ class TransactionCoordinator:
         self,
         config: BrokerConfig,
         clock: Clock,
-        markers: Markers,
+        markers: MarkerSender,
         producer_ids: ProducerIds,
         answers: Answers,
-        topics: TopicIndex,
+        host: Host,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -64,7 +102,7 @@ class TransactionCoordinator:
         )
         self.state = TransactionStateManager(self.partitions, self.queue, self.timers, clock, producer_ids)
         self.end_txn = EndTxn(self.state, markers, self.timers, clock, answers)
-        self.add_partitions = AddPartitions(config, self.state, self.end_txn.holds, clock, answers, topics)
+        self.add_partitions = AddPartitions(config, self.state, self.end_txn.holds, clock, answers, host)
         self.contents = TransactionContents(self.state, self.end_txn)
         init_producer_id = InitProducerId(config, self.state, self.end_txn, clock, answers)
         describe = DescribeTransactions(self.state)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from mpbroker.coordinator.runtime.requests import RequestContext
-from mpbroker.coordinator.transactions.records import TransactionValue
+from mpbroker.coordinator.transactions.records import TransactionState, TransactionValue
 from mpbroker.coordinator.transactions.state_manager import TransactionStateManager
-from mpbroker.coordinator.transactions.states import TransactionState
 from mpbroker.coordinator.transactions.transaction import TransactionMetadata
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import (

@@ -9,19 +9,19 @@ TransactionCoordinator.endTransaction, TransactionMarkerChannelManager.)
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
-from mpbroker.coordinator.runtime.batches import Marker, Producer
 from mpbroker.coordinator.runtime.requests import Answers, RequestContext, Then, Waiter
 from mpbroker.coordinator.runtime.timers import Clock, Timers
+from mpbroker.coordinator.runtime.write_queue import Producer
 from mpbroker.coordinator.transactions import transaction as steps
 from mpbroker.coordinator.transactions.marker_holds import MarkerHolds
-from mpbroker.coordinator.transactions.pending_step import Action, PendingStep
-from mpbroker.coordinator.transactions.records import TV1, TV2, TopicPartition
+from mpbroker.coordinator.transactions.marker_sender import MarkerSender
+from mpbroker.coordinator.transactions.records import TV1, TV2
 from mpbroker.coordinator.transactions.state_manager import TransactionStateManager
-from mpbroker.coordinator.transactions.transaction import TransactionMetadata, Verdict
+from mpbroker.coordinator.transactions.transaction import Action, PendingStep, TransactionMetadata, Verdict
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import EndTxnRequest, EndTxnResponse
 from mpbroker.records.batch import NO_PRODUCER_ID
@@ -33,11 +33,7 @@ RETRY_MS: Final = 100
 log = logging.getLogger("mpbroker.coordinator.transactions")
 
 
-class Markers(Protocol):
-    def send(self, marker: Marker, partitions: frozenset[TopicPartition], then: Callable[[], None]) -> None:
-        """Call `then` when each partition has the marker, durably, or is gone; never after `unload`."""
-
-
+@dataclass(eq=False)
 class EndTxn:
     """Ends transactions: records the decision, answers the client, and has the markers written.
 
@@ -45,20 +41,14 @@ class EndTxn:
     the log.
     """
 
-    def __init__(
-        self,
-        state: TransactionStateManager,
-        markers: Markers,
-        timers: Timers,
-        clock: Clock,
-        answers: Answers,
-    ) -> None:
+    _state: TransactionStateManager
+    _markers: MarkerSender
+    _timers: Timers
+    _clock: Clock
+    _answers: Answers
+
+    def __post_init__(self) -> None:
         self.holds = MarkerHolds(self._released)
-        self._state = state
-        self._markers = markers
-        self._timers = timers
-        self._clock = clock
-        self._answers = answers
 
     # --- EndTxn
 

@@ -11,15 +11,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.runtime.batches import Producer
 from mpbroker.coordinator.runtime.requests import Answers, RequestContext, Waiter
 from mpbroker.coordinator.runtime.timers import Clock
+from mpbroker.coordinator.runtime.write_queue import Producer
 from mpbroker.coordinator.transactions import transaction as steps
 from mpbroker.coordinator.transactions.end_txn import EndTxn
-from mpbroker.coordinator.transactions.pending_step import Action, PendingStep
+from mpbroker.coordinator.transactions.records import TransactionState
 from mpbroker.coordinator.transactions.state_manager import TransactionStateManager
-from mpbroker.coordinator.transactions.states import TransactionState
-from mpbroker.coordinator.transactions.transaction import Bump, Step, TransactionMetadata
+from mpbroker.coordinator.transactions.transaction import Action, Bump, PendingStep, Step, TransactionMetadata
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import InitProducerIdRequest, InitProducerIdResponse
 from mpbroker.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
@@ -42,20 +41,13 @@ class _Init:
     fence_error: ErrorCode = ErrorCode.NONE
 
 
+@dataclass(eq=False)
 class InitProducerId:
-    def __init__(
-        self,
-        config: BrokerConfig,
-        state: TransactionStateManager,
-        end_txn: EndTxn,
-        clock: Clock,
-        answers: Answers,
-    ) -> None:
-        self._config = config
-        self._state = state
-        self._end_txn = end_txn
-        self._clock = clock
-        self._answers = answers
+    _config: BrokerConfig
+    _state: TransactionStateManager
+    _end_txn: EndTxn
+    _clock: Clock
+    _answers: Answers
 
     def init(self, context: RequestContext, request: InitProducerIdRequest) -> None:
         """Serve a request. Raises ApiError if its fields make no sense."""

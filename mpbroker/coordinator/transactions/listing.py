@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from mpbroker.coordinator.runtime.requests import Answers, RequestContext, Waiter
 from mpbroker.coordinator.runtime.timers import Clock, Timers
+from mpbroker.coordinator.transactions.records import BY_LABEL, TransactionState
 from mpbroker.coordinator.transactions.state_manager import TransactionStateManager
-from mpbroker.coordinator.transactions.states import BY_LABEL, TransactionState
 from mpbroker.coordinator.transactions.transaction import TransactionMetadata
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import ListTransactionsRequest, ListTransactionsResponse
@@ -27,17 +28,15 @@ STEPS_OF_AN_ID: Final = 500
 LISTINGS_MAX: Final = 64
 
 
+@dataclass(eq=False)
 class ListTransactions:
     """Requests under way, which take turns."""
 
-    def __init__(
-        self, state: TransactionStateManager, timers: Timers, clock: Clock, answers: Answers
-    ) -> None:
-        self._state = state
-        self._timers = timers
-        self._clock = clock
-        self._answers = answers
-        self._under_way: dict[Waiter, _Listing] = {}
+    _state: TransactionStateManager
+    _timers: Timers
+    _clock: Clock
+    _answers: Answers
+    _under_way: dict[Waiter, _Listing] = field(default_factory=dict, init=False)
 
     def waiters(self) -> list[Waiter]:
         """Return the requests whose lists are not complete."""

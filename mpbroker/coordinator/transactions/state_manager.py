@@ -8,50 +8,34 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
 
 from mpbroker.coordinator.runtime.partitions import LoadState, TopicPartitions
 from mpbroker.coordinator.runtime.requests import Then, Waiter, response_error
 from mpbroker.coordinator.runtime.timers import Clock, Timers
 from mpbroker.coordinator.runtime.write_queue import WriteQueue
-from mpbroker.coordinator.transactions.pending_step import PATIENCE_MS, PendingStep
-from mpbroker.coordinator.transactions.records import Entry, TransactionValue
-from mpbroker.coordinator.transactions.states import TransactionState
-from mpbroker.coordinator.transactions.transaction import Step, TransactionMetadata
+from mpbroker.coordinator.transactions.records import Entry, TransactionState, TransactionValue
+from mpbroker.coordinator.transactions.transaction import PATIENCE_MS, PendingStep, Step, TransactionMetadata
+from mpbroker.ipc.producer_ids import ProducerIds
 from mpbroker.protocol.errors import ApiError, ErrorCode
 
 log = logging.getLogger("mpbroker.coordinator.transactions")
 
 
-class ProducerIds(Protocol):
-    def take_now(self) -> int | None:
-        """Return an id that nobody else has, None if there is none at the moment."""
-
-    def take(self, then: Callable[[int | None], None]) -> None:
-        """Pass an id that nobody else has to `then`, when there is one; None if none can be had."""
-
-
+@dataclass(eq=False)
 class TransactionStateManager:
     """`epochs` has the leader epoch of each partition that is loaded."""
 
-    def __init__(
-        self,
-        partitions: TopicPartitions,
-        queue: WriteQueue[Entry],
-        timers: Timers,
-        clock: Clock,
-        producer_ids: ProducerIds,
-    ) -> None:
-        self.partitions = partitions
-        self.epochs: dict[int, int] = {}
-        self._queue = queue
-        self._timers = timers
-        self._clock = clock
-        self._producer_ids = producer_ids
-        self._transactions: dict[str, TransactionMetadata] = {}
-        # The steps in the queues of all transactions. (A dict for its order.)
-        self._waiting: dict[PendingStep, None] = {}
+    partitions: TopicPartitions
+    _queue: WriteQueue[Entry]
+    _timers: Timers
+    _clock: Clock
+    _producer_ids: ProducerIds
+    epochs: dict[int, int] = field(default_factory=dict, init=False)
+    _transactions: dict[str, TransactionMetadata] = field(default_factory=dict, init=False)
+    # The steps in the queues of all transactions. (A dict for its order.)
+    _waiting: dict[PendingStep, None] = field(default_factory=dict, init=False)
 
     # --- which there are
 

@@ -12,24 +12,48 @@ ever told the epoch 32767: it fences the last epoch that one was told.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
-from mpbroker.coordinator.runtime.batches import Marker, Producer
-from mpbroker.coordinator.transactions.pending_step import PendingStep
+from mpbroker.coordinator.runtime.requests import Then, Waiter
+from mpbroker.coordinator.runtime.write_queue import Marker, Producer
 from mpbroker.coordinator.transactions.records import (
+    ALLOWED_FROM,
     NO_TIME,
     TV2,
     TopicPartition,
+    TransactionState,
     TransactionValue,
 )
-from mpbroker.coordinator.transactions.states import ALLOWED_FROM, TransactionState
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 LAST_EPOCH: Final = 32767
 EXHAUSTED_FROM: Final = LAST_EPOCH - 1
+
+
+# As long as a Kafka broker goes on asking for its clients (add.partitions.to.txn.retry.backoff.max.ms).
+PATIENCE_MS: Final = 100
+
+Action: TypeAlias = Callable[[], None]
+
+
+@dataclass(eq=False)
+class PendingStep:
+    """`attempt` looks at the transactional id and returns what to do about it, or None if the step has to
+    wait.
+
+    It may raise ApiError, which `refuse` is told then. One of the two answers the request. `waiter` is None
+    for a step of the coordinator's own.
+    """
+
+    transactional_id: str
+    attempt: Callable[[], Action | None]
+    refuse: Then
+    waiter: Waiter | None
+    deadline_ms: int | None = None
 
 
 class Step(NamedTuple):

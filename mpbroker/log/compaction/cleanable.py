@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from mpbroker.config.topic_config import TopicConfig
+from mpbroker.log.partition.partition_log import Segment
 from mpbroker.storage.names import OFFSET_SPAN
-from mpbroker.storage.segments import Segment
 
 COMPACT = "compact"
 

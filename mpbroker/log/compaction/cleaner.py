@@ -19,7 +19,7 @@ from mpbroker.log.compaction.cleanable import Source, groups
 from mpbroker.log.compaction.cleaned_transactions import CleanedTransactions
 from mpbroker.log.compaction.offset_map import SLOT_BYTES, OffsetMap
 from mpbroker.log.io.background_io import PIECE_BYTES, SYNC_EVERY_BYTES, no_read_ahead, read, sync, write
-from mpbroker.log.io.piece_size import PieceSize
+from mpbroker.log.io.pace import PieceSize
 from mpbroker.log.partition.state import PartitionState
 from mpbroker.records.compression import compress
 from mpbroker.records.errors import CorruptBatch

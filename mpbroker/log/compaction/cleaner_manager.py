@@ -21,12 +21,11 @@ from mpbroker.ipc.counters import Counter
 from mpbroker.log.compaction.cleanable import COMPACT, Dirty, Limits, dirty_part, is_due
 from mpbroker.log.manager.log_manager import LogManager
 from mpbroker.log.manager.measuring import LOOKED_AT_ONCE, Measuring, is_measured
-from mpbroker.log.partition.partition_log import PartitionLog
+from mpbroker.log.partition.partition_log import PartitionLog, Sealed
 from mpbroker.log.partition.segment_swap import begin_swap, swap_in
 from mpbroker.log.retention.deletion import unlink_deleted
 from mpbroker.storage import names
 from mpbroker.storage.disk_errors import PASSING
-from mpbroker.storage.segments import Sealed
 from shm.counters import CounterPage
 
 # A swap that fails for a full disk is tried again after this time.

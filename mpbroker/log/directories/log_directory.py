@@ -17,13 +17,14 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from mpbroker.ipc.process import FatalError
-from mpbroker.log.directories.journal_creation import MAKING_SUFFIX
-from mpbroker.log.directories.journal_file import DirJournal, damaged
+from mpbroker.ipc.topology import CLEAN_DIRS, IS_TAKEN_OVER
+from mpbroker.log.directories.journal_file import MAKING_SUFFIX, DirJournal, damaged
 from mpbroker.log.directories.journal_replay import replay
 from mpbroker.log.directories.reserve import Reserve
 from mpbroker.log.io.file_system import FileSystem
@@ -41,8 +42,9 @@ from mpbroker.storage.checkpoints import (
 )
 from mpbroker.storage.directory_layout import directories_in, take_clean_shutdown
 from mpbroker.storage.journal import JournalDamaged, JournalFile
-from mpbroker.storage.names import ALONE, LogWorker, NotAPartition, PartitionName, parse_partition
+from mpbroker.storage.names import NotAPartition, PartitionName, log_worker_of, parse_partition
 from mpbroker.storage.strict_stat import is_there
+from shm.word import Words
 
 CHECKPOINTS = (names.RECOVERY_POINTS, names.HIGH_WATERMARKS, names.LOG_STARTS, names.CLEANER_OFFSETS)
 _log = logging.getLogger("mpbroker.log")
@@ -64,6 +66,28 @@ def _file_system_of(path: Path) -> FileSystem | None:
     except OSError as error:
         _log.warning("%s cannot be opened: %s", path, error)
         return None
+
+
+@dataclass(frozen=True)
+class LogWorker:
+    """The number of a log worker, and how many there are."""
+
+    number: int = 0
+    count: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        return self.number == 0
+
+    @property
+    def is_alone(self) -> bool:
+        return self.count == 1
+
+    def owns(self, topic: str, partition: int) -> bool:
+        return self.is_alone or log_worker_of(topic, partition, self.count) == self.number
+
+
+ALONE = LogWorker()
 
 
 class LogDirectory:
@@ -358,3 +382,23 @@ class LogDirectory:
                     )
                 continue
             yield name, parsed
+
+
+class StartupState:
+    """The take-over as far as the first worker has come. `words`: the shared `taken_over`, written by it."""
+
+    def __init__(self, words: Words) -> None:
+        self._words = words
+
+    @property
+    def is_done(self) -> bool:
+        return self._words.load(IS_TAKEN_OVER) != 0
+
+    def done(self, log_dirs: Iterable[LogDirectory]) -> None:
+        clean = sum(1 << log_dir.number for log_dir in log_dirs if log_dir.clean)
+        self._words.store(CLEAN_DIRS, clean)
+        self._words.store(IS_TAKEN_OVER, 1)
+
+    def was_clean(self, log_dir: LogDirectory) -> bool:
+        """Tell whether the last run closed the directory cleanly."""
+        return bool(self._words.load(CLEAN_DIRS) >> log_dir.number & 1)

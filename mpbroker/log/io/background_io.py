@@ -8,16 +8,19 @@ write-back would come in megabytes instead.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
+import shutil
 import time
+from pathlib import Path
 
 from mpbroker.log.io.file_system import write_back
 from mpbroker.log.io.pace import Stints
 from mpbroker.storage.checkpoints import write_all_at
 from mpbroker.storage.residency import resident
 
-# The least that is written at a time (`mpbroker.log.io.piece_size`).
+# The least that is written at a time (`PieceSize`).
 PIECE_BYTES = 64 << 10
 # Dropped from the page cache at a time: the kernel hardly lets other threads run meanwhile.
 STEP_BYTES = 4 << 20
@@ -80,3 +83,28 @@ def sync(fd: int) -> float:
     began = time.monotonic()
     os.fdatasync(fd)
     return time.monotonic() - began
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file if it is there. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        if path.is_file() and not path.is_symlink():
+            _leave_cache(path)
+        path.unlink()
+
+
+def remove_tree(directory: Path) -> None:
+    """Remove a directory; some or all of it may be gone already. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        for path in list(directory.iterdir()):
+            if not path.is_dir() or path.is_symlink():
+                remove_file(path)
+        shutil.rmtree(directory)
+
+
+def _leave_cache(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        leave_cache(fd)
+    finally:
+        os.close(fd)

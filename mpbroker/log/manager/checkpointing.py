@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from mpbroker.log.append.turn import AppendTurn
 from mpbroker.log.directories.journal_set import Journals
@@ -14,6 +15,7 @@ from mpbroker.storage import names
 from mpbroker.storage.checkpoints import Offsets
 
 
+@dataclass(eq=False)
 class Checkpointing:
     """Offsets of partitions in the checkpoints of their log directories.
 
@@ -22,26 +24,15 @@ class Checkpointing:
     hands it a checkpoint returns at once.
     """
 
-    def __init__(
-        self,
-        dirs: Sequence[LogDirectory],
-        logs: Mapping[int, PartitionLog],
-        turn: AppendTurn,
-        journals: Journals,
-        io_thread: IoThread,
-        say: Callable[[str], None],
-        *,
-        group: bool,
-    ) -> None:
-        self._dirs = dirs
-        self._logs = logs
-        self._turn = turn
-        self._journals = journals
-        self._io_thread = io_thread
-        self._say = say
-        self._group = group
-        # By slot: the commit round that syncs the segment the last roll sealed, and the base of the new one.
-        self._rolled: dict[int, tuple[int, int]] = {}
+    _dirs: Sequence[LogDirectory]
+    _logs: Mapping[int, PartitionLog]
+    _turn: AppendTurn
+    _journals: Journals
+    _io_thread: IoThread
+    _say: Callable[[str], None]
+    _group: bool
+    # By slot: the commit round that syncs the segment the last roll sealed, and the base of the new one.
+    _rolled: dict[int, tuple[int, int]] = field(default_factory=dict, init=False)
 
     def rolled(self, log: PartitionLog) -> None:
         """Note that the old segment's files were just retired.

@@ -16,6 +16,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mpbroker.ipc.disk_problems import room_advice
@@ -53,6 +54,7 @@ def is_unused(directory: Path) -> bool:
         )
 
 
+@dataclass(eq=False)
 class Creation:
     """The partitions whose files may not be on disk yet. One sync is under way at a time.
 
@@ -61,30 +63,22 @@ class Creation:
     default of file.delete.delay.ms.
     """
 
-    def __init__(
-        self,
-        dirs: Sequence[LogDirectory],
-        logs: Mapping[int, PartitionLog],
-        io_thread: IoThread,
-        failed: Callable[[int, int], None],
-        delete_delay_ms: int,
-    ) -> None:
-        self._dirs = dirs
-        self._logs = logs
-        self._io_thread = io_thread
-        self._failed = failed
-        self._delete_delay_ms = delete_delay_ms
-        # Partitions that wait for the next sync, those of the last one that found no room, and those of the
-        # one under way, `_again` among them.
-        self._waiting: list[PartitionLog] = []
-        self._again: list[PartitionLog] = []
-        self._syncing: list[PartitionLog] = []
-        # How many of these each topic has, by its id.
-        self._unsynced: Counter[bytes] = Counter()
-        self._is_under_way = False
-        self._retry_at = -math.inf
-        # Of the sync under way: what went wrong in which log directory, once it is over.
-        self._errors: list[tuple[int, OSError]] | None = None
+    _dirs: Sequence[LogDirectory]
+    _logs: Mapping[int, PartitionLog]
+    _io_thread: IoThread
+    _failed: Callable[[int, int], None]
+    _delete_delay_ms: int
+    # Partitions that wait for the next sync, those of the last one that found no room, and those of the
+    # one under way, `_again` among them.
+    _waiting: list[PartitionLog] = field(default_factory=list, init=False)
+    _again: list[PartitionLog] = field(default_factory=list, init=False)
+    _syncing: list[PartitionLog] = field(default_factory=list, init=False)
+    # How many of these each topic has, by its id.
+    _unsynced: Counter[bytes] = field(default_factory=Counter, init=False)
+    _is_under_way: bool = field(default=False, init=False)
+    _retry_at: float = field(default=-math.inf, init=False)
+    # Of the sync under way: what went wrong in which log directory, once it is over.
+    _errors: list[tuple[int, OSError]] | None = field(default=None, init=False)
 
     def add(self, log: PartitionLog) -> None:
         """Have a new, empty partition synced."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from mpbroker.ipc.process import FatalError
-from mpbroker.log.directories.log_directory import LogDirectory
+from mpbroker.log.directories.log_directory import LogDirectory, LogWorker
 from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.log.recovery.log_loader import PartitionDamaged
 from mpbroker.storage import names
 from mpbroker.storage.checkpoints import TopicPartition
-from mpbroker.storage.names import LogWorker
 from mpbroker.storage.strict_stat import is_directory
 
 # Preferences kept for partitions that do not exist. One more makes the oldest forgotten.

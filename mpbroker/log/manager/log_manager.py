@@ -20,8 +20,7 @@ from mpbroker.log.append.relocation import relocate
 from mpbroker.log.append.turn import AppendTurn
 from mpbroker.log.directories import future_replica
 from mpbroker.log.directories.journal_set import Journals
-from mpbroker.log.directories.log_directory import LogDirectory
-from mpbroker.log.directories.startup_state import StartupState
+from mpbroker.log.directories.log_directory import ALONE, LogDirectory, LogWorker, StartupState
 from mpbroker.log.io.io_thread import IoThread
 from mpbroker.log.manager.checkpointing import Checkpointing
 from mpbroker.log.manager.creation import Creation, is_unused
@@ -38,11 +37,9 @@ from mpbroker.log.recovery.scheduler import RecoveryScheduler
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 from mpbroker.storage import names
-from mpbroker.storage.checkpoints import CheckpointCorrupt, read_topic_id
+from mpbroker.storage.checkpoints import CheckpointCorrupt, PartitionMap, read_topic_id
 from mpbroker.storage.directory_layout import write_clean_shutdown
 from mpbroker.storage.disk_errors import PASSING
-from mpbroker.storage.names import ALONE, LogWorker
-from mpbroker.storage.partition_map import PartitionMap
 from mpbroker.storage.strict_stat import is_directory
 from shm.table import SlotTable
 
@@ -107,7 +104,7 @@ class LogManager:
         self.logs: dict[int, PartitionLog] = {}
         self.slot_of: PartitionMap[bytes] = PartitionMap()
         self.checkpoints = Checkpointing(
-            self.dirs, self.logs, turn, self.journals, io_thread, say, group=self.group
+            self.dirs, self.logs, turn, self.journals, io_thread, say, self.group
         )
         self.creation = Creation(
             self.dirs, self.logs, io_thread, turn.storage_failed, config.log_segment_delete_delay_ms
@@ -124,7 +121,7 @@ class LogManager:
             recovery_scheduler,
             self.checkpoints,
             say,
-            group=self.group,
+            self.group,
         )
         self._last_resolved: tuple[Mapping[str, str], tuple[TopicConfig, str | None]] | None = None
         self.waiting = WaitingPartitions([log_dir.path for log_dir in self.dirs], config)

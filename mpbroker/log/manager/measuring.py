@@ -16,11 +16,10 @@ from pathlib import Path
 from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log.manager.log_manager import LogManager
-from mpbroker.log.partition.partition_log import PartitionLog
+from mpbroker.log.partition.partition_log import PartitionLog, Sealed, Segment
 from mpbroker.storage import scan
 from mpbroker.storage.disk_errors import PASSING
 from mpbroker.storage.names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_name
-from mpbroker.storage.segments import Sealed, Segment
 from mpbroker.storage.trusted_entries import LATEST_TIME, time_before
 
 # Partitions handled in one step: a fraction of a millisecond.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from mpbroker.config.broker import BrokerConfig
@@ -27,6 +28,7 @@ class Opened(NamedTuple):
     is_on_disk: bool
 
 
+@dataclass(eq=False)
 class PartitionOpening:
     """Opening of partitions that have no slot yet.
 
@@ -34,26 +36,14 @@ class PartitionOpening:
     round is on disk. `say` is told what takes time.
     """
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        dirs: Sequence[LogDirectory],
-        slots: SlotAllocator,
-        directory_selection: DirectorySelection,
-        recovery_scheduler: RecoveryScheduler,
-        checkpoints: Checkpointing,
-        say: Callable[[str], None],
-        *,
-        group: bool,
-    ) -> None:
-        self._config = config
-        self._group = group
-        self._dirs = dirs
-        self._slots = slots
-        self._directory_selection = directory_selection
-        self._recovery_scheduler = recovery_scheduler
-        self._checkpoints = checkpoints
-        self._say = say
+    _config: BrokerConfig
+    _dirs: Sequence[LogDirectory]
+    _slots: SlotAllocator
+    _directory_selection: DirectorySelection
+    _recovery_scheduler: RecoveryScheduler
+    _checkpoints: Checkpointing
+    _say: Callable[[str], None]
+    _group: bool
 
     def adopt(self, by_worker: ByWorker, topic: EnsureTopic, number: int, config: TopicConfig) -> Opened:
         """Return a partition that a recovery worker has opened."""

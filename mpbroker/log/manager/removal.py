@@ -5,25 +5,26 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import math
+import time
 import uuid
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from mpbroker.log.append.turn import AppendTurn
-from mpbroker.log.directories.delayed_deletions import DelayedDeletions
 from mpbroker.log.directories.log_directory import LogDirectory
-from mpbroker.log.io.file_removal import remove_tree
+from mpbroker.log.io.background_io import remove_tree
 from mpbroker.log.io.io_thread import IoThread
 from mpbroker.log.manager.checkpointing import Checkpointing
 from mpbroker.log.manager.open_partitions import OpenPartitions
 from mpbroker.log.manager.slot_allocator import SlotAllocator, TakenAway
 from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.storage import names
-from mpbroker.storage.checkpoints import topic_id_if_any
+from mpbroker.storage.checkpoints import PartitionMap, topic_id_if_any
 from mpbroker.storage.disk_errors import PASSING
-from mpbroker.storage.partition_map import PartitionMap
 from mpbroker.storage.strict_stat import is_directory
 
 _log = logging.getLogger("mpbroker.log")
@@ -31,6 +32,41 @@ _log = logging.getLogger("mpbroker.log")
 
 # Names of a log directory looked at in one step: a fraction of a millisecond.
 NAMES_AT_ONCE = 256
+
+
+class _Deletion(NamedTuple):
+    """A deletion to come. `due_s`: on the monotonic clock."""
+
+    due_s: float
+    log_dir: int
+    job: Callable[[], None]
+
+
+class DelayedDeletions:
+    """Deletions that the I/O thread does when they are due. A failed one takes its log directory offline."""
+
+    def __init__(self, io_thread: IoThread) -> None:
+        self._io_thread = io_thread
+        self._waiting: list[_Deletion] = []
+        self.next_due_s = math.inf
+
+    def of(self, log: PartitionLog, job: Callable[[], None]) -> None:
+        """Add a deletion for the log, with its topic's delay, in its log directory."""
+        self.add(log.config.file_delete_delay_ms, log.state.log_dir, job)
+
+    def add(self, delay_ms: int, log_dir: int, job: Callable[[], None]) -> None:
+        due_s = time.monotonic() + delay_ms / 1000
+        self._waiting.append(_Deletion(due_s, log_dir, job))
+        self.next_due_s = min(self.next_due_s, due_s)
+
+    def begin_due(self, now_s: float) -> None:
+        if now_s < self.next_due_s:
+            return
+        due = [one for one in self._waiting if one.due_s <= now_s]
+        self._waiting = [one for one in self._waiting if one.due_s > now_s]
+        self.next_due_s = min((one.due_s for one in self._waiting), default=math.inf)
+        for one in due:
+            self._io_thread.submit(one.job, one.log_dir)
 
 
 @dataclass

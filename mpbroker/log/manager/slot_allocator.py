@@ -12,8 +12,8 @@ from typing import NamedTuple, TypeAlias
 
 from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.table import Partition, PartitionFlag, pack_partition, read_partition
+from mpbroker.log.directories.log_directory import LogWorker
 from mpbroker.protocol.topic_names import METADATA_TOPIC_ID
-from mpbroker.storage.names import LogWorker
 from shm.table import SlotTable
 
 # (topic id, partition number)

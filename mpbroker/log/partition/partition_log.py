@@ -10,7 +10,9 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from mpbroker.config.topic_config import TopicConfig
 from mpbroker.log.partition.prepared_segment import Begun, Prepared
@@ -33,7 +35,7 @@ from mpbroker.storage.names import (
     segment_name,
 )
 from mpbroker.storage.producer_state import Producers
-from mpbroker.storage.segments import Sealed, offsets_of, segments_of
+from mpbroker.storage.segments import offsets_of, segments_of
 from mpbroker.storage.transaction_index import (
     AbortedTransaction,
     TransactionIndexCorrupt,
@@ -108,6 +110,26 @@ def open_files(directory: Path | str, base: int, *, fresh: bool) -> tuple[int, i
                 Path(path).unlink()
         raise
     return fds[0], fds[1], fds[2]
+
+
+@dataclass
+class Sealed:
+    """A segment that is not appended to any more. Sizes below 0 have not been read since the start."""
+
+    base: int
+    size: int = -1
+    largest_ms: int = -1
+    first_ms: int = -1  # largest timestamp of the first append; -1: unknown or none
+
+
+class Segment(NamedTuple):
+    """A segment. `end`: behind its last offset. `largest_ms`: its largest timestamp, else its last write."""
+
+    base: int
+    end: int
+    size: int
+    largest_ms: int
+    is_active: bool = False
 
 
 _NO_SNAPSHOT = (-1, 0)

@@ -22,6 +22,7 @@ from mpbroker.log.partition.epoch_validation import WrongEpoch, said_epochs, set
 from mpbroker.log.partition.index_sanity import believed, odd_entry
 from mpbroker.log.partition.partition_log import (
     PartitionLog,
+    Sealed,
     blank_producers,
     open_files,
     remove_leftovers,
@@ -49,7 +50,7 @@ from mpbroker.storage.index import (
 from mpbroker.storage.leader_epochs import Epochs, shared, trimmed
 from mpbroker.storage.names import LOG_SUFFIX, SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, segment_name
 from mpbroker.storage.producer_state import SnapshotCorrupt
-from mpbroker.storage.segments import Sealed, segments_of
+from mpbroker.storage.segments import segments_of
 from mpbroker.storage.transaction_index import (
     AbortedTransaction,
     TransactionIndexCorrupt,

@@ -18,13 +18,12 @@ from typing import NamedTuple
 from mpbroker.config.topic_config import TopicConfig
 from mpbroker.ipc.calls import EnsureTopic
 from mpbroker.ipc.progress import Progress, write_progress
-from mpbroker.log.directories.log_directory import LogDirectory
+from mpbroker.log.directories.log_directory import ALONE, LogDirectory, LogWorker
 from mpbroker.log.recovery.log_loader import Known
 from mpbroker.log.recovery.partition_files import bytes_behind
-from mpbroker.log.recovery.recovered_partition import RecoveredPartition
-from mpbroker.log.recovery.workers import Key, OpenJob, Recovery
+from mpbroker.log.recovery.workers import Key, OpenJob, RecoveredPartition, Recovery
 from mpbroker.storage import names
-from mpbroker.storage.partition_map import PartitionMap
+from mpbroker.storage.checkpoints import PartitionMap
 from shm.word import Words
 
 REPORT_EVERY_S = 0.1
@@ -58,7 +57,7 @@ class _Found:
 
 
 class RecoveryScheduler:
-    def __init__(self, recovery: Recovery, words: Words, worker: names.LogWorker = names.ALONE) -> None:
+    def __init__(self, recovery: Recovery, words: Words, worker: LogWorker = ALONE) -> None:
         self._recovery = recovery
         self._words = words
         self._worker = worker

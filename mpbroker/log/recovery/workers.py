@@ -28,7 +28,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -38,9 +38,10 @@ from mpbroker.ipc.process import die_with_parent
 from mpbroker.ipc.titles import entitle
 from mpbroker.log.io.file_system import FileSystem
 from mpbroker.log.partition.durable_reads import EACH_FILE, FileSystemSync, Syncs
+from mpbroker.log.partition.partition_log import PartitionLog, Sealed
 from mpbroker.log.recovery.log_loader import Known, PartitionDamaged, load
-from mpbroker.log.recovery.recovered_partition import RecoveredPartition
 from mpbroker.storage.checkpoints import CheckpointCorrupt, read_topic_id
+from mpbroker.storage.leader_epochs import shared
 from mpbroker.storage.names import CLEAN_SHUTDOWN, LOCK
 from shm.word import Words
 
@@ -59,8 +60,44 @@ TELL_AFTER_S = 0.005
 WAIT_MS = 2
 Key = tuple[bytes, int]
 Failure = PartitionDamaged | CheckpointCorrupt | OSError
-Result = RecoveredPartition | None
+Result: TypeAlias = "RecoveredPartition | None"
 _log = logging.getLogger("mpbroker.log.recovery")
+
+
+class RecoveredPartition(NamedTuple):
+    """All that its log worker needs of a partition: `of`, then `adopt`. No file is open in between."""
+
+    state: tuple[int, ...]
+    producers: bytes
+    log_start: int
+    recovery_point: int
+    settled_end: int
+    sealed: list[int]
+    epochs: list[tuple[int, int]]
+
+    @classmethod
+    def of(cls, log: PartitionLog) -> RecoveredPartition:
+        """Close the log's files and take its state; files are opened when they are needed."""
+        log.close_files()
+        return cls(
+            log.state.carried(),
+            log.state.producers.carried(),
+            log.log_start,
+            log.recovery_point,
+            log.settled_end,
+            [segment.base for segment in log.sealed],
+            list(log.epochs),
+        )
+
+    def adopt(self, log: PartitionLog) -> None:
+        """Give the state to `log`, none of whose files is open."""
+        log.apply_config(log.config)
+        log.state.carry(self.state)
+        log.state.producers.carry(self.producers)
+        log.log_start = self.log_start
+        log.recovery_point, log.settled_end = self.recovery_point, self.settled_end
+        log.sealed = [Sealed(base) for base in self.sealed] or ()
+        log.epochs = shared(self.epochs)
 
 
 class OpenJob(msgspec.Struct, frozen=True):

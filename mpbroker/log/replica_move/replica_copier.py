@@ -22,8 +22,7 @@ from pathlib import Path
 
 from mpbroker.log.io import background_io
 from mpbroker.log.io.background_io import PIECE_BYTES, SYNC_EVERY_BYTES
-from mpbroker.log.io.pace import Pace
-from mpbroker.log.io.piece_size import PieceSize
+from mpbroker.log.io.pace import Pace, PieceSize
 from mpbroker.log.partition.batch_walker import Walk
 from mpbroker.log.partition.durable_reads import read_anew
 from mpbroker.log.partition.partition_log import SEGMENT_FILES

@@ -35,7 +35,7 @@ from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log.append.relocation import resume_jobs
 from mpbroker.log.directories import future_replica
 from mpbroker.log.directories.log_directory import LogDirectory
-from mpbroker.log.io.file_removal import remove_tree
+from mpbroker.log.io.background_io import remove_tree
 from mpbroker.log.io.pace import Pace
 from mpbroker.log.manager.log_manager import LogManager
 from mpbroker.log.partition.partition_log import PartitionLog

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from mpbroker.ipc import calls
-from mpbroker.log.io.file_removal import remove_file
+from mpbroker.log.io.background_io import remove_file
 from mpbroker.log.manager.log_manager import LogManager
 from mpbroker.log.manager.measuring import LOOKED_AT_ONCE, Measuring, is_measured
 from mpbroker.log.partition.partition_log import SEGMENT_FILES, PartitionLog

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from mpbroker.config.topic_config import TopicConfig
-from mpbroker.storage.segments import Segment
+from mpbroker.log.partition.partition_log import Segment
 
 DELETE = "delete"
 

@@ -17,13 +17,13 @@ from mpbroker.ipc import calls, topology
 from mpbroker.ipc.process import FatalError, Order, ProcessContext, State
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.ipc.topology import CLEAN_DIRS, IS_TAKEN_OVER, LOG, SUPERVISOR, slots_given
-from mpbroker.log.directories.log_directory import LogDirectory
+from mpbroker.log.directories.log_directory import LogDirectory, LogWorker
 from mpbroker.log.process import run
 from mpbroker.protocol.topic_names import METADATA_TOPIC
 from mpbroker.records.validation import at_once
 from mpbroker.storage import journal
 from mpbroker.storage.checkpoints import alone_with, read_offsets
-from mpbroker.storage.names import CLEAN_SHUTDOWN, HIGH_WATERMARKS, LogWorker, log_worker_of, segment_name
+from mpbroker.storage.names import CLEAN_SHUTDOWN, HIGH_WATERMARKS, log_worker_of, segment_name
 from tests.support.log_moves import order, turn_until
 from tests.support.log_node import wait_for_io
 from tests.support.log_rig import TOPIC_ID, end, ensure

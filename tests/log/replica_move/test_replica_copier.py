@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from mpbroker.log.io import background_io
-from mpbroker.log.io.pace import Pace
-from mpbroker.log.io.piece_size import PieceSize
+from mpbroker.log.io.pace import Pace, PieceSize
 from mpbroker.log.replica_move import replica_copier
 from mpbroker.log.replica_move.replica_copier import Abandoned, Copy, TargetFailed, Wanted
 from mpbroker.log.replica_move.replica_mover import give_way_to_all
