@@ -2,7 +2,7 @@
 
 Each worker is asked about the partitions it owns, and a question is answered when all workers have answered.
 Every question is answered once by the process that it was asked of, or never if that process died. Then
-`forget` drops all questions, also those that the other workers are still at. What still has to be done is
+`peer_down` drops all questions, also those that the other workers are still at. What still has to be done is
 asked again when there is a successor: opening and removing are idempotent.
 
 An append to our own log is dropped only with its own worker. Until its outcome is known nobody may read that
@@ -219,14 +219,14 @@ class LogLink:
         if self.waits_for_room:
             self._send_on()
 
-    def forget(self, worker: int) -> None:
+    def peer_down(self, worker: int) -> None:
         """Drop everything that was asked of a dead worker. The other workers go on with what they have."""
         self._rings[worker].drop()
         self._up.discard(worker)
         self._bound = self._rings_of_those_up()
         self._forget_questions(worker)
 
-    def welcome(self, worker: int) -> None:
+    def peer_up(self, worker: int) -> None:
         """Take a successor, which has empty rings, into use."""
         self._rings[worker].rebind()
         self._up.add(worker)

@@ -248,9 +248,6 @@ class Services:
         self.groups.log_died()
         self.transactions.log_died()
 
-    def topics_deleted(self, names: list[str]) -> None:
-        self.groups.coordinator.topics_deleted(names)
-
     def step(self, is_serving: bool) -> None:
         """Do what waits. `is_serving` says that the log process is there and has opened all topics."""
         self._is_serving = is_serving

@@ -163,9 +163,9 @@ def test_an_append_that_waits_is_work_to_be_done(link: Link) -> None:
 def test_what_waits_for_room_is_void_when_a_log_worker_dies(link: Link) -> None:
     link.link.open(Topic("a", b"a" * 16, 1))
     link.append()
-    link.link.forget(0)
+    link.link.peer_down(0)
     link.return_all()
-    link.link.welcome(0)
+    link.link.peer_up(0)
     assert link.go_on() == []
     assert link.link.idle
     assert not link.link.is_appending

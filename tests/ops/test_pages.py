@@ -284,7 +284,7 @@ OF_A_START = (
     *("startup/activation.py", "startup/foreign_metadata.py", "startup/runtime_dir.py"),
     *("startup/sockets.py", "supervisor/main.py", "supervisor/tree.py", "log/manager/log_manager.py"),
     *("storage/directory_layout.py", "log/directories/journal_replay.py"),
-    *("log/directories/log_directory.py", "coordinator/process.py", "../shm/region.py"),
+    *("log/directories/log_directory.py", "coordinator/metadata_controller.py", "../shm/region.py"),
 )
 ERRORS = ("FatalError", "BrokerStops", "RegionUnavailable", "_refusal")
 # Shorter pieces would be in any message.

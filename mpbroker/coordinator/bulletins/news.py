@@ -29,7 +29,7 @@ CredentialKey: TypeAlias = tuple[str, int] | str
 """A user and a mechanism, or the id of a delegation token."""
 
 
-class NewsAnnouncer(Generic[K]):
+class NewsAnnouncer(BulletinWriter, Generic[K]):
     """The writer of one bulletin.
 
     Changes are noted with `changed`; actions that wait for them run when they are out.
@@ -44,23 +44,15 @@ class NewsAnnouncer(Generic[K]):
         everything: Callable[[MetadataState], msgspec.Struct],
         some: Callable[[MetadataState, Iterable[K]], msgspec.Struct],
     ) -> None:
-        self._writer = BulletinWriter(publisher, what)
+        super().__init__(publisher, what)
         self._everything = everything
         self._some = some
         self._changed: dict[K, None] = {}
 
-    @property
-    def has_news(self) -> bool:
-        return self._writer.has_news
-
     def changed(self, keys: Iterable[K], then: Callable[[], None]) -> None:
-        self._writer.changed()
+        self.has_news = True
         self._changed.update(dict.fromkeys(keys))
-        self._writer.then(then)
-
-    def replaced(self) -> None:
-        """Have the next message be a base: the state was read from the log anew."""
-        self._writer.replaced()
+        self.then(then)
 
     def publish(self, state: MetadataState) -> bool:
         """Announce what is new.
@@ -69,13 +61,11 @@ class NewsAnnouncer(Generic[K]):
         """
         if not self.has_news:
             return False
-        written = self._writer.write(
-            lambda: self._some(state, self._changed), lambda: self._everything(state)
-        )
+        written = self.write(lambda: self._some(state, self._changed), lambda: self._everything(state))
         if written is Written.NOTHING:
             return False
         self._changed.clear()
-        self._writer.run_actions()
+        self.run_actions()
         return True
 
 

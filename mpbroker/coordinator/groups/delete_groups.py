@@ -10,7 +10,6 @@ from mpbroker.config.broker import MINUTE_MS, BrokerConfig
 from mpbroker.coordinator.groups.group import Group, GroupState
 from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
 from mpbroker.coordinator.groups.offset_manager import OffsetMetadataManager
-from mpbroker.coordinator.groups.offsets import Offsets
 from mpbroker.coordinator.groups.rebalances import Rebalances
 from mpbroker.coordinator.groups.records import Entry, GroupKey
 from mpbroker.coordinator.runtime.requests import Answers, RequestContext, Then, Waiter, response_error
