@@ -39,12 +39,8 @@ from mpbroker.storage.checkpoints import (
     read_offsets,
     read_topic_id,
 )
-from mpbroker.storage.directory_layout import (
-    check_format,
-    lock_log_dirs,
-    restricted_new_files,
-    write_clean_shutdown,
-)
+from mpbroker.storage.directory_layout import check_format, write_clean_shutdown
+from mpbroker.storage.directory_lock import lock_log_dirs, restricted_new_files
 from mpbroker.storage.segments import segments_of
 from mpbroker.storage.strict_stat import is_there
 

@@ -23,7 +23,7 @@ from mpbroker.inspection.segment import Segment, batches, mapped
 from mpbroker.records.batch import LEADER_EPOCH_AT
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.storage.checkpoints import fsync_directory, read_offsets, write_offsets
-from mpbroker.storage.directory_layout import restricted_new_files
+from mpbroker.storage.directory_lock import restricted_new_files
 from mpbroker.storage.journal import JournalDamaged, JournalFile, worker_of
 from mpbroker.storage.names import (
     HIGH_WATERMARKS,

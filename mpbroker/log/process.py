@@ -10,7 +10,7 @@ import errno
 import math
 import os
 import time
-from collections.abc import Collection, Generator
+from collections.abc import Callable, Collection, Generator
 from pathlib import Path
 from typing import TypeAlias
 
@@ -41,7 +41,6 @@ from mpbroker.log.compaction.cleaner_manager import Compaction
 from mpbroker.log.directories.log_directory import LogWorker, StartupState
 from mpbroker.log.directories.reserve import keep_room_behind
 from mpbroker.log.io.io_thread import IoThread
-from mpbroker.log.manager.flush_interval import FlushInterval
 from mpbroker.log.manager.log_manager import LogManager
 from mpbroker.log.manager.measuring import Measuring
 from mpbroker.log.manager.refusals import RefusedProduces, room_of, without_room
@@ -126,9 +125,6 @@ class LogProcess:
         )
         measuring = Measuring(self.manager)
         self.deletion = Deletion(self.manager, measuring)
-        self.flush_interval = FlushInterval(
-            self.manager.open_partitions.logs, lambda log: self.turn.flush(log.state)
-        )
         self.size_metrics = SizeMetrics(self.manager, measuring, memory.dir_sizes(), memory.partition_sizes())
         self.compaction = Compaction(self.manager, measuring, context.counters)
         workers = LOG_WORKERS[: self.worker.count]
@@ -148,15 +144,23 @@ class LogProcess:
         self._plan_housekeeping()
 
     def _plan_housekeeping(self) -> None:
-        now, context = time.monotonic(), self.context
-        self._next_retention = now + context.config.log_initial_task_delay_ms / 1000
-        self._next_sizes = float("inf")
-        self._next_wait_look, self._round_seen, self._round_seen_ns = now, -1, 0
-        self._next_marks = now + HIGH_WATERMARK_CHECKPOINT_MS / 1000
-        self._next_points = now + context.config.log_flush_offset_checkpoint_interval_ms / 1000
-        self._next_points_bytes = context.counters.get(Counter.COUNT_BYTES_APPENDED) + POINTS_EVERY_BYTES
-        self._next_starts = math.inf
-        self._next_expiration = now + PRODUCER_EXPIRATION_CHECK_MS / 1000
+        now, config = time.monotonic(), self.context.config
+        # When each work is due, on the monotonic clock.
+        self.due = {
+            "waits": now,
+            "high watermarks": now + HIGH_WATERMARK_CHECKPOINT_MS / 1000,
+            "recovery points": now + config.log_flush_offset_checkpoint_interval_ms / 1000,
+            "log starts": math.inf,
+            "expiration": now + PRODUCER_EXPIRATION_CHECK_MS / 1000,
+            "sizes": math.inf,
+            "retention": now + config.log_initial_task_delay_ms / 1000,
+        }
+        self._round_seen, self._round_seen_ns = -1, 0
+        self._next_points_bytes = self._appended_bytes + POINTS_EVERY_BYTES
+
+    @property
+    def _appended_bytes(self) -> int:
+        return self.context.counters.get(Counter.COUNT_BYTES_APPENDED)
 
     def _wake(self) -> None:
         """Wake the loop, from a thread, to look at what that thread has done."""
@@ -243,7 +247,7 @@ class LogProcess:
     @property
     def _is_idle(self) -> bool:
         """Return whether nothing is under way that time alone, or another thread, brings on."""
-        if self.topics or self._chores or self.flush_interval.is_pending:
+        if self.topics or self._chores or self.manager.open_partitions.awaits_flush:
             return False
         manager = self.manager
         is_deleting = manager.removal.deletions.next_due_s < math.inf
@@ -372,8 +376,8 @@ class LogProcess:
 
     def _measure_soon(self) -> None:
         """Measure sizes again soon: a log directory no longer has what was said of it."""
-        if self._next_sizes != float("inf"):
-            self._next_sizes = 0.0
+        if self.due["sizes"] != math.inf:
+            self.due["sizes"] = 0.0
 
     def _keep_house(self) -> None:
         now = time.monotonic()
@@ -382,46 +386,55 @@ class LogProcess:
             self.manager.checkpoints.write_stale()
         self.manager.removal.deletions.begin_due(now)
         self.manager.open_partitions.ease()
-        self.flush_interval.look(now)
+        self.manager.open_partitions.flush_due(now)
         if self.manager.journals.awaited:
             self.manager.journals.use()
-        appended = self.context.counters.get(Counter.COUNT_BYTES_APPENDED)
         if self._refused.is_on and self._refused.is_over(now, self._log_dirs()):
             self._say_there_is_room()
-        if now >= self._next_wait_look:
-            self._next_wait_look = now + LOOK_AT_WAITS_S
-            self._look_at_waits()
-        # Each of these looks at all partitions: one of them is enough between two rounds.
-        if now >= self._next_marks:
-            self._next_marks = now + HIGH_WATERMARK_CHECKPOINT_MS / 1000
-            self.manager.checkpoints.write_high_watermarks()
-            # After the checkpoints, which may need the reserve.
-            self._keep_room()
-        elif now >= self._next_points or appended >= self._next_points_bytes:
-            self._next_points = now + self.context.config.log_flush_offset_checkpoint_interval_ms / 1000
-            self._next_points_bytes = appended + POINTS_EVERY_BYTES
-            self.manager.checkpoints.write_recovery_points()
-            self._next_starts = now
-            self.manager.open_partitions.look_at_segments()
-            if not self._is_snapshotting:
-                self._is_snapshotting = True
-                self._chores.append((None, self._snapshot()))
-        elif now >= self._next_starts:
-            self._next_starts = math.inf
-            self.manager.checkpoints.write_all_log_starts()
-        elif now >= self._next_expiration:
-            self._next_expiration = now + PRODUCER_EXPIRATION_CHECK_MS / 1000
-            bound_producers(self.context.config.max_producer_ids_per_partition)
-            before_ms = self.turn.clock_ms() - self.context.config.producer_id_expiration_ms
-            for log in self.manager.logs.values():
-                log.state.producers.expire(before_ms)
-        if now >= self._next_sizes:
-            self._next_sizes = float("inf")
-            self._chores.append((None, self._measure()))
-        if now >= self._next_retention:
-            # Do not begin another look before this one is over.
-            self._next_retention = float("inf")
-            self._chores.append((None, self._retain()))
+        if self._appended_bytes >= self._next_points_bytes:
+            self.due["recovery points"] = now
+        points_s = self.context.config.log_flush_offset_checkpoint_interval_ms / 1000
+        self._work_if_due(now, "waits", LOOK_AT_WAITS_S, self._look_at_waits)
+        # Each of these reads all partitions: one of them is enough between two rounds.
+        for name, every_s, work in (
+            ("high watermarks", HIGH_WATERMARK_CHECKPOINT_MS / 1000, self._write_high_watermarks),
+            ("recovery points", points_s, self._write_recovery_points),
+            ("log starts", math.inf, self.manager.checkpoints.write_all_log_starts),
+            ("expiration", PRODUCER_EXPIRATION_CHECK_MS / 1000, self._expire_producers),
+        ):
+            if self._work_if_due(now, name, every_s, work):
+                break
+        # These set the time when they are due again at their end.
+        self._work_if_due(now, "sizes", math.inf, lambda: self._chores.append((None, self._measure())))
+        self._work_if_due(now, "retention", math.inf, lambda: self._chores.append((None, self._retain())))
+
+    def _work_if_due(self, now: float, name: str, every_s: float, work: Callable[[], None]) -> bool:
+        """Do the work if it is due, and plan it again. Return whether it was."""
+        if now < self.due[name]:
+            return False
+        self.due[name] = now + every_s
+        work()
+        return True
+
+    def _write_high_watermarks(self) -> None:
+        self.manager.checkpoints.write_high_watermarks()
+        # After the checkpoints, which may need the reserve.
+        self._keep_room()
+
+    def _write_recovery_points(self) -> None:
+        self._next_points_bytes = self._appended_bytes + POINTS_EVERY_BYTES
+        self.manager.checkpoints.write_recovery_points()
+        self.due["log starts"] = time.monotonic()
+        self.manager.open_partitions.prepare_segments()
+        if not self._is_snapshotting:
+            self._is_snapshotting = True
+            self._chores.append((None, self._snapshot()))
+
+    def _expire_producers(self) -> None:
+        bound_producers(self.context.config.max_producer_ids_per_partition)
+        before_ms = self.turn.clock_ms() - self.context.config.producer_id_expiration_ms
+        for log in self.manager.logs.values():
+            log.state.producers.expire(before_ms)
 
     def _look_at_waits(self) -> None:
         """Publish since when a commit round has not ended, where it has not since the last look."""
@@ -449,11 +462,12 @@ class LogProcess:
         began = time.monotonic()
         yield from self.size_metrics.looking()
         now = time.monotonic()
-        self._next_sizes = now + self.size_metrics.rest_s(now - began)
+        self.due["sizes"] = now + self.size_metrics.rest_s(now - began)
 
     def _retain(self) -> Generator[None, None, None]:
         yield from self.deletion.looking()
-        self._next_retention = time.monotonic() + self.context.config.log_retention_check_interval_ms / 1000
+        every_s = self.context.config.log_retention_check_interval_ms / 1000
+        self.due["retention"] = time.monotonic() + every_s
 
     def do_chores(self) -> None:
         """Advance each chore by one step."""
@@ -528,7 +542,7 @@ class LogProcess:
     def _settling(self, message: calls.Recovered) -> Generator[None, None, calls.Message]:
         """End a start, when all topics that exist have been opened."""
         self.recovery_scheduler.end()
-        self._next_sizes = time.monotonic()
+        self.due["sizes"] = time.monotonic()
         yield from self.manager.removal.setting_strays_aside(message.topics)
         give_back_memory()
         yield

@@ -40,7 +40,8 @@ from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 from mpbroker.records.old_format import HEAD_BYTES, old_length
 from mpbroker.storage import names
 from mpbroker.storage.checkpoints import fsync_directory, put_id_and_epochs
-from mpbroker.storage.directory_layout import name_all, own_files, restricted_new_files
+from mpbroker.storage.directory_layout import name_all, own_files
+from mpbroker.storage.directory_lock import restricted_new_files
 from mpbroker.storage.leader_epochs import FIRST
 from mpbroker.storage.segments import segments_of
 from mpbroker.storage.strict_stat import is_there

@@ -18,12 +18,7 @@ from mpbroker.config.environment import RUNTIME_DIR
 from mpbroker.config.listeners import PATH_BYTES_MAX, Listener
 from mpbroker.ipc.pointer import CONTROL_NAME, POINTER_NAME, Pointer, read_pointer, write_pointer
 from mpbroker.ipc.process import FatalError
-from mpbroker.storage.directory_layout import (
-    LOCK_POLL_S,
-    READERS_PATIENCE_S,
-    make_directory,
-    remove_empty,
-)
+from mpbroker.storage.directory_lock import LOCK_POLL_S, READERS_PATIENCE_S, make_directory, remove_empty
 from mpbroker.storage.names import CLEAN_SHUTDOWN
 from shm.ownership import UntrustedPath, check_path
 from shm.region import refuse_disk

@@ -85,19 +85,30 @@ class CheckpointCorrupt(ValueError):
     """A file with invalid content; the message names the file."""
 
 
+class opened:  # noqa: N801 - used like `open`
+    """Opens a file for a `with` block. Raises OSError."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, path: Path | str, flags: int = os.O_RDONLY, *, dir_fd: int | None = None) -> None:
+        self._fd = os.open(path, flags | os.O_CLOEXEC, 0o644, dir_fd=dir_fd)
+
+    def __enter__(self) -> int:
+        return self._fd
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+
 def fsync_directory(directory: Path) -> None:
     """Make the names in a directory durable. Raises OSError."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with opened(directory, os.O_DIRECTORY) as fd:
         os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def read_whole(path: Path | str) -> bytes:
     """Read a small file; `Path.read_bytes` takes four times as long. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with opened(path) as fd:
         data = os.read(fd, _READ_BYTES)
         if len(data) < _READ_BYTES:
             return data
@@ -105,8 +116,6 @@ def read_whole(path: Path | str) -> bytes:
         while piece := os.read(fd, max(_READ_BYTES, os.fstat(fd).st_size)):
             pieces.append(piece)
         return b"".join(pieces)
-    finally:
-        os.close(fd)
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -237,12 +246,9 @@ def alone_with(directory: Path) -> Iterator[None]:
 
     The kernel releases it when its holder dies.
     """
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with opened(directory, os.O_DIRECTORY) as fd:
         fcntl.flock(fd, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(fd)
 
 
 def read_offsets(path: Path) -> Offsets:

@@ -7,29 +7,21 @@ this one still lives.
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import json
 import os
 import re
-import shlex
-import stat
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.version import VERSION
-from mpbroker.ipc.pointer import read_pointer
 from mpbroker.ipc.process import FatalError
 from mpbroker.protocol.uuids import uuid_text
-from mpbroker.storage import directory_lock, journal
+from mpbroker.storage import journal
 from mpbroker.storage.checkpoints import fsync_directory, write_whole
-from mpbroker.storage.disk_errors import NO_ROOM
 from mpbroker.storage.names import (
     ALL_DIRS,
     CLEAN_SHUTDOWN,
@@ -69,13 +61,6 @@ _OUR_FILES = frozenset(
 FORMAT = 1
 FORMAT_KEY = "mpbroker.format"
 
-# How long to wait for a lock whose holder is unknown.
-LOCK_PATIENCE_S, LOCK_POLL_S = 3.0, 0.02
-# How long to wait for one with a known holder: readers of the directory briefly test whether a broker has it.
-READERS_PATIENCE_S = 0.2
-# Directories of mode 0750 and files of mode 0640.
-UMASK = 0o027
-
 
 @dataclass(frozen=True)
 class Identity:
@@ -83,177 +68,6 @@ class Identity:
 
     cluster_id: str
     node_id: int
-
-
-def lock_log_dirs(config: BrokerConfig) -> list[int]:
-    """Lock the log directories as LogDirLocks does, if nothing later can refuse the start; return the fds.
-
-    Raises FatalError.
-    """
-    return LogDirLocks(config).fds
-
-
-class LogDirLocks:
-    """The locks of all log directories, which are made if need be; held while any process has these `fds`.
-
-    Raises FatalError and leaves nothing that was not there before.
-    """
-
-    def __init__(self, config: BrokerConfig) -> None:
-        self.fds: list[int] = []
-        self._made_locks: list[Path] = []
-        self._made_dirs: list[Path] = []
-        try:
-            for name in config.log_dirs:
-                self._lock(Path(name))
-        except BaseException:
-            self.undo()
-            raise
-
-    def undo(self) -> None:
-        """Remove what this start has made, if it is refused.
-
-        An empty directory with a lock in it would hinder a mount there, or a restored backup. A lock file is
-        removed while it is held: see `_is_there`.
-        """
-        for path in self._made_locks:
-            path.unlink(missing_ok=True)
-        remove_empty(self._made_dirs)
-        for fd in self.fds:
-            os.close(fd)
-        self.fds, self._made_locks, self._made_dirs = [], [], []
-
-    def _lock(self, directory: Path) -> None:
-        while True:
-            lock = directory / LOCK
-            try:
-                self._made_dirs += make_directory(directory)
-                is_new = not lock.exists()
-                fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            except OSError as error:
-                raise FatalError(f"log.dirs: cannot use {directory}: {_why(error, directory)}") from error
-            self.fds.append(fd)
-            _take(fd, directory)
-            if _is_there(fd, lock):
-                break
-            os.close(self.fds.pop())
-        if is_new:
-            self._made_locks.append(lock)
-
-
-def _why(error: OSError, directory: Path) -> str:
-    """Return why the directory cannot be used, and what to do."""
-    reason = os.strerror(error.errno or 0)
-    if error.errno in NO_ROOM:
-        return f"{reason}. Make room"
-    if error.errno in (errno.EEXIST, errno.ENOTDIR):
-        file = next(path for path in (directory, *directory.parents) if os.path.lexists(path))
-        reason = f"{file} is not a directory" if file != directory else "it is not a directory"
-        return f"{reason}. Name one, or a path where one can be made"
-    advice = "Name a directory that this user may write"
-    return f"{reason}. {advice}, or run this as its owner" if directory.is_dir() else f"{reason}. {advice}"
-
-
-def _take(fd: int, directory: Path) -> None:
-    """Lock the file, with some patience. Raises FatalError.
-
-    A broker that was just killed holds its lock until its last process is gone, which takes a moment.
-    """
-    begun = time.monotonic()
-    try:
-        while not directory_lock.take(fd):
-            holder = locked_by(directory)
-            if time.monotonic() - begun >= (READERS_PATIENCE_S if holder else LOCK_PATIENCE_S):
-                raise FatalError(
-                    f"log.dirs: {directory} is locked by another broker{holder}. Stop that broker, or give "
-                    "this one its own directory with --log-dirs"
-                )
-            time.sleep(LOCK_POLL_S)
-    except OSError as error:
-        why = os.strerror(error.errno or 0)
-        raise FatalError(f"log.dirs: cannot lock {directory}: {why}") from error
-
-
-def _is_there(fd: int, lock: Path) -> bool:
-    """Tell whether the open file still has that name: a refused start may have removed it since."""
-    try:
-        return os.path.samestat(os.fstat(fd), lock.stat())
-    except FileNotFoundError:
-        return False
-
-
-@contextlib.contextmanager
-def restricted_new_files() -> Iterator[None]:
-    """Create directories with mode 0750 and files with 0640 meanwhile, whatever the umask is.
-
-    SCRAM credentials and records are nobody's but the broker's; members of its group may read (Spark).
-    """
-    before = os.umask(UMASK)
-    try:
-        yield
-    finally:
-        os.umask(before)
-
-
-def open_modes(config: BrokerConfig) -> Iterator[str]:
-    """Yield a warning for each log directory that other users may read or write, as older ones are."""
-    for directory in map(Path, config.log_dirs):
-        with contextlib.suppress(OSError):
-            mode = stat.S_IMODE(directory.stat().st_mode)
-            if mode & UMASK:
-                may = "write" if mode & 0o022 else "read"
-                yield (
-                    f"log.dirs: other users may {may} {directory} (mode {mode:04o}). "
-                    f"Run chmod -R g-w,o= {shlex.quote(str(directory))}"
-                )
-
-
-def make_directory(directory: Path, mode: int = 0o777) -> list[Path]:
-    """Make the directory and those above it; return the ones that were missing, the lowest first.
-
-    Raises OSError.
-    """
-    missing = [path for path in (directory, *directory.parents) if not path.exists()]
-    directory.mkdir(mode, parents=True, exist_ok=True)
-    return missing
-
-
-def remove_empty(directories: Iterable[Path]) -> None:
-    """Remove the directories that are empty, the lowest first.
-
-    One of them may lie in what was made for another. One that somebody else has come to use stays.
-    """
-    for directory in sorted(directories, key=lambda path: len(path.parts), reverse=True):
-        with contextlib.suppress(OSError):
-            directory.rmdir()
-
-
-def locked_by(directory: Path) -> str:
-    """Return which broker has the directory, and its pid, as text in brackets; nothing if neither is known.
-
-    A broker of ours that starts has not written its pid yet, and one that died had another.
-    """
-    try:
-        other = directory_lock.holder_of(directory / LOCK)
-        if other is not None and not other.is_mpbroker:
-            where = f"pid {other.pid}" if other.pid else "in another container"
-            return f" (Apache Kafka, {where})"
-        pointer = read_pointer(directory)
-    except (OSError, msgspec.DecodeError):
-        return ""
-    if pointer is None or not Path(f"/proc/{pointer.pid}").exists():
-        return ""
-    return f" (mpbroker, pid {pointer.pid})"
-
-
-def prepare_log_dirs(config: BrokerConfig) -> Identity:
-    """Check that each directory is of this cluster and node, and give new ones their identity.
-
-    Called once, at the start. Raises FatalError.
-    """
-    identity = check_log_dirs(config)
-    name_log_dirs(config, identity)
-    return identity
 
 
 def check_log_dirs(config: BrokerConfig) -> Identity:
@@ -299,7 +113,7 @@ def read_properties(directory: Path) -> dict[str, str] | None:
         return None
     except (OSError, UnicodeDecodeError) as error:
         raise FatalError(f"cannot read {path}: {error}") from error
-    properties = _pairs(text)
+    properties = properties_in(text)
     if properties.get("version") == "0" and "broker.id" in properties:
         raise FatalError(
             f"log.dirs: {directory} belongs to an Apache Kafka that runs with ZooKeeper, as {path} says. Go "
@@ -315,14 +129,15 @@ def read_properties(directory: Path) -> dict[str, str] | None:
     return properties
 
 
-def _pairs(text: str) -> dict[str, str]:
+def properties_in(text: str) -> dict[str, str]:
+    """Parse the text of a `meta.properties`."""
     pairs = (line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
     return {key.strip(): value.strip() for key, value in pairs}
 
 
 def check_format(directory: Path) -> None:
     """Refuse a log directory of a later version of mpbroker. Raises FatalError, OSError."""
-    _check_format(directory, _pairs((directory / META_PROPERTIES).read_text("utf-8", "replace")))
+    _check_format(directory, properties_in((directory / META_PROPERTIES).read_text("utf-8", "replace")))
 
 
 def _check_format(directory: Path, properties: Mapping[str, str]) -> None:
@@ -358,9 +173,6 @@ def _write(path: Path, data: bytes) -> None:
         ) from error
 
 
-# ---- all log directories of one broker ----
-
-
 def _refuse_missing(found: Mapping[str, dict[str, str] | None]) -> None:
     """Refuse a start that misses one of the broker's directories.
 
@@ -393,15 +205,17 @@ def name_all(log_dirs: Sequence[str]) -> None:
             _write(Path(name) / ALL_DIRS, text.encode("utf-8", "surrogateescape"))
 
 
+def listed_in(text: str) -> dict[str, str]:
+    """Parse the text of an `mpbroker.dirs`: paths by directory ids. Raises ValueError."""
+    pairs = (line.split(" ", 1) for line in text.splitlines())
+    return {directory_id: name for directory_id, name in pairs}
+
+
 def _read_all(directory: Path) -> dict[str, str]:
     """Return the paths of all directories by identity; none if there is no such file. Raises FatalError."""
     path = directory / ALL_DIRS
     try:
-        found = {}
-        for line in path.read_text("utf-8", "surrogateescape").splitlines():
-            directory_id, name = line.split(" ", 1)
-            found[directory_id] = name
-        return found
+        return listed_in(path.read_text("utf-8", "surrogateescape"))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:

@@ -30,14 +30,8 @@ from mpbroker.security.listener import ListenerSecurity, SecurityError, secure_l
 from mpbroker.startup import buffers, runtime_dir, sockets
 from mpbroker.startup.activation import Inherited
 from mpbroker.startup.foreign_metadata import refuse_foreign_metadata
-from mpbroker.storage.directory_layout import (
-    LogDirLocks,
-    check_log_dirs,
-    name_log_dirs,
-    open_modes,
-    remove_empty,
-    restricted_new_files,
-)
+from mpbroker.storage.directory_layout import check_log_dirs, name_log_dirs
+from mpbroker.storage.directory_lock import LogDirLocks, open_modes, remove_empty, restricted_new_files
 from mpbroker.supervisor import logs, otlp, pause, progress, roles
 from mpbroker.supervisor.altering import AlteredSettings
 from mpbroker.supervisor.child import Child

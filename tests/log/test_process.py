@@ -21,7 +21,7 @@ from mpbroker.ipc.table import PartitionFlag
 from mpbroker.ipc.topology import COORDINATOR, LOG, SUPERVISOR
 from mpbroker.log.recovery.scheduler import RecoveryScheduler
 from mpbroker.records.iterate import iterate_batches
-from mpbroker.storage.directory_layout import lock_log_dirs
+from mpbroker.storage.directory_lock import lock_log_dirs
 from mpbroker.storage.reader import Bound, PartitionReader
 from tests.support.log_rig import TOPIC_ID, Rig, ensure
 from tests.support.polling import until
@@ -328,7 +328,7 @@ def test_one_look_at_all_partitions_comes_between_two_rounds(
     looks: list[str] = []
     for name in ("write_high_watermarks", "write_recovery_points", "write_all_log_starts"):
         monkeypatch.setattr(process.manager.checkpoints, name, partial(looks.append, name))
-    process._next_marks = process._next_points = 0
+    process.due |= {"high watermarks": 0, "recovery points": 0}
     for number in range(1, 4):
         process._keep_house()
         assert len(looks) == number

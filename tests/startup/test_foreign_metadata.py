@@ -25,7 +25,7 @@ from mpbroker.records.record import NewRecord
 from mpbroker.startup import foreign_metadata
 from mpbroker.startup.foreign_metadata import refuse_foreign_metadata
 from mpbroker.storage.checkpoints import write_offsets
-from mpbroker.storage.directory_layout import prepare_log_dirs, write_clean_shutdown
+from mpbroker.storage.directory_layout import check_log_dirs, name_log_dirs, write_clean_shutdown
 from mpbroker.storage.names import (
     DURABLE_MARK,
     META_PROPERTIES,
@@ -71,7 +71,8 @@ def directory(tmp_path: Path) -> Path:
     """A log directory with one topic's partition, and metadata without a record yet."""
     home = tmp_path / "data"
     home.mkdir()
-    prepare_log_dirs(msgspec.structs.replace(BrokerConfig(), log_dirs=(str(home),)))
+    config = msgspec.structs.replace(BrokerConfig(), log_dirs=(str(home),))
+    name_log_dirs(config, check_log_dirs(config))
     for name in (METADATA_DIRECTORY, "ours-0"):
         (home / name).mkdir()
         (home / name / segment_name(0)).touch()

@@ -17,7 +17,7 @@ from mpbroker.ipc.process import (
     FatalError,
 )
 from mpbroker.startup import runtime_dir
-from mpbroker.storage.directory_layout import remove_empty
+from mpbroker.storage.directory_lock import remove_empty
 from mpbroker.supervisor.plans import needed_to_start, peers_of, stages_of
 from mpbroker.supervisor.resize import check_resize
 from mpbroker.supervisor.restarts import (

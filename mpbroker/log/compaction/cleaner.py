@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
+from mpbroker.ipc.calls import ToClean
 from mpbroker.log.compaction.clean_batches import BatchWalk, Filter, Stop, Verdict, map_one, map_plain
 from mpbroker.log.compaction.cleanable import Source, groups
 from mpbroker.log.compaction.cleaned_transactions import CleanedTransactions
@@ -24,7 +25,7 @@ from mpbroker.log.partition.state import PartitionState
 from mpbroker.records.compression import compress
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import Batch, iterate_batches
-from mpbroker.storage.checkpoints import write_all
+from mpbroker.storage.checkpoints import opened, write_all
 from mpbroker.storage.names import (
     CLEANED_FILE_SUFFIX,
     INDEX_SUFFIX,
@@ -54,22 +55,6 @@ Result = TypeVar("Result")
 
 class CleaningFailed(Exception):
     """Raised when the partition cannot be cleaned, as it is or with these settings."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """A partition to be cleaned: its sealed segments from the first to the last one below `end`."""
-
-    directory: Path
-    bases: list[int]
-    first_dirty: int
-    end: int
-    segment_bytes: int
-    index_bytes: int
-    index_interval_bytes: int
-    delete_retention_ms: int
-    now_ms: int
-    producers: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -125,7 +110,7 @@ class Cleaner:
     others would wait for its locks in the kernel.
     """
 
-    task: Task
+    task: ToClean
     buffers: Buffers
     pace: Callable[[int, float], None] = lambda _count, _disk_s: None
     disk: Disk = at_once
@@ -135,6 +120,7 @@ class Cleaner:
     _piece: PieceSize = field(init=False)
 
     def __post_init__(self) -> None:
+        self._directory = Path(self.task.directory)
         self._piece = PieceSize(PIECE_BYTES, max(PIECE_BYTES, self._room))
 
     def run(self) -> Iterator[Cleaned]:
@@ -143,7 +129,7 @@ class Cleaner:
         Raises CleaningFailed, CorruptBatch, OSError.
         """
         task = self.task
-        self.disk(partial(remove_cleaned, task.directory))
+        self.disk(partial(remove_cleaned, self._directory))
         ends = [*task.bases[1:], task.end]
         sources = [self._source(base, end) for base, end in zip(task.bases, ends, strict=True)]
         aborted = self._aborted()
@@ -168,7 +154,7 @@ class Cleaner:
         self.statistics.records_kept = keep.records_kept
 
     def _path(self, base: int, suffix: str = LOG_SUFFIX) -> Path:
-        return self.task.directory / segment_name(base, suffix)
+        return self._directory / segment_name(base, suffix)
 
     def _source(self, base: int, end: int) -> Source:
         sizes = [
@@ -183,7 +169,7 @@ class Cleaner:
         (Kafka: UnifiedLog.collectAbortedTransactions.) Raises CleaningFailed, OSError; FileNotFoundError if
         retention removes an index meanwhile.
         """
-        directory, first = self.task.directory, self.task.bases[0]
+        directory, first = self._directory, self.task.bases[0]
         bases = [base for base in offsets_of(directory, TXN_INDEX_SUFFIX) if base >= first]
         # Listed afterwards, so that no later segment's index is read as one that may grow.
         active = segments_of(directory)[-1]
@@ -299,12 +285,9 @@ class Cleaner:
     def _write_aborted(self, base: int, transactions: CleanedTransactions) -> None:
         if not transactions.kept:
             return
-        fd = os.open(self._cleaned(base, TXN_INDEX_SUFFIX), _WRITE, 0o644)
-        try:
+        with opened(self._cleaned(base, TXN_INDEX_SUFFIX), _WRITE) as fd:
             write_all(fd, packed(transactions.kept))
             os.fsync(fd)
-        finally:
-            os.close(fd)
         transactions.kept.clear()
 
     def _cleaned(self, base: int, suffix: str) -> Path:
@@ -323,8 +306,7 @@ class Cleaner:
         Raises CleaningFailed if a batch is damaged, or a marker contradicts the indexes.
         """
         path = self._path(base)
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
+        with opened(path) as fd:
             no_read_ahead(fd)
             size = os.fstat(fd).st_size
             position, room = 0, self._room
@@ -346,8 +328,6 @@ class Cleaner:
                 self.statistics.bytes_read += walk.at
                 room = self._room if walk.at else room * 2
                 position += walk.at
-        finally:
-            os.close(fd)
         return Stop.END
 
 

@@ -38,7 +38,6 @@ from mpbroker.log.compaction.cleaner import (
     CleaningFailed,
     Disk,
     Result,
-    Task,
     at_once,
     remove_cleaned,
 )
@@ -248,7 +247,7 @@ class CleanerProcess:
         """Clean a partition. Return the offset up to which it is clean, -1 if the task is void."""
         started, void = time.monotonic(), threading.Event()
         thread, disk = (self._usual, at_once) if task.must else (self._idle, self._disk(void))
-        cleaner = Cleaner(task_of(task), self._buffers(), self._paced(void, rests=not task.must), disk)
+        cleaner = Cleaner(task, self._buffers(), self._paced(void, rests=not task.must), disk)
         segments = cleaner.run()
         try:
             while (new := self._result_of(thread.submit(next, segments, None))) is not None:
@@ -327,18 +326,3 @@ class CleanerProcess:
         except OSError as error:
             # The topic is gone, or the disk: either way the files left mean nothing.
             self.context.log.debug("%s: %s", directory, error)
-
-
-def task_of(task: calls.ToClean) -> Task:
-    return Task(
-        Path(task.directory),
-        task.bases,
-        task.first_dirty,
-        task.end,
-        task.segment_bytes,
-        task.index_bytes,
-        task.index_interval_bytes,
-        task.delete_retention_ms,
-        task.now_ms,
-        task.producers,
-    )

@@ -29,7 +29,7 @@ from pathlib import Path
 
 from mpbroker.log.directories.log_directory import LogDirectory
 from mpbroker.storage import names
-from mpbroker.storage.checkpoints import fsync_directory, topic_id_if_any, write_topic_id, write_whole
+from mpbroker.storage.checkpoints import fsync_directory, opened, topic_id_if_any, write_topic_id, write_whole
 from mpbroker.storage.strict_stat import is_there
 
 _log = logging.getLogger("mpbroker.log")
@@ -70,12 +70,9 @@ def _rename(directory: Path, to: Path) -> Path:
 
     Raises OSError; with nothing renamed where only descriptors are short.
     """
-    fd = os.open(to.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with opened(to.parent, os.O_DIRECTORY) as fd:
         directory.rename(to)
         os.fsync(fd)
-    finally:
-        os.close(fd)
     return to
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from mpbroker.log.io.file_system import write_back
 from mpbroker.log.io.pace import Stints
-from mpbroker.storage.checkpoints import write_all_at
+from mpbroker.storage.checkpoints import opened, write_all_at
 from mpbroker.storage.residency import resident
 
 # The least that is written at a time (`PieceSize`).
@@ -103,8 +103,5 @@ def remove_tree(directory: Path) -> None:
 
 
 def _leave_cache(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with opened(path) as fd:
         leave_cache(fd)
-    finally:
-        os.close(fd)

@@ -25,7 +25,7 @@ from mpbroker.log.io.io_thread import IoThread
 from mpbroker.log.manager.refusals import room_of
 from mpbroker.log.partition.durable_reads import FEW
 from mpbroker.log.partition.partition_log import PartitionLog
-from mpbroker.storage.checkpoints import fsync_directory, put_id_and_epochs
+from mpbroker.storage.checkpoints import fsync_directory, opened, put_id_and_epochs
 from mpbroker.storage.disk_errors import PASSING
 from mpbroker.storage.names import (
     INDEX_SUFFIX,
@@ -203,8 +203,5 @@ def _sync_files(directory: str) -> None:
     """Sync the files that have bytes, and all names. Of a partition that was removed meanwhile, nothing."""
     with contextlib.suppress(FileNotFoundError):
         for name in (*_TEXTS, ""):
-            fd = os.open(f"{directory}/{name}", os.O_RDONLY | os.O_CLOEXEC)
-            try:
+            with opened(f"{directory}/{name}") as fd:
                 os.fsync(fd)
-            finally:
-                os.close(fd)

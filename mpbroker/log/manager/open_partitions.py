@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import resource
 from collections import OrderedDict
-from collections.abc import KeysView
 
+from mpbroker.config.integers import LONG_MAX
 from mpbroker.log.append.turn import AppendTurn
 from mpbroker.log.append.turn_partitions import attach, detach
 from mpbroker.log.directories.journal_set import crowd_journals
@@ -23,6 +23,7 @@ from mpbroker.log.io.io_thread import IoThread
 from mpbroker.log.manager.segment_preparation import SegmentPreparation
 from mpbroker.log.partition.partition_log import PartitionLog
 
+LOOK_EVERY_S = 0.5
 FILES_OF_ONE = 3
 # For rings, journals, and files being replayed, rolled, prepared or synced behind the journals.
 FILES_OF_OTHERS = 1024
@@ -46,14 +47,18 @@ class OpenPartitions:
         self.segment_preparation = SegmentPreparation(io_thread)
         self._turn = turn
         self._is_crowded = False
+        self._next_flush_look = 0.0
+        # Time since when a partition has unsynced records, or when its sync was last requested.
+        self._unsynced_since: dict[PartitionLog, float] = {}
         # The log end of each at its last look; the one looked at longest ago comes first.
         self._logs: OrderedDict[PartitionLog, int] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._logs)
 
-    def logs(self) -> KeysView[PartitionLog]:
-        return self._logs.keys()
+    def prepare_segments(self) -> None:
+        """Have the next segment prepared for partitions that fill theirs."""
+        self.segment_preparation.look(self._logs)
 
     def begin(self, log: PartitionLog) -> None:
         """Attach a log that has its slot to the turn, which appends to it from now on."""
@@ -91,9 +96,29 @@ class OpenPartitions:
             self._is_crowded = True
             crowd_journals(self._turn, True)
 
-    def look_at_segments(self) -> None:
-        """Have the next segment prepared for partitions that fill theirs."""
-        self.segment_preparation.look(self._logs)
+    @property
+    def awaits_flush(self) -> bool:
+        """Return whether a partition waits for its sync by `flush.ms` to be due."""
+        return bool(self._unsynced_since)
+
+    def flush_due(self, now: float) -> None:
+        """Have segments synced with the next round whose records are unsynced for `flush.ms`.
+
+        (Kafka: LogManager.flushDirtyLogs.) The segment itself is synced, even if a commit journal has made
+        its records durable. `flush.messages` is checked natively with each append (`commit.pyx`). `now`:
+        monotonic, s.
+        """
+        if now < self._next_flush_look:
+            return
+        self._next_flush_look = now + LOOK_EVERY_S
+        timed = [log for log in self._logs if log.config.flush_ms != LONG_MAX]
+        # A paused partition is skipped: its files are moving to another log directory and are synced there.
+        waiting = [log for log in timed if log.state.synced < log.state.log_end and not log.is_paused]
+        self._unsynced_since = {log: self._unsynced_since.get(log, now) for log in waiting}
+        for log, since in self._unsynced_since.items():
+            if now - since >= log.config.flush_ms / 1000:
+                self._unsynced_since[log] = now
+                self._turn.flush(log.state)
 
     def ease(self) -> None:
         """Take in prepared segments, and close files while there are too many. Call from time to time."""

@@ -18,7 +18,7 @@ from mpbroker.config.topic_config import TopicConfig
 from mpbroker.log.partition.prepared_segment import Begun, Prepared
 from mpbroker.log.partition.state import PartitionState
 from mpbroker.storage import scan
-from mpbroker.storage.checkpoints import fsync_directory, put_id_and_epochs, write_all
+from mpbroker.storage.checkpoints import fsync_directory, opened, put_id_and_epochs, write_all
 from mpbroker.storage.index import offset_floor
 from mpbroker.storage.leader_epochs import FIRST, Epochs, trimmed
 from mpbroker.storage.names import (
@@ -418,13 +418,10 @@ class PartitionLog:
     def _hold_back(self, first: int) -> None:
         offset = max(first, self.log_start)
         base = max(base for base in segments_of(self.directory) if base <= offset)
-        fd = os.open(self.directory / segment_name(base), os.O_RDONLY | os.O_CLOEXEC)
-        try:
+        with opened(self.directory / segment_name(base)) as fd:
             size = os.fstat(fd).st_size
             start = self._position_before(base, offset)
             found = scan.find_offset(fd, start, size, offset)
-        finally:
-            os.close(fd)
         # Without a batch there nothing is left of the transaction, and nothing follows it.
         self.state.hold_back(offset, base, found.position if found is not None else size)
 

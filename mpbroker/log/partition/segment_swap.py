@@ -24,7 +24,7 @@ from pathlib import Path
 
 from mpbroker.log.partition.partition_log import SEGMENT_FILES, remove_segment
 from mpbroker.storage import scan
-from mpbroker.storage.checkpoints import fsync_directory
+from mpbroker.storage.checkpoints import fsync_directory, opened
 from mpbroker.storage.names import (
     CLEANED_FILE_SUFFIX,
     DELETED_FILE_SUFFIX,
@@ -162,8 +162,7 @@ def _finish(directory: Path, base: int) -> None:
     aborted = directory / segment_name(base, TXN_INDEX_SUFFIX)
     with contextlib.suppress(FileNotFoundError):
         aborted.with_name(aborted.name + SWAP_FILE_SUFFIX).rename(aborted)
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with opened(directory, os.O_DIRECTORY) as fd:
         placing = segment_name(base) + _PLACING_SUFFIX
         _unlink(fd, placing)
         os.link(swap.name, placing, src_dir_fd=fd, dst_dir_fd=fd)
@@ -173,15 +172,10 @@ def _finish(directory: Path, base: int) -> None:
         os.fsync(fd)
         os.unlink(swap.name, dir_fd=fd)
         os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def end_of(path: Path, base: int) -> int:
     """Return the offset behind a segment's last one; `base` if it is empty. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with opened(path) as fd:
         last = scan.last_batch(fd, 0, os.fstat(fd).st_size)
-    finally:
-        os.close(fd)
     return last.last_offset + 1 if last is not None else base

@@ -14,6 +14,7 @@ from mpbroker.log.io.background_io import drop, no_read_ahead
 from mpbroker.log.partition import batch_checker
 from mpbroker.log.partition.state import PartitionState
 from mpbroker.storage import scan
+from mpbroker.storage.checkpoints import opened
 from mpbroker.storage.names import SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, segment_name
 from mpbroker.storage.producer_state import Producers, SnapshotCorrupt
 from mpbroker.storage.residency import resident
@@ -41,8 +42,7 @@ def expected(directory: Path, base: int, *, leaves_cache: bool = False) -> Gener
     producers = _producers_before(directory, base)
     if producers is None:
         return None
-    fd = os.open(directory / segment_name(base), os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with opened(directory / segment_name(base)) as fd:
         if leaves_cache:
             no_read_ahead(fd)
         size = os.fstat(fd).st_size
@@ -67,8 +67,6 @@ def expected(directory: Path, base: int, *, leaves_cache: bool = False) -> Gener
             yield checked.valid_bytes - position
             position, next_offset = checked.valid_bytes, checked.next_offset
         return found
-    finally:
-        os.close(fd)
 
 
 def _producers_before(directory: Path, base: int) -> Producers | None:

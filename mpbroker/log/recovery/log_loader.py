@@ -37,7 +37,7 @@ from mpbroker.log.recovery.partition_files import PartitionFiles, first_suspect
 from mpbroker.log.recovery.producer_history import recall
 from mpbroker.records.old_format import HEAD_BYTES, old_length, old_magic
 from mpbroker.storage import scan
-from mpbroker.storage.checkpoints import CheckpointCorrupt, fsync_directory, read_whole, write_epochs
+from mpbroker.storage.checkpoints import CheckpointCorrupt, fsync_directory, opened, read_whole, write_epochs
 from mpbroker.storage.disk_errors import NO_ROOM
 from mpbroker.storage.index import (
     OFFSET_ENTRY,
@@ -143,11 +143,8 @@ def _refuse_old_segment(directory: str, bases: list[int]) -> None:
     """
     for base in bases:
         path = f"{directory}/{segment_name(base)}"
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
+        with opened(path) as fd:
             _refuse_old_message(fd, path, 0)
-        finally:
-            os.close(fd)
 
 
 def _refuse_old_message(fd: int, path: str, position: int) -> None:

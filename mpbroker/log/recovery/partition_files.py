@@ -6,6 +6,7 @@ import os
 from bisect import bisect_right
 from typing import NamedTuple
 
+from mpbroker.storage.checkpoints import opened
 from mpbroker.storage.index import offset_floor
 from mpbroker.storage.names import (
     INDEX_SUFFIX,
@@ -72,9 +73,6 @@ def bytes_behind(directory: str, recovery_point: int) -> int:
     for base in files.bases[first_suspect(files.bases, recovery_point) :]:
         total += os.stat(f"{directory}/{segment_name(base)}").st_size  # noqa: PTH116 - of thousands
         if base < recovery_point and base in files.indexes:
-            fd = os.open(f"{directory}/{segment_name(base, INDEX_SUFFIX)}", os.O_RDONLY | os.O_CLOEXEC)
-            try:
+            with opened(f"{directory}/{segment_name(base, INDEX_SUFFIX)}") as fd:
                 total -= offset_floor(fd, base, recovery_point - 1)[1]
-            finally:
-                os.close(fd)
     return max(0, total)

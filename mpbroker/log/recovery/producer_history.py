@@ -14,6 +14,7 @@ from pathlib import Path
 
 from mpbroker.log.partition.batch_checker import recall_batches
 from mpbroker.storage import scan
+from mpbroker.storage.checkpoints import opened
 from mpbroker.storage.index import offset_ceiling, offset_floor
 from mpbroker.storage.names import INDEX_SUFFIX, segment_name
 from mpbroker.storage.producer_state import Producers
@@ -34,16 +35,13 @@ def recall(directory: Path | str, bases: Sequence[int], producers: Producers) ->
             return
         if base >= wanting:
             continue
-        log = os.open(f"{directory}/{segment_name(base)}", os.O_RDONLY | os.O_CLOEXEC)
-        try:
+        with opened(f"{directory}/{segment_name(base)}") as log:
             index = _open_index(f"{directory}/{segment_name(base, INDEX_SUFFIX)}")
             try:
                 left -= _recall_in(log, index, base, producers, left)
             finally:
                 if index >= 0:
                     os.close(index)
-        finally:
-            os.close(log)
 
 
 def _open_index(path: str) -> int:

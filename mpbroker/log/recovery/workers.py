@@ -40,7 +40,7 @@ from mpbroker.log.io.file_system import FileSystem
 from mpbroker.log.partition.durable_reads import EACH_FILE, FileSystemSync, Syncs
 from mpbroker.log.partition.partition_log import PartitionLog, Sealed
 from mpbroker.log.recovery.log_loader import Known, PartitionDamaged, load
-from mpbroker.storage.checkpoints import CheckpointCorrupt, read_topic_id
+from mpbroker.storage.checkpoints import CheckpointCorrupt, opened, read_topic_id
 from mpbroker.storage.leader_epochs import shared
 from mpbroker.storage.names import CLEAN_SHUTDOWN, LOCK
 from shm.word import Words
@@ -311,11 +311,8 @@ def _words(count: int) -> Words:
 
 def outlive(path: Path, lane: int) -> None:
     """Wait until no worker of a predecessor is left; they were killed when it died. Raises OSError."""
-    fd = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
+    with opened(path / LOCK, os.O_RDWR | os.O_CREAT) as fd:
         fcntl.lockf(fd, fcntl.LOCK_EX, 1, lane)
-    finally:
-        os.close(fd)
 
 
 def _fork(pool: RecoveryPool, pools: list[RecoveryPool], number: int, lane: int) -> None:

@@ -164,7 +164,7 @@ def test_how_much_room_there_is_is_looked_at_when_something_is_refused(
     made = node()
     process = made.boot()
     (target,) = made.open(ensure(1))
-    process._next_sizes = 1e12
+    process.due["sizes"] = 1e12
     looks: list[Path] = []
     monkeypatch.setattr(process.size_metrics, "_measure_volume", lambda log_dir: looks.append(log_dir.path))
 

@@ -96,7 +96,7 @@ def test_the_next_look_comes_by_itself(
     n = node(1)
     process = n.boot()
     (target,) = n.open(ensure())
-    process._next_sizes = 0  # as when all topics are recovered
+    process.due["sizes"] = 0  # as when all topics are recovered
 
     def look_by_itself() -> int:
         process._keep_house()
@@ -153,7 +153,7 @@ def test_the_first_look_comes_when_all_is_open(node: Callable[[int], Node]) -> N
     n.open(ensure(3))
     process._keep_house()
     assert not process._chores
-    process._next_sizes = 0
+    process.due["sizes"] = 0
     process._keep_house()
     while process._chores:
         process.do_chores()
