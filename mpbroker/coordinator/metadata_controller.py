@@ -94,7 +94,7 @@ class Round:
     decided: list[tuple[Caller, Message, Decision]] = field(default_factory=list)
 
     def refund(self) -> None:
-        """Give back to the clients' quotas what a round that comes to nothing took from them."""
+        """Return what a dropped round took from the clients' quotas."""
         for _, _, decision in self.decided:
             if decision.mutation:
                 decision.mutation.refund()
@@ -177,11 +177,11 @@ class MetadataController:
         )
         self.state = MetadataState()
         self._calls: deque[tuple[Caller, Message]] = deque()
-        # Calls of the state machines in this process, and who takes the answer.
+        # Calls of the state machines in this process, and the receivers of the answers.
         self._our_calls: dict[Caller, Callable[[Message], None]] = {}
         self._our_numbers = itertools.count()
         self._waiting = WaitingCallers(self.answer)
-        self._delays = Delays(self.link, self._waiting, bulletins.behind)
+        self._delays = Delays(self.link, self._waiting, bulletins.lagging)
         self._to_open: set[bytes] = set()
         self._failed: set[bytes] = set()
         # By topic, the first partition that was made in the life of this log process, as long as one lacks a
@@ -204,7 +204,7 @@ class MetadataController:
         self._calls.append((caller, call))
 
     def answer(self, caller: Caller, answer: Message) -> bool:
-        """Answer a caller. Return False if the handler died, or if there is no memory for the answer."""
+        """Answer a caller. Return False if its handler died, or the arena is full."""
         if caller.handler == COORDINATOR:
             self._our_calls.pop(caller)(answer)
             return True
@@ -234,7 +234,7 @@ class MetadataController:
             self._read_log()
         if self.is_serving:
             self._serve()
-        self._delays.look(self._now)
+        self._delays.check(self._now)
 
     @property
     def has_work(self) -> bool:
@@ -243,14 +243,14 @@ class MetadataController:
 
     @property
     def polls(self) -> bool:
-        """Return whether something is awaited that rings no doorbell: readers of a bulletin, a log's end."""
+        """Return whether something awaited rings no doorbell: a bulletin's readers, a log's end."""
         announcers = (self.announcer, self._credentials, self._limits, self._brokers)
         has_news = self.is_serving and any(one.has_news for one in announcers)
         return has_news or self.phase is Phase.READING or self.link.waits_for_room
 
     @property
     def is_idle(self) -> bool:
-        """Return whether no call waits for anything."""
+        """Return whether no call is under way."""
         return not (self._calls or self._draft or self._round or self._waiting) and self.link.idle
 
     def _now(self) -> Now:
@@ -281,7 +281,7 @@ class MetadataController:
         self.phase = Phase.READING
 
     def _read_log(self) -> None:
-        """Read our log once all of it is durable: what lies above the durable end may yet become durable."""
+        """Read the metadata log once all of it is durable: records above the durable end may become so."""
         if self.link.is_appending:
             return
         try:
@@ -312,7 +312,7 @@ class MetadataController:
         self._opened_all_if_so()
 
     def _resolve_round(self, state: MetadataState) -> None:
-        """Find out whether an interrupted round was appended: only we write to the log, so its end tells."""
+        """Find out from the log's end whether an interrupted round was appended: only we write to it."""
         self._drop_draft()
         unknown, self._round = self._round, None
         if unknown is None:
@@ -327,7 +327,7 @@ class MetadataController:
             raise InconsistentMetadata(f"the log ends at {state.next_offset}, where no round of ours ends")
 
     def _remove_leftovers(self, removed: dict[bytes, str]) -> None:
-        """Remove topics removed in our log and still served, because a predecessor died in between."""
+        """Remove topics that the log removes and the log workers serve: a predecessor died in between."""
         for slot in slots_given(self.table, len(self.link.workers)):
             partition = read_partition_surely(self.table, slot)
             if partition.flags & PartitionFlag.PARTITION_LIVE and partition.topic_id in removed:
@@ -366,9 +366,9 @@ class MetadataController:
             self._context.ring(reader)
 
     def _drafted(self) -> Generator[None, None, None]:
-        """Decide the calls that wait, each on top of those before it, and append the round.
+        """Decide the waiting calls, each on top of those before it, and append the round.
 
-        Others are served at each `yield`, and the log may die: then `_drop_draft`.
+        Other work is done at each `yield`, and the log process may die: then `_drop_draft`.
         """
         current = self._draft = Round(self.state.draft())
         values: list[bytes] = []
@@ -407,7 +407,7 @@ class MetadataController:
         self.link.append(bytes(batch), len(values), self._slot)
 
     def _drop_draft(self) -> None:
-        """Drop what was decided and not appended: it is decided anew on the state that is read."""
+        """Drop decisions that were not appended: the calls are decided again on the state that is read."""
         draft, self._draft, self._drafting = self._draft, None, None
         if draft is not None:
             draft.refund()
@@ -434,7 +434,7 @@ class MetadataController:
         self._complete(done, done.draft)
 
     def _complete(self, done: Round, state: MetadataState) -> None:
-        """Make the records of a durable round true, and note what each caller's answer waits for."""
+        """Apply the records of a durable round, and note the events that each answer waits for."""
         self._note_new(done, state)
         records = [record for _, _, decision in done.decided for record in decision.records]
         for line in topic_lines(records, self.state.topics):
@@ -444,7 +444,7 @@ class MetadataController:
             missing: set[Token] = set()
             by_call = caller.handler.to_bytes(2) + caller.request.to_bytes(4)
             for topic in decision.removes:
-                missing.add((Awaited.GONE, topic.topic_id))
+                missing.add((Awaited.REMOVED, topic.topic_id))
                 remove = partial(self.link.remove, topic.name, topic.topic_id)
                 self.announcer.removed(topic.topic_id, remove)
                 self._failed.discard(topic.topic_id)
@@ -482,7 +482,7 @@ class MetadataController:
         self._settle_announced()
 
     def _note_new(self, done: Round, state: MetadataState) -> None:
-        """Note the partitions that cannot have had records. Call it before the state is replaced."""
+        """Note the partitions that cannot have records. Call it before the state is replaced."""
         made = [topic_id for _, _, decision in done.decided for topic_id in decision.awaits]
         changed = [change.topic_id for _, _, decision in done.decided for change in decision.changes]
         for topic_id in (*made, *changed):
@@ -504,10 +504,10 @@ class MetadataController:
         self._settle_announced()
 
     def _note_partitions(self, topic: Topic, answer: Message) -> None:
-        """Note where the partitions of a topic are.
+        """Note the slots of a topic's partitions.
 
-        An offline partition has a slot that says so. One without a slot is tried again; until then it is
-        announced with generation 0, which no slot ever has.
+        An offline partition has an offline slot. One without a slot is tried again; until then it is
+        announced with generation 0, which no slot has.
         """
         name, topic_id = topic.name, topic.topic_id
         images = {number: PartitionImage(number, 0, 0) for number in range(topic.partitions)}
@@ -539,11 +539,11 @@ class MetadataController:
 
     def removed(self, topic_id: bytes, answer: Message) -> None:
         if isinstance(answer, Failed):
-            _log.error("files of topic id %s stay behind: %s", topic_id.hex(), answer.message)
-        self._waiting.settle({(Awaited.GONE, topic_id)})
+            _log.error("files of topic id %s are not removed: %s", topic_id.hex(), answer.message)
+        self._waiting.settle({(Awaited.REMOVED, topic_id)})
 
     def _settle_announced(self) -> None:
-        """Settle waits for topics that handlers can see now, or that were deleted unseen."""
+        """Settle waits for topics that handlers can see, or that were deleted before."""
         if self._waiting:
             self._waiting.settle_if(self._is_seen)
 
@@ -573,7 +573,7 @@ def topic_lines(records: Iterable[MetadataRecord], before: dict[bytes, Topic]) -
     """Yield the lines of one round of changes; `before` has the topics as they were."""
     made: dict[bytes, str] = {}
     added: Counts[bytes] = Counts()
-    gone: dict[bytes, None] = {}
+    removed: dict[bytes, None] = {}
     for record in records:
         match record:
             case TopicRecord():
@@ -581,13 +581,13 @@ def topic_lines(records: Iterable[MetadataRecord], before: dict[bytes, Topic]) -
             case PartitionRecord():
                 added[record.topic_id] += 1
             case RemoveTopicRecord():
-                gone[record.topic_id] = None
+                removed[record.topic_id] = None
     for topic_id, name in made.items():
         yield f"topic {name} is created: {_partitions(added.pop(topic_id))}, id {uuid_text(topic_id)}"
     for topic_id, more in added.items():
         topic = before[topic_id]
         yield f"topic {topic.name} has {_partitions(topic.partitions + more)}, {more} of them new"
-    for topic_id in gone:
+    for topic_id in removed:
         name = made[topic_id] if topic_id in made else before[topic_id].name
         yield f"topic {name} is deleted: id {uuid_text(topic_id)}"
 

@@ -1,4 +1,4 @@
-"""The coordinator process: the loop, the rings of handlers, and the coordinators behind them.
+"""The coordinator process: its loop and the rings of handlers.
 
 The loop sleeps in one place; nothing else here waits.
 """
@@ -127,7 +127,7 @@ class Coordinator:
     # --- handlers
 
     def _bound_handlers(self) -> list[RingPair]:
-        """Return the rings of the handlers that are there, from memory while they are the same ones."""
+        """Return the rings of the live handlers, cached while they are the same ones."""
         incarnations = self._context.incarnations(HANDLERS[0], len(HANDLERS))
         if incarnations != self._bound[0]:
             there = [index for index, one in zip(HANDLERS, incarnations, strict=True) if one]
@@ -163,7 +163,7 @@ class Coordinator:
                 self.metadata.call(caller, call)
 
     def _answer(self, caller: Caller, answer: Message) -> bool:
-        """Answer a handler. Return False if it died, or if there is no memory for the answer."""
+        """Answer a handler. Return False if it died, or the arena is full."""
         if caller.life != self._lives[caller.handler]:
             return False
         return self._server.answer(caller.handler, caller.request, answer)

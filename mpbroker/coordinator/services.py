@@ -1,4 +1,4 @@
-"""Groups and transactions within the coordinator process, and what both need of the rest of it.
+"""Groups and transactions within the coordinator process, and the seam to its other parts.
 
 Both take forwarded requests, write to a topic of their own, and read it again after a death. Transactions end
 with markers in partitions of any topic, those of committed offsets among them.
@@ -143,7 +143,7 @@ class Services:
         match call:
             case ForwardedRequest():
                 waiter = Caller(caller.handler, caller.life, caller.request, call.api_key, call.version)
-                # A request that nobody serves is answered as one that failed; either of them can do that.
+                # A request of no coordinator fails; either of them can answer it.
                 self._coordinators.get(call.api_key, self.groups).receive(waiter, call)
             case CheckTransaction():
                 self._check_transaction(caller, call)
@@ -167,10 +167,9 @@ class Services:
         self.transactions.coordinator.add_partitions.check(caller, call, checked)
 
     def handler_died(self, handler: int) -> None:
-        """Drop what a dead handler had asked: nobody hears the answers.
+        """Drop the requests of a dead handler.
 
-        What it had been granted is in the log, or never will be: the log workers were first to hear of its
-        death.
+        Its granted appends are in the log or never will be: the log workers were fenced first.
         """
 
         def is_gone(waiter: Waiter) -> bool:
@@ -187,7 +186,7 @@ class Services:
             if not self._granted_before:
                 self.transactions.coordinator.end_txn.holds.earlier_ended()
 
-    # --- what they need of the rest
+    # --- the Host
 
     @property
     def metadata(self) -> MetadataState:
@@ -249,16 +248,13 @@ class Services:
         self.transactions.log_died()
 
     def step(self, is_serving: bool) -> None:
-        """Do what waits. `is_serving` says that the log process is there and has opened all topics."""
+        """Do all possible work. `is_serving`: the log workers are up and have opened all topics."""
         self._is_serving = is_serving
         self.transactions.step(is_serving)
         self.groups.step(is_serving)
 
     def sleep_ms(self, most_ms: int) -> int:
-        """Return for how long there is nothing to do, at most `most_ms`.
-
-        Either service may have made work for the other.
-        """
+        """Return how long the loop may sleep, at most `most_ms`. Each service makes work for the other."""
         if self._is_serving and (self.groups.has_work or self.transactions.has_work):
             return 0
         return min(self.groups.sleep_ms(most_ms), self.transactions.sleep_ms(most_ms))

@@ -207,8 +207,7 @@ def name_all(log_dirs: Sequence[str]) -> None:
 
 def listed_in(text: str) -> dict[str, str]:
     """Parse the text of an `mpbroker.dirs`: paths by directory ids. Raises ValueError."""
-    pairs = (line.split(" ", 1) for line in text.splitlines())
-    return {directory_id: name for directory_id, name in pairs}
+    return dict(line.split(" ", 1) for line in text.splitlines())
 
 
 def _read_all(directory: Path) -> dict[str, str]:

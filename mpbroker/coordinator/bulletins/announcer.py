@@ -1,10 +1,10 @@
 """Announces topics, quotas and access control entries to the handlers, in a bulletin.
 
-The bulletin says which topics can be used, in which slots, who has which quotas, and who may do what. A word
-in shared memory tells the processors whether anybody has a quota on request time.
+The bulletin has the usable topics with their slots, all quotas and all access control entries. A word in
+shared memory shows the processors whether there is a quota on request time.
 
-A change is announced when it is durable and the log process serves it. An action that may only happen after
-all handlers can see a change is queued with `then` and runs after the message is out.
+A change is announced when it is durable and the log process serves it. `then` queues an action for the time
+after the announcement.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Announcer(BulletinWriter):
         self._acls: dict[Acl, None] = {}
 
     def opened(self, topic: Topic, partitions: Places) -> bool:
-        """Note where the log process has a topic. Return whether that is news."""
+        """Note the slots of a topic. Return whether they are new."""
         topic_id = topic.topic_id
         if self.slots.get(topic_id) == partitions and self.announced.get(topic_id) == topic:
             return False
@@ -69,15 +69,12 @@ class Announcer(BulletinWriter):
         self.has_news = True
 
     def acls_changed(self, acls: list[Acl]) -> None:
-        """Note entries that came or went."""
+        """Note entries that were created or deleted."""
         self._acls.update(dict.fromkeys(acls))
         self.has_news = True
 
     def publish(self, state: MetadataState) -> bool:
-        """Announce what is new.
-
-        Return False if nothing is, or if a base waits until all readers follow the last one.
-        """
+        """Announce changes. Return False without any, or if a base waits for readers of the last one."""
         if not self.has_news:
             return False
         written = self.write(lambda: self._delta(state), lambda: self._base(state))
@@ -99,8 +96,8 @@ class Announcer(BulletinWriter):
         changed = [self._image(self.topics[topic_id]) for topic_id in sorted(self._changed)]
         quotas = [QuotaImage(list(entity), state.quotas.of(entity)) for entity in self._quotas]
         there = [AclImage(*acl) for acl in self._acls if acl in state.acls]
-        gone = [AclImage(*acl) for acl in self._acls if acl not in state.acls]
-        return MetadataDelta(state.next_offset, changed, self._removed, quotas, there, gone)
+        deleted = [AclImage(*acl) for acl in self._acls if acl not in state.acls]
+        return MetadataDelta(state.next_offset, changed, self._removed, quotas, there, deleted)
 
     def _base(self, state: MetadataState) -> MetadataBase:
         topics = [self._image(topic) for topic in self.topics.values()]

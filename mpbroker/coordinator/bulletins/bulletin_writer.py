@@ -39,7 +39,7 @@ class BulletinWriter:
         self._encoder = msgspec.msgpack.Encoder()
 
     def replaced(self) -> None:
-        """Have the next message be a base: what was announced before may not be true any more."""
+        """Make the next message a base: earlier announcements may be wrong."""
         self._needs_base = True
         self.has_news = True
 
@@ -75,7 +75,7 @@ class BulletinWriter:
 
 
 class Bulletins:
-    """All bulletins of the coordinator. `is_alive` says whether a role has a process now."""
+    """All bulletins of the coordinator. `is_alive` returns whether a role has a process."""
 
     def __init__(self, memory: SharedMemory, is_alive: Callable[[int], bool]) -> None:
         self._memory = memory
@@ -86,8 +86,8 @@ class Bulletins:
         # The supervisor always counts as alive: without it no process is.
         self.brokers = self._publisher("brokers", "broker_acks", (SUPERVISOR,), lambda _: True)
 
-    def behind(self) -> list[int]:
-        """Return the readers that keep a bulletin from being written anew."""
+    def lagging(self) -> list[int]:
+        """Return the readers that lag, so that no bulletin can be written from its start again."""
         publishers = (self.topics, self.credentials, self.limits, self.brokers)
         return [reader for publisher in publishers for reader in publisher.behind()]
 

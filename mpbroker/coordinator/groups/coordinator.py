@@ -1,7 +1,7 @@
-"""The coordinator of consumer groups: which method serves which request, and what happens without one.
+"""The coordinator of consumer groups: the methods that serve requests, and periodic work.
 
-It is fed with decoded requests, a clock and what the log says. It answers through `answers` and writes
-through `queue`. A decision is answered when its record is durable. (Kafka: GroupCoordinatorService, -Shard.)
+It gets decoded requests, a clock and the records of its topic, answers through `answers` and writes through
+`queue`. A decision is answered when its record is durable. (Kafka: GroupCoordinatorService, -Shard.)
 """
 
 from __future__ import annotations
@@ -92,20 +92,20 @@ class GroupCoordinator:
         self.waiters = rebalances.waiters
 
     def topic_loaded(self) -> None:
-        """Delete offsets of topics that were deleted while nobody was here to do it."""
+        """Delete offsets of topics that were deleted while no coordinator ran."""
         self.topics_deleted({name for name in self.offsets.topics() if not self._host.id_of(name)})
 
     def topics_deleted(self, names: Iterable[str]) -> None:
-        """Delete the offsets of deleted topics: a new topic of that name begins anew."""
+        """Delete the offsets of deleted topics: a new topic of that name starts without offsets."""
         for group_id, keys in list(self.offsets.keys_of_topics(names)):
             self._offset_manager.expire(group_id, keys)
 
     def tick(self) -> None:
-        """Do what is due."""
+        """Run the timers that have expired."""
         self.timers.run(self._clock.monotonic_ms(), "group", self.refuse_waiters)
 
     def refuse_waiters(self, group_id: str, waiter: Waiter | None = None) -> None:
-        """Tell those who wait that something failed by a fault of ours: the request, or all of the group."""
+        """Fail a request, or all waiting requests of the group, because of an internal error."""
         group = self.manager.find(group_id)
         if waiter is not None:
             self._answers.fail(waiter, ErrorCode.UNKNOWN_SERVER_ERROR)

@@ -1,4 +1,4 @@
-"""DeleteGroups, and the deletion of what is too old. (Kafka: GroupCoordinatorShard.cleanupGroupMetadata.)"""
+"""DeleteGroups, and the expiry of offsets and groups. (Kafka: GroupCoordinatorShard.cleanupGroupMetadata.)"""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ class DeleteGroups:
         return None if doomed else DeleteGroupsResponse(results=results)
 
     def _bury(self, group: Group, then: Then, waiter: Waiter | None = None) -> None:
-        """Delete the group with all its offsets. Until that is durable it is dead, and nobody can join."""
+        """Delete the group with all its offsets. Until that is durable it is dead and cannot be joined."""
         group.enter(GroupState.DEAD, self._clock.wall_ms())
         self._rebalances.end_group(group, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        group.expect_nobody()
+        group.expect_no_joins()
         keys = self._offsets.keys_of(group.group_id)
 
         def written(error: ErrorCode) -> None:
@@ -84,14 +84,14 @@ class DeleteGroups:
         entries: list[Entry] = [*((key, None) for key in keys), (GroupKey(group.group_id), None)]
         self._queue.append(group.group_id, entries, written, waiter)
 
-    # --- what nobody asks for
+    # --- periodic work
 
     def _set_cleanup(self) -> None:
         at = self._clock.monotonic_ms() + self._config.offsets_retention_check_interval_ms
         self._timers.set("cleanup", at, self._cleanup)
 
     def _cleanup(self) -> None:
-        """Delete offsets that are too old, and groups that have neither members nor offsets any more."""
+        """Delete expired offsets, and groups with neither members nor offsets."""
         self._set_cleanup()
         now_ms, retention_ms = self._clock.wall_ms(), self._config.offsets_retention_minutes * MINUTE_MS
         for group in list(self._manager.groups.values()):
@@ -106,5 +106,5 @@ class DeleteGroups:
                 self._offset_manager.expire(group.group_id, keys)
 
     def _is_awaited(self, group: Group) -> bool:
-        """Return whether somebody is about to use the group, though no record says so yet."""
+        """Return whether a join or a transaction is about to use the group."""
         return bool(group.pending_joins) or self._offsets.is_in_transaction(group.group_id)

@@ -1,7 +1,7 @@
-"""JoinGroup: makes clients members of a group under an id, and starts a rebalance where that is needed.
+"""JoinGroup: adds clients to a group under an id, and starts rebalances.
 
-(Kafka: GroupMetadataManager.classicGroupJoinToClassicGroup and what it calls; KIP-345 static members, KIP-394
-member ids, KIP-814 static leaders that keep their assignment.)
+(Kafka: GroupMetadataManager.classicGroupJoinToClassicGroup; KIP-345 static members, KIP-394 member ids,
+KIP-814 static leaders that keep their assignment.)
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class JoinGroup:
             self._manager.remove(group)
 
     def _group_for(self, request: JoinGroupRequest) -> Group:
-        """Return the group, a new one if there is none. Raises ApiError."""
+        """Return the group; create a missing one. Raises ApiError."""
         if not request.group_id:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
         shortest_ms = self._config.group_min_session_timeout_ms
@@ -128,10 +128,7 @@ class JoinGroup:
         self._answer(join.context.waiter, refused_join(NO_MEMBER, ErrorCode.GROUP_MAX_SIZE_REACHED))
 
     def _has_room(self, group: Group, member_id: str) -> bool:
-        """Return whether one more can join.
-
-        While a group rebalances only members that have joined again count.
-        """
+        """Return whether one more can join. During a rebalance only members that have rejoined count."""
         most = self._config.group_max_size
         member = group.members.get(member_id)
         if group.state is GroupState.EMPTY:
@@ -142,9 +139,9 @@ class JoinGroup:
         return member is not None or len(group.members) < most
 
     def _has_memory(self, group: Group, join: Join) -> bool:
-        """Return whether there is memory for what the member brings, beside that of all other members.
+        """Return whether the member's data fits into the memory of all members.
 
-        A member that comes back with no more than it has is never refused.
+        A member that rejoins with no more than it has is never refused.
         """
         instance_id = join.request.group_instance_id
         member_id = group.static_members.get(instance_id or "", join.request.member_id)
@@ -207,10 +204,10 @@ class JoinGroup:
     # --- static members that come back
 
     def _replace(self, group: Group, join: Join, member: Member, new_id: str) -> None:
-        """Give an instance that was started anew the place of its former self, which is fenced."""
+        """Give a restarted instance the place of its old member, which is fenced."""
         old_id, old_leader = member.member_id, group.leader
         log.info(
-            "group %.255s: instance %s was %s and is %s now",
+            "group %.255s: instance %s: member %s is replaced by %s",
             group.group_id,
             member.instance_id,
             old_id,
@@ -230,7 +227,7 @@ class JoinGroup:
         elif group.state is GroupState.PREPARING_REBALANCE:
             rebalances.complete_join_phase_if_due(group)
         else:
-            rebalances.prepare(group, f"instance {member.instance_id} joins anew: {join.reason}")
+            rebalances.prepare(group, f"instance {member.instance_id} rejoins: {join.reason}")
 
     def _store_replaced(
         self,
@@ -241,7 +238,7 @@ class JoinGroup:
         old_leader: str | None,
         before: tuple[Protocols, int, int],
     ) -> None:
-        """Write the group with the new id, without a rebalance: nothing changes for the other members."""
+        """Write the group with the new id, without a rebalance: the other members are not affected."""
         new_id = member.member_id
 
         def written(error: ErrorCode) -> None:
@@ -263,7 +260,7 @@ class JoinGroup:
             if join.context.version >= FIRST_VERSION_WITH_SKIPPED_ASSIGNMENT:
                 response.skip_assignment = group.leader == new_id
             else:
-                # The client must not believe that it leads: it would assign partitions that nobody asked for.
+                # The client must not act as leader: it would assign partitions without a rebalance.
                 response.leader, response.members = old_leader or NO_MEMBER, []
             self._rebalances.end_join(member, response)
 
@@ -293,7 +290,7 @@ class JoinGroup:
             # A leader that joins again wants a rebalance, for instance because a topic has grown.
             self._rejoin(group, join, member, "as leader")
         else:
-            # The answer to its join got lost, or it asks for nothing new.
+            # The answer to its join was lost, or nothing has changed.
             response = self._rebalances.joined(group, member)
             if group.state is GroupState.STABLE:
                 response.members = []

@@ -57,7 +57,7 @@ class OffsetMetadataManager:
         then: Then,
         waiter: Waiter | None = None,
     ) -> None:
-        """Append offsets, None for a tombstone, and believe them when they are durable."""
+        """Append offsets, None for a tombstone, and apply them when they are durable."""
         keys = [key for key, _ in offsets]
 
         def written(error: ErrorCode) -> None:
@@ -77,10 +77,7 @@ class OffsetMetadataManager:
     # --- commit
 
     def commit(self, context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse | None:
-        """Commit offsets.
-
-        Raises ApiError if the client may commit none; errors of a partition are in its result.
-        """
+        """Commit offsets. Raises ApiError for the group; a partition's error is in its result."""
         self._manager.partitions.check_loaded(request.group_id)
         group = self._group_for(request, context.version)
         self._manager.add(group)
@@ -119,7 +116,7 @@ class OffsetMetadataManager:
         return None
 
     def _group_for(self, request: OffsetCommitRequest, version: int) -> Group:
-        """Return the group, a new one for a consumer that assigns its partitions itself. Raises ApiError."""
+        """Return the group; make one for a consumer that assigns its own partitions. Raises ApiError."""
         group = self._manager.find(request.group_id)
         if group is not None:
             self._check_commit(group, request)
@@ -137,7 +134,7 @@ class OffsetMetadataManager:
         if generation < 0 and group.state is GroupState.EMPTY:
             return
         if generation < 0 and member_id == NO_MEMBER and request.group_instance_id is None:
-            # The client is no member, and the group has members.
+            # A client that is not a member, of a group with members.
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
         member = group.check_member(member_id, request.group_instance_id)
         if generation != group.generation:
@@ -147,7 +144,7 @@ class OffsetMetadataManager:
         self._rebalances.keep_alive(group, member)
 
     def problem_with(self, name: str, partition: int, metadata: str) -> ErrorCode:
-        """Return why no offset of that partition can be committed, NONE if one can."""
+        """Return the error of a commit for that partition, NONE if it is valid."""
         if not 0 <= partition < self._host.partitions_of(name):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if _java_length(metadata) > self._config.offset_metadata_max_bytes:
@@ -155,7 +152,7 @@ class OffsetMetadataManager:
         return ErrorCode.NONE
 
     def _resolve(self, name: str, topic_id: bytes) -> tuple[str, bytes, ErrorCode]:
-        """Return name and id of a topic, and why there is none."""
+        """Return name and id of a topic, and the error if it does not exist."""
         if topic_id != ZERO_UUID:
             found = self._host.name_of(topic_id)
             return found or "", topic_id, ErrorCode.UNKNOWN_TOPIC_ID if found is None else ErrorCode.NONE
@@ -168,8 +165,8 @@ class OffsetMetadataManager:
     def fetch(self, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse | None:
         """Fetch offsets of the request's `groups`. Errors of a group are in its result.
 
-        With `require_stable` the answer waits for the commits that are under way, and has no offset that a
-        transaction is about to replace.
+        With `require_stable` the answer waits for the commits under way, and lacks offsets that an open
+        transaction may replace.
         """
         by_id = any(t.topic_id != ZERO_UUID for g in request.groups for t in g.topics or ())
         missing = 0
@@ -241,7 +238,7 @@ class OffsetMetadataManager:
     # --- delete
 
     def delete(self, context: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse | None:
-        """Delete offsets, but for topics that members are subscribed to. Raises ApiError."""
+        """Delete offsets, but for topics with subscribed members. Raises ApiError."""
         if not request.group_id:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
         group = self._manager.existing(request.group_id)
@@ -277,7 +274,7 @@ class OffsetMetadataManager:
 
 
 def _is_of(value: OffsetValue, topic_id: bytes) -> bool:
-    """Return False if the offset is one of another topic, which had the name before."""
+    """Return False if the offset belongs to an earlier topic of that name."""
     return ZERO_UUID in (value.topic_id, topic_id) or value.topic_id == topic_id
 
 

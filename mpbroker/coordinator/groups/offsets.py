@@ -1,7 +1,7 @@
-"""Committed offsets: what is durable, on its way, or pending in a transaction, and when one expires.
+"""Committed offsets: durable, under way, or pending in a transaction; and their expiry.
 
-Deletions take all of them; clients see the durable ones that count. (Kafka:
-OffsetMetadataManager, OffsetExpirationConditionImpl; KIP-211 for the expiry.)
+Deletions take all of them; clients see the durable ones that count. (Kafka: OffsetMetadataManager,
+OffsetExpirationConditionImpl; KIP-211 for the expiry.)
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Pending(NamedTuple):
 
 @dataclass(eq=False)
 class _OpenTransaction:
-    """`groups` keeps a group also when none of its offsets is left here."""
+    """`groups` keeps a group also when it has no more offsets here."""
 
     offsets: dict[OffsetKey, _Pending] = field(default_factory=dict)
     groups: set[str] = field(default_factory=set)
@@ -41,14 +41,20 @@ class _OpenTransaction:
 
 @dataclass(eq=False)
 class _KeyState:
-    """`overtaken_before`: records with an earlier place in the order do not count any more."""
+    """`overtaken_before`: earlier records no longer count."""
 
     transactions: set[TransactionKey] = field(default_factory=set)
     overtaken_before: int = 0
 
 
 class PendingOffsets:
-    """Any number of open transactions may have a group, and a key. Only an end looks at each of them."""
+    """Offsets that transactions have committed, and that count once the marker is written.
+
+    The later record of a key counts, however it was committed: the end of a transaction does not undo an
+    offset that was written while it was open. Compaction keeps the last record and has the same result. A
+    group or a key may have any number of open transactions; only an end iterates over them. (Kafka:
+    OffsetMetadataManager.pendingTransactionalOffsets, openTransactionsByGroup.)
+    """
 
     def __init__(self) -> None:
         self._open: dict[TransactionKey, _OpenTransaction] = {}
@@ -66,9 +72,7 @@ class PendingOffsets:
         self._of_key.setdefault(key, _KeyState()).transactions.add(transaction)
 
     def overtake(self, key: OffsetKey, before: int | None = None) -> None:
-        """Note that an offset of the key counts which was written just now, or has the place `before` in the
-        order.
-        """
+        """Note an offset of the key that counts: written just now, or at the place `before` in the order."""
         if (found := self._of_key.get(key)) is not None:
             before = self._next_order if before is None else before
             found.overtaken_before = max(found.overtaken_before, before)
@@ -80,10 +84,7 @@ class PendingOffsets:
                 del self._open[transaction].offsets[key]
 
     def end(self, transaction: TransactionKey) -> list[tuple[OffsetKey, OffsetValue, int]]:
-        """End a transaction whose marker is durable.
-
-        Returns what a commit makes count, with its place in the order.
-        """
+        """End a transaction whose marker is durable. Returns the records that count, with their order."""
         ended = self._open.pop(transaction, _OpenTransaction())
         for group_id in ended.groups:
             self._of_group[group_id].discard(transaction)
@@ -110,7 +111,7 @@ class PendingOffsets:
         self._of_key.clear()
 
     def is_open(self, group_id: str) -> bool:
-        """Return whether a transaction has committed offsets of the group and has not ended."""
+        """Return whether an open transaction has committed offsets of the group."""
         return group_id in self._of_group
 
     def has(self, key: OffsetKey) -> bool:
@@ -217,23 +218,23 @@ class Offsets:
         return {key.topic for group_id in self.groups() for key in self.keys_of(group_id)}
 
     def keys_of(self, group_id: str) -> list[OffsetKey]:
-        """Return the keys that have to be deleted for no offset of the group to be left."""
+        """Return the keys to delete so that the group has no offset."""
         found = dict.fromkeys(self.of(group_id)) | dict.fromkeys(self._under_way.get(group_id, ()))
         keys = [OffsetKey(group_id, topic, partition) for topic, partition in found]
         return list(dict.fromkeys([*keys, *self._pending.keys_of(group_id)]))
 
     def keys_of_topics(self, topics: Iterable[str]) -> Iterator[tuple[str, list[OffsetKey]]]:
         """Yield each group that has offsets of these topics, with their keys."""
-        gone = frozenset(topics)
+        deleted = frozenset(topics)
         for group_id in self._durable.keys() | self._under_way.keys() | self._pending.groups():
-            keys = [key for key in self.keys_of(group_id) if key.topic in gone]
+            keys = [key for key in self.keys_of(group_id) if key.topic in deleted]
             if keys:
                 yield group_id, keys
 
     def expired(self, group: Group, now_ms: int, retention_ms: int) -> list[OffsetKey]:
         """Return the group's offsets of topics without subscribers that are older than the retention.
 
-        The age counts from the commit, for a group without members from when it became empty.
+        The age counts from the commit; for a group without members, from when it became empty.
         """
         is_idle = group.protocol_type is not None and group.state is GroupState.EMPTY
         is_simple = group.protocol_type is None

@@ -1,8 +1,8 @@
 """TxnOffsetCommit, and the markers by which its offsets count or are dropped.
 
-The transaction coordinator says whether the transaction is open and has our partition; what is appended at
-that moment comes before the marker. (Kafka: OffsetMetadataManager.commitTransactionalOffset,
--.replayEndTransactionMarker; GroupCoordinatorService.completeTransaction; KIP-98, KIP-447, KIP-890.)
+The transaction coordinator checks that the transaction is open and has our partition; records appended then
+precede the marker. (Kafka: OffsetMetadataManager.commitTransactionalOffset, -.replayEndTransactionMarker;
+GroupCoordinatorService.completeTransaction; KIP-98, KIP-447, KIP-890.)
 """
 
 from __future__ import annotations
@@ -36,15 +36,14 @@ class Transactions(Protocol):
     def check_offsets(
         self, transactional_id: str, producer: Producer, partition: int, adds: bool, then: Then
     ) -> None:
-        """Check whether offsets may be appended to that partition in the transaction.
+        """Call `then` with NONE at the moment when offsets may be appended to that partition, or an error.
 
-        `then` is called with NONE at the moment at which they may. `adds`: if the transaction lacks the
-        partition it gets it.
+        `adds`: add the partition if the transaction lacks it.
         """
 
 
 class _Commit:
-    """A request, and the response that it gets when its offsets are durable."""
+    """A request, and its response when its offsets are durable."""
 
     def __init__(self, context: RequestContext, request: TxnOffsetCommitRequest) -> None:
         self.waiter: Waiter = context.waiter
@@ -56,7 +55,7 @@ class _Commit:
         self._results: list[CommittedPartition] = []
 
     def check(self, offset_manager: OffsetMetadataManager, now_ms: int) -> None:
-        """Sort out for which partitions an offset can be committed now."""
+        """Sort the partitions into valid offsets and errors."""
         self.response.topics.clear()
         self.entries.clear()
         self._results.clear()
@@ -75,7 +74,7 @@ class _Commit:
             self.response.topics.append(CommittedTopic(topic.name, results))
 
     def settle(self, error: ErrorCode) -> TxnOffsetCommitResponse:
-        """Set the outcome of the partitions for which an offset could be committed. Returns the response."""
+        """Set the outcome of the valid partitions. Returns the response."""
         for result in self._results:
             result.error_code = error
         return self.response
@@ -120,7 +119,7 @@ class TxnOffsetCommit:
         return self._manager.new_group(request.group_id)
 
     def _append(self, commit: _Commit, error: ErrorCode) -> None:
-        """Append the offsets, unless the transaction coordinator refuses with an error."""
+        """Append the offsets, or answer with the transaction coordinator's error."""
         if error:
             self._answers.answer(commit.waiter, commit.settle(error))
             return
@@ -142,11 +141,7 @@ class TxnOffsetCommit:
             self._answers.fail(commit.waiter, ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def _check_again(self, commit: _Commit) -> Group:
-        """Check the group and the partitions once more: they may have changed while the transaction was
-        checked.
-
-        Raises ApiError.
-        """
+        """Check group and partitions again, which may have changed meanwhile. Raises ApiError."""
         group = self._group_for(commit.request)
         commit.check(self._offset_manager, self._clock.wall_ms())
         return group
@@ -163,7 +158,7 @@ class TxnOffsetCommit:
     def write_marker(self, partition: int, marker: Marker, then: Then) -> None:
         """End a transaction in that partition of `__consumer_offsets`.
 
-        `then` hears when the marker is durable or refused. Refused markers may be tried again later.
+        `then` is called when the marker is durable or refused. Refused markers may be retried.
         """
         if not self._manager.partitions.is_loaded(partition):
             then(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -179,10 +174,7 @@ class TxnOffsetCommit:
 
 
 def _check_member(group: Group, request: TxnOffsetCommitRequest) -> None:
-    """Raise ApiError if the client names a member or generation that is not the group's.
-
-    A client that names none is believed, whatever state the group is in.
-    """
+    """Raise ApiError if the client names a wrong member or generation. Naming none is allowed."""
     if group.state is GroupState.DEAD:
         raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     generation, member_id = request.generation_id, request.member_id

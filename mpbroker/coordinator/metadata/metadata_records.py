@@ -100,7 +100,7 @@ def prepare() -> None:
 
 
 def encode_record(record: MetadataRecord) -> bytes:
-    """Return the value of the record in the log. Raises KeyError for a kept one: it is in the log already."""
+    """Return the value of the record in the log. A kept record has no encoding: KeyError."""
     assert not isinstance(record, KeptRecord)
     return encode_metadata_record(record, _VERSIONS[type(record)])
 

@@ -1,7 +1,4 @@
-"""Reads `__cluster_metadata-0` in place at start, up to the durable end that the partition table names.
-
-The log process alone writes the files. Nothing at or above the high watermark is read. Read-only.
-"""
+"""Reads `__cluster_metadata-0` in place at a start, below the high watermark. Read-only."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from mpbroker.storage.segments import batches_below
 
 
 def replay(log_dirs: tuple[str, ...], end: Partition) -> tuple[MetadataState, dict[bytes, str]]:
-    """Return the state as of the durable end, and the names by id of all topics that were ever removed.
+    """Return the state as of the durable end, and the names by id of all removed topics.
 
     Raises FatalError if the metadata cannot be read: it is never guessed.
     """

@@ -1,11 +1,11 @@
 """The metadata state machine: the state that the log describes, and decisions that add to it.
 
-No I/O; time and ids are given.
+No I/O; time and ids are parameters.
 
-`MetadataState` is the outcome of applying every record of `__cluster_metadata` in order, nothing else.
-`decide` answers a call from a state with the records that would make the answer true; it changes nothing.
-Decisions that are not durable yet live in a `draft`, a copy that either becomes the state or is dropped, so
-that a decision which the disk refuses was never part of the state.
+`MetadataState` is the result of all records of `__cluster_metadata`, applied in order. `decide` answers a
+call from a state, with the records that make the answer true; it changes nothing. Decisions that are not
+durable yet live in a `draft`, a copy that becomes the state or is dropped: a decision that the disk refuses
+was never part of the state.
 
 Kafka: ReplicationControlManager, ProducerIdControlManager, ControllerApis.
 """
@@ -130,9 +130,9 @@ class Topic:
 class MetadataState:
     """The state that the log describes. `next_offset` is one above the last record that was applied.
 
-    `image_bytes` is an upper bound of what all of it takes in the handlers' bulletin. `brokers` has altered
-    settings by node id, "" for all; `brokers_version` grows with each of their records. `settings` has those
-    of groups and of subscriptions to client metrics, which no bulletin has.
+    `image_bytes`: an upper bound of the state's size in the handlers' bulletin. `brokers`: altered settings
+    by node id, "" for all; `brokers_version` grows with each of their records. `settings`: those of groups
+    and of subscriptions to client metrics, which are in no bulletin.
     """
 
     topics: dict[bytes, Topic] = field(default_factory=dict)
@@ -170,7 +170,7 @@ class MetadataState:
         )
 
     def colliding_with(self, name: str) -> str | None:
-        """Return an existing topic whose name differs only in dots and underscores; None if there is none."""
+        """Return an existing topic whose name differs only in dots and underscores, or None."""
         key = collision_key(name)
         names = self._colliding.get(key, ()) if key is not None else ()
         return names[0] if names else None
@@ -297,11 +297,10 @@ class MetadataState:
 class Decision:
     """The outcome of a call.
 
-    The answer is true once `records` are durable, the topics of `awaits` can be used, those of `removes` are
-    gone, the handlers can see the `changes` of topics, the new quotas of `quotas` and which of the entries in
-    `acls` are there, the processors the new `credentials` and `tokens` (their ids), and the supervisor has
-    done what it can for the `brokers_version`. If the decision comes to nothing, `mutation` gets back what it
-    took from its account.
+    The answer is true once `records` are durable, the topics of `awaits` are usable and those of `removes`
+    removed, the handlers have the `changes` of topics, the `quotas` and the `acls`, the processors the
+    `credentials` and `tokens` (their ids), and the supervisor has applied the `brokers_version`. A decision
+    that is dropped refunds its `mutation`.
     """
 
     answer: Message
@@ -330,8 +329,8 @@ class Decider:
     """Answers calls from a state.
 
     `new_id` makes 16 random bytes; `partition_limit` is how many partitions fit; `image_bytes_max` bounds the
-    size of everything that handlers are told; `now_ms` is the wall clock, for delegation tokens. What clients
-    have used of their accounts is no part of the state: it is kept in `mutations`.
+    metadata bulletin; `now_ms` is the wall clock, for delegation tokens. Clients' use of their quotas is not
+    part of the state; `mutations` has it.
     """
 
     def __init__(
@@ -381,14 +380,14 @@ class Decider:
                 made, created = acl_rules.create(state.acls, call, room, self._new_id)
                 return Decision(made, list(created), acls=[acl_rules.acl_in(one) for one in created])
             case DeleteAcls():
-                gone, removed = acl_rules.delete(state.acls, call)
-                return Decision(gone, list(removed), acls=[state.acls_by_id[one.id] for one in removed])
+                answer, removed = acl_rules.delete(state.acls, call)
+                return Decision(answer, list(removed), acls=[state.acls_by_id[one.id] for one in removed])
             case CreateToken() | ChangeToken() | DescribeTokens() | RemoveExpiredTokens():
                 return self._decide_token(state, call)
             case AllocateProducerIds():
                 return self._allocate_producer_ids(state)
             case _:
-                text = f"{type(call).__name__} is no call to the coordinator"
+                text = f"{type(call).__name__} is not a call to the coordinator"
                 return Decision(Failed(ErrorCode.UNKNOWN_SERVER_ERROR, text))
 
     def _decide_token(
@@ -398,7 +397,7 @@ class Decider:
         match call:
             case CreateToken():
                 while (token_id := uuid_text(self._new_id())).startswith("-"):
-                    pass  # it would look like a flag of a command (Kafka: Uuid.randomUuid)
+                    pass  # a leading dash begins a flag of a command (Kafka: Uuid.randomUuid)
                 made, records = token_rules.create(tokens, call, macs, token_id, now_ms, config)
                 return Decision(made, list(records), tokens=[one.token_id for one in records])
             case ChangeToken():
@@ -407,9 +406,9 @@ class Decider:
             case DescribeTokens():
                 return Decision(token_rules.describe(tokens, call, macs))
             case RemoveExpiredTokens():
-                gone = token_rules.expired(tokens, now_ms)
-                names = [one.token_id for one in gone]
-                return Decision(RemovedTokens(names), list(gone), tokens=names)
+                expired = token_rules.expired(tokens, now_ms)
+                names = [one.token_id for one in expired]
+                return Decision(RemovedTokens(names), list(expired), tokens=names)
 
     def _begin_mutation(self, state: MetadataState, account: Account | None) -> Mutation | None:
         if self._mutations is None or account is None:
@@ -417,10 +416,7 @@ class Decider:
         return self._mutations.begin(state.quotas, account.user, account.client_id, strict=account.strict)
 
     def _create_topics(self, draft: MetadataState, call: CreateTopics) -> Decision:
-        """Decide new topics.
-
-        `draft` collects those of this call, so that they are checked against each other.
-        """
+        """Decide new topics. `draft` collects them, so that they are checked against each other."""
         mutation = self._begin_mutation(draft, call.account)
         decision = Decision(answers := CreatedTopics([]), mutation=mutation)
         default = self._config.num_partitions
@@ -435,7 +431,7 @@ class Decider:
             CreatedTopic(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name.") for name in duplicates
         ]
         most = self._most_partitions(call.account)
-        # The coordinator's own topics are nobody's.
+        # The coordinator's own topics count for no principal.
         payer = call.account if call.automatic else None
         share = self._config.max_auto_created_partitions_per_principal
         used = self._automatic.used(payer.user, draft.topics) if payer is not None else 0
@@ -473,7 +469,7 @@ class Decider:
     def _create_topic(
         self, state: MetadataState, topic: CreateTopic, mutation: Mutation | None, most: int
     ) -> list[MetadataRecord]:
-        """Return the records of a new topic. Raises Refused with the error that Kafka would find first."""
+        """Return the records of a new topic. Raises Refused with the error that Kafka finds first."""
         if topic.name == METADATA_TOPIC:
             raise Refused(
                 ErrorCode.INVALID_REQUEST, f"Creation of internal topic {METADATA_TOPIC} is prohibited."
@@ -501,10 +497,7 @@ class Decider:
         ]
 
     def _fresh_id(self, state: MetadataState) -> bytes:
-        """Return a random id, none that Kafka reserves or that looks like a command line option.
-
-        (Kafka: Uuid.randomUuid.)
-        """
+        """Return a random id, not reserved by Kafka and without a leading dash. (Kafka: Uuid.randomUuid.)"""
         while True:
             topic_id = self._new_id()
             reserved = int.from_bytes(topic_id) < RESERVED_IDS
@@ -607,9 +600,9 @@ class Decider:
         decision.changes.append(Change(topic.topic_id, topic.config_version, topic.partitions))
 
     def _most_partitions(self, account: Account | None) -> int:
-        """Return how many partitions there may be after a creation.
+        """Return the limit of partitions after a creation.
 
-        If there are permissions, the last ones are for super users and for topics of the coordinator itself.
+        With an authorizer the last ones are reserved for super users and the coordinator's own topics.
         """
         if account is None or not self._config.authorizer_class_name:
             return self._partition_limit
@@ -618,10 +611,7 @@ class Decider:
         return self._partition_limit - self._partition_limit // SUPER_USERS_SHARE
 
     def _check_room(self, state: MetadataState, more_bytes: int) -> None:
-        """Check that handlers' bulletins have room for `more_bytes`.
-
-        Raises Refused if not. A decrease always fits.
-        """
+        """Raise Refused if the bulletin has no room for `more_bytes`. A decrease always fits."""
         if more_bytes > 0 and state.image_bytes + more_bytes > self._image_bytes_max:
             raise Refused(
                 ErrorCode.POLICY_VIOLATION,
@@ -630,7 +620,7 @@ class Decider:
             )
 
     def _delete_topics(self, state: MetadataState, call: DeleteTopics) -> Decision:
-        """Decide deletions as Kafka's ControllerApis.deleteTopics does: it checks the whole request first."""
+        """Decide deletions as Kafka's ControllerApis.deleteTopics, which checks the whole request first."""
         mutation = self._begin_mutation(state, call.account)
         decision = Decision(answers := DeletedTopics([]), mutation=mutation)
         names, ids = Counter(call.names), Counter(call.ids)

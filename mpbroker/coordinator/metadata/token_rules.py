@@ -84,7 +84,7 @@ def create(
     now_ms: int,
     config: BrokerConfig,
 ) -> tuple[CreatedToken, list[TokenRecord]]:
-    """Return the answer and the record that makes it true. Changes nothing."""
+    """Return the answer and its record. Changes nothing."""
     if macs is None:
         return CreatedToken(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED), []
     life_ms = config.delegation_token_max_lifetime_ms
@@ -111,20 +111,20 @@ def _has_room(tokens: TokenTable, new: Token) -> bool:
 def change(
     tokens: TokenTable, call: ChangeToken, macs: TokenMacs | None, now_ms: int, config: BrokerConfig
 ) -> tuple[ChangedToken, list[TokenRecord]]:
-    """Return the answer to a renewal or an expiry, and the record that makes it true. Changes nothing."""
+    """Return the answer to a renewal or an expiry, and its record. Changes nothing."""
     if macs is None:
         return ChangedToken(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED), []
     token = macs.find(call.hmac, tokens)
     if token is None:
         return ChangedToken(ErrorCode.DELEGATION_TOKEN_NOT_FOUND), []
-    # Kafka tells everybody who has the HMAC that a token which it is asked to renew has expired.
+    # Kafka answers any renewal with the right HMAC that the token has expired.
     if not call.expires and token.has_expired(now_ms):
         return ChangedToken(ErrorCode.DELEGATION_TOKEN_EXPIRED), []
     if not token.may_be_renewed_by(call.requester):
         return ChangedToken(ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH), []
     if call.expires and call.period_ms < 0:
-        gone = RemoveDelegationTokenRecord(token.token_id)
-        return ChangedToken(expires_ms=now_ms, token_id=token.token_id), [gone]
+        removal = RemoveDelegationTokenRecord(token.token_id)
+        return ChangedToken(expires_ms=now_ms, token_id=token.token_id), [removal]
     if token.has_expired(now_ms):
         return ChangedToken(ErrorCode.DELEGATION_TOKEN_EXPIRED), []
     period_ms = call.period_ms
@@ -137,12 +137,12 @@ def change(
 
 def expired(tokens: TokenTable, now_ms: int) -> list[RemoveDelegationTokenRecord]:
     """Return the records that remove expired tokens, at most REMOVED_AT_ONCE."""
-    gone = (token.token_id for token in tokens.values() if token.has_expired(now_ms))
-    return [RemoveDelegationTokenRecord(token_id) for token_id in islice(gone, REMOVED_AT_ONCE)]
+    ids = (token.token_id for token in tokens.values() if token.has_expired(now_ms))
+    return [RemoveDelegationTokenRecord(token_id) for token_id in islice(ids, REMOVED_AT_ONCE)]
 
 
 def describe(tokens: TokenTable, call: DescribeTokens, macs: TokenMacs | None) -> DescribedTokens:
-    """Return the tokens of these owners (None: all) that come after the one with the id `after`.
+    """Return the tokens of these owners (None: all) that come after the id `after`.
 
     A principal's tokens are those that it owns, has requested or may renew.
     """
@@ -162,7 +162,7 @@ def describe(tokens: TokenTable, call: DescribeTokens, macs: TokenMacs | None) -
 
 
 def _from(tokens: TokenTable, after: str) -> Iterator[Token]:
-    """Iterate from the token behind `after`, or over all tokens if that is gone or empty."""
+    """Iterate over the tokens after `after`, over all if that does not exist or is empty."""
     if after not in tokens:
         return iter(tokens.values())
     return islice(dropwhile(lambda token: token.token_id != after, tokens.values()), 1, None)

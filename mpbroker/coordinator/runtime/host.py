@@ -33,13 +33,13 @@ class Host(Protocol):
     def log_dirs(self) -> tuple[str, ...]: ...
 
     def partitions_of(self, name: str) -> int:
-        """Return the number of the topic's partitions, 0 if there is no such topic."""
+        """Return the number of the topic's partitions, 0 if it does not exist."""
 
     def name_of(self, topic_id: bytes) -> str | None:
-        """Return the topic's name, None if there is no such topic."""
+        """Return the topic's name, None if it does not exist."""
 
     def id_of(self, name: str) -> bytes | None:
-        """Return the topic's id, 16 bytes, None if there is no such topic."""
+        """Return the topic's id, 16 bytes, None if it does not exist."""
 
     def images_of(self, topic_id: bytes) -> Places | None:
         """Return the slots of the topic's partitions, None if the log workers have not opened them yet."""

@@ -15,7 +15,7 @@ from mpbroker.protocol.messages import Message
 from mpbroker.protocol.version_rules import in_latest_form, in_version
 
 Waiter: TypeAlias = Hashable
-"""Identifies a request that waits for its answer. A coordinator hands it back and looks at nothing in it."""
+"""Identifies a request that waits for its answer; opaque to a coordinator."""
 Then: TypeAlias = Callable[[ErrorCode], None]
 """Called once with the outcome of something; NONE means that it was done."""
 
@@ -68,7 +68,7 @@ class Answers:
 
 
 def response_error(append_error: ErrorCode) -> ErrorCode:
-    """Return what a client is told of an append that failed with this error.
+    """Return the client's error for an append that failed.
 
     (Kafka: TransactionStateManager.appendTransactionToLog, CoordinatorOperationExceptionHelper.)
     """

@@ -1,8 +1,8 @@
-"""A coordinator within the coordinator process: its requests, its topic, and the loop's view of both.
+"""A coordinator within the coordinator process: its requests, its topic, and its part of the loop.
 
 (Kafka: CoordinatorRuntime, which runs a CoordinatorShard.) A decoded request goes straight to the method that
-serves its API, so a debugger's stack from the ring to the queued record fits on a screen; the test
-`tests/coordinator/test_request_paths.py` holds that to eight calls.
+serves its API, in at most eight calls from the ring to the queued record
+(`tests/coordinator/test_request_paths.py`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class CoordinatorRuntime(Generic[ShardT]):
     # --- requests
 
     def receive(self, waiter: Waiter, request: ForwardedRequest) -> None:
-        """Serve a request. One that cannot be served is answered with an error and harms no other."""
+        """Serve a request. A failure is answered with an error and affects no other request."""
         try:
             # Before a topic is made for it: bytes that are no request make none.
             message = self._answers.open(request)
@@ -58,7 +58,7 @@ class CoordinatorRuntime(Generic[ShardT]):
             self._fail(waiter, ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def _fail(self, waiter: Waiter, error: ErrorCode) -> None:
-        """Answer a request that failed, once: it may have begun to wait for others before."""
+        """Answer a failed request once: it may have begun to wait for others before."""
         self.coordinator.withdraw(waiter)
         self._answers.fail(waiter, error)
 
@@ -68,7 +68,7 @@ class CoordinatorRuntime(Generic[ShardT]):
             self._topic.create()
 
     def abandon(self, waiter: Waiter) -> None:
-        """Answer a request whose client is gone, to end it."""
+        """End a request whose client has disconnected."""
         if any(held == waiter for held, _ in self._held):
             self._held = [entry for entry in self._held if entry[0] != waiter]
             self._answers.fail(waiter, ErrorCode.NETWORK_EXCEPTION)
@@ -81,13 +81,13 @@ class CoordinatorRuntime(Generic[ShardT]):
             self._end_wait(waiter)
 
     def _end_wait(self, waiter: Waiter) -> None:
-        """End the wait of one request. A failure must not end those of others, nor this process."""
+        """End the wait of one request. A failure must not affect others, nor this process."""
         try:
             self.coordinator.abandon(waiter)
         except Exception:
-            log.exception("the wait of a request whose client is gone could not be ended")
+            log.exception("the wait of a disconnected client's request could not be ended")
 
-    # --- what became of the topic
+    # --- the topic
 
     def creation_failed(self) -> None:
         held, self._held = self._held, []
@@ -103,11 +103,11 @@ class CoordinatorRuntime(Generic[ShardT]):
     # --- the loop's view
 
     def log_died(self) -> None:
-        """Tell all who wait NOT_COORDINATOR: nobody knows what became of what was under way."""
+        """Answer all waiting requests with NOT_COORDINATOR: the outcome of appends is unknown."""
         self._topic.unload()
 
     def step(self, is_serving: bool) -> None:
-        """Do all that can be done now. `is_serving`: the log workers are there and have opened all topics."""
+        """Do all possible work. `is_serving`: the log workers are up and have opened all topics."""
         if is_serving:
             self._topic.load()
         self.coordinator.tick()
@@ -115,7 +115,7 @@ class CoordinatorRuntime(Generic[ShardT]):
             self._topic.append_round()
 
     def sleep_ms(self, most_ms: int) -> int:
-        """Return how long there is nothing to do, at most `most_ms`."""
+        """Return how long the loop may sleep, at most `most_ms`."""
         if self._topic.is_loading:
             return self._topic.load_delay_ms(most_ms)
         deadline_ms = self.coordinator.timers.next_deadline_ms()
@@ -125,10 +125,10 @@ class CoordinatorRuntime(Generic[ShardT]):
 
     @property
     def has_work(self) -> bool:
-        """True if a round of records can begin."""
+        """Whether a round of records can begin."""
         return self.coordinator.queue.has_work
 
     @property
     def is_idle(self) -> bool:
-        """True if nothing is on its way to the log. Requests that wait for others may wait in vain."""
+        """Whether no append is pending. Requests that wait for other members do not count."""
         return self.coordinator.queue.is_idle

@@ -1,9 +1,8 @@
-"""Records on their way into a coordinator's topic: rounds of batches, several for a partition, in order.
+"""Records to be appended to a coordinator's topic: rounds of batches, several for a partition, in order.
 
-One round is under way at a time; what is appended meanwhile goes into the next. Within a partition appends
-end in the order in which they came, and a batch that is refused does not keep others from the log. Records of
-a producer's transaction have a batch of their own, and so has the marker that ends it. (Kafka:
-CoordinatorRuntime with its one pending batch per partition.)
+One round is under way at a time; later appends go into the next. Within a partition appends end in their
+order, and a refused batch does not affect others. Records of a producer's transaction have a batch of their
+own, and so has its marker. (Kafka: CoordinatorRuntime with its one pending batch per partition.)
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ log = logging.getLogger("mpbroker.coordinator")
 
 
 class Producer(NamedTuple):
-    """The producer whose transaction records belong to."""
+    """The producer of a transaction's records."""
 
     producer_id: int
     epoch: int
@@ -77,7 +76,7 @@ def marker_batch(partition: int, marker: Marker, timestamp: int) -> PartitionBat
 class _Append:
     """Records that are written together or not at all, or a marker.
 
-    Without either it keeps a place in the order: it ends when everything before it has ended.
+    Without either it is a barrier: it ends when all earlier appends have ended.
     """
 
     name: str | None
@@ -95,10 +94,10 @@ class _Append:
 
 @dataclass(eq=False)
 class WriteQueue(Generic[EntryT]):
-    """`noun` and a name identify an append in log messages. `encode` makes key and value of an entry.
+    """`_noun` and a name identify an append in log messages. `_encode` makes key and value of an entry.
 
-    `partition_for` returns the partition of a name. `most_bytes` returns the largest batch that the topic
-    takes. `on_fault` is called with a name, and the waiter of its append, when `then` of that append raised.
+    `_partition_for` returns the partition of a name, `_most_bytes` the largest batch of the topic.
+    `_on_fault` is called with a name, and the waiter of its append, if `then` of that append raised.
     """
 
     _noun: str
@@ -109,7 +108,7 @@ class WriteQueue(Generic[EntryT]):
     _on_fault: Callable[[str, Waiter | None], None]
     # By partition.
     _waiting: dict[int, deque[_Append]] = field(default_factory=dict, init=False)
-    # What is in each batch of the round that is under way.
+    # The appends of each batch of the round under way.
     _round: list[list[_Append]] = field(default_factory=list, init=False)
 
     @property
@@ -118,7 +117,7 @@ class WriteQueue(Generic[EntryT]):
 
     @property
     def has_work(self) -> bool:
-        """True if a round can begin."""
+        """Whether a round can begin."""
         return bool(self._waiting and not self._round)
 
     def append(
@@ -131,7 +130,7 @@ class WriteQueue(Generic[EntryT]):
     ) -> None:
         """Append entries to the partition of a name; `then` is called when they are durable or refused.
 
-        `waiter`: the request that is answered then. `producer`: whose transaction the records belong to.
+        `waiter`: the request that is answered then. `producer`: the one whose transaction has the records.
         """
         stamp = self._now_ms()
         records = [NewRecord(value, key, stamp) for key, value in map(self._encode, entries)]
@@ -140,14 +139,14 @@ class WriteQueue(Generic[EntryT]):
         self._waiting.setdefault(self._partition_for(name), deque()).append(append)
 
     def append_marker(self, partition: int, marker: Marker, then: Then) -> None:
-        """End a producer's transaction in the partition, behind all that was appended before."""
+        """End a producer's transaction in the partition, after all earlier appends."""
         batch = marker_batch(partition, marker, self._now_ms())
         size = len(batch.batch) - BATCH_OVERHEAD_BYTES
         append = _Append(None, [], size, then, producer=batch.producer, marker=batch)
         self._waiting.setdefault(partition, deque()).append(append)
 
     def next_round(self) -> list[PartitionBatch]:
-        """Return the batches to append now, none if nothing waits. What is too large for one is refused."""
+        """Return the batches to append now. Records that exceed a batch are refused."""
         assert not self._round
         batches: list[PartitionBatch] = []
         total = 0
@@ -179,7 +178,7 @@ class WriteQueue(Generic[EntryT]):
         return size
 
     def _take(self, queue: deque[_Append], most_bytes: int) -> list[_Append]:
-        """Take from the queue what goes into the next batch, at least one append."""
+        """Take the appends of the next batch, at least one, from the queue."""
         taken: list[_Append] = []
         size = BATCH_OVERHEAD_BYTES
         filled: _Append | None = None
@@ -227,13 +226,13 @@ class WriteQueue(Generic[EntryT]):
         return PartitionBatch(partition, bytes(batch), len(records), stamp, producer, bits)
 
     def finish(self, errors: list[ErrorCode]) -> None:
-        """End the round that is under way. `errors` has the outcome of each batch, NONE if it is durable."""
+        """End the round under way. `errors` has the outcome of each batch, NONE if it is durable."""
         done, self._round = self._round, []
         for taken, error in zip(done, errors, strict=True):
             self._end(taken, error)
 
     def fail_all(self, error: ErrorCode) -> None:
-        """End everything with an error: nobody knows what became of the round."""
+        """End everything with an error: the outcome of the round is unknown."""
         while self._round or self._waiting:
             done, self._round = self._round, []
             waiting, self._waiting = self._waiting, {}
@@ -243,16 +242,16 @@ class WriteQueue(Generic[EntryT]):
                 self._end(list(queue), error)
 
     def _end(self, done: list[_Append], error: ErrorCode) -> None:
-        """Tell the outcome. A fault in one `then` must not keep others from hearing theirs."""
+        """Report the outcome. A fault in one `then` must not affect the others."""
         for append in done:
             try:
                 append.then(error)
             except Exception:
                 if append.name is None:
                     log.exception(
-                        "what follows the end of a transaction failed: producer %d",
+                        "the callback of a transaction marker failed: producer %d",
                         append.producer.producer_id,
                     )
                     continue
-                log.exception("%s %s: what follows a record of it failed", self._noun, append.name)
+                log.exception("%s %s: the callback of an append failed", self._noun, append.name)
                 self._on_fault(append.name, append.waiter)

@@ -1,7 +1,7 @@
 """The partitions of a transaction: AddPartitionsToTxn, AddOffsetsToTxn, and checks before an append.
 
 (Kafka: TransactionCoordinator.handleAddPartitionsToTransaction, -VerifyPartitionsInTransaction.) A partition
-that is not in the transaction gets no marker: a batch that was appended to it would be open for ever.
+outside the transaction gets no marker: a batch appended to it would stay open.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class AddPartitions:
         return None
 
     def _problem_with(self, partition: TopicPartition) -> ErrorCode:
-        """Return why the partition cannot be added, NONE if it can."""
+        """Return the error of adding the partition, NONE if it can be added."""
         topic, index = partition
         if topic in INTERNAL_TOPICS:
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -82,7 +82,7 @@ class AddPartitions:
         return ErrorCode.NONE if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     def add_offsets(self, context: RequestContext, request: AddOffsetsToTxnRequest) -> None:
-        """Add the partition of `__consumer_offsets` that has the group, or will have it."""
+        """Add the group's partition of `__consumer_offsets`."""
         count = self._host.partitions_of(GROUP_TOPIC) or self._config.offsets_topic_num_partitions
         partition = GROUP_TOPIC, java_hash(request.group_id) % count
         producer = Producer(request.producer_id, request.producer_epoch)
@@ -106,8 +106,7 @@ class AddPartitions:
     ) -> PendingStep:
         """Return the step that adds partitions durably.
 
-        `then` is called with NONE at the moment at which the transaction has them, or with the reason why it
-        will not get them.
+        `then` is called with NONE at the moment when the transaction has them, or with an error.
         """
         wanted = frozenset(partitions)
 
@@ -126,7 +125,7 @@ class AddPartitions:
         return PendingStep(transactional_id, attempt, then, waiter)
 
     def _check_size(self, transactional_id: str, step: Step) -> None:
-        """Raise ApiError if the record of the transaction's end could become too large to be written."""
+        """Raise ApiError if the record of the transaction's end could become too large."""
         key, value = encode((transactional_id, step.value))
         assert value is not None
         size = len(key) + len(value) + SPARE_BYTES
@@ -145,8 +144,7 @@ class AddPartitions:
     def check(self, waiter: Waiter, call: CheckTransaction, then: Callable[[Checked], bool]) -> None:
         """Check whether batches may be appended to these partitions in the transaction.
 
-        `then` returns whether somebody has heard the outcome; if not, nobody would end its hold, so this
-        does.
+        `then` returns False if its handler has died: then this ends the hold.
         """
 
         def checked(outcome: Checked) -> None:
@@ -199,9 +197,9 @@ class AddPartitions:
     ) -> None:
         """Check whether offsets may be appended to that partition of `__consumer_offsets` in the transaction.
 
-        `then` is called with NONE at the moment at which they may: what it appends comes before the marker.
-        No hold is needed, since this process appends the marker to the same queue. `adds`: if the transaction
-        lacks the partition it gets it.
+        `then` is called with NONE at the moment when they may: its append precedes the marker. No hold is
+        needed, since this process appends the marker to the same queue. `adds`: add the partition if the
+        transaction lacks it.
         """
         wanted = [(GROUP_TOPIC, partition)]
         if adds:
@@ -217,8 +215,7 @@ class AddPartitions:
     def _verify(
         self, transactional_id: str, producer: Producer, partitions: list[TopicPartition]
     ) -> list[ErrorCode] | None:
-        """Return an error for each partition, NONE if the transaction has it; None if that cannot be said
-        yet.
+        """Return an error per partition, NONE if the transaction has it; None while a step decides that.
 
         Raises ApiError if the producer may append to none.
         """

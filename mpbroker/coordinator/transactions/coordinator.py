@@ -1,7 +1,7 @@
-"""The transaction coordinator: which method serves which request, and what happens without one.
+"""The transaction coordinator: the methods that serve requests, and periodic work.
 
-It is fed with decoded requests, a clock and what the log says. It answers through `answers`, writes through
-`queue` and has markers appended by `markers`. A decision is answered when its record is durable. (Kafka:
+It gets decoded requests, a clock and the records of its topic, answers through `answers`, writes through
+`queue` and appends markers through `markers`. A decision is answered when its record is durable. (Kafka:
 TransactionCoordinator.)
 """
 
@@ -60,7 +60,7 @@ class TransactionContents:
                 self._values[transactional_id] = value
 
     def end(self, end: Partition) -> None:
-        """Believe the records. Transactions whose end was decided get their markers, perhaps once more."""
+        """Apply the records. Transactions whose end was decided get their markers, perhaps again."""
         for transaction in self._state.load(end.partition, self._values, end.leader_epoch):
             assert transaction.value is not None
             if transaction.value.state.is_preparing:
@@ -71,9 +71,7 @@ class TransactionContents:
 
 
 class TransactionCoordinator:
-    """(A Shard.) Partitions of deleted topics leave their transactions at the end of these: they get no
-    marker.
-    """
+    """(A Shard.) Deleted partitions leave their transactions at the end, without a marker."""
 
     creators: Final = frozenset({ApiKey.INIT_PRODUCER_ID})
 
@@ -121,34 +119,34 @@ class TransactionCoordinator:
         self._set_expiry()
 
     def topic_loaded(self) -> None:
-        """Do nothing: each partition had its markers sent when it was read."""
+        """Do nothing: each partition's markers were sent when it was read."""
 
     def waiters(self) -> list[Waiter]:
-        """Return the requests that wait for others, or whose lists are not complete."""
+        """Return the requests that wait for others, or whose lists are incomplete."""
         return [*self.state.waiters(), *self.listing.waiters()]
 
     def abandon(self, waiter: Waiter) -> None:
-        """End the wait of a request whose client is gone."""
+        """End the wait of a request whose client has disconnected."""
         self.state.abandon(waiter)
         self.listing.abandon(waiter)
 
     def withdraw(self, waiter: Waiter) -> None:
-        """Forget the wait of a request that failed after it had begun to wait, if there is one."""
+        """Forget the wait, if any, of a request that failed."""
         self.state.withdraw(waiter)
         self.listing.withdraw(waiter)
 
     def refuse_waiters(self, transactional_id: str, waiter: Waiter | None = None) -> None:
-        """Tell those who wait that something failed by a fault of ours: the request, or all of the id."""
+        """Fail a request, or all waiting requests of the id, because of an internal error."""
         transaction = self.state.find(transactional_id)
         if waiter is not None:
             self._answers.fail(waiter, ErrorCode.UNKNOWN_SERVER_ERROR)
         elif transaction is not None:
             self.state.refuse_pending_steps(transaction, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
-    # --- what nobody asks for
+    # --- periodic work
 
     def tick(self) -> None:
-        """Do what is due."""
+        """Run the timers that have expired."""
         self.timers.run(self._clock.monotonic_ms(), "transactional id", self.refuse_waiters)
 
     def _set_sweep(self) -> None:
@@ -156,7 +154,7 @@ class TransactionCoordinator:
         self.timers.set("sweep", self._clock.monotonic_ms() + interval_ms, self._sweep)
 
     def _sweep(self) -> None:
-        """Abort transactions that are open for longer than their producer has asked for."""
+        """Abort transactions that are open for longer than their timeout."""
         self._set_sweep()
         now_ms = self._clock.wall_ms()
         for transaction in self.state:
@@ -179,7 +177,7 @@ class TransactionCoordinator:
         self.timers.set("expiry", self._clock.monotonic_ms() + interval_ms, self._expire)
 
     def _expire(self) -> None:
-        """Delete transactional ids that nobody has used for long."""
+        """Delete transactional ids that have not been used for long."""
         self._set_expiry()
         used_before = self._clock.wall_ms() - self._config.transactional_id_expiration_ms
         for transaction in self.state:

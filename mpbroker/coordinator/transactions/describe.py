@@ -25,7 +25,7 @@ class DescribeTransactions:
     def describe(
         self, _context: RequestContext, request: DescribeTransactionsRequest
     ) -> DescribeTransactionsResponse:
-        """Describe the first ids, at least one and as many as fit. The handler process asks for the rest."""
+        """Describe the first ids, as many as fit. The handler process asks for the others."""
         described: list[DescribeTransactionsResponse.TransactionState] = []
         count = 0
         for transactional_id in request.transactional_ids:

@@ -1,4 +1,4 @@
-"""ListTransactions, a slice at a time: however long a pattern takes on all ids, others are served meanwhile.
+"""ListTransactions, a slice at a time: other requests are served meanwhile, however long a pattern takes.
 
 (Kafka: TransactionStateManager.listTransactionStates; KIP-664, KIP-994, KIP-1152.)
 """
@@ -39,11 +39,11 @@ class ListTransactions:
     _under_way: dict[Waiter, _Listing] = field(default_factory=dict, init=False)
 
     def waiters(self) -> list[Waiter]:
-        """Return the requests whose lists are not complete."""
+        """Return the requests whose lists are incomplete."""
         return list(self._under_way)
 
     def abandon(self, waiter: Waiter) -> None:
-        """End a list whose client is gone."""
+        """End a list whose client has disconnected."""
         if self._under_way.pop(waiter, None) is not None:
             self._answers.fail(waiter, ErrorCode.NETWORK_EXCEPTION)
 
@@ -54,7 +54,7 @@ class ListTransactions:
     def list(
         self, context: RequestContext, request: ListTransactionsRequest
     ) -> ListTransactionsResponse | None:
-        """List at once what takes one slice; what takes more is answered later. Raises ApiError."""
+        """List at once if one slice is enough; a longer list is answered later. Raises ApiError."""
         self._state.partitions.check_none_is_loading()
         if len(self._under_way) >= LISTINGS_MAX:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -93,7 +93,7 @@ class ListTransactions:
 
 
 class _Listing:
-    """One request and how far it is. Raises ApiError for a pattern that is no pattern, or too large."""
+    """One request and its progress. Raises ApiError for an invalid pattern, or too large a one."""
 
     def __init__(
         self, request: ListTransactionsRequest, transactions: list[TransactionMetadata], now_ms: int
@@ -113,7 +113,7 @@ class _Listing:
         self._started_before_ms = now_ms - request.duration_filter
 
     def work(self, steps: int) -> bool:
-        """Look at some ids, one at least, and return whether all were looked at."""
+        """Match some ids, one at least, and return whether all were matched."""
         instructions = self._pattern.programsize if self._pattern is not None else 0
         while self._at < len(self._transactions):
             if steps <= 0:
@@ -142,7 +142,7 @@ class _Listing:
 
 
 def _compiled(text: str | None) -> Any:
-    """Compile a client's pattern, None if there is none. Raises ApiError.
+    """Compile a client's pattern, if any. Raises ApiError.
 
     Kafka has RE2/J for it: Python's `re` backtracks, and a dozen characters can keep it busy for hours.
     """

@@ -1,9 +1,9 @@
-"""Markers on their way into the partitions of transactions whose end was decided.
+"""Markers to be appended to the partitions of transactions whose end was decided.
 
-One round is under way at a time; what is decided meanwhile goes into the next, so that the markers of many
-ends cost one append. A transaction is complete when each of its partitions has its marker or is deleted. A
-marker that cannot be appended, since a log directory is offline or a disk full, is tried again until it can:
-readers of committed records wait for it. (Kafka: TransactionMarkerChannelManager.)
+One round is under way at a time; later markers go into the next, so that the markers of many ends cost one
+append. A transaction is complete when each of its partitions has its marker or is deleted. A marker that
+cannot be appended, with an offline log directory or a full disk, is retried: readers of committed records
+wait for it. (Kafka: TransactionMarkerChannelManager.)
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class _Ending:
 
     marker: Marker
     missing: int
-    then: Callable[[], None]
+    complete: Callable[[], None]
 
 
 @dataclass(eq=False)
 class MarkerSender:
-    """`now_ms` stamps markers, `monotonic_ms` says when to try again."""
+    """`_now_ms` stamps markers, `_monotonic_ms` is the clock of retries."""
 
     _host: Host
     _now_ms: Callable[[], int]
@@ -60,22 +60,21 @@ class MarkerSender:
 
     @property
     def retry_at_ms(self) -> int | None:
-        """When to try the refused markers again, None if there are none."""
+        """The time of the next retry, None without refused markers."""
         return self._retry_at_ms if self._refused else None
 
-    def send(self, marker: Marker, partitions: frozenset[TopicPartition], then: Callable[[], None]) -> None:
-        """Call `then` when each partition has its marker, durably, or is gone; at once if there are none."""
-        ending = _Ending(marker, len(partitions), then)
+    def send(
+        self, marker: Marker, partitions: frozenset[TopicPartition], complete: Callable[[], None]
+    ) -> None:
+        """Call `complete` when each partition has its durable marker or is deleted; never after `unload`."""
+        ending = _Ending(marker, len(partitions), complete)
         if not partitions:
-            then()
+            complete()
         for partition in sorted(partitions):
             self._waiting.append((ending, partition))
 
     def unload(self) -> None:
-        """Drop all markers: nobody knows what became of the round.
-
-        They are sent again when the log is read.
-        """
+        """Drop all markers: the outcome of the round is unknown. They are sent again when the log is read."""
         self._life += 1
         self._waiting.clear()
         self._refused.clear()
@@ -130,7 +129,7 @@ class MarkerSender:
             return
         if error:
             log.warning(
-                "producer %d, epoch %d: %s-%d knows of a later one; the transaction stays as it is there: %s",
+                "producer %d, epoch %d: %s-%d has a later epoch; the transaction stays unchanged there: %s",
                 ending.marker.producer_id,
                 ending.marker.producer_epoch,
                 *partition,
@@ -146,8 +145,8 @@ class MarkerSender:
         if now_ms >= self._log_at_ms:
             self._log_at_ms = now_ms + LOG_EVERY_MS
             log.warning(
-                "the end of a transaction cannot be written to %s-%d now (%s): it is tried again, and "
-                "whoever reads what is committed waits for it",
+                "the end of a transaction cannot be written to %s-%d now (%s): it is tried again. Readers of "
+                "committed records wait for it",
                 *partition,
                 error.name,
             )
@@ -155,4 +154,4 @@ class MarkerSender:
     def _done(self, ending: _Ending) -> None:
         ending.missing -= 1
         if not ending.missing:
-            ending.then()
+            ending.complete()

@@ -1,4 +1,4 @@
-"""The records of `__transaction_state`, as Kafka's TransactionLogKey and TransactionLogValue have them.
+"""The records of `__transaction_state` in Kafka's format (TransactionLogKey, TransactionLogValue).
 
 A key of version 0 is a transactional id; records with keys of other versions are skipped, as Kafka does. A
 null value is a tombstone. Values are written in version 1, the flexible one, as a Kafka with
@@ -40,6 +40,17 @@ TopicPartition: TypeAlias = tuple[str, int]
 
 
 class TransactionState(Enum):
+    """The states of a transactional id, with Kafka's numbers and names (Kafka: TransactionState).
+
+        Empty ──► Ongoing ──► PrepareCommit ──► CompleteCommit
+          │          │
+          └──────────┴──────► PrepareAbort ───► CompleteAbort
+
+    CompleteCommit and CompleteAbort lead to the same states as Empty. Dead, before the deletion, is not
+    written, nor is PrepareEpochFence, in which Kafka bumps the epoch of an Ongoing transaction before it
+    aborts that: here both are one step.
+    """
+
     EMPTY = "Empty", 0
     ONGOING = "Ongoing", 1
     PREPARE_COMMIT = "PrepareCommit", 2
@@ -55,12 +66,12 @@ class TransactionState(Enum):
 
     @property
     def is_preparing(self) -> bool:
-        """True while the end is decided and the markers are on their way."""
+        """Whether the end is decided and markers are being written."""
         return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
     @property
     def is_over(self) -> bool:
-        """True while no transaction is open."""
+        """Whether no transaction is open."""
         return self in _OVER
 
     @property
@@ -90,9 +101,8 @@ ALLOWED_FROM: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
 class TransactionValue(NamedTuple):
     """Times are milliseconds since 1970; `start_ms` is NO_TIME before the first transaction.
 
-    `next_producer_id`: the id that the client has been told, while the markers of the old one are on their
-    way. `client_version`: TV2 if the client that caused the record has its epoch bumped with each
-    transaction.
+    `next_producer_id`: the client's next id while the markers of the old one are being written.
+    `client_version`: TV2 if the client of the record has its epoch bumped with each transaction.
     """
 
     producer_id: int
