@@ -12,28 +12,13 @@ from collections.abc import Callable
 from mpbroker.coordinator.metadata_controller import MetadataController, Phase
 from mpbroker.coordinator.services import Services
 from mpbroker.coordinator.waiting import Caller
-from mpbroker.ipc.calls import (
-    Abandon,
-    CheckTransaction,
-    EndHold,
-    ForwardedRequest,
-    HoldsEnded,
-    Message,
-)
+from mpbroker.ipc import calls, topology
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.lending import Lender
 from mpbroker.ipc.process import IDLE_SLEEP_MS, MAX_SLEEP_MS, ExitCode, Fence, ProcessContext
 from mpbroker.ipc.rings import RingPair, any_waits
 from mpbroker.ipc.rpc import RpcServer
 from mpbroker.ipc.slots import SlotKind, kind_of, unpack_call, unpack_return
-from mpbroker.ipc.topology import (
-    COORDINATOR,
-    HANDLERS,
-    is_handler,
-    is_log_worker,
-    log_worker_number,
-    name_of,
-)
 from mpbroker.protocol.api_keys import ApiKey
 from shm.clock import wall_ms
 
@@ -56,14 +41,14 @@ class Coordinator:
     ) -> None:
         memory = context.memory
         self._context = context
-        arena = memory.arena(COORDINATOR)
+        arena = memory.arena(topology.COORDINATOR)
         arena.reset()
-        self._lender = Lender(arena, COORDINATOR)
+        self._lender = Lender(arena, topology.COORDINATOR)
         self._server = RpcServer(
             self._lender, memory.arena, lambda handler, slot: self._rings(handler).push(slot)
         )
         self._handlers: dict[int, RingPair] = {}
-        self._lives = dict.fromkeys(HANDLERS, 0)
+        self._lives = dict.fromkeys(topology.HANDLERS, 0)
         # Handlers that died and whose successors are not up: `roles` may name one whose rings are not bound.
         self._fenced: set[int] = set()
         self._bound: tuple[tuple[int, ...] | None, list[RingPair]] = (None, [])
@@ -78,7 +63,7 @@ class Coordinator:
             lambda: metadata.state,
             metadata.ask,
             metadata.answer,
-            filter(context.is_alive, HANDLERS),
+            filter(context.is_alive, topology.HANDLERS),
         )
         metadata.topics_deleted = self._services.groups.coordinator.topics_deleted
 
@@ -128,9 +113,9 @@ class Coordinator:
 
     def _bound_handlers(self) -> list[RingPair]:
         """Return the rings of the live handlers, cached while they are the same ones."""
-        incarnations = self._context.incarnations(HANDLERS[0], len(HANDLERS))
+        incarnations = self._context.incarnations(topology.HANDLERS[0], len(topology.HANDLERS))
         if incarnations != self._bound[0]:
-            there = [index for index, one in zip(HANDLERS, incarnations, strict=True) if one]
+            there = [index for index, one in zip(topology.HANDLERS, incarnations, strict=True) if one]
             self._bound = incarnations, [self._rings(one) for one in there if one not in self._fenced]
         return self._bound[1]
 
@@ -146,23 +131,29 @@ class Coordinator:
                     call = unpack_call(slot)
                     caller = Caller(rings.other, self._lives[rings.other], call.request)
                     if (message := self._server.message_of(call)) is not None:
-                        if isinstance(message, ForwardedRequest) and message.api_key in WAIT_FOR_OTHERS:
+                        if isinstance(message, calls.ForwardedRequest) and message.api_key in WAIT_FOR_OTHERS:
                             self._server.give_back(call)
                         self._called(caller, message)
                 case SlotKind.RETURN:
                     returned = unpack_return(slot)
                     self._lender.end(returned.block, returned.generation)
                 case kind:
-                    raise ValueError(f"{name_of(rings.other)} sent a descriptor of kind {kind}")
+                    raise ValueError(f"{topology.name_of(rings.other)} sent a descriptor of kind {kind}")
 
-    def _called(self, caller: Caller, call: Message) -> None:
+    def _called(self, caller: Caller, call: calls.Message) -> None:
         match call:
-            case ForwardedRequest() | CheckTransaction() | EndHold() | HoldsEnded() | Abandon():
+            case (
+                calls.ForwardedRequest()
+                | calls.CheckTransaction()
+                | calls.EndHold()
+                | calls.HoldsEnded()
+                | calls.Abandon()
+            ):
                 self._services.receive(caller, call)
             case _:
                 self.metadata.call(caller, call)
 
-    def _answer(self, caller: Caller, answer: Message) -> bool:
+    def _answer(self, caller: Caller, answer: calls.Message) -> bool:
         """Answer a handler. Return False if it died, or the arena is full."""
         if caller.life != self._lives[caller.handler]:
             return False
@@ -173,14 +164,14 @@ class Coordinator:
     def _mend(self, fence: Fence) -> None:
         if fence.settings_changed:
             self._context.follow_settings()
-        elif is_log_worker(fence.role):
-            worker = log_worker_number(fence.role)
+        elif topology.is_log_worker(fence.role):
+            worker = topology.log_worker_number(fence.role)
             if fence.alive:
                 self.metadata.log_worker_up(worker)
             else:
                 self.metadata.log_worker_died(worker)
                 self._services.log_died()
-        elif is_handler(fence.role):
+        elif topology.is_handler(fence.role):
             rings = self._rings(fence.role)
             if fence.alive:
                 rings.rebind()

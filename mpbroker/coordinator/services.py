@@ -23,18 +23,8 @@ from mpbroker.coordinator.runtime.write_queue import Marker, PartitionBatch
 from mpbroker.coordinator.transactions.coordinator import TransactionCoordinator
 from mpbroker.coordinator.transactions.marker_sender import MarkerSender
 from mpbroker.coordinator.waiting import Caller
+from mpbroker.ipc import calls
 from mpbroker.ipc.append_job import NewBatch
-from mpbroker.ipc.calls import (
-    Abandon,
-    Acknowledged,
-    CheckedTransaction,
-    CheckTransaction,
-    EndHold,
-    Failed,
-    ForwardedRequest,
-    HoldsEnded,
-    Message,
-)
 from mpbroker.ipc.metadata import Places
 from mpbroker.ipc.producer_ids import ProducerIds
 from mpbroker.ipc.slots import Batch
@@ -43,10 +33,10 @@ from mpbroker.protocol.topic_names import GROUP_TOPIC, TRANSACTION_TOPIC
 from shm import clock
 from shm.table import SlotTable
 
-Answer: TypeAlias = Callable[[Caller, Message], bool]
-Ask: TypeAlias = Callable[[Message, Callable[[Message], None]], None]
+Answer: TypeAlias = Callable[[Caller, calls.Message], bool]
+Ask: TypeAlias = Callable[[calls.Message, Callable[[calls.Message], None]], None]
 
-OURS = ForwardedRequest | CheckTransaction | EndHold | HoldsEnded | Abandon
+OURS = calls.ForwardedRequest | calls.CheckTransaction | calls.EndHold | calls.HoldsEnded | calls.Abandon
 
 
 class TransactionRuntime(CoordinatorRuntime[TransactionCoordinator]):
@@ -141,27 +131,27 @@ class Services:
 
     def receive(self, caller: Caller, call: OURS) -> None:
         match call:
-            case ForwardedRequest():
+            case calls.ForwardedRequest():
                 waiter = Caller(caller.handler, caller.life, caller.request, call.api_key, call.version)
                 # A request of no coordinator fails; either of them can answer it.
                 self._coordinators.get(call.api_key, self.groups).receive(waiter, call)
-            case CheckTransaction():
+            case calls.CheckTransaction():
                 self._check_transaction(caller, call)
-            case EndHold():
+            case calls.EndHold():
                 self.transactions.coordinator.end_txn.holds.end(call.hold)
-                self._answer(caller, Acknowledged())
-            case HoldsEnded():
+                self._answer(caller, calls.Acknowledged())
+            case calls.HoldsEnded():
                 self._granted_before_no_more(caller.handler)
-                self._answer(caller, Acknowledged())
-            case Abandon():
+                self._answer(caller, calls.Acknowledged())
+            case calls.Abandon():
                 asked = Caller(caller.handler, caller.life, call.request)
                 self.groups.abandon(asked)
                 self.transactions.abandon(asked)
-                self._answer(caller, Acknowledged())
+                self._answer(caller, calls.Acknowledged())
 
-    def _check_transaction(self, caller: Caller, call: CheckTransaction) -> None:
-        def checked(outcome: CheckedTransaction | ErrorCode) -> bool:
-            answer = Failed(outcome, outcome.message) if isinstance(outcome, ErrorCode) else outcome
+    def _check_transaction(self, caller: Caller, call: calls.CheckTransaction) -> None:
+        def checked(outcome: calls.CheckedTransaction | ErrorCode) -> bool:
+            answer = calls.Failed(outcome, outcome.message) if isinstance(outcome, ErrorCode) else outcome
             return self._answer(caller, answer)
 
         self.transactions.coordinator.add_partitions.check(caller, call, checked)

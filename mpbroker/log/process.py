@@ -1,7 +1,7 @@
 """The log worker: the Python program around a native turn, alone in writing its partitions below log.dirs.
 
-It appends the jobs of handlers and of the coordinator, serves the coordinator's calls, obeys the supervisor's
-orders, and keeps house. It inherits the supervisor's locks on the log directories.
+It appends the jobs of handlers and of the coordinator, serves the coordinator's calls, follows the
+supervisor's orders, and does periodic work. It inherits the supervisor's locks on the log directories.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Generator
 from pathlib import Path
 from typing import TypeAlias
 
-from mpbroker.ipc import calls
+from mpbroker.ipc import calls, topology
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.disk_problems import refusal_text
 from mpbroker.ipc.lending import Lender
@@ -22,17 +22,6 @@ from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.process import IDLE_SLEEP_MS, LOG_FENCE_FINISH, MAX_SLEEP_MS, Fence, ProcessContext
 from mpbroker.ipc.rpc import RpcServer
 from mpbroker.ipc.slots import Call, SlotKind, kind_of, unpack_call, unpack_return
-from mpbroker.ipc.topology import (
-    CLEANER,
-    COORDINATOR,
-    DIRTY_BYTES,
-    LOG_WORKERS,
-    PROCESSES,
-    is_handler,
-    is_log_worker,
-    is_processor,
-    log_worker_number,
-)
 from mpbroker.log.append.append_batch import append_batch
 from mpbroker.log.append.relocation import pause_job, resume_jobs
 from mpbroker.log.append.turn import AppendTurn, Pause
@@ -62,7 +51,7 @@ PRODUCER_EXPIRATION_CHECK_MS = 600_000
 # Batches that Python appends in a round: some 60 us each where it opens files. A job may have thousands. Jobs
 # that go on share as many, and each gets the smaller number at least.
 BATCHES_AT_ONCE, BATCHES_OF_A_JOB = 200, 8
-# After this many bytes recovery points are written early: a recovery checks everything behind them.
+# After this many bytes recovery points are written early: a recovery checks all bytes after them.
 POINTS_EVERY_BYTES = 256 << 20
 LOOK_AT_WAITS_S = 1.0
 
@@ -80,12 +69,9 @@ def run(context: ProcessContext) -> int:
 
 
 def await_first(context: ProcessContext) -> bool:
-    """Wait until the first worker has put in order what the last run left.
-
-    Return False if this worker is to stop before that.
-    """
+    """Wait until the first worker has recovered the state of the last run. Return False at a stop."""
     startup_state = StartupState(context.memory.words("taken_over"))
-    is_first = log_worker_number(context.index) == 0
+    is_first = topology.log_worker_number(context.index) == 0
     context.counters.set_status("waiting for the first log worker to put in order what the last run left")
     while not is_first and not startup_state.is_done:
         if context.must_stop():
@@ -104,7 +90,7 @@ class LogProcess:
         self.server = RpcServer(
             self.lender, context.memory.arena, lambda client, slot: self.turn.send(client, slot)
         )
-        self.worker = LogWorker(log_worker_number(context.index), memory.sizes.log_workers)
+        self.worker = LogWorker(topology.log_worker_number(context.index), memory.sizes.log_workers)
         self.recovery_scheduler = self._fork_workers()
         self._closed_dirs = memory.words("closed_dirs")
         self._closed_dirs.store(self.worker.number, 0)
@@ -127,7 +113,7 @@ class LogProcess:
         self.deletion = Deletion(self.manager, measuring)
         self.size_metrics = SizeMetrics(self.manager, measuring, memory.dir_sizes(), memory.partition_sizes())
         self.compaction = Compaction(self.manager, measuring, context.counters)
-        workers = LOG_WORKERS[: self.worker.count]
+        workers = topology.LOG_WORKERS[: self.worker.count]
         self.replica_mover = ReplicaMover(
             self.manager, self._wake, [memory.counters(index) for index in workers]
         )
@@ -163,12 +149,12 @@ class LogProcess:
         return self.context.counters.get(Counter.COUNT_BYTES_APPENDED)
 
     def _wake(self) -> None:
-        """Wake the loop, from a thread, to look at what that thread has done."""
+        """Wake the loop, from a thread, to take that thread's results."""
         os.eventfd_write(self.context.bell.fd, 1)
 
     def _make_turn(self) -> AppendTurn:
         memory, number = self.context.memory, self.worker.number
-        own = slice(number * DIRTY_BYTES, (number + 1) * DIRTY_BYTES)
+        own = slice(number * topology.DIRTY_BYTES, (number + 1) * topology.DIRTY_BYTES)
         return AppendTurn(
             memory.sizes.partition_slots,
             memory.table(),
@@ -214,12 +200,12 @@ class LogProcess:
         self.context.ready()
 
     def _parties(self) -> list[int]:
-        return [role for role in range(PROCESSES) if self._takes_part(role)]
+        return [role for role in range(topology.PROCESSES) if self._takes_part(role)]
 
     def _bind(self, role: int) -> None:
         memory = self.context.memory
         outbox = memory.ring(self.context.index, role)
-        inbox = None if is_processor(role) else memory.ring(role, self.context.index)
+        inbox = None if topology.is_processor(role) else memory.ring(role, self.context.index)
         self.turn.bind(role, inbox, outbox, memory.doorbell(role), memory.arena(role))
 
     # ---- the loop ----
@@ -237,16 +223,14 @@ class LogProcess:
 
     @property
     def sleep_ms(self) -> int:
-        """Return how long the loop may sleep: not at all while topics are opened or removed, unless that
-        waits for another thread.
-        """
+        """Return how long the loop may sleep: not at all while this thread opens or removes topics."""
         if self.topics and not self.topics.only_awaits_threads:
             return 0
         return IDLE_SLEEP_MS if self._is_idle else MAX_SLEEP_MS
 
     @property
     def _is_idle(self) -> bool:
-        """Return whether nothing is under way that time alone, or another thread, brings on."""
+        """Return whether no pending work needs only time, or another thread."""
         if self.topics or self._chores or self.manager.open_partitions.awaits_flush:
             return False
         manager = self.manager
@@ -256,8 +240,8 @@ class LogProcess:
     def work(self, timeout_ms: int) -> None:
         """Run rounds until one leaves something to Python, and do that part of it.
 
-        While there are chores, run one round only: they advance by a step between two calls. Jobs that have
-        had their share of Python's time go on behind a round of others.
+        With chores, run one round only: they advance by a step between two calls. Jobs that have used their
+        share of Python's time continue after a round of others.
         """
         turn = self.turn
         has_chores = bool(self._chores) or not self.replica_mover.is_at_rest
@@ -287,7 +271,7 @@ class LogProcess:
             pause = turn.run(0)
 
     def _heed_others(self) -> None:
-        """Fail each log directory that another worker found broken: it is broken for all of them."""
+        """Fail each log directory that another worker has found broken."""
         if self.worker.is_alone:
             return
         found = self.context.memory.failed_dirs() & ~self.turn.failed_dirs
@@ -375,7 +359,7 @@ class LogProcess:
         self._measure_soon()
 
     def _measure_soon(self) -> None:
-        """Measure sizes again soon: a log directory no longer has what was said of it."""
+        """Measure sizes again soon: a log directory has changed."""
         if self.due["sizes"] != math.inf:
             self.due["sizes"] = 0.0
 
@@ -437,7 +421,7 @@ class LogProcess:
             log.state.producers.expire(before_ms)
 
     def _look_at_waits(self) -> None:
-        """Publish since when a commit round has not ended, where it has not since the last look."""
+        """Publish the begin of a commit round that was also under way at the last check."""
         round_now = self.turn.commit_rounds if self.turn.awaits_disk else -1
         if round_now != self._round_seen:
             self._round_seen, since_ns = round_now, 0
@@ -529,7 +513,7 @@ class LogProcess:
 
     def _answer_to(self, message: calls.Message) -> calls.Message:
         if isinstance(message, calls.TellMoves):
-            return self.replica_mover.tell()
+            return self.replica_mover.moves()
         if isinstance(message, calls.CleaningEnded):
             self.compaction.ended(message)
             return calls.Acknowledged()
@@ -540,7 +524,7 @@ class LogProcess:
         )
 
     def _settling(self, message: calls.Recovered) -> Generator[None, None, calls.Message]:
-        """End a start, when all topics that exist have been opened."""
+        """End a start, when all topics have been opened."""
         self.recovery_scheduler.end()
         self.due["sizes"] = time.monotonic()
         yield from self.manager.removal.setting_strays_aside(message.topics)
@@ -571,14 +555,14 @@ class LogProcess:
             self.manager.follow_settings()
             self.context.acknowledge_fence()
             return
-        if fence.alive or (is_log_worker(fence.role) and fence.stage != LOG_FENCE_FINISH):
+        if fence.alive or (topology.is_log_worker(fence.role) and fence.stage != LOG_FENCE_FINISH):
             self._bind(fence.role) if self._takes_part(fence.role) else None
             self.context.acknowledge_fence()
             return
         if self._fence_tails is None:
             self._fence_tails = self.turn.tails()
             self.turn.forget(fence.role)
-        if is_log_worker(fence.role):
+        if topology.is_log_worker(fence.role):
             # A process that waits for both workers needs our part first: the rest is the dead one's.
             if self.turn.has_answered(self._fence_tails):
                 self._fence_tails = None
@@ -588,16 +572,17 @@ class LogProcess:
             self._finish_fence(fence)
 
     def _without(self, role: int, call: Call | None, steps: _Steps) -> tuple[Call | None, _Steps] | None:
-        """Return the chore as it goes on without the role; None if it ends.
-
-        Only a swap that the cleaner asked for is carried to its end.
-        """
+        """Return the chore without the role, None if it ends. Only a cleaner's swap is completed."""
         if call is None or call.owner != role:
             return call, steps
-        return (None, steps) if role == CLEANER else None
+        return (None, steps) if role == topology.CLEANER else None
 
     def _takes_part(self, role: int) -> bool:
-        return role in (COORDINATOR, CLEANER) or is_handler(role) or is_processor(role)
+        return (
+            role in (topology.COORDINATOR, topology.CLEANER)
+            or topology.is_handler(role)
+            or topology.is_processor(role)
+        )
 
     def _finish_fence(self, fence: Fence) -> None:
         self._fence_tails = None
@@ -614,13 +599,9 @@ class LogProcess:
         self.context.acknowledge_fence()
 
     def _stop(self) -> int:
-        """Append and answer what was published; then flush, close, and mark the directories clean.
-
-        Return the exit code.
-        """
+        """Append and answer published jobs; then flush, close, and mark the directories clean."""
         if self.context.orphaned:
-            # Nobody fences dead processes any more: descriptors that found a ring full would be kept for
-            # ever, and so would the locks.
+            # Dead processes are no longer fenced: descriptors for a full ring would be kept, and the locks.
             for role in self._parties():
                 self.turn.forget(role)
         self.replica_mover.stop()
@@ -634,8 +615,8 @@ class LogProcess:
         closed = self.manager.close_cleanly()
         self._closed_dirs.store(self.worker.number, closed)
         if self.worker.is_first:
-            # The supervisor stops the first worker last. Without one the others may still be busy: then there
-            # is no clean mark.
+            # The supervisor stops the first worker last. Without a supervisor others may still be busy: then
+            # they have closed no directory.
             for other in range(1, self.worker.count):
                 closed &= self._closed_dirs.load(other)
             self.manager.mark_clean(closed)

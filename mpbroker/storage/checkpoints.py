@@ -4,9 +4,9 @@
 holds its version, the number of entries, then an entry per line.
 
 Kafka's text has no checksum, and a flipped bit would change an offset: records below a wrong log start are
-gone. So a file of offsets begins with an entry of a topic that cannot exist, whose offset is the CRC-32C of
-the lines behind it. Kafka reads it as a partition that it does not have, and drops it when it writes the
-file. A file without a checksum is believed.
+lost. So a file of offsets begins with an entry of a topic that cannot exist, whose offset is the CRC-32C of
+the following lines. Kafka reads it as a partition that it does not have, and drops it when it writes the
+file. A file without a checksum is accepted.
 """
 
 from __future__ import annotations
@@ -119,10 +119,7 @@ def read_whole(path: Path | str) -> bytes:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Replace a file atomically; it is durable on return.
-
-    Raises OSError with nothing of the new file left.
-    """
+    """Replace a file atomically and durably. Raises OSError without any trace of the new file."""
     _put_whole(path, data)
     fsync_directory(path.parent)
 
@@ -141,7 +138,7 @@ def _put_whole(path: Path | str, data: bytes, *, synced: bool = True) -> None:
 
 
 def write_whole_at(directory: int, name: str, data: bytes) -> None:
-    """Do what `write_whole` does below an open directory, which may have been renamed."""
+    """Do the same below an open directory, which may have been renamed."""
     making = name + ".tmp"
     fd = os.open(making, _NEW_FILE, 0o644, dir_fd=directory)
     try:
@@ -155,10 +152,7 @@ def write_whole_at(directory: int, name: str, data: bytes) -> None:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write all of `data`. Raises OSError.
-
-    A disk that fills up takes a part of it first; only the next write fails.
-    """
+    """Write all of `data`, for a filling disk takes only a part of it at first. Raises OSError."""
     at = 0
     while at < len(data):
         at += os.write(fd, data[at:])
@@ -203,7 +197,7 @@ def _read_lines(path: Path | str) -> list[str]:
         raise CheckpointCorrupt(f"{path} begins with version {lines[0]!r}, not 0")
     entries = [line for line in lines[2:] if line]
     if lines[1] != str(len(entries)):
-        raise CheckpointCorrupt(f"{path} says it has {lines[1]} entries and has {len(entries)}")
+        raise CheckpointCorrupt(f"{path} announces {lines[1]} entries and has {len(entries)}")
     return entries
 
 
@@ -232,9 +226,9 @@ def _plain(entries: Iterable[str]) -> Iterator[str]:
 def put_id_and_epochs(
     directory: Path | str, topic_id: bytes, epochs: Iterable[tuple[int, int]], *, synced: bool = True
 ) -> None:
-    """Write a new partition's topic id and leader epochs.
+    """Write a new partition's topic id and leader epochs. Raises OSError.
 
-    If `synced` both are durable when the directory is synced. Raises OSError.
+    If `synced` both are durable when the directory is synced.
     """
     _put_whole(f"{directory}/{PARTITION_METADATA}", text_of_id(topic_id), synced=synced)
     _put_whole(f"{directory}/{LEADER_EPOCHS}", _text_of_epochs(epochs), synced=synced)
@@ -256,9 +250,12 @@ def read_offsets(path: Path) -> Offsets:
     offsets: Offsets = PartitionMap()
     entries = _read_lines(path)
     if entries and entries[0].startswith(f"{_CHECKSUM} "):
-        said = entries.pop(0).split()[1:]
-        if said != ["0", str(_checksum_of(entries))] and said != ["0", str(_checksum_of(_plain(entries)))]:
-            raise CheckpointCorrupt(f"{path} does not have the checksum that it says it has")
+        recorded = entries.pop(0).split()[1:]
+        if recorded != ["0", str(_checksum_of(entries))] and recorded != [
+            "0",
+            str(_checksum_of(_plain(entries))),
+        ]:
+            raise CheckpointCorrupt(f"{path} does not match its checksum")
     for entry in entries:
         try:
             topic, partition, offset = entry.split()
@@ -274,7 +271,7 @@ def write_epochs(directory: Path, epochs: Iterable[tuple[int, int]]) -> None:
 
 
 def write_epochs_at(directory: int, epochs: Iterable[tuple[int, int]]) -> None:
-    """Do what `write_epochs` does below an open directory, which may have been renamed."""
+    """Do the same below an open directory, which may have been renamed."""
     write_whole_at(directory, LEADER_EPOCHS, _text_of_epochs(epochs))
 
 
@@ -308,10 +305,10 @@ def text_of_id(topic_id: bytes) -> bytes:
 
 
 def read_topic_id(directory: Path | str, expected: bytes | None = None) -> bytes | None:
-    """Read the topic id of a partition; None if it has none. Raises CheckpointCorrupt, OSError.
+    """Read the topic id of a partition; None without one. Raises CheckpointCorrupt, OSError.
 
-    `expected` is the id of the topic that the directory is named after. Another id belongs to a deleted
-    topic and is returned, unless a flipped bit explains it: that is CheckpointCorrupt.
+    `expected` is the id of the topic that the directory is named after. Another id belongs to a deleted topic
+    and is returned, unless a flipped bit explains it: that is CheckpointCorrupt.
     """
     path = f"{directory}/{PARTITION_METADATA}"
     try:
@@ -344,7 +341,7 @@ def read_topic_id(directory: Path | str, expected: bytes | None = None) -> bytes
 
 
 def _was_used(directory: Path | str) -> bool:
-    """Tell whether a partition may ever have had records. Raises OSError."""
+    """Return whether a partition may have had records. Raises OSError."""
     with os.scandir(directory) as entries:
         segments = [entry for entry in entries if entry.name.endswith(LOG_SUFFIX)]
         return any(parse_segment(entry.name) or entry.stat().st_size for entry in segments)

@@ -1,8 +1,6 @@
-"""A log directory as a whole: its lock, its identity, and whether it was closed cleanly.
+"""A log directory as a whole: its identity, its partitions, and whether it was closed cleanly.
 
-(Kafka: LogManager, MetaProperties, CleanShutdownFileHandler.) The supervisor takes the locks before it forks;
-children inherit the open file description, so no second broker starts on a directory while any process of
-this one still lives.
+(Kafka: LogManager, MetaProperties, CleanShutdownFileHandler.)
 """
 
 from __future__ import annotations
@@ -20,38 +18,21 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.version import VERSION
 from mpbroker.ipc.process import FatalError
 from mpbroker.protocol.uuids import uuid_text
-from mpbroker.storage import journal
+from mpbroker.storage import journal, names
 from mpbroker.storage.checkpoints import fsync_directory, write_whole
-from mpbroker.storage.names import (
-    ALL_DIRS,
-    CLEAN_SHUTDOWN,
-    CLEANER_OFFSETS,
-    DURABLE_MARK,
-    HIGH_WATERMARKS,
-    LOCK,
-    LOG_STARTS,
-    META_PROPERTIES,
-    NOT_PARTITIONS,
-    OWN_PREFIX,
-    RECOVERY_POINTS,
-    SCRUB,
-    NotAPartition,
-    is_live_partition,
-    parse_partition,
-)
 
 _OUR_FILES = frozenset(
     {
-        LOCK,
-        CLEAN_SHUTDOWN,
-        META_PROPERTIES,
-        RECOVERY_POINTS,
-        HIGH_WATERMARKS,
-        LOG_STARTS,
-        CLEANER_OFFSETS,
-        DURABLE_MARK,
-        SCRUB,
-        ALL_DIRS,
+        names.LOCK,
+        names.CLEAN_SHUTDOWN,
+        names.META_PROPERTIES,
+        names.RECOVERY_POINTS,
+        names.HIGH_WATERMARKS,
+        names.LOG_STARTS,
+        names.CLEANER_OFFSETS,
+        names.DURABLE_MARK,
+        names.SCRUB,
+        names.ALL_DIRS,
     }
 )
 
@@ -85,7 +66,7 @@ def check_log_dirs(config: BrokerConfig) -> Identity:
             _refuse_foreign(Path(name))
         elif properties["node.id"] != str(config.node_id):
             raise FatalError(
-                f"{Path(name) / META_PROPERTIES} belongs to node {properties['node.id']}, "
+                f"{Path(name) / names.META_PROPERTIES} belongs to node {properties['node.id']}, "
                 f"this broker is node {config.node_id}. Set node.id={properties['node.id']} or name another "
                 "directory in log.dirs"
             )
@@ -94,9 +75,9 @@ def check_log_dirs(config: BrokerConfig) -> Identity:
 
 
 def name_log_dirs(config: BrokerConfig, identity: Identity) -> None:
-    """Give the identity to directories without one.
+    """Give the identity to directories without one. Raises FatalError.
 
-    Called after everything else that may refuse a start. Raises FatalError.
+    Called after everything else that may refuse a start.
     """
     for name in config.log_dirs:
         if read_properties(Path(name)) is None:
@@ -106,7 +87,7 @@ def name_log_dirs(config: BrokerConfig, identity: Identity) -> None:
 
 def read_properties(directory: Path) -> dict[str, str] | None:
     """Return the directory's identity as `meta.properties` has it; None if it has none. Raises FatalError."""
-    path = directory / META_PROPERTIES
+    path = directory / names.META_PROPERTIES
     try:
         text = path.read_text("utf-8")
     except FileNotFoundError:
@@ -116,8 +97,8 @@ def read_properties(directory: Path) -> dict[str, str] | None:
     properties = properties_in(text)
     if properties.get("version") == "0" and "broker.id" in properties:
         raise FatalError(
-            f"log.dirs: {directory} belongs to an Apache Kafka that runs with ZooKeeper, as {path} says. Go "
-            "on with Kafka there, or name an empty directory in log.dirs and copy the topics over the "
+            f"log.dirs: {directory} belongs to an Apache Kafka with ZooKeeper, according to {path}. Continue "
+            "with Kafka there, or name an empty directory in log.dirs and copy the topics over the "
             "network, with MirrorMaker for example"
         )
     if properties.get("version") != "1" or not {"cluster.id", "node.id"} <= properties.keys():
@@ -137,7 +118,7 @@ def properties_in(text: str) -> dict[str, str]:
 
 def check_format(directory: Path) -> None:
     """Refuse a log directory of a later version of mpbroker. Raises FatalError, OSError."""
-    _check_format(directory, properties_in((directory / META_PROPERTIES).read_text("utf-8", "replace")))
+    _check_format(directory, properties_in((directory / names.META_PROPERTIES).read_text("utf-8", "replace")))
 
 
 def _check_format(directory: Path, properties: Mapping[str, str]) -> None:
@@ -145,7 +126,7 @@ def _check_format(directory: Path, properties: Mapping[str, str]) -> None:
     found = properties.get(FORMAT_KEY, "1")
     if not re.fullmatch(r"[1-9][0-9]{0,8}", found):
         raise FatalError(
-            f"{directory / META_PROPERTIES}: {FORMAT_KEY}={found} is not a number. Restore the file"
+            f"{directory / names.META_PROPERTIES}: {FORMAT_KEY}={found} is not a number. Restore the file"
         )
     if int(found) > FORMAT:
         raise FatalError(
@@ -159,7 +140,7 @@ def _write_properties(directory: Path, cluster_id: str, node_id: int) -> None:
     stamp = time.strftime("%a %b %d %H:%M:%S UTC %Y", time.gmtime())
     lines = ["#", f"#{stamp}", f"cluster.id={cluster_id}", f"directory.id={uuid_text(uuid.uuid4().bytes)}"]
     lines += [f"node.id={node_id}", "version=1", ""]
-    _write(directory / META_PROPERTIES, "\n".join(lines).encode())
+    _write(directory / names.META_PROPERTIES, "\n".join(lines).encode())
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -168,16 +149,15 @@ def _write(path: Path, data: bytes) -> None:
         write_whole(path, data)
     except OSError as error:
         raise FatalError(
-            f"log.dirs: cannot write {path}: {os.strerror(error.errno or 0)}. Without it nobody could tell "
-            "whose directory that is; make room, or name another one"
+            f"log.dirs: cannot write {path}: {os.strerror(error.errno or 0)}. Without it the directory has "
+            "no owner; make room, or name another one"
         ) from error
 
 
 def _refuse_missing(found: Mapping[str, dict[str, str] | None]) -> None:
-    """Refuse a start that misses one of the broker's directories.
+    """Refuse a start without one of the broker's directories. Raises FatalError.
 
-    A disk that is not mounted is an empty directory: its partitions would be made anew, empty. Raises
-    FatalError.
+    A disk that is not mounted is an empty directory: its partitions would be created again, empty.
     """
     here = {properties.get("directory.id") for properties in found.values() if properties}
     for name in found:
@@ -185,9 +165,8 @@ def _refuse_missing(found: Mapping[str, dict[str, str] | None]) -> None:
             if directory_id not in here:
                 raise FatalError(
                     f"log.dirs: {path} (directory.id {directory_id}) is missing, and partitions of this "
-                    "broker may be there. Mount it, or name it where it is now. If it is gone for good, take "
-                    f"its line out of {ALL_DIRS} in each other one: what only it had is then made "
-                    "anew, empty"
+                    "broker may be there. Mount it, or name its present path. If it is lost, remove its line "
+                    f"from {names.ALL_DIRS} in each other one: its partitions are then created again, empty"
                 )
 
 
@@ -202,7 +181,7 @@ def name_all(log_dirs: Sequence[str]) -> None:
         known = _read_all(Path(name))
         if known != wanted and (len(wanted) > 1 or known):
             text = "".join(f"{directory_id} {path}\n" for directory_id, path in wanted.items())
-            _write(Path(name) / ALL_DIRS, text.encode("utf-8", "surrogateescape"))
+            _write(Path(name) / names.ALL_DIRS, text.encode("utf-8", "surrogateescape"))
 
 
 def listed_in(text: str) -> dict[str, str]:
@@ -211,8 +190,8 @@ def listed_in(text: str) -> dict[str, str]:
 
 
 def _read_all(directory: Path) -> dict[str, str]:
-    """Return the paths of all directories by identity; none if there is no such file. Raises FatalError."""
-    path = directory / ALL_DIRS
+    """Return the paths of all directories by identity; none without the file. Raises FatalError."""
+    path = directory / names.ALL_DIRS
     try:
         return listed_in(path.read_text("utf-8", "surrogateescape"))
     except FileNotFoundError:
@@ -224,12 +203,9 @@ def _read_all(directory: Path) -> dict[str, str]:
 
 
 def _refuse_foreign(directory: Path) -> None:
-    """Refuse a directory that has no identity but is not empty: it may belong to somebody else.
-
-    Raises FatalError.
-    """
+    """Refuse a directory without an identity that is not empty: its owner is unknown. Raises FatalError."""
     # A killed start may have left the lock and a half-written file.
-    ours = _OUR_FILES | NOT_PARTITIONS | {META_PROPERTIES + ".tmp"}
+    ours = _OUR_FILES | names.NOT_PARTITIONS | {names.META_PROPERTIES + ".tmp"}
     others = sorted(
         entry.name
         for entry in directory.iterdir()
@@ -237,41 +213,38 @@ def _refuse_foreign(directory: Path) -> None:
     )
     if others:
         raise FatalError(
-            f"log.dirs: {directory} has no {META_PROPERTIES} but is not empty (it contains {others[0]}). "
-            "Name an empty directory, or restore the file"
+            f"log.dirs: {directory} has no {names.META_PROPERTIES} but is not empty (it contains "
+            f"{others[0]}). Name an empty directory, or restore the file"
         )
 
 
 def own_files(log_dir: Path) -> list[Path]:
-    """List the files in a log directory that mpbroker alone has. Raises OSError.
-
-    A partition's directory is none, whatever its topic is called.
-    """
+    """List the files in a log directory that only mpbroker has; partitions do not count. Raises OSError."""
     with os.scandir(log_dir) as entries:
-        return [Path(one.path) for one in entries if one.name.startswith(OWN_PREFIX) and one.is_file()]
+        return [Path(one.path) for one in entries if one.name.startswith(names.OWN_PREFIX) and one.is_file()]
 
 
 def directories_in(log_dir: Path) -> Iterator[str]:
-    """Yield the names of the directories that should be partitions.
+    """Yield the names of the directories that should be partitions. Raises OSError.
 
-    They come one by one, since thousands at once take much memory. Whether one comes that is made, renamed
-    or removed meanwhile is open. Raises OSError.
+    One by one, since thousands at once take much memory. Directories that are created, renamed or removed
+    meanwhile may be missed.
     """
     with os.scandir(log_dir) as entries:
         for entry in entries:
             # A link that leads nowhere, or to itself, is not one.
             is_dir = entry.is_dir(follow_symlinks=False) or (entry.is_symlink() and Path(entry.path).is_dir())
-            if is_dir and entry.name not in NOT_PARTITIONS:
+            if is_dir and entry.name not in names.NOT_PARTITIONS:
                 yield entry.name
 
 
 def _refuse_unknown_directories(directory: Path) -> None:
     for name in directories_in(directory):
-        if is_live_partition(name):
+        if names.is_live_partition(name):
             continue
         try:
-            parse_partition(name)
-        except NotAPartition as error:
+            names.parse_partition(name)
+        except names.NotAPartition as error:
             raise FatalError(
                 f"log.dirs: {directory / name} is not the directory of a partition (<topic>-<number>). "
                 f"Move it out of {directory}"
@@ -279,9 +252,9 @@ def _refuse_unknown_directories(directory: Path) -> None:
 
 
 def take_clean_shutdown(directory: Path) -> bool:
-    """Return whether the last stop was clean, and remove the marker: a crash from now on must be seen."""
+    """Return whether the last stop was clean, and remove its marker, since a crash may follow."""
     try:
-        (directory / CLEAN_SHUTDOWN).unlink()
+        (directory / names.CLEAN_SHUTDOWN).unlink()
     except FileNotFoundError:
         return False
     fsync_directory(directory)
@@ -289,8 +262,8 @@ def take_clean_shutdown(directory: Path) -> bool:
 
 
 def write_clean_shutdown(directory: Path) -> None:
-    """Write the marker of a clean stop, the last thing written at one."""
+    """Write the marker of a clean stop, its last write."""
     write_whole(
-        directory / CLEAN_SHUTDOWN,
+        directory / names.CLEAN_SHUTDOWN,
         json.dumps({"version": 0, "brokerEpoch": -1}, separators=(",", ":")).encode(),
     )

@@ -1,10 +1,13 @@
-"""The lock on a log directory's `.lock`, which brokers of both kinds see (Kafka: FileLock).
+"""The lock on a log directory's `.lock`, which brokers of both kinds respect (Kafka: FileLock).
 
-mpbroker takes two locks on the same open file. flock(2) is what readers of the directory look at. Java's
-FileChannel.tryLock asks for a lock of fcntl(2) on all bytes, which does not see flock: so mpbroker takes one
-of these too, as an open file description lock. Such a lock lives as long as a process has this very open
-file. A lock of the process, which Java takes, would end when the process closes any descriptor of the file,
-and no child would have it.
+The supervisor takes the locks before it forks; children inherit the open file description, so no second
+broker starts on a directory while any process of this one lives.
+
+mpbroker takes two locks on the same open file. Readers of the directory test flock(2). Java's
+FileChannel.tryLock asks for a lock of fcntl(2) on all bytes, which ignores flock: so mpbroker takes one of
+these too, as an open file description lock. Such a lock lives as long as a process has this very open file. A
+lock of the process, which Java takes, would end when the process closes any descriptor of the file, and no
+child would have it.
 
 One byte of the lock is enough against Java. It is not one of those that the workers of a recovery lock
 (mpbroker.log.recovery.workers).
@@ -46,7 +49,7 @@ _OF_A_DESCRIPTION: Final = -1
 
 
 class Holder(NamedTuple):
-    """Names the holder of the lock of fcntl(2).
+    """The holder of the lock of fcntl(2).
 
     `pid` is 0 if it is unknown: of a process in another container, or of mpbroker, whose lock has no process.
     """
@@ -56,7 +59,7 @@ class Holder(NamedTuple):
 
 
 def take(fd: int) -> bool:
-    """Take both locks; return False, with neither, if somebody has one. Raises OSError."""
+    """Take both locks; return False, with neither, if one is taken. Raises OSError."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -74,10 +77,9 @@ def take(fd: int) -> bool:
 
 
 def holder_of(lock: Path) -> Holder | None:
-    """Return who has the lock of fcntl(2) on the file; None if nobody has, or there is no such file.
+    """Return the holder of the lock of fcntl(2) on the file, None without one. Raises OSError.
 
-    Takes nothing. Not for a process that has a lock of the process on the file: it would lose that. Raises
-    OSError.
+    Takes nothing. Not for a process that has a lock of the process on the file: it would lose that.
     """
     try:
         fd = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
@@ -101,17 +103,14 @@ def _is_taken(error: OSError) -> bool:
 
 
 def lock_log_dirs(config: BrokerConfig) -> list[int]:
-    """Lock the log directories as LogDirLocks does, if nothing later can refuse the start; return the fds.
-
-    Raises FatalError.
-    """
+    """Lock the log directories, if nothing later can refuse the start; return the fds. Raises FatalError."""
     return LogDirLocks(config).fds
 
 
 class LogDirLocks:
-    """The locks of all log directories, which are made if need be; held while any process has these `fds`.
+    """The locks of all log directories, which are created if missing; held while any process has these `fds`.
 
-    Raises FatalError and leaves nothing that was not there before.
+    Raises FatalError, with all created files removed again.
     """
 
     def __init__(self, config: BrokerConfig) -> None:
@@ -126,7 +125,7 @@ class LogDirLocks:
             raise
 
     def undo(self) -> None:
-        """Remove what this start has made, if it is refused.
+        """Remove the files of a refused start.
 
         An empty directory with a lock in it would hinder a mount there, or a restored backup. A lock file is
         removed while it is held: see `_is_there`.
@@ -157,7 +156,7 @@ class LogDirLocks:
 
 
 def _why(error: OSError, directory: Path) -> str:
-    """Return why the directory cannot be used, and what to do."""
+    """Return why the directory cannot be used, and advice."""
     reason = os.strerror(error.errno or 0)
     if error.errno in NO_ROOM:
         return f"{reason}. Make room"
@@ -172,7 +171,7 @@ def _why(error: OSError, directory: Path) -> str:
 def _take(fd: int, directory: Path) -> None:
     """Lock the file, with some patience. Raises FatalError.
 
-    A broker that was just killed holds its lock until its last process is gone, which takes a moment.
+    A broker that was just killed holds its lock until its last process has ended.
     """
     begun = time.monotonic()
     try:
@@ -190,7 +189,7 @@ def _take(fd: int, directory: Path) -> None:
 
 
 def _is_there(fd: int, lock: Path) -> bool:
-    """Tell whether the open file still has that name: a refused start may have removed it since."""
+    """Return whether the open file still has that name: a refused start may have removed it."""
     try:
         return os.path.samestat(os.fstat(fd), lock.stat())
     except FileNotFoundError:
@@ -201,7 +200,7 @@ def _is_there(fd: int, lock: Path) -> bool:
 def restricted_new_files() -> Iterator[None]:
     """Create directories with mode 0750 and files with 0640 meanwhile, whatever the umask is.
 
-    SCRAM credentials and records are nobody's but the broker's; members of its group may read (Spark).
+    SCRAM credentials and records are readable by the broker, and by members of its group (Spark).
     """
     before = os.umask(UMASK)
     try:
@@ -224,27 +223,21 @@ def open_modes(config: BrokerConfig) -> Iterator[str]:
 
 
 def make_directory(directory: Path, mode: int = 0o777) -> list[Path]:
-    """Make the directory and those above it; return the ones that were missing, the lowest first.
-
-    Raises OSError.
-    """
+    """Make the directory and its parents; return the missing ones, the lowest first. Raises OSError."""
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     directory.mkdir(mode, parents=True, exist_ok=True)
     return missing
 
 
 def remove_empty(directories: Iterable[Path]) -> None:
-    """Remove the directories that are empty, the lowest first.
-
-    One of them may lie in what was made for another. One that somebody else has come to use stays.
-    """
+    """Remove the directories that are empty, the lowest first; used ones stay."""
     for directory in sorted(directories, key=lambda path: len(path.parts), reverse=True):
         with contextlib.suppress(OSError):
             directory.rmdir()
 
 
 def locked_by(directory: Path) -> str:
-    """Return which broker has the directory, and its pid, as text in brackets; nothing if neither is known.
+    """Return the broker that has the directory, and its pid, as text in brackets; "" if both are unknown.
 
     A broker of ours that starts has not written its pid yet, and one that died had another.
     """

@@ -91,7 +91,7 @@ def parse_segment(name: str, suffix: str = LOG_SUFFIX) -> int | None:
 
 
 def is_live_partition(name: str) -> bool:
-    """Return whether a directory's name is of a partition that is not deleted, stray or a future replica.
+    """Return whether a name is of a partition that is not deleted, stray or a future replica.
 
     Takes a quarter of the time of `parse_partition`, for thousands of names.
     """

@@ -1,4 +1,8 @@
-"""The segments of a partition, and descriptions of them for retention, compaction and metrics."""
+"""The segments of a partition: their names, and their batches up to the durable end in the partition table.
+
+Nothing at or above the high watermark is read. Batches are read piece by piece: a caller can do other work
+between two of them, and no segment has to fit into memory. Read-only.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +47,7 @@ def batches_below(directory: Path, end: Partition) -> Iterator[Batch]:
             is_last = base == end.high_watermark_segment
             limit = end.high_watermark_position if is_last else os.fstat(file.fileno()).st_size
             for batch in batches_of(file, limit):
-                # A segment that takes the place of others may be listed beside those that it replaces.
+                # A segment may be listed together with those that it replaces.
                 if batch.header.base_offset >= next_offset:
                     next_offset = batch.last_offset + 1
                     yield batch
@@ -53,7 +57,7 @@ def _opened(directory: Path, last_base: int, stack: ExitStack) -> list[tuple[int
     """Open all segments up to the one of `last_base`, ascending. Raises OSError.
 
     All are opened at once: the cleaner may replace them while they are read. Without the last one the
-    directory is not the partition's any more: it has moved to another log directory.
+    directory is no longer the partition's: it has moved to another log directory.
     """
     for _ in range(TRIES):
         paths = {base: directory / segment_name(base) for base in segments_of(directory) if base <= last_base}
@@ -71,7 +75,7 @@ def batches_of(file: BinaryIO, limit: int) -> Iterator[Batch]:
     while left:
         piece = file.read(min(READ_BYTES, left))
         if not piece:
-            raise OSError(f"{file.name} ends {left} bytes before the end of what is durable")
+            raise OSError(f"{file.name} ends {left} bytes before its durable end")
         left -= len(piece)
         data = carried + piece
         used = 0

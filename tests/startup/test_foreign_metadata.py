@@ -228,7 +228,7 @@ def test_a_kafka_with_zookeeper(tmp_path: Path) -> None:
     (tmp_path / "data" / METADATA_DIRECTORY).mkdir()
     before = tree(tmp_path / "data")
     code, said = refused(tmp_path, "--log-dirs", str(tmp_path / "data"))
-    assert (code, "belongs to an Apache Kafka that runs with ZooKeeper" in said) == (FAILED, True), said
+    assert (code, "belongs to an Apache Kafka with ZooKeeper" in said) == (FAILED, True), said
     after = tree(tmp_path / "data")
     # Its lock came and went.
     del before["."], after["."]

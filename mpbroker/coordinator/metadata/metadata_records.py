@@ -12,23 +12,8 @@ from functools import cache
 from itertools import islice
 from typing import Final, NamedTuple
 
+from mpbroker.protocol import messages
 from mpbroker.protocol.codec import data_key, prepare_data
-from mpbroker.protocol.messages import (
-    AccessControlEntryRecord,
-    ClientQuotaRecord,
-    ConfigRecord,
-    DelegationTokenRecord,
-    FeatureLevelRecord,
-    Message,
-    PartitionRecord,
-    ProducerIdsRecord,
-    RemoveAccessControlEntryRecord,
-    RemoveDelegationTokenRecord,
-    RemoveTopicRecord,
-    RemoveUserScramCredentialRecord,
-    TopicRecord,
-    UserScramCredentialRecord,
-)
 from mpbroker.protocol.metadata_records import decode_metadata_record, encode_metadata_record, read_frame
 from mpbroker.protocol.wire import Buffer, MalformedMessage, UnsupportedVersion
 from mpbroker.records.builder import build_batch
@@ -42,37 +27,37 @@ class KeptRecord(NamedTuple):
 
 
 MetadataRecord = (
-    TopicRecord
-    | PartitionRecord
-    | ConfigRecord
-    | RemoveTopicRecord
-    | UserScramCredentialRecord
-    | ClientQuotaRecord
-    | ProducerIdsRecord
-    | RemoveUserScramCredentialRecord
-    | AccessControlEntryRecord
-    | RemoveAccessControlEntryRecord
-    | DelegationTokenRecord
-    | RemoveDelegationTokenRecord
-    | FeatureLevelRecord
+    messages.TopicRecord
+    | messages.PartitionRecord
+    | messages.ConfigRecord
+    | messages.RemoveTopicRecord
+    | messages.UserScramCredentialRecord
+    | messages.ClientQuotaRecord
+    | messages.ProducerIdsRecord
+    | messages.RemoveUserScramCredentialRecord
+    | messages.AccessControlEntryRecord
+    | messages.RemoveAccessControlEntryRecord
+    | messages.DelegationTokenRecord
+    | messages.RemoveDelegationTokenRecord
+    | messages.FeatureLevelRecord
     | KeptRecord
 )
 
 # PartitionRecord: version 1 has its replicas' directories; 2 adds what only a cluster needs (KIP-966).
-_VERSIONS: Final[dict[type[Message], int]] = {
-    TopicRecord: 0,
-    PartitionRecord: 1,
-    ConfigRecord: 0,
-    RemoveTopicRecord: 0,
-    UserScramCredentialRecord: 0,
-    ClientQuotaRecord: 0,
-    ProducerIdsRecord: 0,
-    RemoveUserScramCredentialRecord: 0,
-    AccessControlEntryRecord: 0,
-    RemoveAccessControlEntryRecord: 0,
-    DelegationTokenRecord: 0,
-    RemoveDelegationTokenRecord: 0,
-    FeatureLevelRecord: 0,
+_VERSIONS: Final[dict[type[messages.Message], int]] = {
+    messages.TopicRecord: 0,
+    messages.PartitionRecord: 1,
+    messages.ConfigRecord: 0,
+    messages.RemoveTopicRecord: 0,
+    messages.UserScramCredentialRecord: 0,
+    messages.ClientQuotaRecord: 0,
+    messages.ProducerIdsRecord: 0,
+    messages.RemoveUserScramCredentialRecord: 0,
+    messages.AccessControlEntryRecord: 0,
+    messages.RemoveAccessControlEntryRecord: 0,
+    messages.DelegationTokenRecord: 0,
+    messages.RemoveDelegationTokenRecord: 0,
+    messages.FeatureLevelRecord: 0,
 }
 
 RECORDS_PER_BATCH: Final = 1024
@@ -84,9 +69,11 @@ FEATURE_LEVELS: Final[Mapping[str, int]] = {"metadata.version": 30, "transaction
 """The levels of this version: 4.3-IV0 (MetadataVersion), and KIP-890 part 2."""
 
 
-def feature_records() -> list[FeatureLevelRecord]:
+def feature_records() -> list[messages.FeatureLevelRecord]:
     """Return the records with which a log begins."""
-    return [FeatureLevelRecord(name=name, feature_level=level) for name, level in FEATURE_LEVELS.items()]
+    return [
+        messages.FeatureLevelRecord(name=name, feature_level=level) for name, level in FEATURE_LEVELS.items()
+    ]
 
 
 class UnreadableMetadata(Exception):
@@ -95,7 +82,7 @@ class UnreadableMetadata(Exception):
 
 def prepare() -> None:
     """Compile the decoders of topic records ahead of use, as `codec.prepare` does."""
-    for record in (TopicRecord, PartitionRecord):
+    for record in (messages.TopicRecord, messages.PartitionRecord):
         prepare_data(record, _VERSIONS[record])
 
 

@@ -24,13 +24,8 @@ from mpbroker.coordinator.transactions.records import TV1, TV2, TopicPartition, 
 from mpbroker.coordinator.transactions.state_manager import TransactionStateManager
 from mpbroker.coordinator.transactions.transaction import Action, PendingStep, Step
 from mpbroker.ipc.calls import CheckedTransaction, CheckTransaction
+from mpbroker.protocol import messages
 from mpbroker.protocol.errors import ApiError, ErrorCode
-from mpbroker.protocol.messages import (
-    AddOffsetsToTxnRequest,
-    AddOffsetsToTxnResponse,
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-)
 from mpbroker.protocol.topic_names import GROUP_TOPIC, INTERNAL_TOPICS
 
 # By how much the record of the end can be longer than one that adds: tagged fields, and the batch around it.
@@ -38,8 +33,8 @@ SPARE_BYTES: Final = 128
 
 Checked: TypeAlias = CheckedTransaction | ErrorCode
 """The outcome of a check: an error for each partition, or one that keeps the whole transaction from it."""
-TopicResult: TypeAlias = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
-PartitionResult: TypeAlias = AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult
+TopicResult: TypeAlias = messages.AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
+PartitionResult: TypeAlias = messages.AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult
 
 log = logging.getLogger("mpbroker.coordinator.transactions")
 
@@ -56,8 +51,8 @@ class AddPartitions:
     # --- requests of clients
 
     def add_partitions(
-        self, context: RequestContext, request: AddPartitionsToTxnRequest
-    ) -> AddPartitionsToTxnResponse | None:
+        self, context: RequestContext, request: messages.AddPartitionsToTxnRequest
+    ) -> messages.AddPartitionsToTxnResponse | None:
         """Serve versions up to 3, for one transaction of a TV1 client: add all partitions or none."""
         wanted = [(t.name, index) for t in request.v3_and_below_topics for index in t.partitions]
         refused = {partition: error for partition in wanted if (error := self._problem_with(partition))}
@@ -81,14 +76,14 @@ class AddPartitions:
         exists = 0 <= index < self._host.partitions_of(topic)
         return ErrorCode.NONE if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
-    def add_offsets(self, context: RequestContext, request: AddOffsetsToTxnRequest) -> None:
+    def add_offsets(self, context: RequestContext, request: messages.AddOffsetsToTxnRequest) -> None:
         """Add the group's partition of `__consumer_offsets`."""
         count = self._host.partitions_of(GROUP_TOPIC) or self._config.offsets_topic_num_partitions
         partition = GROUP_TOPIC, java_hash(request.group_id) % count
         producer = Producer(request.producer_id, request.producer_epoch)
 
         def added(error: ErrorCode) -> None:
-            self._answers.answer(context.waiter, AddOffsetsToTxnResponse(error_code=error))
+            self._answers.answer(context.waiter, messages.AddOffsetsToTxnResponse(error_code=error))
 
         name = request.transactional_id
         self._state.submit(self._step_to_add(name, producer, [partition], TV1, added, context.waiter))
@@ -231,9 +226,9 @@ class AddPartitions:
 
 
 def _add_response(
-    request: AddPartitionsToTxnRequest, errors: dict[TopicPartition, ErrorCode]
-) -> AddPartitionsToTxnResponse:
-    return AddPartitionsToTxnResponse(
+    request: messages.AddPartitionsToTxnRequest, errors: dict[TopicPartition, ErrorCode]
+) -> messages.AddPartitionsToTxnResponse:
+    return messages.AddPartitionsToTxnResponse(
         results_by_topic_v3_and_below=[
             TopicResult(
                 topic.name,

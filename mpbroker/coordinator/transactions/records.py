@@ -11,15 +11,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
 
-from mpbroker.coordinator.runtime.field_reader import (
-    BYTE,
-    INT,
-    LONG,
-    SHORT,
-    UNREADABLE,
-    FieldReader,
-    UnreadableRecord,
-)
+from mpbroker.coordinator.runtime import field_reader
 from mpbroker.protocol.wire import uvarint
 from mpbroker.records.batch import NO_PRODUCER_ID
 
@@ -125,21 +117,21 @@ def encode(entry: Entry) -> tuple[bytes, bytes | None]:
     """Return key and value of the record."""
     transactional_id, value = entry
     name = transactional_id.encode()
-    key = SHORT.pack(KEY_VERSION) + SHORT.pack(len(name)) + name
+    key = field_reader.SHORT.pack(KEY_VERSION) + field_reader.SHORT.pack(len(name)) + name
     return key, None if value is None else _encode_value(value)
 
 
 def _encode_value(value: TransactionValue) -> bytes:
     return b"".join(
         (
-            SHORT.pack(VALUE_VERSION),
-            LONG.pack(value.producer_id),
-            SHORT.pack(value.producer_epoch),
-            INT.pack(value.timeout_ms),
-            BYTE.pack(value.state.number),
+            field_reader.SHORT.pack(VALUE_VERSION),
+            field_reader.LONG.pack(value.producer_id),
+            field_reader.SHORT.pack(value.producer_epoch),
+            field_reader.INT.pack(value.timeout_ms),
+            field_reader.BYTE.pack(value.state.number),
             _encode_partitions(value),
-            LONG.pack(value.update_ms),
-            LONG.pack(value.start_ms),
+            field_reader.LONG.pack(value.update_ms),
+            field_reader.LONG.pack(value.start_ms),
             _encode_tags(value),
         )
     )
@@ -155,7 +147,7 @@ def _encode_partitions(value: TransactionValue) -> bytes:
     for topic, partitions in topics.items():
         name = topic.encode()
         pieces += [uvarint(len(name) + 1), name, uvarint(len(partitions) + 1)]
-        pieces += map(INT.pack, partitions)
+        pieces += map(field_reader.INT.pack, partitions)
         pieces.append(_NO_TAGS)
     return b"".join(pieces)
 
@@ -164,11 +156,11 @@ def _encode_tags(value: TransactionValue) -> bytes:
     """Encode the tagged fields that do not have their default."""
     tags: list[tuple[int, bytes]] = []
     if value.previous_producer_id != NO_PRODUCER_ID:
-        tags.append((PREVIOUS_PRODUCER_ID_TAG, LONG.pack(value.previous_producer_id)))
+        tags.append((PREVIOUS_PRODUCER_ID_TAG, field_reader.LONG.pack(value.previous_producer_id)))
     if value.next_producer_id != NO_PRODUCER_ID:
-        tags.append((NEXT_PRODUCER_ID_TAG, LONG.pack(value.next_producer_id)))
+        tags.append((NEXT_PRODUCER_ID_TAG, field_reader.LONG.pack(value.next_producer_id)))
     if value.client_version != TV1:
-        tags.append((CLIENT_VERSION_TAG, SHORT.pack(value.client_version)))
+        tags.append((CLIENT_VERSION_TAG, field_reader.SHORT.pack(value.client_version)))
     pieces = [uvarint(len(tags))]
     for tag, data in tags:
         pieces += [uvarint(tag), uvarint(len(data)), data]
@@ -178,18 +170,18 @@ def _encode_tags(value: TransactionValue) -> bytes:
 def decode(key: bytes | None, value: bytes | None) -> Entry | None:
     """Decode a record. Returns None if its kind is not known. Raises UnreadableRecord."""
     if key is None:
-        raise UnreadableRecord("a record without a key")
+        raise field_reader.UnreadableRecord("a record without a key")
     try:
-        reader = FieldReader(key, flexible=False)
+        reader = field_reader.FieldReader(key, flexible=False)
         if reader.version != KEY_VERSION:
             return None
         return reader.string(), None if value is None else _decode_value(value)
-    except UNREADABLE as error:
-        raise UnreadableRecord(f"key {key[:64]!r}: {error}") from error
+    except field_reader.UNREADABLE as error:
+        raise field_reader.UnreadableRecord(f"key {key[:64]!r}: {error}") from error
 
 
 def _decode_value(data: bytes) -> TransactionValue:
-    reader = FieldReader.of_value(data, VALUE_VERSION, FIRST_FLEXIBLE_VERSION)
+    reader = field_reader.FieldReader.of_value(data, VALUE_VERSION, FIRST_FLEXIBLE_VERSION)
     producer_id, producer_epoch, timeout_ms = reader.int64(), reader.int16(), reader.int32()
     state = _state(reader.int8())
     partitions = _decode_partitions(reader)
@@ -212,12 +204,12 @@ def _decode_value(data: bytes) -> TransactionValue:
 def _state(number: int) -> TransactionState:
     state = BY_NUMBER.get(number)
     if state in (None, TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE):
-        raise UnreadableRecord(f"state {number} of a transaction, which is never written")
+        raise field_reader.UnreadableRecord(f"state {number} of a transaction, which is never written")
     assert state is not None
     return state
 
 
-def _decode_partitions(reader: FieldReader) -> frozenset[TopicPartition]:
+def _decode_partitions(reader: field_reader.FieldReader) -> frozenset[TopicPartition]:
     found: set[TopicPartition] = set()
     for _ in range(reader.count()):
         topic = reader.string()
@@ -227,8 +219,8 @@ def _decode_partitions(reader: FieldReader) -> frozenset[TopicPartition]:
 
 
 def _producer_id(data: bytes | None) -> int:
-    return NO_PRODUCER_ID if data is None else int(LONG.unpack(data)[0])
+    return NO_PRODUCER_ID if data is None else int(field_reader.LONG.unpack(data)[0])
 
 
 def _client_version(data: bytes | None) -> int:
-    return TV1 if data is None else int(SHORT.unpack(data)[0])
+    return TV1 if data is None else int(field_reader.SHORT.unpack(data)[0])

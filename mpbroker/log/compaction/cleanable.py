@@ -1,7 +1,7 @@
-"""The dirty part of a log, whether compaction is due, and which segments become one. No I/O, no clock.
+"""The dirty part of a log, whether compaction is due, and which segments are merged. No I/O, no clock.
 
 (Kafka: LogCleanerManager.grabFilthiestCompactedLog, cleanableOffsets; Cleaner.groupSegmentsBySize.) A log is
-clean up to the offset in `cleaner-offset-checkpoint`, and dirty from there on. The active segment is never
+clean below the offset in `cleaner-offset-checkpoint`, and dirty from there on. The active segment is never
 cleaned, nor are records that are not durable in segments or that a transaction may still abort.
 """
 
@@ -18,10 +18,7 @@ COMPACT = "compact"
 
 
 class Limits(NamedTuple):
-    """The offsets that bound a cleaning.
-
-    Nothing at or above `safe_end` may be cleaned. `checkpoint`: where the last cleaning ended.
-    """
+    """The offsets that bound a cleaning: below `safe_end`, and from `checkpoint` of the last one on."""
 
     log_start: int
     log_end: int
@@ -99,7 +96,7 @@ class Source(NamedTuple):
 
 
 def groups(sources: Iterable[Source], segment_bytes: int, index_bytes: int) -> list[list[Source]]:
-    """Group neighbours whose files together are no larger than those of one segment may be."""
+    """Group neighbours whose files together are within the limits of one segment."""
     found: list[list[Source]] = []
     for one in sources:
         group = found[-1] if found else []

@@ -1,15 +1,14 @@
 """The cleaner: compacts the partitions that log workers name, writing `.cleaned` files only.
 
-(Kafka: CleanerThread.) It asks the log workers in turn for a task, cleans, hands over each new segment, and
-asks again. When none has a task it waits for `log.cleaner.backoff.ms`. One question is asked at a time. If
-the cleaner or the log worker dies the task is void: its files are removed when the partition is next cleaned
-or opened.
+(Kafka: CleanerThread.) It asks the log workers in turn for a task, cleans, passes on each new segment, and
+asks again. Without a task it waits for `log.cleaner.backoff.ms`. One question is asked at a time. If the
+cleaner or the log worker dies the task is void: its files are removed when the partition is next cleaned or
+opened.
 
-The main thread talks to the log workers and follows orders. A second thread cleans, and gets a CPU only when
-nobody else wants it. Nobody waits for it, except during the few instructions in which it holds the GIL: a
-third thread of usual priority does its changes of files. A void task is left behind, unable to change
-anything more. The third thread itself cleans what is older than max.compaction.lag.ms, since it gets its
-share of a machine that is never idle.
+The main thread talks to the log workers and follows orders. A second thread cleans, on CPUs that no other
+thread wants. It delays others only during the few instructions in which it holds the GIL: a third thread of
+usual priority changes the files for it. A void task can change nothing more. The third thread itself cleans
+partitions that are older than max.compaction.lag.ms, since it gets its share of a machine that is never idle.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from mpbroker.log.compaction.cleaner import (
 from mpbroker.log.io.pace import Pace, Stints, only_when_idle
 from mpbroker.records.errors import RecordsError
 
-# Below every process that somebody waits for.
+# Below every process that clients wait for.
 NICENESS = 10
 
 
@@ -103,7 +102,7 @@ class CleanerProcess:
         self.logs = [
             LogWorkerClient(context, worker, lender) for worker in range(context.memory.sizes.log_workers)
         ]
-        # The worker that gave the current task; the next question goes to the one behind it.
+        # The worker that gave the current task; the next question goes to its successor.
         self.giver = 0
         self._pace = Pace(lambda: self.config.log_cleaner_io_max_bytes_per_second)
         self._idle = ThreadPoolExecutor(1, "cleaning", self._step_back)
@@ -196,7 +195,7 @@ class CleanerProcess:
         return answers[0]
 
     def _task(self) -> calls.ToClean | None:
-        """Return the task of the first worker that has one, starting behind the last one asked."""
+        """Return the task of the first worker that has one, after the last one asked."""
         for _ in self.logs:
             self.giver = (self.giver + 1) % len(self.logs)
             if self.logs[self.giver].is_up:
@@ -275,9 +274,9 @@ class CleanerProcess:
         return on_disk
 
     def _paced(self, void: threading.Event, *, rests: bool) -> Callable[[int, float], None]:
-        """Return the `pace` of a cleaning, which is called in the thread that cleans.
+        """Return the `pace` of a cleaning, called in the thread that cleans.
 
-        `rests`: leave the disk alone for as long as it was at work.
+        `rests`: leave the disk idle for as long as it was busy.
         """
         stints = Stints()
 
@@ -324,5 +323,5 @@ class CleanerProcess:
         try:
             remove_cleaned(directory)
         except OSError as error:
-            # The topic is gone, or the disk: either way the files left mean nothing.
+            # The topic was deleted, or the disk failed: the remaining files have no effect.
             self.context.log.debug("%s: %s", directory, error)

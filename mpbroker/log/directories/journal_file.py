@@ -1,8 +1,8 @@
-"""The commit journal of a log worker in one log directory: a predecessor's that goes on, or a new one.
+"""The commit journal of a log worker in one log directory: a predecessor's, continued, or a new one.
 
-A journal is put to use once it is on disk, whole (`mpbroker.log.directories.journal_set`). Segments that a
-predecessor's records name may not be synced yet: the I/O thread syncs them, and until then the records
-are not overwritten and no recovery point moves.
+A journal is used once it is on disk, whole (`mpbroker.log.directories.journal_set`). Segments that a
+predecessor's records name may not be synced yet: the I/O thread syncs them, and until then the records are
+not overwritten and no recovery point moves.
 """
 
 from __future__ import annotations
@@ -45,9 +45,11 @@ def ring_bytes_of(journal_bytes: int) -> int:
 
 
 class JournalCreation:
-    """A commit journal being made at `path`.
+    """Makes a commit journal at `path`: a file of zeros, written and synced once.
 
-    Owns the unfinished file beside it, whose room on the disk is allocated at once. Raises OSError.
+    A sync after overwriting written blocks costs about half of one after growing a file. Until the journal
+    exists, and where it has no room, rounds sync each file by itself. Owns the unfinished file next to it,
+    whose room on the disk is allocated at once. Raises OSError.
     """
 
     def __init__(self, path: Path, journal_bytes: int) -> None:
@@ -63,7 +65,7 @@ class JournalCreation:
             raise
 
     def step(self) -> JournalFile | None:
-        """Write one piece more; return the journal when it is whole and durable. Raises OSError."""
+        """Write one more piece; return the journal when it is whole and durable. Raises OSError."""
         try:
             if self._at < self._end:
                 self._at += os.pwrite(self._fd, _ZEROS[: self._end - self._at], self._at)
@@ -89,7 +91,7 @@ class JournalCreation:
 class DirJournal:
     """A log worker's journal in a log directory.
 
-    `file`: None until it is on disk. `is_wanted`: there is to be one, and its directory works.
+    `file`: None until it is on disk. `is_wanted`: the policy needs one, and its directory works.
     """
 
     def __init__(self, log_dir: int, path: Path, *, is_wanted: bool) -> None:
@@ -109,7 +111,7 @@ class DirJournal:
     # ---- a predecessor's journal ----
 
     def inherit(self) -> None:
-        """Continue behind the records of the journal that is there, if any. Raises OSError, FatalError."""
+        """Continue after the records of an existing journal, if any. Raises OSError, FatalError."""
         self.path.with_name(self.path.name + MAKING_SUFFIX).unlink(missing_ok=True)
         if not self._is_wanted or not is_there(self.path):
             return
@@ -123,9 +125,9 @@ class DirJournal:
         self.file = found
 
     def _sync_inherited(self, partitions: Partitions) -> None:
-        """Sync what the inherited records name, in the I/O thread.
+        """Sync the segments that the inherited records name, in the I/O thread.
 
-        An error that passes, as too few descriptors, leaves it to be tried again; see `must_sync`.
+        After a passing error, as too few descriptors, it is tried again; see `must_sync`.
         """
         try:
             sync_named(self._inherited, partitions())
@@ -136,7 +138,7 @@ class DirJournal:
 
     @property
     def is_unsynced(self) -> bool:
-        """Tell whether segments named by a predecessor's records may not be synced."""
+        """Return whether segments named by a predecessor's records may be unsynced."""
         return bool(self._inherited)
 
     @property
@@ -145,16 +147,15 @@ class DirJournal:
 
     @property
     def must_sync(self) -> bool:
-        """Tell whether the sync of what a predecessor left failed and must be tried again."""
+        """Return whether the sync of a predecessor's segments failed and must be tried again."""
         return self.is_unsynced and not self._is_syncing
 
     # ---- the journal's file ----
 
     def prepare(self, journal_bytes: int, io_thread: IoThread, partitions: Partitions) -> None:
-        """Keep the journal that is there, or begin to make one of that size, which becomes `file` when it is
-        done.
+        """Keep the existing journal, or begin to make one of that size, which becomes `file`.
 
-        `partitions`: the directories of those that are here, for the inherited records. Raises OSError.
+        `partitions`: the directories of existing ones, for the inherited records. Raises OSError.
         """
         if self._inherited:
             self._is_syncing = True
@@ -176,7 +177,7 @@ class DirJournal:
         io_thread.submit(partial(self._make_on, io_thread), self._log_dir)
 
     def _say_no_room(self, journal_bytes: int, error: OSError) -> None:
-        """Log the lack of room once: it is tried again from time to time, and nothing is lost meanwhile."""
+        """Log the lack of room once: creation is retried from time to time, without loss."""
         if self._lacks_room:
             return
         self._lacks_room = True
@@ -190,7 +191,7 @@ class DirJournal:
         )
 
     def _make_on(self, io_thread: IoThread) -> None:
-        """Make the journal in the I/O thread, a piece at a time: other jobs go in between."""
+        """Make the journal in the I/O thread, a piece at a time: other jobs run in between."""
         if self._creation is None:
             return
         try:
@@ -212,11 +213,11 @@ class DirJournal:
 
     @property
     def is_missing(self) -> bool:
-        """Tell whether a wanted journal is missing and none is being made."""
+        """Return whether a wanted journal is missing and none is being made."""
         return self._is_wanted and self.file is None and self._creation is None
 
     def empty(self) -> None:
-        """Empty the journal when all segments are synced and the I/O thread is at rest. Raises OSError."""
+        """Empty the journal when all segments are synced and the I/O thread is idle. Raises OSError."""
         if self._inherited:
             raise OSError(errno.EAGAIN, "segments that it names could not be synced")
         if self._creation is not None:

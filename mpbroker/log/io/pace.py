@@ -52,7 +52,7 @@ class Pace:
             return (mark - self._allowed) / rate
 
     def _allow(self) -> float:
-        """Add the allowance since the last look; return the rate in bytes per second."""
+        """Add the allowance since the last call; return the rate in bytes per second."""
         now, rate = time.monotonic(), max(self._bytes_per_s(), 1.0)
         self._allowed += (now - self._at) * rate
         self._at = now
@@ -69,7 +69,13 @@ SHRINKS_ABOVE, GROWS_BELOW = 1.5, 1.25
 
 
 class PieceSize:
-    """The piece size of one disk, for threads that wait for each piece. `bytes`: the size of the next one."""
+    """The piece size of background work on one disk, for threads that wait for each piece.
+
+    A commit waits for a piece. On a disk that begins at once the time of the piece itself counts: it has to
+    be small. A rotating disk, or one across a network, takes hardly longer for half a megabyte than for a few
+    kilobytes, and gets large pieces; with small ones it would copy for days. (A device's own description, as
+    in `queue/rotational`, is wrong for virtual ones.) `bytes`: the size of the next one.
+    """
 
     def __init__(self, least_bytes: int, most_bytes: int) -> None:
         self._least = self._usual = self.bytes = least_bytes

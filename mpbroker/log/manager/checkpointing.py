@@ -1,4 +1,4 @@
-"""Checkpoints of a log worker's partitions, and the recovery points that they say (Kafka: LogManager)."""
+"""Checkpoints of a log worker's partitions, and their recovery points (Kafka: LogManager)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from mpbroker.storage.checkpoints import Offsets
 class Checkpointing:
     """Offsets of partitions in the checkpoints of their log directories.
 
-    `logs`: the worker's partitions by slot, as its LogManager keeps them. `group`: appends are acknowledged
-    when their commit round is on disk. `say` is told what takes time. The I/O thread writes; a method that
-    hands it a checkpoint returns at once.
+    `_logs`: the worker's partitions by slot, as its LogManager keeps them. `_group`: appends are acknowledged
+    when their commit round is on disk. `_say` sets the process's status. The I/O thread writes; a method that
+    submits a checkpoint returns at once.
     """
 
     _dirs: Sequence[LogDirectory]
@@ -45,8 +45,8 @@ class Checkpointing:
         """Advance the recovery point as far as syncs allow, and return it.
 
         All records below it are in synced segments. A start trusts segments that end at or below it, and
-        their transaction indexes too. A roll syncs the transaction index; a sync of the segment alone
-        does not.
+        their transaction indexes too. A roll syncs the transaction index; a sync of the segment alone does
+        not.
         """
         commit_round, base = self._rolled.get(log.state.table_slot, (0, 0))
         if self._turn.commit_rounds >= commit_round:
@@ -59,17 +59,14 @@ class Checkpointing:
         return log.recovery_point
 
     def forget(self, slot: int) -> None:
-        """Forget the last roll of a partition that is removed, or whose files are others now."""
+        """Forget the last roll of a partition that is removed or has new files."""
         self._rolled.pop(slot, None)
 
     def write_high_watermarks(self) -> None:
         self._write(names.HIGH_WATERMARKS, lambda log: log.state.high_watermark)
 
     def write_recovery_points(self) -> None:
-        """Checkpoint recovery points.
-
-        A recovery point is the synced end with group commit, else the base behind the last synced roll.
-        """
+        """Checkpoint the synced ends with group commit, else the bases of the last synced rolls."""
         self._journals.release()
         self._write(names.RECOVERY_POINTS, self.recovery_point)
 
@@ -77,10 +74,7 @@ class Checkpointing:
         self._write(names.LOG_STARTS, lambda log: log.log_start)
 
     def write_log_starts(self, logs: Iterable[PartitionLog]) -> None:
-        """Have the I/O thread write the log start offsets of `logs`.
-
-        They are on disk once that thread has caught up, unless it failed.
-        """
+        """Have the I/O thread write the log start offsets of `logs`, durably unless it failed."""
         moved: dict[int, Offsets] = {}
         for log in logs:
             moved.setdefault(log.state.log_dir, Offsets())[log.topic, log.partition] = log.log_start
@@ -126,7 +120,7 @@ class Checkpointing:
                 raise OSError(errno.EAGAIN, f"the checkpoints in {log_dir.path} could not be written")
 
     def write_at_the_end(self) -> None:
-        """Write all checkpoints behind the last append, when all files are closed."""
+        """Write all checkpoints after the last append, when all files are closed."""
         for name in (names.HIGH_WATERMARKS, names.RECOVERY_POINTS):
             self._write(name, lambda log: log.state.log_end)
         self._write(names.LOG_STARTS, lambda log: log.log_start)

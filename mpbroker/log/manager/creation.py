@@ -25,28 +25,24 @@ from mpbroker.log.io.io_thread import IoThread
 from mpbroker.log.manager.refusals import room_of
 from mpbroker.log.partition.durable_reads import FEW
 from mpbroker.log.partition.partition_log import PartitionLog
+from mpbroker.storage import names
 from mpbroker.storage.checkpoints import fsync_directory, opened, put_id_and_epochs
 from mpbroker.storage.disk_errors import PASSING
-from mpbroker.storage.names import (
-    INDEX_SUFFIX,
-    LEADER_EPOCHS,
-    LOG_SUFFIX,
-    PARTITION_METADATA,
-    TIME_INDEX_SUFFIX,
-    segment_name,
-)
 
 # How long to wait after an error that passes.
 RETRY_S = 1.0
 _log = logging.getLogger("mpbroker.log")
 _UNSUPPORTED = frozenset((errno.ENOSYS, errno.EINVAL, errno.EPERM, errno.EOPNOTSUPP))
-_TEXTS = (PARTITION_METADATA, LEADER_EPOCHS)
-_EMPTY = tuple(segment_name(0, suffix) for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX))
+_TEXTS = (names.PARTITION_METADATA, names.LEADER_EPOCHS)
+_EMPTY = tuple(
+    names.segment_name(0, suffix)
+    for suffix in (names.LOG_SUFFIX, names.INDEX_SUFFIX, names.TIME_INDEX_SUFFIX)
+)
 _FILES = frozenset((*_EMPTY, *_TEXTS, *(f"{name}.tmp" for name in _TEXTS)))
 
 
 def is_unused(directory: Path) -> bool:
-    """Tell whether a directory has files of a creation alone, and no record. Raises OSError."""
+    """Return whether a directory has only the files of a creation, and no record. Raises OSError."""
     with os.scandir(directory) as entries:
         return all(
             entry.name in _FILES and (entry.name not in _EMPTY or entry.stat().st_size == 0)
@@ -58,9 +54,9 @@ def is_unused(directory: Path) -> bool:
 class Creation:
     """The partitions whose files may not be on disk yet. One sync is under way at a time.
 
-    `logs`: the worker's partitions by slot, as its LogManager keeps them. `failed` is called with the number
-    of a log directory and an errno when a sync there fails for good. `delete_delay_ms` is the broker's
-    default of file.delete.delay.ms.
+    `_logs`: the worker's partitions by slot, as its LogManager keeps them. `_failed` is called with the
+    number of a log directory and an errno when a sync there fails permanently. `_delete_delay_ms`: the
+    broker's default of file.delete.delay.ms.
     """
 
     _dirs: Sequence[LogDirectory]
@@ -86,11 +82,11 @@ class Creation:
         self._unsynced[log.topic_id] += 1
 
     def is_unsynced(self, topic_id: bytes) -> bool:
-        """Tell whether a topic has partitions that may not be on disk, in a directory that has not failed."""
+        """Return whether a topic has partitions that may not be on disk, in a working directory."""
         return topic_id in self._unsynced
 
     def begin_sync(self) -> None:
-        """Have the I/O thread sync the partitions that wait, unless a sync is under way."""
+        """Have the I/O thread sync the waiting partitions, unless a sync is under way."""
         if self._is_under_way or time.monotonic() < self._retry_at or not (self._waiting or self._again):
             return
         # The files of those removed meanwhile are not written again: their names may be others' by now.
@@ -101,7 +97,7 @@ class Creation:
         self._io_thread.submit(self._sync, 0)
 
     def finish_sync(self) -> None:
-        """End a sync that is over. Its partitions that found no room for the moment are synced again."""
+        """End a finished sync. Partitions without room for the moment are synced again."""
         if self._errors is None:
             return
         errors, self._errors, self._is_under_way = self._errors, None, False
@@ -127,7 +123,7 @@ class Creation:
     def topic_goes(self, topic_id: bytes) -> Generator[None, None, None]:
         """Yield until the sync under way, if it has partitions of the topic, is over.
 
-        Nobody must be able to reach the topic any more: its directories are about to be renamed.
+        The topic must be unreachable already: its directories are about to be renamed.
         """
         if any(log.topic_id == topic_id for log in self._syncing):
             while self._is_under_way and self._errors is None:
@@ -139,9 +135,9 @@ class Creation:
         return [log for log in logs if self._logs.get(log.state.table_slot) is log]
 
     def finish(self) -> list[tuple[int, OSError]]:
-        """Sync all that is left, at once; return (log directory, error) of what failed.
+        """Sync all remaining partitions; return (log directory, error) of failures.
 
-        The I/O thread must not be at it.
+        The I/O thread must not sync them.
         """
         if self._syncing:
             # The sync under way is over, or was never begun.
@@ -172,10 +168,9 @@ class Creation:
 
 
 def _write_again(log: PartitionLog) -> None:
-    """Write the two text files again.
+    """Write the two text files again. Raises OSError.
 
-    After a failed fsync the kernel may mark lost pages clean, and the next fsync would report success. Raises
-    OSError.
+    After a failed fsync the kernel may mark lost pages clean, and the next fsync would report success.
     """
     with contextlib.suppress(FileNotFoundError):
         put_id_and_epochs(log.directory, log.topic_id, log.epochs)
@@ -192,7 +187,7 @@ def _synced_at_once(log_dir: LogDirectory, logs: Sequence[PartitionLog]) -> bool
         whole.sync()
     except OSError as error:
         if error.errno not in _UNSUPPORTED:
-            # What was not written is marked as clean: no later sync would miss it.
+            # Unwritten pages are marked as clean: no later sync would report them.
             raise
         _log.warning("the file system of %s cannot be synced as a whole: %s", log_dir.path, error.strerror)
         return False
@@ -200,7 +195,7 @@ def _synced_at_once(log_dir: LogDirectory, logs: Sequence[PartitionLog]) -> bool
 
 
 def _sync_files(directory: str) -> None:
-    """Sync the files that have bytes, and all names. Of a partition that was removed meanwhile, nothing."""
+    """Sync the files that have bytes, and all names; nothing of a removed partition."""
     with contextlib.suppress(FileNotFoundError):
         for name in (*_TEXTS, ""):
             with opened(f"{directory}/{name}") as fd:

@@ -47,7 +47,7 @@ _log = logging.getLogger("mpbroker.log")
 
 
 def _checks(config: TopicConfig) -> tuple[str, bool]:
-    """Return the settings by which batches are checked and stamped."""
+    """Return the settings that affect the checks and stamps of batches."""
     return config.message_timestamp_type, "compact" in config.cleanup_policy
 
 
@@ -56,10 +56,7 @@ class Unusable(Exception):
 
 
 class LogManager:
-    """The partitions of one log worker.
-
-    `is_first_life`: the worker has no predecessor in this broker's life.
-    """
+    """The partitions of one log worker. `is_first_life`: it has no predecessor in this broker's life."""
 
     def __init__(
         self,
@@ -82,8 +79,8 @@ class LogManager:
         self.say = say
         self.worker = worker
         self.group = config.log_flush_policy == "group"
-        # Directories that failed under a predecessor stay failed: after a failed fsync nobody can tell
-        # whether a file's bytes are on disk.
+        # Directories that failed under a predecessor stay failed: after a failed fsync a file's bytes may not
+        # be on disk.
         failed = turn.failed_dirs
         self.dirs = [
             LogDirectory(
@@ -141,10 +138,7 @@ class LogManager:
     # ---- opening ----
 
     def open_metadata(self) -> None:
-        """Open `__cluster_metadata-0`, before the first request is served.
-
-        Raises FatalError if it cannot be opened.
-        """
+        """Open `__cluster_metadata-0`, before the first request. Raises FatalError on failure."""
         topic = EnsureTopic(METADATA_TOPIC, METADATA_TOPIC_ID, [0])
         opened = self.ensure(topic).partitions[0]
         if opened.error:
@@ -163,7 +157,7 @@ class LogManager:
                 return ensured
 
     def ensuring(self, topic: EnsureTopic) -> Generator[None, None, EnsuredTopic]:
-        """Do `ensure` in steps, one per partition to open, so that the log can append in between.
+        """Do `ensure` in steps, one per partition, so that the log can append in between.
 
         New partitions are on disk when `creation` has none of the topic.
         """
@@ -175,7 +169,7 @@ class LogManager:
         return EnsuredTopic(topic.topic_id, done)
 
     def _resolved(self, configs: Mapping[str, str]) -> tuple[TopicConfig, str | None]:
-        """Return a topic's settings, and the problem with its own ones (None if there is none).
+        """Return a topic's settings, and the problem with its own ones, or None.
 
         With a problem, the settings are the broker's defaults. Topics that are opened together often have the
         same ones.
@@ -251,7 +245,7 @@ class LogManager:
     def _recovered(
         self, topic: EnsureTopic, number: int, config: TopicConfig
     ) -> Generator[None, None, Opened]:
-        """Return the partition as a recovery worker has opened it, as it is loaded here, or created."""
+        """Return the partition: opened by a recovery worker, loaded here, or created."""
         by_worker = yield from self.recovery_scheduler.result((topic.topic_id, number))
         if by_worker is not None:
             return self.partition_opening.adopt(by_worker, topic, number, config)
@@ -271,7 +265,7 @@ class LogManager:
         """Apply new settings to an open log.
 
         Batches checked under earlier settings are still appended, unless the new ones would check them
-        differently: then their clients are told to send them again.
+        differently: then their clients must send them again.
         """
         if version == log.state.config_version:
             return
@@ -307,7 +301,7 @@ class LogManager:
                 self.removal.set_aside(directory)
 
     def _is_known(self, topic_id: bytes) -> bool:
-        """Tell whether we or our predecessor served the topic, or have begun to remove it."""
+        """Return whether we or a predecessor served the topic, or began to remove it."""
         return (
             bool(self.slot_of.of(topic_id))
             or self.removal.is_under_way(topic_id)
@@ -334,7 +328,7 @@ class LogManager:
         self.slot_of[key] = slot
 
     def _offline(self, topic: EnsureTopic, number: int, config: TopicConfig) -> PartitionLog:
-        """Place a partition that cannot be opened in the table as offline; leave an open one as it is."""
+        """Show a partition that cannot be opened as offline in the table; leave an open one unchanged."""
         slot = self.slot_of.get((topic.topic_id, number))
         if slot is not None:
             return self.logs[slot]
@@ -353,11 +347,11 @@ class LogManager:
         return log
 
     def is_here(self, log: PartitionLog) -> bool:
-        """Tell whether the log is still open. Its topic may have been deleted since the caller got it."""
+        """Return whether the log is still open: its topic may have been deleted meanwhile."""
         return self.logs.get(log.state.table_slot) is log
 
     def is_served(self, log: PartitionLog) -> bool:
-        """Tell whether the log is open and not offline."""
+        """Return whether the log is open and not offline."""
         return self.is_here(log) and log.state.flags == PartitionFlag.PARTITION_LIVE
 
     # ---- removal ----
@@ -383,7 +377,7 @@ class LogManager:
         return self.removal.removing(topic_id)
 
     def _unreachable(self, topic_id: bytes) -> list[PartitionLog]:
-        """Show a topic's open partitions as deleted, and return them. Nobody finds them any more."""
+        """Show a topic's open partitions as deleted, so that they cannot be reached, and return them."""
         logs = []
         for number in self.slot_of.of(topic_id):
             log = self.logs.pop(self.slot_of.pop((topic_id, number)))
@@ -398,7 +392,7 @@ class LogManager:
     # ---- segments and directories ----
 
     def roll(self, log: PartitionLog) -> None:
-        """Begin a new segment; no append may be planned for the old one. Raises OSError if it cannot."""
+        """Begin a new segment; no append may be planned for the old one. Raises OSError."""
         self.open_partitions.note(log)
         for fd in log.roll():
             self.turn.retire(fd, log.state.log_dir)
@@ -425,7 +419,7 @@ class LogManager:
     # ---- the end ----
 
     def dir_failed(self, number: int, error: int) -> None:
-        """Mark a log directory failed. `error`: the errno.
+        """Mark a log directory failed with an errno.
 
         Raises FatalError if all have failed, or if this one held the metadata.
         """
@@ -443,8 +437,7 @@ class LogManager:
     def close_cleanly(self) -> int:
         """Flush and close everything. The turn must be settled.
 
-        Return a bit mask of the directories in which the next start has nothing of this worker to check.
-        Failed directories are not among them.
+        Return a bit mask of the working directories that need no recovery by this worker.
         """
         closed: set[str] = set()
         clean = 0
@@ -466,10 +459,7 @@ class LogManager:
         return clean
 
     def mark_clean(self, closed: int) -> None:
-        """Mark the directories in the mask `closed` clean, as the last write of all.
-
-        `closed` has those that all workers have closed: they need no recovery.
-        """
+        """Mark the directories in the mask `closed`, which need no recovery, clean: the last write of all."""
         for log_dir in self.dirs:
             if closed >> log_dir.number & 1:
                 try:

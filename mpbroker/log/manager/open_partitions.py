@@ -1,13 +1,13 @@
 """The partitions whose files are open: those that are appended to, up to a limit.
 
 A partition starts dormant, without open files, and is opened by its first append. When too many are open,
-those without an append since the last look become dormant again, unless they have unsynced bytes: a file with
-unsynced bytes is never closed. Segments whose bytes are durable only in a commit journal are then synced, and
-commit rounds bypass the journals until fewer partitions are open: synced segments can be closed.
+those without an append since the last check become dormant again, unless they have unsynced bytes: a file
+with unsynced bytes is never closed. Segments whose bytes are durable only in a commit journal are then
+synced, and commit rounds bypass the journals until fewer partitions are open: synced segments can be closed.
 (Kafka holds every segment of every partition open.)
 
 Closing does not sync indexes, nor, without group commit, the segment: the kernel keeps their bytes, and
-reports a failed write to whoever syncs the file later.
+reports a failed write to the next sync of the file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mpbroker.log.partition.partition_log import PartitionLog
 
 LOOK_EVERY_S = 0.5
 FILES_OF_ONE = 3
-# For rings, journals, and files being replayed, rolled, prepared or synced behind the journals.
+# For rings, journals, and files being replayed, rolled, prepared, or synced for the journals.
 FILES_OF_OTHERS = 1024
 # Partitions looked at in one call: each of them may have to stay open.
 LOOKED_AT_ONCE = 64
@@ -50,7 +50,7 @@ class OpenPartitions:
         self._next_flush_look = 0.0
         # Time since when a partition has unsynced records, or when its sync was last requested.
         self._unsynced_since: dict[PartitionLog, float] = {}
-        # The log end of each at its last look; the one looked at longest ago comes first.
+        # The log end of each at its last check, in the order of these checks.
         self._logs: OrderedDict[PartitionLog, int] = OrderedDict()
 
     def __len__(self) -> int:
@@ -58,7 +58,7 @@ class OpenPartitions:
 
     def prepare_segments(self) -> None:
         """Have the next segment prepared for partitions that fill theirs."""
-        self.segment_preparation.look(self._logs)
+        self.segment_preparation.check(self._logs)
 
     def begin(self, log: PartitionLog) -> None:
         """Attach a log that has its slot to the turn, which appends to it from now on."""
@@ -121,7 +121,7 @@ class OpenPartitions:
                 self._turn.flush(log.state)
 
     def ease(self) -> None:
-        """Take in prepared segments, and close files while there are too many. Call from time to time."""
+        """Take prepared segments, and close files while too many are open. Called from time to time."""
         self.segment_preparation.take_in()
         if self._is_crowded:
             self._send_to_rest()

@@ -1,4 +1,4 @@
-"""Opening of a partition's files, by what checkpoints and a predecessor say of it, or their creation."""
+"""Opening of a partition's files, by its checkpoints and its predecessor's state, or their creation."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Opened(NamedTuple):
 class PartitionOpening:
     """Opening of partitions that have no slot yet.
 
-    `slots` has what the predecessor published for them. `group`: appends are acknowledged when their commit
-    round is on disk. `say` is told what takes time.
+    `_slots` has the predecessor's state of them. `_group`: appends are acknowledged when their commit round
+    is on disk. `_say` sets the process's status.
     """
 
     _config: BrokerConfig
@@ -81,7 +81,7 @@ class PartitionOpening:
         return Opened(log, log_dir, is_on_disk=False)
 
     def known(self, log_dir: LogDirectory, topic: EnsureTopic, number: int) -> Known:
-        """Return what checkpoints and the predecessor say of a partition that is in `log_dir`."""
+        """Return the checkpoints' and the predecessor's knowledge of a partition in `log_dir`."""
         key = (topic.name, number)
         recovery_point = log_dir.known[names.RECOVERY_POINTS].get(key, 0)
         # Without group commit the high watermark survives a crash of the process, but not of the machine.

@@ -1,7 +1,7 @@
 """Reports of refused produces and unopened partitions while a disk is full or descriptors run out.
 
-The operator is told when refusals begin, go on and end. Producers retry all the time and a topic may have
-thousands of partitions, so single refusals are not logged.
+The log has the begin and the end of refusals, and a line from time to time in between. Producers retry all
+the time and a topic may have thousands of partitions, so single refusals are not logged.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def without_room(log_dirs: Iterable[Path]) -> list[Path]:
     """Return the log directories without room. One that cannot be read counts as having some."""
     found = []
     for path in log_dirs:
-        # A directory that is gone takes no bytes either.
+        # A missing directory takes no bytes either.
         with suppress(OSError):
             if shutil.disk_usage(path).free < ROOM_BYTES:
                 found.append(path)
@@ -61,7 +61,7 @@ class RefusedProduces:
         self._look_at = now + OVER_AFTER_S
 
     def is_to_be_said(self, now: float) -> bool:
-        """Note a refusal, and tell whether to log it now."""
+        """Note a refusal, and return whether to log it now."""
         self.note(now)
         if now < self._say_at:
             return False
@@ -69,7 +69,7 @@ class RefusedProduces:
         return True
 
     def is_over(self, now: float, log_dirs: Sequence[Path]) -> bool:
-        """Tell whether refusals have ended. Returns True once."""
+        """Return whether refusals have ended, once."""
         if not self.is_on or now < self._look_at:
             return False
         self._look_at = now + LOOK_EVERY_S
@@ -81,7 +81,7 @@ class RefusedProduces:
 
 
 class WaitingPartitions:
-    """The partitions that cannot be opened or created now. The coordinator retries until they can."""
+    """The partitions that cannot be opened or created now. The coordinator retries them."""
 
     def __init__(self, log_dirs: Sequence[Path], config: BrokerConfig) -> None:
         self._log_dirs = log_dirs
@@ -110,7 +110,7 @@ class WaitingPartitions:
             self._no_room = failure.errno
 
     def take_no_room(self) -> int:
-        """Return the errno of partitions that found no room since the last call, 0 if all did."""
+        """Return the errno of partitions without room since the last call, 0 without any."""
         error, self._no_room = self._no_room, 0
         return error
 
@@ -122,7 +122,7 @@ class WaitingPartitions:
         numbers.discard(number)
         if not numbers:
             del self._numbers[topic.topic_id]
-            _log.info("%s: there is what its partitions waited for, they are open now", topic.name)
+            _log.info("%s: its partitions that could not be opened are open now", topic.name)
 
     def forget(self, topic_id: bytes) -> None:
         self._numbers.pop(topic_id, None)

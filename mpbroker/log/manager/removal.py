@@ -1,4 +1,4 @@
-"""Removal of partition directories: of deleted topics, and of those that belong to no topic."""
+"""Removal of partition directories: of deleted topics, and of those without a topic."""
 
 from __future__ import annotations
 
@@ -43,7 +43,11 @@ class _Deletion(NamedTuple):
 
 
 class DelayedDeletions:
-    """Deletions that the I/O thread does when they are due. A failed one takes its log directory offline."""
+    """Deletions of unreachable files after file.delete.delay.ms: a reader that has them open continues.
+
+    The I/O thread does them; a failed one takes its log directory offline. (Kafka: the tasks delete-file and
+    kafka-delete-logs of LogManager's scheduler.)
+    """
 
     def __init__(self, io_thread: IoThread) -> None:
         self._io_thread = io_thread
@@ -71,10 +75,10 @@ class DelayedDeletions:
 
 @dataclass
 class _Topic:
-    """A topic whose partitions nobody can reach any more, and whose files are to go.
+    """An unreachable topic whose files are to be removed.
 
     `logs`: its open partitions. `earlier`: those that only the predecessor had opened. `before_renames`: is
-    exhausted before the first directory is renamed. `number`: how many removals had begun with this one.
+    exhausted before the first directory is renamed. `number`: counts the removals up to this one.
     """
 
     name: str
@@ -102,7 +106,8 @@ class Removal:
 
     A topic may have thousands of partitions, so a removal is done in steps, between which the log appends.
     The slots of its partitions are free when its last directory is renamed. `logs`: the worker's partitions
-    by slot, as its LogManager keeps them. What an earlier run renamed and did not delete is deleted now.
+    by slot, as its LogManager keeps them. Directories that an earlier run renamed and did not delete are
+    deleted now.
     """
 
     def __init__(
@@ -154,11 +159,11 @@ class Removal:
         return topic_id in self._under_way
 
     def unfinished(self, name: str | None = None) -> list[bytes]:
-        """Return the ids of topics whose removal is not over: of all, or of those with a name."""
+        """Return the ids of topics being removed, all or those with a name."""
         return [one.topic_id for one in self._under_way.values() if name is None or one.name == name]
 
     def removing(self, topic_id: bytes) -> Generator[None, None, None]:
-        """Advance a removal, a step at a time, to its end; several callers may do so by turns.
+        """Advance a removal, a step at a time, to its end; several callers may take turns.
 
         Raises OSError if a log directory failed, after the others are done.
         """
@@ -181,10 +186,10 @@ class Removal:
     def _steps(self, topic: _Topic) -> Generator[None, None, None]:
         """Rename the directories, close the files, forget the offsets, free the slots.
 
-        Closing has the files synced, and a rename beside that waits for the disk: so renames come first.
+        Closing has the files synced, and a rename during a sync waits for the disk: so renames come first.
 
-        A kill leaves slots that show a deleted topic: a successor knows by them what the directories that
-        were not renamed are (`SlotAllocator.deleted`).
+        A kill leaves slots that show a deleted topic, from which a successor recognises its directories that
+        were not renamed (`SlotAllocator.deleted`).
         """
         yield from topic.before_renames
         if topic.was_moving:
@@ -194,7 +199,7 @@ class Removal:
             self._checkpoints.forget(log.state.table_slot)
             self._open_partitions.forget(log)
             yield
-        numbers = {log.partition for log in topic.logs} | {gone.number for gone in topic.earlier}
+        numbers = {log.partition for log in topic.logs} | {one.number for one in topic.earlier}
         failure = yield from self._renaming(topic, numbers)
         for log in topic.logs:
             self._open_partitions.end(log)
@@ -208,15 +213,15 @@ class Removal:
             yield
         for log in topic.logs:
             self._slots.give_back(log.state.table_slot, log.state.generation)
-        for gone in topic.earlier:
-            self._slots.give_back(gone.slot, gone.generation)
+        for one in topic.earlier:
+            self._slots.give_back(one.slot, one.generation)
         if failure is not None:
             raise failure
 
     def _renaming(self, topic: _Topic, numbers: set[int]) -> Generator[None, None, OSError | None]:
         """Rename the topic's directories for deletion, and add the partitions found to `numbers`.
 
-        Return the last error of a log directory, if any. The others are cleared all the same.
+        Return the last error of a log directory, if any, after all others are cleared.
         """
         logs = {log.partition: log for log in topic.logs}
         failures: dict[LogDirectory, OSError] = {}
@@ -226,8 +231,8 @@ class Removal:
             directory = log_dir.path / name
             try:
                 if log_dir not in failures and self._is_of(topic, directory, logs.get(number)):
-                    gone = self._rename(directory, names.DELETE_SUFFIX)
-                    self.deletions.add(topic.delay_ms, log_dir.number, partial(remove_tree, gone))
+                    doomed = self._rename(directory, names.DELETE_SUFFIX)
+                    self.deletions.add(topic.delay_ms, log_dir.number, partial(remove_tree, doomed))
                     numbers.add(number)
             except OSError as error:
                 failures[log_dir] = error
@@ -237,10 +242,9 @@ class Removal:
 
     @staticmethod
     def _is_of(topic: _Topic, directory: Path, log: PartitionLog | None) -> bool:
-        """Tell whether the directory is the topic's, and still has the name that was listed.
+        """Return whether the directory is the topic's, and still has the listed name.
 
-        `log`: the topic's open partition of that number. Its directory is the topic's even if the topic id
-        cannot be read.
+        That of `log`, the topic's open partition of that number, is, even if the topic id cannot be read.
         """
         holder = topic_id_if_any(directory)
         if holder is None and log is not None:
@@ -252,9 +256,9 @@ class Removal:
             self._turn.storage_failed(log_dir.number, error.errno or errno.EIO)
 
     def _listed(self) -> Generator[None, None, _Listing]:
-        """List the directories of all topics whose removal has begun.
+        """List the directories of all topics whose removal has begun, which get no new ones.
 
-        Nobody makes one for them any more. Other directories may come, go or be renamed meanwhile.
+        Other directories may be created, removed or renamed meanwhile.
         """
         listing = _Listing(self._begun)
         wanted = {topic.name for topic in self._under_way.values()}
@@ -278,10 +282,10 @@ class Removal:
         return listing
 
     def setting_strays_aside(self, topics: dict[str, bytes]) -> Generator[None, None, None]:
-        """Rename partition directories that belong to no topic, and forget their checkpointed offsets.
+        """Rename partition directories without a topic, and forget their checkpointed offsets.
 
-        To be called when every existing topic has been ensured. It goes in steps; topics may come and go
-        between them.
+        To be called when every existing topic has been ensured. Topics may be created and deleted between its
+        steps.
         """
         known: PartitionMap[str] = PartitionMap()
         for at, (slot, log) in enumerate(list(self._logs.items())):
@@ -315,8 +319,8 @@ class Removal:
             return
         if holder in self._slots.deleted:
             # A predecessor was killed while it removed the topic.
-            gone = self._rename(directory, names.DELETE_SUFFIX)
-            self.deletions.add(0, log_dir.number, partial(remove_tree, gone))
+            doomed = self._rename(directory, names.DELETE_SUFFIX)
+            self.deletions.add(0, log_dir.number, partial(remove_tree, doomed))
         elif key[0] not in topics or holder not in (None, topics[key[0]]):
             self.set_aside(directory)
         else:
@@ -325,7 +329,7 @@ class Removal:
 
     def set_aside(self, directory: Path) -> None:
         renamed = self._rename(directory, names.STRAY_SUFFIX)
-        _log.warning("%s belongs to no topic; it is %s now", directory, renamed.name)
+        _log.warning("%s belongs to no topic and is renamed to %s", directory, renamed.name)
 
     def _rename(self, directory: Path, suffix: str) -> Path:
         parsed = names.parse_partition(directory.name)

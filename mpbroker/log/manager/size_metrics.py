@@ -1,7 +1,7 @@
 """Sizes of log directories and partitions, for the metrics (Kafka: gauges of UnifiedLog and LogManager).
 
-All partitions are looked at from time to time, a few between two rounds of the log. A partition's size is
-that of its segments, without indexes and files being deleted, as in DescribeLogDirs.
+All partitions are measured from time to time, a few between two rounds of the log. A partition's size is that
+of its segments, without indexes and files being deleted, as in DescribeLogDirs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mpbroker.log.directories.log_directory import LogDirectory
 from mpbroker.log.manager.log_manager import LogManager
 from mpbroker.log.manager.measuring import LOOKED_AT_ONCE, Measuring
 
-# Metrics should show soon what has just happened, but thousands of partitions take a while to look at.
+# Metrics should be fresh, but measuring thousands of partitions takes a while.
 LOOK_EVERY_S, LOOK_EVERY_S_MOST = 2.0, 30.0
 SHARE_OF_TIME = 0.01
 _log = logging.getLogger("mpbroker.log")
@@ -45,11 +45,11 @@ class SizeMetrics:
             self._introduce(self._manager.dirs[number], failed=True)
 
     def put_error(self, number: int, error: int) -> None:
-        """Publish for which errno produces to a directory are refused; 0: they are taken."""
+        """Publish the errno for which produces to a directory are refused; 0: they are accepted."""
         self._dirs.put_error(number, self._manager.worker.number, error)
 
     def put_wait(self, since_ns: int) -> None:
-        """Publish since when a sync has not ended; 0: none takes long."""
+        """Publish the begin of a sync that takes long; 0 without one."""
         if since_ns or self._waits:
             self._waits = bool(since_ns)
             for log_dir in self._manager.dirs:
@@ -61,11 +61,11 @@ class SizeMetrics:
 
     @staticmethod
     def rest_s(took_s: float) -> float:
-        """Return the time to wait before the next look, in s. `took_s`: duration of the last one."""
+        """Return the time until the next measurement, in s, after one that took `took_s`."""
         return min(max(LOOK_EVERY_S, took_s / SHARE_OF_TIME), LOOK_EVERY_S_MOST)
 
     def looking(self) -> Generator[None, None, None]:
-        """Look at every partition once, and publish the sizes."""
+        """Measure every partition once, and publish the sizes."""
         manager = self._manager
         sums = [0 for _ in manager.dirs]
         slots = list(manager.logs)

@@ -1,7 +1,7 @@
 """Syncs and reads that show files as the device has them.
 
-When the kernel fails to write pages back it reports that once, and takes them for written: a later sync
-succeeds, and reads come from memory (Linux: errseq, `mapping_set_error`).
+When the kernel fails to write pages back it reports that once, and marks them clean: a later sync succeeds,
+and reads come from memory (Linux: errseq, `mapping_set_error`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _log = logging.getLogger("mpbroker.log")
 
 
 def read_anew(fd: int, position: int) -> None:
-    """Make reads from `position` on come from the device, but for pages that are still dirty."""
+    """Make reads from `position` on come from the device, but for dirty pages."""
     os.posix_fadvise(fd, position - position % _LARGEST_PIECE, 0, os.POSIX_FADV_DONTNEED)
 
 
@@ -45,8 +45,8 @@ class FileSystemSync(Syncs):
     """Syncs the file system as a whole once more than a few files were synced.
 
     `synced` has a word of each worker. Write errors from before `file_system` was opened are not reported;
-    what they lost is seen when the file is read anew. Do not give it a file that a worker has written to
-    since. A file on another file system, by a link or a mount, is synced by itself.
+    their losses show when the file is read from the device. Do not give it a file that a worker has written
+    to since. A file on another file system, by a link or a mount, is synced by itself.
     """
 
     def __init__(self, file_system: FileSystem, synced: Words, worker: int) -> None:

@@ -1,8 +1,8 @@
-"""Opening what a start finds: by workers where there is much of it, with progress that others can see.
+"""Opening the partitions of a start, with workers for many of them, and its published progress.
 
 The coordinator names the topics. Their partitions are given to the workers of the log directory at once
-(`workers`), and taken back when their turn comes. The names in the log directories tell how much there is in
-all and, if it takes long, so does a survey of what is to be checked.
+(`workers`), and taken back in their turn. The names in the log directories give the total and, in a long
+start, a survey the bytes to be checked.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class RecoveryScheduler:
         self._is_successor = False
 
     def found(self, dirs: Sequence[LogDirectory], *, is_successor: bool) -> None:
-        """Count the partitions of the log directories, which are in order now, so that they may be opened."""
+        """Count the partitions of the recovered log directories, so that they may be opened."""
         self._dirs = dirs
         self._is_successor = is_successor
         twice = set()
@@ -87,8 +87,7 @@ class RecoveryScheduler:
                 if name.suffix:
                     continue
                 found.partitions += 1
-                # A partition in two directories is left to the log process, which reports it, whoever opens
-                # the others there.
+                # A partition in two directories is left to the log process, which reports it.
                 key = (name.topic, name.partition)
                 if key in self._dir_numbers:
                     twice.add(key)
@@ -122,7 +121,7 @@ class RecoveryScheduler:
 
     @property
     def stay_s(self) -> float:
-        """Return how long partitions may be opened before the loop looks at something else."""
+        """Return how long partitions may be opened before the loop does other work."""
         is_start = self._goes_on and not self._is_successor and self._recovery.given
         return STAY_S if is_start else STAY_WITH_CLIENTS_S
 
@@ -133,10 +132,7 @@ class RecoveryScheduler:
         config: TopicConfig,
         known_of: Callable[[LogDirectory, int], Known],
     ) -> None:
-        """Give the topic's partitions to workers, a few at a time: waiting jobs take memory.
-
-        `partitions`: those that are not open yet.
-        """
+        """Give the topic's unopened `partitions` to workers, a few at a time: waiting jobs take memory."""
         self._to_begin.append((topic.topic_id, self._beginning(topic, partitions, config, known_of)))
         self._begin_some()
 
@@ -158,7 +154,7 @@ class RecoveryScheduler:
                 yield
 
     def _begin_some(self, key: Key | None = None) -> None:
-        """Give out partitions of the topics named first: until partition `key` is given, or enough wait."""
+        """Give out partitions of the first topics: until partition `key` is given, or enough wait."""
         before = self._recovery.given
         if before > GIVEN_FEW and (key is None or self._recovery.log_dir_of(key) is not None):
             return
@@ -173,9 +169,9 @@ class RecoveryScheduler:
             self._recovery.hand_out()
 
     def result(self, key: Key) -> Generator[None, None, ByWorker | None]:
-        """Return what a worker has opened; None if the log process is to do it.
+        """Return a worker's result; None if the log process has to open the partition.
 
-        Raises PartitionDamaged, CheckpointCorrupt, OSError as the worker found it.
+        Raises the worker's PartitionDamaged, CheckpointCorrupt, OSError.
         """
         self._begin_some(key)
         number = self._recovery.log_dir_of(key)

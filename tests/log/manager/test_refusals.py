@@ -216,7 +216,7 @@ def test_partitions_that_wait_for_room_are_one_line_of_the_log(
     for _ in range(2):
         assert not any(target.error for target in made.open(ensure(10)))
     assert waiting() == 0
-    assert texts(caplog, "t: there is what its partitions waited for, they are open now") == 1
+    assert texts(caplog, "t: its partitions that could not be opened are open now") == 1
     assert process.manager.logs
 
 

@@ -268,7 +268,7 @@ def test_a_full_disk_is_waited_for(
         assert order(process, to) == 0
         turn_until(process, lambda: len(tries) > 2)
         assert made.produce(target, batch(producer=(3, 0, 40), size=60_000)) == [0]
-        assert [p.lag for p in process.replica_mover.tell().partitions] == [41]
+        assert [p.lag for p in process.replica_mover.moves().partitions] == [41]
     come_to_rest(process)
     assert state_of(made, target) == (to, 41)
 
