@@ -33,11 +33,7 @@ class Coordinator:
     """The coordinator without its loop. `now_ms` stamps records, `new_id` makes topic ids."""
 
     def __init__(
-        self,
-        context: ProcessContext,
-        cluster_id: str,
-        now_ms: Callable[[], int],
-        new_id: Callable[[], bytes],
+        self, context: ProcessContext, cluster_id: str, now_ms: Callable[[], int], new_id: Callable[[], bytes]
     ) -> None:
         memory = context.memory
         self._context = context

@@ -157,10 +157,7 @@ class Services:
         self.transactions.coordinator.add_partitions.check(caller, call, checked)
 
     def handler_died(self, handler: int) -> None:
-        """Drop the requests of a dead handler.
-
-        Its granted appends are in the log or never will be: the log workers were fenced first.
-        """
+        """Drop the requests of a dead handler; its granted appends precede this, the log was fenced first."""
 
         def is_gone(waiter: Waiter) -> bool:
             return isinstance(waiter, Caller) and waiter.handler == handler

@@ -10,7 +10,7 @@ import errno
 import math
 import os
 import time
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TypeAlias
 
@@ -332,30 +332,30 @@ class LogProcess:
         if waiting := self.manager.waiting.take_no_room():
             # They are logged where they are opened. Readiness and the console are to know it as well.
             self._refused.note(time.monotonic())
-            paths = self._log_dirs()
-            self._publish_refusals(waiting, without_room(paths) or paths)
+            self._publish_refusals(waiting)
 
     def _say_no_room(self, error: int) -> None:
         if not self._refused.is_to_be_said(time.monotonic()):
             return
-        paths = self._log_dirs()
         delay_ms = self.manager.config.log_segment_delete_delay_ms
-        self.context.log.error("%s", refusal_text(error, room_of(paths), delay_ms))
-        # Quotas, limits and descriptors refuse where there is room, too.
-        self._publish_refusals(error, without_room(paths) or paths)
+        self.context.log.error("%s", refusal_text(error, room_of(self._log_dirs()), delay_ms))
+        self._publish_refusals(error)
         self._measure_soon()
-
-    def _publish_refusals(self, error: int, paths: Collection[Path]) -> None:
-        for log_dir in self.manager.dirs:
-            if not log_dir.failed:
-                self.size_metrics.put_error(log_dir.number, error if log_dir.path in paths else 0)
 
     def _log_dirs(self) -> list[Path]:
         return [log_dir.path for log_dir in self.manager.dirs if not log_dir.failed]
 
+    def _publish_refusals(self, error: int) -> None:
+        """Publish the error of the directories without room; of all, if there is none. 0: no error."""
+        paths = self._log_dirs() if error else []
+        paths = without_room(paths) or paths
+        for log_dir in self.manager.dirs:
+            if not log_dir.failed:
+                self.size_metrics.put_error(log_dir.number, error if log_dir.path in paths else 0)
+
     def _say_there_is_room(self) -> None:
         self.context.log.info("what producers send is accepted again")
-        self._publish_refusals(0, ())
+        self._publish_refusals(0)
         self._measure_soon()
 
     def _measure_soon(self) -> None:
@@ -480,48 +480,36 @@ class LogProcess:
         self.context.counters.set(Counter.COUNT_ARENA_BYTES, self.lender.in_use_bytes)
 
     def _serve_call(self, call: Call) -> None:
-        message = self.server.message_of(call)
-        if message is None:
-            return
-        if isinstance(message, calls.EnsureTopic):
-            self.topics.open(call, message)
-            return
-        if isinstance(message, calls.RemoveTopic):
-            self.topics.remove(call, message, self.replica_mover.topic_goes())
-            return
-        if isinstance(message, calls.Recovered):
-            self.topics.follow(call, self._settling(message))
-            return
-        if isinstance(message, calls.DeleteRecords):
-            self._chores.append((call, self.deletion.deleting(message)))
-            return
-        if isinstance(message, calls.MovePartitions):
-            self._chores.append((call, self.replica_mover.ordering(message)))
-            return
-        if isinstance(message, calls.FindToClean):
-            self._chores.append((call, self.compaction.choosing()))
-            return
-        if isinstance(message, calls.SwapSegments):
-            self._chores.append((call, self.compaction.swapping(message)))
-            return
-        try:
-            answer = self._answer_to(message)
-        except OSError as error:
-            self.context.log.error("%s failed: %s", type(message).__name__, error)
-            answer = calls.Failed(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
-        self._send_answer(call, answer)
-
-    def _answer_to(self, message: calls.Message) -> calls.Message:
-        if isinstance(message, calls.TellMoves):
-            return self.replica_mover.moves()
-        if isinstance(message, calls.CleaningEnded):
-            self.compaction.ended(message)
-            return calls.Acknowledged()
-        if isinstance(message, calls.TellProducers):
-            return tell_producers(self.manager.logs, message)
-        return calls.Failed(
-            ErrorCode.UNKNOWN_SERVER_ERROR, f"the log process does not serve {type(message).__name__}"
-        )
+        answer: calls.Message | None = None  # it comes later
+        match message := self.server.message_of(call):
+            case None:
+                pass
+            case calls.EnsureTopic():
+                self.topics.open(call, message)
+            case calls.RemoveTopic():
+                self.topics.remove(call, message, self.replica_mover.topic_goes())
+            case calls.Recovered():
+                self.topics.follow(call, self._settling(message))
+            case calls.DeleteRecords():
+                self._chores.append((call, self.deletion.deleting(message)))
+            case calls.MovePartitions():
+                self._chores.append((call, self.replica_mover.ordering(message)))
+            case calls.FindToClean():
+                self._chores.append((call, self.compaction.choosing()))
+            case calls.SwapSegments():
+                self._chores.append((call, self.compaction.swapping(message)))
+            case calls.TellMoves():
+                answer = self.replica_mover.moves()
+            case calls.CleaningEnded():
+                self.compaction.ended(message)
+                answer = calls.Acknowledged()
+            case calls.TellProducers():
+                answer = tell_producers(self.manager.logs, message)
+            case _:
+                text = f"the log process does not serve {type(message).__name__}"
+                answer = calls.Failed(ErrorCode.UNKNOWN_SERVER_ERROR, text)
+        if answer is not None:
+            self._send_answer(call, answer)
 
     def _settling(self, message: calls.Recovered) -> Generator[None, None, calls.Message]:
         """End a start, when all topics have been opened."""

@@ -226,20 +226,14 @@ def _plain(entries: Iterable[str]) -> Iterator[str]:
 def put_id_and_epochs(
     directory: Path | str, topic_id: bytes, epochs: Iterable[tuple[int, int]], *, synced: bool = True
 ) -> None:
-    """Write a new partition's topic id and leader epochs. Raises OSError.
-
-    If `synced` both are durable when the directory is synced.
-    """
+    """Write a new partition's topic id and epochs, durably with the directory if `synced`. Raises OSError."""
     _put_whole(f"{directory}/{PARTITION_METADATA}", text_of_id(topic_id), synced=synced)
     _put_whole(f"{directory}/{LEADER_EPOCHS}", _text_of_epochs(epochs), synced=synced)
 
 
 @contextlib.contextmanager
 def alone_with(directory: Path) -> Iterator[None]:
-    """Hold the lock under which log workers replace checkpoints of a directory. Raises OSError.
-
-    The kernel releases it when its holder dies.
-    """
+    """Hold the lock for replacing a directory's checkpoints; a dead holder loses it. Raises OSError."""
     with opened(directory, os.O_DIRECTORY) as fd:
         fcntl.flock(fd, fcntl.LOCK_EX)
         yield

@@ -101,10 +101,7 @@ class Scrubbed(msgspec.Struct):
     last: Pass | None = None
 
     def all_damages(self) -> list[Damage]:
-        """List all known damages.
-
-        In the segment that is being read, findings of this pass replace earlier ones up to its position.
-        """
+        """List all damages; in the segment being read, those of this pass up to its position."""
         at = self.at
         if at is None:
             return list(self.damages)

@@ -169,10 +169,7 @@ def _why(error: OSError, directory: Path) -> str:
 
 
 def _take(fd: int, directory: Path) -> None:
-    """Lock the file, with some patience. Raises FatalError.
-
-    A broker that was just killed holds its lock until its last process has ended.
-    """
+    """Lock the file, with patience for a broker that was just killed. Raises FatalError."""
     begun = time.monotonic()
     try:
         while not take(fd):
@@ -198,10 +195,7 @@ def _is_there(fd: int, lock: Path) -> bool:
 
 @contextlib.contextmanager
 def restricted_new_files() -> Iterator[None]:
-    """Create directories with mode 0750 and files with 0640 meanwhile, whatever the umask is.
-
-    SCRAM credentials and records are readable by the broker, and by members of its group (Spark).
-    """
+    """Create directories with 0750 and files with 0640 meanwhile; the group (Spark) may read."""
     before = os.umask(UMASK)
     try:
         yield

@@ -217,10 +217,7 @@ class PartitionReader:
         self._damage_version = 0
 
     def heed(self, damage_version: int) -> None:
-        """Load the damages of the partition for a new version in its word of damage; 0: it has none.
-
-        Raises CheckpointCorrupt, a ValueError, or OSError.
-        """
+        """Load the damages for a new version in the word. Raises CheckpointCorrupt, a ValueError, OSError."""
         if damage_version != self._damage_version:
             found = damages_of(self.directory) if damage_version else []
             self._damages = [one for one in found if one.is_of_records]
@@ -405,9 +402,8 @@ class PartitionReader:
         return at_once(offset_of_largest_time(lambda: self, bound, log_start))
 
     def batch_of_time(self, timestamp_ms: int, from_offset: int, bound: Bound) -> TimedBatch | None:
-        """Find the first batch from an offset on with a record at `timestamp_ms` or later.
-
-        Raises CorruptBatch, SegmentGone, OSError.
+        """Find the first batch with a record at `timestamp_ms` or later. Raises CorruptBatch, SegmentGone,
+        OSError.
         """
         for base in self._visible(bound, from_offset):
             segment = self._segment(base)
@@ -419,10 +415,7 @@ class PartitionReader:
         return None
 
     def batch_of_largest_time(self, bound: Bound, log_start: int) -> TimedBatch | None:
-        """Find the first batch with the largest timestamp, None if no record has one.
-
-        Raises CorruptBatch, SegmentGone, OSError.
-        """
+        """Find the first batch of the largest timestamp. Raises CorruptBatch, SegmentGone, OSError."""
         best: TimedBatch | None = None
         visible = self._visible(bound, log_start)
         for base in visible:

@@ -23,11 +23,7 @@ from mpbroker.coordinator.groups.group import (
 )
 from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
 from mpbroker.coordinator.groups.offsets import Offsets
-from mpbroker.coordinator.groups.rebalances import (
-    NEW_MEMBER_JOIN_TIMEOUT_MS,
-    Rebalances,
-    refused_join,
-)
+from mpbroker.coordinator.groups.rebalances import NEW_MEMBER_JOIN_TIMEOUT_MS, Rebalances, refused_join
 from mpbroker.coordinator.groups.records import Entry
 from mpbroker.coordinator.runtime.requests import RequestContext, Waiter, response_error
 from mpbroker.coordinator.runtime.write_queue import WriteQueue
@@ -139,10 +135,7 @@ class JoinGroup:
         return member is not None or len(group.members) < most
 
     def _has_memory(self, group: Group, join: Join) -> bool:
-        """Return whether the member's data fits into the memory of all members.
-
-        A member that rejoins with no more than it has is never refused.
-        """
+        """Return whether the member's data fits; a rejoin with no more than it has always does."""
         instance_id = join.request.group_instance_id
         member_id = group.static_members.get(instance_id or "", join.request.member_id)
         known = group.members.get(member_id)

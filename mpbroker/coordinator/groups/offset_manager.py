@@ -186,10 +186,7 @@ class OffsetMetadataManager:
         return None
 
     def _fetch_group(
-        self,
-        asked: messages.OffsetFetchRequest.OffsetFetchRequestGroup,
-        by_id: bool,
-        require_stable: bool,
+        self, asked: messages.OffsetFetchRequest.OffsetFetchRequestGroup, by_id: bool, require_stable: bool
     ) -> FetchedGroup:
         found = FetchedGroup(asked.group_id)
         try:

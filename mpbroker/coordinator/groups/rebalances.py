@@ -106,10 +106,7 @@ class Rebalances:
             self.remove_and_update(group, member, f"the connection of {member.member_id} is closed")
 
     def withdraw(self, waiter: Waiter) -> None:
-        """Forget the wait of a request that failed and is answered with its error.
-
-        Its member has its session's time to retry.
-        """
+        """Forget the wait of a request that is answered with its error; its member may retry."""
         found = self._waiting.pop(waiter, None)
         if found is None:
             return
@@ -295,10 +292,7 @@ class Rebalances:
         )
 
     def _write_empty(self, group: Group) -> None:
-        """Write the empty group.
-
-        If the record is lost, a replay restores the generation before, whose sessions expire again.
-        """
+        """Write the empty group. (Lost, a replay has the generation before, whose sessions expire.)"""
 
         def written(error: ErrorCode) -> None:
             if error:

@@ -156,10 +156,7 @@ class TxnOffsetCommit:
         self._answers.answer(commit.waiter, commit.settle(response_error(error)))
 
     def write_marker(self, partition: int, marker: Marker, then: Then) -> None:
-        """End a transaction in that partition of `__consumer_offsets`.
-
-        `then` is called when the marker is durable or refused. Refused markers may be retried.
-        """
+        """Append a marker there; `then` is called when it is durable or refused, which may be retried."""
         if not self._manager.partitions.is_loaded(partition):
             then(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return

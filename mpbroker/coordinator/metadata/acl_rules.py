@@ -51,10 +51,7 @@ def acl_in(record: AccessControlEntryRecord) -> Acl:
 def create(
     acls: AclTable, call: CreateAcls, room: int, new_id: Callable[[], bytes]
 ) -> tuple[AlteredResources, list[AccessControlEntryRecord]]:
-    """Return the answer, a result per entry, and the records for it. Changes nothing.
-
-    `room`: bytes left in the ACL bulletin.
-    """
+    """Return a result per entry, and the records for it. `room`: bytes left in the ACL bulletin."""
     answer, records = AlteredResources([]), []
     made: set[Acl] = set()
     for image in call.acls:

@@ -33,10 +33,7 @@ BROKERS_BYTES_MAX: Final = 2 * sum(
 
 
 def altered(brokers: Brokers, alteration: ConfigAlteration, now: BrokerConfig) -> list[ConfigRecord]:
-    """Return the records of an alteration; `now` is the running configuration.
-
-    Raises Refused if the result is invalid or too large.
-    """
+    """Return the records of an alteration of `now`. Raises Refused if it is invalid or too large."""
     name = alteration.name
     before = brokers.get(name, {})
     wanted = [one.name for one in alteration.changes if one.operation != ConfigOperation.DELETE]

@@ -69,8 +69,7 @@ def _value(
     if key is None or key.type is not ConfigType.LIST:
         operation = ConfigOperation(change.operation).name
         raise Refused(
-            ErrorCode.INVALID_CONFIG,
-            f"Can't {operation} to key {change.name} because its type is not LIST.",
+            ErrorCode.INVALID_CONFIG, f"Can't {operation} to key {change.name} because its type is not LIST."
         )
     there = _parts(configs.get(change.name) or beneath(key))
     named = _parts(change.value or "")

@@ -117,10 +117,7 @@ def is_known(kind: int) -> bool:
 
 
 def check_version(value: Buffer) -> None:
-    """Check the version of a record without reading its fields.
-
-    Raises UnreadableMetadata for those that `decode_record` refuses.
-    """
+    """Raise UnreadableMetadata for a record that `decode_record` refuses for its version."""
     try:
         api_key, version, _ = read_frame(value)
     except MalformedMessage as error:

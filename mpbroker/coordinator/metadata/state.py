@@ -574,10 +574,7 @@ class Decider:
         decision.changes.append(Change(topic.topic_id, topic.config_version, topic.partitions))
 
     def _most_partitions(self, account: calls.Account | None) -> int:
-        """Return the limit of partitions after a creation.
-
-        With an authorizer the last ones are reserved for super users and the coordinator's own topics.
-        """
+        """Return the limit of partitions; with an authorizer the last ones are for super users."""
         if account is None or not self._config.authorizer_class_name:
             return self._partition_limit
         if f"User:{account.user}" in super_users_in(self._config.super_users):

@@ -134,10 +134,7 @@ def expired(tokens: TokenTable, now_ms: int) -> list[RemoveDelegationTokenRecord
 
 
 def describe(tokens: TokenTable, call: calls.DescribeTokens, macs: TokenMacs | None) -> calls.DescribedTokens:
-    """Return the tokens of these owners (None: all) that come after the id `after`.
-
-    A principal's tokens are those that it owns, has requested or may renew.
-    """
+    """Return tokens that these owners (None: all) own, requested or may renew, after the id `after`."""
     if macs is None:
         return calls.DescribedTokens(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED)
     owners = None if call.owners is None else frozenset(call.owners)

@@ -55,10 +55,7 @@ class TopicPartitions:
         return java_hash(name) % len(self.states) if self.states else 0
 
     def check_loaded(self, name: str) -> None:
-        """Raise ApiError unless the name's partition is loaded, or the topic does not exist.
-
-        (Kafka answers NOT_COORDINATOR for a partition that another broker leads.)
-        """
+        """Raise ApiError unless the name's partition is loaded, or the topic does not exist."""
         if self.states is None:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         if not self.states:

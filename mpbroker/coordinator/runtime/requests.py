@@ -68,10 +68,7 @@ class Answers:
 
 
 def response_error(append_error: ErrorCode) -> ErrorCode:
-    """Return the client's error for an append that failed.
-
-    (Kafka: TransactionStateManager.appendTransactionToLog, CoordinatorOperationExceptionHelper.)
-    """
+    """Return the client's error for a failed append (Kafka: TransactionStateManager)."""
     if append_error in (
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.NOT_ENOUGH_REPLICAS,

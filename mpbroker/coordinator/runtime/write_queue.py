@@ -217,10 +217,7 @@ class WriteQueue(Generic[EntryT]):
         producer = first.producer
         bits = TRANSACTIONAL_BIT if producer != NOBODY else 0
         batch = build_batch(
-            records,
-            producer_id=producer.producer_id,
-            producer_epoch=producer.epoch,
-            transactional=bool(bits),
+            records, producer_id=producer.producer_id, producer_epoch=producer.epoch, transactional=bool(bits)
         )
         stamp = max(record.timestamp for record in records)
         return PartitionBatch(partition, bytes(batch), len(records), stamp, producer, bits)

@@ -99,10 +99,7 @@ class AddPartitions:
         then: Then,
         waiter: Waiter | None,
     ) -> PendingStep:
-        """Return the step that adds partitions durably.
-
-        `then` is called with NONE at the moment when the transaction has them, or with an error.
-        """
+        """Return the step that adds partitions durably; `then` is called with NONE or an error."""
         wanted = frozenset(partitions)
 
         def attempt() -> Action | None:
@@ -137,10 +134,7 @@ class AddPartitions:
     # --- checks before an append
 
     def check(self, waiter: Waiter, call: CheckTransaction, then: Callable[[Checked], bool]) -> None:
-        """Check whether batches may be appended to these partitions in the transaction.
-
-        `then` returns False if its handler has died: then this ends the hold.
-        """
+        """Check whether the transaction has these. `then` returns False if its handler has died: no hold."""
 
         def checked(outcome: Checked) -> None:
             if not then(outcome) and isinstance(outcome, CheckedTransaction):
@@ -210,10 +204,7 @@ class AddPartitions:
     def _verify(
         self, transactional_id: str, producer: Producer, partitions: list[TopicPartition]
     ) -> list[ErrorCode] | None:
-        """Return an error per partition, NONE if the transaction has it; None while a step decides that.
-
-        Raises ApiError if the producer may append to none.
-        """
+        """Return an error per partition, None while a step decides that. Raises ApiError for all."""
         transaction, value = self._state.existing(transactional_id)
         steps.check_producer(value, producer)
         if transaction.is_ending:
@@ -231,8 +222,7 @@ def _add_response(
     return messages.AddPartitionsToTxnResponse(
         results_by_topic_v3_and_below=[
             TopicResult(
-                topic.name,
-                [PartitionResult(index, errors[topic.name, index]) for index in topic.partitions],
+                topic.name, [PartitionResult(index, errors[topic.name, index]) for index in topic.partitions]
             )
             for topic in request.v3_and_below_topics
         ]

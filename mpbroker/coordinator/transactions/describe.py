@@ -9,10 +9,7 @@ from mpbroker.coordinator.transactions.records import TransactionState, Transact
 from mpbroker.coordinator.transactions.state_manager import TransactionStateManager
 from mpbroker.coordinator.transactions.transaction import TransactionMetadata
 from mpbroker.protocol.errors import ApiError, ErrorCode
-from mpbroker.protocol.messages import (
-    DescribeTransactionsRequest,
-    DescribeTransactionsResponse,
-)
+from mpbroker.protocol.messages import DescribeTransactionsRequest, DescribeTransactionsResponse
 
 # The most that one response describes: a transaction can have many partitions.
 DESCRIBED_PARTITIONS: Final = 50_000

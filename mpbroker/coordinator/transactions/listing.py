@@ -142,10 +142,7 @@ class _Listing:
 
 
 def _compiled(text: str | None) -> Any:
-    """Compile a client's pattern, if any. Raises ApiError.
-
-    Kafka has RE2/J for it: Python's `re` backtracks, and a dozen characters can keep it busy for hours.
-    """
+    """Compile a client's pattern. Raises ApiError. (Kafka uses RE2/J; Python's `re` backtracks for hours.)"""
     if not text:
         return None
     import re2  # type: ignore[import-untyped]

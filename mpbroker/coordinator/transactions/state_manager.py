@@ -137,10 +137,7 @@ class TransactionStateManager:
     def append(
         self, transaction: TransactionMetadata, step: Step, report: Then, waiter: Waiter | None = None
     ) -> None:
-        """Write a step. `report` gets the client's error when the step is durable or undone.
-
-        (Kafka: TransactionStateManager.appendTransactionToLog.)
-        """
+        """Write a step. `report` gets the client's error when the step is durable or undone."""
         transaction.begin(step.value.state)
         apply = partial(self._apply_or_undo, transaction, step, report)
         try:
@@ -173,10 +170,7 @@ class TransactionStateManager:
         report: Then,
         waiter: Waiter | None,
     ) -> None:
-        """Write the step that `make_step` makes of a new producer id.
-
-        While the id is being allocated the transaction takes no other step.
-        """
+        """Write the step of a new producer id; meanwhile the transaction takes no other."""
         producer_id = self._producer_ids.take_now()
         if producer_id is not None:
             self.append(transaction, make_step(producer_id), report, waiter)

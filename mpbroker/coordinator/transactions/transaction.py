@@ -173,10 +173,7 @@ def new_producer(producer_id: int, timeout_ms: int, now_ms: int) -> Step:
 
 
 def bump_for(value: TransactionValue, last_epoch: int, expected: Producer | None) -> Bump:
-    """Return what InitProducerId does without an open transaction.
-
-    Raises ApiError if the producer is not the `expected` one.
-    """
+    """Return what InitProducerId does without an open transaction. Raises ApiError for another producer."""
     epoch = value.producer_epoch
     if expected is not None:
         is_ours = expected.producer_id == value.producer_id
@@ -301,10 +298,7 @@ def _judge_retry(value: TransactionValue, is_commit: bool) -> Verdict:
 
 
 def _has_bumped_epoch(value: TransactionValue, producer: Producer) -> bool:
-    """Return whether the producer has the epoch before the current one.
-
-    It missed the bump: the answer to its EndTxn was lost, or its transaction has timed out.
-    """
+    """Return whether the producer missed the last bump: its answer was lost, or it timed out."""
     if producer == (value.producer_id, value.producer_epoch - 1):
         return True
     return value.producer_epoch == 0 and producer == (value.previous_producer_id, EXHAUSTED_FROM)

@@ -102,10 +102,7 @@ def append_batch(
 
 
 def _checked(log: PartitionLog, batch: Batch, marker: Marker | None) -> tuple[int, int, int]:
-    """Check the batch against its producer's state.
-
-    Return an error code, or DUPLICATE with base offset and timestamp of the original.
-    """
+    """Return the producer check's error code, or DUPLICATE with base offset and timestamp of the original."""
     producers = log.state.producers
     if marker is not None:
         error = producers.check_marker(batch.producer_id, batch.producer_epoch, marker.coordinator_epoch)
@@ -120,12 +117,7 @@ def _checked(log: PartitionLog, batch: Batch, marker: Marker | None) -> tuple[in
 
 
 def _write(
-    log: PartitionLog,
-    batch: Batch,
-    data: memoryview,
-    now_ms: int,
-    max_timestamp: int,
-    marker: Marker | None,
+    log: PartitionLog, batch: Batch, data: memoryview, now_ms: int, max_timestamp: int, marker: Marker | None
 ) -> Appended:
     state = log.state
     base, position = state.log_end, state.size

@@ -49,10 +49,7 @@ class Dirty(NamedTuple):
 def dirty_part(
     segments: Sequence[Segment], first_times_ms: Sequence[int], config: TopicConfig, limits: Limits
 ) -> Dirty:
-    """Return the dirty part of a partition.
-
-    `segments`: all of them, the active one last. `first_times_ms`: the times of their first batches.
-    """
+    """Return the dirty part. `segments`: all, active one last. `first_times_ms`: of their first batches."""
     first_dirty = limits.checkpoint if limits.checkpoint is not None else limits.log_start
     if not limits.log_start <= first_dirty <= limits.log_end:
         first_dirty = limits.log_start

@@ -71,10 +71,7 @@ class CleanedTransactions:
         return False
 
     def marks_nothing(self, batch: Batch) -> bool:
-        """Return whether a control batch ends a transaction that has no batch in the log.
-
-        Raises TransactionIndexCorrupt if it contradicts the entries.
-        """
+        """Return whether the marker's transaction has no batch. Raises TransactionIndexCorrupt."""
         marker = marker_of(batch.bytes)
         if marker is None:
             # An emptied batch, kept for its producer's last sequence number, marks nothing.

@@ -110,10 +110,7 @@ class Cleaner:
         self._piece = PieceSize(PIECE_BYTES, max(PIECE_BYTES, self._room))
 
     def run(self) -> Iterator[Cleaned]:
-        """Yield the new segments in order, each when it is on disk.
-
-        Raises CleaningFailed, CorruptBatch, OSError.
-        """
+        """Yield the new segments in order, once on disk. Raises CleaningFailed, CorruptBatch, OSError."""
         task = self.task
         self.disk(partial(remove_cleaned, self._directory))
         ends = [*task.bases[1:], task.end]
@@ -285,10 +282,7 @@ class Cleaner:
         return max(self.buffers.io_bytes // 2, READ_BYTES_LEAST)
 
     def _each_piece(self, base: int, do: Callable[[BatchWalk], int]) -> int:
-        """Call `do` with the segment's batches, a piece of the file at a time. Return FULL if `do` does.
-
-        Raises CleaningFailed for a damaged batch or a marker that contradicts the indexes.
-        """
+        """Call `do` with pieces of batches until it returns FULL. Raises CleaningFailed if they are bad."""
         path = self._path(base)
         with opened(path) as fd:
             no_read_ahead(fd)

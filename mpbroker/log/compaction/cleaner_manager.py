@@ -213,10 +213,7 @@ class Compaction:
         return there[first : first + len(bases)] == bases
 
     def _recorded(self, log: PartitionLog, end: int) -> Generator[None, None, bool]:
-        """Write the recovery point if needed; return whether the one on disk is at least `end`.
-
-        Then no journal is replayed below `end`.
-        """
+        """Return whether the recovery point on disk is at least `end`: no journal is replayed below."""
         log_dir, key = self._manager.dirs[log.state.log_dir], (log.topic, log.partition)
         if log_dir.on_disk[names.RECOVERY_POINTS].get(key, 0) >= end:
             return True

@@ -138,10 +138,7 @@ class CleanerProcess:
             )
 
     def _result_of(self, future: Future[Result], *, gives_way: bool = True) -> Result:
-        """Wait for another thread's result. Raises Abandoned if the task is void.
-
-        The supervisor cannot see that another thread waits for its disk, so beat for it.
-        """
+        """Wait for another thread's result and beat. Raises Abandoned if the task is void."""
         future.add_done_callback(lambda _: os.eventfd_write(self.context.bell.fd, 1))
         while not future.done():
             if gives_way:
@@ -207,10 +204,7 @@ class CleanerProcess:
     # ---- a task ----
 
     def clean_one(self) -> bool:
-        """Ask for a task and do it. Return whether one was done without a problem.
-
-        A problem is reported for the partition. Raises Abandoned if the task is void.
-        """
+        """Ask for a task and do it; return whether one was done and did not fail. Raises Abandoned."""
         self.context.counters.set(Counter.COUNT_CLEANER_LAST_RUN_NS, time.monotonic_ns())
         task = self._task()
         if task is None:
@@ -274,10 +268,7 @@ class CleanerProcess:
         return on_disk
 
     def _paced(self, void: threading.Event, *, rests: bool) -> Callable[[int, float], None]:
-        """Return the `pace` of a cleaning, called in the thread that cleans.
-
-        `rests`: leave the disk idle for as long as it was busy.
-        """
+        """Return a cleaning's `pace`. `rests`: leave the disk idle for as long as it was busy."""
         stints = Stints()
 
         def paced(count: int, disk_s: float) -> None:

@@ -35,10 +35,7 @@ _log = logging.getLogger("mpbroker.log")
 
 
 def new_name(topic: str, partition: int) -> str:
-    """Return a new name for a future replica's directory.
-
-    For a long topic it exceeds the file system's limit: then the partition cannot move (KAFKA-4893).
-    """
+    """Return a new future replica's name, too long for the file system if the topic's is (KAFKA-4893)."""
     return f"{names.partition_name(topic, partition)}.{uuid.uuid4().hex}{names.FUTURE_SUFFIX}"
 
 
@@ -62,10 +59,7 @@ def set_aside(directory: Path) -> Path:
 
 
 def _rename(directory: Path, to: Path) -> Path:
-    """Rename a directory within its log directory, durably; return its new path.
-
-    Raises OSError, before the rename if descriptors are short.
-    """
+    """Rename a directory durably; return its path. Raises OSError, before the rename if fds are short."""
     with opened(to.parent, os.O_DIRECTORY) as fd:
         directory.rename(to)
         os.fsync(fd)

@@ -125,10 +125,7 @@ class DirJournal:
         self.file = found
 
     def _sync_inherited(self, partitions: Partitions) -> None:
-        """Sync the segments that the inherited records name, in the I/O thread.
-
-        After a passing error, as too few descriptors, it is tried again; see `must_sync`.
-        """
+        """Sync the segments of the inherited records, in the I/O thread; see `must_sync`."""
         try:
             sync_named(self._inherited, partitions())
         finally:

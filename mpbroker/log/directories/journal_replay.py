@@ -125,10 +125,7 @@ def _in_groups(records: Iterable[Record]) -> Iterator[list[Record]]:
 def sync_named(
     named: Iterable[tuple[bytes, int, int]], partitions: Iterable[tuple[Path, PartitionName]]
 ) -> None:
-    """Sync the segments of existing partitions, named by (topic id, partition, base offset).
-
-    Raises OSError, which may pass unless a sync failed: then it is EIO.
-    """
+    """Sync these segments. Raises OSError, which may pass unless a sync failed: then it is EIO."""
     targets, segments = _Targets(partitions, {}), _Segments()
     try:
         for topic_id, partition, base in named:
@@ -201,10 +198,7 @@ class _Targets:
         return target.name
 
     def segment_of(self, extent: Extent) -> str | None:
-        """Return the path of the extent's segment; None if there is nothing to restore.
-
-        That is so if the partition was deleted or synced that far, or if another broker wrote there since.
-        """
+        """Return the extent's segment; None if it is deleted, synced that far, or written by others since."""
         if self.path_of(extent.topic_id, extent.partition, extent.segment_base) is None:
             return None
         target = self._target(extent.topic_id, extent.partition)

@@ -78,10 +78,7 @@ class Journals:
         )
 
     def release(self) -> None:
-        """Have all records that are only in the journals synced in segments soon.
-
-        Make missing journals, and retry a predecessor's segments that could not be synced.
-        """
+        """Have records that only journals have synced soon; retry missing journals and failed syncs."""
         release_journals(self._turn)
         for log_dir in self._dirs:
             if not log_dir.failed and (log_dir.journal.is_missing or log_dir.journal.must_sync):

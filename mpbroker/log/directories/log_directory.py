@@ -344,10 +344,7 @@ class LogDirectory:
         return ((self.path / name, parsed) for name, parsed in self._names())
 
     def own_partitions(self, suffix: str = "") -> Iterator[tuple[str, PartitionName]]:
-        """Yield the names of this log worker's partition directories, as `directories_in`.
-
-        `suffix`: only those that have it.
-        """
+        """Yield the names of this worker's partition directories, those with `suffix` if given."""
         for name, parsed in self._names(suffix):
             if self.worker.owns(parsed.topic, parsed.partition):
                 yield name, parsed

@@ -78,10 +78,7 @@ class Reserve:
         self.release()
 
     def lend(self, work: Callable[[], None]) -> None:
-        """Do `work`; if the disk is full, release the reserve and do it again.
-
-        `work` must be safe to repeat. Raises OSError.
-        """
+        """Do `work`, again without the reserve if the disk is full. Raises OSError."""
         try:
             work()
         except OSError as error:
@@ -95,10 +92,7 @@ class Reserve:
 
 
 def keep_room_behind(metadata: PartitionLog) -> None:
-    """Allocate room after the end of the metadata log, if it has too little.
-
-    The room is used up, or was cut off with a failed write. A full disk and some file systems allocate none.
-    """
+    """Allocate room after the metadata log's end if it has too little; a full disk gives none."""
     state = metadata.state
     if state.fd >= 0 and os.fstat(state.fd).st_blocks * BLOCK_BYTES < state.size + METADATA_BYTES:
         set_aside(state.fd, state.size, 2 * METADATA_BYTES)

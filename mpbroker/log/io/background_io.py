@@ -59,10 +59,7 @@ def drop(fd: int, position: int, count: int) -> None:
 
 
 def write(fd: int, piece: memoryview, position: int) -> float:
-    """Write a piece through to the disk and return the seconds that took. Raises OSError.
-
-    The piece is not durable yet: a sync is needed, which waits only for the disk's own buffer.
-    """
+    """Write a piece through to the disk, not yet durable; return the seconds. Raises OSError."""
     began = time.monotonic()
     write_all_at(fd, piece, position)
     write_back(fd, position, len(piece))

@@ -26,10 +26,7 @@ LATE_S = 1.0
 
 
 class Pace:
-    """A limit in bytes per second, shared by all threads that use it.
-
-    The current settings hold: when they change, waiting threads wait longer or shorter.
-    """
+    """A limit in bytes per second of the current settings, shared by all threads that use it."""
 
     def __init__(self, bytes_per_s: Callable[[], float]) -> None:
         self._bytes_per_s = bytes_per_s

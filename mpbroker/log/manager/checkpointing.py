@@ -35,10 +35,7 @@ class Checkpointing:
     _rolled: dict[int, tuple[int, int]] = field(default_factory=dict, init=False)
 
     def rolled(self, log: PartitionLog) -> None:
-        """Note that the old segment's files were just retired.
-
-        Everything below the new segment is on disk once the coming commit round is done.
-        """
+        """Note that the old segment's files were just retired: the coming commit round syncs them."""
         self._rolled[log.state.table_slot] = (self._turn.coming_commit_round(), log.state.segment_base)
 
     def recovery_point(self, log: PartitionLog) -> int:
@@ -87,10 +84,7 @@ class Checkpointing:
         return 0 if log_dir.failed else log_dir.on_disk[names.LOG_STARTS].get((log.topic, log.partition), 0)
 
     def write_stale(self) -> None:
-        """Rewrite checkpoints that still name removed partitions.
-
-        Partitions removed while a write is under way share the next one.
-        """
+        """Rewrite checkpoints that still name removed partitions, once for many."""
         if not self._io_thread.is_idle:
             return
         for log_dir in self._dirs:

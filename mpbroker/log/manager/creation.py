@@ -121,10 +121,7 @@ class Creation:
         self._syncing = []
 
     def topic_goes(self, topic_id: bytes) -> Generator[None, None, None]:
-        """Yield until the sync under way, if it has partitions of the topic, is over.
-
-        The topic must be unreachable already: its directories are about to be renamed.
-        """
+        """Yield until no sync of the topic, which is unreachable already, is under way."""
         if any(log.topic_id == topic_id for log in self._syncing):
             while self._is_under_way and self._errors is None:
                 self._io_thread.is_awaited = True
@@ -135,10 +132,7 @@ class Creation:
         return [log for log in logs if self._logs.get(log.state.table_slot) is log]
 
     def finish(self) -> list[tuple[int, OSError]]:
-        """Sync all remaining partitions; return (log directory, error) of failures.
-
-        The I/O thread must not sync them.
-        """
+        """Sync all remaining partitions here; return (log directory, error) of failures."""
         if self._syncing:
             # The sync under way is over, or was never begun.
             self._again = self._syncing
@@ -168,10 +162,7 @@ class Creation:
 
 
 def _write_again(log: PartitionLog) -> None:
-    """Write the two text files again. Raises OSError.
-
-    After a failed fsync the kernel may mark lost pages clean, and the next fsync would report success.
-    """
+    """Write both text files again: after a failed fsync the next one would report success. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         put_id_and_epochs(log.directory, log.topic_id, log.epochs)
 

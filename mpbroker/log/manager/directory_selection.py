@@ -24,10 +24,7 @@ class DirectorySelection:
         self._preferred: dict[TopicPartition, int] = {}
 
     def holder_of(self, name: str) -> LogDirectory | None:
-        """Return the partition's log directory, None without one.
-
-        Raises FatalError if two have it, OSError if a directory cannot be read.
-        """
+        """Return the partition's log directory or None. Raises FatalError if two have it, OSError."""
         holders = [
             log_dir for log_dir in self._dirs if not log_dir.failed and is_directory(log_dir.path / name)
         ]

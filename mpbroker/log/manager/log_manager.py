@@ -192,10 +192,7 @@ class LogManager:
     def _ensured(
         self, topic: EnsureTopic, number: int, config: TopicConfig, problem: str | None
     ) -> Generator[None, None, EnsuredPartition]:
-        """Open one partition and return the answer for it.
-
-        A passing error leaves no trace in the table: the coordinator asks again.
-        """
+        """Open a partition and return its answer; a passing error leaves no trace in the table."""
         code = ErrorCode.KAFKA_STORAGE_ERROR
         try:
             if (topic.topic_id, number) not in self.slot_of:
@@ -277,10 +274,7 @@ class LogManager:
         log.state.publish(self.table)
 
     def _set_others_aside(self, topic: EnsureTopic, number: int) -> Generator[None, None, None]:
-        """Remove or rename directories that hold a partition of another topic with this name.
-
-        That topic is deleted, even if the order to remove it has not come yet.
-        """
+        """Remove or rename directories with a partition of a deleted topic of this name."""
         for topic_id in self.removal.unfinished(topic.name):
             yield from self.removing(topic.name, topic_id)
         key = (topic.name, number)
@@ -404,10 +398,7 @@ class LogManager:
         self.open_partitions.segment_preparation.rolled(log)
 
     def moved(self, log: PartitionLog, log_dir: LogDirectory) -> None:
-        """Make `log_dir` the partition's log directory.
-
-        Its records must all be in synced files there, and none of its files may be open.
-        """
+        """Make `log_dir` the partition's: all records are in synced files there, none of them open."""
         self.open_partitions.forget(log)
         self.checkpoints.forget(log.state.table_slot)
         self.dirs[log.state.log_dir].forget((log.topic, log.partition))
@@ -419,10 +410,7 @@ class LogManager:
     # ---- the end ----
 
     def dir_failed(self, number: int, error: int) -> None:
-        """Mark a log directory failed with an errno.
-
-        Raises FatalError if all have failed, or if this one held the metadata.
-        """
+        """Mark a directory failed. Raises FatalError if all have, or it held the metadata."""
         log_dir = self.dirs[number]
         log_dir.failed = True
         text = (
@@ -435,10 +423,7 @@ class LogManager:
             raise FatalError(text + "; it held the metadata, so the broker stops. Repair or replace the disk")
 
     def close_cleanly(self) -> int:
-        """Flush and close everything. The turn must be settled.
-
-        Return a bit mask of the working directories that need no recovery by this worker.
-        """
+        """Close all, of a settled turn; return a mask of the directories that need no recovery."""
         closed: set[str] = set()
         clean = 0
         for log_dir in self.dirs:

@@ -145,10 +145,7 @@ class Removal:
         earlier: list[TakenAway],
         before_renames: Iterable[None],
     ) -> None:
-        """Take over a topic whose partitions the table shows as deleted; `removing` does the rest.
-
-        Its files are deleted `delay_ms` after they are renamed.
-        """
+        """Take over a deleted topic for `removing`; files are deleted `delay_ms` after their rename."""
         self._begun += 1
         was_moving = any(log.is_moving for log in logs)
         topic = _Topic(name, topic_id, delay_ms, logs, earlier, before_renames, self._begun, was_moving)
@@ -163,10 +160,7 @@ class Removal:
         return [one.topic_id for one in self._under_way.values() if name is None or one.name == name]
 
     def removing(self, topic_id: bytes) -> Generator[None, None, None]:
-        """Advance a removal, a step at a time, to its end; several callers may take turns.
-
-        Raises OSError if a log directory failed, after the others are done.
-        """
+        """Advance a removal to its end; callers may take turns. Raises OSError at the end."""
         while (topic := self._under_way.get(topic_id)) is not None:
             try:
                 next(topic.steps)
@@ -219,10 +213,7 @@ class Removal:
             raise failure
 
     def _renaming(self, topic: _Topic, numbers: set[int]) -> Generator[None, None, OSError | None]:
-        """Rename the topic's directories for deletion, and add the partitions found to `numbers`.
-
-        Return the last error of a log directory, if any, after all others are cleared.
-        """
+        """Rename the topic's directories and add their `numbers`. Return the last error, if any."""
         logs = {log.partition: log for log in topic.logs}
         failures: dict[LogDirectory, OSError] = {}
         if self._listing is None or self._listing.removals < topic.number:
@@ -242,10 +233,7 @@ class Removal:
 
     @staticmethod
     def _is_of(topic: _Topic, directory: Path, log: PartitionLog | None) -> bool:
-        """Return whether the directory is the topic's, and still has the listed name.
-
-        That of `log`, the topic's open partition of that number, is, even if the topic id cannot be read.
-        """
+        """Return whether the directory is the topic's and has that name; an open log's always is."""
         holder = topic_id_if_any(directory)
         if holder is None and log is not None:
             return log.directory == directory and is_directory(directory)
@@ -256,10 +244,7 @@ class Removal:
             self._turn.storage_failed(log_dir.number, error.errno or errno.EIO)
 
     def _listed(self) -> Generator[None, None, _Listing]:
-        """List the directories of all topics whose removal has begun, which get no new ones.
-
-        Other directories may be created, removed or renamed meanwhile.
-        """
+        """List the directories of all topics whose removal has begun, which get no new ones."""
         listing = _Listing(self._begun)
         wanted = {topic.name for topic in self._under_way.values()}
         for log_dir in self._dirs:

@@ -30,10 +30,7 @@ class Syncs:
     """Syncs each file by itself."""
 
     def sync(self, fd: int) -> bool:
-        """Sync a file; return whether all other files of its directory, and their names, are synced, too.
-
-        They are as they were before the file was opened. Raises SyncFailed.
-        """
+        """Sync a file; return whether its directory's other files and names are, too. Raises SyncFailed."""
         sync(fd)
         return False
 

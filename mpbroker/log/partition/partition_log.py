@@ -53,10 +53,7 @@ def sync(fd: int) -> None:
 
 
 def sync_if_there(path: Path | str, directory: int | None = None) -> None:
-    """Sync a file if it exists: few segments have a `.txnindex`. Raises SyncFailed, OSError.
-
-    `directory`: the open directory that `path` is relative to.
-    """
+    """Sync a file, below `directory`, if it exists (few `.txnindex` do). Raises SyncFailed, OSError."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
     except FileNotFoundError:
@@ -201,10 +198,7 @@ class PartitionLog:
     def create(
         cls, directory: Path, topic: str, partition: int, topic_id: bytes, config: TopicConfig
     ) -> PartitionLog:
-        """Create an empty partition, not yet durable (`mpbroker.log.manager.creation`).
-
-        Raises OSError without any trace of it.
-        """
+        """Create an empty partition, not yet durable. Raises OSError without any trace of it."""
         directory.mkdir()
         log = cls(directory, topic, partition, topic_id, config)
         log.apply_config(config)
@@ -241,10 +235,7 @@ class PartitionLog:
         self.state.open_segment(base, *fds, wall_ms())
 
     def roll(self) -> list[int]:
-        """Begin a new segment at the log end; return fds to sync and close: old files, snapshot, directory.
-
-        Raises OSError; the old segment then stays the active one.
-        """
+        """Begin a segment at the log end; return fds to sync and close. Raises OSError with no change."""
         state = self.state
         self.wake()
         base, largest_ms = state.log_end, self.largest_ms()
@@ -311,10 +302,7 @@ class PartitionLog:
         self.epochs = trimmed(self.epochs, offset, self.state.log_end)
 
     def _write_snapshot(self, offset: int) -> int:
-        """Write the producers at the log end to a snapshot; return its fd, to be synced.
-
-        Raises OSError without a snapshot.
-        """
+        """Write the producers at the log end; return the fd to sync. Raises OSError without it."""
         path = self.directory / names.segment_name(offset, names.SNAPSHOT_SUFFIX)
         fd = os.open(path, _WRITE | os.O_TRUNC, 0o644)
         try:
@@ -381,10 +369,7 @@ class PartitionLog:
                 return
 
     def begun(self, offset: int, position: int) -> None:
-        """Hold back the last stable offset for a transactional batch that is about to be noted.
-
-        `position` is in the active segment.
-        """
+        """Hold back the last stable offset for a batch at `position`, about to be noted."""
         if self.state.first_unstable < 0:
             self.state.hold_back(offset, self.state.segment_base, position)
 
@@ -397,10 +382,7 @@ class PartitionLog:
             self._hold_back(first)
 
     def add_aborted(self, entry: transaction_index.AbortedTransaction) -> None:
-        """Append an aborted transaction with its marker in the active segment to its `.txnindex`.
-
-        Raises OSError with nothing changed.
-        """
+        """Append to the active segment's `.txnindex`. Raises OSError with nothing changed."""
         transaction_index.add_aborted(self._aborted_path(self.state.segment_base), entry)
         self.state.aborted_end = entry.last_offset + 1
 

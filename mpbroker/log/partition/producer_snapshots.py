@@ -17,12 +17,7 @@ from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log.io.io_thread import IoThread
 from mpbroker.log.partition.partition_log import PartitionLog, sync_if_there
 from mpbroker.storage.checkpoints import write_whole_at
-from mpbroker.storage.names import (
-    LOG_SUFFIX,
-    SNAPSHOT_SUFFIX,
-    TXN_INDEX_SUFFIX,
-    segment_name,
-)
+from mpbroker.storage.names import LOG_SUFFIX, SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, segment_name
 from mpbroker.storage.segments import offsets_in
 
 SNAPSHOT_EVERY_BYTES = 1 << 20

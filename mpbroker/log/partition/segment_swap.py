@@ -138,12 +138,7 @@ def finish_swaps(directory: Path) -> None:
 def _finish(directory: Path, base: int) -> None:
     swap = directory / names.segment_name(base, names.LOG_SUFFIX + names.SWAP_FILE_SUFFIX)
     end = end_of(swap, base)
-    _log.warning(
-        "%s: a cleaned segment, of offsets %d to %d, replaces the old one",
-        directory,
-        base,
-        end - 1,
-    )
+    _log.warning("%s: a cleaned segment, of offsets %d to %d, replaces the old one", directory, base, end - 1)
     for other in segments_of(directory):
         if base < other < end:
             remove_segment(directory, other)

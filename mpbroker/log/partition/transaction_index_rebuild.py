@@ -83,9 +83,8 @@ def _has_gaps(fd: int, position: int, end: int, next_offset: int) -> bool:
 
 
 def remake(directory: Path, base: int, count: Callable[[int], None]) -> bool:
-    """Rebuild a missing `.txnindex`; return whether it exists now. Raises OSError.
-
-    `count` is called with the bytes read in each step.
+    """Rebuild a missing `.txnindex`; return whether it exists now. `count` gets the bytes read. Raises
+    OSError.
     """
     path = directory / segment_name(base, TXN_INDEX_SUFFIX)
     if is_there(path):

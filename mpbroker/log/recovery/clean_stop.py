@@ -30,10 +30,7 @@ _log = logging.getLogger("mpbroker.log.recovery")
 def close_cleanly(
     log_dir: LogDirectory, logs: Sequence[PartitionLog], say: Callable[[str], None]
 ) -> list[PartitionLog]:
-    """Close the partitions; return those that are closed with all of them on disk.
-
-    The directory has failed if some are missing.
-    """
+    """Close the partitions; return those wholly on disk. With some missing, the directory has failed."""
     touched = [log for log in logs if not log.is_settled]
     untouched = _each(log_dir, [log for log in logs if log.is_settled], PartitionLog.close_files)
     say(f"closing {len(touched)} partitions in {log_dir.path}")

@@ -136,10 +136,7 @@ def load(
 
 
 def _refuse_old_segment(directory: str, bases: list[int]) -> None:
-    """Raise OldMessages if the first segment begins with a message of an old format.
-
-    Later segments are not checked: a log that continues with record batches does not go back.
-    """
+    """Raise OldMessages if the first segment, which decides for all, begins with an old format."""
     for base in bases:
         path = f"{directory}/{segment_name(base)}"
         with opened(path) as fd:
@@ -267,10 +264,7 @@ class _Loader:
         self.log.recovery_point = next_offset
 
     def settled_epochs(self, stored: Epochs | None) -> Epochs:
-        """Return the epochs for the checkpoint, validated against the batches read.
-
-        Raises PartitionDamaged if they contradict each other.
-        """
+        """Return the validated epochs for the checkpoint. Raises PartitionDamaged."""
         durable = self.log.state.log_end if self.known.clean else self.known.durable
         try:
             return settled(self.directory, self.bases, stored, self.epochs, durable)
@@ -283,10 +277,7 @@ class _Loader:
             ) from odd
 
     def _drop_snapshots_behind(self, end: int) -> None:
-        """Remove snapshots beyond the log's end, left by a commit round that never finished.
-
-        Otherwise, after appends up to their offset, the next recovery would use them.
-        """
+        """Remove snapshots of a commit round that never finished: appends may reach them."""
         beyond = [offset for offset in self.snapshots if offset > end]
         for offset in beyond:
             Path(self._name(offset, SNAPSHOT_SUFFIX)).unlink(missing_ok=True)
@@ -387,10 +378,7 @@ class _Loader:
         apply_index: bool,
         producers_from: int,
     ) -> batch_checker.Checked:
-        """Check all batches from `position` on, in pieces: a large segment must not seem a hang.
-
-        The batches' leader epochs are added to `self.epochs`.
-        """
+        """Check batches from `position` on, in pieces, lest it seem a hang; note their epochs."""
         aborted: list[tuple[int, int, int, int]] = []
         while True:
             checked = batch_checker.check_batches(
@@ -411,10 +399,7 @@ class _Loader:
         return base not in self.files.indexes or base not in self.files.time_indexes
 
     def _resume(self, base: int, replay_from: int) -> int:
-        """Open the last segment after a clean stop, and return the log end.
-
-        Raises PartitionDamaged if it is cut off, malformed, or longer than when it was closed.
-        """
+        """Open the last segment after a clean stop; return the log end. Raises PartitionDamaged."""
         fds = open_files(self.directory, base, fresh=False)
         self.log.state.open_segment(base, *fds, wall_ms())
         _trim(fds[1], OFFSET_ENTRY)
@@ -465,10 +450,7 @@ class _Loader:
     def _check(
         self, base: int, next_offset: int, *, next_base: int | None, trusted: bool
     ) -> tuple[int, bool]:
-        """Check a segment from the recovery point on and rebuild its indexes from there.
-
-        Return the next offset and whether the log ends here now. Raises PartitionDamaged.
-        """
+        """Check a segment; return the next offset and whether the log ends here. Raises PartitionDamaged."""
         fds = open_files(self.directory, base, fresh=False)
         state = self.log.state
         state.open_segment(base, *fds, wall_ms())

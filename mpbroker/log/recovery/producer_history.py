@@ -24,10 +24,7 @@ RECALL_BYTES_MAX = 32 << 20
 
 
 def recall(directory: Path | str, bases: Sequence[int], producers: Producers) -> None:
-    """Add the earlier batches of all producers. Raises OSError.
-
-    `bases`: the segments with offsets before the snapshot.
-    """
+    """Add all producers' earlier batches, from segments at `bases`. Raises OSError."""
     left = RECALL_BYTES_MAX
     for base in reversed(bases):
         wanting = producers.wanting()

@@ -169,10 +169,7 @@ class RecoveryScheduler:
             self._recovery.hand_out()
 
     def result(self, key: Key) -> Generator[None, None, ByWorker | None]:
-        """Return a worker's result; None if the log process has to open the partition.
-
-        Raises the worker's PartitionDamaged, CheckpointCorrupt, OSError.
-        """
+        """Return a worker's result or raise its error; None: the log process opens the partition."""
         self._begin_some(key)
         number = self._recovery.log_dir_of(key)
         if number is None:

@@ -361,10 +361,7 @@ def _settle(target: int, walk: Walk, segment: _Segment) -> float:
 
 
 def _sync(fd: int) -> float:
-    """Sync the file and return the duration in s.
-
-    Raises OSError with EIO unless the disk is full: a second sync would wrongly succeed.
-    """
+    """Sync the file; return the seconds. Raises EIO unless the disk is full: a second sync would lie."""
     try:
         return background_io.sync(fd)
     except OSError as error:

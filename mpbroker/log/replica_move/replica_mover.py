@@ -266,10 +266,7 @@ class ReplicaMover:
                 self._running.remove(steps)
 
     def topic_goes(self) -> _Steps:
-        """Yield until the renames of moves under way are over: a topic's directories are to be renamed.
-
-        The topic must be unreachable already, so that no further rename of its begins.
-        """
+        """Yield until the renames under way of the topic, already unreachable, are over."""
         placing = set(self._placing)
         while not all(one.done() for one in placing):
             self._manager.io_thread.is_awaited = True
@@ -397,10 +394,7 @@ class ReplicaMover:
         return Wanted(sealed, state.segment_base, state.size, state.log_end, list(log.epochs), is_last)
 
     def _has_copied(self, move: Move, copied: Future[None]) -> bool:
-        """Return whether the pass succeeded; False if the move must wait.
-
-        Raises _Over if the move is over, SourceChanged if a segment was removed during the pass.
-        """
+        """Return whether the pass succeeded. Raises _Over, or SourceChanged if a segment went."""
         try:
             copied.result()
         except Abandoned as over:
@@ -601,10 +595,7 @@ def _places(move: Move) -> tuple[Path, Path]:
 
 
 def give_way_to_all() -> None:
-    """Raise the calling thread's niceness to NICENESS, or keep a higher one of the broker.
-
-    An unprivileged thread may not lower it.
-    """
+    """Raise the calling thread's niceness to NICENESS, or keep a higher one of the broker."""
     thread = threading.get_native_id()
     niceness = max(NICENESS, os.getpriority(os.PRIO_PROCESS, thread))
     os.setpriority(os.PRIO_PROCESS, thread, niceness)

@@ -84,10 +84,7 @@ class Deletion:
         return calls.DeletedRecords(answers)
 
     def _is_paused(self, slot: int) -> bool:
-        """Return whether the partition is paused for its move.
-
-        The target directory's checkpoint already has its log start, so that must not change now.
-        """
+        """Return whether a move has paused it: the target's checkpoint has its log start already."""
         log = self._manager.logs.get(slot)
         return log is not None and log.is_paused
 

@@ -29,15 +29,7 @@ from mpbroker.log.partition.partition_log import wall_ms
 from mpbroker.log.partition.transaction_index_rebuild import expected, problem
 from mpbroker.log.scrub.scrubber import ColdFile, SegmentReplaced, SegmentScrub
 from mpbroker.storage.checkpoints import CheckpointCorrupt, read_epochs, read_topic_id
-from mpbroker.storage.damage import (
-    Damage,
-    FileIdentity,
-    Pass,
-    Place,
-    Scrubbed,
-    read_scrubbed,
-    write_scrubbed,
-)
+from mpbroker.storage.damage import Damage, FileIdentity, Pass, Place, Scrubbed, read_scrubbed, write_scrubbed
 from mpbroker.storage.leader_epochs import Epochs
 from mpbroker.storage.names import (
     INDEX_SUFFIX,
@@ -153,9 +145,7 @@ class ScrubProcess:
         for log_dir in self.dirs:
             if problem := log_dir.load():
                 self.context.log.warning(
-                    "%s. Earlier findings in %s are lost; it is scrubbed again",
-                    problem,
-                    log_dir.path,
+                    "%s. Earlier findings in %s are lost; it is scrubbed again", problem, log_dir.path
                 )
         # Every word of a predecessor is written again.
         self._published = {slot: frozenset() for slot in range(self.damaged.count) if self.damaged.load(slot)}
@@ -193,10 +183,7 @@ class ScrubProcess:
         return self.asked.load(ASKED) != self.asked.load(BEGUN)
 
     def _due(self) -> ScrubbedDir | None:
-        """Return the directory to scrub now and publish that a scrub is under way.
-
-        A pass that is under way answers a request for a scrub.
-        """
+        """Return the directory to scrub now, and publish that. A pass under way answers a request."""
         asked = self.asked.load(ASKED)
         if asked != self.asked.load(BEGUN):
             self._first_at = 0
@@ -245,10 +232,7 @@ class ScrubProcess:
         self.publish()
 
     def publish(self) -> None:
-        """Write the words of damage; the files already have the findings.
-
-        No word is cleared while some directory's partition cannot be read.
-        """
+        """Write the words of damage; none is cleared while some directory cannot be read."""
         is_sure = True
         wanted: dict[int, tuple[int, Found]] = {}
         damages = [(log_dir, one) for log_dir in self.dirs for one in log_dir.known.all_damages()]
@@ -297,10 +281,7 @@ class ScrubProcess:
                 yield (now.topic_id, now.partition), (slot, now)
 
     def _save(self, log_dir: ScrubbedDir) -> None:
-        """Write the file; log a failure once. Write nothing in a directory that has failed.
-
-        A later save tries again; a restart before that loses the unsaved findings.
-        """
+        """Write the file; log a failure once. A later save tries again; a restart before loses findings."""
         self._next_save = time.monotonic() + SAVE_EVERY_S
         if self._has_failed(log_dir):
             return
@@ -451,10 +432,7 @@ class ScrubProcess:
             )
 
     def _end_segment(self, log_dir: ScrubbedDir, at: Place, *, is_news: bool) -> None:
-        """Drop findings of earlier passes in a segment, and publish if any changed.
-
-        `is_news`: there is a finding since the last publication.
-        """
+        """Drop findings of earlier passes; publish if any changed, or with `is_news`."""
         known = log_dir.known
         before = [one for one in known.damages if (one.partition, one.base) == (at.partition, at.base)]
         if not before and not is_news:
@@ -488,10 +466,7 @@ class ScrubProcess:
             self.context.wait(lambda: False, max(1, round(left_s * 1000)))
 
     def _cannot_read(self, log_dir: ScrubbedDir, path: Path, error: Exception) -> None:
-        """Log that a directory cannot be read; the log process decides on it.
-
-        The file system usually has the same error for all partitions of a log directory: log each error once.
-        """
+        """Log each error of a directory once; the log process decides on it."""
         code = error.errno if isinstance(error, OSError) else None
         problem = (log_dir.path, path if code is None else code)
         if problem in self._said or self._has_failed(log_dir):

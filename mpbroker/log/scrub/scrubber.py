@@ -114,17 +114,9 @@ class SegmentScrub:
     """One pass over a segment. `place` is its position, also for a later process."""
 
     def __init__(
-        self,
-        file: ColdFile,
-        place: Place,
-        next_base: int,
-        now_ms: Callable[[], int],
-        epochs: Epochs = (),
+        self, file: ColdFile, place: Place, next_base: int, now_ms: Callable[[], int], epochs: Epochs = ()
     ) -> None:
-        """Continue at `place`. `next_base` is of the next segment, `epochs` of the partition.
-
-        Raises SegmentReplaced, OSError.
-        """
+        """Continue at `place`. `next_base`: the next segment's. Raises SegmentReplaced, OSError."""
         self.place = place
         self._file = file
         self._size = file.identity.size

@@ -210,7 +210,7 @@ def test_partitions_that_wait_for_room_are_one_line_of_the_log(
     assert waiting() == 10 - room
     room = 9
     made.open(ensure(10))
-    assert not texts(caplog, "they are open now")
+    assert not texts(caplog, "are open now")
     assert waiting() == 1
     room = 10
     for _ in range(2):

@@ -103,9 +103,7 @@ def test_epochs_that_no_batch_has_are_not_believed(
     segment: tuple[Path, int, list[int]], caplog: pytest.LogCaptureFixture
 ) -> None:
     assert scrubbed(*segment[:2], epochs=((4, 0),)) == []
-    assert (
-        f"leader-epoch-checkpoint is not trusted: at offset {RECORDS - 1} it has epoch 4, " in caplog.text
-    )
+    assert f"leader-epoch-checkpoint is not trusted: at offset {RECORDS - 1} it has epoch 4, " in caplog.text
 
 
 def test_epochs_go_by_offsets(segment: tuple[Path, int, list[int]]) -> None:
