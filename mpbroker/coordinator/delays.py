@@ -42,7 +42,7 @@ class _Wait:
 
 
 @dataclass(frozen=True)
-class Now:
+class Progress:
     """The calls under way.
 
     `written`: the calls whose round is being written to the metadata log. `undecided`: how many calls wait
@@ -67,13 +67,13 @@ class Delays:
     _waits: dict[Caller | str, _Wait] = field(default_factory=dict, init=False)
     _longest_s: float = field(default=0.0, init=False)
 
-    def check(self, now: Callable[[], Now]) -> None:
+    def check(self, progress: Callable[[], Progress]) -> None:
         """Check for long waits, at most once a second. The loop calls it on every turn."""
         time_s = self._clock()
         if time_s < self._next_check_s:
             return
         self._next_check_s = time_s + CHECK_EVERY_S
-        current = now()
+        current = progress()
         there: dict[Caller | str, Pending | None] = {one.caller: one for one in self._waiting.pending}
         if current.written:
             there[ROUND] = None
@@ -99,16 +99,16 @@ class Delays:
             _log.info("delayed changes completed; longest wait %.0f s", self._longest_s)
             self._longest_s = 0.0
 
-    def _warn(self, what: Caller | str, pending: Pending | None, more: int, now: Now) -> None:
+    def _warn(self, what: Caller | str, pending: Pending | None, more: int, progress: Progress) -> None:
         """Log one line for all waits: mostly they have one cause."""
         if pending is not None:
             who = f"{type(pending.answer).__name__} for {name_of(pending.caller.handler)}"
-            why = now.away or self._why(next(iter(pending.missing)), now.topics)
+            why = progress.away or self._why(next(iter(pending.missing)), progress.topics)
         elif what == ROUND:
-            who = ", ".join(sorted(set(now.written)))
-            why = now.away or f"{name_of(log_worker(0))} has not made the change of metadata durable"
+            who = ", ".join(sorted(set(progress.written)))
+            why = progress.away or f"{name_of(log_worker(0))} has not made the change of metadata durable"
         else:
-            who, why = f"{now.undecided} calls to the coordinator", f"{now.away}"
+            who, why = f"{progress.undecided} calls to the coordinator", f"{progress.away}"
         _log.warning(
             "%s has waited for %.0f s%s: %s. `mpbroker ctl status` has the status of each process",
             who,

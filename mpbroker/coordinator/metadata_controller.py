@@ -29,7 +29,7 @@ from mpbroker.coordinator.bulletins.news import (
     limit_news,
     limited,
 )
-from mpbroker.coordinator.delays import Delays, Now
+from mpbroker.coordinator.delays import Delays, Progress
 from mpbroker.coordinator.log_link import LogLink
 from mpbroker.coordinator.metadata.metadata_records import (
     MetadataRecord,
@@ -234,7 +234,7 @@ class MetadataController:
             self._read_log()
         if self.is_serving:
             self._serve()
-        self._delays.check(self._now)
+        self._delays.check(self._progress)
 
     @property
     def has_work(self) -> bool:
@@ -253,13 +253,13 @@ class MetadataController:
         """Return whether no call is under way."""
         return not (self._calls or self._draft or self._round or self._waiting) and self.link.idle
 
-    def _now(self) -> Now:
+    def _progress(self) -> Progress:
         """Describe the moment for `Delays`."""
         current = self._round or self._draft
         decided = current.decided if current is not None else []
         written = [type(call).__name__ for _, call, _ in decided]
         away = None if self.is_serving else STATUS[self.phase]
-        return Now(self.state.topics, written, len(self._calls), away)
+        return Progress(self.state.topics, written, len(self._calls), away)
 
     # --- the log workers' lives
 

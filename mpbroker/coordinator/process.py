@@ -68,7 +68,7 @@ class Coordinator:
     def step(self) -> None:
         """Do everything that can be done now."""
         while (fence := self._context.pending_fence()) is not None:
-            self._mend(fence)
+            self._recover(fence)
             self._context.acknowledge_fence()
         self.metadata.link.receive()
         # Durable changes are answered before anything new is begun.
@@ -157,7 +157,7 @@ class Coordinator:
 
     # --- deaths and successors
 
-    def _mend(self, fence: Fence) -> None:
+    def _recover(self, fence: Fence) -> None:
         if fence.settings_changed:
             self._context.follow_settings()
         elif topology.is_log_worker(fence.role):

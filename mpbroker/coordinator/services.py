@@ -159,12 +159,12 @@ class Services:
     def handler_died(self, handler: int) -> None:
         """Drop the requests of a dead handler; its granted appends precede this, the log was fenced first."""
 
-        def is_gone(waiter: Waiter) -> bool:
+        def has_died(waiter: Waiter) -> bool:
             return isinstance(waiter, Caller) and waiter.handler == handler
 
-        self.groups.abandon_all(is_gone)
-        self.transactions.abandon_all(is_gone)
-        self.transactions.coordinator.end_txn.holds.end_all_of(is_gone)
+        self.groups.abandon_all(has_died)
+        self.transactions.abandon_all(has_died)
+        self.transactions.coordinator.end_txn.holds.end_all_of(has_died)
         self._granted_before_no_more(handler)
 
     def _granted_before_no_more(self, handler: int) -> None:

@@ -28,14 +28,14 @@ from mpbroker.log.append.turn import AppendTurn, Pause
 from mpbroker.log.append.turn_partitions import give_back_memory
 from mpbroker.log.compaction.cleaner_manager import Compaction
 from mpbroker.log.directories.log_directory import LogWorker, StartupState
-from mpbroker.log.directories.reserve import keep_room_behind
+from mpbroker.log.directories.reserve import keep_room_at_end
 from mpbroker.log.io.io_thread import IoThread
 from mpbroker.log.manager.log_manager import LogManager
 from mpbroker.log.manager.measuring import Measuring
 from mpbroker.log.manager.refusals import RefusedProduces, room_of, without_room
 from mpbroker.log.manager.size_metrics import SizeMetrics
 from mpbroker.log.manager.topic_work import TopicWork
-from mpbroker.log.partition.active_producers import tell_producers
+from mpbroker.log.partition.active_producers import describe_producers
 from mpbroker.log.partition.producer_snapshots import snapshotting
 from mpbroker.log.recovery.scheduler import RecoveryScheduler
 from mpbroker.log.recovery.workers import Recovery, fork_pools
@@ -53,7 +53,7 @@ PRODUCER_EXPIRATION_CHECK_MS = 600_000
 BATCHES_AT_ONCE, BATCHES_OF_A_JOB = 200, 8
 # After this many bytes recovery points are written early: a recovery checks all bytes after them.
 POINTS_EVERY_BYTES = 256 << 20
-LOOK_AT_WAITS_S = 1.0
+PUBLISH_WAITS_EVERY_S = 1.0
 
 _Steps: TypeAlias = Generator[None, None, calls.Message | None]
 
@@ -122,7 +122,7 @@ class LogProcess:
         self.topics = TopicWork(self.manager, self._send_answer)
         # Generators that wait for the I/O thread or give way to appends, each with the call to answer (None:
         # no caller).
-        self._chores: list[tuple[Call | None, _Steps]] = []
+        self._tasks: list[tuple[Call | None, _Steps]] = []
         self._share = self._shares_left = self._batches_left = 0
         self._has_cut_jobs = False
         self._refused = RefusedProduces()
@@ -216,10 +216,10 @@ class LogProcess:
             if self.context.must_stop() and (self._fence_tails is None or self.context.orphaned):
                 return self._stop()
             self.work(self.sleep_ms)
-            self._heed_others()
+            self._fail_broken_dirs()
             self.topics.advance()
-            self.do_chores()
-            self._keep_house()
+            self.advance_tasks()
+            self._do_housekeeping()
 
     @property
     def sleep_ms(self) -> int:
@@ -231,7 +231,7 @@ class LogProcess:
     @property
     def _is_idle(self) -> bool:
         """Return whether no pending work needs only time, or another thread."""
-        if self.topics or self._chores or self.manager.open_partitions.awaits_flush:
+        if self.topics or self._tasks or self.manager.open_partitions.awaits_flush:
             return False
         manager = self.manager
         is_deleting = manager.removal.deletions.next_due_s < math.inf
@@ -240,15 +240,15 @@ class LogProcess:
     def work(self, timeout_ms: int) -> None:
         """Run rounds until one leaves something to Python, and do that part of it.
 
-        With chores, run one round only: they advance by a step between two calls. Jobs that have used their
+        With tasks, run one round only: they advance by a step between two calls. Jobs that have used their
         share of Python's time continue after a round of others.
         """
         turn = self.turn
-        has_chores = bool(self._chores) or not self.replica_mover.is_at_rest
+        has_tasks = bool(self._tasks) or not self.replica_mover.is_at_rest
         if self._has_cut_jobs:
             timeout_ms = 0
         self._batches_left = BATCHES_AT_ONCE
-        self._finish_round(turn.run(timeout_ms) if has_chores else turn.serve(timeout_ms))
+        self._finish_round(turn.run(timeout_ms) if has_tasks else turn.serve(timeout_ms))
         if self._has_cut_jobs:
             self._has_cut_jobs = False
             jobs = resume_jobs(turn)
@@ -270,7 +270,7 @@ class LogProcess:
                 turn.skip_slot()
             pause = turn.run(0)
 
-    def _heed_others(self) -> None:
+    def _fail_broken_dirs(self) -> None:
         """Fail each log directory that another worker has found broken."""
         if self.worker.is_alone:
             return
@@ -305,7 +305,7 @@ class LogProcess:
         if done.failure:
             self.turn.storage_failed(number, done.failure)
         if done.no_room:
-            self._say_no_room(done.no_room)
+            self._report_no_room(done.no_room)
         if log is not None and log.state.segment_base != before:
             self.context.counters.add(Counter.COUNT_SEGMENTS_ROLLED)
             self.manager.note_roll(log)
@@ -328,14 +328,14 @@ class LogProcess:
             self.size_metrics.dir_failed(number, error)
             self.manager.dir_failed(number, error)
         if error and not failed:
-            self._say_no_room(error)
+            self._report_no_room(error)
         if waiting := self.manager.waiting.take_no_room():
             # They are logged where they are opened. Readiness and the console are to know it as well.
             self._refused.note(time.monotonic())
             self._publish_refusals(waiting)
 
-    def _say_no_room(self, error: int) -> None:
-        if not self._refused.is_to_be_said(time.monotonic()):
+    def _report_no_room(self, error: int) -> None:
+        if not self._refused.must_log(time.monotonic()):
             return
         delay_ms = self.manager.config.log_segment_delete_delay_ms
         self.context.log.error("%s", refusal_text(error, room_of(self._log_dirs()), delay_ms))
@@ -353,7 +353,7 @@ class LogProcess:
             if not log_dir.failed:
                 self.size_metrics.put_error(log_dir.number, error if log_dir.path in paths else 0)
 
-    def _say_there_is_room(self) -> None:
+    def _report_room(self) -> None:
         self.context.log.info("what producers send is accepted again")
         self._publish_refusals(0)
         self._measure_soon()
@@ -363,7 +363,7 @@ class LogProcess:
         if self.due["sizes"] != math.inf:
             self.due["sizes"] = 0.0
 
-    def _keep_house(self) -> None:
+    def _do_housekeeping(self) -> None:
         now = time.monotonic()
         if not self.topics.is_removing:
             # What all of them leave is written once.
@@ -374,11 +374,11 @@ class LogProcess:
         if self.manager.journals.awaited:
             self.manager.journals.use()
         if self._refused.is_on and self._refused.is_over(now, self._log_dirs()):
-            self._say_there_is_room()
+            self._report_room()
         if self._appended_bytes >= self._next_points_bytes:
             self.due["recovery points"] = now
         points_s = self.context.config.log_flush_offset_checkpoint_interval_ms / 1000
-        self._work_if_due(now, "waits", LOOK_AT_WAITS_S, self._look_at_waits)
+        self._work_if_due(now, "waits", PUBLISH_WAITS_EVERY_S, self._publish_waits)
         # Each of these reads all partitions: one of them is enough between two rounds.
         for name, every_s, work in (
             ("high watermarks", HIGH_WATERMARK_CHECKPOINT_MS / 1000, self._write_high_watermarks),
@@ -389,8 +389,8 @@ class LogProcess:
             if self._work_if_due(now, name, every_s, work):
                 break
         # These set the time when they are due again at their end.
-        self._work_if_due(now, "sizes", math.inf, lambda: self._chores.append((None, self._measure())))
-        self._work_if_due(now, "retention", math.inf, lambda: self._chores.append((None, self._retain())))
+        self._work_if_due(now, "sizes", math.inf, lambda: self._tasks.append((None, self._measure())))
+        self._work_if_due(now, "retention", math.inf, lambda: self._tasks.append((None, self._retain())))
 
     def _work_if_due(self, now: float, name: str, every_s: float, work: Callable[[], None]) -> bool:
         """Do the work if it is due, and plan it again. Return whether it was."""
@@ -412,7 +412,7 @@ class LogProcess:
         self.manager.open_partitions.prepare_segments()
         if not self._is_snapshotting:
             self._is_snapshotting = True
-            self._chores.append((None, self._snapshot()))
+            self._tasks.append((None, self._snapshot()))
 
     def _expire_producers(self) -> None:
         bound_producers(self.context.config.max_producer_ids_per_partition)
@@ -420,7 +420,7 @@ class LogProcess:
         for log in self.manager.logs.values():
             log.state.producers.expire(before_ms)
 
-    def _look_at_waits(self) -> None:
+    def _publish_waits(self) -> None:
         """Publish the begin of a commit round that was also under way at the last check."""
         round_now = self.turn.commit_rounds if self.turn.awaits_disk else -1
         if round_now != self._round_seen:
@@ -436,7 +436,7 @@ class LogProcess:
                 self.io_thread.submit(log_dir.reserve.take, log_dir.number)
         metadata = self.manager.logs.get(METADATA_SLOT)
         if metadata is not None:
-            keep_room_behind(metadata)
+            keep_room_at_end(metadata)
 
     def _snapshot(self) -> Generator[None, None, None]:
         yield from snapshotting(self.manager.logs.values, self.io_thread)
@@ -444,24 +444,24 @@ class LogProcess:
 
     def _measure(self) -> Generator[None, None, None]:
         began = time.monotonic()
-        yield from self.size_metrics.looking()
+        yield from self.size_metrics.measuring()
         now = time.monotonic()
         self.due["sizes"] = now + self.size_metrics.rest_s(now - began)
 
     def _retain(self) -> Generator[None, None, None]:
-        yield from self.deletion.looking()
+        yield from self.deletion.deleting_expired()
         every_s = self.context.config.log_retention_check_interval_ms / 1000
         self.due["retention"] = time.monotonic() + every_s
 
-    def do_chores(self) -> None:
-        """Advance each chore by one step."""
+    def advance_tasks(self) -> None:
+        """Advance each task by one step."""
         self.replica_mover.step()
-        for chore in list(self._chores):
-            call, steps = chore
+        for task in list(self._tasks):
+            call, steps = task
             try:
                 next(steps)
             except StopIteration as end:
-                self._chores.remove(chore)
+                self._tasks.remove(task)
                 if call is not None:
                     self._send_answer(call, end.value)
 
@@ -491,20 +491,20 @@ class LogProcess:
             case calls.Recovered():
                 self.topics.follow(call, self._settling(message))
             case calls.DeleteRecords():
-                self._chores.append((call, self.deletion.deleting(message)))
+                self._tasks.append((call, self.deletion.deleting(message)))
             case calls.MovePartitions():
-                self._chores.append((call, self.replica_mover.ordering(message)))
+                self._tasks.append((call, self.replica_mover.ordering(message)))
             case calls.FindToClean():
-                self._chores.append((call, self.compaction.choosing()))
+                self._tasks.append((call, self.compaction.choosing()))
             case calls.SwapSegments():
-                self._chores.append((call, self.compaction.swapping(message)))
+                self._tasks.append((call, self.compaction.swapping(message)))
             case calls.TellMoves():
                 answer = self.replica_mover.moves()
             case calls.CleaningEnded():
                 self.compaction.ended(message)
                 answer = calls.Acknowledged()
             case calls.TellProducers():
-                answer = tell_producers(self.manager.logs, message)
+                answer = describe_producers(self.manager.logs, message)
             case _:
                 text = f"the log process does not serve {type(message).__name__}"
                 answer = calls.Failed(ErrorCode.UNKNOWN_SERVER_ERROR, text)
@@ -560,7 +560,7 @@ class LogProcess:
             self._finish_fence(fence)
 
     def _without(self, role: int, call: Call | None, steps: _Steps) -> tuple[Call | None, _Steps] | None:
-        """Return the chore without the role, None if it ends. Only a cleaner's swap is completed."""
+        """Return the task without the role, None if it ends. Only a cleaner's swap is completed."""
         if call is None or call.owner != role:
             return call, steps
         return (None, steps) if role == topology.CLEANER else None
@@ -576,9 +576,9 @@ class LogProcess:
         self._fence_tails = None
         self.turn.stop_listening(fence.role)
         self.topics.drop(fence.role)
-        self._chores = [
+        self._tasks = [
             entry
-            for call, steps in self._chores
+            for call, steps in self._tasks
             if (entry := self._without(fence.role, call, steps)) is not None
         ]
         self.lender.reclaim(fence.role)

@@ -106,11 +106,11 @@ class Scrubbed(msgspec.Struct):
         if at is None:
             return list(self.damages)
 
-        def is_found_anew(one: Damage) -> bool:
+        def is_found_again(one: Damage) -> bool:
             is_here = (one.partition, one.base) == (at.partition, at.base)
             return is_here and one.is_of_records and one.position < at.position
 
-        return [one for one in self.damages if not is_found_anew(one)] + at.found
+        return [one for one in self.damages if not is_found_again(one)] + at.found
 
 
 def read_scrubbed(log_dir: Path) -> Scrubbed:

@@ -75,7 +75,7 @@ def check_log_dirs(config: BrokerConfig) -> Identity:
 
 
 def name_log_dirs(config: BrokerConfig, identity: Identity) -> None:
-    """Give the identity to directories without one, last of all checks. Raises FatalError."""
+    """Give the identity to directories without one, after all checks. Raises FatalError."""
     for name in config.log_dirs:
         if read_properties(Path(name)) is None:
             _write_properties(Path(name), identity.cluster_id, identity.node_id)

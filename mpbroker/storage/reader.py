@@ -251,7 +251,7 @@ class PartitionReader:
         self._bases, self._with_aborted = segments_of(self.directory), None
         return self._bases
 
-    def _gone(self, base: int, how: str) -> SegmentGone:
+    def _segment_gone(self, base: int, how: str) -> SegmentGone:
         """Drop the listing, and return the exception to raise: search for the offset again."""
         self._close_segments()
         self._bases = []
@@ -309,14 +309,14 @@ class PartitionReader:
         bases = self._bases_with_aborted(piece, bound, aborted_end)
         segment = self._of(piece)
         if not segment.has_its_indexes():
-            raise self._gone(segment.base, "is just being put in place")
+            raise self._segment_gone(segment.base, "is just being put in place")
         end = self._end_of(segment, piece, bound)
         found = list(
             transaction_index.aborted_between(map(self._aborted_in, bases), offset, end, segment.end)
         )
         if not segment.is_in_place():
             # The indexes may be of the file that took its place, and lack transactions.
-            raise self._gone(segment.base, "is another file now")
+            raise self._segment_gone(segment.base, "is another file now")
         return found
 
     def _bases_with_aborted(self, piece: Slice, bound: Bound, aborted_end: int) -> list[int]:
@@ -361,7 +361,7 @@ class PartitionReader:
             except FileNotFoundError:
                 # The log file of a segment is removed before its indexes.
                 if not (self.directory / names.segment_name(base)).exists():
-                    raise self._gone(base, "was deleted") from None
+                    raise self._segment_gone(base, "was deleted") from None
                 return ()
             self._aborted[base] = known
             if len(self._aborted) > OPEN_ABORTED_INDEXES:
@@ -474,7 +474,7 @@ class PartitionReader:
         self._refuse_damaged(offset)
         segment, position = self._start_for(offset, bound, unread)
         while True:
-            position = self._behind_damage(segment.base, position, offset)
+            position = self._after_damage(segment.base, position, offset)
             limit = self._limit(segment, bound, unread)
             if unread is not None:
                 _check_beginning(segment.fd, position, limit, unread)
@@ -484,7 +484,7 @@ class PartitionReader:
                 return segment, batch
             if segment.base < bound.segment_base and not segment.is_in_place():
                 # The new file may hold the offsets of deleted segments.
-                raise self._gone(segment.base, "is another file now")
+                raise self._segment_gone(segment.base, "is another file now")
             later = [base for base in self._visible(bound, offset) if base > segment.base]
             if not later:
                 return None
@@ -519,7 +519,7 @@ class PartitionReader:
             if one.first <= offset < one.end_offset and one.is_there(self.directory.parent):
                 raise RangeDamaged(str(one))
 
-    def _behind_damage(self, base: int, position: int, offset: int) -> int:
+    def _after_damage(self, base: int, position: int, offset: int) -> int:
         """Return where to search for an offset, from `position` on: after all damage before the offset."""
         ends = [
             one.end
@@ -569,7 +569,7 @@ class PartitionReader:
     def _position_of_bound(self, segment: _OpenSegment, offset: int, unread: int | None) -> int:
         """Return where the first batch that is not visible begins in a sealed segment."""
         size = os.fstat(segment.fd).st_size
-        position = self._behind_damage(segment.base, self._indexed(segment, offset, unread), offset)
+        position = self._after_damage(segment.base, self._indexed(segment, offset, unread), offset)
         if unread is not None:
             _check_beginning(segment.fd, position, size, unread)
         batch = scan.find_offset(segment.fd, position, size, offset, strict=True)

@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from mpbroker.coordinator import delays
-from mpbroker.coordinator.delays import CHECK_EVERY_S, LOG_AFTER_S, Delays, Now
+from mpbroker.coordinator.delays import CHECK_EVERY_S, LOG_AFTER_S, Delays, Progress
 from mpbroker.coordinator.log_link import LogLink
 from mpbroker.coordinator.metadata.state import Topic
 from mpbroker.coordinator.waiting import Awaited, Caller, Change, Token, WaitingCallers
@@ -21,7 +21,7 @@ from mpbroker.ipc.topology import handler, processor
 from tests.support.coordinator_tree import CoordinatorTree
 
 TOPIC_ID = bytes(range(16))
-IDLE = Now({TOPIC_ID: Topic("t", TOPIC_ID, 8)}, [], 0, None)
+IDLE = Progress({TOPIC_ID: Topic("t", TOPIC_ID, 8)}, [], 0, None)
 
 
 class Link:
@@ -45,7 +45,7 @@ class DelaysRig:
     def wait(self, number: int, token: Token) -> None:
         self.waiting.add(Caller(handler(number), 0, 1), Acknowledged(), {token})
 
-    def pass_s(self, seconds: float, now: Now = IDLE) -> list[str]:
+    def pass_s(self, seconds: float, now: Progress = IDLE) -> list[str]:
         """Let time pass, and return what is logged meanwhile."""
         self.caplog.clear()
         for _ in range(round(seconds / CHECK_EVERY_S)):
@@ -123,13 +123,13 @@ def test_many_that_wait_are_one_line(rig: DelaysRig) -> None:
 
 
 def test_a_log_that_is_away_keeps_all_waiting(rig: DelaysRig) -> None:
-    away = Now({}, ["DeleteTopics", "CreateTopics", "CreateTopics"], 7, "waiting for a log process")
+    away = Progress({}, ["DeleteTopics", "CreateTopics", "CreateTopics"], 7, "waiting for a log process")
     (told,) = rig.pass_s(20, away)
     assert told.startswith(
         "CreateTopics, DeleteTopics has waited for 5 s, as 1 more: waiting for a log process"
     )
     rig.pass_s(5)
-    (told,) = rig.pass_s(20, Now({}, [], 7, "waiting for a log process"))
+    (told,) = rig.pass_s(20, Progress({}, [], 7, "waiting for a log process"))
     assert told.startswith("7 calls to the coordinator has waited for 5 s: waiting for")
 
 

@@ -64,7 +64,7 @@ def journaled(rig: Rig) -> Broker:
     broker = Broker(rig)
     while broker.process.manager.journals.awaited:
         broker.process.work(1)
-        broker.process._keep_house()
+        broker.process._do_housekeeping()
     return broker
 
 

@@ -299,8 +299,8 @@ def test_a_full_disk_is_told_with_when_space_comes_back(
     rig: Callable[..., Rig], caplog: pytest.LogCaptureFixture
 ) -> None:
     process = rig(log_segment_delete_delay_ms=7000).in_process()
-    process._say_no_room(errno.ENOSPC)
-    process._say_no_room(errno.ENOSPC)
+    process._report_no_room(errno.ENOSPC)
+    process._report_no_room(errno.ENOSPC)
     (said,) = [record.getMessage() for record in caplog.records if "No space left" in record.getMessage()]
     assert "delete topics" in said
     assert "gives its space back after file.delete.delay.ms (of topics that do not set it 7000 ms)" in said
@@ -330,10 +330,10 @@ def test_one_look_at_all_partitions_comes_between_two_rounds(
         monkeypatch.setattr(process.manager.checkpoints, name, partial(looks.append, name))
     process.due |= {"high watermarks": 0, "recovery points": 0}
     for number in range(1, 4):
-        process._keep_house()
+        process._do_housekeeping()
         assert len(looks) == number
     assert len(set(looks)) == 3
-    process._keep_house()
+    process._do_housekeeping()
     assert len(looks) == 3
     process.io_thread.close()
     process.turn.close()

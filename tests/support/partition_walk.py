@@ -252,7 +252,7 @@ class Walk:
         """Time passes, and retention looks. It may delete segments whose records have all expired."""
         self._wait(RETENTION_MS // 2)
         bases = [*self._bases(), self.model.end]
-        self._done(self._process.deletion.looking())
+        self._done(self._process.deletion.deleting_expired())
         settle(self._process)
         start = self.node.rig.partition(self._target.slot).log_start_offset
         if start == self.model.log_start:

@@ -156,7 +156,7 @@ class TxnOffsetCommit:
         self._answers.answer(commit.waiter, commit.settle(response_error(error)))
 
     def write_marker(self, partition: int, marker: Marker, then: Then) -> None:
-        """Append a marker there; `then` is called when it is durable or refused, which may be retried."""
+        """Append a marker to that partition; `then` is called when it is durable or refused."""
         if not self._manager.partitions.is_loaded(partition):
             then(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return

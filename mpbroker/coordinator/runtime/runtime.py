@@ -74,10 +74,10 @@ class CoordinatorRuntime(Generic[ShardT]):
             self._answers.fail(waiter, ErrorCode.NETWORK_EXCEPTION)
         self._end_wait(waiter)
 
-    def abandon_all(self, is_gone: Callable[[Waiter], bool]) -> None:
+    def abandon_all(self, has_died: Callable[[Waiter], bool]) -> None:
         """Drop the requests of a handler that died."""
-        self._held = [entry for entry in self._held if not is_gone(entry[0])]
-        for waiter in filter(is_gone, self.coordinator.waiters()):
+        self._held = [entry for entry in self._held if not has_died(entry[0])]
+        for waiter in filter(has_died, self.coordinator.waiters()):
             self._end_wait(waiter)
 
     def _end_wait(self, waiter: Waiter) -> None:

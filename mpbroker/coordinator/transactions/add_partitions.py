@@ -134,7 +134,7 @@ class AddPartitions:
     # --- checks before an append
 
     def check(self, waiter: Waiter, call: CheckTransaction, then: Callable[[Checked], bool]) -> None:
-        """Check whether the transaction has these. `then` returns False if its handler has died: no hold."""
+        """Check whether batches may be appended. `then` returns False if its handler has died: no hold."""
 
         def checked(outcome: Checked) -> None:
             if not then(outcome) and isinstance(outcome, CheckedTransaction):

@@ -106,7 +106,7 @@ class InitProducerId:
             value is not None
             and steps.bump_for(value, transaction.last_epoch, init.expected) is not Bump.NEW_ID
         ):
-            step = steps.begin_anew(transaction, init.timeout_ms, init.expected, now_ms)
+            step = steps.begin_next_epoch(transaction, init.timeout_ms, init.expected, now_ms)
             return partial(self._state.append, transaction, step, written, init.waiter)
 
         def with_id(producer_id: int) -> Step:

@@ -121,10 +121,10 @@ class _Listing:
             transaction = self._transactions[self._at]
             self._at += 1
             steps -= STEPS_OF_AN_ID + instructions * len(transaction.transactional_id)
-            self._look_at(transaction)
+            self._match(transaction)
         return True
 
-    def _look_at(self, transaction: TransactionMetadata) -> None:
+    def _match(self, transaction: TransactionMetadata) -> None:
         value, request = transaction.value, self._request
         if value is None or transaction.pending_state is TransactionState.DEAD:
             return

@@ -54,9 +54,9 @@ class MarkerHolds:
             del self._counts[transactional_id]
             self._release(transactional_id)
 
-    def end_all_of(self, is_gone: Callable[[Waiter], bool]) -> None:
+    def end_all_of(self, has_died: Callable[[Waiter], bool]) -> None:
         """End the holds of handlers that died: their published batches are in the log."""
-        for number in [number for number, (_, waiter) in self._open.items() if is_gone(waiter)]:
+        for number in [number for number, (_, waiter) in self._open.items() if has_died(waiter)]:
             self.end(number)
 
     def expect_earlier(self) -> None:

@@ -195,7 +195,7 @@ def check_may_abort(transaction: TransactionMetadata, expected: Producer | None,
     bump_for(aborted.value, aborted.last_epoch, expected)
 
 
-def begin_anew(
+def begin_next_epoch(
     transaction: TransactionMetadata, timeout_ms: int, expected: Producer | None, now_ms: int
 ) -> Step:
     """Keep the producer id and bump the epoch. Raises ApiError."""

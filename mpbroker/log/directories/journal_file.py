@@ -169,11 +169,11 @@ class DirJournal:
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
-            self._say_no_room(journal_bytes, error)
+            self._report_no_room(journal_bytes, error)
             return
         io_thread.submit(partial(self._make_on, io_thread), self._log_dir)
 
-    def _say_no_room(self, journal_bytes: int, error: OSError) -> None:
+    def _report_no_room(self, journal_bytes: int, error: OSError) -> None:
         """Log the lack of room once: creation is retried from time to time, without loss."""
         if self._lacks_room:
             return

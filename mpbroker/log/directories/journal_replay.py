@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from mpbroker.ipc.process import FatalError
 from mpbroker.log.io.file_system import FileSystem
-from mpbroker.log.partition.durable_reads import read_anew
+from mpbroker.log.partition.durable_reads import reread
 from mpbroker.log.partition.epoch_validation import are_refuted, stored_epochs
 from mpbroker.protocol.uuids import uuid_text
 from mpbroker.records.batch import LEADER_EPOCH_AT
@@ -79,7 +79,7 @@ def replay(
                 for record in records
             ]
             for path, extent in chain.from_iterable(chosen):
-                segments.read_anew(path, extent)
+                segments.reread(path, extent)
             for record, extents in zip(records, chosen, strict=True):
                 if not record.is_first:
                     ends |= unconfirmed
@@ -250,7 +250,7 @@ class _Segments:
     def touch(self, path: str) -> None:
         self._fd(path)
 
-    def read_anew(self, path: str, extent: Extent) -> None:
+    def reread(self, path: str, extent: Extent) -> None:
         """Read the extent's place from the device, to compare it.
 
         After a failed sync, pages count as written whatever the device has, and the journal is never asked
@@ -260,7 +260,7 @@ class _Segments:
             return
         fd = self._fd(path)
         if fd is not None:
-            read_anew(fd, extent.position)
+            reread(fd, extent.position)
             os.posix_fadvise(fd, extent.position, len(extent.data), os.POSIX_FADV_WILLNEED)
 
     @property

@@ -78,7 +78,7 @@ class Journals:
         )
 
     def release(self) -> None:
-        """Have records that only journals have synced soon; retry missing journals and failed syncs."""
+        """Have segments that lag the journals synced soon; retry missing journals and failed syncs."""
         release_journals(self._turn)
         for log_dir in self._dirs:
             if not log_dir.failed and (log_dir.journal.is_missing or log_dir.journal.must_sync):

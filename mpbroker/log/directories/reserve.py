@@ -91,7 +91,7 @@ class Reserve:
                 self.take()
 
 
-def keep_room_behind(metadata: PartitionLog) -> None:
+def keep_room_at_end(metadata: PartitionLog) -> None:
     """Allocate room after the metadata log's end if it has too little; a full disk gives none."""
     state = metadata.state
     if state.fd >= 0 and os.fstat(state.fd).st_blocks * BLOCK_BYTES < state.size + METADATA_BYTES:

@@ -93,9 +93,9 @@ class PieceSize:
                 self._usual_s.append(disk_s)
             self.bytes = self._usual
         if self._pieces >= ROUND:
-            self._look_again()
+            self._measure_again()
 
-    def _look_again(self) -> None:
+    def _measure_again(self) -> None:
         is_known = len(self._usual_s) >= FULL_AT_LEAST
         times = median(self._usual_s) / median(self._least_s) if is_known else float("inf")
         if times > SHRINKS_ABOVE:

@@ -423,7 +423,7 @@ class LogManager:
             raise FatalError(text + "; it held the metadata, so the broker stops. Repair or replace the disk")
 
     def close_cleanly(self) -> int:
-        """Close all, of a settled turn; return a mask of the directories that need no recovery."""
+        """Flush and close all; return a bit mask of the directories that need no recovery."""
         closed: set[str] = set()
         clean = 0
         for log_dir in self.dirs:

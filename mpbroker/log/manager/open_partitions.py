@@ -23,7 +23,7 @@ from mpbroker.log.io.io_thread import IoThread
 from mpbroker.log.manager.segment_preparation import SegmentPreparation
 from mpbroker.log.partition.partition_log import PartitionLog
 
-LOOK_EVERY_S = 0.5
+CHECK_EVERY_S = 0.5
 FILES_OF_ONE = 3
 # For rings, journals, and files being replayed, rolled, prepared, or synced for the journals.
 FILES_OF_OTHERS = 1024
@@ -47,7 +47,7 @@ class OpenPartitions:
         self.segment_preparation = SegmentPreparation(io_thread)
         self._turn = turn
         self._is_crowded = False
-        self._next_flush_look = 0.0
+        self._next_flush_check = 0.0
         # Time since when a partition has unsynced records, or when its sync was last requested.
         self._unsynced_since: dict[PartitionLog, float] = {}
         # The log end of each at its last check, in the order of these checks.
@@ -108,9 +108,9 @@ class OpenPartitions:
         its records durable. `flush.messages` is checked natively with each append (`commit.pyx`). `now`:
         monotonic, s.
         """
-        if now < self._next_flush_look:
+        if now < self._next_flush_check:
             return
-        self._next_flush_look = now + LOOK_EVERY_S
+        self._next_flush_check = now + CHECK_EVERY_S
         timed = [log for log in self._logs if log.config.flush_ms != LONG_MAX]
         # A paused partition is skipped: its files are moving to another log directory and are synced there.
         waiting = [log for log in timed if log.state.synced < log.state.log_end and not log.is_paused]

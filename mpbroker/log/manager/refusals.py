@@ -16,11 +16,11 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.calls import EnsureTopic
 from mpbroker.ipc.disk_problems import NO_ROOM, ROOM_BYTES, mebibytes, room_advice
 
-SAID_EVERY_S = 10.0
+LOG_EVERY_S = 10.0
 # Refusals are over when none came for this long and no log directory is full. Whether something was appended
 # does not count, since a broker that is not ready gets nothing. The room is looked up this often.
 OVER_AFTER_S = 5.0
-LOOK_EVERY_S = 1.0
+CHECK_EVERY_S = 1.0
 _log = logging.getLogger("mpbroker.log")
 
 
@@ -51,32 +51,32 @@ class RefusedProduces:
     """The state of refusals of produces: on or off. Times are monotonic, in s."""
 
     def __init__(self) -> None:
-        self._say_at = 0.0
-        self._look_at = 0.0
+        self._log_at = 0.0
+        self._check_at = 0.0
         self.is_on = False
 
     def note(self, now: float) -> None:
         """Note that something was refused."""
         self.is_on = True
-        self._look_at = now + OVER_AFTER_S
+        self._check_at = now + OVER_AFTER_S
 
-    def is_to_be_said(self, now: float) -> bool:
+    def must_log(self, now: float) -> bool:
         """Note a refusal, and return whether to log it now."""
         self.note(now)
-        if now < self._say_at:
+        if now < self._log_at:
             return False
-        self._say_at = now + SAID_EVERY_S
+        self._log_at = now + LOG_EVERY_S
         return True
 
     def is_over(self, now: float, log_dirs: Sequence[Path]) -> bool:
         """Return whether refusals have ended, once."""
-        if not self.is_on or now < self._look_at:
+        if not self.is_on or now < self._check_at:
             return False
-        self._look_at = now + LOOK_EVERY_S
+        self._check_at = now + CHECK_EVERY_S
         if without_room(log_dirs):
             return False
         self.is_on = False
-        self._say_at = now
+        self._log_at = now
         return True
 
 

@@ -289,8 +289,8 @@ class Removal:
                 yield
             for offsets in list(log_dir.known.values()):
                 for at, key in enumerate(list(offsets)):
-                    is_gone = key not in known and key[0] not in topics
-                    if is_gone and not is_directory(log_dir.path / names.partition_name(*key)):
+                    is_unknown = key not in known and key[0] not in topics
+                    if is_unknown and not is_directory(log_dir.path / names.partition_name(*key)):
                         log_dir.forget(key)
                     if at % NAMES_AT_ONCE == 0:
                         yield

@@ -17,7 +17,7 @@ from mpbroker.log.manager.log_manager import LogManager
 from mpbroker.log.manager.measuring import LOOKED_AT_ONCE, Measuring
 
 # Metrics should be fresh, but measuring thousands of partitions takes a while.
-LOOK_EVERY_S, LOOK_EVERY_S_MOST = 2.0, 30.0
+MEASURE_EVERY_S, MEASURE_EVERY_S_MOST = 2.0, 30.0
 SHARE_OF_TIME = 0.01
 _log = logging.getLogger("mpbroker.log")
 
@@ -62,9 +62,9 @@ class SizeMetrics:
     @staticmethod
     def rest_s(took_s: float) -> float:
         """Return the time until the next measurement, in s, after one that took `took_s`."""
-        return min(max(LOOK_EVERY_S, took_s / SHARE_OF_TIME), LOOK_EVERY_S_MOST)
+        return min(max(MEASURE_EVERY_S, took_s / SHARE_OF_TIME), MEASURE_EVERY_S_MOST)
 
-    def looking(self) -> Generator[None, None, None]:
+    def measuring(self) -> Generator[None, None, None]:
         """Measure every partition once, and publish the sizes."""
         manager = self._manager
         sums = [0 for _ in manager.dirs]

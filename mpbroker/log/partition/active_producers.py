@@ -12,7 +12,7 @@ from mpbroker.protocol.errors import ErrorCode
 PRODUCERS_AT_ONCE = 5_000
 
 
-def tell_producers(logs: Mapping[int, PartitionLog], question: calls.TellProducers) -> calls.Producers:
+def describe_producers(logs: Mapping[int, PartitionLog], question: calls.TellProducers) -> calls.Producers:
     """Answer for as many partitions as fit, at least one. `logs`: the worker's partitions by slot."""
     answers, count = [], 0
     for one in question.partitions:

@@ -21,7 +21,7 @@ FEW = 8
 _log = logging.getLogger("mpbroker.log")
 
 
-def read_anew(fd: int, position: int) -> None:
+def reread(fd: int, position: int) -> None:
     """Make reads from `position` on come from the device, but for dirty pages."""
     os.posix_fadvise(fd, position - position % _LARGEST_PIECE, 0, os.POSIX_FADV_DONTNEED)
 

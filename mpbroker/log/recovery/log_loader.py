@@ -17,7 +17,7 @@ import msgspec
 
 from mpbroker.config.topic_config import TopicConfig
 from mpbroker.log.partition import batch_checker
-from mpbroker.log.partition.durable_reads import EACH_FILE, Syncs, read_anew
+from mpbroker.log.partition.durable_reads import EACH_FILE, Syncs, reread
 from mpbroker.log.partition.epoch_validation import WrongEpoch, settled, stored_epochs
 from mpbroker.log.partition.index_sanity import believed, odd_entry
 from mpbroker.log.partition.partition_log import (
@@ -123,7 +123,7 @@ def load(
         loader.run()
         epochs = loader.settled_epochs(stored)
         if log.state.log_end < log.log_start:
-            _start_anew(log, known)
+            _create_segment(log, known)
         log.sealed = [Sealed(base) for base in bases if base < log.state.segment_base] or ()
         log.load_transactions(has_aborted=bool(loader.aborted))
         _trim_epochs(log, epochs, stored)
@@ -165,7 +165,7 @@ def _trim_epochs(log: PartitionLog, epochs: Epochs, stored: Epochs | None) -> No
     log.epochs = shared(inside)
 
 
-def _start_anew(log: PartitionLog, known: Known) -> None:
+def _create_segment(log: PartitionLog, known: Known) -> None:
     """Restart the log at its log start: all its lost records were deleted, so offsets continue there."""
     _log.warning(
         "%s ends at offset %d, below its log start offset %d: it restarts there",
@@ -245,7 +245,7 @@ class _Loader:
                 "were durable. "
                 "Restore the directory, or delete the topic"
             )
-        self._drop_snapshots_behind(next_offset)
+        self._drop_later_snapshots(next_offset)
         if self.known.clean:
             self.log.recovery_point = next_offset
             if self.replay_from == next_offset and not self.was_rebuilt:
@@ -276,7 +276,7 @@ class _Loader:
                 f"{self.directory}"
             ) from odd
 
-    def _drop_snapshots_behind(self, end: int) -> None:
+    def _drop_later_snapshots(self, end: int) -> None:
         """Remove snapshots of a commit round that never finished: appends may reach them."""
         beyond = [offset for offset in self.snapshots if offset > end]
         for offset in beyond:
@@ -378,7 +378,7 @@ class _Loader:
         apply_index: bool,
         producers_from: int,
     ) -> batch_checker.Checked:
-        """Check batches from `position` on, in pieces, lest it seem a hang; note their epochs."""
+        """Check batches from `position` on, in pieces (a long one would seem a hang); note epochs."""
         aborted: list[tuple[int, int, int, int]] = []
         while True:
             checked = batch_checker.check_batches(
@@ -457,14 +457,14 @@ class _Loader:
         self.was_rebuilt = True
         size = os.fstat(fds[0]).st_size
         start, next_offset = self._believe_indexes(fds, base, size, max(next_offset, base))
-        self._sync_and_read_anew(fds[0], start, size)
+        self._sync_and_reread(fds[0], start, size)
         checked = self._checked(fds[0], start, size, next_offset, state, True, self.replay_from)
         if checked.reason:
             _refuse_old_message(fds[0], self._name(base), checked.valid_bytes)
             damaged = trusted or checked.next_offset < self.known.durable
             if damaged:
                 raise self._damaged(base, checked.valid_bytes, checked.next_offset, checked.reason)
-            self._drop_behind(base)
+            self._drop_later_segments(base)
             self._cut(fds[0], base, size, checked)
         # The index of aborted transactions may have been deleted together with another index.
         if self._lacks_index(base) and remake(self.log.directory, base, self.count):
@@ -477,7 +477,7 @@ class _Loader:
         ends_here = bool(checked.reason)
         if not ends_here and not trusted and self._lost_its_end(checked.next_offset, next_base):
             ends_here = True
-            self._drop_behind(base)
+            self._drop_later_segments(base)
         if next_base is not None and not ends_here:
             self.log.finish_segment()
             for fd in fds[1:]:
@@ -486,7 +486,7 @@ class _Loader:
             self.log.close_files()
         return checked.next_offset, ends_here
 
-    def _sync_and_read_anew(self, fd: int, position: int, size: int) -> None:
+    def _sync_and_reread(self, fd: int, position: int, size: int) -> None:
         """Sync records that were not durable, then check the bytes on the device.
 
         After a failed sync by any process, the page cache may have bytes that will never be written. The size
@@ -495,7 +495,7 @@ class _Loader:
         self.is_as_on_device = self.syncs.sync(fd)
         first = scan.find_offset(fd, position, size, self.known.durable)
         if first is not None:
-            read_anew(fd, first.position)
+            reread(fd, first.position)
 
     def _replace_aborted(self, base: int, found: list[AbortedTransaction]) -> None:
         """Rewrite the segment's index of aborted transactions: those found, and those before the snapshot.
@@ -554,7 +554,7 @@ class _Loader:
         os.ftruncate(fd, checked.valid_bytes)
         sync(fd)
 
-    def _drop_behind(self, end: int) -> None:
+    def _drop_later_segments(self, end: int) -> None:
         """Remove the segments after `end`, where the log ends; they were never durable.
 
         The last one goes first, and all before the torn tail is cut, so that a killed start leaves the

@@ -57,7 +57,7 @@ def first_suspect(bases: list[int], recovery_point: int) -> int:
     return max(bisect_right(bases, recovery_point) - 1, 0)
 
 
-def bytes_behind(directory: str, recovery_point: int) -> int:
+def bytes_after(directory: str, recovery_point: int) -> int:
     """Return about how many bytes a check after an unclean stop reads. Raises OSError."""
     files = PartitionFiles.of(directory)
     total = 0

@@ -20,7 +20,7 @@ from mpbroker.ipc.calls import EnsureTopic
 from mpbroker.ipc.progress import Progress, write_progress
 from mpbroker.log.directories.log_directory import ALONE, LogDirectory, LogWorker
 from mpbroker.log.recovery.log_loader import Known
-from mpbroker.log.recovery.partition_files import bytes_behind
+from mpbroker.log.recovery.partition_files import bytes_after
 from mpbroker.log.recovery.workers import Key, OpenJob, RecoveredPartition, Recovery
 from mpbroker.storage import names
 from mpbroker.storage.checkpoints import PartitionMap
@@ -109,7 +109,7 @@ class RecoveryScheduler:
                     # Opening the partition reports what cannot be read now.
                     with suppress(OSError):
                         point = points.get((name.topic, name.partition), 0)
-                        total += bytes_behind(f"{log_dir.path}/{directory}", point)
+                        total += bytes_after(f"{log_dir.path}/{directory}", point)
                 yield
             found.bytes_to_check = total
 

@@ -24,7 +24,7 @@ from mpbroker.log.io import background_io
 from mpbroker.log.io.background_io import PIECE_BYTES, SYNC_EVERY_BYTES
 from mpbroker.log.io.pace import Pace, PieceSize
 from mpbroker.log.partition.batch_walker import Walk
-from mpbroker.log.partition.durable_reads import read_anew
+from mpbroker.log.partition.durable_reads import reread
 from mpbroker.log.partition.partition_log import SEGMENT_FILES
 from mpbroker.storage import names
 from mpbroker.storage.checkpoints import fsync_directory, write_epochs, write_whole
@@ -39,7 +39,7 @@ HURRIED_BYTES = 1 << 20
 # twentieth of its size is enough.
 SPARE_BYTES, SPARE_PART = 64 << 20, 20
 # A thread that waits for its rate checks this often whether the copy was cancelled.
-LOOK_EVERY_S = 0.1
+CHECK_EVERY_S = 0.1
 NICENESS = 10
 _log = logging.getLogger("mpbroker.log.replica_move")
 
@@ -210,7 +210,7 @@ class Copy:
             for fd in source, target:
                 background_io.no_read_ahead(fd)
             if there > segment.position:
-                read_anew(target, segment.position)
+                reread(target, segment.position)
             walk = Walk(base, segment.position, segment.next_offset)
             data, read_to = b"", segment.position
             while walk.position < size:
@@ -349,7 +349,7 @@ class Copy:
                 raise Abandoned
             if (left := left_s()) <= 0:
                 return
-            time.sleep(min(left, LOOK_EVERY_S))
+            time.sleep(min(left, CHECK_EVERY_S))
 
 
 def _settle(target: int, walk: Walk, segment: _Segment) -> float:

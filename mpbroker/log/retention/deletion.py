@@ -41,7 +41,7 @@ class Deletion:
 
     # ---- retention ----
 
-    def looking(self) -> Generator[None, None, None]:
+    def deleting_expired(self) -> Generator[None, None, None]:
         """Check every partition once, and delete its expired segments."""
         slots = list(self._manager.logs)
         for at in range(0, len(slots), LOOKED_AT_ONCE):
@@ -131,7 +131,7 @@ class Deletion:
             if not going:
                 os.close(directory)
                 continue
-            self._move_behind(log, going)
+            self._move_start(log, going)
             jobs.append((log, going, directory))
         if not jobs:
             return
@@ -156,7 +156,7 @@ class Deletion:
         log.state.all_is_durable(log.state.synced)
         return going
 
-    def _move_behind(self, log: PartitionLog, going: list[Doomed]) -> None:
+    def _move_start(self, log: PartitionLog, going: list[Doomed]) -> None:
         log.sealed = log.sealed[len(going) :]
         log.move_start(max(log.log_start, going[-1].segment.end))
         log.state.publish(self._manager.table)

@@ -97,10 +97,10 @@ def test_requests_of_a_dead_handler_are_dropped() -> None:
     rig = ServicesRig(has_topics=False)
     sent = rig.send(commit(), 9)
 
-    def is_gone(waiter: Waiter) -> bool:
+    def has_died(waiter: Waiter) -> bool:
         return waiter == rig.caller(sent)
 
-    rig.services.groups.abandon_all(is_gone)
+    rig.services.groups.abandon_all(has_died)
     rig.open(rig.groups.partitions, PARTITIONS)
     rig.services.groups.topic_loaded()
     rig.settle()

@@ -34,7 +34,7 @@ def asked(broker: Broker, message: calls.Message) -> calls.Message:
     process = broker.process
 
     def step() -> None:
-        process.do_chores()
+        process.advance_tasks()
         process.work(5)
 
     until(lambda: broker.rig.answer_ring.waiting() > 0, "an answer", step)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mpbroker.log.manager.open_partitions import LOOK_EVERY_S
+from mpbroker.log.manager.open_partitions import CHECK_EVERY_S
 from mpbroker.log.partition.partition_log import PartitionLog
 from tests.log.append.test_turn import ensure
 from tests.support.log_node import Journaled, Node
@@ -150,9 +150,9 @@ def test_it_is_not_looked_at_all_the_time(rig: MakeRig, batch: Batch) -> None:
     b.process.manager.open_partitions.flush_due(100.0)
     b.settle()
     b.produce(batch())
-    b.process.manager.open_partitions.flush_due(100.0 + LOOK_EVERY_S / 2)
+    b.process.manager.open_partitions.flush_due(100.0 + CHECK_EVERY_S / 2)
     assert not log_of(b).state.unsynced
-    b.process.manager.open_partitions.flush_due(100.0 + LOOK_EVERY_S)
+    b.process.manager.open_partitions.flush_due(100.0 + CHECK_EVERY_S)
     assert log_of(b).state.unsynced
     b.settle()
     b.close()

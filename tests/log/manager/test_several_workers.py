@@ -477,7 +477,7 @@ def test_a_directory_that_fails_for_one_fails_for_all(make: Make) -> None:
     several.processes[1].turn.storage_failed(1, errno.EIO)
     several.processes[1]._take_failures()
     assert made.memory.failed_dirs() == 2
-    several.processes[0]._heed_others()
+    several.processes[0]._fail_broken_dirs()
     several.processes[0]._take_failures()
     several.settle()
     for one in targets:

@@ -245,8 +245,8 @@ def test_checkpoints_that_cannot_be_written_are_waited_for_however_much_was_copi
     turn_until(process, lambda: "checkpoints" in steps)
     for sequence in range(40, 60):
         assert made.produce(target, batch(producer=(3, 0, sequence), size=60_000)) == [0]
-        process.do_chores()
-        process._keep_house()
+        process.advance_tasks()
+        process._do_housekeeping()
     assert steps == ["a pass", "checkpoints"]
 
 

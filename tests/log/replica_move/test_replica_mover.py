@@ -96,7 +96,7 @@ def test_producers_append_all_the_while(node: Callable[..., Node], batch: Callab
                 sequence += 1
                 came_late += process.manager.logs[target.slot].is_paused
             process.work(1)
-            process.do_chores()
+            process.advance_tasks()
             take()
         places.add(log_dir_of(made, target))
     settle(process)
@@ -278,11 +278,11 @@ def test_what_is_about_to_get_another_name_is_not_taken_for_empty(
     log = process.manager.logs[target.slot]
     assert [segment.size for segment in log.sealed] == [-1] * len(log.sealed) != []
     log.is_swapping = True
-    for _ in process.deletion.looking():
+    for _ in process.deletion.deleting_expired():
         pass
     assert [segment.size for segment in log.sealed] == [-1] * len(log.sealed)
     log.is_swapping = False
-    for _ in process.deletion.looking():
+    for _ in process.deletion.deleting_expired():
         pass
     assert all(segment.size > 0 for segment in log.sealed)
 
