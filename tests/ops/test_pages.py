@@ -283,7 +283,7 @@ def test_settings_that_messages_name_exist() -> None:
 OF_A_START = (
     *("startup/activation.py", "startup/foreign_metadata.py", "startup/runtime_dir.py"),
     *("startup/sockets.py", "supervisor/main.py", "supervisor/tree.py", "log/manager/log_manager.py"),
-    *("storage/directory_layout.py", "log/directories/journal_replay.py"),
+    *("storage/directory_layout.py", "storage/directory_lock.py", "log/directories/journal_replay.py"),
     *("log/directories/log_directory.py", "coordinator/metadata_controller.py", "../shm/region.py"),
 )
 ERRORS = ("FatalError", "BrokerStops", "RegionUnavailable", "_refusal")
