@@ -219,7 +219,7 @@ def test_a_directory_that_is_missing_is_named(tmp_path: Path) -> None:
 
 
 def test_second_broker_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directory_layout, "LOCK_PATIENCE_S", 0.0)
+    monkeypatch.setattr(directory_lock, "LOCK_PATIENCE_S", 0.0)
     held = directory_lock.lock_log_dirs(config_of(tmp_path))
     assert len(held) == 1
     with pytest.raises(FatalError, match=f"{tmp_path} is locked by another broker. Stop that broker"):
@@ -246,7 +246,7 @@ def test_who_follows_a_broker_that_was_killed_waits_for_the_last_of_its_processe
 def test_locks_of_a_start_that_is_refused_leave_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(directory_layout, "LOCK_PATIENCE_S", 0.0)
+    monkeypatch.setattr(directory_lock, "LOCK_PATIENCE_S", 0.0)
     old, new, taken = tmp_path / "old", tmp_path / "far" / "new", tmp_path / "taken"
     old.mkdir()
     three = msgspec.structs.replace(BrokerConfig(), log_dirs=(str(old), str(new), str(taken)))
