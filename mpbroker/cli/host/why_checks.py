@@ -167,8 +167,8 @@ def damaged(facts: Facts) -> Iterator[Finding]:
     for place, damages in facts.damages.items():
         for one in damages:
             yield Finding(
-                f"Offsets {one.first:,} to {one.end_offset - 1:,} of {_name(place)} are damaged: reads of "
-                "them fail.",
+                f"Offsets {one.first:,} to {one.behind - 1:,} of {_name(place)} are damaged: reads of them "
+                "fail.",
                 "Let readers begin behind them (mpbroker group reset-offsets), or repair them (mpbroker log "
                 "repair).",
             )
