@@ -196,7 +196,7 @@ class LogLink:
             if not self._lender.in_use_bytes:
                 raise  # nothing is lent out whose return could make room
             if not self.waits_for_room:
-                self._context.log.warning("the log process is asked when there is room for it: %s", error)
+                self._context.log.warning("calls to the log process wait for room in the arena: %s", error)
             self.waits_for_room = True
         else:
             self.waits_for_room = False
@@ -283,7 +283,7 @@ class LogLink:
                 self._events.removed(asked.topic_id, failed or asked.answers[0])
             case Kind.RECOVERED:
                 if failed is not None:
-                    self._context.log.error("stray directories were not sorted out: %s", failed.message)
+                    self._context.log.error("stray directories were not renamed: %s", failed.message)
 
     def _opened(self, asked: _Asked) -> None:
         assert asked.topic is not None

@@ -72,7 +72,7 @@ def await_first(context: ProcessContext) -> bool:
     """Wait until the first worker has recovered the state of the last run. Return False at a stop."""
     startup_state = StartupState(context.memory.words("taken_over"))
     is_first = topology.log_worker_number(context.index) == 0
-    context.counters.set_status("waiting for the first log worker to put in order what the last run left")
+    context.counters.set_status("waiting for the first log worker to recover the last run")
     while not is_first and not startup_state.is_done:
         if context.must_stop():
             return False
@@ -354,7 +354,7 @@ class LogProcess:
                 self.size_metrics.put_error(log_dir.number, error if log_dir.path in paths else 0)
 
     def _report_room(self) -> None:
-        self.context.log.info("what producers send is accepted again")
+        self.context.log.info("produce requests are accepted again")
         self._publish_refusals(0)
         self._measure_soon()
 

@@ -65,7 +65,7 @@ def _opened(directory: Path, last_base: int, stack: ExitStack) -> list[tuple[int
             if last_base in paths:
                 return [(base, stack.enter_context(path.open("rb"))) for base, path in paths.items()]
         stack.close()
-    raise OSError(f"{directory} has no segment of offset {last_base}, or others each time it is looked for")
+    raise OSError(f"{directory} has no segment of offset {last_base}, or its segments change at each read")
 
 
 def batches_of(file: BinaryIO, limit: int) -> Iterator[Batch]:

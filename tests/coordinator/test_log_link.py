@@ -144,7 +144,7 @@ def test_questions_and_appends_wait_for_room_in_their_order(
     assert link.go_on() == []
     assert link.link.waits_for_room
     assert not link.link.idle
-    assert ["when there is room" in one.getMessage() for one in caplog.records] == [True], "it is told once"
+    assert ["wait for room" in one.getMessage() for one in caplog.records] == [True], "it is logged once"
     link.return_all()
     assert link.go_on() == ["appended 0 at 0", "opened a", "log answers", "opened b"]
     assert not link.link.waits_for_room

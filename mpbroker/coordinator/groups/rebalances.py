@@ -167,7 +167,7 @@ class Rebalances:
         member = group.members.get(member_id)
         if member is None or member.is_alive_without_heartbeats:
             return
-        log.info("group %.255s: the session of %s has expired, it is removed", group.group_id, member_id)
+        log.info("group %.255s: the session of %s has expired; it is removed", group.group_id, member_id)
         self.remove_and_update(group, member, f"the session of {member_id} has expired")
 
     def remove_and_update(self, group: Group, member: Member, reason: str) -> None:

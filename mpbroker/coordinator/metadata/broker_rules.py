@@ -64,7 +64,7 @@ def _check_room(before: Brokers, after: Brokers) -> None:
     if taken > max(BROKERS_BYTES_MAX, brokers_bytes(before)):
         raise Refused(
             ErrorCode.POLICY_VIOLATION,
-            f"All that is altered of brokers would take {taken} bytes, and {BROKERS_BYTES_MAX} at most fit. "
+            f"The altered settings of brokers would take {taken} bytes; at most {BROKERS_BYTES_MAX} fit. "
             "Delete settings without effect: the broker's log names them at each start",
         )
 

@@ -82,7 +82,7 @@ class CleanedTransactions:
         if not is_its_own or (aborts and committed_records):
             raise TransactionIndexCorrupt(
                 f"the marker at offset {batch.last_offset} {'aborts' if aborts else 'commits'} records of "
-                f"producer {producer_id} of which the .txnindex files say something else"
+                f"producer {producer_id}, which contradicts the .txnindex files"
             )
         if aborted is not None and aborted.has_batches:
             self.kept.append(aborted.transaction)

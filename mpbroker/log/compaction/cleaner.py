@@ -119,7 +119,7 @@ class Cleaner:
         offsets = self._map(sources, CleanedTransactions(aborted))
         if offsets.latest < task.first_dirty:
             raise CleaningFailed(
-                f"the {len(offsets)} keys that the buffer takes are not even those of one batch: "
+                f"the buffer of {len(offsets)} keys is too small for one batch: "
                 "set a larger log.cleaner.dedupe.buffer.size"
             )
         self.end = offsets.latest + 1

@@ -132,8 +132,8 @@ class CleanerProcess:
             only_when_idle()
         except OSError as error:
             self.context.log.warning(
-                "the cleaner cannot leave the CPUs to others (%s): sched_setscheduler and ioprio_set are "
-                "forbidden to this process; compactions will be felt more",
+                "the cleaner cannot lower its priority (%s): sched_setscheduler and ioprio_set are "
+                "forbidden to this process; compaction will slow down clients more",
                 error,
             )
 
@@ -226,7 +226,7 @@ class CleanerProcess:
             ended = calls.CleaningEnded(task.ticket, problem=str(error), errno=errno.ENOMEM)
         except Exception as error:
             # Report a bug instead of dying of it: repeated deaths would stop the broker.
-            self.context.log.exception("%s: the cleaner fails", task.directory)
+            self.context.log.exception("%s: cleaning failed", task.directory)
             ended = calls.CleaningEnded(task.ticket, problem=repr(error))
         finally:
             self.context.counters.set_status("waiting")

@@ -29,7 +29,7 @@ _log = logging.getLogger("mpbroker.log")
 
 def damaged(problem: JournalDamaged) -> FatalError:
     return FatalError(
-        f"{problem}. Records that were acknowledged last may be nowhere else. Restore the file, or delete "
+        f"{problem}. The latest acknowledged records may be nowhere else. Restore the file, or delete "
         "it: then partitions that lack such records stay offline"
     )
 

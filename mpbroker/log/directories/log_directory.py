@@ -364,7 +364,7 @@ class LogDirectory:
                     self._strangers.add(name)
                     _log.warning(
                         "%s is not the directory of a partition (<topic>-<number>). Move it out of %s: "
-                        "with it the broker will not start again",
+                        "the broker cannot restart with it",
                         self.path / name,
                         self.path,
                     )

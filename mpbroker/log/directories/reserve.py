@@ -53,7 +53,7 @@ class Reserve:
                 self._take()
         except OSError as error:
             if error.errno in _UNKNOWN:
-                _log.info("%s: its file system keeps no room for a full disk", self._directory)
+                _log.info("%s: its file system cannot reserve room for a full disk", self._directory)
                 self._most = 0
             elif error.errno not in NO_ROOM:
                 raise

@@ -54,7 +54,7 @@ class IoThread:
     def failures(self) -> list[tuple[int, OSError]]:
         """List (log directory, error) since the last call. Raises RuntimeError if a bug broke the thread."""
         if self._broken_by is not None:
-            raise RuntimeError("a job of the log helper broke it") from self._broken_by
+            raise RuntimeError("a job ended the log helper") from self._broken_by
         return [self._failed.get() for _ in range(self._failed.qsize())]
 
     def close(self) -> None:
@@ -71,7 +71,7 @@ class IoThread:
                 self._failed.put((log_dir, error))
             except Exception as error:
                 # Not counted as done: a waiting step must not go on before the process ends.
-                _log.exception("a job of the log helper fails")
+                _log.exception("a job of the log helper failed")
                 self._broken_by = error
                 self._wake()
                 return

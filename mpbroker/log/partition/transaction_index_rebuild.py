@@ -109,6 +109,4 @@ def problem(directory: Path, base: int, wanted: Expected) -> str:
     if wanted is None or found == wanted:
         return ""
     odd = min(set(found) ^ set(wanted), key=lambda entry: entry.last_offset)
-    return (
-        f"of the transaction that was aborted at offset {odd.last_offset} it does not say what the log does"
-    )
+    return f"its entry of the transaction that was aborted at offset {odd.last_offset} contradicts the log"

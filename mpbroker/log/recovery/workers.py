@@ -236,7 +236,7 @@ class RecoveryPool:
             self.path,
             worker.pid,
             how,
-            f" while it was at {culprit.name}; all that it had is taken again" if culprit is not None else "",
+            f" while it was at {culprit.name}; its partitions are retried" if culprit is not None else "",
         )
         for job in jobs:
             self.tries[job.key] = self.tries.get(job.key, 0) + (job is culprit)
@@ -328,7 +328,7 @@ def _fork(pool: RecoveryPool, pools: list[RecoveryPool], number: int, lane: int)
             _run(pool, theirs, number, parent, lane)
             code = 0
         except BaseException:
-            _log.exception("a recovery worker of %s fails", pool.path)
+            _log.exception("a recovery worker of %s failed", pool.path)
         finally:
             os._exit(code)
     theirs.close()

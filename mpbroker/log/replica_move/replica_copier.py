@@ -374,5 +374,5 @@ def _take_back(fd: int, position: int) -> None:
     try:
         os.ftruncate(fd, position)
     except OSError as error:
-        text = f"what may not be on disk cannot be taken back: {error.strerror}"
+        text = f"records that may not be on disk cannot be rolled back: {error.strerror}"
         raise TargetFailed(OSError(errno.EIO, text)) from error

@@ -172,7 +172,7 @@ class ReplicaMover:
     def _begun(self, log: PartitionLog, target: LogDirectory) -> int:
         source, path = self._manager.dirs[log.state.log_dir], target.path / log.name
         if _is_there(path):
-            _log.error("%s cannot move to %s: there is one already", log.directory, path)
+            _log.error("%s cannot move to %s: that directory exists already", log.directory, path)
             return ErrorCode.KAFKA_STORAGE_ERROR
         future = target.path / future_replica.new_name(log.topic, log.partition)
         steps: list[tuple[LogDirectory, Callable[[], None]]] = [
@@ -187,7 +187,7 @@ class ReplicaMover:
                 if error.errno not in PASSING:
                     self._manager.turn.storage_failed(log_dir.number, error.errno or 0)
                 return ErrorCode.KAFKA_STORAGE_ERROR
-        _log.info("%s moves to %s, as ordered", log.directory, target.path)
+        _log.info("%s: moving to %s", log.directory, target.path)
         self._begin(log, target, future)
         return 0
 
@@ -409,7 +409,7 @@ class ReplicaMover:
             raise _Over from problem
         except Exception as problem:
             # Report a bug instead of dying of it: repeated deaths would stop the broker.
-            _log.exception("%s stays where it is: the copier fails", move.log.directory)
+            _log.exception("%s stays where it is: the copier failed", move.log.directory)
             self._cancel(move)
             raise _Over from problem
         move.problem = ""

@@ -130,7 +130,7 @@ def test_that_the_disk_is_full_is_told_and_that_it_is_over(
     (seen,) = made.rig.memory.dir_sizes().all().values()
     assert seen.error == 0
     assert made.produce(target, batch(size=5000)) == [0]
-    assert texts(caplog, "what producers send is accepted again") == 1
+    assert texts(caplog, "produce requests are accepted again") == 1
 
 
 def test_a_commit_round_that_does_not_end_is_published_and_so_is_its_end(
