@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -40,30 +41,25 @@ class Contents(Protocol):
         """Note that the partition cannot be read; its records do not count."""
 
 
+@dataclass(eq=False)
 class Loader:
     """Loads the partitions of a topic one after the other.
 
-    `images` has their slots of the table. `lost`: a sentence for the operator about the contents of an
+    `_images` has their slots of the table. `_lost`: a sentence for the operator about the contents of an
     unreadable partition.
     """
 
-    def __init__(
-        self,
-        topic: str,
-        lost: str,
-        contents: Contents,
-        table: SlotTable,
-        log_dirs: tuple[str, ...],
-        images: list[PartitionImage],
-    ) -> None:
-        self._topic = topic
-        self._lost = lost
-        self._contents = contents
-        self._table = table
-        self._log_dirs = log_dirs
-        self._waiting = list(reversed(images))
-        self._end: Partition | None = None
-        self._reading: Iterator[None] | None = None
+    _topic: str
+    _lost: str
+    _contents: Contents
+    _table: SlotTable
+    _log_dirs: tuple[str, ...]
+    _images: list[PartitionImage]
+    _end: Partition | None = None
+    _reading: Iterator[None] | None = None
+
+    def __post_init__(self) -> None:
+        self._waiting = self._images[::-1]
 
     @property
     def done(self) -> bool:

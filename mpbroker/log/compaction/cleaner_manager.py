@@ -19,7 +19,7 @@ from mpbroker.ipc import calls
 from mpbroker.ipc.counters import Counter
 from mpbroker.log.compaction.cleanable import COMPACT, Dirty, Limits, dirty_part, is_due
 from mpbroker.log.manager.log_manager import LogManager
-from mpbroker.log.manager.measuring import LOOKED_AT_ONCE, Measuring, is_measured
+from mpbroker.log.manager.measuring import MEASURED_AT_ONCE, Measuring, is_measured
 from mpbroker.log.partition.partition_log import PartitionLog, Sealed
 from mpbroker.log.partition.segment_swap import begin_swap, swap_in
 from mpbroker.log.retention.deletion import unlink_deleted
@@ -94,8 +94,8 @@ class Compaction:
         best: tuple[Dirty, PartitionLog] | None = None
         dirtiest, delay_ms, uncleanable = 0.0, 0, [0, 0]
         slots = list(self._manager.logs)
-        for at in range(0, len(slots), LOOKED_AT_ONCE):
-            some = slots[at : at + LOOKED_AT_ONCE]
+        for at in range(0, len(slots), MEASURED_AT_ONCE):
+            some = slots[at : at + MEASURED_AT_ONCE]
             self._forget_others(some)
             yield from self._measuring.until_measured(self._compacted(some))
             for log in self._compacted(some):

@@ -23,7 +23,7 @@ from mpbroker.storage.names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, 
 from mpbroker.storage.trusted_entries import LATEST_TIME, time_before
 
 # Partitions handled in one step: a fraction of a millisecond.
-LOOKED_AT_ONCE = 64
+MEASURED_AT_ONCE = 64
 
 _log = logging.getLogger("mpbroker.log")
 

@@ -28,7 +28,7 @@ FILES_OF_ONE = 3
 # For rings, journals, and files being replayed, rolled, prepared, or synced for the journals.
 FILES_OF_OTHERS = 1024
 # Partitions looked at in one call: each of them may have to stay open.
-LOOKED_AT_ONCE = 64
+CHECKED_AT_ONCE = 64
 # Journals are used again when fewer than this share of the limit are open.
 FEW_SHARE = 0.75
 
@@ -83,7 +83,7 @@ class OpenPartitions:
         detach(self._turn, log.state)
 
     def _send_to_rest(self) -> None:
-        for _ in range(min(LOOKED_AT_ONCE, len(self._logs))):
+        for _ in range(min(CHECKED_AT_ONCE, len(self._logs))):
             log, seen_end = self._logs.popitem(last=False)
             if log.state.fd < 0:
                 continue

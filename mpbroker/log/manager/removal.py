@@ -30,7 +30,7 @@ from mpbroker.storage.strict_stat import is_directory
 _log = logging.getLogger("mpbroker.log")
 
 
-# Names of a log directory looked at in one step: a fraction of a millisecond.
+# Names of a log directory that a step checks: a fraction of a millisecond.
 NAMES_AT_ONCE = 256
 
 
@@ -101,37 +101,29 @@ class _Listing:
     failure: OSError | None = None
 
 
+@dataclass(eq=False)
 class Removal:
     """Files of partitions that are no longer served: renamed soon, deleted later (`deletions`).
 
     A topic may have thousands of partitions, so a removal is done in steps, between which the log appends.
-    The slots of its partitions are free when its last directory is renamed. `logs`: the worker's partitions
+    The slots of its partitions are free when its last directory is renamed. `_logs`: the worker's partitions
     by slot, as its LogManager keeps them. Directories that an earlier run renamed and did not delete are
     deleted now.
     """
 
-    def __init__(
-        self,
-        dirs: Sequence[LogDirectory],
-        logs: Mapping[int, PartitionLog],
-        turn: AppendTurn,
-        io_thread: IoThread,
-        slots: SlotAllocator,
-        checkpoints: Checkpointing,
-        open_partitions: OpenPartitions,
-    ) -> None:
-        self._dirs = dirs
-        self._logs = logs
-        self._turn = turn
-        self._slots = slots
-        self._checkpoints = checkpoints
-        self._open_partitions = open_partitions
-        self.deletions = DelayedDeletions(io_thread)
-        # By topic id.
-        self._under_way: dict[bytes, _Topic] = {}
-        self._begun = 0
-        # One listing serves all removals that had begun before it.
-        self._listing: _Listing | None = None
+    _dirs: Sequence[LogDirectory]
+    _logs: Mapping[int, PartitionLog]
+    _turn: AppendTurn
+    _io_thread: IoThread
+    _slots: SlotAllocator
+    _checkpoints: Checkpointing
+    _open_partitions: OpenPartitions
+    _under_way: dict[bytes, _Topic] = field(default_factory=dict)  # by topic id
+    _begun: int = 0
+    _listing: _Listing | None = None  # serves all removals that had begun before it
+
+    def __post_init__(self) -> None:
+        self.deletions = DelayedDeletions(self._io_thread)
         self._queue_old_deletions()
 
     # ---- topics ----

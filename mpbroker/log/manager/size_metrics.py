@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Generator
+from dataclasses import dataclass
 from functools import partial
 
 from mpbroker.ipc.log_sizes import DirSizes, PartitionSizes
 from mpbroker.log.directories.log_directory import LogDirectory
 from mpbroker.log.manager.log_manager import LogManager
-from mpbroker.log.manager.measuring import LOOKED_AT_ONCE, Measuring
+from mpbroker.log.manager.measuring import MEASURED_AT_ONCE, Measuring
 
 # Metrics should be fresh, but measuring thousands of partitions takes a while.
 MEASURE_EVERY_S, MEASURE_EVERY_S_MOST = 2.0, 30.0
@@ -22,20 +23,21 @@ SHARE_OF_TIME = 0.01
 _log = logging.getLogger("mpbroker.log")
 
 
+@dataclass(eq=False)
 class SizeMetrics:
-    def __init__(
-        self, manager: LogManager, measuring: Measuring, dirs: DirSizes, partitions: PartitionSizes
-    ) -> None:
-        self._manager = manager
-        self._measuring = measuring
-        self._dirs = dirs
-        self._partitions = partitions
-        self._waits = False
-        for log_dir in manager.dirs:
-            if manager.worker.is_first:
+    _manager: LogManager
+    _measuring: Measuring
+    _dirs: DirSizes
+    _partitions: PartitionSizes
+    _waits: bool = False
+
+    def __post_init__(self) -> None:
+        worker = self._manager.worker
+        for log_dir in self._manager.dirs:
+            if worker.is_first:
                 self._introduce(log_dir, failed=log_dir.failed)
-            dirs.put_wait(log_dir.number, manager.worker.number, 0)
-            # What a predecessor refused, its successor may take. What took a directory offline stays.
+            self._dirs.put_wait(log_dir.number, worker.number, 0)
+            # A predecessor's refusals end with it; the error of an offline directory stays.
             if not log_dir.failed:
                 self.put_error(log_dir.number, 0)
 
@@ -69,8 +71,8 @@ class SizeMetrics:
         manager = self._manager
         sums = [0 for _ in manager.dirs]
         slots = list(manager.logs)
-        for at in range(0, len(slots), LOOKED_AT_ONCE):
-            some = slots[at : at + LOOKED_AT_ONCE]
+        for at in range(0, len(slots), MEASURED_AT_ONCE):
+            some = slots[at : at + MEASURED_AT_ONCE]
             yield from self._measuring.until_measured(self._measuring.open_logs(some))
             for log in self._measuring.open_logs(some):
                 state, number = log.state, log.state.log_dir

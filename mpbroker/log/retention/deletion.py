@@ -23,7 +23,7 @@ from pathlib import Path
 from mpbroker.ipc import calls
 from mpbroker.log.io.background_io import remove_file
 from mpbroker.log.manager.log_manager import LogManager
-from mpbroker.log.manager.measuring import LOOKED_AT_ONCE, Measuring, is_measured
+from mpbroker.log.manager.measuring import MEASURED_AT_ONCE, Measuring, is_measured
 from mpbroker.log.partition.partition_log import SEGMENT_FILES, PartitionLog
 from mpbroker.log.retention.retention import Doomed, Marks, below_log_start, doomed
 from mpbroker.protocol.errors import ErrorCode
@@ -44,8 +44,8 @@ class Deletion:
     def deleting_expired(self) -> Generator[None, None, None]:
         """Check every partition once, and delete its expired segments."""
         slots = list(self._manager.logs)
-        for at in range(0, len(slots), LOOKED_AT_ONCE):
-            some = slots[at : at + LOOKED_AT_ONCE]
+        for at in range(0, len(slots), MEASURED_AT_ONCE):
+            some = slots[at : at + MEASURED_AT_ONCE]
             yield from self._measuring.until_measured(self._measuring.open_logs(some))
             now_ms = self._manager.turn.clock_ms()
             # Some logs may have been removed meanwhile, so ask for the open ones again.
