@@ -337,8 +337,8 @@ class Decider:
                 made, created = acl_rules.create(state.acls, call, room, self._new_id)
                 return Decision(made, list(created), acls=[acl_rules.acl_in(one) for one in created])
             case calls.DeleteAcls():
-                answer, removed = acl_rules.delete(state.acls, call)
-                return Decision(answer, list(removed), acls=[state.acls_by_id[one.id] for one in removed])
+                deleted, removed = acl_rules.delete(state.acls, call)
+                return Decision(deleted, list(removed), acls=[state.acls_by_id[one.id] for one in removed])
             case (
                 calls.CreateToken()
                 | calls.ChangeToken()

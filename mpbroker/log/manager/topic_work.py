@@ -79,8 +79,8 @@ class TopicWork:
         opened, self._opened = self._opened, []
         for call, answer in opened:
             # Other work (`follow`) waits for all topics before it.
-            is_topic = isinstance(answer, calls.EnsuredTopic)
-            if creation.is_unsynced(answer.topic_id) if is_topic else self._opened:
+            awaited = isinstance(answer, calls.EnsuredTopic) and creation.is_unsynced(answer.topic_id)
+            if awaited or (self._opened and not isinstance(answer, calls.EnsuredTopic)):
                 self._opened.append((call, answer))
             elif call is not None:
                 self._answer(call, answer)

@@ -29,7 +29,7 @@ class Around:
         self.sender = MarkerSender(self, lambda: 77, lambda: self.monotonic_ms)
 
     def partitions_of(self, topic: str) -> int:
-        return 0 if topic in self.gone else 9
+        return 0 if topic in self.gone else 2 * ROUND_MARKERS
 
     def append_markers(self, batches: Sequence[TopicBatch], done: Callable[[list[ErrorCode]], None]) -> None:
         self.rounds.append((list(batches), done))
