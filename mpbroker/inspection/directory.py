@@ -12,13 +12,8 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.inspection.findings import Finding, Severity, finding
 from mpbroker.inspection.partition import Partition
 from mpbroker.storage.checkpoints import CheckpointCorrupt, read_offsets
-from mpbroker.storage.directory_layout import (
-    check_format,
-    directories_in,
-    lock_log_dirs,
-    restricted_new_files,
-)
-from mpbroker.storage.directory_lock import has_broker
+from mpbroker.storage.directory_layout import check_format, directories_in
+from mpbroker.storage.directory_lock import has_broker, lock_log_dirs, restricted_new_files
 from mpbroker.storage.names import (
     CLEAN_SHUTDOWN,
     DURABLE_MARK,

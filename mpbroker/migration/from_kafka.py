@@ -19,8 +19,12 @@ from mpbroker.config import resource_config
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.dynamic import usable
 from mpbroker.config.topic_config import TopicConfigError, resolve, validate
-from mpbroker.coordinator.metadata.feature_levels import feature_records
-from mpbroker.coordinator.metadata.metadata_records import MetadataRecord, encode_record, metadata_batches
+from mpbroker.coordinator.metadata.metadata_records import (
+    MetadataRecord,
+    encode_record,
+    feature_records,
+    metadata_batches,
+)
 from mpbroker.coordinator.metadata.state import InconsistentMetadata, MetadataState, lone_partition
 from mpbroker.log.recovery.log_loader import Known, load
 from mpbroker.migration.cluster_image import ClusterImage
@@ -36,7 +40,8 @@ from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 from mpbroker.records.old_format import HEAD_BYTES, old_length
 from mpbroker.storage import names
 from mpbroker.storage.checkpoints import fsync_directory, put_id_and_epochs
-from mpbroker.storage.directory_layout import name_all, own_files, restricted_new_files
+from mpbroker.storage.directory_layout import name_all, own_files
+from mpbroker.storage.directory_lock import restricted_new_files
 from mpbroker.storage.leader_epochs import FIRST
 from mpbroker.storage.segments import segments_of
 from mpbroker.storage.strict_stat import is_there

@@ -13,14 +13,8 @@ from mpbroker.migration.errors import CannotMove
 from mpbroker.protocol.uuids import uuid_bytes, uuid_text
 from mpbroker.storage import names
 from mpbroker.storage.checkpoints import CheckpointCorrupt, read_epochs, read_topic_id
-from mpbroker.storage.directory_layout import (
-    LogDirLocks,
-    check_log_dirs,
-    directories_in,
-    locked_by,
-    read_properties,
-)
-from mpbroker.storage.directory_lock import has_broker
+from mpbroker.storage.directory_layout import check_log_dirs, directories_in, read_properties
+from mpbroker.storage.directory_lock import LogDirLocks, has_broker, locked_by
 from mpbroker.storage.names import METADATA_DIRECTORY
 from mpbroker.storage.strict_stat import is_there
 

@@ -20,9 +20,8 @@ from mpbroker.protocol.metadata_records import read_frame
 from mpbroker.protocol.wire import Buffer, MalformedMessage
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import Batch
-from mpbroker.storage.durable import batches_of
 from mpbroker.storage.names import LOG_SUFFIX, QUORUM_STATE, segment_name
-from mpbroker.storage.segments import segments_of
+from mpbroker.storage.segments import batches_of, segments_of
 from mpbroker.storage.strict_stat import is_there
 
 

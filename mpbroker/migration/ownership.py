@@ -23,8 +23,7 @@ from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import Batch
 from mpbroker.storage import names
 from mpbroker.storage.checkpoints import CheckpointCorrupt, read_offsets
-from mpbroker.storage.durable import batches_of
-from mpbroker.storage.segments import segments_of
+from mpbroker.storage.segments import batches_of, segments_of
 from mpbroker.storage.strict_stat import is_there
 
 

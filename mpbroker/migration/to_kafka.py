@@ -26,7 +26,8 @@ from mpbroker.migration.snapshot_files import SnapshotId, remove_snapshots
 from mpbroker.protocol.topic_names import GROUP_TOPIC, TRANSACTION_TOPIC
 from mpbroker.storage import names
 from mpbroker.storage.checkpoints import write_whole
-from mpbroker.storage.directory_layout import directories_in, restricted_new_files
+from mpbroker.storage.directory_layout import directories_in
+from mpbroker.storage.directory_lock import restricted_new_files
 from mpbroker.storage.names import METADATA_DIRECTORY
 from mpbroker.storage.segments import segments_of
 

@@ -23,6 +23,7 @@ import msgspec
 from mpbroker.ipc.pointer import POINTER_NAME, PUBLIC_NAME, is_locked, read_pointer
 from mpbroker.ipc.topology import LAYOUT_VERSION, PUBLIC_MAGIC
 from mpbroker.reading.errors import FilesUnavailable, OptionError, SourceUnavailable
+from mpbroker.storage.directory_layout import listed_in, properties_in
 from mpbroker.storage.directory_lock import has_broker
 from mpbroker.storage.names import ALL_DIRS, META_PROPERTIES, MOVED, STAYED
 from shm.ownership import UntrustedPath, check_path
@@ -53,8 +54,7 @@ def identity_of(log_dir: Path) -> Identity | None:
             text = (log_dir / META_PROPERTIES).read_text("utf-8", "replace")
         except (FileNotFoundError, NotADirectoryError):
             return None
-    pairs = dict(line.split("=", 1) for line in text.splitlines() if "=" in line and line[0] != "#")
-    fields = {key.strip(): value.strip() for key, value in pairs.items()}
+    fields = properties_in(text)
     # Before KRaft Kafka calls it broker.id.
     node_id = fields.get("node.id", fields.get("broker.id", ""))
     return Identity(fields.get("cluster.id", ""), node_id, fields.get("directory.id", ""))
@@ -102,9 +102,8 @@ def _listed_in(log_dir: Path) -> dict[str, Path]:
     path = log_dir / ALL_DIRS
     try:
         with permission_needed(path):
-            lines = path.read_text("utf-8", "surrogateescape").splitlines()
-        pairs = [line.split(" ", 1) for line in lines]
-        return {directory_id: Path(name) for directory_id, name in pairs}
+            text = path.read_text("utf-8", "surrogateescape")
+        return {directory_id: Path(name) for directory_id, name in listed_in(text).items()}
     except FileNotFoundError:
         return {}
     except ValueError as error:

@@ -42,7 +42,7 @@ cdef int64_t file_bytes(int fd) noexcept nogil:
 
 
 cdef bint is_deleted(const Segment *segment) noexcept nogil:
-    """Return whether one of the segment's open files has no name any more."""
+    """Return whether one of the segment's open files has lost its name."""
     cdef struct_stat status
     if segment.base < 0:
         return False

@@ -23,7 +23,8 @@ from mpbroker.security.listener import ListenerSecurity, SecurityError, secure_l
 from mpbroker.startup import buffers, runtime_dir, sockets
 from mpbroker.startup.activation import Inherited
 from mpbroker.startup.foreign_metadata import refuse_foreign_metadata
-from mpbroker.storage.directory_layout import LogDirLocks, check_log_dirs, name_log_dirs, remove_empty
+from mpbroker.storage.directory_layout import check_log_dirs, name_log_dirs
+from mpbroker.storage.directory_lock import LogDirLocks, remove_empty
 from mpbroker.supervisor.listeners import Listeners
 from mpbroker.supervisor.pointers import Pointers
 from mpbroker.supervisor.system_limits import raise_file_limit

@@ -16,7 +16,7 @@ from mpbroker.cli.main import app
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.storage.checkpoints import read_offsets, write_offsets
-from mpbroker.storage.directory_layout import lock_log_dirs
+from mpbroker.storage.directory_lock import lock_log_dirs
 from mpbroker.storage.names import (
     CLEAN_SHUTDOWN,
     DRY_RUN,
@@ -64,7 +64,7 @@ def journaled(rig: Rig) -> Broker:
     broker = Broker(rig)
     while broker.process.manager.journals.awaited:
         broker.process.work(1)
-        broker.process._keep_house()
+        broker.process._do_housekeeping()
     return broker
 
 

@@ -19,7 +19,7 @@ from mpbroker.log.recovery.log_loader import Known, PartitionDamaged, load
 from mpbroker.records.batch import LEADER_EPOCH_AT
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.storage.checkpoints import read_offsets
-from mpbroker.storage.directory_layout import lock_log_dirs
+from mpbroker.storage.directory_lock import lock_log_dirs
 from mpbroker.storage.names import HIGH_WATERMARKS
 from tests.support.flipped_bits import flip
 from tests.support.inspected_log import BATCHES, RECORDS

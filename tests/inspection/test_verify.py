@@ -19,14 +19,14 @@ from mpbroker.config.topic_config import resolve
 from mpbroker.inspection.directory import open_directory
 from mpbroker.inspection.findings import Severity
 from mpbroker.inspection.partition import check
-from mpbroker.log.directories.journal_creation import JournalCreation
+from mpbroker.log.directories.journal_file import JournalCreation
 from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.records.batch import LEADER_EPOCH_AT
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
 from mpbroker.storage.checkpoints import write_epochs, write_offsets
-from mpbroker.storage.directory_layout import lock_log_dirs, prepare_log_dirs
-from mpbroker.storage.directory_lock import has_broker
+from mpbroker.storage.directory_layout import check_log_dirs, name_log_dirs
+from mpbroker.storage.directory_lock import has_broker, lock_log_dirs
 from mpbroker.storage.index import read_offset_entries
 from mpbroker.storage.names import HIGH_WATERMARKS
 from tests.support.flipped_bits import flip
@@ -196,7 +196,8 @@ def test_what_is_derived_is_told_apart(directory: Path, suffix: str, harm: Calla
 
 def test_a_partition_has_one_home(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     other = tmp_path_factory.mktemp("other")
-    prepare_log_dirs(BrokerConfig(log_dirs=(str(other),)))
+    config = BrokerConfig(log_dirs=(str(other),))
+    name_log_dirs(config, check_log_dirs(config))
     topic = resolve(BrokerConfig(), {})
     Writer(PartitionLog.create(other / "t-0", "t", 0, TOPIC_ID, topic)).log.close_cleanly()
     result = run("verify", str(directory), str(other))

@@ -18,8 +18,7 @@ from msgspec import structs
 from mpbroker.cli.errors import CliError
 from mpbroker.cli.host import migration
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.metadata.feature_levels import FEATURE_LEVELS
-from mpbroker.coordinator.metadata.metadata_records import build_metadata_batch, decode_record
+from mpbroker.coordinator.metadata.metadata_records import FEATURE_LEVELS, build_metadata_batch, decode_record
 from mpbroker.coordinator.metadata.state import MetadataState
 from mpbroker.ipc.process import FatalError
 from mpbroker.migration.errors import CannotMove
@@ -38,7 +37,6 @@ from mpbroker.records.iterate import iterate_batches
 from mpbroker.startup.foreign_metadata import refuse_foreign_metadata
 from mpbroker.storage import directory_lock
 from mpbroker.storage.directory_layout import check_log_dirs, write_clean_shutdown
-from mpbroker.storage.durable import batches_of
 from mpbroker.storage.names import (
     CLEAN_SHUTDOWN,
     DURABLE_MARK,
@@ -47,6 +45,7 @@ from mpbroker.storage.names import (
     QUORUM_STATE,
     segment_name,
 )
+from mpbroker.storage.segments import batches_of
 from tests.support.file_trees import tree
 from tests.support.kafka_directory import NODE, KafkaDirectory, election, encoded, register
 

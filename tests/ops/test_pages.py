@@ -285,8 +285,8 @@ OF_A_START = (
     *("startup/activation.py", "startup/foreign_metadata.py", "startup/runtime_dir.py"),
     *("startup/sockets.py", "supervisor/tree.py", "log/manager/log_manager.py"),
     *("supervisor/claim.py", "supervisor/main.py", "supervisor/starting.py"),
-    *("storage/directory_layout.py", "log/directories/journal_replay.py"),
-    *("log/directories/log_directory.py", "coordinator/process.py", "../shm/region.py"),
+    *("storage/directory_layout.py", "storage/directory_lock.py", "log/directories/journal_replay.py"),
+    *("log/directories/log_directory.py", "coordinator/metadata_controller.py", "../shm/region.py"),
 )
 ERRORS = ("FatalError", "BrokerStops", "RegionUnavailable", "_refusal")
 # Shorter pieces would be in any message.

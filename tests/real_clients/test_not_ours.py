@@ -21,7 +21,7 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.process import FatalError
 from mpbroker.migration.errors import CannotMove
 from mpbroker.migration.from_kafka import import_
-from mpbroker.storage.directory_layout import lock_log_dirs
+from mpbroker.storage.directory_lock import lock_log_dirs
 from ops.bench.brokers import Broker, BrokerError, Kafka, Mpbroker, running
 from tests.real_clients.test_groups import own, poll_until, shares
 from tests.support.client_adapters import confluent_read, confluent_write

@@ -15,9 +15,8 @@ import pytest
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.process import FatalError
 from mpbroker.log.recovery.workers import outlive
-from mpbroker.storage import directory_layout
-from mpbroker.storage.directory_layout import LogDirLocks, lock_log_dirs
-from mpbroker.storage.directory_lock import Holder, has_broker, holder_of
+from mpbroker.storage import directory_lock
+from mpbroker.storage.directory_lock import Holder, LogDirLocks, has_broker, holder_of, lock_log_dirs
 from mpbroker.storage.names import LOCK
 
 LANE = 3
@@ -104,7 +103,7 @@ def test_a_refused_try_leaves_readers_no_lock(tmp_path: Path, monkeypatch: pytes
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         looked.append(True)
 
-    monkeypatch.setattr(directory_layout.time, "sleep", look)
+    monkeypatch.setattr(directory_lock.time, "sleep", look)
     with locked_as_kafka_does(tmp_path), pytest.raises(FatalError):
         LogDirLocks(config_of(tmp_path))
     assert looked

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mpbroker.cli.main import main
-from mpbroker.coordinator.runtime.envelope import Envelopes
+from mpbroker.coordinator.runtime.requests import Answers
 from mpbroker.handlers import apis
 from mpbroker.handlers.apis import Api, k00_produce
 from mpbroker.handlers.apis.k01_fetch import Fetch
@@ -87,7 +87,7 @@ def put_faults() -> None:
         lambda fetch: fetch.exchange.client_id == (RAISES_AT_THE_END if fetch.overdue else RAISES_AT_A_LOOK),
     )
     put_around(Exchange, "_read", lambda exchange: exchange.client_id == RAISES_IN_DECODING)
-    put_around(Envelopes, "open", lambda _, request: request.client_id == RAISES_IN_DECODING)
+    put_around(Answers, "open", lambda _, request: request.client_id == RAISES_IN_DECODING)
     put_around(k00_produce, "check", lambda exchange, *_: exchange.client_id == RAISES_IN_A_PIECE)
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.groups.coordinator import GroupCoordinator
-from mpbroker.coordinator.runtime.batches import Marker, Producer
 from mpbroker.coordinator.runtime.requests import RequestContext
+from mpbroker.coordinator.runtime.write_queue import Marker, Producer
 from mpbroker.ipc.table import PAYLOAD_BYTES, unpack_partition
 from mpbroker.protocol.errors import ErrorCode, error_code
 from mpbroker.protocol.messages import (

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mpbroker.coordinator.transactions.records import TV1, TV2
-from mpbroker.coordinator.transactions.states import TransactionState
+from mpbroker.coordinator.transactions.records import TV1, TV2, TransactionState
 from mpbroker.coordinator.transactions.transaction import EXHAUSTED_FROM, LAST_EPOCH
 from mpbroker.protocol.errors import ErrorCode
 from tests.support.transaction_rig import (

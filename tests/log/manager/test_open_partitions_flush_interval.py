@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mpbroker.log.manager.flush_interval import LOOK_EVERY_S
+from mpbroker.log.manager.open_partitions import CHECK_EVERY_S
 from mpbroker.log.partition.partition_log import PartitionLog
 from tests.log.append.test_turn import ensure
 from tests.support.log_node import Journaled, Node
@@ -107,14 +107,14 @@ def test_flush_ms(rig: MakeRig, batch: Batch, policy: str) -> None:
     b = Broker(rig(log_flush_policy=policy), **{"flush.ms": "1000"})
     log = log_of(b)
     b.produce(batch(2))
-    b.process.flush_interval.look(100.0)
+    b.process.manager.open_partitions.flush_due(100.0)
     for at, is_due in ((100.4, False), (100.9, False), (101.5, policy == "os")):
-        b.process.flush_interval.look(at)
+        b.process.manager.open_partitions.flush_due(at)
         assert log.state.unsynced is is_due, at
     b.settle()
     assert log.state.synced == 2
     assert log.state.can_rest
-    b.process.flush_interval.look(103.0)
+    b.process.manager.open_partitions.flush_due(103.0)
     assert not log.state.unsynced, "there is nothing to be synced"
     b.close()
 
@@ -134,11 +134,11 @@ def test_one_that_is_paused_is_not_flushed(rig: MakeRig, batch: Batch) -> None:
     b = Broker(rig(log_flush_policy="os"), **{"flush.ms": "0"})
     b.produce(batch())
     log_of(b).is_paused = True
-    b.process.flush_interval.look(100.0)
-    b.process.flush_interval.look(200.0)
+    b.process.manager.open_partitions.flush_due(100.0)
+    b.process.manager.open_partitions.flush_due(200.0)
     assert not log_of(b).state.unsynced
     log_of(b).is_paused = False
-    b.process.flush_interval.look(300.0)
+    b.process.manager.open_partitions.flush_due(300.0)
     assert log_of(b).state.unsynced
     b.settle()
     b.close()
@@ -147,12 +147,12 @@ def test_one_that_is_paused_is_not_flushed(rig: MakeRig, batch: Batch) -> None:
 def test_it_is_not_looked_at_all_the_time(rig: MakeRig, batch: Batch) -> None:
     b = Broker(rig(log_flush_policy="os"), **{"flush.ms": "0"})
     b.produce(batch())
-    b.process.flush_interval.look(100.0)
+    b.process.manager.open_partitions.flush_due(100.0)
     b.settle()
     b.produce(batch())
-    b.process.flush_interval.look(100.0 + LOOK_EVERY_S / 2)
+    b.process.manager.open_partitions.flush_due(100.0 + CHECK_EVERY_S / 2)
     assert not log_of(b).state.unsynced
-    b.process.flush_interval.look(100.0 + LOOK_EVERY_S)
+    b.process.manager.open_partitions.flush_due(100.0 + CHECK_EVERY_S)
     assert log_of(b).state.unsynced
     b.settle()
     b.close()

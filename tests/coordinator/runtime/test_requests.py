@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mpbroker.coordinator.runtime.envelope import Envelopes
+from mpbroker.coordinator.runtime.requests import Answers
 from mpbroker.coordinator.waiting import Caller
 from mpbroker.ipc.calls import ForwardedRequest, ForwardedResponse, Message
 from mpbroker.protocol import messages as m
@@ -20,7 +20,7 @@ class Sent:
     """`given` has the requests that were opened, `answers` what went back."""
 
     def __init__(self) -> None:
-        self.envelopes = Envelopes(self._answer)
+        self.sent_back = Answers(self._answer)
         self.given: list[Any] = []
         self.answers: list[tuple[Caller, Message]] = []
 
@@ -29,7 +29,7 @@ class Sent:
         return True
 
     def receive(self, key: ApiKey, version: int, body: bytes) -> None:
-        self.given.append(self.envelopes.open(ForwardedRequest(key, version, "c", "/h", body)))
+        self.given.append(self.sent_back.open(ForwardedRequest(key, version, "c", "/h", body)))
 
     def request(self, key: ApiKey, version: int, request: m.Message) -> None:
         self.receive(key, version, encode_bytes(encode_request(key, version, request)))
@@ -82,7 +82,7 @@ def test_a_response_goes_back_in_the_version_of_its_request(sent: Sent, version:
         "t", [result(0, 0), result(1, ErrorCode.PRODUCER_FENCED), result(2, ErrorCode.PRODUCER_FENCED)]
     )
     response = m.AddPartitionsToTxnResponse(results_by_topic_v3_and_below=[topic])
-    sent.envelopes.answer(Caller(3, 0, 7, key, version), response)
+    sent.sent_back.answer(Caller(3, 0, 7, key, version), response)
     ((waiter, answer),) = sent.answers
     assert waiter == Caller(3, 0, 7)
     assert isinstance(answer, ForwardedResponse)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mpbroker.coordinator.metadata.state import Topic
-from mpbroker.coordinator.metadata.topic_lines import topic_lines
+from mpbroker.coordinator.metadata_controller import topic_lines
 from mpbroker.protocol.messages import PartitionRecord, ProducerIdsRecord, RemoveTopicRecord, TopicRecord
 from mpbroker.protocol.uuids import uuid_text
 from ops.bench import frames

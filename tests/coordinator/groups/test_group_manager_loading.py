@@ -9,10 +9,8 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
-from mpbroker.coordinator.groups.loading import GroupContents
-from mpbroker.coordinator.groups.offsets import Offsets
-from mpbroker.coordinator.groups.pending import TransactionKey
+from mpbroker.coordinator.groups.group_manager import GroupContents, GroupMetadataManager
+from mpbroker.coordinator.groups.offsets import Offsets, TransactionKey
 from mpbroker.coordinator.groups.records import OffsetKey, OffsetValue, encode
 from mpbroker.records.markers import ABORT, COMMIT
 from tests.support.compacted_segments import DAY_MS, T0, Segments

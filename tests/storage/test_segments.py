@@ -9,7 +9,7 @@ import pytest
 from mpbroker.ipc.table import PAYLOAD_BYTES, Partition, unpack_partition
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
-from mpbroker.storage.durable import batches_below
+from mpbroker.storage.segments import batches_below
 
 BATCH = bytes(build_batch([NewRecord(b"value", b"key", 0)]))
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mpbroker.coordinator.metadata.token_sweep import TokenSweep
+from mpbroker.coordinator.metadata_controller import TokenSweep
 from mpbroker.ipc.calls import Failed, Message, RemovedTokens, RemoveExpiredTokens
 from mpbroker.protocol.errors import ErrorCode
 
@@ -21,10 +21,7 @@ class Swept:
         self.now_ms = 5
         self.asked: list[tuple[Message, Callable[[Message], None]]] = []
         self.sweep = TokenSweep(
-            INTERVAL_MS,
-            lambda: self.now_ms,
-            lambda call, then: self.asked.append((call, then)),
-            logging.getLogger("mpbroker"),
+            INTERVAL_MS, lambda: self.now_ms, lambda call, then: self.asked.append((call, then))
         )
 
     def answer(self, message: Message) -> None:

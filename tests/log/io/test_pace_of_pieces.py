@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mpbroker.log.io.piece_size import ROUND, PieceSize
+from mpbroker.log.io.pace import ROUND, PieceSize
 
 KIB, MIB = 1 << 10, 1 << 20
 LEAST = 64 * KIB

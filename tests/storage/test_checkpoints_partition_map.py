@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpbroker.storage.partition_map import PartitionMap
+from mpbroker.storage.checkpoints import PartitionMap
 
 KEYS = st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 5) | st.sampled_from([70, 90, 200, 1 << 31]))
 STEPS = st.lists(st.tuples(st.booleans(), KEYS, st.integers(0, (1 << 63) - 1)), max_size=60)

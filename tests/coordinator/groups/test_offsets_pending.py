@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mpbroker.coordinator.groups.pending import PendingOffsets, TransactionKey
+from mpbroker.coordinator.groups.offsets import PendingOffsets, TransactionKey
 from mpbroker.coordinator.groups.records import OffsetKey, OffsetValue
 
 

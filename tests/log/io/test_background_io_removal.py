@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from mpbroker.log.io import background_io
-from mpbroker.log.io.background_io import STEP_BYTES
-from mpbroker.log.io.file_removal import remove_file, remove_tree
+from mpbroker.log.io.background_io import STEP_BYTES, remove_file, remove_tree
 from mpbroker.storage.residency import resident
 
 SIZE = 3 * STEP_BYTES + 5
