@@ -12,7 +12,6 @@ from mpbroker.client.command_config import OF_COMMANDS, read_config
 from mpbroker.client.config import ClientConfig, parse_servers
 from mpbroker.client.consumer import DEFAULT_LIMITS, PATIENCE_MS, Consumer, Limits
 from mpbroker.client.errors import ApiFailed, ClientError, InvalidArgument, InvalidReceive, not_done
-from mpbroker.client.isolation import READ_UNCOMMITTED
 from mpbroker.client.list_offsets import OffsetAndTimestamp, list_offsets
 from mpbroker.client.log_dirs import name_full_disks
 from mpbroker.client.positions import Ends
@@ -21,7 +20,7 @@ from mpbroker.config import known
 from mpbroker.config.topic_config import TOPIC_KEYS
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.numbers import EARLIEST, LATEST, ConfigOperation, ResourceType
+from mpbroker.protocol.numbers import EARLIEST, LATEST, READ_UNCOMMITTED, ConfigOperation, ResourceType
 from mpbroker.protocol.topic_names import problem_with
 
 ADVICE = "does the broker run there? (--bootstrap-server)"

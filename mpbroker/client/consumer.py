@@ -12,8 +12,8 @@ import msgspec
 from mpbroker.client.cluster import Asked, Cluster
 from mpbroker.client.consumer_protocol import TopicPartition
 from mpbroker.client.errors import ApiFailed
-from mpbroker.client.isolation import READ_COMMITTED, READ_UNCOMMITTED
 from mpbroker.protocol import messages as m
+from mpbroker.protocol.numbers import READ_COMMITTED, READ_UNCOMMITTED
 from mpbroker.protocol.wire import Buffer
 from mpbroker.records.aborted import from_fetch
 from mpbroker.records.iterate import Batch, iterate_batches

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from mpbroker.client.errors import BadText
+from mpbroker.protocol.numbers import READ_COMMITTED, READ_UNCOMMITTED
 
-READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 LEVELS = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
 
 

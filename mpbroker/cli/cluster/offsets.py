@@ -11,11 +11,10 @@ from mpbroker.cli.text.output import print_rows
 from mpbroker.client.admin import Admin, open_admin
 from mpbroker.client.cluster_address import ClusterAddress
 from mpbroker.client.errors import ApiFailed, ClientError, raise_all
-from mpbroker.client.isolation import READ_COMMITTED, READ_UNCOMMITTED
 from mpbroker.client.list_offsets import OffsetAndTimestamp
 from mpbroker.client.times import format_time, parse_time
 from mpbroker.client.topics import Topic, led, partitions_of
-from mpbroker.protocol.numbers import EARLIEST, LATEST, MAX_TIMESTAMP
+from mpbroker.protocol.numbers import EARLIEST, LATEST, MAX_TIMESTAMP, READ_COMMITTED, READ_UNCOMMITTED
 
 NAMED_TIMES = {"earliest": EARLIEST, "latest": LATEST, "max-timestamp": MAX_TIMESTAMP}
 

@@ -29,13 +29,12 @@ from mpbroker.client.cluster_address import ClusterAddress
 from mpbroker.client.consumer_protocol import TopicPartition
 from mpbroker.client.errors import ApiFailed
 from mpbroker.client.groups import Group
-from mpbroker.client.isolation import READ_COMMITTED
 from mpbroker.client.log_dirs import described
 from mpbroker.client.topics import Topic
 from mpbroker.config import known
 from mpbroker.ipc.control_client import ControlError
 from mpbroker.protocol.errors import ErrorCode, error_code
-from mpbroker.protocol.numbers import LATEST
+from mpbroker.protocol.numbers import LATEST, READ_COMMITTED
 from mpbroker.protocol.printable import printable
 
 _CLIENT_ID: Final = "client-id"
