@@ -160,11 +160,11 @@ FOLDERS = {
     "mpbroker.network": ("acceptor", "processor"),
     "mpbroker.cli": ("text", "cluster", "records", "host", "doctor", "top", "spark"),
 }
-# Of these each part may import what lies flat in its room: the waiters of the coordinator, the broker that
-# handlers' APIs see, and what all commands share.
+# Of these each part may import what lies flat in its room: the waiters of the coordinator, what APIs
+# of handlers get, and what all commands share.
 ABOVE_FLAT = {
-    "mpbroker.handlers.api_parts": ("mpbroker.handlers.broker",),
-    "mpbroker.handlers.apis": ("mpbroker.handlers.broker",),
+    "mpbroker.handlers.api_parts": ("mpbroker.handlers.broker", "mpbroker.handlers.context"),
+    "mpbroker.handlers.apis": ("mpbroker.handlers.broker", "mpbroker.handlers.context"),
     "mpbroker.coordinator.metadata": ("mpbroker.coordinator.waiting",),
     "mpbroker.coordinator.runtime": ("mpbroker.coordinator.waiting",),
     "mpbroker.network.acceptor": ("mpbroker.network", "mpbroker.network.handover"),

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from mpbroker.client.cluster import Cluster
-from mpbroker.client.consumer import DEFAULT_LIMITS, PATIENCE_MS, READ_UNCOMMITTED, Consumer, Limits
+from mpbroker.client.consumer import DEFAULT_LIMITS, PATIENCE_MS, Consumer, Limits
 from mpbroker.client.errors import ApiFailed, ClientError, InvalidArgument, InvalidReceive, not_done
 from mpbroker.client.list_offsets import OffsetAndTimestamp, list_offsets
 from mpbroker.client.log_dirs import name_full_disks
@@ -17,7 +17,7 @@ from mpbroker.config import known
 from mpbroker.config.topic_config import TOPIC_KEYS
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.numbers import EARLIEST, LATEST, ConfigOperation, ResourceType
+from mpbroker.protocol.numbers import EARLIEST, LATEST, READ_UNCOMMITTED, ConfigOperation, ResourceType
 from mpbroker.protocol.topic_names import problem_with
 
 _Value = TypeVar("_Value")

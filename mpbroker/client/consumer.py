@@ -13,11 +13,11 @@ from mpbroker.client.cluster import Asked, Cluster
 from mpbroker.client.consumer_protocol import TopicPartition
 from mpbroker.client.errors import ApiFailed, BadText
 from mpbroker.protocol import messages as m
+from mpbroker.protocol.numbers import READ_COMMITTED, READ_UNCOMMITTED
 from mpbroker.protocol.wire import Buffer
 from mpbroker.records.aborted import from_fetch
 from mpbroker.records.iterate import Batch, iterate_batches
 
-READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 LEVELS = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
 MAX_WAIT_MS = 500
 # For how long a fetch is tried again after errors that may pass.

@@ -20,12 +20,13 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from mpbroker.client.admin import Admin
-from mpbroker.client.consumer import READ_UNCOMMITTED, Fetched, Limits
+from mpbroker.client.consumer import Fetched, Limits
 from mpbroker.client.errors import ApiFailed
 from mpbroker.client.positions import Ends, Start
 from mpbroker.client.topics import Topic, no_partition, partitions_of
 from mpbroker.console.record_view import has_text, marker_view, problem_view, record_of, size_of
 from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.numbers import READ_UNCOMMITTED
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import Batch
 

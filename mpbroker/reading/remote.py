@@ -8,18 +8,11 @@ from typing import TypeVar
 
 from mpbroker.client.backoff import ExponentialBackoff
 from mpbroker.client.config import ClientConfig, from_properties, parse_servers
-from mpbroker.client.consumer import (
-    READ_COMMITTED,
-    READ_UNCOMMITTED,
-    Consumer,
-    Limits,
-    fetch_request,
-    fetched_of,
-)
+from mpbroker.client.consumer import Consumer, Limits, fetch_request, fetched_of
 from mpbroker.client.errors import ApiFailed, ClientError, ConfigError, ConnectionLost
 from mpbroker.client.list_offsets import list_offsets
 from mpbroker.protocol import messages as m
-from mpbroker.protocol.numbers import EARLIEST, LATEST
+from mpbroker.protocol.numbers import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED
 from mpbroker.reading.connections import CONNECTIONS
 from mpbroker.reading.errors import SERVERS_ADVICE, OptionError, SourceUnavailable
 from mpbroker.reading.options import ReadOptions, TopicPartition

@@ -14,12 +14,13 @@ from typing import Final
 from mpbroker.client.admin import Admin
 from mpbroker.client.backoff import monotonic_ms
 from mpbroker.client.cluster import Cluster
-from mpbroker.client.consumer import READ_COMMITTED, Consumer, Limits
+from mpbroker.client.consumer import Consumer, Limits
 from mpbroker.client.errors import ApiFailed, RequestTimedOut, without_leader
 from mpbroker.client.producer import Producer
 from mpbroker.client.topics import partition_for
 from mpbroker.client.transactions import Transaction, TransactionFailed, Transactions
 from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.numbers import READ_COMMITTED
 from mpbroker.protocol.topic_names import SINK_TOPIC
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord

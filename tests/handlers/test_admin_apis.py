@@ -184,7 +184,7 @@ def test_an_exception_is_answered_with_the_error_of_the_api(
 
 
 def test_an_exception_whose_error_cannot_be_built_closes(ready: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mpbroker.handlers.requests.exchange.encode_response_frame", None)
+    monkeypatch.setattr("mpbroker.handlers.requests.response.encode_response_frame", None)
     ready.processor.send(request_frame(METADATA, 1, MetadataRequest(topics=[])))
     ready.turn()
     assert [r.kind for r in ready.processor.replies()] == [SlotKind.CLOSE]
@@ -302,7 +302,7 @@ def test_advertised_addresses() -> None:
     listeners = (Listener("PLAINTEXT", "PLAINTEXT", "", 9092),)
     with rig(BrokerConfig(listeners=listeners)) as made:
         session = SimpleNamespace(local_host="192.0.2.7", local_port=9092)
-        made.handler.broker.session = lambda _: cast(Session, session)
+        made.context.session = lambda _: cast(Session, session)  # type: ignore[method-assign]
         made.publish(ORDERS)
         (broker,) = made.ask(METADATA, 1, MetadataRequest(topics=[])).brokers
         assert (broker.host, broker.port) == ("192.0.2.7", 9092), "where the client has connected to"
@@ -377,7 +377,7 @@ def test_very_many_topics_are_asked_for_in_parts(ready: Rig, monkeypatch: pytest
     ready.processor.send(request_frame(CREATE, 7, asked))
     ready.work_off()
     parts = []
-    while ready.handler.open:
+    while ready.handler.intake.open:
         ((call, message),) = ready.coordinator.take()
         of_part = [topic.name for topic in message.topics]
         # The coordinator counts the partitions of all of them.
@@ -471,7 +471,7 @@ def test_who_waits_for_the_coordinator_is_told_after_its_own_time(ready: Rig, ke
     assert ready.processor.replies() == []
     assert len(caller) == 0
     assert caller.next_deadline_ms() is None
-    assert ready.handler.open == {}
+    assert ready.handler.intake.open == {}
 
 
 def test_delete_topics_by_id(ready: Rig) -> None:

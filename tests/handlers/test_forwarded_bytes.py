@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from mpbroker.handlers.apis import all_apis
-from mpbroker.handlers.requests.answers import Pause
+from mpbroker.handlers.requests.responses import Pause
 from mpbroker.ipc.calls import Failed
 from mpbroker.ipc.slots import SlotKind, ThrottledBy
 from mpbroker.protocol.api_keys import ApiKey
@@ -175,7 +175,7 @@ class Throttled:
     def __init__(self) -> None:
         self.pause_ms = 0
 
-    def charge(self, _exchange: object) -> Pause:
+    def charge(self, _request: object) -> Pause:
         return Pause(self.pause_ms, ThrottledBy.THROTTLED_BY_REQUEST)
 
 
@@ -185,7 +185,7 @@ def frames(rig: Rig, key: ApiKey, version: int, *, by_turn: bool) -> dict[str, s
     Only Python knows of quotas here.
     """
     found = {}
-    throttled = rig.handler.broker.throttling = Throttled()  # type: ignore[assignment]
+    throttled = rig.handler.broker.admission.throttling = Throttled()  # type: ignore[assignment]
 
     def frame(code: ErrorCode, how: str, pause_ms: int) -> None:
         throttled.pause_ms = pause_ms

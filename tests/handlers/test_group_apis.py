@@ -10,8 +10,9 @@ import pytest
 from mpbroker.handlers.api_parts import offset_commits
 from mpbroker.handlers.apis import all_apis, k09_offset_fetch
 from mpbroker.handlers.calls.forwarding import NAMES_AT_ONCE
-from mpbroker.handlers.requests import exchange
+from mpbroker.handlers.requests import request as handlers_request
 from mpbroker.handlers.requests.limits import GROUP_IDS_MAX, SMALL_REQUEST_ELEMENTS_MAX
+from mpbroker.handlers.requests.request import ReceivedRequest
 from mpbroker.ipc.calls import Abandon, Acknowledged, Failed, ForwardedRequest, MalformedRequest
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.topology import COORDINATOR, processor
@@ -337,7 +338,7 @@ def test_a_commit_of_very_many_offsets_is_passed_on_in_parts(
     ready: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check that each partition has its outcome, in order, and that a topic that was split is whole again."""
-    monkeypatch.setattr(exchange, "DECODED_AT_ONCE", 10)
+    monkeypatch.setattr(handlers_request, "DECODED_AT_ONCE", 10)
     monkeypatch.setattr(offset_commits, "COMMITTED_AT_ONCE", 4)
     of_partition = OffsetCommitRequest.OffsetCommitRequestPartition
     of_topic = OffsetCommitRequest.OffsetCommitRequestTopic
@@ -351,7 +352,7 @@ def test_a_commit_of_very_many_offsets_is_passed_on_in_parts(
     ready.processor.send(request_frame(ApiKey.OFFSET_COMMIT, 9, request))
     ready.work_off()
     named, code = [], 0
-    while ready.handler.open:
+    while ready.handler.intake.open:
         ready.processor.replies()
         ((call, message),) = ready.coordinator.take()
         part = body_of(message)
@@ -403,7 +404,7 @@ def serve_in_parts(
     made.processor.send(request_frame(ApiKey.OFFSET_FETCH, 9, request))
     made.turn()
     parts = []
-    while made.handler.open:
+    while made.handler.intake.open:
         made.processor.replies()
         ((call, message),) = made.coordinator.take()
         parts.append(body_of(message))
@@ -458,7 +459,7 @@ def test_a_request_is_passed_on_as_it_came_and_not_read(ready: Rig, monkeypatch:
     def unread(*_: object) -> None:
         raise AssertionError("a handler reads what it passes on")
 
-    monkeypatch.setattr(exchange, "decode_request", unread)
+    monkeypatch.setattr(handlers_request, "decode_request", unread)
     request = JoinGroupRequest("g", member_id="m", protocols=[JoinGroupRequest.JoinGroupRequestProtocol()])
     call, message = hand_on(ready, ApiKey.JOIN_GROUP, 9, request)
     assert message.body == encode_bytes(encode_request(ApiKey.JOIN_GROUP, 9, request))
@@ -482,12 +483,12 @@ def test_the_request_log_has_what_was_passed_on_and_its_response(
 ) -> None:
     told: list[tuple[Any, Any]] = []
 
-    def describe(described: exchange.Exchange, _listener: str, response: Any) -> bytes:
+    def describe(described: ReceivedRequest, _listener: str, response: Any) -> bytes:
         told.append((described.body, response))
         return b"{"
 
-    monkeypatch.setattr(exchange, "describe", describe)
-    monkeypatch.setattr(ready.handler.broker, "tells_all", lambda: True)
+    monkeypatch.setattr("mpbroker.handlers.requests.response.describe", describe)
+    monkeypatch.setattr(ready.handler.broker, "logs_requests", lambda: True)
     call, _ = sent(ready, ApiKey.JOIN_GROUP, 9)
     answered(ready, call, JoinGroupResponse(member_id="m2"))
     ((request, response),) = told
@@ -502,7 +503,7 @@ def test_what_the_coordinator_cannot_read_closes_the_connection(
     ready.turn()
     assert [reply.kind for reply in ready.processor.replies()] == [SlotKind.CLOSE]
     assert "malformed JoinGroup v9: it is cut off" in caplog.text
-    assert (len(ready.handler.broker.forwarding), ready.handler.open) == (0, {})
+    assert (len(ready.handler.broker.forwarding), ready.handler.intake.open) == (0, {})
 
 
 def test_a_malformed_request_whose_coordinator_dies_closes_the_connection(
@@ -532,7 +533,7 @@ def test_a_closed_connection_ends_its_request_here_and_at_the_coordinator(ready:
     ready.turn()
     assert ready.processor.replies() == []
     assert (len(ready.handler.broker.forwarding), len(ready.handler.broker.coordinator)) == (0, 0)
-    assert ready.handler.open == {}
+    assert ready.handler.intake.open == {}
 
 
 def test_a_dead_processor_takes_its_requests_along(ready: Rig) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from mpbroker.handlers.apis import all_apis
-from mpbroker.handlers.requests import exchange as handlers_exchange
 from mpbroker.handlers.requests import metadata as handlers_metadata
 from mpbroker.handlers.requests.limits import GROUP_IDS_MAX
 from mpbroker.ipc.slots import SlotKind
@@ -76,13 +75,13 @@ def test_names_that_are_not_there_are_not_compared_with_all_that_are(
 def test_others_are_served_while_many_settings_are_described(
     ready: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handlers_exchange, "SEARCHES_PER_PIECE", 1)
+    monkeypatch.setattr("mpbroker.handlers.context.SEARCHES_PER_PIECE", 1)
     resource = DescribeConfigsRequest.DescribeConfigsResource
     named = [resource(2, name) for name in ("t", "none", "t", "u", "t")]
     ready.processor.send(request_frame(CONFIGS, 4, DescribeConfigsRequest(named)))
     ready.turn()
     served = 0
-    while ready.handler.has_heavy():
+    while ready.handler.scheduler.has_work():
         ready.processor.send(request_frame(CLUSTERS, 0, DescribeClusterRequest()), connection=2)
         ready.handler.take_and_serve(0)
         assert [reply.connection for reply in ready.processor.replies()] == [2]
@@ -115,7 +114,7 @@ def test_more_than_any_broker_has_closes_the_connection(
     setattr(request, field, [entry] * (GROUP_IDS_MAX + 1))
     ready.processor.send(request_frame(key, all_apis()[key].latest, request))
     ready.turn()
-    while ready.handler.has_heavy():
+    while ready.handler.scheduler.has_work():
         ready.turn()
     assert [reply.kind for reply in ready.processor.replies()] == [SlotKind.CLOSE]
     assert ready.coordinator.take() == []
@@ -124,7 +123,7 @@ def test_more_than_any_broker_has_closes_the_connection(
 def test_an_answer_that_grows_too_long_fails_its_request(
     ready: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(handlers_exchange, "RESPONSE_BYTES_MAX", 10_000)
+    monkeypatch.setattr("mpbroker.handlers.requests.response.RESPONSE_BYTES_MAX", 10_000)
     resource = DescribeConfigsRequest.DescribeConfigsResource
     named = [resource(2, "t"), resource(4, "1"), resource(2, "u")]
     request = DescribeConfigsRequest(named, include_documentation=True)
@@ -138,7 +137,7 @@ def test_an_answer_that_grows_too_long_fails_its_request(
 def test_a_connection_is_closed_if_even_the_error_is_too_long(
     ready: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handlers_exchange, "RESPONSE_BYTES_MAX", 10_000)
+    monkeypatch.setattr("mpbroker.handlers.requests.response.RESPONSE_BYTES_MAX", 10_000)
     request = FindCoordinatorRequest(coordinator_keys=[str(number) for number in range(1000)])
     ready.processor.send(request_frame(10, 6, request))
     ready.turn()

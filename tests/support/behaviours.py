@@ -42,6 +42,7 @@ BEHAVIOURS: Mapping[str, Sequence[str]] = {
     ),
     "a rule that several modules keep together": (
         *("coordinator/histories", "coordinator/request_paths", "handlers/busy_slots"),
+        "handlers/request_paths",
         *("handlers/deleted_files", "log/histories"),
         *(
             "handlers/bounds",

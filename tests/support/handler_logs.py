@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.handlers.hot_path.fetch_positions import FetchPositions
 from mpbroker.ipc import slots
 from mpbroker.ipc.slots import PartKind, SlotKind, file_generation
 from mpbroker.protocol.headers import decode_response_frame
@@ -18,7 +19,6 @@ from mpbroker.records.batch import assign_offset_and_epoch
 from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
-from mpbroker.storage.fetch_positions import FetchPositions
 from tests.support.handler_rig import (
     Rig,
     partition_payload,

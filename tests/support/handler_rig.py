@@ -410,7 +410,7 @@ class Rig:
     def work_off(self) -> None:
         """Turn until no request is worked on in pieces."""
         self.turn()
-        while self.handler.has_heavy():
+        while self.handler.scheduler.has_work():
             self.turn()
 
     def coordinator_dies(self) -> None:

@@ -30,7 +30,6 @@ from mpbroker.cli.text.numbers import SECONDS
 from mpbroker.cli.text.output import print_json
 from mpbroker.client import groups
 from mpbroker.client.admin import Admin
-from mpbroker.client.consumer import READ_COMMITTED
 from mpbroker.client.consumer_protocol import TopicPartition
 from mpbroker.client.errors import ApiFailed
 from mpbroker.client.groups import Group
@@ -39,7 +38,7 @@ from mpbroker.client.topics import Topic
 from mpbroker.config import known
 from mpbroker.ipc.control_client import ControlError
 from mpbroker.protocol.errors import ErrorCode, error_code
-from mpbroker.protocol.numbers import LATEST
+from mpbroker.protocol.numbers import LATEST, READ_COMMITTED
 from mpbroker.protocol.printable import printable
 
 _CLIENT_ID: Final = "client-id"

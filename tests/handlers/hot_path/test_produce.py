@@ -156,7 +156,7 @@ def produce(rig: Rig, case: Case, native: bool) -> Seen:
     rig.handler.turn.log_is_up, rig.handler.fenced_logs = native, set() if native else {0}
     rig.processor.send(case.frame(), room=case.room, connection=next(CONNECTIONS))
     rig.turn()
-    while rig.handler.has_heavy():
+    while rig.handler.scheduler.has_work():
         rig.turn()
     jobs = rig.log.take()
     assert len(jobs) <= 1

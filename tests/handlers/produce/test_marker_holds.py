@@ -234,7 +234,7 @@ def test_over_a_question_at_which_two_died_the_connection_is_closed(ready: Rig) 
     asked(ready)
     fence(ready, COORDINATOR, alive=False)
     assert kinds(ready) == [SlotKind.CLOSE]
-    assert ready.handler.open == {}
+    assert ready.handler.intake.open == {}
 
 
 @pytest.mark.parametrize("was_asked", [True, False])

@@ -145,7 +145,7 @@ def test_a_processor_that_dies_takes_what_waits_along(ready: Rig) -> None:
     fence(ready, PROCESSOR, alive=False)
     ready.turn()
     assert len(ready.handler.produces) == 0
-    assert not ready.handler.has_heavy()
+    assert not ready.handler.scheduler.has_work()
     assert codecs(ready) == []
 
 

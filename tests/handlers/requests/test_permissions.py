@@ -126,9 +126,9 @@ def test_who_may_nothing_is_refused(guarded: Rig, key: int, caplog: pytest.LogCa
     asked, answer = sent(guarded, key)
     if key in SILENT:
         assert asked
-    elif rule.whole or rule.each:
+    elif rule.request or rule.resource:
         assert asked == []
-        expected = {need.denied for need in (*rule.whole, *rule.each)}
+        expected = {need.denied for need in (*rule.request, *rule.resource)}
         assert set(errors_in(answer)) & expected, answer
         said = "audit: User:ANONYMOUS from unix on PLAINTEXT is denied "
         assert [one for one in caplog.messages if one.startswith(said) and ApiKey(key).name in one]
@@ -188,7 +188,9 @@ def test_each_api_on_a_listener_for_clients_and_on_one_for_administration(confin
 
 def test_what_changes_what_others_rely_on_is_administration() -> None:
     changing = {
-        key for key, rule in RULES.items() if any(n.operation in CHANGES for n in (*rule.whole, *rule.each))
+        key
+        for key, rule in RULES.items()
+        if any(n.operation in CHANGES for n in (*rule.request, *rule.resource))
     }
     assert changing <= ADMINISTRATION
     assert {key for key in RULES if key in TOKEN_KEYS} <= ADMINISTRATION, "a token is a way to log in"
@@ -269,8 +271,8 @@ def test_the_page_has_the_table() -> None:
 
 def written(rule: Rule) -> str:
     """The cells of a rule: needs, whether it is administration, and what is to be said of them."""
-    needs = [f"{need}" for need in (*rule.whole, *rule.each)]
+    needs = [f"{need}" for need in (*rule.request, *rule.resource)]
     text = ", ".join(needs) or "nothing"
-    if rule.instead is not None:
-        text += f"; or {rule.instead}"
+    if rule.alternative is not None:
+        text += f"; or {rule.alternative}"
     return f"{text} | {'yes' if rule.is_admin else ''} | {rule.remark}"

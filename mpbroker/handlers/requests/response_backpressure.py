@@ -1,8 +1,8 @@
 """Answers and appends that found no room in the reply arena and wait for it.
 
-Clients that do not read their answers fill the arena, and the others must not suffer for it. While anything
+Clients that do not read their responses fill the arena, and the others must not suffer for it. While anything
 waits, this handler's word of `replies_out` is set, and processors close connections that have not read for
-long. (Kafka has no counterpart: answers are in the heap of the JVM.)
+long. (Kafka has no counterpart: responses are in the heap of the JVM.)
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ class _Entry(NamedTuple):
     forget: Callable[[], None]
 
 
-def nobody() -> None:
-    """Tell nobody."""
+def nothing() -> None:
+    """Do nothing."""
 
 
-class ReplyBackpressure:
+class ResponseBackpressure:
     """Attempts that wait for room, first come, first served.
 
-    `tell` is called with True when the first one waits, and with False when none does any more. `whose` names
+    `notify` is called with True when a first one waits, and with False when none does. `whose` names
     the connection of a request.
     """
 
     def __init__(
-        self, tell: Callable[[bool], None], clock_ms: Callable[[], int], whose: Callable[[Request], str]
+        self, notify: Callable[[bool], None], clock_ms: Callable[[], int], whose: Callable[[Request], str]
     ) -> None:
-        self._tell = tell
+        self._notify = notify
         self._clock_ms = clock_ms
         self._whose = whose
         self._entries: deque[_Entry] = deque()
@@ -63,12 +63,12 @@ class ReplyBackpressure:
         size: int,
         attempt: Callable[[], None],
         give_up: Callable[[], None],
-        forget: Callable[[], None] = nobody,
+        forget: Callable[[], None] = nothing,
     ) -> None:
         """Call `attempt` now or, as long as it raises ArenaFull, later.
 
-        If it still does after PATIENCE_MS, call `give_up`; if there is nobody to answer any more, `forget`.
-        Raises ArenaFull if too much waits already.
+        If it still does after PATIENCE_MS, call `give_up`; if its processor has died, `forget`. Raises
+        ArenaFull if too many bytes wait already.
         """
         if not self._entries:
             with suppress(ArenaFull):
@@ -91,7 +91,9 @@ class ReplyBackpressure:
             except FatalError:
                 raise
             except Exception:
-                log.exception("closing %s: what waited for room failed", self._whose(entry.request))
+                log.exception(
+                    "closing %s: a response or append that waited failed", self._whose(entry.request)
+                )
                 entry.give_up()
             self._remove(entry)
 
@@ -111,10 +113,10 @@ class ReplyBackpressure:
         self._entries.append(entry)
         self._bytes += entry.size
         if len(self._entries) == 1:
-            self._tell(True)
+            self._notify(True)
 
     def _remove(self, entry: _Entry) -> None:
         self._entries.remove(entry)
         self._bytes -= entry.size
         if not self._entries:
-            self._tell(False)
+            self._notify(False)

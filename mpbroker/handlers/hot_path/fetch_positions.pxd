@@ -4,13 +4,13 @@
     Reader           the last SEGMENTS segments read of one partition
     Segment          its open files, and the last FOUND positions in the log file
 
-Facts about a segment are about the files that are open: it ends with them, since compaction puts another
-file under the same name.
+Positions belong to open files and are forgotten with them, since compaction puts another file under the same
+name.
 
 Only resident data is located here; Python has other data read from the disk
 (`mpbroker.handlers.fetch.disk_prefetch`).
-A part that was found resident counts as resident for WARM_MS, together with later appends: a
-consumer at the end of a log costs no system call for the test.
+A part that was found resident counts as resident for WARM_MS, together with later appends: a consumer at the
+end of a log costs no system call for the test.
 
 Python fills the places (`learn`) when it has served a fetch that the turn could not. They are private to one
 handler. An offset that is not among the positions is looked up in the segment's index, as in

@@ -1,6 +1,6 @@
-"""Answers: response frames in blocks of this handler's arena, lent to a processor until it has sent them.
+"""Response frames in blocks of this handler's arena, lent to a processor until it has sent them.
 
-An answer for which there is no room waits.
+A response for which there is no room waits.
 
 block of a SEND         | frame |
 block of a SEND_PARTS   | bytes of all PART_BYTES | paths | pad to 8 | n times Part |
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from mpbroker.handlers.requests.reply_backpressure import ReplyBackpressure
+from mpbroker.handlers.requests.response_backpressure import ResponseBackpressure
 from mpbroker.ipc.rings import Outbox
 from mpbroker.ipc.slots import (
     PartKind,
@@ -69,43 +69,51 @@ class FileSlice(RecordsSlice):
         )
 
 
-class Timing(NamedTuple):
-    """Times (CLOCK_MONOTONIC) when this process took a request and was done with it; 0: when it answers."""
+class Pause(NamedTuple):
+    """How long the connection is not read after its response, and the quota that causes it."""
 
-    taken_ns: int
-    local_ns: int
+    ms: int
+    by: ThrottledBy
+
+
+NO_PAUSE = Pause(0, ThrottledBy.THROTTLED_BY_REQUEST)
+STAMP_MAX_US = (1 << 32) - 1
+
+
+class ResponseInfo(NamedTuple):
+    """What goes along with a response.
+
+    `taken_ns`, `local_ns`: when this process took the request and was done with it (CLOCK_MONOTONIC), 0: when
+    it responds. `log_entry`: JSON for the request log.
+    """
+
+    pause: Pause = NO_PAUSE
+    taken_ns: int = 0
+    local_ns: int = 0
+    log_entry: bytes = b""
 
     def stamps_us(self, request: Request, done_ns: int) -> tuple[int, int]:
-        """Return `queue_us` and `local_us` of the reply."""
+        """Return `queue_us` and `local_us` of the descriptor."""
         taken_ns = self.taken_ns or done_ns
         queue_us = max(taken_ns - request.received_ns, 0) // 1000
         local_us = max((self.local_ns or done_ns) - taken_ns, 0) // 1000
         return min(queue_us, STAMP_MAX_US), min(local_us, STAMP_MAX_US)
 
 
-class Pause(NamedTuple):
-    """How long the connection is not read after its answer, and the quota that causes it."""
-
-    ms: int
-    by: ThrottledBy
+NO_INFO = ResponseInfo()
 
 
-UNTIMED = Timing(0, 0)
-NO_PAUSE = Pause(0, ThrottledBy.THROTTLED_BY_REQUEST)
-STAMP_MAX_US = (1 << 32) - 1
-
-
-def nothing_behind(_request: Request) -> Sequence[Request]:
+def none_following(_request: Request) -> Sequence[Request]:
     """Return no requests."""
     return ()
 
 
-class Answers:
-    """The way of answers to the processors.
+class Responses:
+    """The way of responses to the processors.
 
     `index` is this handler's, the owner of the arena. `outbox(processor)` returns the way to a processor,
-    `whose` names the connection of a request. `behind` is called with a request that closes its connection;
-    it returns those that wait behind it, which are closed, too.
+    `whose` names the connection of a request. `following` is called with a request that closes its
+    connection; it returns those that wait for it, which are closed, too.
     """
 
     def __init__(
@@ -113,12 +121,12 @@ class Answers:
         index: int,
         arena: Arena,
         outbox: Callable[[int], Outbox],
-        waiting: ReplyBackpressure,
+        waiting: ResponseBackpressure,
         whose: Callable[[Request], str],
-        behind: Callable[[Request], Sequence[Request]] = nothing_behind,
+        following: Callable[[Request], Sequence[Request]] = none_following,
     ) -> None:
         self._index = index
-        self._behind = behind
+        self._following = following
         self._arena = arena
         self._waiting = waiting
         self._outbox = outbox
@@ -130,59 +138,42 @@ class Answers:
         return len(self._sizes)
 
     def send(
-        self,
-        request: Request,
-        segments: Sequence[Buffer | RecordsSlice],
-        pause: Pause = NO_PAUSE,
-        timing: Timing = UNTIMED,
-        told: bytes = b"",
+        self, request: Request, segments: Sequence[Buffer | RecordsSlice], info: ResponseInfo = NO_INFO
     ) -> None:
-        """Send an answer, or let it wait for room. `told` is its text for the request log.
+        """Send a response, or let it wait for room.
 
-        Raises shm.arena.ArenaFull, having sent nothing, if there is no room and too much waits already.
+        Raises shm.arena.ArenaFull, having sent nothing, if there is no room and too many bytes wait already.
         """
         self._waiting.run(
             request,
             sum(len(segment) for segment in segments if not isinstance(segment, RecordsSlice)),
-            lambda: self._send(request, segments, pause, timing, told),
-            lambda: self._give_up(request, timing),
+            lambda: self._send(request, segments, info),
+            lambda: self._give_up(request, info),
         )
 
-    def _give_up(self, request: Request, timing: Timing) -> None:
+    def _give_up(self, request: Request, info: ResponseInfo) -> None:
         log.error(
             "closing %s: there was no room for its answer to API key %d for too long. "
             "Clients that do not read fill the memory for answers (queued.max.request.bytes)",
             self._whose(request),
             request.api_key,
         )
-        self.close(request, timing)
+        self.close(request, info._replace(pause=NO_PAUSE, log_entry=b""))
 
-    def _send(
-        self,
-        request: Request,
-        segments: Sequence[Buffer | RecordsSlice],
-        pause: Pause,
-        timing: Timing,
-        told: bytes,
-    ) -> None:
+    def _send(self, request: Request, segments: Sequence[Buffer | RecordsSlice], info: ResponseInfo) -> None:
         if any(isinstance(segment, RecordsSlice) for segment in segments):
-            self._send_parts(request, segments, pause, timing, told)
+            self._send_parts(request, segments, info)
             return
         size = sum(len(segment) for segment in segments)
-        block, view = self._allocate(size, told)
+        block, view = self._allocate(size, info.log_entry)
         at = 0
         for segment in segments:
             view[at : at + len(segment)] = segment  # type: ignore[assignment]
             at += len(segment)
-        self._push(request, SlotKind.SEND, block, 0, size, pause, timing, told)
+        self._push(request, SlotKind.SEND, info, block, 0, size)
 
     def _send_parts(
-        self,
-        request: Request,
-        segments: Sequence[Buffer | RecordsSlice],
-        pause: Pause,
-        timing: Timing,
-        told: bytes,
+        self, request: Request, segments: Sequence[Buffer | RecordsSlice], info: ResponseInfo
     ) -> None:
         """Send a block of the frame's bytes, the paths of the segments and the table of parts."""
         parts: list[bytes] = []
@@ -206,20 +197,19 @@ class Answers:
                 pieces.append(segment)
                 at += len(segment)
         table = b"".join(parts)
-        size = parts_at + len(table)
-        block, view = self._allocate(size, told)
+        block, view = self._allocate(parts_at + len(table), info.log_entry)
         view[:held] = b"".join((*pieces, *paths))
         view[parts_at:] = table
-        self._push(request, SlotKind.SEND_PARTS, block, parts_at, len(parts), pause, timing, told)
+        self._push(request, SlotKind.SEND_PARTS, info, block, parts_at, len(parts))
 
-    def _allocate(self, size: int, told: bytes) -> tuple[int, memoryview]:
-        """Allocate a block; a text for the request log goes to its end (ReplyFlag.LOGGED)."""
-        room = size + len(told) + _LENGTH.size if told else size
+    def _allocate(self, size: int, log_entry: bytes) -> tuple[int, memoryview]:
+        """Allocate a block; an entry of the request log goes to its end (ReplyFlag.LOGGED)."""
+        room = size + len(log_entry) + _LENGTH.size if log_entry else size
         block = self._arena.allocate(room)
         self._sizes[block] = room
-        if told:
+        if log_entry:
             end = self._arena.capacity(block)
-            ending = told + _LENGTH.pack(len(told))
+            ending = log_entry + _LENGTH.pack(len(log_entry))
             self._arena.view(block, end)[end - len(ending) :] = ending
         return block, self._arena.view(block, size)
 
@@ -227,61 +217,55 @@ class Answers:
         self,
         request: Request,
         kind: int,
-        block: int,
-        position: int,
-        length: int,
-        pause: Pause,
-        timing: Timing,
-        told: bytes,
+        info: ResponseInfo,
+        block: int | None = None,
+        position: int = 0,
+        length: int = 0,
     ) -> None:
         done_ns = time.monotonic_ns()
-        generation = self._arena.lend(block, request.processor)
+        generation = 0 if block is None else self._arena.lend(block, request.processor)
         self._outbox(request.processor).push(
             pack_reply(
                 kind,
                 self._index,
                 request.channel,
                 request.connection,
-                block,
+                block or 0,
                 generation,
                 position,
                 length,
-                pause.ms,
+                info.pause.ms,
                 request.request,
                 done_ns,
-                *timing.stamps_us(request, done_ns),
-                ReplyFlag.LOGGED if told else 0,
-                throttled_by=pause.by,
+                *info.stamps_us(request, done_ns),
+                0 if block is None or not info.log_entry else ReplyFlag.LOGGED,
+                throttled_by=info.pause.by,
             )
         )
 
-    def nothing(
-        self, request: Request, pause: Pause = NO_PAUSE, timing: Timing = UNTIMED, told: bytes = b""
-    ) -> None:
-        self._end_without_bytes(request, SlotKind.NOOP, pause, timing, told)
+    def nothing(self, request: Request, info: ResponseInfo = NO_INFO) -> None:
+        """End a request without bytes for its client."""
+        self._end_without_bytes(request, SlotKind.NOOP, info)
 
-    def close(self, request: Request, timing: Timing = UNTIMED, told: bytes = b"") -> None:
-        self._end_without_bytes(request, SlotKind.CLOSE, NO_PAUSE, timing, told)
-        for one in self._behind(request):
-            self._push_empty(one, SlotKind.CLOSE, NO_PAUSE, UNTIMED)
+    def close(self, request: Request, info: ResponseInfo = NO_INFO) -> None:
+        """Close the connection of a request, and of those that wait for it."""
+        self._end_without_bytes(request, SlotKind.CLOSE, info)
+        for one in self._following(request):
+            self._push(one, SlotKind.CLOSE, NO_INFO)
 
-    def _end_without_bytes(
-        self, request: Request, kind: int, pause: Pause, timing: Timing, told: bytes
-    ) -> None:
-        if told:
+    def _end_without_bytes(self, request: Request, kind: int, info: ResponseInfo) -> None:
+        block = None
+        if info.log_entry:
             try:
-                block, _ = self._allocate(0, told)
+                block, _ = self._allocate(0, info.log_entry)
             except ArenaFull as error:
                 log.warning("request %d is not in the request log: %s", request.request, error)
-            else:
-                self._push(request, kind, block, 0, 0, pause, timing, told)
-                return
-        self._push_empty(request, kind, pause, timing)
+        self._push(request, kind, info, block)
 
     def parked(self, request: Request, *, is_brief: bool = False) -> None:
-        """Tell the processor that the request waits here and no longer counts as load.
+        """Notify the processor that the request waits here and no longer counts as load.
 
-        `is_brief`: its answer will wake the processor before long, so this need not.
+        `is_brief`: its response will wake the processor before long, so this need not.
         """
         slot = pack_reply(
             SlotKind.PARKED, self._index, request.channel, request.connection, request=request.request
@@ -292,26 +276,8 @@ class Answers:
         else:
             outbox.push(slot)
 
-    def _push_empty(self, request: Request, kind: int, pause: Pause, timing: Timing) -> None:
-        done_ns = time.monotonic_ns()
-        queue_us, local_us = timing.stamps_us(request, done_ns)
-        self._outbox(request.processor).push(
-            pack_reply(
-                kind,
-                self._index,
-                request.channel,
-                request.connection,
-                throttle_ms=pause.ms,
-                request=request.request,
-                done_ns=done_ns,
-                queue_us=queue_us,
-                local_us=local_us,
-                throttled_by=pause.by,
-            )
-        )
-
     def returned(self, block: int, generation: int) -> None:
-        """Free a block whose answer the processor has sent, or dropped with its connection."""
+        """Free a block whose response the processor has sent, or dropped with its connection."""
         if self._arena.take_back(block, generation):
             self._arena.free(block, self._sizes.pop(block))
 
@@ -323,7 +289,7 @@ class Answers:
                 self._arena.free(block, self._sizes.pop(block))
 
     def close_produce(self, job: Produce) -> None:
-        """Close the connection of a produce whose fate nobody knows."""
+        """Close the connection of a produce that may have been appended or not."""
         self._outbox(job.processor).push(
             pack_reply(SlotKind.CLOSE, self._index, job.channel, job.connection, request=job.request)
         )

@@ -10,7 +10,7 @@ from mpbroker.ipc.slots cimport file_generation_of
 from mpbroker.ipc.table cimport Bound
 from mpbroker.records.wire cimport load_u32, load_u64
 from mpbroker.records.batch cimport BASE_OFFSET_AT, BATCH_HEADER_BYTES, LAST_OFFSET_DELTA_AT
-from mpbroker.storage.fetch_positions cimport (
+from mpbroker.handlers.hot_path.fetch_positions cimport (
     FOUND, READERS, SEGMENTS, Found, PlacesRef, Reader, Segment, Spot,
 )
 from mpbroker.storage.index cimport OFFSET_ENTRY_BYTES, floor_entry
@@ -42,7 +42,7 @@ cdef int64_t file_bytes(int fd) noexcept nogil:
 
 
 cdef bint is_deleted(const Segment *segment) noexcept nogil:
-    """Return whether one of the segment's open files has lost its name."""
+    """Return whether one of the segment's open files is deleted."""
     cdef struct_stat status
     if segment.base < 0:
         return False
