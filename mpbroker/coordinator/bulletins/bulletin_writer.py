@@ -89,7 +89,7 @@ class Bulletins:
     def lagging(self) -> list[int]:
         """Return the readers that lag, so that no bulletin can be written from its start again."""
         publishers = (self.topics, self.credentials, self.limits, self.brokers)
-        return [reader for publisher in publishers for reader in publisher.behind()]
+        return [reader for publisher in publishers for reader in publisher.lagging()]
 
     def _publisher(
         self, block: str, acks: str, readers: Iterable[int], is_alive: Callable[[int], bool] | None = None
