@@ -29,9 +29,9 @@ INSTEAD = {
 
 
 class _Command(TyperCommand):
-    """Write required arguments bare in usage lines, and complete options of `OPTIONAL_VALUES`.
+    """Write required arguments bare in the usage line; later versions of Typer put them in braces.
 
-    Add what to write in place of options in `INSTEAD`.
+    Let options of `OPTIONAL_VALUES` stand without a value, and explain those of `INSTEAD`.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -55,7 +55,7 @@ _COMMANDS = (
     ("log-dirs", "cluster.log_dirs", "Print log directories and sizes of partitions, or move some."),
     ("completion", "completion", "Print the script that completes this command in a shell."),
     ("docs", "pages", "Print a page of the docs; without PAGE, list them."),
-    ("why", "host.why", "Print what holds up a topic or a group, and what to do about it."),
+    ("why", "host.why", "Print what holds up a topic or group, and what to do."),
 )
 _GROUPS = (
     ("topic", "cluster.topic_changes", "Create, list, describe, alter and delete topics."),

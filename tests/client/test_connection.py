@@ -175,7 +175,7 @@ def test_a_response_that_is_none_ends_the_connection(ready: Pair) -> None:
     ready.send(m.ListGroupsRequest())
     header = ready.received()
     ready.peer.sendall(struct.pack(">ii", 4, header.correlation_id))
-    with pytest.raises(InvalidReceive, match=r"it sent a LIST_GROUPS v\d that is none"):
+    with pytest.raises(InvalidReceive, match=r"it sent a LIST_GROUPS v\d that is malformed"):
         ready.connection.progress(0)
     assert len(ready.connection.in_flight) == 1
 

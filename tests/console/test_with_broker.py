@@ -381,7 +381,7 @@ def test_groups_users_and_acls_are_changed(broker: Broker, api: Api) -> None:
     found = api.found("access")
     assert "the broker has no authorizer" in found["acls_problem"]
     acl = dict.fromkeys(("resource", "name", "pattern", "principal", "host", "operation", "permission"), "*")
-    assert api.change("add-acl", acl=acl).error == "'*' is no resource"
+    assert api.change("add-acl", acl=acl).error == "'*' is not a resource"
 
 
 def test_durations_are_taken_as_people_write_them(broker: Broker, api: Api) -> None:

@@ -65,7 +65,7 @@ def group_reset_offsets(
     to_earliest: Annotated[bool, flag("--to-earliest", "To the first record.")] = False,
     to_latest: Annotated[bool, flag("--to-latest", "After the last record.")] = False,
     to_current: Annotated[
-        bool, flag("--to-current", "To what is committed; without it after the last record.")
+        bool, flag("--to-current", "To the committed offset; without one after the last record.")
     ] = False,
     to_offset: Annotated[int | None, option("--to-offset", "N", "To this offset.", callback=LONG)] = None,
     to_datetime: Annotated[

@@ -29,7 +29,7 @@ class NewTopic(NamedTuple):
 def create(
     where: ClusterAddress, new: NewTopic, timeout_s: float, *, if_not_exists: bool, as_json: bool
 ) -> None:
-    """Create one topic and print what it got. Raises CliError."""
+    """Create one topic and print its partitions and settings. Raises CliError."""
     configs = dict(parse_setting(setting) for setting in new.settings)
     with open_admin(where) as client:
         try:

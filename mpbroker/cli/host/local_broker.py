@@ -37,8 +37,7 @@ class LocalBroker(NamedTuple):
     """The flags that name a broker on this host.
 
     Without any the environment does: MPBROKER_RUNTIME_DIR, or else MPBROKER_BOOTSTRAP_SERVER. Without these
-    the data directory is ./data, or if it does not exist, the broker is the one that listens on
-    127.0.0.1:9092.
+    the data directory is ./data, and where there is none, the broker is who listens on 127.0.0.1:9092.
     """
 
     log_dirs: str | None = None

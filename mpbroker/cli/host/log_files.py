@@ -57,7 +57,7 @@ def log_verify(
     paths: Annotated[list[Path], typer.Argument(metavar="DIR...", hidden=True, readable=False)],
     json: Json = False,
 ) -> None:
-    """Read everything; list what is damaged, torn, or will be rebuilt.
+    """Read everything; list damaged, torn and derived files.
 
     DIR is a directory of log.dirs, or of one partition. The exit code is 1 if records are damaged.
     """

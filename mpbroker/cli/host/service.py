@@ -310,7 +310,7 @@ def hidden_from_service(command: Sequence[str]) -> str | None:
 
 
 def account() -> pwd.struct_passwd | None:
-    """Return the account of the service's user, None if there is none."""
+    """Return the account of the service's user, or None."""
     try:
         return pwd.getpwnam(USER)
     except KeyError:

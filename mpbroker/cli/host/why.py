@@ -56,7 +56,7 @@ def why(
     where: ClusterAddress,
     json: Json = False,
 ) -> None:
-    """Print what holds up a topic or a group, and what to do about it.
+    """Print what holds up a topic or group, and what to do.
 
     The offsets of a group with lag are read twice, to see whether they move.
     """

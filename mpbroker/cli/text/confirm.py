@@ -12,12 +12,12 @@ from mpbroker.protocol.printable import printable
 
 
 def confirm(question: str, *, is_sure: bool, scripts_need_yes: bool = False) -> None:
-    """Ask, unless the caller is sure or there is no terminal. Raises CliError unless the answer is yes."""
+    """Ask on the terminal, if any, unless the caller is sure. Raises CliError unless the answer is yes."""
     if is_sure:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         if scripts_need_yes:
-            raise CliError(f"{printable(question)} There is no terminal to ask on: add --yes", USAGE_ERROR)
+            raise CliError(f"{printable(question)} It needs a terminal to ask on: add --yes", USAGE_ERROR)
         return
     sys.stderr.write(f"{printable(question)} [y/N] ")
     sys.stderr.flush()

@@ -96,7 +96,8 @@ class Cards(Horizontal):
 def headline(sample: Sample, colours: Mapping[str, str], *, is_paused: bool) -> Text:
     """Return the broker in one line: health, node, uptime, listeners, version."""
     broker = sample.broker
-    line = Text(" mpbroker", style=f"bold {colours['primary']}", no_wrap=True, overflow="ellipsis")
+    line = Text(no_wrap=True, overflow="ellipsis")
+    line.append(" mpbroker", style=f"bold {colours['primary']}")
     colour = colours[_HEALTH_COLOURS.get(broker.health, "error")]
     line.append(f"  ● {broker.health.value}", style=f"bold {colour}")
     if is_paused:

@@ -131,7 +131,7 @@ def test_without_a_name_and_data_it_is_the_broker_on_the_default_port(
 
 def test_an_address_that_is_no_brokers_of_this_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for address, said in (
-        ("192.0.2.1:9092", "192.0.2.1 is no address of this host"),
+        ("192.0.2.1:9092", "192.0.2.1 is not an address of this host"),
         ("nowhere.invalid:9092", "nowhere.invalid cannot be resolved"),
         ("127.0.0.1:port", "is not HOST:PORT"),
         (f"unix:{tmp_path}/none.sock", "nothing listens at unix:.*: No such file"),
