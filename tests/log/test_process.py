@@ -16,9 +16,11 @@ from typing import Any
 import pytest
 
 from mpbroker.ipc import calls
+from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import pack_fence
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.ipc.topology import COORDINATOR, LOG, SUPERVISOR
+from mpbroker.log.process import POINTS_EVERY_BYTES
 from mpbroker.log.recovery.scheduler import RecoveryScheduler
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.storage.directory_lock import lock_log_dirs
@@ -335,6 +337,11 @@ def test_one_look_at_all_partitions_comes_between_two_rounds(
     assert len(set(looks)) == 3
     process._do_housekeeping()
     assert len(looks) == 3
+    # Many bytes bring the recovery points forward, once.
+    process.context.counters.add(Counter.COUNT_BYTES_APPENDED, POINTS_EVERY_BYTES)
+    for _ in range(3):
+        process._do_housekeeping()
+    assert looks[3:] == ["write_recovery_points", "write_all_log_starts"]
     process.io_thread.close()
     process.turn.close()
 
