@@ -481,8 +481,8 @@ def describe_close(reason: int, detail: int) -> str:
         CloseReason.CLOSED_LOGIN_EXCESS: "the oldest without authentication, in favour of newer ones "
         "(max.unauthenticated.connections, or large tokens)",
         CloseReason.CLOSED_SESSION_EXPIRED: "a request came after its authentication had expired",
-        CloseReason.CLOSED_STALLED: "its request or response did not progress while others waited for memory "
-        "(queued.max.request.bytes) or the open files that it held",
+        CloseReason.CLOSED_STALLED: "its request or response made no progress while others waited for the "
+        "memory (queued.max.request.bytes) or the open files that it held",
         CloseReason.CLOSED_MANY_FILES: f"its answer needs {detail} segment files, more than can be open "
         "(LimitNOFILE)",
         CloseReason.CLOSED_FAILED: "an error of the processor, logged above",
