@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from mpbroker.cli.errors import INTERRUPTED, USAGE_ERROR, CliError, file_named
 from mpbroker.cli.text.output import counted, print_json, print_table
@@ -433,7 +433,7 @@ def running(
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         elif not is_started.is_set():
-            raise KeyboardInterrupt
+            _interrupt_start()
         elif not looks:
             canceller.start()
 
@@ -467,6 +467,14 @@ def running(
             signal.signal(number, handler)
         if document:
             print_json(document)
+
+
+def _interrupt_start() -> NoReturn:
+    """End the children and raise. A JVM that cannot hand over its port any longer would run for ever."""
+    for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
+        with suppress(ProcessLookupError):
+            os.kill(int(child), signal.SIGTERM)
+    raise KeyboardInterrupt
 
 
 @contextmanager
