@@ -280,7 +280,7 @@ def test_partitions_and_no_topic(tmp_path: Path) -> None:
 def test_a_damaged_state_of_the_quorum(tmp_path: Path, refused: Refused, text: str) -> None:
     kafka = KafkaDirectory(tmp_path).write()
     (kafka.metadata / QUORUM_STATE).write_text(text, "latin-1")
-    assert f"{kafka.metadata / QUORUM_STATE} is no state of a quorum: " in refused(kafka)
+    assert f"{kafka.metadata / QUORUM_STATE} is not a state of a quorum: " in refused(kafka)
 
 
 @pytest.mark.parametrize(

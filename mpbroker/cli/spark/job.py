@@ -10,16 +10,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from mpbroker.cli.errors import INTERRUPTED, USAGE_ERROR, CliError
 from mpbroker.cli.text.output import counted, print_json
 from mpbroker.reading.errors import CorruptLog, DataLoss, OptionError, SourceUnavailable
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
 
     from mpbroker.spark.jobs import Notice, Running
@@ -106,7 +105,7 @@ def running(
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         elif not is_started.is_set():
-            raise KeyboardInterrupt
+            _interrupt_start()
         elif not polls:
             canceller.start()
 
@@ -157,6 +156,14 @@ def until_stopped(
         f"{rate(query.records, began)}; the same command continues from {checkpoint}",
         {**measured(query.records, began), "stopped_by": name, "checkpoint": str(checkpoint)},
     )
+
+
+def _interrupt_start() -> NoReturn:
+    """End the children and raise. A JVM that cannot hand over its port any longer would run for ever."""
+    for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
+        with suppress(ProcessLookupError):
+            os.kill(int(child), signal.SIGTERM)
+    raise KeyboardInterrupt
 
 
 @contextmanager
