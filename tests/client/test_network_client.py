@@ -76,6 +76,24 @@ def test_responses_that_come_together_end_one_poll_after_the_other_without_a_wai
     assert (ended, rig.clock.now_ms) == (asked, before)
 
 
+def test_one_send_at_a_time_and_so_many_in_flight(make_rig: MakeRig) -> None:
+    rig = make_rig(max_in_flight_requests_per_connection=3, send_buffer_bytes=SMALL_BUFFER_BYTES)
+    rig.connect()
+    rig.send(large())
+    rig.poll()
+    assert not rig.client.ready(rig.node), "the last send is not written yet"
+    while len(rig.peer.requests) < 2:
+        rig.poll()
+    for _ in range(2):
+        assert rig.client.ready(rig.node)
+        rig.send()
+    assert not rig.client.ready(rig.node), "three are in flight"
+    rig.peer.answers(m.ProduceResponse(), nth=-3)
+    rig.poll()
+    assert rig.client.ready(rig.node)
+    assert rig.client.in_flight_count(rig.node.id) == rig.client.in_flight_count() == 2
+
+
 def test_a_produce_without_acks_is_over_when_it_is_sent(rig: Rig) -> None:
     rig.connect()
     rig.send(m.ProduceRequest(acks=0))

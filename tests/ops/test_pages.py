@@ -235,10 +235,14 @@ def helps(command: Any) -> Iterator[str]:
         yield from helps(inner)
 
 
+def written() -> tuple[str, ...]:
+    files = (path for pattern in TEXTS for path in sorted(ROOT.glob(pattern)))
+    return (*strings(), *(path.read_text() for path in files))
+
+
 @cache
 def told() -> tuple[str, ...]:
-    files = (path for pattern in TEXTS for path in sorted(ROOT.glob(pattern)))
-    return (*strings(), *helps(whole()), *(path.read_text() for path in files))
+    return (*written(), *helps(whole()))
 
 
 def test_commands_and_pages_that_messages_name_exist() -> None:
@@ -251,7 +255,7 @@ def test_commands_and_pages_that_messages_name_exist() -> None:
 
 def test_messages_name_no_file_that_a_wheel_lacks() -> None:
     """A wheel has the pages, by `mpbroker docs`; targets of make are told as those of a clone."""
-    assert [text for text in told() if " " in text and re.search(r"\bdocs/|\b[A-Z]{3,}\.md\b", text)] == []
+    assert [text for text in written() if " " in text and re.search(r"\bdocs/|\b[A-Z]{3,}\.md\b", text)] == []
     targets = set(re.findall(r"^([a-z0-9-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = {one for text in told() for one in re.findall(r"\bmake ((?:setup|dist|test)[a-z-]*)\b", text)}
     assert named

@@ -94,6 +94,9 @@ def test_ranges_of_offsets(read: Read, log_dir: Path, fake_broker: FakeBroker) -
     with pytest.raises(DataLoss, match=r"log starts at 23.*failOnDataLoss"):
         read(startingOffsets='{"t":{"0":5}}')
     assert offsets(read(startingOffsets='{"t":{"0":5}}', failOnDataLoss=False)) == list(range(23, 300))
+    cut = source(log_dir, endingOffsets='{"t":{"0":301}}', failOnDataLoss=False)
+    (task,) = cut.reader(cut.schema()).partitions()
+    assert (task.range.start, task.range.end) == (23, 300)
 
 
 def test_ranges_of_time(read: Read, log_dir: Path, fake_broker: FakeBroker) -> None:
