@@ -75,9 +75,6 @@ def test_delete_records_by_kafkas_tool(broker: Broker, new_topic: TopicMaker, tm
     assert "OffsetOutOfRange" in printed, printed
 
 
-# ---- retention ----
-
-
 @pytest.fixture
 def retaining(tmp_path: Path) -> Iterator[Mpbroker]:
     """A broker that looks all the time."""

@@ -29,8 +29,6 @@ from tests.support.transactional_clients import (
 )
 
 TIMEOUT_MS = 1000
-# transaction.max.timeout.ms
-MAX_TIMEOUT_MS = 900_000
 
 
 @pytest.fixture(scope="module", name="broker")
@@ -174,15 +172,6 @@ def test_a_topic_is_deleted_beneath_a_transaction(
     commits(producer, kept, "after")
     eventually(lambda: read(broker, kept) == {0: ["before", "after"]}, "both are seen")
     producer.close()
-
-
-@pytest.mark.parametrize("client", GENERATIONS, indirect=True)
-def test_no_transaction_may_take_longer_than_the_broker_allows(
-    broker: Broker, client: Open, name: str
-) -> None:
-    with pytest.raises(Refused, match=r"(?i)timeout"):
-        client(broker.bootstrap, name, MAX_TIMEOUT_MS + 1)
-    client(broker.bootstrap, name, MAX_TIMEOUT_MS).close()
 
 
 def test_a_franz_go_session_copies_exactly_once(
