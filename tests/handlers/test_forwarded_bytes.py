@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -21,24 +22,17 @@ from mpbroker.ipc.slots import SlotKind, ThrottledBy
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import (
-    AddOffsetsToTxnResponse,
-    AddPartitionsToTxnResponse,
     DeleteGroupsResponse,
     DescribeGroupsResponse,
-    DescribeTransactionsResponse,
-    EndTxnResponse,
     HeartbeatResponse,
-    InitProducerIdResponse,
     JoinGroupResponse,
     LeaveGroupResponse,
     ListGroupsResponse,
-    ListTransactionsResponse,
     Message,
     OffsetCommitResponse,
     OffsetDeleteResponse,
     OffsetFetchResponse,
     SyncGroupResponse,
-    TxnOffsetCommitResponse,
 )
 from tests.handlers import test_group_apis, test_transaction_apis
 from tests.support.forwarded_requests import answered, hand_on
@@ -133,33 +127,7 @@ RESPONSES: dict[ApiKey, Callable[[int], Message]] = {
         results=[DeleteGroupsResponse.DeletableGroupResult("g", code)]
     ),
     ApiKey.OFFSET_DELETE: offset_delete,
-    ApiKey.INIT_PRODUCER_ID: lambda code: InitProducerIdResponse(
-        error_code=code, producer_id=9, producer_epoch=2
-    ),
-    ApiKey.ADD_PARTITIONS_TO_TXN: lambda code: AddPartitionsToTxnResponse(
-        results_by_topic_v3_and_below=[
-            AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult(
-                "t", [AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult(n, code) for n in (3, 4)]
-            )
-        ]
-    ),
-    ApiKey.ADD_OFFSETS_TO_TXN: lambda code: AddOffsetsToTxnResponse(error_code=code),
-    ApiKey.END_TXN: lambda code: EndTxnResponse(error_code=code, producer_id=9, producer_epoch=2),
-    ApiKey.TXN_OFFSET_COMMIT: lambda code: TxnOffsetCommitResponse(
-        topics=[
-            TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic(
-                "t", [TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition(3, code)]
-            )
-        ]
-    ),
-    ApiKey.DESCRIBE_TRANSACTIONS: lambda code: DescribeTransactionsResponse(
-        transaction_states=[
-            DescribeTransactionsResponse.TransactionState(code, "tx", "Ongoing", producer_id=9)
-        ]
-    ),
-    ApiKey.LIST_TRANSACTIONS: lambda code: ListTransactionsResponse(
-        error_code=code, transaction_states=[ListTransactionsResponse.TransactionState("tx", 9, "Ongoing")]
-    ),
+    **{key: partial(test_transaction_apis.respond, key) for key in test_transaction_apis.REQUEST},
 }
 EVERY = [
     (key, version)

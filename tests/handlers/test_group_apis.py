@@ -30,7 +30,6 @@ from mpbroker.protocol.messages import (
     JoinGroupRequest,
     JoinGroupResponse,
     LeaveGroupRequest,
-    LeaveGroupResponse,
     ListGroupsRequest,
     Message,
     OffsetCommitRequest,
@@ -82,12 +81,7 @@ REQUEST: dict[ApiKey, Callable[[int], Message]] = {
 EVERY = [
     (key, version) for key in REQUEST for version in range(all_apis()[key].oldest, all_apis()[key].latest + 1)
 ]
-
-
-@pytest.fixture(name="ready")
-def _ready(rig: Rig) -> Rig:
-    rig.publish(topic_image("t", 1))
-    return rig
+READY = (topic_image("t", 1),)
 
 
 def sent(ready: Rig, key: ApiKey, version: int, connection: int = 7) -> tuple[Any, ForwardedRequest]:
@@ -134,47 +128,6 @@ def test_a_heartbeat_of_the_consumer_protocol_is_refused(ready: Rig, version: in
     )
     assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
     assert "group.protocol=classic" in response.error_message
-
-
-@pytest.mark.parametrize("version", range(10))
-def test_a_join_is_answered_in_every_version(ready: Rig, version: int) -> None:
-    call, _ = sent(ready, ApiKey.JOIN_GROUP, version)
-    answered(ready, call, JoinGroupResponse(error_code=79, member_id="m2", protocol_name=None))
-    response = ready.answer(ApiKey.JOIN_GROUP, version)
-    assert (response.error_code, response.member_id) == (79, "m2")
-    assert response.protocol_name == (None if version >= 7 else "")
-
-
-@pytest.mark.parametrize("version", range(6))
-def test_the_error_of_a_member_that_leaves_alone(ready: Rig, version: int) -> None:
-    call, _ = sent(ready, ApiKey.LEAVE_GROUP, version)
-    members = [LeaveGroupResponse.MemberResponse("m", None, 25)]
-    answered(ready, call, LeaveGroupResponse(members=members))
-    response = ready.answer(ApiKey.LEAVE_GROUP, version)
-    assert response.error_code == (25 if version < 3 else 0)
-    assert [m.error_code for m in response.members] == ([] if version < 3 else [25])
-
-
-@pytest.mark.parametrize("version", range(1, 11))
-def test_offsets_in_every_version(ready: Rig, version: int) -> None:
-    call, _ = sent(ready, ApiKey.OFFSET_FETCH, version)
-    partition = OffsetFetchResponse.OffsetFetchResponsePartitions(3, 42, 1, "m")
-    topic = OffsetFetchResponse.OffsetFetchResponseTopics("t", ID, [partition])
-    group = OffsetFetchResponse.OffsetFetchResponseGroup("g", [topic])
-    answered(ready, call, OffsetFetchResponse(groups=[group]))
-    response = ready.answer(ApiKey.OFFSET_FETCH, version)
-    topics = response.groups[0].topics if version >= 8 else response.topics
-    assert [(p.partition_index, p.committed_offset, p.metadata) for p in topics[0].partitions] == [
-        (3, 42, "m")
-    ]
-
-
-@pytest.mark.parametrize("version", range(1, 11))
-def test_a_group_that_cannot_be_asked_for_its_offsets(ready: Rig, version: int) -> None:
-    call, _ = sent(ready, ApiKey.OFFSET_FETCH, version)
-    group = OffsetFetchResponse.OffsetFetchResponseGroup("g", error_code=14)
-    answered(ready, call, OffsetFetchResponse(groups=[group]))
-    assert 14 in set(errors_in(ready.answer(ApiKey.OFFSET_FETCH, version)))
 
 
 def test_all_offsets_in_version_10_are_those_of_topics_with_an_id(ready: Rig) -> None:

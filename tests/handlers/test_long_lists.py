@@ -28,12 +28,7 @@ from mpbroker.protocol.messages import (
 from tests.support.handler_rig import Rig, delta, request_frame, topic_image
 
 METADATA, CREATE, DELETE, CONFIGS, CLUSTERS = 3, 19, 20, 32, 60
-
-
-@pytest.fixture(name="ready")
-def _ready(rig: Rig) -> Rig:
-    rig.publish(topic_image("t", 1))
-    return rig
+READY = (topic_image("t", 1),)
 
 
 def test_names_that_collide_follow_the_topics(ready: Rig) -> None:

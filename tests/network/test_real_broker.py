@@ -9,7 +9,6 @@ import resource
 import selectors
 import socket
 import struct
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -138,35 +137,6 @@ def test_100_mb_each_way_beside_small_requests(tmp_path: Path) -> None:
         serve_small_beside(broker, large)
 
 
-def test_large_requests_wait_for_each_other_and_never_hold_more_than_the_limit_and_one(
-    tmp_path: Path,
-) -> None:
-    size, limit = 60_000_000, 100_000_000
-    memory = {
-        "socket_request_max_bytes": limit,
-        "queued_max_request_bytes": limit,
-        "message_max_bytes": limit,
-    }
-    with running(tmp_path, **memory) as broker:
-        create_topic(broker.bootstrap, "t", 1)
-        request, codes = frames.produce("t", 1, size), []
-
-        def send() -> None:
-            with frames.connected(broker.address, timeout_s=PATIENCE_S) as connection:
-                codes.append(frames.exchange(connection, request)[0])
-
-        senders = [threading.Thread(target=send) for _ in range(3)]
-        for sender in senders:
-            sender.start()
-        most = 0
-        for sender in senders:
-            while sender.is_alive():
-                most = max(most, request_bytes(broker))
-                sender.join(LOOK_EVERY_S)
-        assert codes == [0, 0, 0]
-        assert size < most < limit + size + CHUNK
-
-
 class Crowd:
     """Many connections of one kind."""
 
@@ -207,39 +177,6 @@ def expire_all_but(small: Small, broker: Mpbroker) -> None:
         small.asks()
         is_readable(small.sock, ASK_EVERY_S)
     assert connections(broker) == 1
-
-
-def test_a_thousand_slow_writers_cost_a_first_block_each_and_expire(tmp_path: Path) -> None:
-    with running(tmp_path) as broker:
-        crowd, small = Crowd(broker, CROWD), Small(broker)
-        crowd.send(struct.pack(">i", CHUNK) + bytes(100))
-        eventually(lambda: request_bytes(broker) >= CROWD * SMALL_BLOCK // 2, "all have begun")
-        assert request_bytes(broker) <= CROWD * SMALL_BLOCK, "what a frame claims costs nothing"
-        small.asks(100)
-        assert crowd.send(b"x") == CROWD
-        expire_all_but(small, broker)
-        eventually(lambda: request_bytes(broker) == 0, "and what they held is free")
-        small.close()
-        crowd.close()
-
-
-def test_slow_writers_who_hold_all_memory_go_when_others_starve(tmp_path: Path) -> None:
-    memory = {"socket_request_max_bytes": CHUNK, "queued_max_request_bytes": 2 * CHUNK}
-    with running(tmp_path, IMPATIENT, **memory) as broker:
-        crowd = Crowd(broker, CROWD + 100)
-        claim = struct.pack(">i", CHUNK // 2)
-        crowd.send(claim + bytes(100))
-        eventually(lambda: request_bytes(broker) >= 2 * CHUNK, "memory is used up")
-        assert request_bytes(broker) <= 2 * CHUNK + SMALL_BLOCK
-        with frames.connected(broker.address) as honest:
-            honest.sendall(frames.api_versions().frame)
-            until = time.monotonic() + PATIENCE_S
-            while not is_readable(honest, DRIP_EVERY_S) and time.monotonic() < until:
-                crowd.send(b"x")  # a byte now and then is no progress
-            assert is_readable(honest)
-        said = "made no progress while others waited for the memory"
-        eventually(lambda: said in broker.output(), "the log says who went")
-        crowd.close()
 
 
 @pytest.mark.parametrize("what", ["metadata", "records"])

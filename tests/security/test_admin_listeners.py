@@ -32,7 +32,7 @@ from mpbroker.ipc.control_client import ControlError
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.messages import REQUESTS
 from ops.bench.brokers import HOST, free_port
-from tests.support.client_tools import ToolError, eventually, kafka_tool
+from tests.support.client_tools import eventually
 from tests.support.filled_requests import filled
 from tests.support.forwarded_requests import errors_in
 from tests.support.polling import PATIENCE_S
@@ -159,23 +159,6 @@ ACTS: Mapping[str, Callable[[AdminClient, str], Any]] = {
 }
 
 
-@pytest.mark.parametrize("what", ACTS)
-def test_an_administrators_client_on_both_listeners(broker: Confined, what: str) -> None:
-    name = what.replace(" ", "-")
-    new_topic(broker, name)
-    client, administrator = broker.admin("SASL"), broker.admin("OPEN")
-    for future in ACTS[what](client, name).values():
-        with pytest.raises(KafkaException) as refused:
-            future.result(PATIENCE_S)
-        error = refused.value.args[0]
-        assert error.code() == CLUSTER_AUTHORIZATION_FAILED
-        if what not in ("delete records", "delete topics"):  # those responses have no text
-            assert "is refused: listener SASL is for clients alone" in error.str()
-            assert "administered on OPEN, LOCAL, CONTROL (admin.listener.names)" in error.str()
-    for future in ACTS[what](administrator, name).values():
-        future.result(PATIENCE_S)
-
-
 @pytest.mark.parametrize("key", sorted(ADMINISTRATION), ids=lambda key: APIS[key].name)
 def test_every_request_of_administration_on_both_kinds_of_listeners(broker: Confined, key: ApiKey) -> None:
     api, body = APIS[key], filled(REQUESTS[key])
@@ -209,19 +192,6 @@ def test_clients_are_served_on_the_other_listeners(broker: Confined) -> None:
     reader = broker.admin("SASL")
     described = reader.describe_configs([ConfigResource(ResourceType.TOPIC, topic)])
     assert all("retention.ms" in one.result(PATIENCE_S) for one in described.values())
-
-
-def test_what_kafkas_own_tool_says(broker: Confined) -> None:
-    login = broker.directory / "ann.properties"
-    login.write_text(
-        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.jaas.config="
-        "org.apache.kafka.common.security.plain.PlainLoginModule required "
-        f'username="ann" password="{PLAIN_PASSWORD}";\n'
-    )
-    create = ("--create", "--topic", "by-tool", "--bootstrap-server")
-    with pytest.raises(ToolError, match=r"ClusterAuthorizationException.*listener SASL is for clients alone"):
-        kafka_tool(TOPICS, *create, broker.address_of("SASL"), "--command-config", str(login))
-    assert "Created topic by-tool" in kafka_tool(TOPICS, *create, broker.address_of("OPEN"))
 
 
 def test_the_audit_log_has_who_from_where_what_and_the_result(broker: Confined) -> None:

@@ -26,12 +26,7 @@ from tests.support.real_brokers import create_topic
 
 TOPIC = topic_image("t", 1, 2)
 CONNECTION, OTHER = 1, 2
-
-
-@pytest.fixture(name="ready")
-def _ready(rig: Rig) -> Rig:
-    rig.publish(TOPIC)
-    return rig
+READY = (TOPIC,)
 
 
 def produce(value: str, codec: Codec = Codec.NONE) -> bytes:

@@ -8,7 +8,6 @@ import select
 import socket
 import struct
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -35,13 +34,6 @@ from tests.support.processor_rig import (
 )
 
 METADATA, PRODUCE, FETCH, CREATE_TOPICS = 3, 0, 1, 19
-
-
-@pytest.fixture
-def rig() -> Iterator[Rig]:
-    rig = Rig()
-    yield rig
-    rig.close()
 
 
 def test_a_request_arrives_with_its_header_parsed_and_its_answer_goes_back(rig: Rig) -> None:
