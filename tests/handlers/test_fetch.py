@@ -199,7 +199,7 @@ def test_a_parked_fetch_is_answered_empty_in_time(log: Logged) -> None:
 
     until(lambda: found, "the fetch is answered", work)
     assert time.monotonic() - started >= 0.02
-    frame = whole(log.rig, found[0], log.directory)
+    frame = whole(log.rig, found[0])
     assert bytes(partition_of(decode_response_frame(FETCH, 12, frame[4:])[1]).records) == b""
 
 
@@ -307,7 +307,7 @@ def test_a_long_fetch_is_answered_between_other_requests(long: Logged) -> None:
     assert pieces > 5
     parked, reply = replies(long)
     assert parked.kind == SlotKind.PARKED
-    frame = whole(long.rig, reply, long.directory)
+    frame = whole(long.rig, reply)
     first, *others = decode_response_frame(FETCH, 12, frame[4:])[1].responses[0].partitions
     assert bytes(first.records) == long.batches[0]
     assert {one.error_code for one in others} == {3}

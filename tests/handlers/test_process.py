@@ -87,10 +87,6 @@ class Forked:
         self.tell_to_stop()
         return self.reap()
 
-    @property
-    def has_ended(self) -> bool:
-        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
     def reap(self) -> int:
         _, status = os.waitpid(self.pid, 0)
         self.pid = 0

@@ -24,6 +24,3 @@ def test_hostile_requests_harm_nobody(tmp_path: Path, settings: tuple[str, ...])
         assert sum(attack.outcomes.values()) == REQUESTS
         # Most are answered: the broker does not just close what it does not like.
         assert attack.outcomes["answered"] > 0.9 * REQUESTS
-
-
-VERSIONS = [(1, 12), (3, 9), (19, 7), (22, 4)]

@@ -1,5 +1,5 @@
 """The extremes of the network layer on a broker of real processes: who sends or takes 100 MB, a thousand who
-hardly write and a thousand who never read. They cost what they hold, hold up nobody, and expire.
+read nothing. They cost what they hold, hold up nobody, and expire.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import pytest
 from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter
 from ops.bench import frames
-from ops.bench.brokers import MPBROKER_COMMAND, Mpbroker
+from ops.bench.brokers import Mpbroker
 from tests.chaos.leaks import held
-from tests.support.acceptor_tools import counted
+from tests.support.acceptor_tools import counted, options
 from tests.support.client_tools import eventually
 from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import control, create_topic, stop_cleanly
@@ -31,9 +31,7 @@ LARGE_LIMITS = {"message_max_bytes": LARGE + 1000, "fetch_max_bytes": 2 * LARGE}
 CROWD = 1_000
 SMALL_BLOCK = 2048
 IDLE_MS = 2_000
-# With processors that soon lose patience.
-IMPATIENT = MPBROKER_COMMAND.replace("-m mpbroker ", "-m tests.support.full_broker ")
-LOOK_EVERY_S, ASK_EVERY_S, DRIP_EVERY_S = 0.001, 0.05, 0.2
+ASK_EVERY_S = 0.05
 
 
 @pytest.fixture(autouse=True)
@@ -45,11 +43,9 @@ def _many_descriptors() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def running(directory: Path, template: str = MPBROKER_COMMAND, **settings: int) -> Iterator[Mpbroker]:
-    """max_connections=1 -> -o max.connections=1."""
-    words = [word for key, value in settings.items() for word in ("-o", f"{key.replace('_', '.')}={value}")]
-    broker = Mpbroker(directory / "broker", template=template)
-    broker.flags = ("--config", str(properties(broker)), *words)
+def running(directory: Path, **settings: int) -> Iterator[Mpbroker]:
+    broker = Mpbroker(directory / "broker")
+    broker.flags = ("--config", str(properties(broker)), *options(**settings))
     broker.directory.mkdir()
     properties(broker).touch()
     try:

@@ -9,7 +9,7 @@ from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.version_rules import in_latest_form, in_version
 
-FENCED, OLDER = ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH
+FENCED = ErrorCode.PRODUCER_FENCED
 
 
 def test_the_one_member_that_leaves_has_the_error_of_all() -> None:

@@ -6,19 +6,18 @@ import json
 import os
 import pwd
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
-    NewPartitions,
     NewTopic,
     ResourceType,
     ScramCredentialInfo,
@@ -46,7 +45,6 @@ from tests.support.secure_broker import (
 )
 
 CLUSTER_AUTHORIZATION_FAILED = 31
-TOPICS = "org.apache.kafka.tools.TopicCommand"
 SECRET_VALUE = "5ecret-Value"
 MORE = """\
 group.initial.rebalance.delay.ms=0
@@ -135,30 +133,6 @@ def new_topic(broker: Confined, name: str) -> None:
     admin.create_topics([NewTopic(name, 1, 1)])[name].result(PATIENCE_S)
 
 
-def a_change(name: str) -> ConfigResource:
-    entry = ConfigEntry("retention.ms", "1000", incremental_operation=AlterConfigOpType.SET)
-    return ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
-
-
-ACTS: Mapping[str, Callable[[AdminClient, str], Any]] = {
-    "create topics": lambda admin, name: admin.create_topics([NewTopic(f"{name}-new", 1, 1)]),
-    "create partitions": lambda admin, name: admin.create_partitions([NewPartitions(name, 2)]),
-    "alter configs": lambda admin, name: admin.incremental_alter_configs([a_change(name)]),
-    "delete records": lambda admin, name: admin.delete_records([TopicPartition(name, 0, 0)]),
-    "alter users": lambda admin, name: admin.alter_user_scram_credentials(
-        [
-            UserScramCredentialUpsertion(
-                name,
-                ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096),
-                SCRAM_PASSWORD.encode(),
-                b"salt-of-the-test",
-            )
-        ]
-    ),
-    "delete topics": lambda admin, name: admin.delete_topics([name]),
-}
-
-
 @pytest.mark.parametrize("key", sorted(ADMINISTRATION), ids=lambda key: APIS[key].name)
 def test_every_request_of_administration_on_both_kinds_of_listeners(broker: Confined, key: ApiKey) -> None:
     api, body = APIS[key], filled(REQUESTS[key])
@@ -227,7 +201,9 @@ def test_it_has_no_secret_and_is_not_for_everybody(broker: Confined) -> None:
     admin = broker.admin("OPEN")
     with pytest.raises(KafkaException):
         admin.incremental_alter_configs([change])[change].result(PATIENCE_S)
-    ACTS["alter users"](admin, "someone")["someone"].result(PATIENCE_S)
+    credential = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
+    user = UserScramCredentialUpsertion("someone", credential, SCRAM_PASSWORD.encode(), b"salt-of-the-test")
+    admin.alter_user_scram_credentials([user])["someone"].result(PATIENCE_S)
     names = broker.await_line(action="INCREMENTAL_ALTER_CONFIGS", listener="OPEN")["names"]
     assert names == ["Topic any: retention.ms"]
     assert broker.await_line(action="ALTER_USER_SCRAM_CREDENTIALS", result="ok")["names"] == [

@@ -18,6 +18,7 @@ from mpbroker.protocol.messages import (
 )
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
+from ops.bench import frames
 from ops.bench.brokers import Broker
 from tests.support.client_tools import eventually
 from tests.support.polling import PATIENCE_S, is_readable
@@ -59,9 +60,9 @@ class Peer:
 
     def receive(self) -> tuple[Any, int]:
         """The answer to the oldest request, and its size."""
-        size = int.from_bytes(self._read(4))
+        size = int.from_bytes(frames.receive(self.socket, 4))
         api_key = self.asked.pop(0)
-        _, response = decode_response_frame(api_key, VERSIONS[api_key], self._read(size))
+        _, response = decode_response_frame(api_key, VERSIONS[api_key], frames.receive(self.socket, size))
         return response, size
 
     def ask(self, api_key: int, body: Message) -> Any:
@@ -70,14 +71,6 @@ class Peer:
 
     def has_answer(self) -> bool:
         return is_readable(self.socket)
-
-    def _read(self, size: int) -> bytes:
-        received = bytearray()
-        while len(received) < size:
-            part = self.socket.recv(size - len(received))
-            assert part, "the broker closed the connection"
-            received += part
-        return bytes(received)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import InitProducerIdRequest
 from tests.support.transaction_rig import COORDINATOR_EPOCH, TransactionRig, code_of, opened
 
-T0, T1, U0 = ("t", 0), ("t", 1), ("u", 0)
+T0 = ("t", 0)
 NONE = ErrorCode.NONE
 FENCED = ErrorCode.PRODUCER_FENCED
 CONCURRENT = ErrorCode.CONCURRENT_TRANSACTIONS
