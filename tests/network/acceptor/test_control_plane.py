@@ -68,12 +68,6 @@ def stopped(broker: Mpbroker, title: str) -> Iterator[list[psutil.Process]]:
             process.resume()
 
 
-@pytest.fixture
-def stack() -> Iterator[contextlib.ExitStack]:
-    with contextlib.ExitStack() as made:
-        yield made
-
-
 class Operator:
     """Who came before the jam, and comes again during it."""
 

@@ -6,10 +6,7 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from ops.bench import frames
 from ops.bench.brokers import HOST, Mpbroker
@@ -30,12 +27,6 @@ from tests.support.client_tools import eventually
 from tests.support.polling import PATIENCE_S
 
 LISTENER_LIMIT = "listener.name.small.max.connections"
-
-
-@pytest.fixture
-def stack() -> Iterator[contextlib.ExitStack]:
-    with contextlib.ExitStack() as made:
-        yield made
 
 
 class Configured:
