@@ -11,7 +11,7 @@ from mpbroker.handlers.api_parts import offset_commits
 from mpbroker.handlers.apis import all_apis, k09_offset_fetch
 from mpbroker.handlers.calls.forwarding import NAMES_AT_ONCE
 from mpbroker.handlers.requests import exchange
-from mpbroker.handlers.requests.limits import GROUP_IDS_MAX, SMALL_REQUEST_ELEMENTS_MAX
+from mpbroker.handlers.requests.limits import SMALL_REQUEST_ELEMENTS_MAX
 from mpbroker.ipc.calls import Abandon, Acknowledged, Failed, ForwardedRequest, MalformedRequest
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.topology import COORDINATOR, processor
@@ -212,69 +212,6 @@ def test_groups_that_did_not_fit_into_an_answer_are_asked_for_again(ready: Rig) 
 
 AskedGroup = OffsetFetchRequest.OffsetFetchRequestGroup
 AskedTopic = OffsetFetchRequest.OffsetFetchRequestTopics
-TOO_MANY = GROUP_IDS_MAX + 1
-
-
-@pytest.mark.parametrize(
-    ("key", "version", "request_of"),
-    [
-        (ApiKey.DESCRIBE_GROUPS, 2, lambda: DescribeGroupsRequest([str(i) for i in range(TOO_MANY)])),
-        (ApiKey.DELETE_GROUPS, 2, lambda: DeleteGroupsRequest([str(i) for i in range(TOO_MANY)])),
-        (
-            ApiKey.LEAVE_GROUP,
-            5,
-            lambda: LeaveGroupRequest("g", "", [LeaveGroupRequest.MemberIdentity("m")] * TOO_MANY),
-        ),
-        (
-            ApiKey.JOIN_GROUP,
-            9,
-            lambda: JoinGroupRequest("g", protocols=[JoinGroupRequest.JoinGroupRequestProtocol()] * TOO_MANY),
-        ),
-        (ApiKey.LIST_GROUPS, 5, lambda: ListGroupsRequest([""] * TOO_MANY)),
-        (
-            ApiKey.SYNC_GROUP,
-            4,
-            lambda: SyncGroupRequest(
-                "g", assignments=[SyncGroupRequest.SyncGroupRequestAssignment()] * TOO_MANY
-            ),
-        ),
-        (
-            ApiKey.OFFSET_DELETE,
-            0,
-            lambda: OffsetDeleteRequest(
-                "g",
-                [
-                    OffsetDeleteRequest.OffsetDeleteRequestTopic(
-                        "t", [OffsetDeleteRequest.OffsetDeleteRequestPartition(0)] * GROUP_IDS_MAX
-                    )
-                ],
-            ),
-        ),
-        (
-            ApiKey.OFFSET_FETCH,
-            9,
-            lambda: OffsetFetchRequest(
-                groups=[AskedGroup("g", topics=[AskedTopic("t", partition_indexes=[*range(TOO_MANY)])])]
-            ),
-        ),
-        (
-            ApiKey.OFFSET_COMMIT,
-            9,
-            lambda: OffsetCommitRequest(
-                "g", topics=[OffsetCommitRequest.OffsetCommitRequestTopic("t")] * TOO_MANY
-            ),
-        ),
-    ],
-)
-def test_more_than_any_broker_has_closes_the_connection(
-    ready: Rig, caplog: pytest.LogCaptureFixture, key: ApiKey, version: int, request_of: Callable[[], Message]
-) -> None:
-    ready.processor.send(request_frame(key, version, request_of()))
-    ready.turn()
-    (reply,) = ready.processor.replies()
-    assert reply.kind == SlotKind.CLOSE
-    assert f"has more than {all_apis()[key].elements_max} elements in its arrays" in caplog.text
-    assert ready.coordinator.take() == []
 
 
 def test_a_commit_that_cannot_be_one_batch_is_refused_at_once(ready: Rig) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from mpbroker.handlers.apis import all_apis
 from mpbroker.handlers.calls.forwarding import NAMES_AT_ONCE
-from mpbroker.handlers.requests.limits import GROUP_IDS_MAX
 from mpbroker.ipc.calls import Abandon, Failed, ForwardedRequest
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.topology import COORDINATOR
@@ -188,30 +186,6 @@ def test_the_coordinator_dies_with_a_request(ready: Rig) -> None:
 
 def committing(topics: int, partitions: int) -> Message:
     return TxnOffsetCommitRequest("tx", "g", 9, 1, topics=[Offsets("t", [Offset(0)] * partitions)] * topics)
-
-
-@pytest.mark.parametrize(
-    ("key", "request_of"),
-    [
-        (
-            ApiKey.ADD_PARTITIONS_TO_TXN,
-            lambda: AddPartitionsToTxnRequest("tx", 9, 1, [Partitions("t", [0] * GROUP_IDS_MAX)]),
-        ),
-        (ApiKey.TXN_OFFSET_COMMIT, lambda: committing(GROUP_IDS_MAX + 1, 0)),
-        (
-            ApiKey.DESCRIBE_TRANSACTIONS,
-            lambda: DescribeTransactionsRequest([str(i) for i in range(GROUP_IDS_MAX + 1)]),
-        ),
-        (ApiKey.LIST_TRANSACTIONS, lambda: ListTransactionsRequest([], [0] * (GROUP_IDS_MAX + 1))),
-    ],
-)
-def test_more_than_any_broker_has_closes_the_connection(
-    ready: Rig, key: ApiKey, request_of: Callable[[], Message]
-) -> None:
-    ready.processor.send(request_frame(key, 0, request_of()))
-    ready.turn()
-    assert [reply.kind for reply in ready.processor.replies()] == [SlotKind.CLOSE]
-    assert not ready.coordinator.take()
 
 
 def test_offsets_that_are_no_single_batch_are_refused(ready: Rig) -> None:
