@@ -76,15 +76,6 @@ def test_groups_and_offsets_come_back(party: CoordinatorParty, victim: str) -> N
     assert listed == {("g", "Stable"), ("simple", "Empty")}
 
 
-def test_what_waits_is_told_when_the_log_process_dies(party: CoordinatorParty) -> None:
-    party.stable_member()
-    member_id = party.ask(party.join()).member_id
-    waiting = party.call(party.join(member_id))
-    party.kill_log()
-    party.tree.until(lambda: party.heard(waiting, 11) is not None)
-    assert party.heard(waiting, 11).error_code == ErrorCode.NOT_COORDINATOR
-
-
 def test_kills_at_random_moments_lose_no_answered_commit(party: CoordinatorParty) -> None:
     chance = random.Random(3)
     party.ask(party.commit(0))

@@ -23,11 +23,7 @@ from tests.support.handler_fences import TOPIC, kinds, produce
 from tests.support.handler_rig import HANDLER, PROCESSOR, Rig, fence, request_frame
 from tests.support.polling import until
 
-
-@pytest.fixture(name="ready")
-def _ready(rig: Rig) -> Rig:
-    rig.publish(TOPIC)
-    return rig
+READY = (TOPIC,)
 
 
 def answers(made: Rig) -> dict[int, bytes]:

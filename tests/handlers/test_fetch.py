@@ -30,7 +30,6 @@ from mpbroker.storage.reader import PartitionReader
 from tests.support.compacted_segments import (
     PER_SEGMENT,
     Segments,
-    clean_each,
     end_of,
     twelve_segments,
 )
@@ -200,7 +199,7 @@ def test_a_parked_fetch_is_answered_empty_in_time(log: Logged) -> None:
 
     until(lambda: found, "the fetch is answered", work)
     assert time.monotonic() - started >= 0.02
-    frame = whole(log.rig, found[0], log.directory)
+    frame = whole(log.rig, found[0])
     assert bytes(partition_of(decode_response_frame(FETCH, 12, frame[4:])[1]).records) == b""
 
 
@@ -308,7 +307,7 @@ def test_a_long_fetch_is_answered_between_other_requests(long: Logged) -> None:
     assert pieces > 5
     parked, reply = replies(long)
     assert parked.kind == SlotKind.PARKED
-    frame = whole(long.rig, reply, long.directory)
+    frame = whole(long.rig, reply)
     first, *others = decode_response_frame(FETCH, 12, frame[4:])[1].responses[0].partitions
     assert bytes(first.records) == long.batches[0]
     assert {one.error_code for one in others} == {3}
@@ -491,35 +490,6 @@ def publish(log: Logged, segments: Segments, log_start: int = 0) -> None:
     seen = {"high_watermark": end, "high_watermark_segment": base, "high_watermark_position": position}
     stable = {"last_stable_offset": end, "last_stable_segment": base, "last_stable_position": position}
     log.publish(log_end_offset=end, log_start_offset=log_start, **seen, **stable)
-
-
-def first_offset(log: Logged, offset: int, named: int, version: int) -> int:
-    """Return the base offset of the first batch of the first of many partitions that a fetch names.
-
-    The fetch begins a session. The turn leaves it to Python.
-    """
-    request = fetch(offset, each=1, session_epoch=0)
-    others = [FetchRequest.FetchPartition(n, fetch_offset=0, partition_max_bytes=1) for n in range(1, named)]
-    request.topics[0].partitions += others
-    found = partition_of(ask(log, request, version))
-    assert found.error_code == 0
-    return int.from_bytes(bytes(found.records)[:8], "big")
-
-
-@pytest.mark.parametrize(("named", "version"), [(21, 17), (150, 12)])
-@pytest.mark.parametrize("sizes", [(20,), (20, 300, 7, 90)], ids=["equal", "unequal"])
-def test_a_consumer_in_the_middle_of_a_segment_that_is_compacted(
-    log: Logged, named: int, version: int, sizes: tuple[int, ...]
-) -> None:
-    segments = twelve_segments(log.directory, sizes)
-    publish(log, segments)
-    for offset in range(22):
-        assert first_offset(log, offset, named, version) == offset
-    for number in range(1, 7):
-        assert first_offset(log, number * PER_SEGMENT, named, version) == number * PER_SEGMENT
-    clean_each(segments)
-    publish(log, segments)
-    assert first_offset(log, 22, named, version) == 22
 
 
 @pytest.mark.parametrize("native", [False, True])

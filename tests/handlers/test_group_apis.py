@@ -11,7 +11,7 @@ from mpbroker.handlers.api_parts import offset_commits
 from mpbroker.handlers.apis import all_apis, k09_offset_fetch
 from mpbroker.handlers.calls.forwarding import NAMES_AT_ONCE
 from mpbroker.handlers.requests import request as handlers_request
-from mpbroker.handlers.requests.limits import GROUP_IDS_MAX, SMALL_REQUEST_ELEMENTS_MAX
+from mpbroker.handlers.requests.limits import SMALL_REQUEST_ELEMENTS_MAX
 from mpbroker.handlers.requests.request import ReceivedRequest
 from mpbroker.ipc.calls import Abandon, Acknowledged, Failed, ForwardedRequest, MalformedRequest
 from mpbroker.ipc.slots import SlotKind
@@ -31,7 +31,6 @@ from mpbroker.protocol.messages import (
     JoinGroupRequest,
     JoinGroupResponse,
     LeaveGroupRequest,
-    LeaveGroupResponse,
     ListGroupsRequest,
     Message,
     OffsetCommitRequest,
@@ -83,12 +82,7 @@ REQUEST: dict[ApiKey, Callable[[int], Message]] = {
 EVERY = [
     (key, version) for key in REQUEST for version in range(all_apis()[key].oldest, all_apis()[key].latest + 1)
 ]
-
-
-@pytest.fixture(name="ready")
-def _ready(rig: Rig) -> Rig:
-    rig.publish(topic_image("t", 1))
-    return rig
+READY = (topic_image("t", 1),)
 
 
 def sent(ready: Rig, key: ApiKey, version: int, connection: int = 7) -> tuple[Any, ForwardedRequest]:
@@ -135,47 +129,6 @@ def test_a_heartbeat_of_the_consumer_protocol_is_refused(ready: Rig, version: in
     )
     assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
     assert "group.protocol=classic" in response.error_message
-
-
-@pytest.mark.parametrize("version", range(10))
-def test_a_join_is_answered_in_every_version(ready: Rig, version: int) -> None:
-    call, _ = sent(ready, ApiKey.JOIN_GROUP, version)
-    answered(ready, call, JoinGroupResponse(error_code=79, member_id="m2", protocol_name=None))
-    response = ready.answer(ApiKey.JOIN_GROUP, version)
-    assert (response.error_code, response.member_id) == (79, "m2")
-    assert response.protocol_name == (None if version >= 7 else "")
-
-
-@pytest.mark.parametrize("version", range(6))
-def test_the_error_of_a_member_that_leaves_alone(ready: Rig, version: int) -> None:
-    call, _ = sent(ready, ApiKey.LEAVE_GROUP, version)
-    members = [LeaveGroupResponse.MemberResponse("m", None, 25)]
-    answered(ready, call, LeaveGroupResponse(members=members))
-    response = ready.answer(ApiKey.LEAVE_GROUP, version)
-    assert response.error_code == (25 if version < 3 else 0)
-    assert [m.error_code for m in response.members] == ([] if version < 3 else [25])
-
-
-@pytest.mark.parametrize("version", range(1, 11))
-def test_offsets_in_every_version(ready: Rig, version: int) -> None:
-    call, _ = sent(ready, ApiKey.OFFSET_FETCH, version)
-    partition = OffsetFetchResponse.OffsetFetchResponsePartitions(3, 42, 1, "m")
-    topic = OffsetFetchResponse.OffsetFetchResponseTopics("t", ID, [partition])
-    group = OffsetFetchResponse.OffsetFetchResponseGroup("g", [topic])
-    answered(ready, call, OffsetFetchResponse(groups=[group]))
-    response = ready.answer(ApiKey.OFFSET_FETCH, version)
-    topics = response.groups[0].topics if version >= 8 else response.topics
-    assert [(p.partition_index, p.committed_offset, p.metadata) for p in topics[0].partitions] == [
-        (3, 42, "m")
-    ]
-
-
-@pytest.mark.parametrize("version", range(1, 11))
-def test_a_group_that_cannot_be_asked_for_its_offsets(ready: Rig, version: int) -> None:
-    call, _ = sent(ready, ApiKey.OFFSET_FETCH, version)
-    group = OffsetFetchResponse.OffsetFetchResponseGroup("g", error_code=14)
-    answered(ready, call, OffsetFetchResponse(groups=[group]))
-    assert 14 in set(errors_in(ready.answer(ApiKey.OFFSET_FETCH, version)))
 
 
 def test_all_offsets_in_version_10_are_those_of_topics_with_an_id(ready: Rig) -> None:
@@ -260,69 +213,6 @@ def test_groups_that_did_not_fit_into_an_answer_are_asked_for_again(ready: Rig) 
 
 AskedGroup = OffsetFetchRequest.OffsetFetchRequestGroup
 AskedTopic = OffsetFetchRequest.OffsetFetchRequestTopics
-TOO_MANY = GROUP_IDS_MAX + 1
-
-
-@pytest.mark.parametrize(
-    ("key", "version", "request_of"),
-    [
-        (ApiKey.DESCRIBE_GROUPS, 2, lambda: DescribeGroupsRequest([str(i) for i in range(TOO_MANY)])),
-        (ApiKey.DELETE_GROUPS, 2, lambda: DeleteGroupsRequest([str(i) for i in range(TOO_MANY)])),
-        (
-            ApiKey.LEAVE_GROUP,
-            5,
-            lambda: LeaveGroupRequest("g", "", [LeaveGroupRequest.MemberIdentity("m")] * TOO_MANY),
-        ),
-        (
-            ApiKey.JOIN_GROUP,
-            9,
-            lambda: JoinGroupRequest("g", protocols=[JoinGroupRequest.JoinGroupRequestProtocol()] * TOO_MANY),
-        ),
-        (ApiKey.LIST_GROUPS, 5, lambda: ListGroupsRequest([""] * TOO_MANY)),
-        (
-            ApiKey.SYNC_GROUP,
-            4,
-            lambda: SyncGroupRequest(
-                "g", assignments=[SyncGroupRequest.SyncGroupRequestAssignment()] * TOO_MANY
-            ),
-        ),
-        (
-            ApiKey.OFFSET_DELETE,
-            0,
-            lambda: OffsetDeleteRequest(
-                "g",
-                [
-                    OffsetDeleteRequest.OffsetDeleteRequestTopic(
-                        "t", [OffsetDeleteRequest.OffsetDeleteRequestPartition(0)] * GROUP_IDS_MAX
-                    )
-                ],
-            ),
-        ),
-        (
-            ApiKey.OFFSET_FETCH,
-            9,
-            lambda: OffsetFetchRequest(
-                groups=[AskedGroup("g", topics=[AskedTopic("t", partition_indexes=[*range(TOO_MANY)])])]
-            ),
-        ),
-        (
-            ApiKey.OFFSET_COMMIT,
-            9,
-            lambda: OffsetCommitRequest(
-                "g", topics=[OffsetCommitRequest.OffsetCommitRequestTopic("t")] * TOO_MANY
-            ),
-        ),
-    ],
-)
-def test_more_than_any_broker_has_closes_the_connection(
-    ready: Rig, caplog: pytest.LogCaptureFixture, key: ApiKey, version: int, request_of: Callable[[], Message]
-) -> None:
-    ready.processor.send(request_frame(key, version, request_of()))
-    ready.turn()
-    (reply,) = ready.processor.replies()
-    assert reply.kind == SlotKind.CLOSE
-    assert f"has more than {all_apis()[key].elements_max} elements in its arrays" in caplog.text
-    assert ready.coordinator.take() == []
 
 
 def test_a_commit_that_cannot_be_one_batch_is_refused_at_once(ready: Rig) -> None:

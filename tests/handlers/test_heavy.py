@@ -24,12 +24,7 @@ from tests.support.handler_rig import HANDLER, PROCESSOR, Rig, for_python, reque
 PARTITIONS = 4
 TOPIC = topic_image("t", 1, PARTITIONS)
 LIGHT = request_frame(19, 5, CreateTopicsRequest([]))
-
-
-@pytest.fixture(name="ready")
-def _ready(rig: Rig) -> Rig:
-    rig.publish(TOPIC)
-    return rig
+READY = (TOPIC,)
 
 
 def produce(

@@ -293,13 +293,6 @@ def test_others_are_served_while_many_markers_are_made(ready: Rig) -> None:
     assert written == [(slot, number) for number in range(200) for slot in (0, 1)]
 
 
-def test_markers_beyond_all_measure_close_the_connection(ready: Rig) -> None:
-    request = WriteTxnMarkersRequest([marker(1, ("orders", [0] * 100_000))])
-    ready.processor.send(request_frame(MARKERS, 2, request))
-    ready.turn()
-    assert [reply.kind for reply in ready.processor.replies()] == [slots.SlotKind.CLOSE]
-
-
 def test_markers_for_nobody(ready: Rig) -> None:
     response = ready.ask(MARKERS, 1, WriteTxnMarkersRequest([marker(9, ("no", [0]))]))
     assert response.markers[0].topics[0].partitions[0].error_code == UNKNOWN

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from mpbroker.handlers.apis import all_apis
@@ -11,28 +13,17 @@ from mpbroker.ipc.slots import SlotKind
 from mpbroker.protocol import topic_names
 from mpbroker.protocol.messages import (
     REQUESTS,
-    AlterClientQuotasRequest,
-    AlterConfigsRequest,
-    AlterUserScramCredentialsRequest,
-    CreatePartitionsRequest,
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
     DescribeClusterRequest,
     DescribeConfigsRequest,
     FindCoordinatorRequest,
-    IncrementalAlterConfigsRequest,
     Message,
     MetadataRequest,
 )
+from tests.support.filled_requests import filled
 from tests.support.handler_rig import Rig, delta, request_frame, topic_image
 
-METADATA, CREATE, DELETE, CONFIGS, CLUSTERS = 3, 19, 20, 32, 60
-
-
-@pytest.fixture(name="ready")
-def _ready(rig: Rig) -> Rig:
-    rig.publish(topic_image("t", 1))
-    return rig
+CONFIGS, CLUSTERS = 32, 60
+READY = (topic_image("t", 1),)
 
 
 def test_names_that_collide_follow_the_topics(ready: Rig) -> None:
@@ -92,31 +83,24 @@ def test_others_are_served_while_many_settings_are_described(
     assert [result.resource_name for result in results] == ["t", "none", "u"]
 
 
-@pytest.mark.parametrize(
-    ("key", "field", "entry"),
-    [
-        (METADATA, "topics", MetadataRequest.MetadataRequestTopic()),
-        (CREATE, "topics", CreateTopicsRequest.CreatableTopic("x", 1, 1)),
-        (DELETE, "topics", DeleteTopicsRequest.DeleteTopicState("x")),
-        (CONFIGS, "resources", DescribeConfigsRequest.DescribeConfigsResource(2, "t")),
-        (33, "resources", AlterConfigsRequest.AlterConfigsResource(2, "t")),
-        (44, "resources", IncrementalAlterConfigsRequest.AlterConfigsResource(2, "t")),
-        (37, "topics", CreatePartitionsRequest.CreatePartitionsTopic("t", 2, None)),
-        (49, "entries", AlterClientQuotasRequest.EntryData()),
-        (51, "deletions", AlterUserScramCredentialsRequest.ScramCredentialDeletion("u", 1)),
-    ],
-)
+def lists_in(request: Message) -> dict[str, list[Any]]:
+    values = {name: getattr(request, name) for name in request.__struct_fields__}
+    return {name: value for name, value in values.items() if isinstance(value, list) and value}
+
+
+@pytest.mark.parametrize("key", [key for key in all_apis() if lists_in(filled(REQUESTS[key]))])
 def test_more_than_any_broker_has_closes_the_connection(
-    ready: Rig, key: int, field: str, entry: Message
+    ready: Rig, caplog: pytest.LogCaptureFixture, key: int
 ) -> None:
     """Check the limit, which protects the one coordinator that serves all clients."""
-    request = REQUESTS[key]()
-    setattr(request, field, [entry] * (GROUP_IDS_MAX + 1))
+    request, most = filled(REQUESTS[key]), all_apis()[key].elements_max
+    assert most <= GROUP_IDS_MAX
+    for field, entries in lists_in(request).items():
+        setattr(request, field, entries * (most + 1))
     ready.processor.send(request_frame(key, all_apis()[key].latest, request))
-    ready.turn()
-    while ready.handler.scheduler.has_work():
-        ready.turn()
+    ready.work_off()
     assert [reply.kind for reply in ready.processor.replies()] == [SlotKind.CLOSE]
+    assert f"has more than {most} elements in its arrays" in caplog.text
     assert ready.coordinator.take() == []
 
 

@@ -324,6 +324,10 @@ def code_of(answer: Any) -> ErrorCode:
     return answer if isinstance(answer, ErrorCode) else error_code(answer.error_code)
 
 
+def error_of(rig: GroupRig, waiter: int) -> ErrorCode:
+    return code_of(rig.answers[waiter])
+
+
 def outcome(rig: GroupRig, waiter: int) -> ErrorCode:
     """Return the error of a commit of one partition."""
     rig.settle()

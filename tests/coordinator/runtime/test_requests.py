@@ -13,7 +13,6 @@ from mpbroker.protocol import messages as m
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.codec import decode_response, encode_bytes, encode_request
 from mpbroker.protocol.errors import ApiError, ErrorCode
-from mpbroker.protocol.wire import MalformedMessage
 
 
 class Sent:
@@ -66,12 +65,6 @@ def test_a_sync_without_a_protocol_is_refused_where_it_must_be_named(sent: Sent,
         with pytest.raises(ApiError) as refused:
             sent.request(ApiKey.SYNC_GROUP, version, sync)
         assert refused.value.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-
-
-@pytest.mark.parametrize(("version", "body"), [(4, b"\x05grp"), (0, b"\x00\x02g" + bytes(4))])
-def test_bytes_that_are_no_request_are_malformed(sent: Sent, version: int, body: bytes) -> None:
-    with pytest.raises(MalformedMessage):
-        sent.receive(ApiKey.HEARTBEAT, version, body)
 
 
 @pytest.mark.parametrize("version", range(4))

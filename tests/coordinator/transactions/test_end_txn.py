@@ -15,7 +15,7 @@ from tests.support.transaction_rig import (
     opened,
 )
 
-T0, T1, U0 = ("t", 0), ("t", 1), ("u", 0)
+T0, T1 = ("t", 0), ("t", 1)
 NONE = ErrorCode.NONE
 FENCED = ErrorCode.PRODUCER_FENCED
 INVALID_STATE = ErrorCode.INVALID_TXN_STATE

@@ -186,10 +186,7 @@ def both(rig: Rig, case: Case) -> tuple[Seen, Seen]:
     return produce(rig, case, native=True), produce(rig, case, native=False)
 
 
-@pytest.fixture(name="ready")
-def _ready(rig: Rig) -> Rig:
-    rig.publish(*TOPICS)
-    return rig
+READY = TOPICS
 
 
 COMMON = [

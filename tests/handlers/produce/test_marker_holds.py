@@ -30,11 +30,7 @@ from tests.support.handler_transactions import (
     send,
 )
 
-
-@pytest.fixture(name="ready")
-def _ready(rig: Rig) -> Rig:
-    rig.publish(TOPIC)
-    return rig
+READY = (TOPIC,)
 
 
 def held(ready: Rig, *parts: int) -> None:

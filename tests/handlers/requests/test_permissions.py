@@ -99,19 +99,6 @@ def sent(guarded: Rig, key: int) -> tuple[list[Any], Any]:
     return asked, None if asked else guarded.answer(key, latest)
 
 
-def test_an_idempotent_producer_without_permission_is_told(
-    guarded: Rig, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "mpbroker.kafka.authorizer.logger")
-    guarded.publish(ORDERS)
-    guarded.processor.send(request_frame(ApiKey.INIT_PRODUCER_ID, 5, m.InitProducerIdRequest(None, 0)))
-    guarded.turn()
-    refused = guarded.answer(ApiKey.INIT_PRODUCER_ID, 5)
-    assert refused.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    (said,) = caplog.messages
-    assert "is denied IdempotentWrite Cluster 'kafka-cluster' for INIT_PRODUCER_ID" in said
-
-
 def test_every_api_has_its_rule() -> None:
     assert {*APIS} == {*RULES}
 
