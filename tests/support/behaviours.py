@@ -76,7 +76,7 @@ BEHAVIOURS: Mapping[str, Sequence[str]] = {
         )
     ),
     "bytes from elsewhere: other implementations, examples, chance": (
-        *("client/hostile_brokers", "network/fuzz", "protocol/hostile_input"),
+        *("client/hostile_brokers", "handlers/oracles", "network/fuzz", "protocol/hostile_input"),
         *("network/hostile", "network/slow_readers", "security/hostile_tls", "security/tables"),
         *("protocol/kio_oracle", "protocol/schema", "records/fuzz", "records/golden", "records/oracles"),
         *("records/roundtrip", "security/fuzz"),

@@ -124,7 +124,9 @@ def test_a_wrong_command_config_is_shown_with_the_groups(shared_broker: Broker, 
     wrong.write_text("security.protocol=TLS\n")
 
     async def act(terminal: Terminal) -> None:
-        await terminal.until_seen("security.protocol=TLS is not one of")
+        # The path before it is long, and wraps the note.
+        said = "security.protocol=TLS is not one of"
+        await terminal.until(lambda: said in " ".join(map(str.strip, terminal.screen())), said)
 
     on_terminal(shared_broker, act, view=GROUPS, size=(140, 24), command_config=wrong)
 
