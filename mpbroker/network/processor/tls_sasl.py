@@ -28,7 +28,8 @@ from mpbroker.network.processor.channel import CloseReason
 from mpbroker.network.processor.login_pauses import LoginPauses
 from mpbroker.network.processor.logins import LARGE_FRAME_BYTES, Logins
 from mpbroker.network.processor.tls_pipe import MoreLater, TlsPipe
-from mpbroker.network.processor.turn import ProcessorTurn, TlsSaslTurn
+from mpbroker.network.processor.turn import ProcessorTurn
+from mpbroker.network.processor.turn_tls import TlsSaslTurn
 from mpbroker.protocol.api_versions import Served
 from mpbroker.security.audit import Event, Kind, Names
 from mpbroker.security.audit_log import audit_of
