@@ -11,7 +11,7 @@ cdef struct Links:
     uint32_t after
 
 cdef struct Activity:
-    Links *links                # the list in order of activity: by channel, and behind them the list's head
+    Links *links                # the list in order of activity: by channel, and after them the list's head
     uint32_t head
     Channel *channels
     uint64_t idle_ns            # connections.max.idle.ms; 0: for ever

@@ -1,6 +1,6 @@
 """ApiVersions, which every connection begins with, answered without a handler.
 
-Python prepares the answer for each version. A handler answers what is uncommon: other versions, malformed
+Python prepares the answer for each version. A handler answers other requests: other versions, malformed
 requests, clients that have a quota on the time of their requests, and all while the request log is on.
 """
 from libc.stdint cimport uint8_t, uint32_t, uint64_t

@@ -31,7 +31,7 @@ cpdef enum CloseReason:
     CLOSED_FAILED = 15          # Python raised an exception while serving it
     CLOSED_TLS = 16             # TLS failed, in the handshake or later
     CLOSED_SASL_FRAME_SIZE = 17 # negative or larger than sasl.server.max.receive.size
-    CLOSED_AUTHENTICATION = 18  # SASL failed; the answer that says so was sent
+    CLOSED_AUTHENTICATION = 18  # SASL failed; the answer with the error was sent
     CLOSED_SESSION_EXPIRED = 19 # a request came after the end of the authentication
     CLOSED_NO_MEMORY = 20       # a parked request had to be asked again, and its frame was not kept
     CLOSED_MANY_FILES = 21      # its answer needs more segment files than can be open
@@ -39,7 +39,7 @@ cpdef enum CloseReason:
     CLOSED_LOGIN_EXCESS = 23    # closed in favour of a newer one that is not authenticated either
 
 cdef enum:
-    WINDOW_MOST = 32            # max.in.flight.requests.per.connection is at most so many
+    WINDOW_MOST = 32            # the largest max.in.flight.requests.per.connection
     NO_HANDLER = 0xFFFF
     # Of `secure`.
     NEGOTIATING = 1
@@ -66,7 +66,7 @@ cdef struct Request:
     uint32_t deaths             # deaths of handlers that had taken the request
     ReplySlot answer
 
-# A request of a window: beside it the channel reads the next one (window_entries.pxd).
+# A request of a window: meanwhile the channel reads the next one (window_entries.pxd).
 cdef struct WindowEntry:
     Request request
     uint32_t channel
@@ -77,15 +77,15 @@ cdef struct WindowEntry:
 cdef struct Channel:
     int fd
     uint8_t state
-    uint8_t readable            # the socket may have more bytes: an edge tells so only once
-    uint8_t ended               # the client has sent its last byte: no further edge will tell so
-    uint8_t deferred            # is in the list of channels to look at again
+    uint8_t readable            # the socket may have more bytes: an edge reports them only once
+    uint8_t ended               # the client has sent its last byte: no further edge reports that
+    uint8_t deferred            # is in the list of channels of the next turn
     uint8_t held                # is in the list of channels that wait for room in the queue
     uint8_t starved             # is in the list of channels that wait for memory
     uint8_t unreported          # events that Python has not read yet: place and session stay until then
     uint8_t mute                # MuteState
     uint8_t secure              # NEGOTIATING or MOVED (turn_tls.pyx); 0: plain bytes
-    uint8_t marked              # is in the list of channels that Python has to look at
+    uint8_t marked              # is in the list of channels that Python must serve
     uint8_t owned               # Python closes the descriptor
     uint64_t expires_ns         # when the client must authenticate again; 0: never
     uint64_t renewed_ns         # when the client last began to authenticate again
@@ -106,8 +106,8 @@ cdef struct Channel:
     uint32_t received           # bytes in its block
     uint8_t barred              # it is whole, and waits until the window is empty
     uint32_t expected           # guess of the next frame's size: the last one's, within bounds
-    uint64_t network_ns         # time spent on the request that no handler has been told of (metering.pyx)
-    # bytes behind that frame: pipelined frames stay in a block of their own, and `stash_at` moves on in it
+    uint64_t network_ns         # time spent on the request, not reported to a handler yet (metering.pyx)
+    # bytes after that frame: pipelined frames stay in a block of their own, and `stash_at` moves on in it
     uint64_t stash
     uint64_t stash_asked_bytes
     uint32_t stash_at
@@ -120,5 +120,5 @@ cdef struct Channel:
     uint8_t window_first
     uint8_t window_count
     uint8_t window_owed         # of these, requests that are not answered yet
-    uint8_t window_closes       # a handler has closed the connection: nothing behind that is begun
+    uint8_t window_closes       # a handler has closed the connection: nothing after that is begun
     uint8_t window_waiting      # of these, requests that wait for the channel's handler

@@ -13,7 +13,7 @@ from mpbroker.network.processor.window_entries cimport WINDOW_ENTRIES
 
 
 cdef void *allocated(size_t count, size_t size) except NULL:
-    """Allocate zeroed memory; pages never used cost nothing. Raises MemoryError: there is none."""
+    """Allocate zeroed memory; pages never used cost nothing. Raises MemoryError."""
     cdef void *made = calloc(count, size)
     if made == NULL:
         raise MemoryError(f"{count} times {size} bytes")

@@ -60,7 +60,7 @@ cdef void take_answer(ChannelTurn *t, ReplySlot *a) noexcept nogil:
             if c.state == ChannelState.CHANNEL_CLOSED:
                 free_request(&t.memory, &c.request)
                 cancel(&t.peers, c, &c.request)
-            # the client closed before we knew that its request is parked: no further edge tells so
+            # the client closed before its request was known to be parked: no further edge reports that
             elif c.ended:
                 close_channel(t, c, CloseReason.CLOSED_BY_PEER, 0)
             else:
@@ -129,7 +129,7 @@ cdef Peer *session_keeper(ChannelTurn *t, Channel *c) noexcept nogil:
     """Return the handler that must get a fetch; NULL: any.
 
     A fetch of a session goes to the session's keeper. One that makes a session goes to each handler in turn,
-    so that each keeps its share. If the keeper is gone or has no room, another handler answers that it does
+    so that each keeps its share. If the keeper is dead or has no room, another handler answers that it does
     not know the session, and the client makes another one.
     """
     cdef const uint8_t *frame = t.memory.arena.base + c.request.block
@@ -203,8 +203,8 @@ cdef int dispatch_channel(ChannelTurn *t, Peer *peer, Channel *c) noexcept nogil
 cdef int hand_over_entry(ChannelTurn *t, Peer *peer, WindowEntry *e) noexcept nogil:
     """Give an entry to the handler of its window, or to `peer`. 1: done; 0: `peer` has no room.
 
-    An entry whose handler takes nothing now waits until that has answered what it has, and those behind it
-    wait with it: another handler could overtake. Behind a request that closes the connection, entries wait
+    An entry whose handler takes nothing now waits until that has answered its requests, and those after it
+    wait with it: another handler could overtake. After a request that closes the connection, entries wait
     for that.
     """
     cdef Channel *c = &t.channels[e.channel]
@@ -225,7 +225,7 @@ cdef int hand_over_entry(ChannelTurn *t, Peer *peer, WindowEntry *e) noexcept no
 cdef void dispatch(ChannelTurn *t, PreparedAnswers *prepared) noexcept nogil:
     """Give the requests of a wake-up to one handler as one batch: waking it costs more than the work of many.
 
-    A heavy request goes alone, so that nothing waits behind it.
+    A heavy request goes alone, so that no other waits for it.
     """
     cdef Peer *peer
     cdef Channel *c
@@ -233,7 +233,7 @@ cdef void dispatch(ChannelTurn *t, PreparedAnswers *prepared) noexcept nogil:
     cdef uint32_t given, tag
     cdef uint64_t end = t.queue.fifo_tail
     cdef bint heavy, done
-    # What comes behind an answer that is sent here is for the next turn, so that every turn ends.
+    # Requests that follow an answer sent here are for the next turn, so that every turn ends.
     while t.queue.fifo_head != end:
         peer = least_loaded(&t.peers)
         if peer == NULL:

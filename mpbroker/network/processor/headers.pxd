@@ -8,7 +8,7 @@ cdef struct Software:
     uint64_t name_bytes
     uint64_t version
     uint64_t version_bytes
-    uint64_t end                    # position of the tagged fields behind them
+    uint64_t end                    # position of the tagged fields after them
 
 cdef bint parse_header(const int16_t *first_flexible, const uint8_t *frame, Request *r) noexcept nogil
 cdef bint read_software(const uint8_t *base, const Request *r, Software *found) noexcept nogil

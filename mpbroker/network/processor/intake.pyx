@@ -28,7 +28,7 @@ assert LISTENERS == MAX_LISTENERS and sizeof(Handover) == handover.HANDOVER.size
 
 cdef int open_channel(ChannelTurn *t, int fd, int listener, int protocol, bint privileged) noexcept nogil:
     """Serve a connected non-blocking socket and return its channel; NO_PLACE: all are taken; NO_SOCKET: it
-    cannot be watched, and errno says why. Then it stays the caller's.
+    cannot be watched, and errno is the reason. Then it stays the caller's.
     """
     cdef Channel *c
     cdef epoll_event event
@@ -84,7 +84,7 @@ cdef bint take_connection(Intake *intake, ChannelTurn *t) noexcept nogil:
     return True
 
 cdef void take_connections(Intake *intake, ChannelTurn *t) noexcept nogil:
-    """Take new connections until there is none, or one for Python. That one waits in `intake.handed`."""
+    """Take all new connections up to one for Python. That one waits in `intake.handed`."""
     cdef int i
     for i in range(NEW_CONNECTIONS_MAX):
         if intake.handed_waits:

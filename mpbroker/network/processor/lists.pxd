@@ -34,15 +34,15 @@ cdef struct Lists:
     uint32_t free_count
     uint32_t *held              # channels that wait for room in the queue, the longest waiting first
     uint32_t held_count
-    uint32_t *marked            # channels for Python to look at; twice, if a place was taken anew meanwhile
+    uint32_t *marked            # channels that Python must serve; twice, if a place was reused meanwhile
     uint32_t marked_count
-    uint32_t *deferred          # channels to look at again in the next turn
+    uint32_t *deferred          # channels to serve in the next turn
     uint32_t deferred_count
     uint32_t *deferred_now
     bint soon                   # a deferred channel can go on at once: do not sleep
     uint32_t *starved           # channels that wait for memory, the longest waiting first
     uint32_t starved_count
-    # channels in CHANNEL_OPENING since Python looked; twice, if a place was taken anew meanwhile
+    # channels in CHANNEL_OPENING since Python's last call; twice, if a place was reused meanwhile
     uint32_t *opening
     uint32_t opening_count
     uint32_t unopened_count     # the first of `opening` that found no room for their files when Python looked

@@ -11,7 +11,7 @@ from shm.counters cimport CountersRef
 
 cdef enum:
     SMALL_BLOCK = 1984              # bytes of the smallest size class: most requests fit
-    # bytes kept free behind the frame, at least: for the produce job and its answer
+    # bytes kept free after the frame, at least: for the produce job and its answer
     ANSWER_ROOM = 1024
     ANSWER_ROOM_MAX = 65536
     LOW_MEMORY_SHARE = 10           # memory is low when less than a tenth of it is left

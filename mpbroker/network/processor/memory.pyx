@@ -47,7 +47,7 @@ cdef void leave_arena(Memory *m, Channel *c) noexcept nogil:
 
 cdef bint enter_arena(Memory *m, Channel *c) noexcept nogil:
     """Bring a parked request back into the arena, for a handler. It was let in once, so the limit does not
-    count. False: its frame was not kept, or there is no memory at all; the caller closes the connection.
+    count. False: its frame was not kept, or memory is exhausted; the caller closes the connection.
     """
     cdef uint64_t asked = c.request.needed + answer_room(c.request.needed), block
     if c.request.kept == NULL:

@@ -43,7 +43,7 @@ cdef inline uint64_t since(uint64_t earlier_ns, uint64_t later_ns) noexcept nogi
     return later_ns - earlier_ns if later_ns > earlier_ns else 0
 
 cdef inline uint64_t begin_timing(Metering *m) noexcept nogil:
-    """Return the time; 0: nobody has a quota on the time of requests."""
+    """Return the time; 0: no client has a quota on the time of requests."""
     return monotonic_ns() if m.timed else 0
 
 cdef inline void end_timing(Channel *c, uint64_t begun_ns) noexcept nogil:

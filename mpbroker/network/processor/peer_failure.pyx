@@ -31,8 +31,8 @@ cdef void lose_answer_of(ChannelTurn *t, Channel *c, uint32_t owner) noexcept no
             close_channel(t, c, CloseReason.CLOSED_ROLE_DIED, owner)
 
 cdef void mend_window(ChannelTurn *t, Channel *c, uint32_t number, uint64_t taken) noexcept nogil:
-    """Queue a window's requests anew that the dead handler had not taken; if it had taken one, close the
-    channel: nobody knows what became of it, and those behind it must not overtake.
+    """Queue a window's requests again that the dead handler had not taken; if it had taken one, close the
+    channel: the result of that is unknown, and those after it must not overtake.
     """
     cdef bint is_closed = c.state == ChannelState.CHANNEL_CLOSED, lost = False
     cdef uint32_t i, count = c.window_count
@@ -81,7 +81,7 @@ cdef void take_back(ChannelTurn *t, Channel *c, Request *r) noexcept nogil:
 
 cdef void lose_produces(ChannelTurn *t, Channel *c) noexcept nogil:
     """Close a channel whose window has a produce that died with a log worker, and count its produces as
-    answered. Those behind the lost one are taken back: they would be appended without it.
+    answered. Those after the lost one are taken back: they would be appended without it.
     """
     cdef uint32_t i, count = c.window_count
     cdef WindowEntry *e

@@ -27,16 +27,16 @@ cdef struct Peer:
     uint32_t process            # process index
     bint known                  # its rings are bound
     bint alive                  # it has a process
-    bint leaving                # finishes what it has, and gets nothing new
+    bint leaving                # finishes its requests, and gets no new ones
     bint wants_room             # this process asked for room in `requests`
     RingRef requests            # to the handler
     RingRef answers             # from the handler
     BellRef bell
     uint8_t *arena              # its reply arena
     uint64_t *heavy             # the handler's word: since when it has a heavy request
-    uint64_t heavy_until        # position in `requests` behind the last heavy request from here
+    uint64_t heavy_until        # position in `requests` after the last heavy request from here
     uint64_t counted            # position up to which `requests` was seen taken
-    uint32_t untaken            # requests in the ring behind `counted`
+    uint32_t untaken            # requests in the ring from `counted` on
     uint8_t is_request[REQUEST_RING_PLACES]
     uint32_t load               # requests with the handler that are not parked
     bint touched                # this turn staged something that the handler must wake up for

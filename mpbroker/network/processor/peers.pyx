@@ -25,7 +25,7 @@ assert (
 # ---- requests that handlers have not taken
 
 cdef void count_taken_by(Peers *p, Peer *peer) noexcept nogil:
-    """Count what the handler has taken since the last look. If it had no requests, the places say nothing:
+    """Count the requests that the handler has taken since the last call. Without any, the places are void:
     they may have been reused many times since.
     """
     cdef uint64_t head = load_acquire(peer.requests.head)
@@ -46,7 +46,7 @@ cdef void count_taken(Peers *p) noexcept nogil:
             count_taken_by(p, &p.handlers[h])
 
 cdef void forget_untaken(Peers *p, Peer *peer) noexcept nogil:
-    """Stop counting a handler's requests: its ring is bound anew, or gone."""
+    """Stop counting a handler's requests: its ring is bound again, or closed."""
     p.untaken -= peer.untaken
     peer.untaken = 0
     peer.counted = load_acquire(peer.requests.head)
@@ -100,7 +100,7 @@ cdef void pay(Peers *p, Peer *peer) noexcept nogil:
         peer.owed_count -= paid
 
 cdef void cancel(Peers *p, Channel *c, Request *request) noexcept nogil:
-    """Tell the handler that a parked request's client is gone. It ends the lease with a NOOP."""
+    """Cancel a parked request whose client has disconnected. Its handler ends the lease with a NOOP."""
     cdef Slot slot
     cdef Peer *peer = &p.handlers[request.handler]
     fill_cancel(p, c, request, &slot)

@@ -10,7 +10,7 @@ from mpbroker.network.processor.peers cimport Peers
 
 cdef enum:
     FIFO_PLACES = 65536         # a power of two; at least one for each channel and window entry there can be
-    ENTRY_TAG = 1 << 31         # in the FIFO: stands for a request of the channel's window
+    ENTRY_TAG = 1 << 31         # in the FIFO: marks a request of the channel's window
 
 cdef struct Queue:
     uint32_t *fifo              # requests that wait for a handler: channels, with ENTRY_TAG for their windows

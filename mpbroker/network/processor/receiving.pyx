@@ -60,7 +60,7 @@ cdef inline uint64_t frame_block(uint64_t claimed, uint64_t received) noexcept n
     return claimed + answer_room(claimed)
 
 cdef bint set_aside(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Clear the place of the answer: move the bytes behind the frame, or the frame, whichever is shorter.
+    """Clear the place of the answer: move the bytes after the frame, or the frame, whichever is shorter.
 
     No byte moves more than twice, however many frames come at once. False: no memory.
     """

@@ -67,7 +67,7 @@ cdef int send_file(ChannelTurn *t, Channel *c, Part *part, uint64_t *budget) noe
                 continue
             return 0 if errno == EAGAIN else -1
         if n == 0:
-            return -1               # the file is shorter than the handler said
+            return -1               # the file is shorter than the handler's slice
         c.part_sent += n
         c.moved_bytes += n
         budget[0] -= n

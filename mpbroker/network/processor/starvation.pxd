@@ -11,7 +11,7 @@ cdef void close_stalled(ChannelTurn *t) noexcept nogil
 cdef void shuffle(ChannelTurn *t, epoll_event *events, int count) noexcept nogil
 
 cdef inline bint may_be_stalled(ChannelTurn *t) noexcept nogil:
-    """Return whether somebody waits for memory or files, so that those who do not move are looked for."""
+    """Return whether channels wait for memory or files, so that stalled ones must be found."""
     return (
         t.memory.dry_since_ns or t.lists.starved_count or t.lists.unopened_count
         or replies_are_out(&t.peers)

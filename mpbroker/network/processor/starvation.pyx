@@ -16,7 +16,7 @@ from mpbroker.network.processor.window_entries cimport window_holds_answers
 
 cdef enum:
     STALL_CHECK_NS = 100 * 1000 * 1000
-    # While others starve, a channel must move at least so many bytes within `stall_ns`, and at least this
+    # While others starve, a channel must move at least this many bytes within `stall_ns`, and at least this
     # share of a large request or answer.
     PROGRESS_BYTES = 4096
     PROGRESS_SHARE = 64
@@ -45,7 +45,7 @@ cdef void feed_starved(ChannelTurn *t) noexcept nogil:
         fed += 1
         feed(t, &t.channels[t.lists.starved[fed - 1]])
     if fed:
-        # Channels that found none again now stand behind those not tried.
+        # Channels that found none again now follow those not tried.
         forget_starved(t, 0, fed)
 
 cdef void end_jam(ChannelTurn *t) noexcept nogil:
@@ -87,8 +87,8 @@ cdef uint64_t progress_asked(ChannelTurn *t, Channel *c) noexcept nogil:
     return holds if holds > PROGRESS_BYTES else PROGRESS_BYTES
 
 cdef bint is_stalled(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Return whether a channel holds memory, could move, and has moved too little for too long. A byte now
-    and then is no progress.
+    """Return whether a channel holds memory, could move, and has moved too little for too long. Single bytes
+    are no progress.
     """
     if (c.starved or c.held) and not window_holds_answers(&t.window, c):
         return False
@@ -107,7 +107,7 @@ cdef bint is_stalled(ChannelTurn *t, Channel *c) noexcept nogil:
     return False
 
 cdef inline bint only_keeps(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Return whether a channel has held only bytes pipelined behind a parked request or a throttle, for
+    """Return whether a channel has held only bytes pipelined after a parked request or a throttle, for
     `stall_ns`. Such a channel waits for us. Close it only if that frees memory another one waits for.
     """
     if c.last_active_ns + t.memory.stall_ns >= t.now_ns:

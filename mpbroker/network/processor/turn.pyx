@@ -2,7 +2,7 @@
 
 A turn does all that a wake-up brought, in phases, in Kafka's order (SocketServer.Processor.run):
 
-    sleep      arm the doorbell, look at the rings, epoll_wait
+    sleep      arm the doorbell, check the rings, epoll_wait
     answers    every reply in every ring: start writing it; when it is written go on reading that connection
     sockets    readable: receive into an arena block until a frame is whole; writable: go on writing
     dispatch   the FIFO goes as one batch to the handler with the least load
@@ -161,7 +161,7 @@ cdef int run_turn(
 
 
 class PollFailed(OSError):
-    """The kernel no longer tells which sockets are ready."""
+    """The kernel no longer reports which sockets are ready."""
 
 
 cdef class ProcessorTurn:
@@ -350,8 +350,8 @@ cdef class ProcessorTurn:
         return self.t.open_count
 
     def handed(self) -> tuple[bytes, list[int]] | None:
-        """Return the message and the descriptors, one or none, of a connection that Python has to decide
-        about; None: there is none. It is the caller's then.
+        """Return the message and the descriptors, one or none, of a connection that Python must decide about;
+        None without one. It is the caller's then.
         """
         if not self.intake.handed_waits:
             return None
@@ -449,7 +449,7 @@ cdef class ProcessorTurn:
     def welcome_handler(self, uint32_t number) -> None:
         """Bind the rings of a new handler, or of a dead one's successor.
 
-        A handler that is known already keeps what it was given: it began before this process did.
+        A known handler keeps its requests: it began before this process did.
         """
         if self.t.peers.handlers[number].known:
             return
@@ -484,7 +484,7 @@ cdef class ProcessorTurn:
         t.lists.soon = True
 
     def leave_handler(self, uint32_t number) -> None:
-        """Give a handler nothing new from now on; it finishes what it has."""
+        """Give a handler no new requests; it finishes those it has."""
         self.t.peers.handlers[number].leaving = True
 
     def fence_handler(self, uint32_t number) -> None:
@@ -510,7 +510,7 @@ cdef class ProcessorTurn:
         self.t.lists.soon = True          # channels that wait for room in the queue may go on
 
     def set_window(self, uint32_t requests) -> None:
-        """Let so many requests of a connection be under way. Raises ValueError: not 1 to WINDOW_MOST."""
+        """Let `requests` requests of a connection be under way. Raises ValueError: not 1 to WINDOW_MOST."""
         cdef uint32_t before = self.t.window.window_most, i
         cdef Channel *c
         if not 1 <= requests <= WINDOW_MOST:
@@ -534,7 +534,7 @@ cdef class ProcessorTurn:
     def close_idle(self, uint64_t before_ns) -> None:
         """Close all connections without readiness since `before_ns` (CLOCK_MONOTONIC), as Kafka does.
 
-        What they wait for does not matter.
+        Which event they wait for does not matter.
         """
         close_idle_channels(self.t, before_ns)
         publish(self.t)
@@ -548,7 +548,7 @@ cdef class ProcessorTurn:
         """Close the least recently active connection to make room for another one, of `listeners` only if
         given.
 
-        Returns its id, or None when there is none. (Kafka: Processor.closeExcessConnections.)
+        Returns its id, or None. (Kafka: Processor.closeExcessConnections.)
         """
         cdef uint32_t place = self.t.activity.links[self.t.channel_places].after
         cdef Channel *c

@@ -108,7 +108,7 @@ cdef class TurnFiles:
         place_file(files, &file)
 
     def forget(self) -> int:
-        """Close files that nobody needs; return how many. For a process that is out of descriptors."""
+        """Close unused files; return how many. For a process that is out of descriptors."""
         return forget_files(&self.t.files)
 
     def wait(self, uint32_t channel) -> None:

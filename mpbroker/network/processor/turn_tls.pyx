@@ -38,7 +38,7 @@ from mpbroker.network.processor.window_entries cimport entry_at, window_holds_an
 from shm.counters cimport counter_add, monotonic_ns
 
 cdef int64_t read_part(ChannelTurn *t, Part *part, uint64_t at, uint8_t *into, uint64_t room) noexcept nogil:
-    """Copy what there is room for of a part, from `at` on. Returns the bytes; -1: its file cannot be read."""
+    """Copy a part from `at` on, as far as there is room. Returns the bytes; -1: its file cannot be read."""
     cdef OpenFile *entry = file_find(
         &t.files, part.slot, part.slot_generation, part.segment_base, part.file_generation)
     cdef uint64_t want = part.length - at
@@ -54,7 +54,7 @@ cdef int64_t read_part(ChannelTurn *t, Part *part, uint64_t at, uint8_t *into, u
     return -1
 
 cdef int64_t copy_answer(ChannelTurn *t, Channel *c, uint8_t *into, uint64_t room) noexcept nogil:
-    """Copy the answer's bytes behind the written ones. Returns their count; -1: a segment cannot be read."""
+    """Copy the answer's bytes after the written ones. Returns their count; -1: a segment cannot be read."""
     cdef ReplySlot *a = &c.request.answer
     cdef uint8_t *base = answer_base(&t.peers, a)
     cdef uint64_t at = c.part_sent, copied = 0, want
@@ -86,7 +86,7 @@ cdef int64_t copy_answer(ChannelTurn *t, Channel *c, uint8_t *into, uint64_t roo
     return copied
 
 cdef uint64_t copy_window(ChannelTurn *t, Channel *c, uint8_t *into, uint64_t room) noexcept nogil:
-    """Copy the bytes of the window's answers that are next, behind the written ones. Returns their count."""
+    """Copy the bytes of the window's answers that are next, after the written ones. Returns their count."""
     cdef uint64_t copied = 0, want
     cdef uint32_t i
     cdef WindowEntry *e
@@ -121,10 +121,10 @@ cdef bint advance_answer(ChannelTurn *t, Channel *c, uint64_t n) noexcept nogil:
 
 
 cdef enum:
-    # Encrypt so much at a time and write it at once: enough for a wake-up of the client, and little enough
+    # Encrypt this much at a time and write it at once: enough for a wake-up of the client, and little enough
     # that it decrypts while the next chunk is encrypted. With TLS's overhead it is two segments of the
     # loopback interface (65,483 bytes), nearly full, which is also the most that a network card is given at
-    # once to cut into packets. With 64 KiB a segment of a hundred bytes went behind each full one, with its
+    # once to cut into packets. With 64 KiB a segment of a hundred bytes followed each full one, with its
     # own way through TCP and its own wake-up.
     CHUNK_BYTES = 126 << 10
     # The first chunk is one segment: the client begins earlier, and for a nearly full socket less is kept.
@@ -154,7 +154,7 @@ cdef class TlsSaslTurn:
         c.owned = 1
 
     def take(self) -> list[tuple[int, int, bool]]:
-        """Return (channel, connection, has an answer to write) of the channels that Python has to look at."""
+        """Return (channel, connection, has an answer to write) of the channels that Python must serve."""
         cdef ChannelTurn *t = self.t
         cdef Channel *c
         cdef uint32_t i
@@ -169,7 +169,7 @@ cdef class TlsSaslTurn:
         return out
 
     def renewal(self, uint32_t channel) -> tuple[int, bytes, bytes] | None:
-        """Return (descriptor, frame, bytes behind it) of a request that begins re-authentication, or None."""
+        """Return (descriptor, frame, bytes after it) of a request that begins re-authentication, or None."""
         cdef Channel *c = self._channel(channel)
         cdef char *base
         if c.secure != NEGOTIATING or c.request.block == 0:
@@ -285,7 +285,7 @@ cdef class TlsSaslTurn:
         return copy_window(self.t, c, into, room) if c.window_count else copy_answer(self.t, c, into, room)
 
     cdef bint _flush(self, Channel *c, TlsPipe pipe) except -1:
-        """Write what was encrypted; return whether all is written. Each byte taken counts as progress."""
+        """Write the encrypted bytes; return whether all are written. Each byte taken counts as progress."""
         cdef uint64_t before = pipe.waiting()
         cdef bint done = pipe.write_left()
         if before > pipe.waiting():
@@ -313,7 +313,7 @@ cdef class TlsSaslTurn:
 
     @property
     def timed(self) -> bool:
-        """Return whether somebody has a quota on the time of requests, so that `spent` must be called."""
+        """Return whether a client has a quota on the time of requests, so that `spent` must be called."""
         return self.t.metering.timed
 
     def spent(self, uint32_t channel, uint64_t connection, uint64_t ns) -> None:

@@ -1,10 +1,10 @@
-"""The window of a connection: requests under way beside which the next one is read (window.py says which).
+"""The window of a connection: requests under way while the next one is read (window.py has the APIs).
 
-A whole request of such an API leaves its channel for an entry of the window, and the channel goes on
+A whole request of such an API leaves its channel for an entry of the window, and the channel continues
 reading. All that are with a handler are with the same one, in the order in which they came; rings are FIFO.
 Answers come in any order and are written in the order of the requests. A request of another API waits,
-whole, until the window is empty (`barred`), and nothing is read behind it. What TLS channels receive and
-send goes through OpenSSL (turn_tls.pyx).
+whole, until the window is empty (`barred`), and nothing is read after it. TLS channels receive and send
+through OpenSSL (turn_tls.pyx).
 """
 from libc.stdint cimport uint8_t, uint32_t
 
@@ -38,9 +38,9 @@ cdef inline bint window_holds_answers(Window *w, Channel *c) noexcept nogil:
     return c.window_count != 0 and entry_at(w, c, 0).answered
 
 cdef inline bint may_enter_window(Window *w, Channel *c) noexcept nogil:
-    """Return whether the whole request, whose header is parsed, may be under way beside others.
+    """Return whether the whole request, whose header is parsed, may be under way with others.
 
-    Handlers keep the order of produces. Those behind a commit that is served in pieces would overtake it.
+    Handlers keep the order of produces. Those after a commit that is served in pieces would overtake it.
     """
     return (
         w.window_most > 1 and w.in_window[c.request.api_key]
@@ -83,7 +83,7 @@ cdef inline Peer *handler_of_window(Window *w, Peers *p, Channel *c) noexcept no
     return NULL
 
 cdef inline WindowEntry *next_of_window(Window *w, Channel *c) noexcept nogil:
-    """Return the oldest entry that the FIFO stands for; NULL: there is none."""
+    """Return the oldest entry that the FIFO has; NULL without one."""
     cdef uint32_t i
     cdef WindowEntry *e
     for i in range(c.window_count):
@@ -93,7 +93,7 @@ cdef inline WindowEntry *next_of_window(Window *w, Channel *c) noexcept nogil:
     return NULL
 
 cdef inline WindowEntry *entry_of(Window *w, Channel *c, uint32_t number) noexcept nogil:
-    """Return the unanswered entry of a request; NULL: there is none."""
+    """Return the unanswered entry of a request; NULL without one."""
     cdef uint32_t i
     cdef WindowEntry *e
     for i in range(c.window_count):
