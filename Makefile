@@ -189,5 +189,5 @@ bench bench-kafka: setup ## requests a second, latencies and CPU of this broker;
 	$(BIN)/python -m ops.bench.run $(if $(filter bench-kafka,$@),--kafka) $(ARGS)
 
 # docs/PERFORMANCE.md says what each measures, and when it fails.
-bench-%: setup ## one of beside, check, clients, growth, quotas, security, spark, spark-stream, spark-values, start, tls, transactions
+bench-%: setup ## one of beside, check, clients, growth, quotas, security, spark, spark-stream, start, transactions
 	$(BIN)/python -m ops.bench.$(subst -,_,$*) $(ARGS)

@@ -45,7 +45,7 @@ cdef inline void meet(Pace *pace, uint64_t round) noexcept nogil:
 
 
 cdef class Lockstep:
-    """One side: 0 announces that it waits (marks, arms, asks for space), 1 publishes and looks for that."""
+    """One side: 0 announces that it waits (marks, arms, asks for space), 1 publishes and checks for that."""
     cdef Pace pace
     cdef int side
     cdef object keep
@@ -61,7 +61,7 @@ cdef class Lockstep:
         self.pace.seed = side + 1
 
     def mark_misses(self, WaitingMarks marks, SlotTable table, uint64_t rounds) -> int:
-        """Count lost wake-ups: side 0 marks, looks at the slot; side 1 publishes it, reads the marks."""
+        """Count lost wake-ups: side 0 marks, reads the slot; side 1 publishes it, reads the marks."""
         cdef uint64_t round, base = load_relaxed(self.pace.mine), misses = 0, before, saw
         cdef uint64_t *version = slot_version(&table.ref, 0)
         cdef uint8_t payload[64]
@@ -85,12 +85,12 @@ cdef class Lockstep:
         return misses
 
     def bell_misses(self, Doorbell bell, Ring ring, uint64_t rounds) -> int:
-        """Count lost wake-ups of a bell: side 0 arms it and looks at its ring, side 1 pushes and rings."""
+        """Count lost wake-ups of a bell: side 0 arms it and reads its ring, side 1 pushes and rings."""
         cdef uint64_t round, base = load_relaxed(self.pace.mine), misses = 0, saw, count
         cdef Slot slot
         with nogil:
             for round in range(base // 2 + 1, base // 2 + rounds + 1):
-                # Bring the words near first: the look must outrun one's own store.
+                # Bring the words near first: the load must outrun the core's own store.
                 saw = ring_waiting(&ring.ref) if self.side == 0 else load_relaxed(bell.ref.armed)
                 meet(&self.pace, 2 * round - 1)
                 if self.side == 0:
@@ -107,7 +107,7 @@ cdef class Lockstep:
         return misses
 
     def space_misses(self, Ring ring, uint64_t rounds) -> int:
-        """Count lost wake-ups at a full ring: side 0 asks for space, looks; side 1 takes a slot, looks."""
+        """Count lost wake-ups at a full ring: side 0 asks for space, checks; side 1 takes a slot, checks."""
         cdef uint64_t round, base = load_relaxed(self.pace.mine), misses = 0, saw
         cdef Slot slot
         with nogil:

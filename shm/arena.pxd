@@ -50,7 +50,7 @@ cdef struct ArenaRef:
     uint64_t blocks_out          # held or lent
     uint64_t joined_at           # `releases` when no free neighbours were found
     int joined_order             # the class of that search
-    uint64_t releases            # only grows; while it does not, what was refused is refused again
+    uint64_t releases            # only grows; while it does not, a refused size is refused again
     uint64_t in_use_bytes        # bytes as asked for, not as rounded up
     uint64_t limit_bytes
     uint64_t warm_bytes          # large free blocks that still have their pages

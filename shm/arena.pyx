@@ -80,7 +80,7 @@ cdef uint64_t carve(ArenaRef *arena, int order) noexcept nogil:
 
 
 cdef uint64_t take_free(ArenaRef *arena, int order) noexcept nogil:
-    """Take a free block of a class, preferably one that still has its pages; return 0 when there is none."""
+    """Take a free block of a class, preferably one that still has its pages; return 0 without one."""
     if arena.free[order].count:
         if order >= LARGE_CLASS:
             arena.warm_bytes -= (<uint64_t>1) << order
@@ -222,7 +222,7 @@ cdef uint64_t join_neighbours(ArenaRef *arena, int order) noexcept nogil:
 
 
 cdef uint64_t find_block(ArenaRef *arena, int order) noexcept nogil:
-    """Find a block of the class: freed, new, of an empty extent cut anew, or joined of free neighbours."""
+    """Find a block of the class: freed, new, of a recut empty extent, or joined of free neighbours."""
     cdef uint64_t block = take_free(arena, order)
     if block == 0:
         block = carve(arena, order)
@@ -265,7 +265,7 @@ cdef uint64_t arena_allocate_beyond(ArenaRef *arena, uint64_t size) noexcept nog
 
 
 cdef void arena_free(ArenaRef *arena, uint64_t block, uint64_t size) noexcept nogil:
-    """Free a block. Owner only; `size` is what was asked for.
+    """Free a block. Owner only; `size` is the requested size.
 
     The generation grows before the block can be handed out again.
     """
@@ -341,7 +341,7 @@ cdef class Arena:
         return block
 
     def free(self, uint64_t block, uint64_t size) -> None:
-        """Free a block. Owner only; `size` is what was asked for. A lent block must be taken back first."""
+        """Free a block. Owner only; `size` is the requested size. A lent block must be taken back first."""
         cdef BlockHeader *header = self._header(block)
         if block >= self.ref.top or header.state == BLOCK_FREE:
             raise ValueError(f"block {block} is free already")
@@ -398,7 +398,7 @@ cdef class Arena:
         return memoryview(self.keep)[block : block + length]
 
     def reset(self) -> None:
-        """Forget every block and give all pages back, for a successor. Only behind a fence."""
+        """Forget every block and give all pages back, for a successor. Only after a fence."""
         forget_blocks(&self.ref)
         if madvise(self.ref.base, self.ref.extent, MADV_REMOVE):
             raise OSError(errno, "the arena's pages could not be given back")

@@ -15,5 +15,4 @@ def monotonic_ms() -> int:
 
 
 def wall_ms() -> int:
-    """Return the milliseconds since 1970."""
     return time.time_ns() // 1_000_000

@@ -8,8 +8,8 @@
     ...   histograms      HISTOGRAM_WORDS u64 each, on a cache line
 
 A histogram has HISTOGRAM_BUCKETS counts, four buckets of equal width per power of two, so that the middle of
-a bucket is within 12.5 % of what it counts; then the exact sum and the largest value. A reader may see texts
-half-written, but never numbers.
+a bucket is within 12.5 % of each counted value; then the exact sum and the largest value. Texts may be read
+half-written, numbers never.
 """
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 

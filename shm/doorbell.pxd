@@ -3,7 +3,7 @@
     0   armed   1 while the consumer sleeps or is about to; written by the consumer only
     (64 bytes)
 
-The consumer arms, fences, looks at its rings again and sleeps on the eventfd; a producer publishes, fences
+The consumer arms, fences, checks its rings again and sleeps on the eventfd; a producer publishes, fences
 and writes the eventfd only if armed. Without the fence on both sides wake-ups get lost. A producer may be
 killed between publishing and ringing, so sleeps are bounded.
 """

@@ -35,7 +35,7 @@ cdef class Doorbell:
         bell_ring(&self.ref)
 
     def arm(self) -> None:
-        """Announce a sleep. Consumer: call this before the last look at the rings."""
+        """Announce a sleep. Consumer: call this before the last check of the rings."""
         bell_arm(&self.ref)
 
     def disarm(self) -> None:
@@ -46,7 +46,7 @@ cdef class Doorbell:
         bell_drain(&self.ref)
 
     def wait(self, timeout_ms: int, something_waits: Callable[[], bool]) -> bool:
-        """Arm, look again, sleep at most `timeout_ms`. Consumer only. True: rung, or `something_waits()`.
+        """Arm, check again, sleep at most `timeout_ms`. Consumer only. True: rung, or `something_waits()`.
 
         A signal ends the sleep, too.
         """

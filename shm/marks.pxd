@@ -3,7 +3,7 @@
     row of 64 bytes per slot; byte w of the row belongs to waiter w, which alone writes it (its successor
     clears the column)
 
-A waiter marks, fences and looks at the slot again; the slot's writer publishes, fences and reads the row.
+A waiter marks, fences and reads the slot again; the slot's writer publishes, fences and reads the row.
 Either the waiter sees the new state or the writer sees the mark. Marks are state, not messages: they cannot
 overflow or get lost with a process.
 """

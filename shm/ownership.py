@@ -1,4 +1,4 @@
-"""Checks that nobody else could have put a file or directory where this program looks for it.
+"""Checks that no other user could have replaced a file or directory that this program opens.
 
 In a directory that all may write, such as /dev/shm, any user can make a name first.
 """
@@ -18,15 +18,15 @@ class UntrustedPath(Exception):
 
 
 def check_path(path: Path, owner: int) -> None:
-    """Check that only `owner` (a uid) and root can replace `path` or what is above it.
+    """Check that only `owner` (a uid) and root can replace `path` or a directory above it.
 
     Raises UntrustedPath: `path` is a symbolic link or not the owner's, group or others may write it, or
-    somebody else can rename a directory above it. Raises OSError.
+    another user can rename a directory above it. Raises OSError.
     """
     path = path.absolute()
     status = path.lstat()
     if stat.S_ISLNK(status.st_mode):
-        raise UntrustedPath(f"{path} is a symbolic link. Name what it points to")
+        raise UntrustedPath(f"{path} is a symbolic link. Name its target")
     if status.st_uid != owner:
         raise UntrustedPath(f"{path} belongs to {_user(status.st_uid)}, not to {_user(owner)}")
     if status.st_mode & 0o022:
@@ -38,16 +38,14 @@ def check_path(path: Path, owner: int) -> None:
 
 
 def _check_directory(directory: Path, owner: int) -> None:
-    """Check a directory above the path. One with the sticky bit lets users rename only what is theirs."""
+    """Check a directory above the path. One with the sticky bit lets users rename only files of their own."""
     status = directory.lstat()
     if status.st_uid not in (0, owner) and not _is_unmapped(status.st_uid):
-        raise UntrustedPath(
-            f"{directory} belongs to {_user(status.st_uid)}, who can replace what is below it"
-        )
+        raise UntrustedPath(f"{directory} belongs to {_user(status.st_uid)}, who can replace the files in it")
     if stat.S_ISLNK(status.st_mode):
         check_directories(directory.resolve(), owner)
     elif status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX:
-        who = f"{_others(status)} ({_mode(status)}), who can replace what is below it"
+        who = f"{_others(status)} ({_mode(status)}), who can replace the files in it"
         raise UntrustedPath(f"{directory} can be written by {who}. Run chmod go-w {directory}")
 
 
@@ -59,7 +57,7 @@ def check_directories(directory: Path, owner: int) -> None:
 
 @functools.cache
 def _overflow_uid() -> int | None:
-    """Return the uid that stands for users of the host, in a user namespace that has not all of them."""
+    """Return the uid of unmapped users of the host, in a user namespace that has not all of them."""
     if Path("/proc/self/uid_map").read_text().split() == _ALL_USERS:
         return None
     return int(Path("/proc/sys/kernel/overflowuid").read_text())

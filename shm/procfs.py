@@ -1,6 +1,6 @@
-"""Reads what the kernel tells of a process below /proc (proc(5)).
+"""Reads the kernel's data about a process below /proc (proc(5)).
 
-`psutil` tells more, and takes longer to import than a program's start may take.
+`psutil` offers more, and takes longer to import than a program's start may take.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-# States of a process: what it does, or waits for.
+# States of a process: runnable, or waiting.
 COULD_RUN, WAITS_FOR_DISK = "R", "D"
 ENDED = ("Z", "X")
 
@@ -33,7 +33,7 @@ class Stat(NamedTuple):
 
 
 def stat(directory: Path) -> Stat:
-    """Return what /proc/PID/stat or that of a thread says. Raises FileNotFoundError, ProcessLookupError."""
+    """Return the fields of a process's or thread's stat. Raises FileNotFoundError, ProcessLookupError."""
     line = (directory / "stat").read_bytes()
     # The name in parentheses may itself contain anything, also a parenthesis.
     fields = line[line.rindex(b")") + 2 :].split()
@@ -47,14 +47,14 @@ def stat(directory: Path) -> Stat:
 
 
 def process(pid: int) -> Stat:
-    """Return what there is of a process. Raises FileNotFoundError, ProcessLookupError: it has ended."""
+    """Return the state of a process. Raises FileNotFoundError, ProcessLookupError: it has ended."""
     return stat(Path(f"/proc/{pid}"))
 
 
 def pss_bytes(pid: int) -> int | None:
     """Return the proportional set size: resident memory, with shared pages divided among those who share.
 
-    None if the kernel does not tell it to us, as of another user's process or with systemd's ProtectProc.
+    None if the kernel hides it from us, as that of another user's process or with systemd's ProtectProc.
     Raises FileNotFoundError, ProcessLookupError.
     """
     try:

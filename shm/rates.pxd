@@ -6,7 +6,7 @@ finds the key in every page and adds up. No writer allocates for another, and ea
 
     0     used        u64 per writer: 1 once it has a row
     ...   pages       one per writer, on a page boundary:
-              keys    u64 per row, 0: free. A key stands in one of two groups of RATES_GROUP, a cache line
+              keys    u64 per row, 0: free. A key is in one of two groups of RATES_GROUP, a cache line
                       each
               rows    per row `samples` + 1 samples of 24 bytes
 
@@ -20,7 +20,7 @@ are missing at first added.
 
 Times are milliseconds of CLOCK_MONOTONIC. A row without an event for `samples` windows counts for nothing and
 is given to the next key. A killed writer leaves its page as it is: at any instruction it lacks at most the
-event that was being added, or holds an expired sample as unused. Its successor goes on with the page; without
+event that was being added, or holds an expired sample as unused. Its successor continues the page; without
 one it expires.
 """
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t

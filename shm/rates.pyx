@@ -1,4 +1,4 @@
-"""Shared rates; `rates.pxd` draws their layout and says how they are counted."""
+"""Shared rates; `rates.pxd` draws their layout and defines how they are counted."""
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
@@ -77,7 +77,7 @@ cdef Sample *own_row(RatesRef *rates, uint64_t key, int64_t now_ms) noexcept nog
 
 
 cdef int64_t newest_start(RatesRef *rates, uint64_t key) noexcept nogil:
-    """Return when the newest sample of any writer began; 0: there is none."""
+    """Return when the newest sample of any writer began; 0: without samples."""
     cdef int64_t newest = 0, start, row
     cdef uint32_t writer, i
     cdef Sample *samples
@@ -125,7 +125,7 @@ cdef bint rates_record(RatesRef *rates, uint64_t key, int64_t value, int64_t now
         # Another writer has begun this sample.
         begin(oldest, start)
         newest = oldest
-    # Not before the sample's beginning, and its key, are visible: a reader that sees the value looks whether
+    # Not before the sample's beginning, and its key, are visible: a reader that sees the value checks whether
     # they have changed.
     store_release(&newest.value, newest.value + <uint64_t>value)
     if <int64_t>newest.last_ms < now_ms:
@@ -165,9 +165,9 @@ cdef void gather_row(RatesRef *rates, uint32_t writer, uint64_t key, int64_t now
         start = <int64_t>load_acquire(&samples[i].start_ms)
         value = <int64_t>load_acquire(&samples[i].value)
         if load_acquire(&keys[row]) != key:
-            return              # given to another key: nothing of this one counted any more
+            return              # given to another key: no event of this one counts
         if last == 0 or start == 0 or <int64_t>load_relaxed(&samples[i].start_ms) != start:
-            continue            # begun anew: the old sample had expired
+            continue            # in use again: the old sample had expired
         if now_ms - start >= (<int64_t>rates.samples + 1) * rates.window_ms:
             continue            # expired: its last event was at most a window after its beginning
         gather(rates, start, last, value)

@@ -45,7 +45,7 @@ assert _ENTRY.size == 64
 
 
 class LayoutMismatch(RuntimeError):
-    """The region was made by another version of the program, or is no region at all."""
+    """The region was made by another version of the program, or the file is not a region."""
 
 
 class RegionUnavailable(OSError):
@@ -113,7 +113,7 @@ def sparse(size: int) -> memoryview:
 
 
 class Region:
-    """Named blocks behind a header; made by one process, attached or inherited by others."""
+    """Named blocks after a header; made by one process, attached or inherited by others."""
 
     def __init__(self, buffer: memoryview, magic: bytes) -> None:
         self._buffer = buffer
@@ -182,7 +182,7 @@ class Region:
             status = os.fstat(fd)
             size = status.st_size
             if not stat.S_ISREG(status.st_mode) or size < PAGE_BYTES:
-                raise LayoutMismatch(f"{path} is no region, which is a file of at least {PAGE_BYTES} bytes")
+                raise LayoutMismatch(f"{path} is not a region: that has at least {PAGE_BYTES} bytes")
             access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
             buffer = memoryview(mmap.mmap(fd, size, access=access))
         finally:
@@ -197,18 +197,18 @@ class Region:
                 "use the version of the program that made it"
             )
         if total != size:
-            raise LayoutMismatch(f"{path} has {size} bytes, its header says {total}")
+            raise LayoutMismatch(f"{path} has {size} bytes, but {total} in its header")
         if not _directory_is_sound(buffer, count):
             raise LayoutMismatch(f"{path} is damaged: its directory names blocks outside of its {size} bytes")
         return cls(buffer, magic)
 
     def block(self, name: str) -> memoryview:
-        """Return the bytes of a named block. Raises KeyError: there is none."""
+        """Return the bytes of a named block. Raises KeyError for an unknown one."""
         offset, size = self._directory[name]
         return self._buffer[offset : offset + size]
 
     def offset(self, name: str) -> int:
-        """Return where the block begins in the region, and in its file. Raises KeyError: there is none."""
+        """Return the block's offset in the region, and in its file. Raises KeyError for an unknown one."""
         return self._directory[name][0]
 
     def names(self) -> list[str]:
@@ -238,11 +238,11 @@ def _check_layout(magic: bytes, blocks: list[Block]) -> None:
         if block.align > PAGE_BYTES:
             raise ValueError(f"{block}: a mapping starts on a page, so no block is aligned to more than that")
         if block.sparse and (block.align != PAGE_BYTES or block.size % PAGE_BYTES):
-            raise ValueError(f"{block}: what is reserved part by part shares no page with others")
+            raise ValueError(f"{block}: a block reserved part by part shares no page with others")
 
 
 def _directory_is_sound(buffer: memoryview, count: int) -> bool:
-    """Return whether every entry lies in the region and names bytes behind the directory."""
+    """Return whether every entry lies in the region and names bytes after the directory."""
     if count > (len(buffer) - _DIRECTORY_AT) // _ENTRY.size:
         return False
     end = _DIRECTORY_AT + count * _ENTRY.size

@@ -65,7 +65,7 @@ cdef inline uint64_t ring_room(RingRef *ring) noexcept nogil:
     return ring.size - (ring.staged - ring.head_seen)
 
 cdef inline void ring_want_space(RingRef *ring, bint wanted) noexcept nogil:
-    """Ask to be rung when there is room. Producer only; afterwards it must look at `ring_room` once more."""
+    """Ask to be rung when there is room. Producer only; afterwards it must read `ring_room` once more."""
     store_relaxed(ring.want_space, 1 if wanted else 0)
     fence_full()
 

@@ -45,9 +45,9 @@ cdef class Ring:
         return load_acquire(self.ref.tail)
 
     def reset(self) -> None:
-        """Empty the ring, behind a fence: nobody produces, and a living consumer has taken all there was.
+        """Empty the ring, after a fence: it has no producer, and a living consumer has taken all slots.
 
-        A consumer may look at any moment and must never see a slot waiting, so positions are not set back.
+        A consumer may read it at any moment and must never see a slot waiting, so positions are not set back.
         """
         cdef uint64_t tail = load_acquire(self.ref.tail)
         if load_acquire(self.ref.head) != tail:
@@ -86,8 +86,8 @@ cdef class Ring:
     def take(self, uint64_t most=1024) -> tuple[bytes, bool]:
         """Take up to `most` slots. Returns (bytes of the slots, whether the producer waits to be rung).
 
-        The head moves before the caller acts on what it took, so that after this consumer's death taken slots
-        can be told from untaken ones.
+        The head moves before the caller acts on the slots, so that after this consumer's death taken slots
+        are distinct from the others.
         """
         cdef uint64_t waiting = ring_waiting(&self.ref), i
         if waiting == 0:

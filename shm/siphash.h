@@ -1,5 +1,5 @@
-/* SipHash (Aumasson, Bernstein; "SipHash: a fast short-input PRF"): with a secret key nobody can choose names
- * or numbers that collide in a table. Words are read in the machine's byte order, little-endian; hashes never
+/* SipHash (Aumasson, Bernstein; "SipHash: a fast short-input PRF"): with a secret key no client can choose
+ * names or numbers that collide in a table. Words have the machine's byte order, little-endian; hashes never
  * leave the process. */
 #ifndef SHM_SIPHASH_H
 #define SHM_SIPHASH_H

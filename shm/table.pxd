@@ -4,7 +4,7 @@
     64    copy 0     payload_bytes
     ...   copy 1     payload_bytes, starting on a cache line
 
-The writer fills the copy that is not valid and then does one release store; readers copy, look at the version
+The writer fills the copy that is not valid and then does one release store; readers copy, read the version
 again and retry, with a bound. A writer killed at any instruction leaves the last consistent payload:
 there is nothing to wait for.
 """

@@ -70,7 +70,7 @@ cdef class SlotTable:
         return load_acquire(slot_version(&self.ref, slot))
 
     def versions(self, const uint64_t[::1] slots) -> bytes:
-        """Return the versions of many slots, 8 bytes each, to tell at once whether any was written since."""
+        """Return the versions of many slots, 8 bytes each, to detect whether any was written since."""
         cdef Py_ssize_t i, count = slots.shape[0]
         for i in range(count):
             if slots[i] >= self.ref.slots:

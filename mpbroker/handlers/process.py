@@ -468,7 +468,7 @@ class Handler:
         if fence is None:
             return
         if fence.settings_changed:
-            # Settings derived from the defaults of topics need a successor: see supervisor/rolling.py.
+            # Settings derived from the defaults of topics need a successor: see supervisor/changing.py.
             self.context.follow_settings()
             self._take_limits()
             self.faults.refresh()

@@ -1,4 +1,4 @@
-"""Access control entries and filters between processes; `security/acls.py` says what they mean."""
+"""Access control entries and filters between processes; `security/acls.py` defines their meaning."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
 
 The sender lends the block and sends a PRODUCE_BACK; the log worker fills in each JobBatch what became of it
 and sends the block back as PRODUCED (`mpbroker/ipc/slots.pxd`). Batches for partitions of several workers
-take a block for each of these. (Jobs of the native produce path lie in the block of their request, behind its
+take a block for each of these. (Jobs of the native produce path lie in their request's block, after its
 frame, with a response to be filled: `mpbroker/handlers/hot_path/produce.pyx`.)
 """
 
@@ -38,8 +38,7 @@ log = logging.getLogger("mpbroker.ipc")
 class NewBatch(NamedTuple):
     """A record batch to append, and the slot in the partition table that it is for.
 
-    `config_version` is the topic's when the batch was made. The other fields repeat what the batch itself
-    says.
+    `config_version` is the topic's when the batch was made. The other fields repeat those of the batch.
     """
 
     slot: int
@@ -65,7 +64,7 @@ class Origin(NamedTuple):
 Then: TypeAlias = Callable[[list[Batch] | None], None]
 """Called once with the filled batches in the order given, or with None if a log worker died.
 
-With None nobody knows whether the batches are appended.
+With None it is unknown whether the batches are appended.
 """
 
 
@@ -214,7 +213,7 @@ class AppendJobs:
         """End the job that this PRODUCED sends back."""
         part = self._pending.pop(slot.request, None)
         if part is None:
-            log.error("a log worker answered append %d, which is none of ours", slot.request)
+            log.error("a log worker answered unknown append %d", slot.request)
             return
         view = self._lender.view(part.block)
         filled = [read_job_batch(view, index) for index in range(len(part.places))]

@@ -1,7 +1,7 @@
-"""Settings of brokers that clients have altered, as the coordinator tells them to the supervisor.
+"""Settings of brokers that clients have altered, as the coordinator publishes them for the supervisor.
 
-The supervisor answers with the version up to which it has done what it can (word `brokers_done`): all
-processes follow, or it has logged why not, or they will follow when what is under way is done.
+The supervisor acknowledges a version (word `brokers_done`) as soon as all processes follow it, it has logged
+why they do not, or they will after the change under way.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from msgspec import Struct
 
 
 class BrokerSettings(Struct):
-    """Altered settings as texts by key, by node id; node id "" stands for all brokers."""
+    """Altered settings as texts by key, by node id; node id "" means all brokers."""
 
     version: int
     brokers: dict[str, dict[str, str]]

@@ -6,7 +6,7 @@
 
 Generation g lives in half g & 1. A new base opens the next generation in the other half. That half is free as
 soon as every live reader has written in its word of `acks` that it follows the current generation. A reader
-must count as live before its first look: if it comes later than the publisher's check it is behind by one
+must count as live before its first read: if it comes later than the publisher's check it lags by one
 generation, never by two. A publisher killed while writing has published nothing; its successor begins with a
 base of its own.
 """
@@ -23,7 +23,7 @@ HEADER_BYTES = 4096
 
 
 class BulletinFull(RuntimeError):
-    """A delta does not fit behind the others: publish a base instead."""
+    """A delta does not fit after the others: publish a base instead."""
 
 
 class BaseTooLarge(ValueError):
@@ -42,10 +42,10 @@ class BulletinPublisher:
         self._tail = 0
 
     def can_publish_base(self) -> bool:
-        """Return whether nobody reads the half that a new base would overwrite."""
-        return not self.behind()
+        """Return whether no reader uses the half that a new base would overwrite."""
+        return not self.lagging()
 
-    def behind(self) -> list[int]:
+    def lagging(self) -> list[int]:
         """Return the live readers that do not follow the last base yet."""
         return [reader for reader in self.live_readers() if self._acks.load(reader) < self._generation]
 
@@ -62,7 +62,7 @@ class BulletinPublisher:
         self._append(payload)
 
     def publish_delta(self, payload: bytes) -> None:
-        """Publish a delta behind the last message.
+        """Publish a delta after the last message.
 
         Raises BulletinFull if it does not fit, and before the first base: a predecessor's messages are still
         being read.
@@ -70,7 +70,7 @@ class BulletinPublisher:
         if self._tail == 0:
             raise BulletinFull("no base has been published yet")
         if self._tail + _LENGTH.size + len(payload) > len(self._halves[0]):
-            raise BulletinFull(f"{len(payload)} bytes do not fit behind {self._tail}")
+            raise BulletinFull(f"{len(payload)} bytes do not fit after {self._tail}")
         self._append(payload)
 
     def _append(self, payload: bytes) -> None:

@@ -52,7 +52,7 @@ class Account(Struct):
 class CreateTopics(Struct, tag="create_topics"):
     """handler -> coordinator: create topics.
 
-    `automatic`: asked for by Metadata, so that an existing topic is no error. `beside`: partitions that the
+    `automatic`: requested by Metadata, so an existing topic is not an error. `beside`: partitions that the
     request asks for in other calls.
     """
 
@@ -112,7 +112,7 @@ class ConfigChange(Struct, array_like=True):
 class ConfigAlteration(Struct):
     """Changes to the settings of a resource: of a topic, or of the type with the protocol's number `kind`.
 
-    The broker without a name stands for all brokers.
+    The broker without a name means all brokers.
 
     `replaces`: remove all other altered settings there (AlterConfigs).
     """
@@ -257,8 +257,8 @@ class CheckTransaction(Struct, tag="check_transaction"):
 class CheckedTransaction(Struct, tag="checked_transaction"):
     """The answer to CheckTransaction. `errors`: one for each partition, in their order.
 
-    `hold`: the transaction does not end before EndHold says that the checked batches are appended, or never
-    will be. 0: there is no hold, and a batch that comes too late is refused by its epoch.
+    `hold`: the transaction does not end before EndHold reports that the checked batches are appended, or
+    never will be. 0: no hold, and a batch that comes too late is refused by its epoch.
     """
 
     errors: list[int]
@@ -279,7 +279,7 @@ class HoldsEnded(Struct, tag="holds_ended"):
 
 
 class Abandon(Struct, tag="abandon"):
-    """handler -> coordinator: the client of the ForwardedRequest with this number is gone.
+    """handler -> coordinator: the client of the ForwardedRequest with this number has disconnected.
 
     What the request has changed stays, but it waits no longer. Both calls are answered.
     """
@@ -304,7 +304,7 @@ class ScramUser(Struct):
 
 
 class DescribeScram(Struct, tag="describe_scram"):
-    """handler -> coordinator: describe the credentials of these users; None stands for all users."""
+    """handler -> coordinator: describe the credentials of these users; None means all users."""
 
     users: list[str] | None = None
 
@@ -423,7 +423,7 @@ class RemoveExpiredTokens(Struct, tag="remove_expired_tokens"):
 
 
 class RemovedTokens(Struct, tag="removed_tokens"):
-    """The answer to RemoveExpiredTokens: the ids of some that are gone; none if no expired one is left."""
+    """The answer to RemoveExpiredTokens: ids of removed tokens; none if no expired one remains."""
 
     token_ids: list[str]
 
@@ -469,7 +469,7 @@ class RemovedTopic(Struct, tag="removed_topic"):
 
 
 class DeleteBefore(Struct, array_like=True):
-    """Delete the records below `offset` of the partition in this slot; -1 stands for all durable ones."""
+    """Delete the records below `offset` of the partition in this slot; -1 means all durable ones."""
 
     slot: int
     slot_generation: int
@@ -525,13 +525,13 @@ class ProducersOfPartition(Struct, array_like=True):
 
 
 class Producers(Struct, tag="producers"):
-    """The answer to TellProducers, in the order asked. A long one ends behind the first partitions."""
+    """The answer to TellProducers, in the order asked. A long one ends after the first partitions."""
 
     partitions: list[ProducersOfPartition]
 
 
 class MovePartition(Struct, array_like=True):
-    """A move to the log directory with this number. `topic_id`: zeros if there is no such partition."""
+    """A move to the log directory with this number. `topic_id`: zeros for an unknown partition."""
 
     topic: str
     partition: int

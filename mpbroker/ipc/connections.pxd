@@ -4,8 +4,8 @@ Only this file knows its offsets.
 
 A ledger per processor; each word has one writer. An acceptor gives every connection a ticket, a number that
 only grows per ledger, and notes it here before it sends the socket; the processor gives it a row when it
-serves it. So at any instant a connection is in `pending` (ticket above `taken`), in the rows, or gone,
-whoever is killed in between.
+serves it. So at any instant a connection is in `pending` (ticket above `taken`), in the rows, or closed,
+whichever process is killed in between.
 
 header
     0     handed           last ticket that was noted; written by the acceptor, before it sends
@@ -17,12 +17,12 @@ header
     128   waiting          per acceptor, on a cache line of its own: it wants to hear of room and closed
                            connections
     256   cleared          how often the rows were emptied; written by the supervisor
-    1024  pending          what was handed over: row of ticket t at place t mod PENDING_PLACES; written by the
+    1024  pending          handed over: row of ticket t at place t mod PENDING_PLACES; written by the
                            acceptor
 4096      rows             by channel; ticket 0: no connection
 ...       changes          a connection was served or closed: ticket << 17 | channel << 1 | opened
 
-The changes are a ring that waits for nobody: readers take those that they have not seen yet. A reader that
+The changes are a ring whose writer never waits: readers take those that they have not read yet. A reader that
 was overtaken counts the rows again, as one that has just started does.
 """
 from libc.stdint cimport uint8_t, uint16_t, uint64_t

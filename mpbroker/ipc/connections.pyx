@@ -98,7 +98,7 @@ cdef class Ledger:
     """The ledger of one processor.
 
     `hand`, `wait` and `ask_evictions` are for acceptors, `open`, `close`, `take` and `evicted` for the
-    processor, `clear` for the supervisor behind a fence; everybody may read.
+    processor, `clear` for the supervisor after a fence; every process may read.
     """
 
     def __init__(self, unsigned char[::1] block, int places):
@@ -166,7 +166,7 @@ cdef class Ledger:
     def wait(self, int acceptor, bint waits) -> None:
         """Set whether acceptor number `acceptor` wants to be rung.
 
-        Look again at what it waits for before sleeping.
+        Check its condition again before sleeping.
         """
         store_release(self._word(WAITING_AT + 64 * acceptor), waits)
         fence_full()
@@ -213,7 +213,7 @@ cdef class Ledger:
     def snapshot(self) -> tuple[int, int, dict[int, tuple[int, bytes]]]:
         """Return (position, taken, {ticket: (listener, address)}) of all connections.
 
-        `news` from `position` on tells what changed.
+        `news` from `position` on has the later changes.
         """
         cdef uint64_t position = load_acquire(self._word(CHANGES_END_AT))
         cdef uint64_t taken = load_acquire(self._word(TAKEN_AT))
@@ -231,7 +231,7 @@ cdef class Ledger:
         return position, taken, found
 
     def news(self, uint64_t position) -> tuple[int, list[tuple[int, tuple[int, bytes] | None]]] | None:
-        """Return (new position, changes), or None when the reader is too far behind and must count again.
+        """Return (new position, changes), or None when the reader was overtaken and must count again.
 
         A change is (ticket, (listener, address)) for an opened connection and (ticket, None) for a closed
         one.
@@ -259,9 +259,9 @@ cdef class Ledger:
     # ---- the supervisor
 
     def clear(self) -> None:
-        """Empty the rows, behind a fence: the processor is dead.
+        """Empty the rows, after a fence: the processor is dead.
 
-        Its connections are gone too, except those on their way to a successor.
+        Its connections are closed too, except those on their way to a successor.
         """
         memset(self.ref.rows, 0, load_acquire(self._word(ROWS_USED_AT)) * ROW_BYTES)
         store_release(self._word(EVICTIONS_DONE_AT), load_acquire(self._word(EVICTIONS_ASKED_AT)))

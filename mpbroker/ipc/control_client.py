@@ -23,7 +23,7 @@ TIMEOUT_SECONDS = 10.0
 
 
 class ControlError(Exception):
-    """The supervisor cannot be asked, or has refused what it was asked: a line that says what and why.
+    """The supervisor cannot be reached, or has refused a command. The message is one line.
 
     `is_wrong_call`: it would refuse that whenever it is asked.
     """
@@ -57,7 +57,7 @@ class ControlClient:
         except UntrustedPath as error:
             raise ControlError(f"{path} may not be the broker's: {error}") from error
         except OSError:
-            pass  # its user reports what is missing
+            pass  # its user reports the missing file
         return path
 
     def call(self, command: str, **arguments: Any) -> dict[str, Any]:
@@ -110,7 +110,7 @@ class ControlClient:
     def _explain(self, error: OSError) -> ControlError:
         if error.errno in (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR):
             return ControlError(
-                f"no broker is running: nobody listens on {self.path}; start one with mpbroker serve"
+                f"no broker is running: no process listens on {self.path}; start one with mpbroker serve"
             )
         if error.errno == errno.EACCES:
             return ControlError(f"{self.path} is not yours to use; run this as the broker's user")

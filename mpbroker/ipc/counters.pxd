@@ -2,8 +2,8 @@
 
 One list for all roles: a page is small and a reader adds up.
 
-What is counted per API, per topic and per client is in `meters.pxd`. A successor goes on counting where its
-predecessor died.
+Counts per API, per topic and per client are in `meters.pxd`. A successor continues the counts of its
+predecessor.
 """
 
 cpdef enum Counter:
@@ -38,7 +38,7 @@ cpdef enum Counter:
     COUNT_READS = 30                 # system calls on sockets (processor)
     COUNT_WRITES = 31
     COUNT_RESPONSE_BYTES_MAX = 32    # the largest response
-    COUNT_RESPONSES_WAITING = 33     # found in the rings at the last look (processor)
+    COUNT_RESPONSES_WAITING = 33     # found in the rings when they were read last (processor)
     COUNT_EXPIRED_KILLED = 34        # connections closed because their authentication had expired
     COUNT_AUTHENTICATIONS = 35
     COUNT_AUTHENTICATIONS_FAILED = 36

@@ -1,4 +1,4 @@
-"""SCRAM credentials and delegation tokens: as handlers ask for them, and as processors are told of them.
+"""SCRAM credentials and delegation tokens: as handlers ask for them, and as processors get them.
 
 The bulletin has a base and the deltas after it.
 """

@@ -1,7 +1,7 @@
-"""Sentences about the disks of a running broker: what is wrong with each, and what to do.
+"""Sentences about the disks of a running broker: the problem of each, and the remedy.
 
-The log workers write what they meet into the records of log directories (`log_sizes`). The log, `mpbroker
-ctl status`, readiness, `mpbroker top` and the console all say it with these sentences.
+The log workers record problems in the records of log directories (`log_sizes`). The log, `mpbroker ctl
+status`, readiness, `mpbroker top` and the console all use these sentences.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def mebibytes(free_bytes: int) -> str:
 
 
 def disk_problems(config: BrokerConfig, dirs: Iterable[DirSeen]) -> list[str]:
-    """Return what is wrong with these log directories now, none if they are well."""
+    """Return the present problems of these log directories."""
     working = [one for one in dirs if not one.failed]
     found = [_offline_text(one) for one in dirs if one.failed]
     refusing: dict[int, list[tuple[str, str]]] = {}
@@ -63,7 +63,7 @@ def disk_problems(config: BrokerConfig, dirs: Iterable[DirSeen]) -> list[str]:
             refusing.setdefault(one.error, []).append((one.name, free))
     delay_ms = config.log_segment_delete_delay_ms
     found += [refusal_text(error, room, delay_ms) for error, room in refusing.items()]
-    # A commit round syncs files of several directories: it does not tell which of them it waits for.
+    # A commit round syncs files of several directories: it does not show which of them it waits for.
     if slow := [one for one in working if _waits_s(one) >= SLOW_S]:
         found.append(
             f"the disk of {' or '.join(one.name for one in slow)} has not finished a sync for "
@@ -74,7 +74,7 @@ def disk_problems(config: BrokerConfig, dirs: Iterable[DirSeen]) -> list[str]:
 
 
 def state_of(one: DirSeen) -> str:
-    """Return what `mpbroker ctl status` says of a log directory in a word."""
+    """Return the state of a log directory in `mpbroker ctl status`, one word."""
     if one.failed:
         return "offline"
     return "refuses produces" if one.error else "slow" if _waits_s(one) >= SLOW_S else "online"

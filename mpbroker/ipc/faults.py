@@ -1,11 +1,11 @@
-"""Faults that the owner of a test's broker has asked for. A broker that nobody owns never has any.
+"""Faults that the owner of a test's broker has asked for. A broker without an owner never has any.
 
 A block of the private region:
 
     0    length   of what follows, written last
     8    the faults (msgpack of a list of Fault)
 
-The supervisor alone writes it, then orders all processes to look (process.SETTINGS_CHANGED), as with the
+The supervisor alone writes it, then orders all processes to read it (process.SETTINGS_CHANGED), as with the
 settings (ipc.settings). A process forked later reads it when it begins.
 """
 

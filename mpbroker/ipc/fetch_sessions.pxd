@@ -3,8 +3,8 @@
     31 bits:    handler number (6) | drawn by lot (15) | place (10)
 
 With it a processor can bring a fetch to the handler that knows its session, as Kafka finds the shard of an id
-in its FetchSessionCache. An id is no secret and no claim: a handler that does not know it says so, and the
-client makes a new session.
+in its FetchSessionCache. An id is not a secret and proves nothing: a handler refuses one that it does not
+know, and the client makes a new session.
 """
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 
@@ -25,7 +25,7 @@ cdef inline uint32_t handler_of_session(int32_t session_id) noexcept nogil:
     return <uint32_t>session_id >> SESSION_HANDLER_SHIFT
 
 cdef inline int32_t epoch_after(int32_t epoch) noexcept nogil:
-    """Return the next epoch (Kafka's FetchMetadata.nextEpoch). 1 follows the largest, for 0 begins anew."""
+    """Return the next epoch (Kafka's FetchMetadata.nextEpoch). 1 follows the largest; 0 is a new session."""
     if epoch < 0:
         return FINAL_FETCH
     return 1 if epoch == 0x7fffffff else epoch + 1

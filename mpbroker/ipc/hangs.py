@@ -1,7 +1,7 @@
 """Judging processes: hung, busy for long, waiting for a disk, or in recovery.
 
-Silence is counted in looks of the observer, never by the clock alone: a supervisor that was stopped, or a
-machine that slept, must not make everybody else look dead (Kafka has no counterpart: a JVM cannot replace a
+Silence is counted in checks by the observer, never by the clock alone: after a stop of the supervisor or a
+sleep of the machine no other process must appear dead (Kafka has no counterpart: a JVM cannot replace a
 thread). The supervisor judges its children this way, and a log process the workers of its recovery.
 
 alive     its turn counter moves; every loop turns at least once in a tick
@@ -30,19 +30,19 @@ from shm.procfs import COULD_RUN, WAITS_FOR_DISK
 TICK_S = 1.0
 # A loop that begins to sleep as a tick begins may seem silent in it, on a machine that is late.
 HANG_TICKS_MIN = 2
-# One look counts as at most this much, however long we could not look.
+# One check counts as at most this much, however late it comes.
 LOOK_MAX_S = 2.0
-# One request may work for so many times the timeout with no sign of life but the CPU it uses. Recovery may
-# wait as long for something that shows neither in its turns nor as CPU.
+# One request may work for this many timeouts with CPU use as the only sign of life. Recovery may wait as long
+# for something that shows neither in its turns nor as CPU.
 HEAVY_TIMEOUTS = 10
-# The exporter has a timeout so many times shorter. Only it answers probes of liveness, which give up after
+# The exporter has a timeout shorter by this factor. Only it answers probes of liveness, which give up after
 # 20 s or more (docs/CONTAINERS.md), and that costs the whole broker. It waits for nothing but a disk, and
 # nothing is lost with it. Its event loop may be busy for a while, such as with loading the console.
 EXPORTER_DIVISOR = 4
 
 
 class Patience:
-    """A time limit that runs only while its owner looks."""
+    """A time limit that runs only while its owner checks it."""
 
     def __init__(self, limit_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.limit_s = limit_s
@@ -77,18 +77,18 @@ class Pulse:
     working_ticks: int = 0
 
     def judge(
-        self, turns: int, limit_ticks: int, working_limit_ticks: float, look: Callable[[], tuple[str, int]]
+        self, turns: int, limit_ticks: int, working_limit_ticks: float, probe: Callable[[], tuple[str, int]]
     ) -> Verdict:
         """Judge one tick.
 
-        `look` returns (state, CPU time used) of the process and is called only when it is silent.
+        `probe` returns (state, CPU time used) of the process and is called only when it is silent.
         `working_limit_ticks`: how long using the CPU counts as a sign of life, 0 if it has nothing long to
         do.
         """
         if turns != self.turns:
             self.turns, self.silent_ticks, self.working_ticks = turns, 0, 0
             return Verdict.ALIVE
-        state, cpu_ticks = look()
+        state, cpu_ticks = probe()
         worked, self.cpu_ticks = cpu_ticks != self.cpu_ticks, cpu_ticks
         if worked and self.working_ticks < working_limit_ticks:
             self.working_ticks += 1

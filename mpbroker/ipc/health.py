@@ -22,10 +22,10 @@ from mpbroker.ipc.progress import Progress, read_progress
 from mpbroker.ipc.topology import SharedMemory, name_of
 from shm.procfs import COULD_RUN, WAITS_FOR_DISK
 
-# A process that serves moves at least once in a tick. One that does not for this long stands still, unless it
+# A process that serves moves at least once in a tick. One that does not for this long hangs, unless it
 # works on a heavy request, waits for its disk, or is at work and could use more of the processor.
 SERVING_SILENT_S = 3.0
-# A supervisor that waits for a fence or a disk moves seldom; one that stands still this long does not.
+# A supervisor that waits for a fence or a disk moves seldom; one that is silent for this long hangs.
 SUPERVISOR_SILENT_S = 30.0
 # A process is unresponsive after this many times handler.hang.timeout.ms. The supervisor replaces it after
 # one, or ten for a handler with a heavy request.
@@ -62,7 +62,7 @@ def reasons_not_ready(config: BrokerConfig, memory: SharedMemory) -> list[str]:
 
 
 def unresponsive_processes(config: BrokerConfig, memory: SharedMemory) -> list[str]:
-    """Return the processes that do not move any more, none if the broker lives.
+    """Return the processes that do not move, none if the broker lives.
 
     One that starts or recovers may be silent: the supervisor judges that. One that waits for its disk may be,
     too: nothing ends that but the disk, and a broker that was restarted meanwhile would not find its lock.
@@ -102,7 +102,7 @@ def _state_of_process(memory: SharedMemory, role: int) -> str:
 
 
 def _needed(config: BrokerConfig) -> Iterator[tuple[Iterable[int], str]]:
-    """Yield groups of roles of which one must serve, and what is wrong if none does."""
+    """Yield groups of roles of which one must serve, and the problem if none does."""
     for worker in topology.LOG_WORKERS[: config.log_workers]:
         yield (worker,), f"{name_of(worker)} does not serve"
     yield (topology.COORDINATOR,), "the coordinator does not serve"
@@ -117,7 +117,7 @@ def _needed(config: BrokerConfig) -> Iterator[tuple[Iterable[int], str]]:
 
 
 def _serves(memory: SharedMemory, role: int) -> bool:
-    """Return whether the role has a process that is ready and was not told to stop."""
+    """Return whether the role has a process that is ready and not ordered to stop."""
     return (
         memory.words("roles").load(role) != 0
         and memory.words("states").load(role) == State.READY

@@ -45,7 +45,7 @@ class Lender:
             self._arena.free(block, self._sizes.pop(block))
 
     def reclaim(self, borrower: int) -> None:
-        """End all leases of a dead borrower, behind a fence."""
+        """End all leases of a dead borrower, after a fence."""
         for block in self._arena.lent_to(borrower):
             self.end(block, self._arena.generation(block))
 

@@ -16,7 +16,7 @@ class LimitImage(Struct, array_like=True):
 
 
 class LimitNews(Struct):
-    """Changed rates. `everything`: an address that is not listed has no rate any more."""
+    """Changed rates. `everything`: an address that is not listed has no rate now."""
 
     limits: list[LimitImage]
     everything: bool = False

@@ -43,23 +43,23 @@ class ListenerState(IntEnum):
     REMOVED = 2
 
 
-# The listener's name stands behind the counts, padded with zeros.
+# The listener's name follows the counts, padded with zeros.
 NAME_AT = 128
 COUNTS_BYTES = 256
 assert 8 * len(ListenerCount) <= NAME_AT
 
 
 class ListenerCounts:
-    """One listener's counts and name. A successor of its acceptor goes on with the numbers."""
+    """One listener's counts and name. A successor of its acceptor continues the counts."""
 
     def __init__(self, block: memoryview) -> None:
         self._words = Words(block)
         self._name = block[NAME_AT:COUNTS_BYTES]
 
     def introduce(self, name: str, *, control_plane: bool) -> None:
-        """Write the listener's name and plane, before its state says that it accepts.
+        """Write the listener's name and plane, before its state becomes ACCEPTING.
 
-        A successor writes what is there already.
+        A successor writes the same.
         """
         text = name.encode()[: COUNTS_BYTES - NAME_AT]
         self._name[: len(text)] = text
@@ -80,7 +80,7 @@ class ListenerCounts:
 
 
 class AddedListener(msgspec.Struct, frozen=True):
-    """A listener added while the broker runs, and the address that clients are told to use instead."""
+    """A listener added while the broker runs, and the address that it advertises instead."""
 
     listener: Listener
     advertised: Listener | None = None

@@ -1,8 +1,8 @@
-"""Log levels: words that clients alter and that all the broker's processes look at, until it stops.
+"""Log levels: words that clients alter and that all the broker's processes read, until it stops.
 
-`log_levels` holds a word for each of LOGGERS, `request_log` one for the request log: the level that somebody
-has given it, or 0. They are the exception to one writer per word: the supervisor writes them, and any handler
-for a client. Each change is one store and nobody waits for another, so the last writer wins. (Kafka:
+`log_levels` holds a word for each of LOGGERS, `request_log` one for the request log: the level set by a
+client, or 0. They are the exception to one writer per word: the supervisor writes them, and any handler for
+a client. Each change is one store and no writer waits for another, so the last writer wins. (Kafka:
 LoggingController.)
 """
 
@@ -21,24 +21,11 @@ ALL: Final = "mpbroker"
 # The loggers of the broker's parts: of its rooms, and of folders that do work of a kind of their own. A
 # folder's logger inherits the level of its room's, and that one ROOT's.
 SUBSYSTEMS: Final = (
-    "mpbroker.coordinator",
-    "mpbroker.coordinator.groups",
-    "mpbroker.coordinator.metadata",
-    "mpbroker.coordinator.transactions",
-    "mpbroker.exporter",
-    "mpbroker.handlers",
-    "mpbroker.ipc",
-    "mpbroker.log",
-    "mpbroker.log.compaction",
-    "mpbroker.log.recovery",
-    "mpbroker.log.replica_move",
-    "mpbroker.log.retention",
-    "mpbroker.log.scrub",
-    "mpbroker.network",
-    "mpbroker.network.acceptor",
-    "mpbroker.network.processor",
-    "mpbroker.security",
-    "mpbroker.supervisor",
+    *("mpbroker.coordinator", "mpbroker.coordinator.groups", "mpbroker.coordinator.metadata"),
+    *("mpbroker.coordinator.transactions", "mpbroker.exporter", "mpbroker.handlers", "mpbroker.ipc"),
+    *("mpbroker.log", "mpbroker.log.compaction", "mpbroker.log.recovery", "mpbroker.log.replica_move"),
+    *("mpbroker.log.retention", "mpbroker.log.scrub", "mpbroker.network", "mpbroker.network.acceptor"),
+    *("mpbroker.network.processor", "mpbroker.security", "mpbroker.supervisor"),
 )
 # In the order of their words.
 LOGGERS: Final = (ALL, *SUBSYSTEMS)
@@ -59,7 +46,7 @@ def subsystem_of(module: str) -> str:
 
 
 def logger_of(role: int) -> str:
-    """Return the name of the logger of a process: that of what it mostly does."""
+    """Return the name of the logger of a process: that of its main work."""
     if topology.is_handler(role):
         return "mpbroker.handlers"
     if topology.is_processor(role):
@@ -82,12 +69,12 @@ def inherited_words(logger: str) -> tuple[int, ...]:
 
 
 def level_at_start() -> int:
-    """Return the level of all loggers that nobody has given one."""
+    """Return the level of all loggers without a level of their own."""
     return logging.getLogger(ALL).level or logging.WARNING
 
 
 def given_level(words: Words, indices: tuple[int, ...]) -> int:
-    """Return the level that somebody has given to a logger or to one above it; 0: nobody has."""
+    """Return the level that was set for a logger or for one above it; 0: none."""
     for index in indices:
         if level := words.load(index):
             return level
@@ -114,7 +101,7 @@ class LogLevels:
         }
 
     def check(self, logger: str, level: str) -> None:
-        """Raise ValueError if there is no such logger, or no such level. "" is the level at start."""
+        """Raise ValueError for an unknown logger or level. "" is the level at start."""
         if logger not in self.all():
             raise ValueError(f"there is no logger {logger!r}; there are {', '.join(self.all())}")
         if level and level not in LEVELS:
@@ -136,7 +123,7 @@ class LogLevels:
         self._log_requests(LEVELS["DEBUG"] if on else 0)
 
     def _log_requests(self, level: int) -> None:
-        """Set the level of the request log. Handlers look at the word when they are rung."""
+        """Set the level of the request log. Handlers read the word when they are rung."""
         self._requests.store(0, level)
         for handler in topology.HANDLERS:
             self._memory.doorbell(handler).ring()

@@ -1,9 +1,9 @@
 """Sizes of log directories and partitions, and states of log directories, as the log workers measure them.
 
 A record per log directory and two words per partition slot, in the public region. Sizes are as of their log
-worker's last look (`mpbroker.log.manager.size_metrics`), and missing until each has taken one. The first log
-worker writes a directory's name and state at once. The partition table tells how many partitions a directory
-has (`partition_counts`).
+worker's last measurement (`mpbroker.log.manager.size_metrics`), and missing until each has taken one. The
+first log worker writes a directory's name and state at once. The partition table has the number of partitions
+of a directory (`partition_counts`).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class DirSizes:
     def introduce(self, number: int, name: str, workers: int, *, failed: bool) -> None:
         """Write a directory's name and state; for the first log worker.
 
-        A successor writes what is there already.
+        A successor writes the same.
         """
         text = name.encode("utf-8", "surrogateescape")[: RECORD_BYTES - _NAME_AT]
         at = number * RECORD_BYTES + _NAME_AT
@@ -147,7 +147,7 @@ class PartitionSizes:
         self._words = Words(block)
 
     def put(self, slot: int, generation: int, segments: int, size_bytes: int) -> None:
-        """Write a partition's size. The word before it is 0 meanwhile, so that a reader can tell."""
+        """Write a partition's size. The word before it is 0 meanwhile, so that a reader can detect that."""
         self._words.store(2 * slot, 0)
         self._words.store(2 * slot + 1, size_bytes)
         self._words.store(2 * slot, generation << 32 | segments)

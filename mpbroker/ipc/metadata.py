@@ -35,7 +35,6 @@ class Places(Mapping[int, PartitionImage]):
 
     @classmethod
     def of(cls, images: Iterable[PartitionImage]) -> Places:
-        """Pack the images of the partitions 0, 1, 2 and so on."""
         return cls(b"".join(_PLACE.pack(image.slot, image.slot_generation) for image in images))
 
     def __len__(self) -> int:
@@ -73,7 +72,7 @@ class TopicImage(Struct, array_like=True):
 
 
 class QuotaImage(Struct, array_like=True):
-    """All quotas of an entity, which is (type, name) pairs. No values: it has no quotas any more."""
+    """All quotas of an entity, which is (type, name) pairs. No values: its quotas were removed."""
 
     entity: list[tuple[str, str | None]]
     values: dict[str, float]
@@ -91,7 +90,7 @@ class MetadataBase(Struct, tag="base"):
 
 
 class MetadataDelta(Struct, tag="delta"):
-    """Changes up to `version`: what to put, the ids of topics that are gone, and entries that are gone."""
+    """Changes up to `version`: entries to put, the ids of deleted topics, and deleted entries."""
 
     version: int
     changed: list[TopicImage] = []

@@ -1,4 +1,4 @@
-"""Pages for what is counted per API, per topic and per kind of client.
+"""Pages for counts per API, per topic and per kind of client.
 
 Each process has one set and alone writes it. Only this file knows their offsets. (What a process counts of
 itself alone is in `counters.pxd`.)
@@ -24,8 +24,8 @@ memory, and `LOST` grows.
                     controller mutations
 
 A cell counts for the generation of the slot that it begins with. Its writer adds it to the retired counts,
-which stand in `meters_used`, before it zeroes it for another generation: cells and retired counts together
-never fall. A client's row is given to another when it was idle for a minute and there is no room; all clients
+which are in `meters_used`, before it zeroes it for another generation: cells and retired counts together
+never fall. A client's row is given to another when it was idle for a minute and room is short; all clients
 together lose nothing by it. (Kafka: RequestMetrics, BrokerTopicMetrics, the `connections` sensors of
 Selector, ClientQuotaManager.)
 """
@@ -82,7 +82,7 @@ cpdef enum ApiHistogram:
     API_HISTOGRAMS = 10
 
 cpdef enum ClientKind:
-    CLIENT_SOFTWARE = 0         # by name and version, as ApiVersions tells them
+    CLIENT_SOFTWARE = 0         # by name and version, as ApiVersions has them
     CLIENT_CIPHER = 1           # by cipher suite and protocol of TLS
     CLIENT_KINDS = 2
 

@@ -99,7 +99,7 @@ cdef bint reserve(MetersRef *meters, int64_t at, int64_t size) noexcept nogil:
     return False
 
 cdef inline void mark(MetersRef *meters, uint32_t word, uint32_t bit) noexcept nogil:
-    """Let readers look at a part from now on."""
+    """Let readers read a part from now on."""
     word += bit // 64
     store_release(&meters.used[word], meters.used[word] | <uint64_t>1 << (bit % 64))
 
@@ -230,7 +230,7 @@ cdef class Meters:
         self._take_over()
 
     cdef _take_over(self):
-        """Go on with a predecessor's counts. Its connections are gone."""
+        """Continue a predecessor's counts. Its connections are closed."""
         cdef MetersRef *ref = &self.ref
         cdef int i, kind
         for i in range(API_PAGES):
@@ -291,7 +291,7 @@ cdef class Meters:
         store_release(&ref.homes[2 * slot], generation)
 
     cdef bint _put_name(self, uint32_t slot, uint32_t generation, bytes text) except -1:
-        """Write a topic's name. Return False if there is no room."""
+        """Write a topic's name. Return False without room for it."""
         cdef MetersRef *ref = &self.ref
         cdef uint32_t part = slot // NAMES_PER_PART
         cdef uint64_t *entry = <uint64_t *>(ref.names_base + <uint64_t>slot * NAME_BYTES)
@@ -308,7 +308,7 @@ cdef class Meters:
         return True
 
     def forget_topic(self, bytes topic_id) -> None:
-        """Forget a topic that is gone with all of its partitions. For the log process."""
+        """Forget a topic of which all partitions are deleted. For the log process."""
         self.home_of.pop(topic_id, None)
 
     def client(self, int kind, bytes name, bytes version) -> int:
@@ -324,7 +324,7 @@ cdef class Meters:
     # ---- quotas
 
     def name_quota(self, int kind, uint64_t key, str user, str client_id, int64_t now_ms) -> bool:
-        """Name the client behind a key, so that its use is shown. Return False if there is no room for it."""
+        """Name the client of a key, so that its use is shown. Return False without room for it."""
         cdef MetersRef *ref = &self.ref
         cdef uint32_t group = 1 + <uint32_t>((key >> 32) % (QUOTA_GROUPS - 1)), i
         cdef QuotaRow *rows = ref.quotas_base + group * QUOTA_GROUP
@@ -349,7 +349,7 @@ cdef class Meters:
         ):
             return False
         store_release(&row.words[<int>QuotaWord.QUOTA_KEY], 0)
-        fence_release()         # nothing of the new client is visible before the old one's key is gone
+        fence_release()         # no value of the new client is visible before the old one's key is cleared
         for i in range(1, <uint32_t>QuotaWord.QUOTA_WORDS):
             store_relaxed(&row.words[i], 0)
         memset(row.user, 0, 2 * QUOTA_TEXT_BYTES)
@@ -374,7 +374,7 @@ cdef class Meters:
         add_quota(quota_of_all(&self.ref, kind), QuotaWord.QUOTA_EXEMPT, value)
 
     def quota_tokens(self, uint64_t key, double tokens, double rate, double burst) -> None:
-        """Write what is left in a client's bucket now."""
+        """Write the tokens that remain in a client's bucket."""
         cdef uint64_t *row = quota_of(&self.ref, key)
         if row != NULL:
             store_relaxed(&row[<int>QuotaWord.QUOTA_TOKENS_MILLI], <uint64_t><int64_t>(tokens * 1000))
@@ -386,10 +386,10 @@ cdef class Meters:
             raise IndexError(f"quota {kind} of {QuotaKind.QUOTA_KINDS}")
 
 
-# ---- for whoever reads
+# ---- for readers
 
 cdef list words_of(const uint64_t *first, int count):
-    """Load words one after the other, behind whatever this reader has copied before."""
+    """Load words one after the other, after whatever this reader has copied before."""
     fence_acquire()
     return [load_acquire(first + i) for i in range(count)]
 
@@ -434,7 +434,7 @@ class Reader:
         return found
 
     def errors(self, process: int) -> dict[int, dict[int, int]]:
-        """Return {error code: count} by API key; OTHER_ERROR stands for codes that have no word."""
+        """Return {error code: count} by API key; OTHER_ERROR counts codes that have no word."""
         used, found = self._used(process), {}
         for api in _bits(used, USED_ERRORS, API_PAGES):
             words = self._words("meters_errors", (process * API_PAGES + api) * ERROR_PAGE_BYTES, ERRORS)
@@ -472,7 +472,7 @@ class Reader:
         return found
 
     def _name_at(self, slot: int, generation: int) -> str | None:
-        """Return the name in that entry; None if another topic's stands there by now."""
+        """Return the name in that entry; None if it belongs to another topic by now."""
         at = slot * NAME_BYTES
         before, length = self._words("meters_names", at, 2)
         text = bytes(self._blocks["meters_names"][at + 16 : at + 16 + min(length, TOPIC_NAME_BYTES_MAX)])
@@ -513,7 +513,7 @@ class Reader:
         return alls, clients
 
     def _texts(self, name: str, at: int, size: int) -> list:
-        """Return two texts that stand side by side, zeros behind each."""
+        """Return two adjacent texts, each padded with zeros."""
         block = self._blocks[name]
         texts = [bytes(block[at + k * size : at + (k + 1) * size]) for k in (0, 1)]
         return [text.split(b"\0")[0].decode("utf-8", "replace") for text in texts]

@@ -49,7 +49,7 @@ def write_pointer(log_dir: Path, pointer: Pointer) -> None:
 
 
 def read_pointer(log_dir: Path) -> Pointer | None:
-    """Read the pointer in a log directory; None if there is none: no broker runs on the directory.
+    """Read the pointer in a log directory; None without one: no broker runs on the directory.
 
     Raises OSError, msgspec.DecodeError.
     """

@@ -1,8 +1,8 @@
 """A process's place in the tree, its memory, and the supervisor's orders to it.
 
-Orders are state in shared words, never queued messages: each process looks at its own on every wake-up and
-obeys a new one. `orders` is run or stop. `fence_orders` tells that a role died (drop what is left of it, then
-acknowledge) or that its successor is there (bind its rings anew, then acknowledge). Some deaths are mended in
+Orders are state in shared words, never queued messages: each process reads its own on every wake-up and
+obeys a new one. `orders` is run or stop. `fence_orders` reports that a role died (drop all state of it, then
+acknowledge) or that its successor runs (bind its rings again, then acknowledge). Some deaths are handled in
 stages, which order steps that depend on each other; the stage is in the order, 0 for a welcome. A role that
 leaves a running broker is announced in the same way (`LEAVING`: give it nothing new), and so is a new
 configuration (`SETTINGS_CHANGED`).
@@ -44,18 +44,18 @@ MAX_SLEEP_MS = 300
 # fence of a producer that was killed between publishing and ringing. It is less than the supervisor's tick
 # (hangs.TICK_S), so that the heartbeat moves in each.
 IDLE_SLEEP_MS = 900
-# The stages of a log worker's death that handlers take part in. They close what was under way with it and
-# pause, answer what the other workers have finished meanwhile, and go on when the processors have done their
+# The stages of a log worker's death that handlers take part in. They close requests under way with it and
+# pause, answer those that the other workers have finished, and continue when the processors have done their
 # part. In the stage between the first two the other workers finish all they have.
 LOG_FENCE_CLOSE, LOG_FENCE_FINISH, LOG_FENCE_ANSWER, LOG_FENCE_RESUME = 1, 2, 3, 5
-# The stage of an order that is no death: the role will leave, and gets nothing new from now on.
+# The stage of an order that reports no death: the role will leave, and gets nothing new from now on.
 LEAVING = 255
-# The same for a listener, whose number stands in place of the role: it is removed, so close its connections.
+# The same for a listener, whose number replaces the role: it is removed, so close its connections.
 LISTENER_REMOVED = 254
 # The configuration has changed: follow it (`follow_settings`), and do what else it takes.
 SETTINGS_CHANGED = 253
 CALL_NUMBER_MAX = 0xFFFFFFFF
-# One process may make so many calls before its numbers are those of its successor.
+# One process may make this many calls before its numbers are those of its successor.
 INCARNATION_SHIFT = 20
 
 
@@ -80,14 +80,14 @@ class ExitCode(IntEnum):
     FATAL = 3
 
 
-# The exit status if what was asked for is wrong, and asking again does not help.
+# The exit status of a wrong request, which asking again does not help.
 WRONG_CALL = 2
 
 
 class FatalError(Exception):
     """An error that stops the whole broker.
 
-    The message says what, where and what to do; `status` is the exit status. (Kafka: FatalExitError.)
+    The message has problem, place and remedy; `status` is the exit status. (Kafka: FatalExitError.)
     """
 
     def __init__(self, message: str, status: int = 1) -> None:
@@ -99,7 +99,7 @@ class FatalError(Exception):
 class Fence:
     """A role to fence (`alive` False) or to welcome; `stage` counts up through one death.
 
-    Do what is ordered: a role that is to be welcomed may be dead again, and its fence follows.
+    Obey each: a role that is to be welcomed may be dead again, and its fence follows.
     """
 
     role: int
@@ -135,11 +135,11 @@ class ProcessContext:
         self._sessions: dict[int, Sessions] = {}
         self._added: dict[int, AddedListener] = {}
         self._fence_seen = self._fence_orders.load(index)
-        # The supervisor is gone. Nobody mends deaths any more, so answers of others may never come.
+        # The supervisor has died. Deaths are no longer handled, so answers of others may never come.
         self.orphaned = False
 
     def terminate(self) -> None:
-        """Stop as if ordered, because the supervisor is gone."""
+        """Stop as if ordered, because the supervisor has died."""
         self.orphaned = True
 
     def call_numbers(self) -> Iterator[int]:
@@ -151,8 +151,8 @@ class ProcessContext:
         return ((first + number) & CALL_NUMBER_MAX for number in itertools.count(1))
 
     def ready(self) -> None:
-        """Tell the supervisor that this process serves."""
-        # Whoever looks at heartbeats looks at those of all that are ready.
+        """Report to the supervisor that this process serves."""
+        # Heartbeats are judged from then on.
         self.counters.beat()
         self.counters.set(Counter.COUNT_STARTED_NS, time.monotonic_ns())
         self._states.store(self.index, State.READY)
@@ -220,7 +220,7 @@ class ProcessContext:
     def follow_settings(self) -> None:
         """Show every part of this process the supervisor's configuration from now on.
 
-        Each part mends by itself what it derived from the earlier one.
+        Each part corrects the state that it derived from the earlier one.
         """
         settings.adopt(self.memory.private.block("settings"), self.config)
         self._added.clear()
@@ -257,11 +257,11 @@ class ProcessContext:
             connection = (session or self.session(request)).connection_id
             return f"connection {connection} on {self.listener(request.listener).listener.name}"
         except LookupError:
-            # The connection or its listener is gone, which may be why this is to be logged.
+            # The connection or its listener is closed, which may be why this is to be logged.
             return f"connection {request.connection:x}"
 
     def entitle(self, about: str) -> None:
-        """Set what ps shows of this process: its plane, its kind and number, and then what it is about."""
+        """Set what ps shows of this process: its plane, its kind and number, and then `about`."""
         titles.entitle(f"{self.name} {about}")
 
     def entitle_by_listeners(self) -> None:

@@ -15,7 +15,7 @@ Then: TypeAlias = Callable[[int | None], None]
 class ProducerIds:
     """A source of producer ids. `ask` takes a message to the coordinator and brings its answer back.
 
-    What is left of a block when the process ends is never used.
+    The remaining ids of a block are never used after the process ends.
     """
 
     def __init__(self, ask: Callable[[Message, Callable[[Message], None]], object]) -> None:
@@ -32,7 +32,7 @@ class ProducerIds:
         return self._next - 1
 
     def take(self, then: Then) -> None:
-        """Give an id to `then`, at once or when a block has come; None if there is none now."""
+        """Give an id to `then`, at once or when a block has come; None if none can be had now."""
         self._waiting.append(then)
         if len(self._waiting) == 1:
             self._serve()

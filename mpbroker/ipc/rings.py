@@ -1,4 +1,4 @@
-"""Rings as Python uses them: nobody blocks on a push.
+"""Rings as Python uses them: no push blocks.
 
 Descriptors that do not fit into a ring wait in a queue of its producer's, in order, and the consumer is asked
 to ring when it has taken some. `mpbroker/ipc/slots.pxd` explains the descriptors.
@@ -43,7 +43,7 @@ class Outbox:
         self._unsent.add(self)
 
     def push_quietly(self, slot: bytes) -> None:
-        """Queue a descriptor that need not wake the consumer: it looks at it when it wakes for another one.
+        """Queue a descriptor that need not wake the consumer: it is taken when another one wakes it.
 
         A full ring wakes the consumer nevertheless.
         """
@@ -51,7 +51,7 @@ class Outbox:
         self._unsent.add(self)
 
     def flush(self) -> bool:
-        """Publish what there is room for. Return False when something has to wait."""
+        """Publish as many as there is room for. Return False when some have to wait."""
         if not self._waiting:
             return True
         self._publish()
@@ -77,7 +77,7 @@ class Outbox:
             self._ring_bell()
 
     def clear(self) -> None:
-        """Drop what waits: the consumer is dead, and nobody will take it."""
+        """Drop waiting descriptors: the consumer is dead."""
         self._waiting.clear()
         self._is_urgent = False
         self._unsent.discard(self)
@@ -128,11 +128,11 @@ class RingPair:
         self._outbox.push(slot)
 
     def flush(self) -> None:
-        """Publish what there is room for and ring once. Call it before the look that precedes sleeping."""
+        """Publish what fits and ring once. Call it before the last check ahead of a sleep."""
         self._outbox.flush()
 
     def drop(self) -> None:
-        """Forget what a dead process sent, and what was meant for it."""
+        """Drop the descriptors that a dead process sent, and those meant for it."""
         self._inbox.take(self._inbox.size)
         self._outbox.clear()
 

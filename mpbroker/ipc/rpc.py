@@ -23,7 +23,7 @@ from mpbroker.ipc.slots import Call, SlotKind, pack_call, pack_return
 from mpbroker.ipc.topology import name_of
 from shm.arena import Arena, ArenaFull
 
-# Kafka's UNKNOWN_SERVER_ERROR: nobody knows what the server has done.
+# Kafka's UNKNOWN_SERVER_ERROR: the result at the server is unknown.
 NO_ANSWER = -1
 
 Then: TypeAlias = Callable[[Message], None]
@@ -65,7 +65,6 @@ class RpcClient:
         self._pending: dict[int, _Pending] = {}
 
     def __len__(self) -> int:
-        """Return the number of calls under way."""
         return len(self._pending)
 
     def new_number(self) -> int:
@@ -99,7 +98,7 @@ class RpcClient:
         message = self._read(answer)
         pending = self._pending.pop(answer.request, None)
         if pending is None:
-            log.error("the %s answered call %d, which is none of ours", self.name, answer.request)
+            log.error("the %s answered unknown call %d", self.name, answer.request)
             return
         self._lender.end(pending.block, pending.generation)
         pending.then(message)

@@ -2,15 +2,15 @@
 
 A processor keeps an array of entries, indexed by channel number, and is the only one that writes it. An entry
 is complete before the first request of its connection goes to a handler, and is changed only while no request
-of it is with anybody (Kafka: KafkaChannel's metadata, of which RequestContext is a copy per request; here a
-handler looks when it wants to know). The channel's place is not given to another connection while a handler
+of it is with a process (Kafka: KafkaChannel's metadata, of which RequestContext is a copy per request; here a
+handler reads it when it needs it). The channel's place is not given to another connection while a handler
 holds a request of it, so a handler reads the entry of a request it holds without waiting; it still compares
 the connection id.
 
     0     connection       never reused; 0 while the entry is being made: stored last
-    8     revision         grows with each change and connection, never falls: what was derived from an entry
-                           is good for both
-    16    expires_ns       CLOCK_MONOTONIC; from then on the client must authenticate anew. 0: never
+    8     revision         grows with each change and connection, never falls: values derived from an entry
+                           are good for both
+    16    expires_ns       CLOCK_MONOTONIC; from then on the client must authenticate again. 0: never
     24    flags            SessionFlag
     28    listener         number in the configuration's order
     30    protocol         SecurityProtocol

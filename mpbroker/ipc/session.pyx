@@ -32,7 +32,7 @@ cdef extern from *:
     static const char ANONYMOUS_TEXT[] = "User:ANONYMOUS";
 
     /* Get host and port of one end of a socket; clients of Unix-domain sockets have neither.
-       Return -1 if that fails: errno says why. */
+       Return -1 if that fails: errno is the reason. */
     static int session_address(int fd, int peer, char *host, size_t room, uint16_t *port)
     {
         struct sockaddr_storage at;
@@ -68,7 +68,7 @@ assert sizeof(SessionEntry) == SESSION_BYTES
 BYTES_EACH = SESSION_BYTES
 PRINCIPAL_BYTES_MAX = PRINCIPAL_BYTES - 1
 ANONYMOUS = (<bytes>ANONYMOUS_TEXT).decode()  # type: str
-# Connection and revision, which tell whether the rest is whole.
+# Connection and revision, by which readers detect an incomplete entry.
 cdef enum:
     UNCHANGED_BYTES = 16
     # The part of a connection's running number that its text shows, as in Kafka.
@@ -80,14 +80,14 @@ class SessionGone(LookupError):
 
 
 class TooLong(ValueError):
-    """A text does not fit into a session. It is refused, never cut: half a principal is somebody else."""
+    """A text does not fit into a session. It is refused, never cut: half a principal may be another user."""
 
 
 cdef void session_software(
     SessionEntry *entry, const uint8_t *name, uint64_t name_bytes,
     const uint8_t *version, uint64_t version_bytes
 ) noexcept nogil:
-    """Record what ApiVersions says of the client. It is for people and metrics, so a long text is cut."""
+    """Record the client's name and version of ApiVersions. For people and metrics, so long texts are cut."""
     if name_bytes >= SOFTWARE_BYTES:
         name_bytes = SOFTWARE_BYTES - 1
     if version_bytes >= SOFTWARE_BYTES:
@@ -122,7 +122,7 @@ cdef bint session_open(
     SessionEntry *entry, uint64_t connection, int fd, int processor, int listener, int protocol,
     bint privileged
 ) noexcept nogil:
-    """Begin a connection's session. False: the client has gone already; errno says why."""
+    """Begin a connection's session. False: the client has disconnected already; errno is the reason."""
     begin_change(entry)
     memset(<char *>entry + UNCHANGED_BYTES, 0, sizeof(SessionEntry) - UNCHANGED_BYTES)
     if (
@@ -237,7 +237,7 @@ cdef class Session:
 
     @property
     def expires_ns(self) -> int:
-        """Return when the client must authenticate anew (CLOCK_MONOTONIC); 0: never."""
+        """Return when the client must authenticate again (CLOCK_MONOTONIC); 0: never."""
         return self.entry.expires_ns
 
     def __repr__(self):
@@ -288,7 +288,7 @@ cdef class Sessions:
     ) -> None:
         """Begin a connection's session, not authenticated yet. For the processor.
 
-        Raises OSError when the client has gone already.
+        Raises OSError when the client has disconnected already.
         """
         cdef SessionEntry *entry = self._entry(channel)
         if not session_open(entry, connection, fd, processor, listener, protocol, privileged):
@@ -299,7 +299,7 @@ cdef class Sessions:
         str cipher=None, str tls_version=None, expires_ns: int | None = None,
         token_authenticated: bool | None = None,
     ) -> None:
-        """Record what is now known of the client. For the processor.
+        """Record further facts about the client. For the processor.
 
         Raises TooLong, having changed nothing, and SessionGone.
         """

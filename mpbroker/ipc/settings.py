@@ -1,11 +1,11 @@
 """The current configuration, for processes that were forked with an earlier one.
 
-A block of the private region, which nobody else can map: it holds passwords.
+A block of the private region, which no other process can map: it holds passwords.
 
     0    length   of what follows, written last
     8    the whole configuration (msgpack of BrokerConfig)
 
-The supervisor alone writes it, then orders all processes to look (process.SETTINGS_CHANGED). It writes again
+The supervisor alone writes it, then orders all to read it (process.SETTINGS_CHANGED). It writes again
 only when all that were ordered have acknowledged or died. A process forked meanwhile has the same
 configuration already.
 """
@@ -39,7 +39,7 @@ def write(block: memoryview, data: bytes) -> None:
 
 
 def adopt(block: memoryview, config: BrokerConfig) -> None:
-    """Make `config` say what the block says.
+    """Set `config` to the settings in the block.
 
     All parts of a process hold the one object that it was forked with, so this changes that object, although
     it is frozen for everybody else.

@@ -18,7 +18,7 @@ reused; `channel` is merely the place in the processor's table where that connec
     coordinator -> log            PRODUCE_BACK, CALL, RETURN
     cleaner     -> log            CALL, RETURN
 
-A kind has one shape, whoever sends it:
+A kind has one shape, from every sender:
 
     RequestSlot    REQUEST, CANCEL
     ReturnSlot     RETURN
@@ -33,13 +33,13 @@ from shm.ring cimport Slot
 cpdef enum SlotKind:
     REQUEST = 1         # a whole request, to be answered with exactly one of SEND, SEND_PARTS, NOOP, CLOSE
     RETURN = 2          # the lease of (block, generation) in your arena has ended
-    CANCEL = 3          # the connection is gone: drop what is parked for it
+    CANCEL = 3          # the connection is closed: drop its parked request
     SEND = 4            # send `length` bytes at `position` of the block
     # send the parts that the part list at `position` names (bytes of the block, slices of segments)
     SEND_PARTS = 5
     NOOP = 6            # send nothing and go on reading
     CLOSE = 7           # close the connection
-    # the request waits in the sender's purgatory: it is no load any more, and its block is not read again
+    # the request waits in the sender's purgatory: it does not count as load, and its block is not read again
     PARKED = 8
     PRODUCE = 9         # append the job's batches; the answer goes straight to the processor
     # append the job's batches; the filled job comes back to the sender. In a processor's block: only the
@@ -55,7 +55,7 @@ cpdef enum SlotKind:
 cpdef enum SlotFlag:
     # REQUEST: its cost is unknown; it went alone, to a handler with nothing waiting if there was one
     HEAVY = 1
-    AGAIN = 2           # REQUEST: was answered before with slices of files that are gone or replaced
+    AGAIN = 2           # REQUEST: was answered before with slices of files that are deleted or replaced
 
 cpdef enum ReplyFlag:
     # SEND, SEND_PARTS, NOOP, CLOSE: the block ends with the request log's text, and its length (u32)
@@ -63,7 +63,7 @@ cpdef enum ReplyFlag:
 
 cdef enum:
     THROTTLED_BY_SHIFT = 1      # bits 1 and 2 of a reply's flags
-    NETWORK_UNIT_NS = 16384     # a second fits; the rest is told with the next request
+    NETWORK_UNIT_NS = 16384     # a second fits; the rest goes with the next request
 
 cpdef enum ThrottledBy:
     """The quota that the pause of an answer is for (Kafka: the ClientQuotaManager that throttles).
@@ -164,7 +164,7 @@ cdef struct JobBatch:
     uint16_t data_owner
     int16_t producer_epoch
     uint32_t length             # bytes of the batch
-    # where error_code stands in the response, from `block`; 0: there is no response
+    # position of error_code in the response, from `block`; 0: without a response
     uint32_t hole
     # the hole is error_code i16, base_offset i64, append_time i64 [, log_start_offset i64]
     uint32_t has_log_start
@@ -193,7 +193,7 @@ cdef struct Part:
     int64_t segment_base        # PART_FILE: base offset of the segment
     # PART_FILE: identity of the file (`file_generation_of`), by which a swapped or moved one is noticed
     uint64_t file_generation
-    uint32_t path               # PART_FILE: where the file's path stands, from `block`
+    uint32_t path               # PART_FILE: position of the file's path, from `block`
     uint32_t path_length
 
 cdef inline uint64_t file_generation_of(uint64_t inode, uint64_t device) noexcept nogil:

@@ -166,7 +166,7 @@ def pack_call(
 
 
 def job_bytes(int batches) -> int:
-    """Return the bytes of a job with so many batches, without its reply."""
+    """Return the bytes of a job with `batches` batches, without its reply."""
     return sizeof(JobHeader) + batches * sizeof(JobBatch)
 
 

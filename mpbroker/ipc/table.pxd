@@ -33,7 +33,7 @@ cdef struct PartitionSlot:
 
 # Beside each slot is the scrubber's word of damage: generation << 32 | version. While the generation is the
 # slot's, ranges of the partition are damaged. The version grows with each change of these ranges in the
-# scrubber's file; 0: there is no damage.
+# scrubber's file; 0: no damage.
 cdef inline uint32_t damage_version(uint64_t word, uint32_t generation) noexcept nogil:
     """Return the version of the damage, 0 if nothing of the partition is damaged."""
     return <uint32_t>word if word >> 32 == generation else 0

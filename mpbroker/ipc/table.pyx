@@ -66,7 +66,7 @@ def read_partition(table: SlotTable, slot: int) -> Partition:
 
 
 def read_partition_surely(table: SlotTable, slot: int) -> Partition:
-    """Read the partition in a slot, however busy its writer is; for looks that must not miss a slot.
+    """Read the partition in a slot, however busy its writer is; for readers that must not miss a slot.
 
     The loop ends, since a writer that died leaves a whole payload. Raises IndexError.
     """

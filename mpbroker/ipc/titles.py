@@ -34,5 +34,5 @@ def is_left_over(title: str) -> bool:
 
 
 def entitle(about: str) -> None:
-    """Set the title of this process: what it is, and of which broker."""
+    """Set the title of this process: its part, and its broker."""
     setproctitle.setproctitle(f"{_broker}: {about.strip()}")

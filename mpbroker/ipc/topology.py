@@ -2,7 +2,7 @@
 
 Every ring and doorbell for the fixed maximum of processes exists before the first fork; an unused one is
 never touched and costs nothing. An index names a role for the broker's whole life; a successor takes over the
-index behind a fence.
+index after a fence.
 """
 
 from __future__ import annotations
@@ -19,12 +19,7 @@ from mpbroker.ipc import faults, log_sizes, meters, progress, session, settings
 from mpbroker.ipc import table as partition_table
 from mpbroker.ipc.connections import Ledger, ledger_bytes
 from mpbroker.ipc.counters import Counter, Histogram
-from mpbroker.ipc.listeners import (
-    COUNTS_BYTES,
-    LISTENERS_BYTES,
-    ListenerCounts,
-    ListenerTable,
-)
+from mpbroker.ipc.listeners import COUNTS_BYTES, LISTENERS_BYTES, ListenerCounts, ListenerTable
 from mpbroker.ipc.log_sizes import DirSizes, PartitionSizes
 from mpbroker.ipc.meters import Meters, Reader
 from mpbroker.ipc.session import Sessions
@@ -52,7 +47,7 @@ CLEANER = 5
 SCRUBBER = 6
 EXPORTER = 7
 ACCEPTORS = (ACCEPTOR, CONTROL_ACCEPTOR)
-# Processes without rings and arena: nobody holds anything of theirs when they die.
+# Processes without rings and arena: no other process holds anything of theirs when they die.
 ALONE = (*ACCEPTORS, SCRUBBER, EXPORTER)
 # The workers of the control plane have the highest number of their kind. They talk to each other only.
 FIRST_PROCESSOR = 8
@@ -99,19 +94,16 @@ assert PROCESSES <= marks.MAX_WAITERS
 
 
 def processor(number: int) -> int:
-    """Return the process index of processor `number`."""
     assert 0 <= number < MAX_PROCESSORS
     return FIRST_PROCESSOR + number
 
 
 def handler(number: int) -> int:
-    """Return the process index of handler `number`."""
     assert 0 <= number < MAX_HANDLERS
     return FIRST_HANDLER + number
 
 
 def log_worker(number: int) -> int:
-    """Return the process index of log worker `number`."""
     worker: int = LOG_WORKERS[number]
     return worker
 
@@ -149,7 +141,6 @@ def processors_of(handler: int) -> tuple[int, ...]:
 
 
 def acceptor_of(processor: int) -> int:
-    """Return the acceptor that gives a processor its connections."""
     return CONTROL_ACCEPTOR if processor == CONTROL_PROCESSOR else ACCEPTOR
 
 
@@ -259,7 +250,7 @@ class SharedMemory:
         limits = self.words("request_limits")
         for index in PROCESSORS:
             limits.store(index, sizes.request_limit_bytes)
-        # Keys of clients in the rates are made with it, so that nobody can choose names that collide.
+        # Keys of clients in the rates are made with it, so that no client can choose names that collide.
         self.quota_secret = os.urandom(QUOTA_SECRET_BYTES)
         self.bell_fds = [Doorbell.new_fd() for _ in range(PROCESSES)]
         self._arenas = {
@@ -268,7 +259,7 @@ class SharedMemory:
         }
 
     def _private_blocks(self, rings_bytes: int) -> list[Block]:
-        """Return the private blocks. Each comment says who writes the block, and what.
+        """Return the private blocks. The comment of each names its writer and content.
 
         "Per process" is by index, "per handler" by handler number.
         """
@@ -290,7 +281,7 @@ class SharedMemory:
             Block("taken_over", 64),
             # Each log worker: a bit for each log directory in which it has closed all that it owns.
             Block("closed_dirs", 64),
-            # Each log worker: how far it is with opening what it found (progress.py).
+            # Each log worker: its progress in opening partitions (progress.py).
             Block("recovery", MAX_LOG_WORKERS * progress.BYTES),
             # The scrubber, per partition slot: the word of damage (table.pxd).
             Block("damaged", 8 * sizes.partition_slots),
@@ -305,7 +296,7 @@ class SharedMemory:
             Block("queued", words),
             # The supervisor, per processor: the bytes of requests that it may hold.
             Block("request_limits", words),
-            # The supervisor, or a handler for a client: the log levels (ipc.log_levels says why both may).
+            # The supervisor, or a handler for a client: the log levels (ipc.log_levels has the reason).
             Block("request_log", 64),
             Block("log_levels", 8 * LOG_LEVELS),
             # The coordinator: whether request time is limited for anybody, so that processors measure it.
@@ -327,18 +318,18 @@ class SharedMemory:
         ]
 
     def _role_blocks(self) -> list[Block]:
-        """Return the blocks with a word for each process: what the supervisor wants, and what there is."""
+        """Return the blocks with a word for each process: orders of the supervisor, states of processes."""
         words = 8 * PROCESSES
         return [
             # The supervisor, per process: the last order to be acknowledged (process.Fence).
             Block("fence_orders", words),
             # Each process: the last order that it has obeyed.
             Block("fence_acks", words),
-            # The supervisor, per process: the incarnation of its role; 0: there is none.
+            # The supervisor, per process: the incarnation of its role; 0: it does not run.
             Block("roles", words),
             # The supervisor, per process: run or stop (process.Order).
             Block("orders", words),
-            # The supervisor, per process: its process id; 0: there is none.
+            # The supervisor, per process: its process id; 0: it does not run.
             Block("pids", words),
             # Each process: how far it is (process.State).
             Block("states", words),
@@ -363,12 +354,11 @@ class SharedMemory:
             Block("limits", self.LIMITS_BYTES, 4096),
             # The coordinator, for the supervisor: altered settings of brokers (ipc.broker_settings).
             Block("brokers", self.BROKERS_BYTES, 4096),
-            # The supervisor: the version of them up to which it has done what it can.
+            # The supervisor: the version of them that it has applied as far as it can.
             Block("brokers_done", 64),
         ]
 
     def ring(self, producer: int, consumer: int) -> Ring:
-        """Return a view of the ring, for either side."""
         at, slots = self._ring_at[producer, consumer]
         return Ring(self.private.block("rings")[at : at + ring.ring_bytes(slots)], slots)
 
@@ -445,7 +435,7 @@ class SharedMemory:
         return Words(self.private.block(name))
 
     def reset_rings_of(self, index: int) -> None:
-        """Give a successor empty rings in both directions, behind a fence."""
+        """Give a successor empty rings in both directions, after a fence."""
         for producer, consumer in self._ring_at:
             if index in (producer, consumer):
                 self.ring(producer, consumer).reset()
@@ -457,7 +447,6 @@ class SharedMemory:
 
 
 def public_blocks(partition_slots: int) -> list[Block]:
-    """Return the blocks of the public region."""
     return [
         Block("counters", PROCESSES * COUNTER_PAGE_BYTES),
         Block("listeners", MAX_LISTENERS * COUNTS_BYTES),

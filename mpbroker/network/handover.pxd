@@ -1,7 +1,7 @@
 """The message that hands a connection from an acceptor to a processor, with its socket (SCM_RIGHTS).
 
-handover.py has what Python does with it. A message without a socket and with MARK for the listener says that
-the processor has taken all that was sent before it.
+Python's half is handover.py. A message without a socket and with MARK for the listener reports that the
+processor has taken all that was sent before it.
 """
 from libc.stdint cimport uint8_t, uint16_t, uint64_t
 

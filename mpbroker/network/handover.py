@@ -27,7 +27,7 @@ def unpack(message: bytes) -> tuple[int, int, bytes]:
 
 
 def receive(inbox: socket.socket) -> tuple[bytes, list[int]] | None:
-    """Return the next message and its descriptors; None: there is no message now, or the other end is closed.
+    """Return the next message and its descriptors; None without a message, or when the other end is closed.
 
     The descriptors are empty if this process has reached its limit.
     """

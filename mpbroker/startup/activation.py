@@ -1,7 +1,7 @@
 """Listening sockets that the service manager opened for us (sd_listen_fds(3)): systemd's socket activation.
 
 A socket serves the listener that has its name (FileDescriptorName=) or its address. Connections wait in it
-also while no broker runs, so a restart refuses nobody.
+also while no broker runs, so a restart refuses no client.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class Inherited:
                 sock = socket.socket(fileno=FIRST_FD + number)
             except OSError as error:
                 raise FatalError(
-                    f"LISTEN_FDS={count}, but descriptor {FIRST_FD + number} is no socket: {error.strerror}"
+                    f"LISTEN_FDS={count}, but descriptor {FIRST_FD + number} is not a socket: "
+                    f"{error.strerror}"
                 ) from error
             sock.set_inheritable(False)
             self.sockets.append((names[number] if number < len(names) else "", sock))

@@ -2,7 +2,7 @@
 
 It is divided among processors (Kafka: the MemoryPool of SocketServer, one for all processors). Each processor
 has an arena and a limit of its own. The limits never add up to more than the whole: before processors are
-added the others' limits shrink, and the share of removed ones is given out when they are gone. The control
+added the others' limits shrink, and the share of removed ones is given out after their end. The control
 plane's processor has a small share that no load on the data plane can take.
 """
 
@@ -19,7 +19,7 @@ REQUEST_MEMORY_SHARE = 0.25
 CONTROL_SHARE = 16
 CONTROL_BYTES_MAX = 64 << 20
 REPLY_BYTES_MIN = 256 << 20
-# Address space costs nothing: there is so much of it that the sizes of blocks may change as they like.
+# Address space costs nothing: this much lets the sizes of blocks change freely.
 EXTENT_PER_LIMIT = 16
 EXTENT_BYTES_MIN = 16 << 30
 EXTENT_BYTES_MAX = 1 << 40
@@ -59,7 +59,7 @@ def sizes(config: BrokerConfig) -> Sizes:
 
 
 def give_out(memory: SharedMemory, config: BrokerConfig, processors: int) -> None:
-    """Set the limits of so many processors, whether they run already or are about to."""
+    """Set the limits of `processors` processors, including those about to start."""
     each, control = shares(request_bytes(config), processors, has_control=config.control_plane is not None)
     limits = memory.words("request_limits")
     for role in topology.PROCESSORS:

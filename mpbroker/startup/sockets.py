@@ -29,10 +29,10 @@ from mpbroker.storage.directory_layout import LOCK_PATIENCE_S, LOCK_POLL_S
 
 # A listener's socket belongs to the broker's user and group.
 SOCKET_UMASK = 0o117
-ADDRESS_ADVICE = "Name an address of this machine; what clients are told goes into advertised.listeners"
+ADDRESS_ADVICE = "Name an address of this machine; addresses for clients go into advertised.listeners"
 # Connections that wait for the exporter, which serves fewer than that.
 HTTP_BACKLOG = 64
-# Errors of an address that this machine does not have, or of IPv6 where there is none.
+# Errors of an address that this machine does not have, or of IPv6 on a machine without it.
 NOT_OF_THIS_MACHINE = {errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL}
 
 
@@ -78,7 +78,7 @@ def bind(
     is_shared = listener.port != 0 and sum(other.port == listener.port for other in among) > 1
     sock = _bind_address(listener, config, v6_only=is_shared)
     listening = structs.replace(listener, port=sock.getsockname()[1])
-    # Linux lets others with this option bind the port, too, until somebody listens.
+    # Linux lets others with this option bind the port, too, until a socket listens.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     fd = sock.detach()
     if listens:
@@ -105,7 +105,7 @@ def listen(fd: int, listener: Listener, config: BrokerConfig) -> None:
 def bind_http(listener: Listener, config: BrokerConfig) -> tuple[int, str]:
     """Return the fd of the socket that serves HTTP, and its address. Raises FatalError.
 
-    It listens at once: what is asked before the exporter runs waits for it.
+    It listens at once: requests before the exporter runs wait in its backlog.
     """
     sock = _bind_address(listener, config, v6_only=False, flag="--http")
     sock.listen(HTTP_BACKLOG)
@@ -114,11 +114,7 @@ def bind_http(listener: Listener, config: BrokerConfig) -> tuple[int, str]:
 
 
 def _bind_address(
-    listener: Listener,
-    config: BrokerConfig,
-    *,
-    v6_only: bool,
-    flag: str = "--listeners",
+    listener: Listener, config: BrokerConfig, *, v6_only: bool, flag: str = "--listeners"
 ) -> socket.socket:
     for family, address in (places := _places(listener)):
         sock = None
@@ -138,7 +134,7 @@ def _bind_address(
             raise FatalError(f"cannot listen on {listener}: {_why(error, listener.port, flag)}") from error
         else:
             return sock
-    raise AssertionError(f"there is no place for {listener}")
+    raise AssertionError(f"no address for {listener}")
 
 
 def _bind(sock: socket.socket, address: Any) -> None:
@@ -219,7 +215,7 @@ def _is_abandoned(path: str) -> bool:
 
 
 def remove_path(listener: Listener) -> None:
-    """Remove the path of a listener that nobody listens on any more."""
+    """Remove the path of a listener that no socket serves any longer."""
     if listener.path:
         Path(listener.path).unlink(missing_ok=True)
 
@@ -238,7 +234,7 @@ def _why(error: OSError, port: int, flag: str) -> str:
 
 
 def _may_end(port: int) -> bool:
-    """Return whether who has the port may be what is left of a broker that was killed."""
+    """Return whether the port's owner may be a remaining child of a killed broker."""
     found = _holder(port)
     return found is None or titles.is_left_over(found[1])
 

@@ -1,1 +1,1 @@
-"""The process tree: starts, watches, mends, resizes and stops it; owns the listening and control sockets."""
+"""The process tree: starts, watches, resizes and stops it; owns the listening and control sockets."""

@@ -1,4 +1,4 @@
-"""Forking a role: what the child inherits, what it closes, and how it ends."""
+"""Forking a role: which resources the child inherits, which it closes, and how it ends."""
 
 from __future__ import annotations
 
@@ -18,22 +18,43 @@ from mpbroker.ipc.hangs import Patience, Pulse
 from mpbroker.ipc.process import ExitCode, FatalError, ProcessContext, die_with_parent
 from mpbroker.ipc.topology import name_of
 from mpbroker.supervisor import logs
-from mpbroker.supervisor.restarts import RestartPolicy
 
+# A child that lived this long was not in a restart loop.
+HEALTHY_AFTER_MS = 2_000
+FIRST_DELAY_MS = 50
+LONGEST_DELAY_MS = 5_000
+DEATHS_IN_A_ROW_MAX = 10
 _OUR_SIGNALS = (
-    signal.SIGTERM,
-    signal.SIGINT,
-    signal.SIGHUP,
-    signal.SIGTTIN,
-    signal.SIGTTOU,
-    signal.SIGCHLD,
+    *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGCHLD),
     signal.SIGUSR1,
 )
-# The exporter has nothing to finish, and keeps the port of HTTP from the next broker. The others stop by
-# SIGTERM: they finish what they write, or send what is answered already.
+# The exporter has no work to finish, and keeps the port of HTTP from the next broker. The others stop by
+# SIGTERM: they finish their writes, or send responses that exist already.
 _KILLED_WITH_SUPERVISOR = (topology.EXPORTER,)
-# A terminal sends these to the whole group; only the supervisor knows what they mean for the broker.
+# A terminal sends these to the whole group; only the supervisor acts on them.
 _OF_THE_SUPERVISOR = (signal.SIGINT, signal.SIGHUP)
+
+
+@dataclass
+class RestartPolicy:
+    """The deaths of one role.
+
+    The delay doubles while it dies young, up to `DEATHS_IN_A_ROW_MAX` such deaths.
+    """
+
+    young_deaths: int = 0
+    deaths: int = 0
+
+    def died(self, lived_ms: float) -> int | None:
+        """Return the delay until the successor starts, in ms: 0 if the child was healthy, None to give up."""
+        self.deaths += 1
+        if lived_ms >= HEALTHY_AFTER_MS:
+            self.young_deaths = 0
+            return 0
+        self.young_deaths += 1
+        if self.young_deaths >= DEATHS_IN_A_ROW_MAX:
+            return None
+        return min(LONGEST_DELAY_MS, FIRST_DELAY_MS << (self.young_deaths - 1))
 
 
 @dataclass
@@ -44,7 +65,7 @@ class Child:
     main: Callable[[ProcessContext], int]
     # Descriptors that it inherits besides stdio and the doorbells; a function is called when it is forked.
     fds: tuple[int, ...] | Callable[[], tuple[int, ...]] = ()
-    about: Callable[[], str] = str  # returns what its title says after its name
+    about: Callable[[], str] = str  # returns the part of its title after its name
     pid: int = 0
     pidfd: int = -1
     incarnation: int = 0
@@ -55,10 +76,10 @@ class Child:
     restarts: RestartPolicy = field(default_factory=RestartPolicy)
     restart_at: float | None = None
     serves: bool = False  # it is ready, and its peers know
-    hears: bool = False  # it looks at orders
+    hears: bool = False  # it reads its orders
     missed: list[tuple[int, int]] = field(default_factory=list)  # (stage, role) of orders it did not hear
     ready_by: Patience = field(default_factory=lambda: Patience(0))
-    leaves_by: Patience | None = None  # it was told to leave, and nobody follows it
+    leaves_by: Patience | None = None  # it was ordered to leave, and gets no successor
     died_at: float = 0.0  # time.monotonic(); 0: never
 
     @property
@@ -70,7 +91,7 @@ def fork_child(child: Child, context: ProcessContext) -> None:
     """Start the role's process.
 
     The supervisor must be without threads: a fork leaves their locks held. Raises OSError, maybe with a
-    process that nobody watches: `abandon` ends it.
+    process already started: `abandon` ends it.
     """
     tasks = sum(1 for _ in Path("/proc/self/task").iterdir())
     if tasks != 1 or threading.active_count() != 1:
@@ -96,7 +117,7 @@ def fork_child(child: Child, context: ProcessContext) -> None:
 
 
 def abandon(child: Child) -> None:
-    """End what came of a start that failed half way: a role may have no second process."""
+    """End the process of a start that failed half way: a role may have no second process."""
     if child.pidfd >= 0:
         os.close(child.pidfd)
     if child.pid:

@@ -3,7 +3,7 @@
 The socket is SOCK_SEQPACKET, with one JSON message each way, such as {"command": "status"}, {"command":
 "resize", "handlers": N} or {"command": "listener-add", "listener": "NAME://host:port"}. The answer is the
 command's result, or {"error": text}. Mode 0600: only the broker's user may steer it. The kernel knows who
-sent a command; the audit log is told, with what came of it.
+sent a command; the audit log records that with the result.
 """
 
 from __future__ import annotations
@@ -30,12 +30,9 @@ MESSAGE_BYTES_MAX = 1 << 20
 CLIENTS_MAX = 64
 # Bytes of an answer that the kernel passes on as one message, with its usual limits (net.core.wmem_default).
 ANSWER_BYTES_MAX = 192 << 10
-
+_CREDENTIALS = struct.Struct("=iII")  # struct ucred: process, user, group
 
 log = logging.getLogger("mpbroker.supervisor")
-
-
-_CREDENTIALS = struct.Struct("=iII")  # struct ucred: process, user, group
 
 
 class Peer(NamedTuple):
@@ -78,7 +75,7 @@ Answer: TypeAlias = dict[str, Any]
 class Later:
     """An answer that is not known yet. The client gets it as soon as it is given."""
 
-    # Of the client that waits; set before `serve`'s caller goes on.
+    # Of the client that waits; set before `serve`'s caller continues.
     connection: socket.socket
 
     def __init__(self) -> None:
@@ -99,22 +96,22 @@ class Later:
 class ControlSocket:
     """The listening end of the control socket.
 
-    `serve(command)` returns the answer; FatalError, OSError and ValueError become error answers. `tell` gets
-    each command with its answer, when there is one. `watch` and `unwatch` are the tree's.
+    `serve(command)` returns the answer; FatalError, OSError and ValueError become error answers. `record`
+    gets each command with its answer. `watch` and `unwatch` are the tree's.
     """
 
     def __init__(
         self,
         directory: Path,
         serve: Callable[[Command], Answer | Later],
-        tell: Callable[[Peer, Command, Answer], None],
+        record: Callable[[Peer, Command, Answer], None],
         watch: Callable[[int, Callable[[], None]], None],
         unwatch: Callable[[int], None],
     ) -> None:
         self.watch, self.unwatch = watch, unwatch
         self.asking: dict[int, socket.socket] = {}  # connected, and silent so far
         self.path = directory / CONTROL_NAME
-        self.serve, self.tell = serve, tell
+        self.serve, self.record = serve, record
         self.path.unlink(missing_ok=True)
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
         mask = os.umask(0o177)
@@ -124,14 +121,14 @@ class ControlSocket:
             os.umask(mask)
         self.sock.listen(16)
         self.sock.setblocking(False)
-        # A spare descriptor, given up for a moment when there is no other, so that a client can be told.
+        # A spare descriptor, closed for a moment when no other is free, so that a client can be refused.
         self._spare_fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     def fileno(self) -> int:
         return self.sock.fileno()
 
     def accept(self) -> None:
-        """Take one client. Its command is answered when it comes, and nobody waits for that."""
+        """Accept one client without waiting for its command."""
         try:
             connection, _ = self.sock.accept()
         except BlockingIOError:
@@ -147,11 +144,11 @@ class ControlSocket:
         self.watch(connection.fileno(), partial(self._read, connection))
 
     def _turn_away(self, why: OSError) -> None:
-        log.error("a command is not answered: %s. Raise the limit of open files (LimitNOFILE)", why.strerror)
+        log.error("cannot serve a command: %s. Raise the limit of open files (LimitNOFILE)", why.strerror)
         if self._spare_fd >= 0:
             os.close(self._spare_fd)
         with contextlib.suppress(OSError):
-            self._send(self.sock.accept()[0], {"error": f"the supervisor can serve nobody: {why.strerror}"})
+            self._send(self.sock.accept()[0], {"error": f"the supervisor has no descriptor: {why.strerror}"})
         try:
             self._spare_fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -172,7 +169,7 @@ class ControlSocket:
 
     def _done(self, connection: socket.socket, peer: Peer, command: Command | None, answer: Answer) -> None:
         if command is not None:
-            self.tell(peer, command, answer)
+            self.record(peer, command, answer)
         self._send(connection, answer)
 
     def _forget(self, fd: int, *, keep: bool = False) -> None:
@@ -184,7 +181,7 @@ class ControlSocket:
     def _send(self, connection: socket.socket, answer: Answer) -> None:
         data = msgspec.json.encode(answer)
         if len(data) > ANSWER_BYTES_MAX:
-            log.error("an answer of %d bytes is more than can be sent", len(data))
+            log.error("cannot send an answer of %d bytes", len(data))
             text = f"the answer has {len(data)} bytes, more than {ANSWER_BYTES_MAX}"
             data = msgspec.json.encode({"error": text})
         with connection, contextlib.suppress(OSError):

@@ -14,8 +14,8 @@ from mpbroker.ipc.faults import Fault
 from mpbroker.ipc.process import FatalError
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import error_code
+from mpbroker.supervisor.changing import publish
 from mpbroker.supervisor.control import Later
-from mpbroker.supervisor.reloading import publish
 from mpbroker.supervisor.roles import served
 from mpbroker.supervisor.tree import Tree
 
@@ -44,8 +44,7 @@ class Faulting:
         self._asked.append((wanted, answer))
         return answer
 
-    def go_on(self, tree: Tree, config: BrokerConfig) -> None:
-        """Publish what was asked for since the last call."""
+    def advance(self, tree: Tree, config: BrokerConfig) -> None:
         asked, self._asked = self._asked, []
         for wanted, answer in asked:
             faults.write(tree.memory.private.block("faults"), faults.encode(wanted))

@@ -129,7 +129,9 @@ class Listeners:
             sockets.listen(fd, self.config.listeners[number], self.config)
 
     def abandon(self, role: int) -> None:
-        """Close the connections on their way to a processor that has left for good."""
+        """Close the connections on their way to a role that has left for good."""
+        if not topology.is_processor(role):
+            return
         inbox = self.handovers[role][1]
         inbox.setblocking(False)
         while received := handover.receive(inbox):
@@ -145,24 +147,24 @@ class Listeners:
         number = len(config.listeners)
         if number == MAX_LISTENERS:
             raise FatalError(f"{MAX_LISTENERS} listeners were added since the start; restart the broker")
-        added, told, protocols = self._parse(text, protocol, advertised)
+        added, advertised_as, protocols = self._parse(text, protocol, advertised)
         try:
             security = None if added.protocol == "PLAINTEXT" else security_of_added(added, config)
         except SecurityError as error:
             raise FatalError(str(error)) from error
         fd, added = sockets.bind(added, (*self.now, added), config)
         try:
-            self.memory.listeners().put(number, AddedListener(added, told))
+            self.memory.listeners().put(number, AddedListener(added, advertised_as))
             self.sequence += 1
             listener_orders.send_add(self.orders[topology.ACCEPTOR][0], self.sequence, number, added, fd)
         except (ValueError, OSError):
-            # Nobody has heard of the listener: the next one gets its number.
+            # No process has received the listener: the next one gets its number.
             os.close(fd)
             sockets.remove_path(added)
             raise
         # A removed listener of this name may have been advertised elsewhere.
         others = tuple(one for one in config.advertised_listeners or () if one.name != added.name)
-        advertised_listeners = (*others, told) if told is not None else others
+        advertised_listeners = (*others, advertised_as) if advertised_as is not None else others
         if security is not None:
             self.security[number] = security
         self.fds[number] = fd
@@ -194,19 +196,20 @@ class Listeners:
         protocols = dict(self.config.listener_security_protocol_map)
         if protocol is not None:
             if protocols.get(name, protocol.upper()) != protocol.upper():
-                raise FatalError(f"listener.security.protocol.map says {name}:{protocols[name]}")
+                raise FatalError(f"listener.security.protocol.map has {name}:{protocols[name]}")
             protocols |= listeners.parse_protocol_map(f"{name}:{protocol}")
         elif "://" in text and name not in protocols:
             raise FatalError(
-                f"listener {name} has no security protocol: say --protocol PROTOCOL, or name it in "
+                f"listener {name} has no security protocol: give --protocol PROTOCOL, or name it in "
                 "listener.security.protocol.map"
             )
         (added,) = listeners.parse_listeners(text, protocols)
         listeners.check_all((*self.now, added))
-        told = None
+        advertised_as = None
         if advertised is not None:
-            (told,) = listeners.parse_listeners(f"{name}://{advertised}", protocols, unique_ports=False)
-        return added, told, protocols
+            text = f"{name}://{advertised}"
+            (advertised_as,) = listeners.parse_listeners(text, protocols, unique_ports=False)
+        return added, advertised_as, protocols
 
     def remove(self, name: str, tree: Tree) -> Later:
         """Begin to remove a listener and its connections. Raises FatalError, OSError, and then it stays."""
@@ -225,7 +228,7 @@ class Listeners:
                 f"listener {name} cannot be removed: the configuration gives it a role of its own"
             )
         if self.of_acceptor(topology.ACCEPTOR) == found:
-            raise FatalError(f"listener {name} is the last one: nobody could connect any more")
+            raise FatalError(f"listener {name} is the last one: without it no client could connect")
         (number,) = found
         self.sequence += 1
         listener_orders.send_remove(self.orders[topology.ACCEPTOR][0], self.sequence, number)
@@ -251,11 +254,11 @@ class Listeners:
     def role_problem(self, config: BrokerConfig) -> str | None:
         """Return why the listeners that are served now do not fit the roles of `config`, None if they do."""
         served = {one.name for one in self.now}
-        gone = [name for name in config.admin_listener_names if name not in served]
-        if not gone:
+        missing = [name for name in config.admin_listener_names if name not in served]
+        if not missing:
             return None
         there = ", ".join(sorted(served))
-        return f"admin.listener.names has {gone[0]}, a listener that was removed; there are {there}"
+        return f"admin.listener.names has {missing[0]}, a listener that was removed; there are {there}"
 
     def follow(self, config: BrokerConfig, security: dict[int, ListenerSecurity], tree: Tree) -> None:
         """Take over another configuration and the changed `security`, for later children.
@@ -274,7 +277,7 @@ class Listeners:
         self.changes.append(change)
         return change.answer
 
-    def go_on(self, tree: Tree) -> None:
+    def advance(self, tree: Tree) -> None:
         """Complete the changes that the acceptor has made. A successor of it begins with them made."""
         for change in list(self.changes):
             state = self.memory.listener_counts(change.number).get(ListenerCount.STATE)
@@ -297,8 +300,8 @@ class Listeners:
 
     def describe(self) -> list[dict[str, Any]]:
         """Describe each listener: where it listens, its advertised address, and its counts."""
-        told = {one.name: one for one in self.config.advertised_listeners or ()}
-        return [self._describe(n, told.get(self.config.listeners[n].name)) for n in self.fds]
+        advertised = {one.name: one for one in self.config.advertised_listeners or ()}
+        return [self._describe(n, advertised.get(self.config.listeners[n].name)) for n in self.fds]
 
     def _describe(self, number: int, advertised: Listener | None) -> dict[str, Any]:
         listener = self.config.listeners[number]

@@ -58,7 +58,7 @@ class _TextFormatter(logging.Formatter):
         return super().formatMessage(record)
 
     def formatException(self, ei: Any) -> str:  # noqa: N802
-        """Indent all lines: an exception may quote a text with a line break and what looks like a line."""
+        """Indent all lines: an exception may quote text with a line break and an imitated log line."""
         lines = super().formatException(ei).split("\n")
         return "\n".join(f"  {written(line)}" for line in lines)
 
@@ -100,7 +100,7 @@ def _priority(level: int) -> int:
 
 
 def wanted_level(environment: Mapping[str, str]) -> str:
-    """Return the level that the environment asks for. Raises ValueError if there is no such level."""
+    """Return the level that the environment asks for. Raises ValueError for an unknown one."""
     text = environment.get(LOG_LEVEL, "INFO")
     if text.upper() not in LEVELS:
         raise ValueError(f"{LOG_LEVEL}={text}: the level is one of {', '.join(LEVELS)}")
@@ -110,7 +110,7 @@ def wanted_level(environment: Mapping[str, str]) -> str:
 def wanted_format(environment: Mapping[str, str], flag: str | None = None) -> LogFormat:
     """Return the format that --log-format or the environment asks for.
 
-    Raises ValueError if there is no such format.
+    Raises ValueError for an unknown one.
     """
     text = environment.get(LOG_FORMAT) or LogFormat.TEXT if flag is None else flag
     try:
@@ -123,7 +123,7 @@ def wanted_format(environment: Mapping[str, str], flag: str | None = None) -> Lo
 def is_journal(environment: Mapping[str, str], fd: int) -> bool:
     """Return whether journald reads a descriptor: JOURNAL_STREAM names its device and inode.
 
-    The variable alone says little: a shell may have sent the output of a service elsewhere.
+    The variable alone proves little: a shell may have redirected the output of a service.
     """
     device, _, inode = environment.get("JOURNAL_STREAM", "").partition(":")
     try:
@@ -171,7 +171,7 @@ class _FollowingLogger(logging.Logger):
         return given_level(self.words, indices) or super().getEffectiveLevel()
 
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802
-        """Compute the answer anew: logging's cache would miss a change by another process."""
+        """Compute the result each time: logging's cache would miss a change by another process."""
         return level >= self.getEffectiveLevel()
 
 

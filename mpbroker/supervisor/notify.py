@@ -1,4 +1,4 @@
-"""sd_notify(3): states told to systemd over the datagram socket that it names in NOTIFY_SOCKET.
+"""sd_notify(3): the broker's states, sent to systemd's datagram socket, which NOTIFY_SOCKET names.
 
 With WatchdogSec= systemd wants to be pinged, and restarts who does not (sd_watchdog_enabled(3)).
 """
@@ -12,6 +12,8 @@ import time
 
 # A service manager that does not read must not keep the supervisor from its children.
 PATIENCE_S = 1.0
+# The time that the service manager is asked for, and the interval between such requests.
+EXTEND_BY_S, EXTEND_EVERY_S = 60.0, 15.0
 
 log = logging.getLogger("mpbroker.supervisor")
 
@@ -29,6 +31,7 @@ class Notifier:
         # systemd's advice: ping twice in the time after which it acts.
         self.ping_every_s = int(interval_us) / 2_000_000 if is_ours else 0.0
         self._ping_at = float("inf")
+        self._extend_at = 0.0
 
     def send(self, *assignments: str) -> None:
         if not self.address:
@@ -40,8 +43,12 @@ class Notifier:
                 sock.sendto("\n".join(assignments).encode(), address)
             except OSError as error:
                 # Clients are served whether the service manager hears of it or not.
-                what, whom = assignments[0], self.address
-                log.warning("the service manager (NOTIFY_SOCKET=%s) is not told %s: %s", whom, what, error)
+                log.warning(
+                    "cannot send %s to the service manager (NOTIFY_SOCKET=%s): %s",
+                    assignments[0],
+                    self.address,
+                    error,
+                )
 
     def ready(self, status: str) -> None:
         self.send("READY=1", f"STATUS={status}")
@@ -68,6 +75,8 @@ class Notifier:
     def stopping(self) -> None:
         self.send("STOPPING=1", "STATUS=Stopping")
 
-    def extend(self, by_s: float) -> None:
-        """Ask for more time until READY=1: the start goes on, however long the log recovers."""
-        self.send(f"EXTEND_TIMEOUT_USEC={round(by_s * 1_000_000)}")
+    def extend(self) -> None:
+        """Ask for more time, now and then: a start or stop takes as long as the log needs. Call it often."""
+        if time.monotonic() >= self._extend_at:
+            self._extend_at = time.monotonic() + EXTEND_EVERY_S
+            self.send(f"EXTEND_TIMEOUT_USEC={round(EXTEND_BY_S * 1_000_000)}")

@@ -6,12 +6,12 @@ pause by agreement would need every writer to come to a point of rest, in code t
 signal needs nothing of them, and works when one of them hangs.
 
 The client that asked for the pause keeps its connection. It sends a second message when it has copied, and
-the answer says whether the pause held until then. The pause ends with that message, with the connection, with
-a stop of the broker, or after `LIMIT_S`. Another process, the guard, ends it when the supervisor has died or
-is stopped itself: then no other process could continue the children.
+the answer reports whether the pause held until then. The pause ends with that message, with the connection,
+with a stop of the broker, or after `LIMIT_S`. Another process, the guard, ends it when the supervisor has
+died or is stopped itself: then no other process could continue the children.
 
-The supervisor does nothing else meanwhile, so it judges no heartbeat and mends no death. It goes on pinging
-the service manager.
+The supervisor does nothing else meanwhile, so it judges no heartbeat and handles no death. It continues to
+ping the service manager.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from mpbroker.supervisor.control import Later
 from shm import procfs
 
 LIMIT_S: Final = 5.0
-# The interval between looks at what may end a pause.
-_LOOK_S: Final = 0.05
+# The interval between checks whether the pause ends.
+_POLL_S: Final = 0.05
 # States of a thread that does nothing more until it is continued, or ever.
 _AT_REST: Final = frozenset("TtZXx")
 _IGNORED_BY_GUARD: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU)
@@ -45,7 +45,7 @@ log = logging.getLogger("mpbroker.supervisor")
 
 
 class _Ended(Exception):
-    """The pause ends before the client has said that it is done; the message says why."""
+    """The pause ends before the client has finished; the message is the reason."""
 
 
 def problem(children: Sequence[Child]) -> str:
@@ -57,15 +57,11 @@ def problem(children: Sequence[Child]) -> str:
 
 
 def hold(
-    children: Sequence[Child],
-    asked: Later,
-    *,
-    look: Callable[[], bool],
-    limit_s: float = LIMIT_S,
+    children: Sequence[Child], asked: Later, *, poll: Callable[[], bool], limit_s: float = LIMIT_S
 ) -> None:
     """Stop the children until the client is done, and answer it.
 
-    `look` is called now and then; the pause ends when it returns True, since the broker is to stop.
+    `poll` is called now and then; the pause ends when it returns True, since the broker is to stop.
     """
     connection = asked.connection
     began = time.monotonic()
@@ -73,7 +69,7 @@ def hold(
     try:
         with _guarded([child.pidfd for child in children], limit_s):
             try:
-                _hold([child.pid for child in children], connection, began + limit_s, look)
+                _hold([child.pid for child in children], connection, began + limit_s, poll)
                 answer = {"held_s": time.monotonic() - began}
             finally:
                 for child in children:
@@ -84,8 +80,8 @@ def hold(
     asked.give(answer)
 
 
-def _hold(pids: Sequence[int], connection: socket.socket, deadline: float, look: Callable[[], bool]) -> None:
-    """Stop the processes, tell the client, and wait for its word. Raises _Ended."""
+def _hold(pids: Sequence[int], connection: socket.socket, deadline: float, poll: Callable[[], bool]) -> None:
+    """Stop the processes, notify the client, and wait for its second message. Raises _Ended."""
     limit = "the pause has reached its limit"
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
@@ -96,10 +92,10 @@ def _hold(pids: Sequence[int], connection: socket.socket, deadline: float, look:
     try:
         connection.send(msgspec.json.encode({"paused": True}))
     except OSError as error:
-        raise _Ended(f"the client has gone: {error.strerror}") from error
-    while not _wait(connection, min(_LOOK_S, max(0.0, deadline - time.monotonic()))):
-        if look():
-            raise _Ended("the broker is told to stop")
+        raise _Ended(f"the client has disconnected: {error.strerror}") from error
+    while not _wait(connection, min(_POLL_S, max(0.0, deadline - time.monotonic()))):
+        if poll():
+            raise _Ended("the broker stops")
         if time.monotonic() >= deadline:
             raise _Ended(limit)
     try:
@@ -107,7 +103,7 @@ def _hold(pids: Sequence[int], connection: socket.socket, deadline: float, look:
     except OSError:
         word = b""
     if not word:
-        raise _Ended("the client has gone")
+        raise _Ended("the client has disconnected")
     if time.monotonic() >= deadline:
         raise _Ended(limit)
     if not all(map(_is_at_rest, pids)):

@@ -5,19 +5,19 @@ is what makes it safe:
 
 handler      First the log workers append and answer whatever the handler had published. Then the coordinator
              forgets its calls, and lets transactions end that had to wait for its batches. Then the
-             processors can tell: what is still unanswered and was taken is lost, what was not taken can go to
-             another.
+             processors decide: a request that was taken and not answered is lost, one that was not taken can
+             go to another handler.
 processor    First the handlers forget its connections, so that no new job names its arena. Then the log
-             workers finish the jobs that do. After that nobody touches the arena.
-log          First the handlers drop what was under way with it, and pause. Then the other log workers finish
-             all they have, and the handlers answer what of it came back to them. Then the processors close
-             the connections whose produce was taken and not answered: by now nothing else can look like
-             that, and nobody reads their requests. Then the handlers go on.
-coordinator  The log workers finish what it had published; handlers answer the calls that were under way.
+             workers finish the jobs that do. After that no process touches the arena.
+log          First the handlers drop requests under way with it, and pause. Then the other log workers finish
+             all they have, and the handlers answer the parts that came back to them. Then the processors
+             close the connections whose produce was taken and not answered: only those remain by now, and
+             no process reads their requests. Then the handlers continue.
+coordinator  The log workers finish its published jobs; handlers answer the calls that were under way.
 cleaner      The log worker finishes a swap that it was asked for. The cleaner itself has let go of the
-             files of a log process that died before the successor looks at them.
-scrubber     Nobody holds anything of it; its words of damage stay, and its successor goes on with them.
-exporter     Nobody holds anything of it, and it only reads.
+             files of a log process that died before the successor opens them.
+scrubber     No process holds anything of it; its words of damage remain, and its successor uses them.
+exporter     No process holds anything of it, and it only reads.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def needed_to_start(role: int) -> tuple[int, ...]:
 
 
 def peers_of(role: int) -> tuple[int, ...]:
-    """Return the roles that must bind its rings anew when the role's successor is ready."""
+    """Return the roles that must bind its rings again when the role's successor is ready."""
     if topology.is_handler(role):
         return (*LOG_WORKERS, topology.COORDINATOR, *processors_of(role))
     if topology.is_log_worker(role):

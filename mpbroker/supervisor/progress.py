@@ -1,6 +1,6 @@
 """The progress of a recovery while the broker starts: bars on a terminal, lines in a log, rows in a status.
 
-A start that is over soon says nothing of it.
+A short start reports nothing.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def rows(config: BrokerConfig, memory: SharedMemory) -> list[dict[str, Any]]:
     ]
 
 
-class Teller:
-    """A reporter of the progress. Call `look` often while the broker starts, and `end` when that is over."""
+class Reporter:
+    """A reporter of the progress. Call `poll` often while the broker starts, and `end` when that is over."""
 
     def __init__(self, config: BrokerConfig, memory: SharedMemory) -> None:
         self._config = config
@@ -49,9 +49,9 @@ class Teller:
         self._next_s = time.monotonic() + SILENT_S
         self._bars: Bars | None = None
         self._tasks: dict[int, TaskID] = {}
-        self.text = ""  # one line about all directories, as of the last look that said something
+        self.text = ""  # one line about all directories, as of the last poll that found a recovery
 
-    def look(self) -> None:
+    def poll(self) -> None:
         now = time.monotonic()
         if now < self._next_s:
             return
@@ -61,10 +61,10 @@ class Teller:
             self._draw(going)
             return
         self._next_s = now + SAY_EVERY_S
-        told = [f"{self._config.log_dirs[one.log_dir]}: {text_of(one)}" for one in going]
-        for line in told:
+        lines = [f"{self._config.log_dirs[one.log_dir]}: {text_of(one)}" for one in going]
+        for line in lines:
             log.info("recovering %s", line)
-        self.text = f"Recovering {'; '.join(told)}" if told else self.text
+        self.text = f"Recovering {'; '.join(lines)}" if lines else self.text
 
     def _draw(self, going: list[Progress]) -> None:
         if self._bars is None:
@@ -96,7 +96,7 @@ def text_of(one: Progress) -> str:
 
 
 def _new_bars() -> Bars:
-    """Return bars that are drawn only when told to.
+    """Return bars that are drawn by `refresh` alone.
 
     A thread that draws them would keep the supervisor from forking.
     """

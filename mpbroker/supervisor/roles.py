@@ -21,23 +21,15 @@ if TYPE_CHECKING:
     from mpbroker.observe.offset_follower import OffsetFollower
 
 HOT_APIS = (
-    ApiKey.PRODUCE,
-    ApiKey.FETCH,
-    ApiKey.METADATA,
-    ApiKey.API_VERSIONS,
-    ApiKey.LIST_OFFSETS,
+    *(ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.METADATA, ApiKey.API_VERSIONS, ApiKey.LIST_OFFSETS),
     ApiKey.INIT_PRODUCER_ID,
 )
 
 
-# What the roles run, and what the supervisor needs when it is asked for a scrub.
+# The modules of the roles.
 MODULES = (
-    "mpbroker.coordinator.process",
-    "mpbroker.handlers.process",
-    "mpbroker.network.acceptor.acceptor",
-    "mpbroker.network.processor.processor",
-    "mpbroker.supervisor.scrubbing",
-    "mpbroker.log.compaction.cleaner_process",
+    *("mpbroker.coordinator.process", "mpbroker.handlers.process", "mpbroker.network.acceptor.acceptor"),
+    *("mpbroker.network.processor.processor", "mpbroker.log.compaction.cleaner_process"),
 )
 
 
@@ -54,7 +46,6 @@ def prepare(*, has_exporter: bool) -> None:
 
 
 def served() -> tuple[Served, ...]:
-    """Return the APIs that the handlers serve."""
     from mpbroker.handlers import apis
 
     return apis.served()

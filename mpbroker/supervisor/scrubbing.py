@@ -45,7 +45,7 @@ def progress(memory: SharedMemory) -> dict[str, Any]:
 
 
 def report(memory: SharedMemory, config: BrokerConfig) -> dict[str, Any]:
-    """Return the progress, and what the files of the log directories tell."""
+    """Return the progress, and the results in the files of the log directories."""
     directories: list[dict[str, Any]] = []
     findings: list[dict[str, Any]] = []
     for name in config.log_dirs:

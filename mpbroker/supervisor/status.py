@@ -23,10 +23,11 @@ from shm.region import process_start_ticks
 
 def status(
     config: BrokerConfig,
-    cluster_id: str,
     memory: SharedMemory,
     children: list[Child],
     listeners: list[dict[str, Any]],
+    *,
+    cluster_id: str,
     http: str,
 ) -> dict[str, Any]:
     """Describe the broker and each of its processes; times in seconds, memory in bytes."""
@@ -102,6 +103,6 @@ def _process(child: Child, memory: SharedMemory) -> dict[str, Any]:
         if process is not None:
             shown["cpu_s"] = round(sum(process.cpu_times()[:2]), 2)
             shown["rss_bytes"] = process.memory_info().rss
-    except (psutil.Error, OSError):  # the process dies while we look
+    except (psutil.Error, OSError):  # the process died meanwhile
         shown["state"] = "down"
     return shown

@@ -12,7 +12,7 @@ from mpbroker.ipc import topology
 _OTHERS = 32
 # Of a log directory: its lock, its journal, and checkpoints, some of them for a moment.
 _OF_A_LOG_DIR = 8
-# For connections, partitions and segments: with fewer there is no work that a process could do.
+# For connections, partitions and segments: with fewer a process could do no work.
 _FOR_WORK = 96
 
 _ADVICE = {

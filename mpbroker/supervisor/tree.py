@@ -1,4 +1,4 @@
-"""The process tree, in one thread: starts roles, mends deaths through the fence, resizes, stops."""
+"""The process tree, in one thread: starts roles, handles deaths by the fence, resizes, stops."""
 
 from __future__ import annotations
 
@@ -27,14 +27,13 @@ from mpbroker.ipc.hangs import (
 from mpbroker.ipc.process import LEAVING, ExitCode, Order, ProcessContext, State, pack_fence
 from mpbroker.ipc.topology import SharedMemory, name_of
 from mpbroker.supervisor import plans
-from mpbroker.supervisor.child import Child, abandon, fork_child
-from mpbroker.supervisor.restarts import LONGEST_DELAY_MS
+from mpbroker.supervisor.child import LONGEST_DELAY_MS, Child, abandon, fork_child
 from mpbroker.supervisor.system_limits import advice
 
 # Time for a child to answer an order or to stop before it is killed. Recovery of the log has no limit.
 ACKNOWLEDGE_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 20.0
-# A child that leaves a running broker waits for slow clients to take what it has for them.
+# A child that leaves a running broker waits for slow clients to receive their responses.
 LEAVE_TIMEOUT_S = 90.0
 READY_TIMEOUT_S = 60.0
 RELAUNCH_S = 1.0
@@ -45,22 +44,15 @@ ACKNOWLEDGE_TICK_MS = 50
 STOPPING_TICK_MS = 50
 # Counters of a worker's page that describe the moment, not the sum so far.
 OF_THE_MOMENT = (
-    Counter.COUNT_STARTED_NS,
-    Counter.COUNT_ARENA_BYTES,
-    Counter.COUNT_QUEUED_REQUESTS,
-    Counter.COUNT_RESPONSES_WAITING,
-    Counter.COUNT_FETCHES_DELAYED,
-    Counter.COUNT_FETCHES_WATCHED,
-    Counter.COUNT_CALLS_DELAYED,
-    Counter.COUNT_THROTTLED_PRODUCE,
-    Counter.COUNT_THROTTLED_FETCH,
-    Counter.COUNT_THROTTLED_REQUEST,
-    Counter.COUNT_THROTTLED_MUTATION,
+    *(Counter.COUNT_STARTED_NS, Counter.COUNT_ARENA_BYTES, Counter.COUNT_QUEUED_REQUESTS),
+    *(Counter.COUNT_RESPONSES_WAITING, Counter.COUNT_FETCHES_DELAYED, Counter.COUNT_FETCHES_WATCHED),
+    *(Counter.COUNT_CALLS_DELAYED, Counter.COUNT_THROTTLED_PRODUCE, Counter.COUNT_THROTTLED_FETCH),
+    *(Counter.COUNT_THROTTLED_REQUEST, Counter.COUNT_THROTTLED_MUTATION),
 )
 
 
 class BrokerStops(Exception):
-    """The broker must end. `code` is the exit status, the message says why."""
+    """The broker must end. `code` is the exit status, the message the reason."""
 
     def __init__(self, code: int, message: str = "") -> None:
         super().__init__(message)
@@ -92,7 +84,7 @@ class Tree:
         self._stopping = False
         self._callbacks: dict[int, Callable[[], None]] = {}
         self._tick = Patience(TICK_S)
-        self.on_left: Callable[[int], None] | None = None  # called when a role is gone for good
+        self.on_left: Callable[[int], None] | None = None  # called when a role has left for good
         self.on_wait: Callable[[], None] | None = None  # called after every sleep; may raise BrokerStops
 
     # ---- the main loop's waiting
@@ -100,7 +92,7 @@ class Tree:
     def watch(self, fd: int, callback: Callable[[], None]) -> None:
         """Call back when `fd` is readable, whatever the tree waits for.
 
-        The callback may therefore look and note, not change.
+        The callback may therefore read and record, not change.
         """
         self._callbacks[fd] = callback
         self.poll.register(fd, select.EPOLLIN)
@@ -112,7 +104,7 @@ class Tree:
     def step(self, timeout_ms: int = TICK_MS) -> None:
         """Wait for something to happen and handle it. Raises BrokerStops."""
         self._wait(timeout_ms, self._something_to_do)
-        self._look_after()
+        self._advance()
 
     def _wait(self, timeout_ms: int, must_not_sleep: Callable[[], bool]) -> None:
         """Sleep; notice deaths and hangs; call back for other descriptors that are readable."""
@@ -140,18 +132,18 @@ class Tree:
     def _something_to_do(self) -> bool:
         return bool(self._dead) or any(map(self._has_started, self.children.values()))
 
-    def _look_after(self) -> None:
+    def _advance(self) -> None:
         """Mend dead roles, start those that are due, and introduce those that have become ready.
 
         Never wait for a role to start: another may be needed for that, and it may just have died.
         """
         while self._dead:
-            self._mend(self._dead.popleft())
+            self._on_death(self._dead.popleft())
         for child in list(self.children.values()):
             if child.restart_at is not None and child.restart_at <= time.monotonic():
                 self.relaunch(child)
             elif self._has_started(child):
-                self._introduce(child)
+                self._on_ready(child)
             elif child.pid and not child.serves:
                 self._judge_start(child)
             elif child.pid and child.leaves_by is not None and child.leaves_by.is_over():
@@ -193,7 +185,7 @@ class Tree:
         child.restart_at = child.leaves_by = None
         child.ready_by = Patience(READY_TIMEOUT_S)
         child.pulse = Pulse()
-        # A log worker looks at orders only when it has recovered, which may take long.
+        # A log worker reads orders only after its recovery, which may take long.
         child.hears = not topology.is_log_worker(child.role)
         child.missed.clear()
         self._states.store(child.role, State.STARTING)
@@ -201,7 +193,7 @@ class Tree:
         if topology.is_handler(child.role) or child.role in topology.ACCEPTORS:
             # It reads its bulletin before it is ready, and must count as a reader by then.
             self._roles.store(child.role, child.incarnation)
-        # In this order: what it sends to a peer that has not bound its rings is refused, or lost.
+        # In this order: a peer that has not bound its rings refuses or loses its messages.
         self.order_all(plans.needed_to_start(child.role), plans.WELCOME, child.role)
         context = ProcessContext(child.role, self.memory, self.config, child.incarnation)
         context.counters.restart()
@@ -223,19 +215,19 @@ class Tree:
         try:
             self.launch(child)
         except OSError as error:
-            self.log.error("%s cannot be started, it is tried again: %s%s", child.name, error, advice(error))
+            self.log.error("cannot start %s: %s%s; retrying", child.name, error, advice(error))
             child.restart_at = time.monotonic() + RELAUNCH_S
 
     def await_serving(self, child: Child) -> None:
         while child.pid and not child.serves:
             self._wait(STARTING_TICK_MS, self._something_to_do)
-            self._look_after()
+            self._advance()
 
     def _has_started(self, child: Child) -> bool:
         return bool(child.pid) and not child.serves and self._states.load(child.role) == State.READY
 
-    def _introduce(self, child: Child) -> None:
-        """Give a role that is ready the orders it missed, and tell its peers that it is there."""
+    def _on_ready(self, child: Child) -> None:
+        """Give a ready role the orders that it missed, and have its peers bind its rings."""
         child.hears = True
         for stage, about in child.missed:
             self.order_all((child.role,), stage, about)
@@ -255,8 +247,8 @@ class Tree:
     def _judge_start(self, child: Child) -> None:
         """Kill a role that does not become ready in time.
 
-        Recovery of the log may take any time as long as it goes on. Roles that start meanwhile wait for it:
-        the coordinator, which has all partitions opened, and those that need what it announces then.
+        Recovery of the log may take any time while it proceeds. Roles that start meanwhile wait for it: the
+        coordinator, which has all partitions opened, and those that need its bulletins then.
         """
         waited_for = [self.children.get(role) for role in (*topology.LOG_WORKERS, topology.COORDINATOR)]
         if any(c is not None and c.pid and not c.serves and self._moves(c) for c in waited_for):
@@ -280,14 +272,14 @@ class Tree:
     def _wake(self, role: int) -> None:
         """Ring a role whether it sleeps or not.
 
-        On its way from a look at its orders to sleep it would not be rung otherwise.
+        It may be between reading its orders and its sleep.
         """
         os.eventfd_write(self.memory.bell_fds[role], 1)
 
     def _wake_acceptors(self) -> None:
         """Ring the acceptors.
 
-        They look by themselves which processors serve, and whose connections are gone.
+        They read for themselves which processors serve, and whose connections are closed.
         """
         for role in topology.ACCEPTORS:
             self._wake(role)
@@ -299,14 +291,14 @@ class Tree:
         self._wake(child.role)
         return order
 
-    def tell(self, role: int, stage: int, about: int) -> None:
-        """Order a live role to look at another, and do not wait for it."""
+    def order(self, role: int, stage: int, about: int) -> None:
+        """Order a live role to handle `about`, and do not wait for it."""
         child = self.children.get(role)
         if child is not None and child.pid:
             self._order(child, stage, about)
 
     def order_all(self, roles: tuple[int, ...], stage: int, about: int) -> None:
-        """Order the live ones among `roles` to look at a role; wait until each has acknowledged or died.
+        """Order the live ones among `roles` to handle a role; wait until each has acknowledged or died.
 
         A role that does not hear orders yet gets this one when it does.
         """
@@ -342,9 +334,9 @@ class Tree:
             self._wait(ACKNOWLEDGE_TICK_MS, lambda: not owing())
 
     def _fence(self, role: int) -> None:
-        """Have every peer drop what is left of the role; then reset its rings, words and arena.
+        """Have every peer release the role's remaining state; then reset its rings, words and arena.
 
-        No role is welcomed between two stages: `order_all` waits and introduces nobody. So a handler that
+        No role is welcomed between two stages: `order_all` waits and introduces none. So a handler that
         paused in an early stage of a log worker's fence still pauses in a later one.
         """
         for stage, members in enumerate(plans.stages_of(role), start=1):
@@ -361,7 +353,7 @@ class Tree:
                 self.memory.words(name).store(role - topology.FIRST_HANDLER, 0)
         self.memory.words("queued").store(role, 0)
 
-    def _mend(self, child: Child) -> None:
+    def _on_death(self, child: Child) -> None:
         """Fence a dead role and launch its successor, now or after a while."""
         if self._stopping or child.role not in self.children:
             return
@@ -372,7 +364,7 @@ class Tree:
         self.counters.add(Counter.COUNT_FENCES)
         delay_ms = child.restarts.died((child.died_at - child.started) * 1000)
         if delay_ms is None and child.role == topology.EXPORTER:
-            delay_ms = LONGEST_DELAY_MS  # clients are served whether somebody watches or not
+            delay_ms = LONGEST_DELAY_MS  # clients are served also without an exporter
         if delay_ms is None:
             raise BrokerStops(
                 1,
@@ -396,29 +388,21 @@ class Tree:
         Called once per tick, whatever the tree waits for.
         """
         if self._stopping:
-            return  # a stop has its own limits, and log workers take what they need to flush
+            return  # a stop has its own limits, and log workers flush without one
         for child in self.children.values():
             if not child.pid or not (child.serves or self._recovers(child)):
                 continue
             limit, working_limit = self._hang_limits(child)
             turns = self.memory.counters(child.role).turns
             verdict = child.pulse.judge(turns, limit, working_limit, partial(look_at, child.pid))
+            silent = (child.name, child.pid, child.pulse.silent_ticks * TICK_S)
             if verdict is Verdict.HANGS:
-                self.log.error(
-                    "%s (pid %d) has not moved for %d s: it is killed",
-                    child.name,
-                    child.pid,
-                    child.pulse.silent_ticks * TICK_S,
-                )
+                self.log.error("%s (pid %d) has not moved for %d s: it is killed", *silent)
                 child.pulse = Pulse()
                 os.kill(child.pid, signal.SIGKILL)
             elif verdict is Verdict.WAITS_FOR_DISK and child.pulse.silent_ticks == limit:
-                self.log.warning(
-                    "%s (pid %d) has waited for its disk for %d s; nothing can end that but the disk",
-                    child.name,
-                    child.pid,
-                    child.pulse.silent_ticks * TICK_S,
-                )
+                text = "%s (pid %d) has waited for its disk for %d s; nothing can end that but the disk"
+                self.log.warning(text, *silent)
 
     def _hang_limits(self, child: Child) -> tuple[int, float]:
         """Return how many ticks a child may be silent, and for how many using the CPU counts as moving."""
@@ -443,13 +427,12 @@ class Tree:
     def retire(self, roles: list[int]) -> None:
         """Begin to take these roles out of a running broker.
 
-        `step` goes on with it; they are gone from `children` when it is done. Their givers stop giving them
-        work before they hear of it, so that they can finish what they have. Only the leaving roles wait for
-        that.
+        `step` continues it; they are deleted from `children` when it is done. Their givers stop giving them
+        work before they get the order, so that they can finish. Only the leaving roles wait for that.
         """
         for role in sorted(roles, reverse=True):
             if topology.is_processor(role):
-                self._roles.store(role, 0)  # tells the acceptor to give it no more connections
+                self._roles.store(role, 0)  # the acceptor gives it no more connections
             self.order_all(plans.givers_of(role), LEAVING, role)
             child = self.children[role]
             child.leaves_by = Patience(LEAVE_TIMEOUT_S)
@@ -467,16 +450,16 @@ class Tree:
 
     def _has_left(self, child: Child) -> None:
         self._fence(child.role)
-        self._close_books(child.role)
+        self._correct_counters(child.role)
         del self.children[child.role]
         if self.on_left is not None:
             self.on_left(child.role)
 
-    def _close_books(self, role: int) -> None:
+    def _correct_counters(self, role: int) -> None:
         """Correct the page of a role that left for good.
 
-        If it was killed while it left, it could not record that nothing waits with it any more, and no
-        successor will. Behind its fence nobody else writes its page.
+        If it was killed while it left, it could not record that nothing waits with it, and no successor will.
+        After its fence no other process writes its page.
         """
         page = self.memory.counters(role)
         page.set(Counter.COUNT_CONNECTIONS_CLOSED, page.get(Counter.COUNT_CONNECTIONS_CREATED))
@@ -484,7 +467,7 @@ class Tree:
             page.set(counter, 0)
 
     def _stop_now(self, roles: list[int]) -> None:
-        """Stop these roles gracefully at the broker's end, all at once, and fence what they leave."""
+        """Stop these roles gracefully at the broker's end, all at once, and fence them."""
         for role in roles:
             self.children[role].leaves_by = Patience(STOP_TIMEOUT_S)
             self._orders.store(role, Order.STOP)
@@ -501,7 +484,7 @@ class Tree:
             self._has_left(child)
 
     def stop_all(self) -> None:
-        """Stop gracefully: what is under way is answered, then everything is flushed.
+        """Stop gracefully: requests under way are answered, then everything is flushed.
 
         Deaths meanwhile are final.
         """
@@ -524,7 +507,7 @@ class Tree:
                 self._wake(child.role)
             while any(child.pid for child in there):
                 self._wait(STOPPING_TICK_MS, lambda: False)
-        # It says to the last that the broker stops.
+        # It serves the state of the broker to the last.
         self._stop_now([r for r in present if r == topology.EXPORTER])
 
     def kill_all(self) -> None:

@@ -1,19 +1,19 @@
-"""Loads beside something that may disturb them: `make bench-beside` (ARGS='cold moving': only these).
+"""Loads under something that may disturb them: `make bench-beside` (ARGS='cold moving': only these).
 
-An experiment takes its load alone and beside the disturbance in turns, so that whatever else happens on the
-machine meets both. It fails where the median of the turns' p99 is more than its bound times that of the load
-alone. A load sends the next request when one is answered, which takes all CPUs that there are; `--rate` sends
-below that.
+An experiment takes its load alone and under the disturbance in turns, so that other work on the machine
+meets both. It fails where the median of the turns' p99 is more than its bound times that of the load alone. A
+load sends the next request when one is answered, which takes all CPUs that there are; `--rate` sends below
+that.
 
 * cold: a consumer reads a topic from the disk, which is taken out of the page cache again and again; it drops
-  what it gets within the kernel, and goes no faster than a network, or its own CPU time would be measured.
+  the responses within the kernel, and goes no faster than a network, or its own CPU time would be measured.
   `cached`: it reads from the page cache. `cold-produces`: the load makes a record durable.
 * compaction: a topic of some GB is compacted; the cleaner is stopped (SIGSTOP) while the load runs alone.
 * moving: a partition moves between log directories (AlterReplicaLogDirs), and back.
 * large-answers: a client fetches 100 MB at a time.
 * heavy-…: a produce keeps a handler busy for seconds, which recompresses its batch with gzip's slowest level.
   A large frame is known by its size and goes alone. A compressed one is a frame of a few KB like any other,
-  and only its handler finds out what is in it.
+  and only its handler finds out which values it holds.
 * connections: ten thousand idle connections, each of which has made a request. Their memory and CPU have
   bounds of their own; the rate of the load may lose a tenth.
 """
@@ -68,7 +68,7 @@ CLEANING = ("--processors", "1", "-o", "log.flush.offset.checkpoint.interval.ms=
 UNTIL_OVER = 1000
 
 Lasts = Callable[[], bool]
-"""Tells whether the disturbance continues: then the load beside it is measured again."""
+"""Returns whether the disturbance continues: then the load is measured under it again."""
 
 
 @dataclass
@@ -117,7 +117,7 @@ def exchange(connection: socket.socket, request: frames.Request) -> None:
 
 
 def fill(broker: Broker, topic: str, batches: int, records: int, value_bytes: int = VALUE_BYTES) -> None:
-    """Write so many batches to a topic. Its first record is the one of `create_topic`."""
+    """Write batches to a topic. Its first record is the one of `create_topic`."""
     request = frames.produce(topic, records, value_bytes)
     with frames.connected(broker.address, timeout_s=120) as connection:
         for _ in range(batches):
@@ -144,7 +144,7 @@ def fetch_and_drop(connection: socket.socket, request: frames.Request, least_byt
 def repeated(step: Callable[[], float]) -> Iterator[None]:
     """Repeat a step in a thread while the body runs; it returns how many seconds to wait before the next one.
 
-    Raises what it raised.
+    Raises the step's error.
     """
     stopped, failures = threading.Event(), list[BaseException]()
 
@@ -305,7 +305,7 @@ def heavy(trial: Trial, *, compressed: bool) -> Iterator[Lasts]:
 
 @contextmanager
 def idle_connections(broker: Broker, count: int) -> Iterator[None]:
-    """Open so many connections, each of which makes one request, so that all have had buffers."""
+    """Open `count` connections, each of which makes one request, so that all have had buffers."""
     with ExitStack() as stack:
         opened = [
             stack.enter_context(socket.create_connection(broker.address, timeout=30)) for _ in range(count)
@@ -373,7 +373,7 @@ EXPERIMENTS = {
 }
 
 
-def told(name: str, rounds: Sequence[Result]) -> str:
+def line_of(name: str, rounds: Sequence[Result]) -> str:
     result, p99 = merged(rounds), sorted(one.p99_us for one in rounds)
     return (
         f"{name}: {result.requests_per_s:,.0f}/s, p50 {result.p50_us:,.0f} us, p99 {result.p99_us:,.0f} us "
@@ -393,7 +393,7 @@ def run(name: str, given: argparse.Namespace, bounds: Bounds) -> None:
         def take() -> Result:
             return run_load(broker, row.load, connections, seconds, rate=given.rate)
 
-        quiet, beside = list[Result](), list[Result]()
+        quiet, loaded = list[Result](), list[Result]()
         try:
             broker.start()
             create_topic(broker, LOADED)
@@ -407,15 +407,15 @@ def run(name: str, given: argparse.Namespace, bounds: Bounds) -> None:
                 if trial.is_over:
                     break
                 quiet += alone
-                beside += disturbed
+                loaded += disturbed
         finally:
             broker.kill()
-    if not beside:
-        raise LoadError("what was to disturb the load was over before its first turn")
-    print(told("  alone", quiet), told("  beside it", beside), *trial.notes, sep="\n")
-    now, before = (float(getattr(merged(results), row.figure)) for results in (beside, quiet))
+    if not loaded:
+        raise LoadError("the disturbance was over before its first turn")
+    print(line_of("  alone", quiet), line_of("  disturbed", loaded), *trial.notes, sep="\n")
+    now, before = (float(getattr(merged(results), row.figure)) for results in (loaded, quiet))
     times = before / now if row.figure == "requests_per_s" else now / before
-    bounds.hold(f"{name}, {row.figure} beside it", times, row.times_max, "times that alone")
+    bounds.hold(f"{name}, {row.figure} disturbed", times, row.times_max, "times that alone")
 
 
 def main() -> int:

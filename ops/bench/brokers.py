@@ -27,7 +27,7 @@ START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 120.0
 POLL_S = 0.002
 
-# Records of tests and benchmarks may be of any time: nobody looks for old ones while they run.
+# Records of tests and benchmarks may be of any time: retention does not run meanwhile.
 RETENTION_DELAY_MS = 86_400_000
 
 MPBROKER_COMMAND = (
@@ -70,7 +70,7 @@ SHORT_LIVED_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
 class BrokerError(Exception):
-    """The broker did not start, died, or did not stop; the message ends with what it printed."""
+    """The broker did not start, died, or did not stop; the message ends with its output."""
 
 
 class Process(Protocol):
@@ -184,7 +184,7 @@ class Broker:
 
     @contextlib.contextmanager
     def awake(self) -> Iterator[Self]:
-        """Let a broker run that otherwise stands still, since others are measured."""
+        """Let a broker run that is paused while others are measured."""
         self.tree().resume()
         try:
             yield self
@@ -207,7 +207,7 @@ class Mpbroker(Broker):
 
     template: str = MPBROKER_COMMAND
     flags: Sequence[str] = ()
-    # What it gets; only where its data and our sources are is said besides.
+    # Further arguments; the command already names directories and sources.
 
     name = "mpbroker"
     # Flags that every one gets, in front of its own.
@@ -219,7 +219,7 @@ class Mpbroker(Broker):
 
     @property
     def runtime_dir(self) -> Path:
-        """Of this broker alone, so that what it leaves there can be told from what others have."""
+        """Of this broker alone, so that its remaining files are distinct from others'."""
         return Path(f"/dev/shm/mpbroker-{os.getuid()}-port-{self.port}")
 
     def kill(self) -> None:
@@ -286,7 +286,7 @@ class Kafka(Broker):
 
 @contextlib.contextmanager
 def running(broker: Broker) -> Iterator[Broker]:
-    """A started broker that is certainly gone afterwards."""
+    """A started broker, of which no process remains afterwards."""
     try:
         broker.start()
         yield broker

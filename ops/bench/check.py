@@ -2,9 +2,9 @@
 
     python -m ops.bench.check                  # the rows in their short form, about eight minutes
     python -m ops.bench.check --only 'produce-100B.*durable'
-    python -m ops.bench.check --record         # write ops/bench/ratios.json anew, on a machine that is quiet
+        python -m ops.bench.check --record         # write ops/bench/ratios.json again, on a quiet machine
 
-Each row is measured beside Kafka, the brokers taking turns, and its ratio compared with the recorded one
+Each row is measured on the brokers in turns, Kafka among them, and its ratio compared with the recorded one
 (ops/bench/ratios.py). A row below its bound is measured again, longer, before it counts as missed. Where a
 commit round waits for the disk, the bare device is measured in the same run (ops/bench/device.py): a slower
 disk lowers the bound of those rows.
@@ -44,13 +44,13 @@ POLICIES = (DURABLE, "os")
 RATE, CPU = "rate", "CPU"
 WIDTH = 130
 
-# By what was measured, then by contender: the figures of its rounds, more being better.
+# By quantity, then by contender: the figures of its rounds, more being better.
 Figures = Mapping[str, Mapping[str, list[float]]]
 Measure = Callable[["Session", int], Figures]
 
 
 class Guarded(NamedTuple):
-    """What is measured at once: `quantities`, of which CPU never waits for a disk."""
+    """A measurement: its `quantities`, of which CPU never waits for a disk."""
 
     name: str
     quantities: Sequence[str]
@@ -63,7 +63,7 @@ class Guarded(NamedTuple):
 
 @dataclass
 class Session:
-    """The brokers, Kafka last, and what has been measured on them so far."""
+    """The brokers, Kafka last, and the measurements of them so far."""
 
     brokers: Sequence[Contender]
     directory: Path
@@ -78,13 +78,13 @@ class Session:
         }
 
     def measure(self, guarded: Guarded, rounds: int) -> None:
-        """Measure so many rounds more."""
+        """Measure `rounds` further rounds."""
         durable = next(contender for contender in self.brokers if contender.title.endswith(DURABLE))
         assert isinstance(durable.broker, Mpbroker)
         hops = Hops(durable.broker)
-        before = hops.look()["log worker"]
+        before = hops.sample()["log worker"]
         figures = guarded.measure_rounds(self, rounds)
-        work = hops.look()["log worker"] - before
+        work = hops.sample()["log worker"] - before
         for what, by_broker in figures.items():
             kafka = by_broker[self.brokers[-1].title]
             for contender in self.brokers[:-1]:
@@ -92,7 +92,7 @@ class Session:
                 pairs = zip(by_broker[contender.title], kafka, strict=True)
                 self.ratios.setdefault(row, []).extend(ours / theirs for ours, theirs in pairs)
         if guarded.waits_for_disk and work.rounds:
-            bare = device.beside(self.directory, work.rounds, work.bytes, work.sync_ns)
+            bare = device.compared(self.directory, work.rounds, work.bytes, work.sync_ns)
             run.progress.print(f"[dim]{guarded.name}, {DURABLE}: {bare}")
             self.device_us[f"{guarded.name}, {DURABLE}, {guarded.quantities[0]}"] = bare.device.p50_us
 
@@ -114,7 +114,6 @@ def guarded_load(scenario: Scenario) -> Guarded:
 
 
 def guarded_client(row: clients.Row) -> Guarded:
-    """Guard a row of ops/bench/clients.py."""
 
     def measure(session: Session, rounds: int) -> Figures:
         found = run.in_turns(session.brokers, rounds, row.name, partial(row.at_scale, CLIENTS_SCALE))
@@ -175,7 +174,7 @@ def table(rows: Sequence[Compared]) -> Table:
 
 
 def check(chosen: argparse.Namespace) -> list[Compared]:
-    """Measure, compare, and measure again what was missed."""
+    """Measure, compare, and measure missed rows again."""
     wanted, recorded = re.compile(chosen.only), ratios.load(RATIOS)
     chosen_rows = [guarded for guarded in all_guarded() if any(map(wanted.search, guarded.rows()))]
     with started(chosen.directory) as session:

@@ -1,10 +1,10 @@
-"""Measure stock clients beside Apache Kafka: `python -m ops.bench.clients`.
+"""Measure stock clients, of mpbroker and Apache Kafka: `python -m ops.bench.clients`.
 
-One client at a time, with the defaults of its library where a row does not say otherwise: Kafka's own
+One client at a time, with the defaults of its library unless a row names others: Kafka's own
 producer (five requests in flight on one connection), and consumers of librdkafka that commit as they go. Each
 row goes to every broker in turn. Ours is there twice: with appends as durable as Kafka's (page cache, `os`),
-and with appends on the disk. Below the table stands what a commit round of the durable runs took, and what
-the bare device took for rounds of that size.
+and with appends on the disk. Below the table are the times of a commit round of the durable runs and of
+the bare device for rounds of that size.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Row(NamedTuple):
 
 
 class BenchError(Exception):
-    """A client did not do what it was asked for; the message says what it printed."""
+    """A client did not finish its task; the message has its output."""
 
 
 def java_producer(
@@ -205,13 +205,13 @@ ROWS = (
 )
 
 
-def told(row: Row, found: Sequence[Sequence[float]]) -> str:
+def line_of(row: Row, found: Sequence[Sequence[float]]) -> str:
     """Return a row of the table: medians, and ours as a ratio to the last broker's, more being better."""
     medians = [median(values) for values in found]
     cells = [f"{value:,.0f}" if value >= 100 else f"{value:.2f}" for value in medians]
-    beside = medians[-1]
+    last = medians[-1]
     for number, value in enumerate(medians[:-1]):
-        ratio = value / beside if row.more_is_better else beside / value
+        ratio = value / last if row.more_is_better else last / value
         cells[number] += f" ({ratio:.2f})"
     return f"| {row.name}, {row.unit} | " + " | ".join(cells) + " |"
 
@@ -224,12 +224,12 @@ def measure(rows: Sequence[Row], turns: int, scale: float, *, kafka: bool) -> No
         hops = Hops(durable)
         print(f"| | {' | '.join(one.title for one in brokers)} |\n|---|{'---|' * len(brokers)}")
         for row in rows:
-            before = hops.look()["log worker"]
+            before = hops.sample()["log worker"]
             found = run.in_turns(brokers, turns, row.name, partial(row.at_scale, scale))
-            print(told(row, [values[1:] or values for values in found.values()]), flush=True)
-            work = hops.look()["log worker"] - before
-            beside = device.beside(place, work.rounds, work.bytes, work.sync_ns)
-            on_disk.append(f"{row.name}: {beside}")
+            print(line_of(row, [values[1:] or values for values in found.values()]), flush=True)
+            work = hops.sample()["log worker"] - before
+            bare = device.compared(place, work.rounds, work.bytes, work.sync_ns)
+            on_disk.append(f"{row.name}: {bare}")
         print("", *on_disk, sep="\n")
 
 

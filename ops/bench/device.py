@@ -1,8 +1,8 @@
 """Measure the bare device below a log directory: `python -m ops.bench.device DIR`.
 
-A commit round without a broker: one write of the round's size to a file that has its blocks, behind the one
+A commit round without a broker: one write of the round's size to a file that has its blocks, after the one
 before and around the file's end, past the page cache as the commit journal writes
-(mpbroker/log/append/flusher.h), and one fdatasync. Durable figures are to be read beside it.
+(mpbroker/log/append/flusher.h), and one fdatasync. Compare durable figures with it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Device(NamedTuple):
 
 
 def whole_sectors(payload_bytes: float) -> int:
-    """Return the bytes that the commit journal writes for a round of so many bytes of batches."""
+    """Return the bytes that the commit journal writes for a round of batches with these bytes."""
     return -(-int(payload_bytes + RECORD_BYTES) // SECTOR_BYTES) * SECTOR_BYTES
 
 
@@ -62,7 +62,7 @@ def measure(directory: Path, round_bytes: int, seconds: float) -> Device:
     """Write rounds one after the other to a file in the directory. Raises OSError."""
     if round_bytes <= 0 or round_bytes % SECTOR_BYTES or round_bytes > FILE_BYTES:
         raise ValueError(
-            f"{round_bytes} is no size of a round: multiples of {SECTOR_BYTES} up to {FILE_BYTES}"
+            f"{round_bytes} is not a size of a round: multiples of {SECTOR_BYTES} up to {FILE_BYTES}"
         )
     took_ns: list[int] = []
     with tempfile.NamedTemporaryFile(dir=directory) as file, mmap.mmap(-1, round_bytes) as aligned:
@@ -89,7 +89,7 @@ def measure(directory: Path, round_bytes: int, seconds: float) -> Device:
     return Device(round_bytes, len(took_ns) / ((now - began) / 1e9), p50, p99, direct)
 
 
-class Beside(NamedTuple):
+class Compared(NamedTuple):
     """A broker's commit rounds, and the bare device with rounds of their size."""
 
     rounds: int
@@ -100,10 +100,10 @@ class Beside(NamedTuple):
         return f"{self.rounds:,} commit rounds took {self.sync_us:,.0f} us each; bare device: {self.device}"
 
 
-def beside(directory: Path, rounds: int, appended_bytes: int, sync_ns: int) -> Beside:
-    """Measure the device with rounds as large as those in which a broker wrote so many bytes."""
+def compared(directory: Path, rounds: int, appended_bytes: int, sync_ns: int) -> Compared:
+    """Measure the device with rounds as large as those of a broker."""
     found = measure(directory, whole_sectors(appended_bytes / rounds), BESIDE_S)
-    return Beside(rounds, sync_ns / rounds / 1e3, found)
+    return Compared(rounds, sync_ns / rounds / 1e3, found)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -4,7 +4,7 @@
     python -m ops.bench.figures --only start   # one part; the others stay as they were recorded
 
 The figures go to docs/figures.json, from which `ops.docs.figures` makes the tables of the pages. Brokers take
-turns, and only the one that is measured runs. Each part says when and in what circumstances it was measured.
+turns, and only the one that is measured runs. Each part records when and where it was measured.
 """
 
 from __future__ import annotations
@@ -50,7 +50,6 @@ ByBroker = dict[str, float]
 def in_turns(
     brokers: Sequence[Contender], rounds: int, what: str, take: Callable[[Broker], float]
 ) -> ByBroker:
-    """Return the median of a measurement's rounds on each broker."""
     found = run.in_turns(brokers, rounds, what, take)
     return {NAMES[title]: median(figures) for title, figures in found.items()}
 
@@ -84,7 +83,6 @@ def loads() -> Figures:
 
 
 def stock_clients() -> Figures:
-    """Measure the rows of ops/bench/clients.py."""
     with run.started(topic=clients.TOPIC) as (brokers, _):
         return {
             row.name: {

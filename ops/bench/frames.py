@@ -1,6 +1,6 @@
 """Raw Kafka requests for the load generator, written with nothing but `struct`.
 
-It measures whatever stands behind a port, so it must not depend on the broker's own codec: a mistake there
+It measures any server, so it must not depend on the broker's own codec: a mistake there
 would then be made twice and cancel out. Only old, non-flexible versions are used, which Kafka 4.3 still
 serves: ApiVersions 0, CreateTopics 2, DeleteTopics 1, Produce 3 and 7, Fetch 4, Metadata 4,
 OffsetCommit 2, AlterClientQuotas 0 (Kafka's message definitions of those names).
@@ -41,7 +41,7 @@ ZSTD_LEVEL: Final = 19
 
 @dataclass(frozen=True)
 class Request:
-    """A whole frame, size first, and where the error code stands in the frame that answers it; where a
+    """A whole frame, size first, and the position of the error code in the frame that answers it; where a
     produce has the number of its partition, or an offset commit that of its group in eight digits.
     """
 
@@ -104,7 +104,6 @@ def produce_value(topic: str, value: bytes, *, zstd: bool = False) -> Request:
 
 
 def produce_batch(topic: str, batch: bytes | bytearray) -> Request:
-    """The same, of this batch."""
     return _produce(topic, batch)
 
 
@@ -119,14 +118,9 @@ def _produce(
 
 
 def fetch(
-    topic: str,
-    offset: int,
-    bytes_max: int,
-    response_bytes_max: int = 50 << 20,
-    *,
-    client_id: str = CLIENT_ID,
+    topic: str, offset: int, bytes_max: int, response_bytes_max: int = 50 << 20, *, client_id: str = CLIENT_ID
 ) -> Request:
-    """Fetch version 4 of partition 0; a response may be short of what was asked for by one batch."""
+    """Fetch version 4 of partition 0; a response may lack one batch of the requested bytes."""
     body = struct.pack(">iiiibi", -1, 500, 1, response_bytes_max, 0, 1) + _string(topic)
     body += struct.pack(">iiqi", 1, 0, offset, bytes_max)
     error_at = 4 + 4 + 4 + 4 + len(_string(topic)) + 4 + 4
@@ -144,7 +138,7 @@ def offset_commit(topic: str, group: int = 0) -> Request:
 
 
 def metadata(client_id: str = CLIENT_ID) -> Request:
-    """Metadata version 4 of all topics, without an error code of its own: where one topic count stands."""
+    """Metadata version 4 of all topics, without an error code of its own: the position of a topic count."""
     return Request(frame(METADATA, 4, struct.pack(">ib", -1, 0), client_id), 4 + 4)
 
 
@@ -156,11 +150,7 @@ def set_quota(client_id: str, key: str, value: float) -> Request:
 
 
 def create_topic(
-    topic: str,
-    partitions: int,
-    configs: Mapping[str, str] | None = None,
-    *,
-    timeout_ms: int = TIMEOUT_MS,
+    topic: str, partitions: int, configs: Mapping[str, str] | None = None, *, timeout_ms: int = TIMEOUT_MS
 ) -> Request:
     settings = configs or {}
     body = struct.pack(">i", 1) + _string(topic) + struct.pack(">ihii", partitions, 1, 0, len(settings))
@@ -204,7 +194,7 @@ def api_versions() -> Request:
 
 
 def receive(connection: socket.socket, size: int) -> bytes:
-    """Exactly so many bytes."""
+    """Receive exactly `size` bytes."""
     received = bytearray()
     while len(received) < size:
         part = connection.recv(size - len(received))

@@ -1,13 +1,11 @@
 """`make bench-growth`: how the cost of a request grows with what a broker has to carry.
 
     python -m ops.bench.growth                       # all curves, a quarter of an hour on a quiet machine
-    python -m ops.bench.growth --short               # fewer and smaller points, once each, not recorded
     python -m ops.bench.growth --only 'partitions'   # the other curves stay as they were
 
 The points of a curve take turns, round after round, and a point is the median of its rounds. They go to
-docs/growth.json, of which ops.docs.charts draws the pictures of docs/PERFORMANCE.md, and ops.docs.figures
-makes its tables. What is counted is counted between the moments at which the generator begins and ends to
-measure.
+docs/growth.json, from which ops.docs.figures makes the tables of docs/PERFORMANCE.md. Counts are of the time
+that the generator measures.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from typing import Any, NamedTuple
 
 from ops.bench import beside, frames, run, scenarios
 from ops.bench.brokers import MPBROKER_COMMAND, ROOT, Broker, BrokerError, Mpbroker
-from ops.bench.hops import KINDS, Hops, Look, difference
+from ops.bench.hops import KINDS, Hops, Sample, difference
 from ops.bench.scenarios import LoadError
 
 GROWTH = ROOT / "docs" / "growth.json"
@@ -51,32 +49,19 @@ PROCESSES = "--processors 1 --handlers 2"
 PERF = ("perf", "stat", "-x,", "-e", "raw_syscalls:sys_enter")
 NEVER_RAN = "<not counted>"
 SECONDS, ROUNDS = 1.25, 3
-# Where the points of each curve are; `--short` takes the first ones, once, for a second each.
-PLACES: Mapping[str, Sequence[float]] = {
+# Where the points of each curve are.
+PLACES: Mapping[str, Sequence[int]] = {
     "partitions": (1, 10, 100, 1000, 10_000),
     "connections": (1, 8, 64, 256, 1000, 4000, 10_000),
     "groups": (1, 10, 100, 1000),
     "log-size": (0, 1, 4, 12, 30),
     "workers": (1, 2, 3, 4),
 }
-SHORT = {"partitions": 4, "connections": 5, "groups": 3, "log-size": 2, "workers": 3}
 
 # Numbers by name, or by name and kind of process.
 Point = dict[str, Any]
 # By name; each has "circumstances" and "points".
 Curves = Mapping[str, Mapping[str, Any]]
-
-
-@dataclass(frozen=True)
-class Scale:
-    """How far the curves go, and how long a point is measured."""
-
-    seconds: float
-    rounds: int
-    places: Mapping[str, Sequence[float]]
-
-    def counts(self, curve: str) -> list[int]:
-        return [int(place) for place in self.places[curve]]
 
 
 class Planned(NamedTuple):
@@ -87,7 +72,7 @@ class Planned(NamedTuple):
     take: Callable[[], Point]
 
 
-Prepare = Callable[[ExitStack, Path, Scale], list[Planned]]
+Prepare = Callable[[ExitStack, Path], list[Planned]]
 
 
 def read() -> Curves:
@@ -114,11 +99,10 @@ class Load:
 
     request: frames.Request
     connections: int
-    seconds: float
     partitions: int = 1
 
     def run(self, broker: Broker, at_edges: Callable[[int], None] | None = None) -> scenarios.Result:
-        counts = (self.connections, self.seconds)
+        counts = (self.connections, SECONDS)
         return scenarios.run_load(
             broker, self.request, *counts, partitions=self.partitions, at_edges=at_edges
         )
@@ -126,8 +110,8 @@ class Load:
 
 def take(broker: Mpbroker, load: Load) -> Point:
     """Run the load once, and return what each kind of process did for a request. Raises LoadError."""
-    hops, edges = Hops(broker), list[tuple[int, Look]]()
-    result = load.run(broker, lambda _: edges.append((time.monotonic_ns(), hops.look())))
+    hops, edges = Hops(broker), list[tuple[int, Sample]]()
+    result = load.run(broker, lambda _: edges.append((time.monotonic_ns(), hops.sample())))
     (began_ns, before), (ended_ns, after) = edges
     work = difference(after, before)
     requests = result.requests_per_s * (ended_ns - began_ns) / 1e9
@@ -140,7 +124,6 @@ def take(broker: Mpbroker, load: Load) -> Point:
 
 
 def merged(points: Sequence[Point]) -> Point:
-    """Return the medians of the same point, taken several times."""
     return {
         name: merged([point[name] for point in points])
         if isinstance(value, Mapping)
@@ -164,17 +147,17 @@ def _counting(pids: Sequence[int]) -> Iterator[list[int]]:
             os.close(end)
         try:
             os.write(orders[1], b"enable\n")
-            # Empty where perf has died; what it says is told below.
+            # Empty where perf has died; its output is in the error below.
             os.read(acknowledged[0], 16)
             yield counts
         finally:
             perf.send_signal(signal.SIGINT)
-            said = perf.communicate()[1].strip()
+            output = perf.communicate()[1].strip()
             for end in (orders[1], acknowledged[0]):
                 os.close(end)
-    figure = said.rpartition("\n")[2].split(",")[0]
+    figure = output.rpartition("\n")[2].split(",")[0]
     if figure != NEVER_RAN and not figure.isdigit():
-        raise LoadError(f"perf does not count system calls: {said}")
+        raise LoadError(f"perf does not count system calls: {output}")
     counts.append(0 if figure == NEVER_RAN else int(figure))
 
 
@@ -187,14 +170,14 @@ def system_calls(broker: Mpbroker, load: Load) -> dict[str, float]:
         raise LoadError("system calls are counted by perf, which is not there: install linux-perf")
     hops = Hops(broker)
     members = hops.members()
-    before = hops.look()["processor"]
+    before = hops.sample()["processor"]
     with ExitStack() as stack:
         counts = {
             kind: stack.enter_context(_counting([pid for one, pid in members if one == kind]))
             for kind in KINDS
         }
         load.run(broker)
-    requests = (hops.look()["processor"] - before).responses
+    requests = (hops.sample()["processor"] - before).responses
     return {kind: float(f"{count[0] / requests:.3g}") for kind, count in counts.items()}
 
 
@@ -202,7 +185,7 @@ def system_calls(broker: Mpbroker, load: Load) -> dict[str, float]:
 
 
 def start_broker(stack: ExitStack, directory: Path, policy: str, *, processes: str = PROCESSES) -> Mpbroker:
-    """Start a broker; it stands still until it is measured, and is killed with the stack."""
+    """Start a broker; it is paused until it is measured, and is killed with the stack."""
     template = MPBROKER_COMMAND.replace(PROCESSES, processes)
     flags = ("-o", f"log.flush.policy={POLICIES[policy]}", *BACKLOG)
     started = Mpbroker(directory, template=template, flags=flags)
@@ -238,12 +221,12 @@ def small_produces(broker: Broker, topic: str, partitions: int) -> frames.Reques
     return request
 
 
-def over_partitions(stack: ExitStack, directory: Path, scale: Scale) -> list[Planned]:
+def over_partitions(stack: ExitStack, directory: Path) -> list[Planned]:
     planned = []
     for policy in POLICIES:
         broker = start_broker(stack, directory / policy, policy)
-        for count in scale.counts("partitions"):
-            load = Load(small_produces(broker, f"p{count}", count), BUSY, scale.seconds, count)
+        for count in PLACES["partitions"]:
+            load = Load(small_produces(broker, f"p{count}", count), BUSY, count)
             planned.append(Planned(count, policy, measuring(broker, load)))
         broker.tree().pause()
     return planned
@@ -252,7 +235,7 @@ def over_partitions(stack: ExitStack, directory: Path, scale: Scale) -> list[Pla
 def over_connections(*, busy: bool) -> Prepare:
     """Return the curve over connections that all work, or over those of which one works."""
 
-    def prepare(stack: ExitStack, directory: Path, scale: Scale) -> list[Planned]:
+    def prepare(stack: ExitStack, directory: Path) -> list[Planned]:
         planned = []
         for policy in POLICIES:
             broker = start_broker(stack, directory / policy, policy)
@@ -262,43 +245,42 @@ def over_connections(*, busy: bool) -> Prepare:
             def among(count: int, broker: Mpbroker = broker, request: frames.Request = request) -> Point:
                 idle = 0 if busy else count - 1
                 with broker.awake(), beside.idle_connections(broker, idle):
-                    return take(broker, Load(request, count - idle, scale.seconds))
+                    return take(broker, Load(request, count - idle))
 
-            planned += [
-                Planned(count, policy, partial(among, count)) for count in scale.counts("connections")
-            ]
+            planned += [Planned(count, policy, partial(among, count)) for count in PLACES["connections"]]
         return planned
 
     return prepare
 
 
-def over_groups(stack: ExitStack, directory: Path, scale: Scale) -> list[Planned]:
+def over_groups(stack: ExitStack, directory: Path) -> list[Planned]:
     """Offset commits of groups without members, which are durable in any case."""
     broker = start_broker(stack, directory, "durable")
     scenarios.create_topic(broker, "groups", 1)
-    counts = scale.counts("groups")
+    counts = PLACES["groups"]
     send_until_accepted(broker, (frames.offset_commit("groups", number) for number in range(max(counts))))
     broker.tree().pause()
     request = frames.offset_commit("groups")
-    loads = [Load(request, BUSY, scale.seconds, count) for count in counts]
+    loads = [Load(request, BUSY, count) for count in counts]
     return [Planned(load.partitions, "durable", measuring(broker, load)) for load in loads]
 
 
 def fill(broker: Broker, topic: str, gigabytes: float) -> None:
-    """Write so much to partition 0."""
     request = frames.produce(topic, records=1, value_bytes=FILL_BYTES)
     send_until_accepted(broker, (request for _ in range(int(gigabytes * 1e9) // FILL_BYTES)))
 
 
-def over_log_size(stack: ExitStack, directory: Path, scale: Scale) -> list[Planned]:
-    """Small produces to a partition that has grown so much, and fetches of its first large batch."""
-    sizes, free = scale.places["log-size"], shutil.disk_usage(directory).free / 1e9
+def over_log_size(stack: ExitStack, directory: Path) -> list[Planned]:
+    """Small produces to a partition that has grown to each size, and fetches of its first large batch."""
+    sizes, free = PLACES["log-size"], shutil.disk_usage(directory).free / 1e9
     if free < FREE_FACTOR * max(sizes):
         needs = FREE_FACTOR * max(sizes)
-        raise BrokerError(f"{directory} has {free:.0f} GB free and needs {needs:.0f}: give --gigabytes")
+        raise BrokerError(
+            f"{directory} has {free:.0f} GB free and needs {needs:.0f}: choose another --directory"
+        )
     broker = start_broker(stack, directory, "durable")
-    produce = Load(small_produces(broker, "log", 1), BUSY, scale.seconds)
-    fetch = Load(frames.fetch("log", offset=1, bytes_max=FILL_BYTES), FETCHERS, scale.seconds)
+    produce = Load(small_produces(broker, "log", 1), BUSY)
+    fetch = Load(frames.fetch("log", offset=1, bytes_max=FILL_BYTES), FETCHERS)
     fill(broker, "log", FILL_BYTES / 1e9)
     grown = 0.0
 
@@ -318,14 +300,14 @@ def over_log_size(stack: ExitStack, directory: Path, scale: Scale) -> list[Plann
 def over_workers(kind: str) -> Prepare:
     """Return the curve over the number of one kind of process, over 64 partitions."""
 
-    def prepare(stack: ExitStack, directory: Path, scale: Scale) -> list[Planned]:
+    def prepare(stack: ExitStack, directory: Path) -> list[Planned]:
         planned = []
         for policy in POLICIES:
-            for count in scale.counts("workers"):
+            for count in PLACES["workers"]:
                 numbers = {"processors": 1, "handlers": 2, "log-workers": 1, kind: count}
                 flags = " ".join(f"--{name} {number}" for name, number in numbers.items())
                 broker = start_broker(stack, directory / f"{policy}-{count}", policy, processes=flags)
-                load = Load(small_produces(broker, "work", BUSY), BUSY, scale.seconds, BUSY)
+                load = Load(small_produces(broker, "work", BUSY), BUSY, BUSY)
                 broker.tree().pause()
                 planned.append(Planned(count, policy, measuring(broker, load)))
         return planned
@@ -333,7 +315,7 @@ def over_workers(kind: str) -> Prepare:
     return prepare
 
 
-def over_loads(stack: ExitStack, directory: Path, scale: Scale) -> list[Planned]:
+def over_loads(stack: ExitStack, directory: Path) -> list[Planned]:
     """Hops of common requests; their system calls are counted in runs of their own, since that takes time."""
     planned = []
     for policy in POLICIES:
@@ -341,7 +323,7 @@ def over_loads(stack: ExitStack, directory: Path, scale: Scale) -> list[Planned]
         for number, name in enumerate(LOADS):
             scenario = next(known for known in scenarios.SCENARIOS if known.name == name)
             request = scenarios.prepare(scenario, broker, name)
-            load = Load(request, scenario.connections, scale.seconds)
+            load = Load(request, scenario.connections)
 
             def counted(broker: Mpbroker = broker, load: Load = load) -> Point:
                 with broker.awake():
@@ -366,14 +348,14 @@ CURVES: dict[str, Prepare] = {
 }
 
 
-def measure(name: str, directory: Path, scale: Scale) -> list[Point]:
+def measure(name: str, directory: Path) -> list[Point]:
     """Return the points of a curve, series by series, each with its place and the load of the machine."""
     with ExitStack() as stack:
         run.progress.print(f"[dim]{name}: preparing")
-        planned = CURVES[name](stack, directory, scale)
+        planned = CURVES[name](stack, directory)
         rounds: list[list[Point]] = [[] for _ in planned]
-        order = [(number, turn) for turn in range(scale.rounds) for number in range(len(planned))]
-        # Its points change what is measured, so they cannot take turns.
+        order = [(number, turn) for turn in range(ROUNDS) for number in range(len(planned))]
+        # Its points change the broker, so they cannot take turns.
         for number, turn in sorted(order) if name == "log-size" else order:
             x, series, taken = planned[number]
             measured = taken()
@@ -388,23 +370,11 @@ def measure(name: str, directory: Path, scale: Scale) -> list[Point]:
     ]
 
 
-def scale_of(chosen: argparse.Namespace) -> Scale:
-    places = {name: some[: SHORT[name] if chosen.short else None] for name, some in PLACES.items()}
-    if chosen.gigabytes is not None:
-        sizes = [size for size in places["log-size"] if size < chosen.gigabytes]
-        places["log-size"] = [*sizes, chosen.gigabytes]
-    seconds, rounds = (1.0, 1) if chosen.short else (SECONDS, ROUNDS)
-    return Scale(seconds, chosen.rounds or rounds, places)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--short", action="store_true", help="fewer and smaller points, not recorded")
     parser.add_argument("--only", default="", metavar="REGEX", help=f"of {', '.join(CURVES)}")
-    parser.add_argument("--rounds", type=int, help=f"turns of each point ({ROUNDS}; 1 if short)")
-    parser.add_argument("--gigabytes", type=float, help="of the largest log")
     parser.add_argument("--directory", type=Path, help="where to keep the brokers' data (TMPDIR)")
     chosen = parser.parse_args()
     wanted = [name for name in CURVES if re.search(chosen.only, name)]
@@ -414,27 +384,24 @@ def main() -> int:
     if hard < DESCRIPTORS_LEAST:
         parser.error(f"{DESCRIPTORS_LEAST} descriptors are needed, `ulimit -Hn` allows {hard}")
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    scale, curves = scale_of(chosen), dict(read())
+    curves = dict(read())
     try:
         scenarios.build_generator()
         for name in wanted:
             with run.data_directory(chosen.directory) as directory:
-                before, points = os.getloadavg()[0], measure(name, directory, scale)
+                before, points = os.getloadavg()[0], measure(name, directory)
                 curves[name] = {
                     "circumstances": f"{run.circumstances(directory)}; load average {before:.1f}; "
-                    f"{scale.rounds} turns of {scale.seconds:g} s",
+                    f"{ROUNDS} turns of {SECONDS:g} s",
                     "points": points,
                 }
-            if not chosen.short:
-                write(curves)
+            write(curves)
     except (BrokerError, LoadError, OSError) as error:
         print(f"bench-growth: {error}", file=sys.stderr)
         return 1
-    if not chosen.short:
-        from ops.docs import charts, figures
+    from ops.docs import figures
 
-        charts.draw()
-        figures.write()
+    figures.write()
     return 0
 
 

@@ -1,7 +1,7 @@
-"""What each kind of process of a running mpbroker has done and used: two looks, and what is between them.
+"""The work and costs of each kind of process of a running mpbroker, between two samples.
 
 A request hops from processor to handler to log worker and back. What a hop does is in the counter pages of
-the public region; what it used the kernel knows. Both are read from outside and cost the broker nothing.
+the public region; its costs are the kernel's counts. Both are read from outside and cost the broker nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Work:
     """Counts of one kind of process.
 
     `sleeps` are the kernel's voluntary context switches of all threads: each is one wake-up. `turns` are
-    those of the process's loop, `rounds` commit rounds, `sync_ns` the time that they took, `bytes` what was
+    those of the process's loop, `rounds` commit rounds, `sync_ns` the time that they took, `bytes` those
     appended.
     """
 
@@ -52,11 +52,11 @@ class Work:
         return self._with(other, -1)
 
 
-Look = Mapping[str, Work]
+Sample = Mapping[str, Work]
 
 
-def difference(now: Look, before: Look) -> dict[str, Work]:
-    """Return what was done between two looks."""
+def difference(now: Sample, before: Sample) -> dict[str, Work]:
+    """Return the work between two samples."""
     return {kind: now[kind] - before[kind] for kind in KINDS}
 
 
@@ -70,7 +70,7 @@ def _index(role: str, number: str) -> int:
 
 
 def _used(pid: int) -> Work:
-    """Return what the kernel has counted for a process and its threads; nothing of one that is gone."""
+    """Return the kernel's counts of a process and its threads; none of one that has ended."""
     used = Work()
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         for task in Path(f"/proc/{pid}/task").iterdir():
@@ -91,7 +91,7 @@ class Hops:
         self._public = Region.attach(path, topology.PUBLIC_MAGIC, topology.LAYOUT_VERSION)
         self._tree = broker.tree()
 
-    def look(self) -> dict[str, Work]:
+    def sample(self) -> dict[str, Work]:
         """Return what each kind of process has done and used since it was started."""
         found = dict.fromkeys(KINDS, Work())
         for kind, pid, index in self._roles():
@@ -101,7 +101,6 @@ class Hops:
         return found
 
     def members(self) -> list[tuple[str, int]]:
-        """Return the kind and the process id of each process."""
         return [(kind, pid) for kind, pid, _ in self._roles()]
 
     def _roles(self) -> Iterator[tuple[str, int, int | None]]:

@@ -1,7 +1,7 @@
 """Apache Kafka's jars, fetched once from Maven Central into `ops/bench/kafka/libs`.
 
 The versions stand in `ops/bench/kafka/pom.xml`. Once the directory is there nothing asks the network again; a
-changed pom.xml is newer than it and makes Maven run anew.
+changed pom.xml is newer than it and makes Maven run again.
 """
 
 import os
@@ -16,7 +16,7 @@ MAVEN_TIMEOUT_S = 600
 
 
 class MissingToolError(Exception):
-    """A program that has to be installed first; the message says which and how."""
+    """A program that has to be installed first; the message names it and the way."""
 
 
 def java() -> str:
@@ -42,8 +42,8 @@ def copy_dependencies(pom: Path, target: Path) -> None:
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=MAVEN_TIMEOUT_S, check=False)
     if done.returncode:
-        said = (done.stdout + done.stderr).strip()[-2000:]
-        raise MissingToolError(f"Maven could not fetch the jars of {pom} (is the network there?):\n{said}")
+        printed = (done.stdout + done.stderr).strip()[-2000:]
+        raise MissingToolError(f"Maven could not fetch the jars of {pom} (is the network there?):\n{printed}")
 
 
 def kafka_classpath() -> str:

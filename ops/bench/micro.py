@@ -1,7 +1,7 @@
-"""Benchmarks of parts without a broker: `python -m ops.bench.micro shm handler log records messages rolls`.
+"""Benchmarks of parts without a broker: `python -m ops.bench.micro shm handler log records`.
 
 Every figure is the best of some rounds, because a shared machine only ever adds time. Lines of two processes
-need two free cores to mean anything. `log` and `rolls` write below `--directory`.
+need two free cores to mean anything. `log` writes below `--directory`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import msgspec
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.config.topic_config import resolve
 from mpbroker.handlers.hot_path.topic_table import TopicTable
 from mpbroker.handlers.hot_path.turn import HandlerTurn
 from mpbroker.handlers.requests.metadata import Metadata
@@ -29,12 +28,8 @@ from mpbroker.ipc.metadata import MetadataBase, PartitionImage, Places, TopicIma
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.ipc.slots import SlotKind, job_bytes, pack_produce, write_job_batch, write_job_header
 from mpbroker.ipc.topology import LOG, SharedMemory, Sizes
-from mpbroker.log.partition.partition_log import PartitionLog
-from mpbroker.log.partition.prepared_segment import Prepared
 from mpbroker.log.process import LogProcess
-from mpbroker.protocol import codec
 from mpbroker.protocol import messages as m
-from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.headers import RequestHeader, encode_request_frame
 from mpbroker.records.arrow_batches import SCHEMA, arrow_batches
 from mpbroker.records.batch import BATCH_OK, assign_offset_and_epoch, bench_scan, checksum, scan_batch
@@ -62,7 +57,6 @@ STAMP_MS = 1_700_000_000_000
 PROCESSOR, HANDLER = topology.processor(0), topology.handler(0)
 CONNECTIONS = 256
 REPLY_BYTES = 80
-ROLLS = 300
 
 Lines = Iterator[tuple[str, float, str]]
 """Rows of a measurement: name, figure and unit."""
@@ -73,7 +67,7 @@ def best(measure: Callable[..., float], *args: int) -> float:
 
 
 def seconds_of(call: Callable[[], object], seconds: float = 0.1) -> float:
-    """Return what one call takes. A first one warms up and says how many fit a round."""
+    """Return the seconds of one call. A first one warms up, and gives the number that fits a round."""
     began = time.perf_counter()
     call()
     calls = max(1, int(seconds / ROUNDS / max(time.perf_counter() - began, 1e-7)))
@@ -88,7 +82,7 @@ def seconds_of(call: Callable[[], object], seconds: float = 0.1) -> float:
 
 
 def ns_of(work: Callable[[], object], times: int) -> float:
-    """Return nanoseconds of one of so many that `work` does."""
+    """Return nanoseconds of one of the `times` steps that `work` does."""
     began = time.perf_counter_ns()
     work()
     return (time.perf_counter_ns() - began) / times
@@ -105,7 +99,7 @@ def repeat(call: Callable[[], object], times: int) -> Callable[[], None]:
 # ---- shared memory
 
 
-def beside(work: Callable[[], None], measure: Callable[[], float]) -> float:
+def with_child(work: Callable[[], None], measure: Callable[[], float]) -> float:
     """Run `work` in a child while measuring; the child must end well."""
     pid = os.fork()
     if pid == 0:
@@ -135,7 +129,9 @@ def streamed_ring(batch: int, slots: int) -> float:
         if ring_drain(Ring(memory, RING_SLOTS), slots):
             raise RuntimeError("slots arrived damaged")
 
-    return beside(lambda: ring_stream(Ring(memory, RING_SLOTS), slots, batch), lambda: ns_of(drain, slots))
+    return with_child(
+        lambda: ring_stream(Ring(memory, RING_SLOTS), slots, batch), lambda: ns_of(drain, slots)
+    )
 
 
 def python_ring(batch: int, slots: int) -> float:
@@ -159,7 +155,7 @@ class Pair:
         self._fds = [Doorbell.new_fd(), Doorbell.new_fd()]
 
     def side(self, mine: int) -> tuple[Callable[[bytes], None], Callable[[], bytes]]:
-        """Return how a side sends slots, and how it takes what has come, after a sleep if need be."""
+        """Return functions by which a side sends slots, and takes received ones, after a sleep if need be."""
         size = ring_bytes(self._slots)
         outbox, inbox = (
             Ring(self._rings[size * (place ^ mine) : size * ((place ^ mine) + 1)], self._slots)
@@ -196,7 +192,7 @@ def wake_up(rounds: int) -> float:
                 receive()
 
     try:
-        return beside(lambda: play(1), lambda: ns_of(lambda: play(0), 2 * rounds))
+        return with_child(lambda: play(1), lambda: ns_of(lambda: play(0), 2 * rounds))
     finally:
         pair.close()
 
@@ -241,7 +237,7 @@ def arena_transfer(size: int, blocks: int) -> float:
                 returned += 1
 
     try:
-        return beside(borrow, lambda: ns_of(lend, size * blocks))
+        return with_child(borrow, lambda: ns_of(lend, size * blocks))
     finally:
         pair.close()
 
@@ -252,7 +248,7 @@ def allocations(size: int, rounds: int) -> float:
 
 
 def table_reads(reads: int) -> float:
-    """Return ns for a consistent copy of a slot that nobody writes meanwhile."""
+    """Return ns for a consistent copy of a slot without a concurrent writer."""
     table = SlotTable(sparse(slot_bytes(128)), 1, 128)
     table_storm(table, 0, 1)
     return ns_of(lambda: table_verify(table, 0, reads), reads)
@@ -343,7 +339,7 @@ def handler(given: argparse.Namespace) -> Lines:
 
 
 def jobs(memory: SharedMemory, targets: list[tuple[int, int]], number: int) -> bytes:
-    """Return so many produce jobs of one record, in turn to each partition; they are sent again and again."""
+    """Return produce jobs of one record, in turn to each partition; they are sent again and again."""
     replies, requests, out = memory.arena(HANDLER), memory.arena(PROCESSOR), bytearray()
     data = build_batch([NewRecord(value=bytes(100), timestamp=STAMP_MS)])
     stamp, head = scan_batch(data).max_timestamp, job_bytes(1)
@@ -402,32 +398,7 @@ def log(given: argparse.Namespace) -> Lines:
                 yield from log_turns(Path(directory), policy, at_once, given)
 
 
-def rolls(given: argparse.Namespace) -> Lines:
-    """Measure rolls of a partition; what one leaves to be synced is synced before the next, unmeasured."""
-    with tempfile.TemporaryDirectory(dir=given.directory) as where:
-        for name, is_prepared in (("made", False), ("prepared", True)):
-            directory, took_ns = Path(where) / f"t-{int(is_prepared)}", list[int]()
-            part = PartitionLog.create(directory, "t", 0, bytes(16), resolve(BrokerConfig(), {}))
-            for producer in range(10):
-                part.state.producers.update(producer, 0, 0, 1, 0, time.time_ns() // 1_000_000, False)
-            for _ in range(ROLLS):
-                # One record, so that the next segment has another base.
-                data = build_batch([NewRecord(bytes(100), timestamp=STAMP_MS)], leader_epoch=0)
-                os.pwrite(part.state.fd, data, part.state.size)
-                part.state.note_batch(part.state.log_end, part.state.size, len(data), -1)
-                part.prepared = Prepared(directory) if is_prepared else None
-                before = time.perf_counter_ns()
-                to_sync = part.roll()
-                took_ns.append(time.perf_counter_ns() - before)
-                for fd in to_sync:
-                    os.fsync(fd)
-                    os.close(fd)
-            part.close_files()
-            for share in (0.5, 0.99):
-                yield f"{name}, p{100 * share:.0f}", sorted(took_ns)[int(ROLLS * share)] / 1e3, "µs"
-
-
-# ---- records and messages
+# ---- records
 
 
 def batch_of(number: int, value_bytes: int, kind: Codec = Codec.NONE) -> bytearray:
@@ -464,79 +435,11 @@ def records(given: argparse.Namespace) -> Lines:
                 yield name, rows / seconds_of(decode, given.seconds) / 1e6, "million records/s"
 
 
-def produce(size: int) -> m.Message:
-    partition = m.ProduceRequest.PartitionProduceData(3, bytes(size))
-    topic = m.ProduceRequest.TopicProduceData("orders", TOPIC_ID, [partition])
-    return m.ProduceRequest(None, -1, 30000, [topic])
-
-
-def produced() -> m.Message:
-    partition = m.ProduceResponse.PartitionProduceResponse(3, 0, 1234567, -1, 0)
-    return m.ProduceResponse([m.ProduceResponse.TopicProduceResponse("orders", TOPIC_ID, [partition])])
-
-
-def fetch(partitions: int) -> m.Message:
-    topic, cls = m.FetchRequest.FetchTopic("orders", TOPIC_ID), m.FetchRequest.FetchPartition
-    topic.partitions = [cls(one, 5, 123456 + one, -1, -1, MIB) for one in range(partitions)]
-    return m.FetchRequest(max_wait_ms=500, min_bytes=1, topics=[topic])
-
-
-def fetched(partitions: int, data: bytes) -> m.Message:
-    topic, cls = m.FetchResponse.FetchableTopicResponse("orders", TOPIC_ID), m.FetchResponse.PartitionData
-    topic.partitions = [
-        cls(one, 0, 99999, 99999, 0, aborted_transactions=None, records=data) for one in range(partitions)
-    ]
-    return m.FetchResponse(0, 0, 77, [topic])
-
-
-def metadata() -> m.Message:
-    cls = m.MetadataResponse
-    partitions = [cls.MetadataResponsePartition(0, one, 1, 0, [1], [1], []) for one in range(12)]
-    topics = [cls.MetadataResponseTopic(0, f"topic-{one}", TOPIC_ID, False, partitions) for one in range(100)]
-    return cls(0, [cls.MetadataResponseBroker(1, "localhost", 9092)], "cluster", 1, topics)
-
-
-def commit() -> m.Message:
-    cls = m.OffsetCommitRequest
-    partitions = [cls.OffsetCommitRequestPartition(one, 1000 + one, 3, "") for one in range(12)]
-    topic = cls.OffsetCommitRequestTopic("orders", partitions=partitions)
-    return cls("group-1", 5, "member-0123456789", topics=[topic])
-
-
-# Name, API, version, request, response.
-MESSAGES: tuple[tuple[str, int, int, m.Message, m.Message], ...] = (
-    ("Produce, 100 B", ApiKey.PRODUCE, 11, produce(100), produced()),
-    ("Produce, 1 MiB", ApiKey.PRODUCE, 11, produce(MIB), produced()),
-    ("Fetch, 1 MiB", ApiKey.FETCH, 16, fetch(1), fetched(1, bytes(MIB))),
-    ("Fetch, 100 partitions", ApiKey.FETCH, 16, fetch(100), fetched(100, b"")),
-    ("Metadata, 100 topics of 12", ApiKey.METADATA, 12, m.MetadataRequest(None), metadata()),
-    (
-        "Heartbeat",
-        ApiKey.HEARTBEAT,
-        4,
-        m.HeartbeatRequest("group-1", 5, "member-0123456789"),
-        m.HeartbeatResponse(),
-    ),
-    ("OffsetCommit, 12 partitions", ApiKey.OFFSET_COMMIT, 8, commit(), m.OffsetCommitResponse()),
-)
-
-
-def messages(_: argparse.Namespace) -> Lines:
-    """Measure decoding requests and encoding responses."""
-    for name, key, version, request, response in MESSAGES:
-        raw = codec.encode_bytes(codec.encode_request(key, version, request))
-        decode = partial(codec.decode_request, key, version, raw)
-        yield f"decode {name}", seconds_of(decode) * 1e6, "µs"
-        yield f"encode {name}", seconds_of(partial(codec.encode_response, key, version, response)) * 1e6, "µs"
-
-
 NAMES: dict[str, Callable[[argparse.Namespace], Lines]] = {
     "shm": shm,
     "handler": handler,
     "log": log,
     "records": records,
-    "messages": messages,
-    "rolls": rolls,
 }
 
 

@@ -1,7 +1,7 @@
-"""Free TCP ports, each given once, and never one that a process beside this one may give.
+"""Free TCP ports, each given once, and never one that a concurrent process may give.
 
-A broker under test is down for a while and comes back on its port, so a port that nobody listens on may
-still be somebody's. Processes that take their ports from here share them out in blocks. A block belongs to
+A broker under test is down for a while and comes back on its port, so a port without a listener may
+still be in use. Processes that take their ports from here share them out in blocks. A block belongs to
 the process that holds the abstract Unix socket of its number, and is free again when that process ends.
 """
 
@@ -38,7 +38,7 @@ class Ports:
         self._given: set[int] = set()
 
     def take(self) -> int:
-        """A port that nobody listens on. Raises NoPortError."""
+        """Return a port without a listener. Raises NoPortError."""
         if self._pid != os.getpid():
             # A fork has what its parent claimed.
             self.__init__()  # type: ignore[misc]
@@ -49,7 +49,7 @@ class Ports:
                 if found not in self._given:
                     self._given.add(found)
                     return found
-        raise NoPortError(f"no block of {BLOCK_PORTS} ports is free: end what runs tests beside this")
+        raise NoPortError(f"no block of {BLOCK_PORTS} ports is free: end other runs of tests")
 
     def _candidates(self) -> Iterator[int]:
         end = int(LOCAL_PORTS.read_text().split()[0]) if LOCAL_PORTS.exists() else 0

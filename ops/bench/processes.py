@@ -1,4 +1,4 @@
-"""A broker's process tree: what it costs, pausing it, stopping it."""
+"""A broker's process tree: its costs, pausing it, stopping it."""
 
 import contextlib
 import re
@@ -15,7 +15,7 @@ _TITLE = re.compile(r"mpbroker [^:]*: (.*)")
 def title_of(process: psutil.Process) -> str:
     """Return what ps shows of a process of mpbroker, without the broker's name: "handler 0".
 
-    "" of other processes, and of one that is gone.
+    "" of other processes, and of one that has ended.
     """
     try:
         found = _TITLE.match(" ".join(process.cmdline()).strip())
@@ -58,7 +58,7 @@ class Tree:
         return total_ns / 1e9
 
     def pss_bytes(self) -> int:
-        """Proportional set size: what is shared between the processes counts once."""
+        """Proportional set size: memory shared between the processes counts once."""
         total = 0
         for member in self.members():
             with contextlib.suppress(psutil.NoSuchProcess):

@@ -1,10 +1,10 @@
-"""What a client over its quota is told, beside Apache Kafka: `python -m ops.bench.quotas`.
+"""Pauses of clients over their quota, compared with Apache Kafka's: `python -m ops.bench.quotas`.
 
 Three clients at once, each with one quota and on one connection, send the same to either broker and pause
-for as long as they are told, as every client does (KIP-219). The two with a byte rate send at a pace: until
+as long as they are asked to, as every client does (KIP-219). The two with a byte rate send at a pace: until
 their quota is used up both brokers see the same bytes at the same time, and from then on whatever the pauses
 let through. The one with a percentage of time asks for metadata as fast as it is answered: a faster broker
-may answer more often within the same time, so what has to be alike is how long the client must pause in all.
+may answer more often within the same time, so the client's pauses in all have to be alike.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ops.bench import frames
 from ops.bench.brokers import Broker, Kafka, Mpbroker, running
 from ops.bench.scenarios import create_topic
 
-# Longer than a window of the quotas, which is 10 to 11 s: what was used before is forgotten once or twice.
+# Longer than a window of the quotas, which is 10 to 11 s: earlier use is forgotten once or twice.
 SECONDS = 23.0
 WARMUP_REQUESTS = 300
 BYTES_PER_S = 500_000
@@ -42,7 +42,7 @@ APART_MAX = 0.1
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-    """`throttle_at`: where throttle_time_ms stands in the response, from its end if negative. What is smaller
+    """`throttle_at`: position of throttle_time_ms in the response, from its end if negative. One smaller
     than `served_bytes_min` is the empty answer to a fetch that has to wait. `per_s`: requests; None: no pace.
     """
 
@@ -88,7 +88,7 @@ def loads() -> Sequence[Load]:
 
 
 class Client(threading.Thread):
-    """Sends a load for some time, and pauses as it is told."""
+    """Sends a load for some time, and pauses as it is asked to."""
 
     def __init__(self, broker: Broker, load: Load, seconds: float) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ def exchange(connection: socket.socket, load: Load) -> tuple[int, int]:
 
 
 def measure(broker: Broker, seconds: float) -> list[Measured]:
-    """What each load was told by a broker."""
+    """The pauses of each load at a broker."""
     for topic in ("written", "read"):
         create_topic(broker, topic)
     with frames.connected(broker.address) as connection:
@@ -156,7 +156,7 @@ def row(name: str, ours: float, theirs: float, unit: str) -> str:
 
 
 def report(load: Load, ours: Measured, theirs: Measured) -> bool:
-    """Prints both beside each other; whether what has to be alike is."""
+    """Prints both in a row; returns whether they are alike."""
     print(f"{load.quota}={load.value:g}: mpbroker, {Kafka.name}, ratio")
     print(row("requests", ours.requests, theirs.requests, ""))
     print(row("throttle total", ours.throttle_ms, theirs.throttle_ms, "ms"))

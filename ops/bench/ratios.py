@@ -19,7 +19,7 @@ SLOWER_MOST = 2.0
 
 
 class RatiosError(Exception):
-    """The file of recorded ratios cannot be used; the message says why and what to do."""
+    """The file of recorded ratios cannot be used; the message has reason and remedy."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Measured:
 
 
 class Verdict(enum.Enum):
-    """What a comparison says of a row; the first two fail."""
+    """The result of comparing a row; the first two fail."""
 
     MISSED = "MISSED"
     NOT_RECORDED = "not recorded"
@@ -69,7 +69,7 @@ class Compared:
 
 
 def recorded(measured: Measured) -> Recorded:
-    """Return what is kept of a row's rounds. Raises ValueError without rounds."""
+    """Return the record of a row's rounds. Raises ValueError without rounds."""
     if not measured.ratios:
         raise ValueError("a row without rounds cannot be recorded")
     ratio = median(measured.ratios)
@@ -85,7 +85,7 @@ def bound(kept: Recorded, device_us: float) -> float:
 
 
 def compare(kept: Mapping[str, Recorded], found: Mapping[str, Measured]) -> list[Compared]:
-    """Compare each measured row, in its order, with what was recorded for it."""
+    """Compare each measured row, in its order, with its record."""
     rows = []
     for name, measured in found.items():
         now, before = median(measured.ratios), kept.get(name)

@@ -1,4 +1,4 @@
-"""`make bench` and `make bench-kafka`: mpbroker's speed and size as one table, beside Apache Kafka's.
+"""`make bench` and `make bench-kafka`: mpbroker's speed and size as one table, with Apache Kafka's.
 
     python -m ops.bench.run               # mpbroker, durable (the default) and with log.flush.policy=os
     python -m ops.bench.run --kafka       # and Apache Kafka, un-synced as it comes
@@ -19,33 +19,58 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 import psutil
 from rich.console import Console
+from rich.table import Table
 
-from ops.bench import frames, report, scenarios
+from ops.bench import frames, scenarios
 from ops.bench.brokers import MPBROKER_COMMAND, Broker, BrokerError, Kafka, Mpbroker
 from ops.bench.maven import MissingToolError
 from ops.bench.scenarios import SCENARIOS, Door, LoadError, Result, Scenario
 
 KAFKA_WARMUP_S = 20.0
-# A broker that stands still while others are measured must not be thrown out of its own cluster of one.
+# A broker that is paused while others are measured must not be thrown out of its own cluster of one.
 KAFKA_PATIENCE = ("broker.session.timeout.ms=3600000",)
 WARMUP_CONNECTIONS = (1, 8, 64)
 IDLE_SETTLE_S = 2.0
 IDLE_S = 8.0
 
+WIDTH = 142
+YARDSTICK = "Kafka"
+# Heading, field of a result, and how it is shown.
+FIGURES = (
+    ("requests/s", "requests_per_s", "{:,.0f}"),
+    ("p50 µs", "p50_us", "{:,.0f}"),
+    ("p99 µs", "p99_us", "{:,.0f}"),
+    ("p99.9 µs", "p999_us", "{:,.0f}"),
+    ("CPU µs/req", "broker_cpu_us", "{:,.1f}"),
+    ("MB/s", "mb_per_s", "{:,.0f}"),
+)
+RATIOS = (("rate/Kafka", "requests_per_s"), ("p99/Kafka", "p99_us"), ("CPU/Kafka", "broker_cpu_us"))
+
 progress = Console(stderr=True)
 Found = TypeVar("Found")
 
 
+@dataclass(frozen=True)
+class Column:
+    """All that was measured on one broker."""
+
+    title: str
+    ready_s: float
+    pss_bytes: int
+    idle_cpu_percent: float
+    results: Mapping[str, Result]
+
+
 @dataclass
 class Contender:
-    """A broker in the run, with what is known about it so far."""
+    """A broker in the run, with the measurements so far."""
 
     title: str
     broker: Broker
@@ -54,9 +79,9 @@ class Contender:
     idle_cpu_percent: float = 0.0
     rounds: dict[str, list[Result]] = field(default_factory=dict)
 
-    def column(self) -> report.Column:
+    def column(self) -> Column:
         results = {name: scenarios.merged(rounds) for name, rounds in self.rounds.items()}
-        return report.Column(self.title, self.broker.ready_s, self.pss_bytes, self.idle_cpu_percent, results)
+        return Column(self.title, self.broker.ready_s, self.pss_bytes, self.idle_cpu_percent, results)
 
 
 def arguments() -> argparse.Namespace:
@@ -97,7 +122,6 @@ def contenders(
 
 
 def file_system(directory: Path) -> str:
-    """Return the type of the file system that a directory is on."""
     mounts = [m for m in psutil.disk_partitions(all=True) if directory.is_relative_to(m.mountpoint)]
     return max(mounts, key=lambda mount: len(mount.mountpoint)).fstype
 
@@ -137,7 +161,7 @@ def warm_up(broker: Broker, seconds: float, topic: str = "warm-up", door: Door |
 
 
 def start(contender: Contender) -> None:
-    """Starts, measures what it takes when nobody calls, and warms it up."""
+    """Starts, measures the costs without clients, and warms it up."""
     progress.print(f"[dim]{contender.title}: starting, idle, warm-up")
     broker = contender.broker
     broker.start()
@@ -177,7 +201,7 @@ def started(
 def in_turns(
     brokers: Sequence[Contender], rounds: int, what: str, take: Callable[[Broker], Found]
 ) -> dict[str, list[Found]]:
-    """Measure on each broker in turn, round after round; return what was found by the brokers' titles."""
+    """Measure on each broker in turn, round after round; return the results by the brokers' titles."""
     found: dict[str, list[Found]] = {contender.title: [] for contender in brokers}
     for _ in range(rounds):
         for contender in brokers:
@@ -226,7 +250,40 @@ def _measure_once(
     return result
 
 
-def run(chosen: argparse.Namespace) -> list[report.Column]:
+def table(columns: Sequence[Column], scenarios: Sequence[Scenario]) -> Table:
+    """One section per scenario, one row per broker."""
+    out = Table(title=f"{os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}")
+    out.add_column("load")
+    out.add_column("broker", no_wrap=True)
+    for heading in (*(one[0] for one in FIGURES), *(one[0] for one in RATIOS)):
+        out.add_column(heading, justify="right")
+    for scenario in scenarios:
+        some = {one.title: one.results[scenario.name] for one in columns if scenario.name in one.results}
+        kafka = next((result for title, result in some.items() if title.startswith(YARDSTICK)), None)
+        for title, result in some.items():
+            cells = [shown.format(getattr(result, figure)) for _, figure, shown in FIGURES]
+            if kafka is not None and result is not kafka:
+                cells += [f"{getattr(result, figure) / getattr(kafka, figure):.2f}" for _, figure in RATIOS]
+            out.add_row("" if title != next(iter(some)) else scenario.name, title, *cells)
+        out.add_section()
+    for column in columns:
+        out.add_row("ready", column.title, f"{column.ready_s:.2f} s")
+        out.add_row("PSS, idle", column.title, f"{column.pss_bytes / 1e6:,.0f} MB")
+        out.add_row("CPU, idle", column.title, f"{column.idle_cpu_percent:.2f} %")
+    return out
+
+
+def footnote(seconds: float, rounds: int) -> str:
+    return f"""\
+Each load ran {rounds} x {seconds:g} s per broker, taking turns, the others stopped.
+The load generator shares the machine.
+produce-SIZE-CONNECTIONS: one record per request, acks=all, one request in flight per connection.
+connect-CONNECTIONS: connect, ApiVersions, reset; CONNECTIONS at a time.
+Rates, bytes and CPU are means of the rounds, percentiles medians. CPU is that of the whole process tree.
+The last three columns are ratios to Kafka, which does not sync."""
+
+
+def run(chosen: argparse.Namespace) -> list[Column]:
     wanted = [s for s in SCENARIOS if re.search(chosen.only, s.name)]
     if not wanted:
         known = ", ".join(s.name for s in SCENARIOS)
@@ -248,9 +305,9 @@ def main() -> int:
     except (BrokerError, LoadError, MissingToolError, OSError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
-    console = Console(width=max(Console().width, report.WIDTH))
-    console.print(report.table(columns, SCENARIOS))
-    console.print(report.footnote(chosen.seconds, chosen.rounds))
+    console = Console(width=max(Console().width, WIDTH))
+    console.print(table(columns, SCENARIOS))
+    console.print(footnote(chosen.seconds, chosen.rounds))
     if chosen.json:
         chosen.json.write_text(json.dumps([asdict(column) for column in columns], indent=1) + "\n")
     return 0

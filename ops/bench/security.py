@@ -3,14 +3,14 @@
 The loads of `make bench-kafka`, in forms that take turns in one run:
 
 * plain: a listener without authentication, of a broker without an authorizer;
-* plain again: the same at another broker, which says how far two brokers differ that are alike;
-* ACLs: StandardAuthorizer, with one entry that lets the load do what it does;
-* ACLs among others: beside 1,000 entries about other topics and users;
+* plain again: the same at another broker, which shows how far two equal brokers differ;
+* ACLs: StandardAuthorizer, with one entry that allows the load;
+* ACLs among others: with 1,000 entries about other topics and users;
 * SCRAM + ACLs: every connection logs in with SCRAM-SHA-256;
 * TLS + SCRAM + ACLs.
 
 Figures are ratios to plain in the same turn. A connect load makes a connection for each request: with SCRAM
-it logs in, with TLS it shakes hands, and its percentiles are those of the request behind that.
+it logs in, with TLS it shakes hands, and its percentiles are those of the request after that.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import contextlib
 import json
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -43,16 +44,8 @@ from ops.bench import scenarios
 from ops.bench.brokers import HOST, ROOT, Broker, BrokerError, Kafka, Mpbroker, free_port
 from ops.bench.frames import Request
 from ops.bench.maven import MissingToolError
-from ops.bench.run import (
-    KAFKA_PATIENCE,
-    KAFKA_WARMUP_S,
-    circumstances,
-    data_directory,
-    progress,
-    warm_up,
-)
+from ops.bench.run import KAFKA_PATIENCE, KAFKA_WARMUP_S, circumstances, data_directory, progress, warm_up
 from ops.bench.scenarios import SCENARIOS, Door, LoadError, Result, Scenario
-from ops.bench.tls import SecureListener
 
 # What --write writes.
 COSTS = ROOT / "docs" / "security.json"
@@ -91,15 +84,49 @@ KAFKA_SETTINGS = {
     "listener.name.scram.scram-sha-256.sasl.jaas.config": SCRAM_LOGIN,
     "listener.name.tls.scram-sha-256.sasl.jaas.config": SCRAM_LOGIN,
 }
-# What a turn has written is gone before the next one fills the disk.
+# The data of a turn are deleted before the next one fills the disk.
 SOON = "log.segment.delete.delay.ms=1000"
 OURS = ("-o", "log.flush.policy=os", "-o", SOON)
 KAFKAS = (*KAFKA_PATIENCE, SOON)
 
 
 @dataclass
+class SecureListener:
+    """The TLS listener of a broker: its port, and a certificate that only this program trusts."""
+
+    directory: Path
+    port: int = field(default_factory=free_port)
+
+    @property
+    def certificate(self) -> Path:
+        return self.directory / "certificate.pem"
+
+    @property
+    def keystore(self) -> Path:
+        return self.directory / "keystore.pem"
+
+    @property
+    def settings(self) -> dict[str, str]:
+        return {"ssl.keystore.location": str(self.keystore), "ssl.keystore.type": "PEM"}
+
+    def make_certificate(self) -> None:
+        command = ["openssl", "req", "-x509", "-nodes", "-days", "1"]
+        command += ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+        command += ["-subj", "/CN=bench", "-addext", f"subjectAltName=IP:{HOST}"]
+        command += ["-keyout", str(self.keystore), "-out", str(self.certificate)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        except FileNotFoundError as error:
+            raise BrokerError("a certificate needs the openssl command: apt-get install openssl") from error
+        if done.returncode:
+            raise BrokerError(f"openssl makes no certificate:\n{done.stderr}")
+        with open(self.keystore, "ab") as keystore:
+            keystore.write(self.certificate.read_bytes())
+
+
+@dataclass
 class GuardedBroker:
-    """A broker that asks who somebody is and what he may do, with three listeners."""
+    """A broker with authentication and permissions, and three listeners."""
 
     directory: Path
     kafka: bool = False
@@ -115,7 +142,7 @@ class GuardedBroker:
 
     @property
     def _settings(self) -> Mapping[str, str]:
-        return SETTINGS | dict(one.split("=", 1) for one in self.secure.settings)
+        return SETTINGS | self.secure.settings
 
     def _addresses(self, ports: Mapping[str, int]) -> str:
         ports = {**ports, "SCRAM": self.scram, "TLS": self.secure.port}
@@ -151,7 +178,7 @@ class GuardedBroker:
         )
 
     def let_in(self, others: int) -> None:
-        """Make the user, and the entries: one for each principal of the load, and so many about others."""
+        """Make the user, and the entries: one for each principal of the load, and `others` about others."""
         admin = self.admin()
         credential = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, ITERATIONS)
         upsertion = UserScramCredentialUpsertion(USER, credential, PASSWORD.encode())
@@ -163,7 +190,7 @@ class GuardedBroker:
             asked.result(PATIENCE_S)
 
     def doors(self) -> list[Door]:
-        """Return the ways in: as nobody, by a login, by one that is encrypted."""
+        """Return the ways in: without a login, with a login, and with one that is encrypted."""
         login = (USER, PASSWORD)
         return [
             Door(self.broker.port),
@@ -181,7 +208,7 @@ def entry(name: str, principal: str, *, is_prefix: bool) -> AclBinding:
 def other(number: int) -> AclBinding:
     """Return an entry that is not about the load: of a topic, of topics with a prefix, or of another user.
 
-    Every third one is about the topics of the load, so that a decision has to look at it.
+    Every third one is about the topics of the load, so that a decision has to read it.
     """
     kind = number % 3
     name = (f"orders-{number}", f"team-{number}-", PREFIX)[kind]
@@ -189,13 +216,13 @@ def other(number: int) -> AclBinding:
 
 
 def mpbroker(directory: Path) -> Mpbroker:
-    """Return a broker whose appends are as durable as Kafka's: nobody measures the disk here."""
+    """Return a broker whose appends are as durable as Kafka's: the disk is not measured here."""
     return Mpbroker(directory, flags=OURS)
 
 
 @dataclass
 class Form:
-    """One way to send the same load, and what came of it in each turn."""
+    """One way to send the same load, and its result in each turn."""
 
     title: str
     broker: Broker
@@ -246,10 +273,10 @@ def of_one_kind(directory: Path, stack: contextlib.ExitStack, others: int, *, ka
         broker.start()
     alone.let_in(0)
     crowded.let_in(others)
-    nobody, login, encrypted = alone.doors()
+    anonymous, login, encrypted = alone.doors()
     return [
         *some,
-        Form("ACLs", alone.broker, nobody),
+        Form("ACLs", alone.broker, anonymous),
         Form(f"ACLs among {others:,} others", crowded.broker, crowded.doors()[0]),
         Form("SCRAM + ACLs", alone.broker, login),
         Form("TLS + SCRAM + ACLs", alone.broker, encrypted),

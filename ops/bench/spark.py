@@ -1,10 +1,10 @@
-"""Spark's readers of one topic beside Spark's own connector: `python -m ops.bench.spark`.
+"""Spark's readers of one topic, compared with Spark's own connector: `python -m ops.bench.spark`.
 
 The same records lie in a log directory, in Apache Kafka and in plain Parquet. Each is read on local[2]: all
-columns into nothing, the values alone, and a count. Beside them stands what PySpark takes for batches that
+columns into nothing, the values alone, and a count. The table also has PySpark's own time for batches that
 are ready: no source in Python can be faster. The connector is that of Spark 4.0.0, in an environment
 of its own; it needs Maven and the network once. Fails where a bound is missed: how many times the connector's
-speed the readers have, the JVM reader ahead of Parquet, the broker's produces beside a job, and the memory of
+speed the readers have, the JVM reader ahead of Parquet, the broker's produces during a job, and the memory of
 Python workers. `--short` takes little data and knows no bounds: it shows that all of it works.
 """
 
@@ -54,11 +54,8 @@ READY = "PySpark, bare"
 QUERIES = ("all", "value", "count")
 
 # How many times the connector's speed each reader has at least.
-TIMES_MIN = {
-    "mpbroker, Python": {"all": 4.5, "value": 6.0},
-    "mpbroker, JVM": {"all": 10.0, "value": 20.0},
-}
-# Or what PySpark takes for batches that are ready costs most of the time: then nobody can be faster.
+TIMES_MIN = {"mpbroker, Python": {"all": 4.5, "value": 6.0}, "mpbroker, JVM": {"all": 10.0, "value": 20.0}}
+# Unless PySpark's own time for ready batches is most of it: then no reader can be faster.
 TIMES_BARE_MAX = 1.25
 PRODUCE_LOSS_MAX = 0.05
 # Two batches of Arrow, one of a codec, and what Python and PyArrow take themselves.
@@ -67,7 +64,7 @@ WORKER_BYTES_MAX = 256 << 20
 
 @dataclass(frozen=True)
 class Shape:
-    """So many records of so many bytes."""
+    """`records` records of `value_bytes` bytes."""
 
     records: int
     value_bytes: int
@@ -126,7 +123,7 @@ def write_log(log_dir: Path, topics: Mapping[str, Iterator[tuple[int, bytearray]
                     log.write(batch)
                     position += len(batch)
                     offset, batch = next(rest, (records, batch))
-        # Each plan of the reader would look for transactions in the whole log without it.
+        # Without it each plan of the reader would search the whole log for transactions.
         (directory / segment_name(records, SNAPSHOT_SUFFIX)).write_bytes(Producers().snapshot())
     write_offsets(log_dir / HIGH_WATERMARKS, {(topic, 0): records for topic in topics})
 
@@ -196,7 +193,7 @@ def read_by_all(shape: Shape, place: Path, rounds: int) -> tuple[dict[str, dict[
     found, workers = {}, 0
     ours = readers(place, shape)
     run({**ours["mpbroker, Python"], "write_parquet": str(place / "parquet")})
-    # What was written just now would be on its way to the disk beside the first reader.
+    # Recent writes would be on their way to the disk during the first reader's run.
     os.sync()
     for name, specification in ours.items():
         found[name], bytes_of_worker = run({**specification, "rounds": rounds})
@@ -251,15 +248,15 @@ def missed(shape: Shape, found: dict[str, dict[str, Any]], worker_bytes: int) ->
                 wrong.append(f"{shape}: {name}, {query}: {ratio:.1f} times the connector, not {times}")
     for query in ("all", "value"):
         if "mpbroker, JVM" in found and found["mpbroker, JVM"][query] > parquet[query]:
-            wrong.append(f"{shape}: mpbroker, JVM, {query}: behind plain Parquet")
+            wrong.append(f"{shape}: mpbroker, JVM, {query}: slower than plain Parquet")
     print(f"a Python worker had at most {worker_bytes >> 20} MiB of its own")
     if worker_bytes > WORKER_BYTES_MAX:
         wrong.append(f"{shape}: a worker had {worker_bytes >> 20} MiB, not {WORKER_BYTES_MAX >> 20}")
     return wrong
 
 
-def beside(place: Path, shape: Shape, seconds: float) -> list[str]:
-    """Produces beside a reading job, and beside processes that take as much CPU and nothing else."""
+def during_job(place: Path, shape: Shape, seconds: float) -> list[str]:
+    """Produces during a reading job, and during processes that take as much CPU and nothing else."""
     write_log(place / "log", {TOPIC: batches(shape)}, shape.records)
     load = frames.produce(LOADED_TOPIC, 1, 100)
     specification = {**readers(place, shape)["mpbroker, Python"], "seconds": 3 * seconds}
@@ -280,9 +277,9 @@ def beside(place: Path, shape: Shape, seconds: float) -> list[str]:
             burnt = run_load(broker, load, CONNECTIONS, seconds).requests_per_s
     loss = 1 - busy.requests_per_s / burnt
     print(f"\nproduces/s: quiet {quiet:,.0f};")
-    print(f"beside a job that takes {cores:.2f} cores {busy.requests_per_s:,.0f};")
-    print(f"beside processes that take as much {burnt:,.0f}: the job itself costs {100 * loss:.1f} %")
-    return [] if loss < PRODUCE_LOSS_MAX else [f"produces beside a job: {100 * loss:.1f} % less"]
+    print(f"during a job that takes {cores:.2f} cores {busy.requests_per_s:,.0f};")
+    print(f"during processes that take as much {burnt:,.0f}: the job itself costs {100 * loss:.1f} %")
+    return [] if loss < PRODUCE_LOSS_MAX else [f"produces during a job: {100 * loss:.1f} % less"]
 
 
 def main() -> int:
@@ -290,7 +287,7 @@ def main() -> int:
     parser.add_argument("--records", type=int, default=8_000_000, help="of 100 bytes")
     parser.add_argument("--large-megabytes", type=int, default=4_000, help="of records of 1 KiB")
     parser.add_argument("--rounds", type=int, default=3, help="of each query; the best counts")
-    parser.add_argument("--seconds", type=float, default=10, help="of produces beside a job")
+    parser.add_argument("--seconds", type=float, default=10, help="of produces during a job")
     parser.add_argument("--short", action="store_true", help="little data, no bounds")
     given = parser.parse_args()
     if given.short:
@@ -302,7 +299,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="mpbroker-bench-") as place:
             wrong += compare(shape, Path(place), given.rounds)
     with tempfile.TemporaryDirectory(prefix="mpbroker-bench-") as place:
-        wrong += beside(Path(place), both[0], given.seconds)
+        wrong += during_job(Path(place), both[0], given.seconds)
     if given.short:
         return 0
     print(*(f"MISSED {one}" for one in wrong), sep="\n")

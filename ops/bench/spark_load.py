@@ -1,4 +1,4 @@
-"""What a reading job costs whom: the broker's produces beside it, and the memory of its Python workers."""
+"""Costs of a reading job: the broker's produces during it, and the memory of its Python workers."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def burn(cores: float, seconds: float, ready: Barrier) -> None:
 
 @contextmanager
 def burning(cores: float, seconds: float) -> Iterator[None]:
-    """Processes that together take so many cores for so long: the control for a job that takes as much.
+    """Processes that together take this many cores for this long: the control for a job that takes as much.
 
-    All run when the block begins and have ended behind it. Raises BrokenBarrierError if one does not start.
+    All run when the block begins and have ended after it. Raises BrokenBarrierError if one does not start.
     """
     context = multiprocessing.get_context("spawn")
     whole, rest = divmod(cores, 1)
@@ -101,7 +101,7 @@ def _words(process: psutil.Process) -> list[str]:
 
 
 def anonymous_bytes(process: psutil.Process) -> int:
-    """Memory that no file has (Linux: smaps_rollup); 0 for a process that has gone."""
+    """Memory without a file (Linux: smaps_rollup); 0 for a process that has ended."""
     with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
         for line in Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Anonymous:"):

@@ -49,7 +49,7 @@ def open_session(kind: str, settings: dict[str, str]) -> SparkSession:
 
 
 def timed(run: Callable[[], Any], rounds: int) -> tuple[float, Any]:
-    """The best of so many rounds, behind those that warm up, in seconds; and what the last one returned."""
+    """The best of `rounds` rounds, after those that warm up, in seconds; and the result of the last one."""
     deadline = time.perf_counter() + WARM_UP_S
     run()
     while time.perf_counter() < deadline:

@@ -171,10 +171,7 @@ def main() -> None:
         f"{'source':18}{'PySpark':>9}{'batch ms':>10}{'latency ms':>12}{'p95':>8}"
         f"{'idle: source %':>16}{'rest %':>8}"
     )
-    with (
-        tempfile.TemporaryDirectory() as directory,
-        running(Mpbroker(Path(directory))) as broker,
-    ):
+    with tempfile.TemporaryDirectory() as directory, running(Mpbroker(Path(directory))) as broker:
         assert isinstance(broker, Mpbroker)
         create_topic(broker, TOPIC)
         for python, version, source in runs:

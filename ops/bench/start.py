@@ -2,7 +2,7 @@
 
 Ten thousand partitions, each with a batch of an idempotent producer, within 4096 descriptors: after a clean
 stop, after every process was killed, and what an idle partition costs in memory. Then some gigabytes in one
-partition and a kill: what is checked then is what came since the last recovery point, not the log.
+partition and a kill: a start checks the part since the last recovery point then, not the log.
 
 An empty directory is started several times, and the best counts: whatever else the machine does only adds to
 it. The same broker, with two processors and two handlers, then idles for half a minute.
@@ -29,7 +29,7 @@ CLEAN_MOST_S = 10.0
 UNCLEAN_MOST_S = 3.0
 STARTS = 5
 EMPTY_MOST_S = 0.4
-# CPU of the whole tree, of one core. What a start leaves to be done is done after so many seconds.
+# CPU of the whole tree, of one core. The background work of a start is done after this many seconds.
 SETTLE_S, IDLE_S = 35.0, 30.0
 IDLE_MOST_PERCENT = 0.25
 TWO_EACH = ("--processors", "2", "--handlers", "2")

@@ -1,9 +1,9 @@
-"""Transactions a second and how long each takes, beside Apache Kafka: `python -m ops.bench.transactions`.
+"""Transactions a second and their times, compared with Apache Kafka: `python -m ops.bench.transactions`.
 
 So many producers of librdkafka, each with a transactional id of its own, write some records to two partitions
 and commit, again and again; the brokers take turns. A transaction is answered when its decision is as durable
 as the broker makes it: with mpbroker on the disk or, as with Kafka, in the page cache (`os`).
-Measured is begin to commit, with the pauses that librdkafka makes when a broker tells it to ask again.
+Measured is begin to commit, with the pauses that librdkafka makes when a broker asks it to retry.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def take(broker: Broker, count: int, records: int, seconds: float) -> list[float
     return turn(producers, records, seconds)
 
 
-def told(name: str, turns: Sequence[Sequence[float]], seconds: float) -> str:
+def line_of(name: str, turns: Sequence[Sequence[float]], seconds: float) -> str:
     took = sorted(one for each in turns for one in each)
     per_s = len(took) / (len(turns) * seconds)
     p50, p99 = (took[len(took) * percent // 100] * 1000 for percent in (50, 99))
@@ -88,7 +88,7 @@ def main() -> int:
         counts = (given.producers, given.records, given.seconds)
         found = run.in_turns(brokers, given.turns, "transactions", lambda broker: take(broker, *counts))
     for title, turns in found.items():
-        print(told(title, turns, given.seconds))
+        print(line_of(title, turns, given.seconds))
     return 0
 
 

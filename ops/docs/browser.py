@@ -16,7 +16,7 @@ PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-c
 ARGUMENTS = ("--no-sandbox", "--disable-dev-shm-usage", "--no-proxy-server")
 # After so long it hangs.
 PATIENCE_MS = 60_000
-# Between two looks at a page that has to change.
+# Between two checks of a page that has to change.
 PAUSE_MS = 20
 
 
@@ -29,7 +29,7 @@ class Browser:
 
     def __init__(self, width: int = 1280, height: int = 800) -> None:
         self._size = (width, height)
-        self.said: list[str] = []  # errors of the page, and what its console wrote as one
+        self.errors: list[str] = []  # errors of the page, and errors in its console
 
     def __enter__(self) -> Browser:
         program = next(filter(None, map(shutil.which, PROGRAMS)), None)
@@ -41,7 +41,7 @@ class Browser:
         self._chromium = self._playwright.chromium.launch(executable_path=program, args=ARGUMENTS)
         self._page = self._chromium.new_page(locale="en-US")
         self._page.set_default_timeout(PATIENCE_MS)
-        self._page.on("pageerror", lambda error: self.said.append(str(error)))
+        self._page.on("pageerror", lambda error: self.errors.append(str(error)))
         self._page.on("console", self._hear)
         self._protocol = self._page.context.new_cdp_session(self._page)
         self.resize(*self._size)
@@ -55,7 +55,7 @@ class Browser:
 
     def _hear(self, message: ConsoleMessage) -> None:
         if message.type == "error":
-            self.said.append(f"{message.text} {message.location['url']}")
+            self.errors.append(f"{message.text} {message.location['url']}")
 
     def command(self, name: str, **params: Any) -> None:
         """Give a command of the DevTools protocol."""
@@ -88,16 +88,12 @@ class Browser:
             except Error as error:
                 last_error = str(error)
             self._page.wait_for_timeout(PAUSE_MS)
-        raise PageError(
-            f"not in time: {what}. The page says:\n{self.text()[:2000]}\n{self.said} {last_error}"
-        )
+        raise PageError(f"not in time: {what}. The page:\n{self.text()[:2000]}\n{self.errors} {last_error}")
 
     def text(self, selector: str = "body") -> str:
-        """Return the text that is shown."""
         return str(self.js(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''"))
 
     def sees(self, text: str, selector: str = "body") -> None:
-        """Wait until a text is shown."""
         shown = f"document.querySelector({json.dumps(selector)})?.innerText ?? ''"
         self.until(f"({shown}).includes({json.dumps(text)})", f"{text!r} is shown in {selector}")
 
@@ -107,11 +103,9 @@ class Browser:
         self._page.locator(selector, has_text=with_text).filter(visible=True).first.click()
 
     def write(self, text: str) -> None:
-        """Write into what has the focus."""
         self._page.keyboard.insert_text(text)
 
     def fill(self, selector: str, text: str) -> None:
-        """Write into a field in place of what it has."""
         self._page.locator(selector).filter(visible=True).first.fill(text)
 
     def choose(self, selector: str, value: str) -> None:
@@ -122,5 +116,5 @@ class Browser:
         self._page.keyboard.press(key)
 
     def picture(self, path: Path, *, whole: bool = False) -> None:
-        """Write a picture (PNG) of what is shown, or of the whole page."""
+        """Write a picture (PNG) of the viewport, or of the whole page."""
         self._page.screenshot(path=path, full_page=whole)

@@ -29,27 +29,16 @@ Every change is tested against librdkafka (confluent-kafka and kcat), kafka-pyth
 Kafka's Java clients and its command-line tools.
 """
 
-# APIs whose first sentence says more than their name.
+# APIs whose first sentence adds to their name.
 OWN_WAYS = (
-    ApiKey.PRODUCE,
-    ApiKey.FIND_COORDINATOR,
-    ApiKey.WRITE_TXN_MARKERS,
-    ApiKey.ALTER_REPLICA_LOG_DIRS,
-    ApiKey.ELECT_LEADERS,
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS,
-    ApiKey.LIST_PARTITION_REASSIGNMENTS,
+    *(ApiKey.PRODUCE, ApiKey.FIND_COORDINATOR, ApiKey.WRITE_TXN_MARKERS, ApiKey.ALTER_REPLICA_LOG_DIRS),
+    *(ApiKey.ELECT_LEADERS, ApiKey.ALTER_PARTITION_REASSIGNMENTS, ApiKey.LIST_PARTITION_REASSIGNMENTS),
     ApiKey.CONSUMER_GROUP_HEARTBEAT,
 )
-# What is missing, and what happens instead.
+# Missing features, and the broker's behaviour instead.
 NOT_BUILT = (
-    (
-        "SASL GSSAPI",
-        "its settings are refused at start",
-    ),
-    (
-        "authorizers other than `StandardAuthorizer`",
-        "refused at start: Java plug-ins cannot be loaded",
-    ),
+    ("SASL GSSAPI", "its settings are refused at start"),
+    ("authorizers other than `StandardAuthorizer`", "refused at start: Java plug-ins cannot be loaded"),
     (
         "altering passwords and security settings of single listeners",
         "refused with INVALID_REQUEST: the file has them, and `mpbroker ctl reload` reads it",
@@ -73,15 +62,15 @@ By AlterConfigs and IncrementalAlterConfigs ([OPERATING](OPERATING.md#by-clients
 CLOSING = """
 ## Where it differs from Kafka on purpose
 
-* The high watermark is what is on disk (`log.flush.policy=group`); `log.flush.policy=os` is Kafka's
+* The high watermark is the durable end (`log.flush.policy=group`); `log.flush.policy=os` is Kafka's
   behaviour. ListOffsets and DeleteRecords wait for the sync under way if their answer depends on it:
   REQUEST_TIMED_OUT after the request's timeout, or after 30 s without one.
 * A replication factor above 1 is refused with INVALID_REPLICATION_FACTOR, `min.insync.replicas` above 1 at
   the start or with INVALID_CONFIG. With `mpbroker.replication.factor.clamp=true` both are taken, and there is
   one replica.
 * The broker's loggers are `root`, `kafka.request.logger` and those of its own parts, such as
-  `mpbroker.coordinator.groups`; DescribeConfigs lists them. What Kafka's `kafka.authorizer.logger` says is in
-  the audit log.
+  `mpbroker.coordinator.groups`; DescribeConfigs lists them. The audit log has the lines
+  of Kafka's `kafka.authorizer.logger`.
 * Where `admin.listener.names` is set, requests of administration get CLUSTER_AUTHORIZATION_FAILED on other
   listeners.
 * Owners of delegation tokens are users; Kafka makes tokens for owners of any type. A token cannot be used
@@ -89,16 +78,16 @@ CLOSING = """
 * Settings of groups and of subscriptions to client metrics are checked, kept, listed and described, without
   effect yet.
 * `flush.ms` and `flush.messages` have the segment itself synced under both values of `log.flush.policy`.
-  acks=all waits for a sync that `flush.messages` made due, acks=1 does not; `flush.ms` is looked at twice a
-  second, whatever `log.flush.scheduler.interval.ms` says.
+  acks=all waits for a sync that `flush.messages` made due, acks=1 does not; `flush.ms` is checked twice a
+  second, whatever the value of `log.flush.scheduler.interval.ms`.
 * InitProducerId with an epoch that is refused aborts nothing. Kafka aborts the open transaction before it
-  looks at the epoch, so that a late copy of a request ends the transaction of the producer that has begun
+  checks the epoch, so that a late copy of a request ends the transaction of the producer that has begun
   since.
 * AddPartitionsToTxn has no versions 4 and 5, which brokers use among each other.
-* Internal topics take records from nobody. Kafka takes them from a client that calls itself `__admin_client`.
+* Internal topics take no client's records. Kafka takes them from a client that calls itself `__admin_client`.
 * A batch whose compressed records cannot be read is answered INVALID_RECORD, not with a retriable error.
   Bytes after an lz4 frame, which Kafka ignores, are such an error; the frame's content checksum is checked.
-* A string that takes more than 32,767 bytes with U+FFFD for what is no UTF-8 closes the connection. A
+* A string that takes more than 32,767 bytes with U+FFFD for bytes that are not UTF-8 closes the connection. A
   surrogate that is encoded as a character of its own becomes three U+FFFD; Java makes one of it.
 * A response names at most 100 refused records of a batch, with the number of all; Kafka names each.
 * [NETWORK](NETWORK.md) has the differences of the network layer.
@@ -129,7 +118,7 @@ def _span(oldest: int, latest: int) -> str:
 
 def _dynamic() -> str:
     others = "Kafka's other dynamic settings and unknown names are kept and shown **without effect**, and"
-    rest = "DescribeConfigs says so. All others are read-only: the file has them."
+    rest = "DescribeConfigs shows that. All others are read-only: the file has them."
     return f"{_listed(DYNAMIC)}.\n\n{others}\n{rest}\n"
 
 

@@ -1,7 +1,7 @@
 """Makes docs/console-*.png: the web console of a broker with some load, and of one whose disk is full.
 
 python -m ops.docs.console               the pictures of the docs
-python -m ops.docs.console --all DIR     each view, light and dark, wide and on a phone, to look at
+python -m ops.docs.console --all DIR     each view, light and dark, wide and on a phone, for a check by eye
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SIZE = (1280, 770)
 PHONE = (390, 844)
 THEMES = ("light", "dark")
 LOAD_S = 70.0
-# Where the view is, and what stands there when it has all that it shows.
+# Where the view is, and the text in it once it is complete.
 VIEWS = {
     "overview": ("overview", "handler 0"),
     "topics": ("topics", "orders"),
@@ -70,7 +70,7 @@ VIEWS = {
     "no-topic": ("topics/nope", "nope"),
     "no-group": ("groups/nope", "nope"),
 }
-# The pictures of the docs, by what is behind `console` in their names. The last is of a full disk.
+# The pictures of the docs, by the part of their names after `console`. The last is of a full disk.
 PICTURES = {
     "": ("overview", SIZE),
     "-produce": ("produce", (1280, 700)),
@@ -164,14 +164,14 @@ def write_record(browser: Browser) -> None:
 
 
 def make(broker: Broker, wanted: list[Picture], watched_s: float = LOAD_S) -> None:
-    """Make pictures of a broker's console, after somebody has watched it for a while."""
+    """Make pictures of a broker's console, after it was watched for a while."""
     pointer = read_pointer(broker.log_dir)
     assert pointer is not None
     token = console_token.read(Path(pointer.runtime_dir))
     with Browser(*SIZE) as browser:
         browser.open(f"http://{pointer.http}/#token={token}")
         browser.until("document.getElementById('health').textContent.trim()", "the broker's state is shown")
-        # The history is kept while somebody watches.
+        # The history is kept while a client watches.
         threading.Event().wait(watched_s)
         for one in wanted:
             place, seen = VIEWS[one.view]
@@ -184,8 +184,8 @@ def make(broker: Broker, wanted: list[Picture], watched_s: float = LOAD_S) -> No
             browser.picture(one.path, whole=one.whole)
             browser.press("Escape")
             print(one.path)
-        for said in browser.said:
-            print(f"the page said: {said}")
+        for error in browser.errors:
+            print(f"an error of the page: {error}")
 
 
 def everything(where: Path) -> Iterator[Picture]:
@@ -248,7 +248,7 @@ def _fill(path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--all", type=Path, metavar="DIR", help="each view, to look at")
+    parser.add_argument("--all", type=Path, metavar="DIR", help="each view, for a check by eye")
     parser.add_argument("--full-disk", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     where: Path | None = arguments.all

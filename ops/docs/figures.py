@@ -107,7 +107,7 @@ def small(figures: Figures) -> list[str]:
 
 
 def device(figures: Figures) -> list[str]:
-    """Return what the bare device had, and what it leaves of one connection's rate."""
+    """Return the bare device's figures, and how much of them one connection's rate reaches."""
     device_us = figures["loads"]["device_us"]
     rates = _rates(figures, SMALL[0])
     os_us = 1e6 / rates["os"]
@@ -181,7 +181,6 @@ def spark(figures: Figures) -> list[str]:
 
 
 def measured(figures: Figures) -> list[str]:
-    """Return when and where each part was measured."""
     return [
         "| part | measured |",
         "|---|---|",
@@ -240,15 +239,14 @@ def _two_digits(value: float) -> str:
 
 
 def circumstances(curves: Curves) -> list[str]:
-    """Return where and when each curve was measured."""
     lines = ["| curve | measured |", "|---|---|"]
     return lines + [f"| {name} | {curve['circumstances']} |" for name, curve in curves.items()]
 
 
 def bends(curves: Curves) -> list[str]:
-    """Return what was measured at both ends of each stretch that the page explains."""
+    """Return the figures at both ends of each stretch that the page explains."""
     lines = ["| curve | over | figure, of a request | os | durable |", "|---|---|---|---|---|"]
-    for name, first, last, told, value in BENDS:
+    for name, first, last, figure, value in BENDS:
         points = {(point["series"], point["x"]): point for point in curves[name]["points"]}
         cells = [
             f"{_two_digits(value(points[policy, first]))} → {_two_digits(value(points[policy, last]))}"
@@ -256,7 +254,7 @@ def bends(curves: Curves) -> list[str]:
             else ""
             for policy in ("os", "durable")
         ]
-        lines.append(f"| {name} | {first:,} → {last:,} | {told} | {' | '.join(cells)} |")
+        lines.append(f"| {name} | {first:,} → {last:,} | {figure} | {' | '.join(cells)} |")
     return lines
 
 
@@ -293,12 +291,12 @@ GROWTH: Mapping[str, Callable[[Curves], Sequence[str]]] = {
 
 
 def readme(text: str, figures: Figures) -> str:
-    """Return the README with its table made anew. Raises TableError."""
+    """Return the README with its table made again. Raises TableError."""
     return filled(text, README, {"numbers": partial(numbers, figures)})
 
 
 def page(text: str, figures: Figures, curves: Curves) -> str:
-    """Return PERFORMANCE.md with its tables made anew. Raises TableError."""
+    """Return PERFORMANCE.md with its tables made again. Raises TableError."""
     made = {name: partial(make, figures) for name, make in PERFORMANCE.items()}
     return filled(text, PAGE, made | {name: partial(make, curves) for name, make in GROWTH.items()})
 

@@ -1,6 +1,6 @@
 """A broker with some load, for pictures: topics as of a shop, and groups that read them, mostly too slowly.
 
-What is written goes up and down like a day, only faster.
+The rate of writes goes up and down like a day, only faster.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, Producer
 from mpbroker.testing import Broker
 
 TOPICS = {"orders": 4, "payments": 2, "clicks": 6, "inventory": 1}
-# Which group reads what, and how many records a second; none is as fast as what is written.
+# The topic of each group, and how many records it reads a second: fewer than are written.
 GROUPS_OF = {"billing": ("payments", 900), "dashboard": ("clicks", 2500), "warehouse": ("orders", 700)}
 WRITTEN_PER_S = {"orders": 900, "payments": 500, "clicks": 3000, "inventory": 60}
 _PROCESSES = {"num.network.threads": "2", "num.io.threads": "2"}
@@ -28,7 +28,7 @@ _HEADERS: dict[str, str | bytes | None] = {"source": "shop"}
 
 
 class Load:
-    """Clients that write and read until they are told to stop."""
+    """Clients that write and read until they are stopped."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap

@@ -19,13 +19,13 @@ the code by `python -m ops.docs.metrics`.
 * APIs, errors, topics and clients with quotas appear with their first count (Kafka registers every API at
   start).
 * **Rates**: `Count` is exact; `MeanRate` is per second since the broker began; `IntervalRate`, idle shares
-  and `-rate` attributes are of the time between two looks (`--interval`, one second if not given). There are
+  and `-rate` attributes are of the time between two samples (`--interval`; one second by default). There are
   no one-, five- and fifteen-minute rates.
 * **Histograms** count since the broker began. Count, Max and Mean are exact, the rest is within 12.5 % (Kafka
   samples, with more weight on the last five minutes).
 * Beans of processors carry no `listener` tag: each serves all listeners of its plane.
 
-| bean | kind (if not a gauge), attributes, and what it says |
+| bean | kind (if not a gauge), attributes, and meaning |
 |---|---|
 """
 
@@ -44,9 +44,9 @@ def page() -> str:
     for one in table():
         pattern = one.pattern.replace("|", "\\|")
         named = one.named.replace("|", "\\|")
-        said = f"{named}. {one.meaning}".strip() if named else one.meaning
+        meaning = f"{named}. {one.meaning}".strip() if named else one.meaning
         kind = "" if one.kind == "gauge" else f"{one.kind}: "
-        rows.append(f"| `{pattern}` | {kind}{said} |")
+        rows.append(f"| `{pattern}` | {kind}{meaning} |")
     return INTRODUCTION + "\n".join(rows) + "\n" + CLOSING
 
 

@@ -1,6 +1,6 @@
 """Kafka's APIs that are not served here: what a user loses, which tool finds that out, what to use instead.
 
-Together with what is served and what only brokers ask of each other these are all keys of Kafka
+Together with the served ones and those only between brokers these are all keys of Kafka
 (tests/ops/test_docs.py).
 """
 
@@ -25,22 +25,11 @@ class NotServed(NamedTuple):
 # Kafka advertises either.
 AMONG_BROKERS = frozenset(
     {
-        ApiKey.VOTE,
-        ApiKey.BEGIN_QUORUM_EPOCH,
-        ApiKey.END_QUORUM_EPOCH,
-        ApiKey.ALTER_PARTITION,
-        ApiKey.ENVELOPE,
-        ApiKey.FETCH_SNAPSHOT,
-        ApiKey.BROKER_REGISTRATION,
-        ApiKey.BROKER_HEARTBEAT,
-        ApiKey.ALLOCATE_PRODUCER_IDS,
-        ApiKey.CONTROLLER_REGISTRATION,
-        ApiKey.ASSIGN_REPLICAS_TO_DIRS,
-        ApiKey.UPDATE_RAFT_VOTER,
-        ApiKey.INITIALIZE_SHARE_GROUP_STATE,
-        ApiKey.READ_SHARE_GROUP_STATE,
-        ApiKey.WRITE_SHARE_GROUP_STATE,
-        ApiKey.DELETE_SHARE_GROUP_STATE,
+        *(ApiKey.VOTE, ApiKey.BEGIN_QUORUM_EPOCH, ApiKey.END_QUORUM_EPOCH, ApiKey.ALTER_PARTITION),
+        *(ApiKey.ENVELOPE, ApiKey.FETCH_SNAPSHOT, ApiKey.BROKER_REGISTRATION, ApiKey.BROKER_HEARTBEAT),
+        *(ApiKey.ALLOCATE_PRODUCER_IDS, ApiKey.CONTROLLER_REGISTRATION, ApiKey.ASSIGN_REPLICAS_TO_DIRS),
+        *(ApiKey.UPDATE_RAFT_VOTER, ApiKey.INITIALIZE_SHARE_GROUP_STATE, ApiKey.READ_SHARE_GROUP_STATE),
+        *(ApiKey.WRITE_SHARE_GROUP_STATE, ApiKey.DELETE_SHARE_GROUP_STATE),
         ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
     }
 )
@@ -50,12 +39,12 @@ NOT_SERVED = (
         (ApiKey.DESCRIBE_QUORUM, ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER),
         "state and members of the controllers' quorum; there is one node and no quorum",
         "`kafka-metadata-quorum.sh`",
-        "`mpbroker ctl status`; DescribeCluster and Metadata tell the controller's id",
+        "`mpbroker ctl status`; DescribeCluster and Metadata have the controller's id",
     ),
     NotServed(
         (ApiKey.UPDATE_FEATURES,),
         "changing feature levels",
-        "`kafka-features.sh upgrade`, `downgrade` and `disable`; `describe` shows level 0 of what is off",
+        "`kafka-features.sh upgrade`, `downgrade` and `disable`; `describe` shows level 0 of disabled ones",
         "nothing to change: what this version has it has at once",
     ),
     NotServed(
@@ -87,13 +76,9 @@ NOT_SERVED = (
     ),
     NotServed(
         (
-            ApiKey.SHARE_GROUP_HEARTBEAT,
-            ApiKey.SHARE_GROUP_DESCRIBE,
-            ApiKey.SHARE_FETCH,
-            ApiKey.SHARE_ACKNOWLEDGE,
-            ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
-            ApiKey.ALTER_SHARE_GROUP_OFFSETS,
-            ApiKey.DELETE_SHARE_GROUP_OFFSETS,
+            *(ApiKey.SHARE_GROUP_HEARTBEAT, ApiKey.SHARE_GROUP_DESCRIBE, ApiKey.SHARE_FETCH),
+            *(ApiKey.SHARE_ACKNOWLEDGE, ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS),
+            *(ApiKey.ALTER_SHARE_GROUP_OFFSETS, ApiKey.DELETE_SHARE_GROUP_OFFSETS),
         ),
         "share groups (queues, KIP-932)",
         "`kafka-console-share-consumer.sh`; `kafka-share-groups.sh` but for `--list`, which is empty",
@@ -122,9 +107,9 @@ def table() -> str:
             "",
             "All that Kafka 4.3 has for clients. A Java tool that needs one ends with "
             "`UnsupportedVersionException: The node",
-            "does not support` and the API's name, if nothing else is said.",
+            "does not support` and the API's name, unless this table has another.",
             "",
-            "| keys | what is not to be had | which tools say so | instead |",
+            "| keys | missing | tools that fail | instead |",
             "|---|---|---|---|",
             *rows,
             "",

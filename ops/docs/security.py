@@ -98,7 +98,7 @@ def _made(name: str, measured: Mapping[str, Measured]) -> Sequence[str]:
 
 
 def page(text: str, measured: Mapping[str, Measured]) -> str:
-    """Return the page with its tables made anew. Raises TableError."""
+    """Return the page with its tables made again. Raises TableError."""
     return filled(text, PAGE, {name: partial(_made, name, measured) for name in TABLES})
 
 

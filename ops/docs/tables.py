@@ -12,11 +12,11 @@ _TABLE = re.compile(r"(<!-- table (?P<name>[\w-]+) -->\n).*?(?=<!-- end -->)", r
 
 
 class TableError(ValueError):
-    """The page and its tables do not fit: one has no place there, is not known, or lacks what it is of."""
+    """The page and its tables do not fit: one has no place there, is unknown, or lacks its source."""
 
 
 def filled(text: str, page: Path, made: Made) -> str:
-    """Return the text of a page with its tables made anew. Raises TableError."""
+    """Return the text of a page with its tables made again. Raises TableError."""
     there = [match["name"] for match in _TABLE.finditer(text)]
     if missing := [name for name in made if name not in there]:
         raise TableError(f"{page.name}: write <!-- table {missing[0]} --> and <!-- end --> where it belongs")

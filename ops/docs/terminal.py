@@ -1,7 +1,7 @@
 """Draws docs/top-dark.svg and docs/top-light.svg: `mpbroker top` on a broker with some load.
 
 python -m ops.docs.terminal              the two pictures of the docs
-python -m ops.docs.terminal --all DIR    each view, light and dark, at 80x24 and larger, to look at
+python -m ops.docs.terminal --all DIR    each view, light and dark, at 80x24 and larger, for a check by eye
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ async def pictures(broker: Broker, wanted: list[tuple[Path, tuple[int, int], str
 
 
 def crisp(svg: str) -> str:
-    """Make a screenshot small, and look the same with every font.
+    """Make a screenshot small, and independent of fonts.
 
     Blocks become rectangles, no text begins with spaces, and lines cut nothing off: all fits into them.
     """
@@ -66,7 +66,7 @@ def crisp(svg: str) -> str:
 
 
 def _on_one_ground(svg: str) -> str:
-    """Draw the commonest background once instead of behind each piece of a line."""
+    """Draw the commonest background once instead of for each piece of a line."""
     ((ground, _),) = Counter(_GROUND.findall(svg)).most_common(1)
     _, _, width, height = next(m.groups() for m in re.finditer(_SCREEN, svg))
     once = f'<rect fill="{ground}" width="{width}" height="{height}"/>'
@@ -98,7 +98,7 @@ def _redrawn(match: re.Match[str]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--all", type=Path, metavar="DIR", help="each view, to look at")
+    parser.add_argument("--all", type=Path, metavar="DIR", help="each view, for a check by eye")
     where: Path | None = parser.parse_args().all
     themes = (theme.DARK.name, theme.LIGHT.name)
     if where is None:

@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT))
 
 from mpbroker.protocol.schema import Field, Message, StructType, load, snake  # noqa: E402
 
-# of what is not an int
+# of non-int values
 TYPE = {"bool": "bool", "float64": "float", "string": "str", "bytes": "bytes", "uuid": "bytes"}
 TYPE["records"] = "Buffer"
 ZERO_UUID = bytes(16)

@@ -1,7 +1,7 @@
 """Builds a wheel for aarch64 on another processor, from an sdist: python -m ops.setup.cross dist/*.tar.gz
 
-GCC's cross compiler gets headers and libraries of Debian's arm64 packages. What the wheel is for, its Python
-says: sysconfig reads the data of that one instead of its own. So the wheel is for one Python, Debian's,
+GCC's cross compiler gets headers and libraries of Debian's arm64 packages. The Debian Python defines
+its target: sysconfig reads the data of that one instead of its own. So the wheel is for one Python, Debian's,
 which has to be of the version that runs this.
 """
 
@@ -60,7 +60,7 @@ def add_translated(sources: Path) -> None:
 
 
 def build(sources: Path, sysroot: Path) -> Path:
-    """Build a wheel with the setuptools and Cython of .venv, which are as uv.lock says. Return its path."""
+    """Build a wheel with the setuptools and Cython of .venv, whose versions uv.lock has. Return its path."""
     command = [sys.executable, "setup.py", "--quiet", "bdist_wheel", "--plat-name=linux_aarch64"]
     subprocess.run(command, cwd=sources, env={**os.environ, **target(sources, sysroot)}, check=True)
     (wheel,) = (sources / "dist").glob("*.whl")

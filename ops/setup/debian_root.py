@@ -1,7 +1,7 @@
 """A directory with packages of Debian: for arm64 a compiler's sysroot or the root of emulated programs.
 
 apt resolves and fetches with a configuration of its own, so that the system's architectures, sources and
-packages stay as they are. Nothing is configured, so nothing is run and nobody has to be root.
+packages stay as they are. Nothing is configured, so nothing is run and root is not needed.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ TOOLS = {"apt-get": "apt", "dpkg-deb": "dpkg", "tar": "tar"}
 
 
 class MissingTools(Exception):
-    """Programs that are not there; the message says what to install."""
+    """Missing programs; the message names the packages to install."""
 
 
 class FetchFailed(Exception):
-    """apt cannot fetch the packages; the message has what it says."""
+    """apt cannot fetch the packages; the message has its output."""
 
 
 def require(tools: dict[str, str]) -> None:
@@ -39,7 +39,7 @@ def require(tools: dict[str, str]) -> None:
 def make(
     directory: Path, packages: Sequence[str], *, architecture: str = "arm64", release: str = RELEASE
 ) -> Path:
-    """Unpack the packages and what they depend on below `directory`. Return the root, which is kept."""
+    """Unpack the packages and their dependencies below `directory`. Return the root, which is kept."""
     root, wanted = directory / "root", directory / "packages"
     named = "\n".join([architecture, release, *packages])
     if wanted.exists() and wanted.read_text() == named:
@@ -79,7 +79,7 @@ def _configure(place: Path, architecture: str, release: str) -> Path:
 
 
 def _fetch(configuration: Path, packages: Sequence[str]) -> list[Path]:
-    """Have apt fetch the packages and what they depend on. Return the files."""
+    """Have apt fetch the packages and their dependencies. Return the files."""
     archives = configuration.parent / "cache" / "archives"
     for old in archives.glob("*.deb"):
         old.unlink()
@@ -89,8 +89,8 @@ def _fetch(configuration: Path, packages: Sequence[str]) -> list[Path]:
             ["apt-get", "--quiet=2", *command], env=environment, capture_output=True, text=True, check=False
         )
         if done.returncode:
-            said = done.stdout + done.stderr
-            raise FetchFailed(f"apt-get {command[0]} of {MIRROR} ended with {done.returncode}:\n{said}")
+            printed = done.stdout + done.stderr
+            raise FetchFailed(f"apt-get {command[0]} of {MIRROR} ended with {done.returncode}:\n{printed}")
     return sorted(archives.glob("*.deb"))
 
 

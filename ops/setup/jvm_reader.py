@@ -27,7 +27,7 @@ _READABLE_BY_ALL = 0o644 << 16
 
 
 class NoCompiler(RuntimeError):
-    """There is no javac here, or none that is new enough."""
+    """This machine has no javac, or none that is new enough."""
 
 
 def javac() -> str:
@@ -36,7 +36,7 @@ def javac() -> str:
     found = shutil.which("javac", path=f"{home}/bin") if home else None
     found = found or shutil.which("javac")
     if found is None:
-        raise NoCompiler("there is no javac: install openjdk-17-jdk-headless, or set JAVA_HOME to a JDK")
+        raise NoCompiler("javac is missing: install openjdk-17-jdk-headless, or set JAVA_HOME to a JDK")
     answer = subprocess.run([found, "-version"], capture_output=True, text=True, check=True)
     version = (answer.stdout + answer.stderr).split()[-1]
     if int(version.split(".")[0]) < JAVA_VERSION:

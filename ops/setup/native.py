@@ -35,7 +35,7 @@ _command: Any = None
 def build(command: Any) -> None:
     """Build the extensions of a `build_ext` command, the largest first. Print each one that is compiled."""
     global _command
-    # Modules of another Cython would not find in the shared one what they expect there.
+    # Modules of another Cython would not find their functions in the shared one.
     command.force = write_shared() or command.force
     names = [one.name for one in sorted(command.extensions, key=_source_bytes, reverse=True)]
     _command = command
@@ -64,7 +64,7 @@ def _build_one(name: str) -> bool:
 
 
 def translate(extension: Any, force: bool) -> None:
-    """Have Cython write an extension's C source if that is older than what it is made of."""
+    """Have Cython write an extension's C source if that is older than its sources."""
     (translated,) = cythonize(  # type: ignore[no-untyped-call]
         [extension],
         force=force,

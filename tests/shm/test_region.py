@@ -113,16 +113,16 @@ def test_wrong_magic_and_files_that_are_no_region(tmpfs: Path) -> None:
     whole = path.read_bytes()
     for length in (0, 10, PAGE_BYTES - 1):
         path.write_bytes(whole[:length])
-        with pytest.raises(LayoutMismatch, match="is no region"):
+        with pytest.raises(LayoutMismatch, match="is not a region"):
             Region.attach(path, MAGIC, 1)
     for length in (PAGE_BYTES, len(whole) - 1, len(whole) + 1):
         path.write_bytes(whole[:length].ljust(length, b"\0"))
-        with pytest.raises(LayoutMismatch, match=f"has {length} bytes, its header says {len(whole)}"):
+        with pytest.raises(LayoutMismatch, match=f"has {length} bytes, but {len(whole)} in its header"):
             Region.attach(path, MAGIC, 1)
-    with pytest.raises(LayoutMismatch, match="is no region"):
+    with pytest.raises(LayoutMismatch, match="is not a region"):
         Region.attach(tmpfs, MAGIC, 1)
     os.mkfifo(tmpfs / "fifo")
-    with pytest.raises(LayoutMismatch, match="is no region"):
+    with pytest.raises(LayoutMismatch, match="is not a region"):
         Region.attach(tmpfs / "fifo", MAGIC, 1)
     with pytest.raises(RegionUnavailable, match=r"cannot open .*nothing: No such file"):
         Region.attach(tmpfs / "nothing", MAGIC, 1)

@@ -13,7 +13,7 @@ from mpbroker.config.broker import LARGEST_REQUEST_BYTES, BrokerConfig
 from mpbroker.ipc import topology
 from mpbroker.ipc.topology import SharedMemory
 from mpbroker.startup import buffers
-from mpbroker.supervisor.resize import Resize
+from mpbroker.supervisor.changing import Resize
 
 TOTAL = 1000 << 20
 
@@ -69,15 +69,15 @@ def test_at_no_moment_of_a_resize_is_more_given_out(
     buffers.give_out(memory, config, before)
     tree: Any = FakeTree(memory, config, fails)
     tree.check()
-    resize = Resize.checked(config, None, after)
     make: Any = int  # a worker is its role here
-    done = resize.go_on(tree, make, make)
+    steps = Resize(config, None, after).check().steps(tree, make, make)
+    done = next(steps, "done")
     tree.check()
     if before > after:
         assert not done, "those that go still have theirs"
         for number in range(after, before):
             del tree.children[topology.processor(number)]
-        done = resize.go_on(tree, make, make)
+        done = next(steps, "done")
     assert done
     tree.check()
     left = before if fails and after > before else after

@@ -12,8 +12,8 @@ import pytest
 
 from mpbroker.ipc import topology
 from mpbroker.ipc.process import ProcessContext
+from mpbroker.supervisor.changing import Replacement
 from mpbroker.supervisor.child import Child, fork_child
-from mpbroker.supervisor.rolling import Roll
 from mpbroker.supervisor.tree import Tree
 from tests.supervisor.tree_cases import (
     HANDLER,
@@ -29,14 +29,15 @@ from tests.supervisor.tree_cases import (
 __all__ = ["tree"]
 
 
-def rolled(tree: Tree, roll: Roll, main: Callable[[ProcessContext], int] = obedient) -> list[set[str]]:
+def rolled(tree: Tree, roll: Replacement, main: Callable[[ProcessContext], int] = obedient) -> list[set[str]]:
     """Rolls to the end; which handlers served, each time that this changed."""
     seen: list[set[str]] = []
+    steps = roll.steps(tree, lambda role: Child(role, main))
     for _ in range(2000):
         serving = {c.name for c in tree.children.values() if c.serves and topology.is_handler(c.role)}
         if not seen or seen[-1] != serving:
             seen.append(serving)
-        if roll.go_on(tree, lambda role: Child(role, main)):
+        if next(steps, "done"):
             return seen
         tree.step(20)
     raise AssertionError(f"the roll does not end: {seen}")
@@ -51,7 +52,7 @@ def handlers_started(tree: Tree, count: int) -> list[int]:
 def test_handlers_are_replaced_one_after_the_other_and_never_fewer_serve(tree: Tree) -> None:
     roles = handlers_started(tree, 2)
     before = {role: tree.children[role].pid for role in roles}
-    roll = Roll(roles, topology.handler(2))
+    roll = Replacement(roles, topology.handler(2))
     seen = rolled(tree, roll)
     assert min(map(len, seen)) == 2
     assert max(map(len, seen)) == 3
@@ -69,14 +70,14 @@ def test_handlers_are_replaced_one_after_the_other_and_never_fewer_serve(tree: T
 
 def test_without_a_place_beside_them_they_are_replaced_as_well(tree: Tree) -> None:
     roles = handlers_started(tree, 1)
-    roll = Roll(roles, None)
+    roll = Replacement(roles, None)
     assert rolled(tree, roll) == [{"handler 0"}, set(), {"handler 0"}]
 
 
 def test_new_handlers_that_die_at_their_start_replace_nobody(tree: Tree) -> None:
     roles = handlers_started(tree, 2)
     before = {role: tree.children[role].pid for role in roles}
-    roll = Roll(roles, topology.handler(2))
+    roll = Replacement(roles, topology.handler(2))
     assert rolled(tree, roll, dies_at_once) == [{"handler 0", "handler 1"}]
     assert "does not start" in roll.error
     assert {role: tree.children[role].pid for role in roles} == before
@@ -97,7 +98,7 @@ def test_a_roll_waits_for_a_process_when_the_system_has_none(
 
     monkeypatch.setattr("mpbroker.supervisor.tree.fork_child", fork)
     monkeypatch.setattr("mpbroker.supervisor.tree.RELAUNCH_S", 0.01)
-    roll = Roll(roles, topology.handler(2))
+    roll = Replacement(roles, topology.handler(2))
     rolled(tree, roll)
     assert refused == ["handler 0"] * 2
     assert tree.children[HANDLER].serves
@@ -112,7 +113,7 @@ def test_a_roll_without_any_process_leaves_all_as_it_was(tree: Tree, monkeypatch
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
     monkeypatch.setattr("mpbroker.supervisor.tree.fork_child", fork)
-    roll = Roll(roles, topology.handler(2))
+    roll = Replacement(roles, topology.handler(2))
     assert rolled(tree, roll) == [{"handler 0", "handler 1"}]
     assert "Resource temporarily unavailable" in roll.error
     assert {role: tree.children[role].pid for role in roles} == before
@@ -126,4 +127,4 @@ def test_one_that_is_killed_while_it_is_replaced_is_replaced(tree: Tree) -> None
     os.kill(child.pid, signal.SIGKILL)
     step_until_gone(tree, HANDLER)
     tree.start(child)
-    assert rolled(tree, Roll(roles, None))[-1] == {"handler 0"}
+    assert rolled(tree, Replacement(roles, None))[-1] == {"handler 0"}

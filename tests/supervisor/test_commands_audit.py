@@ -11,7 +11,7 @@ from msgspec import structs
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.security.audit import as_text
-from mpbroker.supervisor.commands_audit import CommandsAudit, described
+from mpbroker.supervisor.commands import CommandsAudit, described
 from mpbroker.supervisor.control import Command, Peer
 
 ME = Peer(123, os.getuid())
@@ -46,7 +46,7 @@ def test_whoever_only_looks_is_not_told(tmp_path: Path) -> None:
     path = tmp_path / "audit.log"
     audit = CommandsAudit(lambda: BrokerConfig(audit_log_file=str(path)))
     for name in ("status", "listeners", "request-log", "log-level", "scrub"):
-        audit.tell(ME, Command(name), {})
+        audit.record(ME, Command(name), {})
     assert not path.exists()
 
 
@@ -55,9 +55,9 @@ def test_no_child_of_the_supervisor_gets_the_file(tmp_path: Path) -> None:
     config = BrokerConfig(audit_log_file=str(tmp_path / "audit.log"))
     audit = CommandsAudit(lambda: config)
     before = len(list(Path("/proc/self/fd").iterdir()))
-    audit.tell(ME, Command("reload"), {})
+    audit.record(ME, Command("reload"), {})
     config = structs.replace(config, audit_log_file=str(tmp_path / "other.log"))
-    audit.tell(ME, Command("reload"), {})
+    audit.record(ME, Command("reload"), {})
     assert len(list(Path("/proc/self/fd").iterdir())) == before
     assert {one.name: one.read_text().count("ctl reload: ok") for one in tmp_path.iterdir()} == {
         "audit.log": 1,

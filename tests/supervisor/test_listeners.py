@@ -98,7 +98,7 @@ def test_one_that_nobody_can_be_told_of_is_not_there(
     assert (told.number, told.listener.name, world.names) == (1, "MORE", ["PLAINTEXT", "MORE"])
     told.sock.close()
     world.listeners.memory.listener_counts(1).set(ListenerCount.STATE, ListenerState.ACCEPTING)
-    world.listeners.go_on(world.tree)
+    world.listeners.advance(world.tree)
     assert world.listeners.changes == []
 
 

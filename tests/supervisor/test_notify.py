@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -112,7 +113,7 @@ def test_a_manager_that_does_not_listen_keeps_nobody_from_being_served(
         notifier.stopping()
     said = [record.getMessage() for record in caplog.records]
     for what, text in zip(("READY=1", "STOPPING=1"), said, strict=True):
-        assert f"(NOTIFY_SOCKET={address}) is not told {what}" in text
+        assert f"cannot send {what} to the service manager (NOTIFY_SOCKET={address})" in text
 
 
 def test_the_watchdog_is_pinged_twice_in_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +174,7 @@ def test_no_ping_while_a_process_stands_still(monkeypatch: pytest.MonkeyPatch) -
     notifier.begin_watchdog()
     supervisor = Supervisor.__new__(Supervisor)
     supervisor.notifier, supervisor.signals = notifier, 0
-    supervisor.config = supervisor.memory = None  # type: ignore[assignment]
+    supervisor.tree = SimpleNamespace(config=None, memory=None)  # type: ignore[assignment]
     silent = ["log 0 has not moved for 400 s"]
     monkeypatch.setattr(health, "unresponsive_processes", lambda _config, _memory: silent)
     supervisor._while_running()

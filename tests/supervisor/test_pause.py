@@ -52,7 +52,7 @@ def holding(child: Child, **options: Any) -> tuple[socket.socket, threading.Thre
     asked, told = Later(), []
     asked.connection = theirs
     asked.send_with(told.append)
-    options = {"look": lambda: False, "limit_s": PATIENCE_S, **options}
+    options = {"poll": lambda: False, "limit_s": PATIENCE_S, **options}
     thread = threading.Thread(target=pause.hold, args=([child], asked), kwargs=options)
     thread.start()
     assert msgspec.json.decode(ours.recv(1 << 10)) == {"paused": True}
@@ -73,7 +73,7 @@ def test_a_client_that_goes_ends_it(child: Child) -> None:
     client, thread, told = holding(child)
     client.close()
     thread.join(PATIENCE_S)
-    assert told == [{"error": "the client has gone"}]
+    assert told == [{"error": "the client has disconnected"}]
     assert not is_stopped(child)
 
 
@@ -97,21 +97,21 @@ def test_a_process_that_somebody_else_continues_ends_it(child: Child) -> None:
 
 
 def test_a_stop_of_the_broker_ends_it(child: Child) -> None:
-    client, thread, told = holding(child, look=lambda: True)
+    client, thread, told = holding(child, poll=lambda: True)
     thread.join(PATIENCE_S)
-    assert told == [{"error": "the broker is told to stop"}]
+    assert told == [{"error": "the broker stops"}]
     assert not is_stopped(child)
     client.close()
 
 
 def test_the_guard_continues_all_when_the_supervisor_is_stopped_itself(child: Child) -> None:
-    """Nobody looks at the limit then but the guard."""
+    """Only the guard checks the limit then."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = os.fork()
     if pid == 0:
         asked = Later()
         asked.connection = theirs
-        pause.hold([child], asked, look=lambda: bool(os.kill(os.getpid(), signal.SIGSTOP)), limit_s=0.5)
+        pause.hold([child], asked, poll=lambda: bool(os.kill(os.getpid(), signal.SIGSTOP)), limit_s=0.5)
         os._exit(0)
     try:
         until(lambda: procfs.process(pid).state == "T", "the supervisor is stopped")

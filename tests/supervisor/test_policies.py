@@ -18,14 +18,14 @@ from mpbroker.ipc.process import (
 )
 from mpbroker.startup import runtime_dir
 from mpbroker.storage.directory_layout import remove_empty
-from mpbroker.supervisor.plans import needed_to_start, peers_of, stages_of
-from mpbroker.supervisor.resize import check_resize
-from mpbroker.supervisor.restarts import (
+from mpbroker.supervisor.changing import Resize
+from mpbroker.supervisor.child import (
     DEATHS_IN_A_ROW_MAX,
     HEALTHY_AFTER_MS,
     LONGEST_DELAY_MS,
     RestartPolicy,
 )
+from mpbroker.supervisor.plans import needed_to_start, peers_of, stages_of
 
 ROLES = [
     topology.LOG,
@@ -101,12 +101,12 @@ def test_one_healthy_life_forgives_the_young_deaths() -> None:
 @pytest.mark.parametrize(("old", "new"), [(4, 1), (4, 17), (2, 0), (1, 17), (9, 19), (32, 33)])
 def test_a_resize_beyond_half_and_double_is_refused(old: int, new: int) -> None:
     with pytest.raises(FatalError, match="cannot resize handlers"):
-        check_resize("handlers", old, new, 32)
+        Resize(BrokerConfig(num_io_threads=old), new, None).check()
 
 
 @pytest.mark.parametrize(("old", "new"), [(4, 2), (4, 8), (1, 1), (1, 16), (9, 18), (5, 2)])
 def test_a_resize_within_half_and_double_is_allowed(old: int, new: int) -> None:
-    check_resize("handlers", old, new, 32)
+    Resize(BrokerConfig(num_io_threads=old), new, None).check()
 
 
 def test_the_runtime_directory_goes_if_it_was_made_here_and_is_empty(

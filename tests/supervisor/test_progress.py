@@ -62,18 +62,18 @@ def test_a_log_gets_a_line_now_and_then(
     caplog.set_level(logging.INFO)
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    teller = progress.Teller(CONFIG, memory)
+    reporter = progress.Reporter(CONFIG, memory)
     write_progress(memory.words("recovery"), 0, GOING)
     said = []
     for _ in range(80):
-        teller.look()
+        reporter.poll()
         said.append(len(caplog.records))
         now[0] += 0.1
-    teller.end()
+    reporter.end()
     assert said[5] == 0
     assert said[-1] == 2
     assert "recovering /two: 250 of 1000 partitions, 1024 of 4096 MiB checked" in caplog.text
-    assert teller.text.startswith("Recovering /two: 250 of 1000 partitions"), (
+    assert reporter.text.startswith("Recovering /two: 250 of 1000 partitions"), (
         "the service manager is told, too"
     )
 
@@ -95,11 +95,11 @@ def test_a_terminal_gets_a_bar_that_needs_no_thread(
     monkeypatch.setenv("COLUMNS", "150")
     write_progress(memory.words("recovery"), 0, GOING)
     threads = threading.active_count()
-    teller = progress.Teller(CONFIG, memory)
-    teller.look()
-    teller.look()
+    reporter = progress.Reporter(CONFIG, memory)
+    reporter.poll()
+    reporter.poll()
     assert threading.active_count() == threads
-    teller.end()
+    reporter.end()
     text = terminal.getvalue()
     assert "recovering /two" in text
     assert "250 of 1000 partitions" in text
@@ -111,7 +111,7 @@ def test_a_terminal_is_left_alone_by_a_start_without_recovery(
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setattr(progress, "SILENT_S", 0)
-    teller = progress.Teller(CONFIG, memory)
-    teller.look()
-    teller.end()
+    reporter = progress.Reporter(CONFIG, memory)
+    reporter.poll()
+    reporter.end()
     assert terminal.getvalue() == ""

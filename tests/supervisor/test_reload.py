@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, KafkaError, Producer
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.control_client import ControlError
-from mpbroker.supervisor import reload
+from mpbroker.supervisor import config_diff
 from ops.bench import frames
 from ops.bench.brokers import ROOT, Mpbroker
 from tests.support.client_tools import eventually
@@ -346,12 +346,12 @@ def test_who_dies_meanwhile_comes_back_with_the_new_settings(broker: Configured)
 def test_what_a_reload_changes_is_a_setting() -> None:
     """All others wait for the next start, also one that nobody has thought of yet."""
     fields = set(BrokerConfig.__struct_fields__)
-    assert fields >= reload.FOLLOWED
-    assert fields >= reload.WORKERS
-    assert not reload.FOLLOWED & (reload.IN_TABLES | reload.WORKERS)
-    assert "origins" not in reload.FOLLOWED
+    assert fields >= config_diff.FOLLOWED
+    assert fields >= config_diff.WORKERS
+    assert not config_diff.FOLLOWED & (config_diff.IN_TABLES | config_diff.WORKERS)
+    assert "origins" not in config_diff.FOLLOWED
     for name in ("log_dirs", "node_id", "queued_max_request_bytes", "log_flush_policy", "quota_window_num"):
-        assert name not in reload.FOLLOWED | reload.IN_TABLES | reload.WORKERS
+        assert name not in config_diff.FOLLOWED | config_diff.IN_TABLES | config_diff.WORKERS
 
 
 def test_signals_in_a_row_and_a_resize_meanwhile(broker: Configured) -> None:

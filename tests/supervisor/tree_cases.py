@@ -21,8 +21,8 @@ from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.hangs import look_at
 from mpbroker.ipc.process import LEAVING, ExitCode, FatalError, ProcessContext, State
 from mpbroker.ipc.topology import SharedMemory, Sizes
+from mpbroker.supervisor.changing import Resize
 from mpbroker.supervisor.child import Child, fork_child
-from mpbroker.supervisor.resize import Resize
 from mpbroker.supervisor.tree import BrokerStops, Tree
 from tests.support.polling import PATIENCE_S
 
@@ -519,9 +519,9 @@ def test_a_resize_that_gets_no_process_leaves_all_as_it_was(
 
     monkeypatch.setattr("mpbroker.supervisor.tree.fork_child", fork)
     config = structs.replace(tree.config, num_io_threads=2, num_network_threads=1)
-    resize = Resize.checked(config, 4, None)
+    resize = Resize(config, 4, None).check()
     before = set(tree.children)
-    while not resize.go_on(tree, lambda role: Child(role, obedient), lambda role: Child(role, obedient)):
+    for _ in resize.steps(tree, lambda role: Child(role, obedient), lambda role: Child(role, obedient)):
         tree.step(100)
     assert forked == ["handler 2"]
     assert set(tree.children) == before

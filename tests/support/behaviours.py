@@ -32,7 +32,7 @@ BEHAVIOURS: Mapping[str, Sequence[str]] = {
         *("security/attack_table", "security/attacks", "security/foreign_logins", "security/identities"),
         "security/quotas",
         *("security/admin_listeners", "security/reload", "security/secrets", "security/security_page"),
-        *("supervisor/altered", "supervisor/serve", "supervisor/upgrades"),
+        *("supervisor/altered", "supervisor/reload", "supervisor/serve", "supervisor/upgrades"),
     ),
     "APIs of a kind, each of which is a module": (
         *("handlers/admin_apis", "handlers/alter_apis", "handlers/fetch", "handlers/forwarded_bytes"),

@@ -13,9 +13,7 @@ from typing import Any
 
 from mpbroker.config.load import load
 from mpbroker.ipc.session import Session
-from mpbroker.network.processor.tls_sasl import (
-    TlsSaslChannels,
-)
+from mpbroker.network.processor.tls_sasl import TlsSaslChannels
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.api_versions import Served
 from mpbroker.protocol.codec import encode_bytes

@@ -23,7 +23,7 @@ class Bulletins:
     def behind(self) -> list[int]:
         """Return the readers that keep a bulletin from being written anew."""
         publishers = (self.topics, self.credentials, self.limits, self.brokers)
-        return [reader for publisher in publishers for reader in publisher.behind()]
+        return [reader for publisher in publishers for reader in publisher.lagging()]
 
     def _publisher(
         self, block: str, acks: str, readers: Iterable[int], is_alive: Callable[[int], bool] | None = None

@@ -1,8 +1,8 @@
 """The acceptor process: accepts on the listeners of its plane and hands sockets to processors round robin
 (Kafka: Acceptor). `turn.pyx` does so without Python while no limit is near.
 
-A connection waits here when there is no slot for it (connection_quotas), when it came too fast, or when no
-processor has room. Then its listener is paused and its backlog waits, while the other listeners go on. A
+A connection waits here without a slot for it (connection_quotas), when it came too fast, or when no
+processor has room. Then its listener is paused and its backlog waits, while other listeners are served. A
 connection beyond the rate of its address is parked and closed later. Of a connection that was handed over
 only its place in the counts is kept.
 """
@@ -25,9 +25,14 @@ from mpbroker.ipc import topology
 from mpbroker.ipc.listeners import ListenerCount, ListenerState
 from mpbroker.ipc.process import IDLE_SLEEP_MS, MAX_SLEEP_MS, ExitCode, ProcessContext
 from mpbroker.network import handover
-from mpbroker.network.acceptor.address_rates import AddressRates
 from mpbroker.network.acceptor.connection_counts import ConnectionCounts
-from mpbroker.network.acceptor.connection_limits import change_quotas, limit_key, limits_of, quotas_of
+from mpbroker.network.acceptor.connection_limits import (
+    AddressRates,
+    change_quotas,
+    limit_key,
+    limits_of,
+    quotas_of,
+)
 from mpbroker.network.acceptor.connection_quotas import Admission
 from mpbroker.network.acceptor.limit_notices import LimitNotices
 from mpbroker.network.acceptor.listener_orders import AddListener, Orders
@@ -58,8 +63,6 @@ class _Held:
 
 
 class _Open:
-    """A listener that is served."""
-
     def __init__(self, number: int, listener: Listener, sock: socket.socket, context: ProcessContext) -> None:
         self.number = number
         self.listener = listener
@@ -129,7 +132,7 @@ class Acceptor:
         self.context.ready()
         while not self.context.must_stop():
             self._obey_fence()
-            self._look_around()
+            self._catch_up()
             self._wait()
         self._stop()
         self.context.stopped()
@@ -144,17 +147,17 @@ class Acceptor:
             self._follow_settings()
         self.context.acknowledge_fence()
 
-    def _look_around(self) -> None:
-        """Look at all that may have changed while this process slept."""
+    def _catch_up(self) -> None:
+        """React to all changes while this process slept."""
         self._look_at_processors()
-        self._tell_that_we_wait()
-        # Read what is owed first: the ledgers' changes then surely have what was closed for it.
+        self._publish_waiting()
+        # Read it first: then the ledgers' changes include the connections that were closed for it.
         owed = sum(ledger.evictions_owed() for ledger in self.ledgers.values())
         self.counts.catch_up()
         now_ms = time.monotonic() * 1000
         for there in list(self.open.values()):
             if there.held is not None:
-                self._go_on(there, there.held, now_ms)
+                self._retry(there, there.held, now_ms)
             elif there.rest_until_ms is not None and there.rest_until_ms <= now_ms:
                 there.rest_until_ms = None
                 self._watch(there)
@@ -165,24 +168,24 @@ class Acceptor:
         self.notices.follow(now_ms)
 
     def _wait(self) -> None:
-        """Sleep, let in what may be let in, and look at the rest."""
+        """Sleep, accept connections that need no decision, and decide on the others."""
         self.turn.look_at_words()
         self.address_rates.follow()
         for there in self.open.values():
             self.turn.allow(there.sock.fileno(), self.quotas.unasked(there.number))
         quiet = self.context.pending_fence() is None and not self.context.must_stop()
         ready = self.turn.serve(math.ceil(self._timeout_ms()) if quiet else 0)
-        self._learn_of_handed()
-        # Read it before accepting: a client that was told of a limit and then connects must meet it.
+        self._count_handed()
+        # Read it before accepting: a client that knows of a limit and then connects must meet it.
         self.address_rates.follow()
-        self._learn_of_failures()
+        self._take_failures()
         for fd in ready:
             if fd == self.orders.fileno():
                 self._obey()
             elif fd in self.open:
                 self._accept(self.open[fd])
 
-    def _learn_of_handed(self) -> None:
+    def _count_handed(self) -> None:
         """Count the connections that the turn has handed over, before anything else is decided."""
         handed = self.turn.handed()
         now_ms = time.monotonic() * 1000
@@ -190,21 +193,21 @@ class Acceptor:
             self.quotas.let_in(number, address, now_ms)
             self.counts.handed(role, ticket, number, address)
 
-    def _learn_of_failures(self) -> None:
+    def _take_failures(self) -> None:
         by_number = {there.number: there for there in self.open.values()}
         if (lost := self.turn.lost()) is not None:
-            self._was_lost(by_number[lost[0]], lost[1])
+            self._log_lost(by_number[lost[0]], lost[1])
         if (unsent := self.turn.unsent()) is not None:
             connection = socket.socket(fileno=unsent[1])
             try:
                 peer = connection.getpeername()
             except OSError as error:
                 connection.close()
-                self._was_lost(by_number[unsent[0]], error.errno or 0)
+                self._log_lost(by_number[unsent[0]], error.errno or 0)
             else:
                 self._admit(by_number[unsent[0]], connection, peer)
 
-    def _was_lost(self, there: _Open, code: int) -> None:
+    def _log_lost(self, there: _Open, code: int) -> None:
         there.counts.add(ListenerCount.ACCEPT_ERRORS)
         why = os.strerror(code)
         self.log.debug("a connection on %s was lost before it was accepted: %s", there.listener.name, why)
@@ -221,8 +224,8 @@ class Acceptor:
         soon = [at_ms - now_ms for at_ms in due if at_ms > now_ms]
         return min([MAX_SLEEP_MS if due else IDLE_SLEEP_MS, *soon]) + (1 if soon else 0)
 
-    def _tell_that_we_wait(self) -> None:
-        """Say whether connections wait, before looking again: a processor that makes room later rings."""
+    def _publish_waiting(self) -> None:
+        """Publish whether connections wait, before the last check: processors that make room later ring."""
         waits = any(there.held is not None for there in self.open.values())
         if waits != self.is_waited_for:
             self.is_waited_for = waits
@@ -230,7 +233,7 @@ class Acceptor:
                 ledger.wait(self.me, waits)
 
     def _stop(self) -> None:
-        """Close what was not handed over; the backlog stays with the supervisor's sockets."""
+        """Close connections that were not handed over; the backlog stays with the supervisor's sockets."""
         for there in self.open.values():
             if there.held is not None:
                 there.held.connection.close()
@@ -312,7 +315,7 @@ class Acceptor:
                     self._rest(there, error, "the limit of open files (LimitNOFILE)")
                     self._look_away(there)
                     return
-                self._was_lost(there, error.errno or 0)
+                self._log_lost(there, error.errno or 0)
                 continue
             self._admit(there, connection, peer)
 
@@ -360,15 +363,15 @@ class Acceptor:
         if delay_ms:
             there.counts.add(ListenerCount.THROTTLED)
             there.counts.add(ListenerCount.THROTTLED_MS, delay_ms)
-            self._tell_of_rate(there, now_ms, delay_ms)
+            self._log_rate(there, now_ms, delay_ms)
         held = _Held(connection, peer, address, now_ns, now_ms + delay_ms)
         if not self._advance(there, held, now_ms):
             self.log.debug("connections on %s wait for a slot, their rate or a processor", there.listener)
             there.held = held
             self._look_away(there)
-            self._tell_that_we_wait()
+            self._publish_waiting()
 
-    def _go_on(self, there: _Open, held: _Held, now_ms: float) -> None:
+    def _retry(self, there: _Open, held: _Held, now_ms: float) -> None:
         now_ns = time.monotonic_ns()
         there.counts.add(ListenerCount.BLOCKED_NS, now_ns - held.since_ns)
         held.since_ns = now_ns
@@ -384,7 +387,7 @@ class Acceptor:
             if not self.quotas.has_slot(there.number):
                 self.counts.catch_up()
                 if not self.quotas.has_slot(there.number):
-                    self._tell_of_slots(there, held, now_ms)
+                    self._log_slots(there, held, now_ms)
                     return False
             if not self._is_admitted(there, held, now_ms):
                 return True
@@ -403,7 +406,7 @@ class Acceptor:
             return self._is_configured(there, held)
         if admission is Admission.TOO_MANY:
             there.counts.add(ListenerCount.REFUSED_PER_IP)
-            self.notices.tell(
+            self.notices.report(
                 now_ms,
                 logging.INFO,
                 there.listener.name,
@@ -419,7 +422,7 @@ class Acceptor:
             return False
         there.counts.add(ListenerCount.THROTTLED_IP)
         there.counts.add(ListenerCount.THROTTLED_IP_MS, throttle_ms)
-        self.notices.tell(
+        self.notices.report(
             now_ms,
             logging.INFO,
             there.listener.name,
@@ -435,7 +438,7 @@ class Acceptor:
         heapq.heappush(self.parked, (now_ms + throttle_ms, self.parked_count, held.connection))
         return False
 
-    def _tell_of_rate(self, there: _Open, now_ms: float, delay_ms: int) -> None:
+    def _log_rate(self, there: _Open, now_ms: float, delay_ms: int) -> None:
         bound, is_own = self.quotas.exceeded_rate(there.number, now_ms)
         key, name = "max.connection.creation.rate", there.listener.name
         limit = limit_key(self.context.config, name, key) if is_own else key
@@ -443,10 +446,10 @@ class Acceptor:
             "a connection on %s waits %d ms: more than %g a second come (%s); raise it, or have clients "
             "keep theirs"
         )
-        self.notices.tell(now_ms, logging.INFO, name, limit, text, name, delay_ms, bound, limit)
+        self.notices.report(now_ms, logging.INFO, name, limit, text, name, delay_ms, bound, limit)
 
-    def _tell_of_slots(self, there: _Open, held: _Held, now_ms: float) -> None:
-        """Log once for each connection that waits for a slot; the backlog waits behind it."""
+    def _log_slots(self, there: _Open, held: _Held, now_ms: float) -> None:
+        """Log once for each connection that waits for a slot, which holds up the backlog."""
         if held.waits_for_slot:
             return
         held.waits_for_slot = True
@@ -457,7 +460,7 @@ class Acceptor:
         else:
             limit, who, count = key, "the broker", self.quotas.total
         text = "connections on %s wait: %s has %d, all that %s allows; raise it, or have clients close theirs"
-        self.notices.tell(now_ms, logging.WARNING, name, limit, text, name, who, count, limit)
+        self.notices.report(now_ms, logging.WARNING, name, limit, text, name, who, count, limit)
 
     def _is_configured(self, there: _Open, held: _Held) -> bool:
         try:
@@ -549,5 +552,4 @@ def run(
     handovers: dict[int, socket.socket],
     orders: Orders,
 ) -> int:
-    """Run the acceptor and return its exit code."""
     return Acceptor(context, served, handovers, orders).run()

@@ -1,8 +1,8 @@
 """An acceptor's count of all connections, kept right by the ledgers of the processors.
 
-The acceptor counts itself what it hands over, and reads in their changes what was closed and the other
-acceptor's connections. It counts all rows again after a death: when the supervisor has emptied a dead
-processor's rows, when a successor has taken what was on its way, and when the acceptor itself is a successor.
+The acceptor counts its own hand-overs, and reads in the ledgers' changes which connections were
+closed, and the other acceptor's. It counts all rows again after a death: when the supervisor has emptied a
+dead processor's rows, when a successor has taken the waiting sockets, and when the acceptor is a successor.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ConnectionCounts:
                     self._learn(book, ticket, opened)
 
     def recount_when_taken(self, role: int, ticket: int) -> None:
-        """Count again once the role has taken `ticket`: all sent to it by then is in its rows, or gone."""
+        """Count again once the role has taken `ticket`: all sent to it by then is in its rows, or closed."""
         self._books[role].recount_at = ticket
 
     def by_processor(self, role: int) -> dict[int, Known]:

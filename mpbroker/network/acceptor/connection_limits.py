@@ -1,11 +1,18 @@
-"""Connection limits as a configuration sets them."""
+"""Connection limits, as the configuration and the coordinator set them."""
 
 from __future__ import annotations
+
+import msgspec
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.keys import field_name
 from mpbroker.config.limits import ListenerLimits, limits_by_address
+from mpbroker.ipc.bulletin import BulletinReader
+from mpbroker.ipc.limits import LimitNews
+from mpbroker.ipc.process import ProcessContext
 from mpbroker.network.acceptor.connection_quotas import ConnectionQuotas, Limits
+
+_decoder: msgspec.msgpack.Decoder[LimitNews] = msgspec.msgpack.Decoder(LimitNews)
 
 
 def quotas_of(config: BrokerConfig) -> ConnectionQuotas:
@@ -46,3 +53,22 @@ def limit_key(config: BrokerConfig, listener: str, key: str) -> str:
     own = config.listener_limits.get(listener, ListenerLimits())
     is_own = getattr(own, field_name(key)) is not None
     return f"listener.name.{listener.lower()}.{key}" if is_own else key
+
+
+class AddressRates:
+    """The rates at which addresses may connect. A reader since before the fork: it reads, then accepts."""
+
+    def __init__(self, context: ProcessContext, quotas: ConnectionQuotas) -> None:
+        memory = context.memory
+        block = memory.private.block("limits")
+        # It changes with each message.
+        self.word = block[:8]
+        self._reader = BulletinReader(block, memory.words("limit_acks"), context.index)
+        self._quotas = quotas
+
+    def follow(self) -> None:
+        """Read new messages. Call it often: a publisher may wait until all processes have."""
+        for message in self._reader.poll():
+            news = _decoder.decode(message)
+            rates = {image.address: image.per_second for image in news.limits}
+            self._quotas.change_ip_rates(rates, replace=news.everything)

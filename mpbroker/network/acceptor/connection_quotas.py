@@ -1,11 +1,11 @@
 """Limits on how many connections there are and how fast they come (Kafka: ConnectionQuotas; sans-I/O).
 
 An acceptor asks in this order: `delay_ms` when it has accepted a connection; then it waits until that time is
-over and `has_slot` says yes; then `admit`. Waiting is the acceptor's business; meanwhile its other listeners
-go on. An admitted connection is counted until `remove`.
+over and `has_slot` returns True; then `admit`. Waiting is the acceptor's business; meanwhile it serves its
+other listeners. An admitted connection is counted until `remove`.
 
 The listener of the brokers is protected when there is another one: it has a limit of its own, and the limits
-of all listeners together do not hold it up. `surplus` says how many connections are too many because of it;
+of all listeners together do not hold it up. `surplus` is the number of connections in excess because of it;
 processors close the least recently active ones of the other listeners.
 """
 
@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from mpbroker.network.acceptor.connection_rate import UNLIMITED, WindowedRate
 
-# Expired rates to look for with each connection: more than one can add.
+# Expired rates to remove with each connection: more than one can add.
 FORGOTTEN_AT_ONCE = 2
 # A client by a Unix-domain socket has no address; its listener limits it.
 NO_ADDRESS = b""
@@ -67,7 +67,7 @@ class ConnectionQuotas:
         self._inter_broker: int | None = None
         self._ip_rate_default: float = UNLIMITED
         self._ip_rate_of: dict[bytes, float] = {}
-        self._ip_rates: OrderedDict[bytes, WindowedRate] = OrderedDict()  # the latest stands last
+        self._ip_rates: OrderedDict[bytes, WindowedRate] = OrderedDict()  # the latest is last
         self.total = 0
         self.by_listener: Counter[int] = Counter()
         self.by_ip: Counter[bytes] = Counter()
@@ -137,7 +137,7 @@ class ConnectionQuotas:
         return max(delay, there.rate.throttle_ms(now_ms))
 
     def unasked(self, listener: int) -> int:
-        """Return how many connections of a listener may come in without being asked about, each told with
+        """Return how many connections of a listener may come in without being asked about, each reported by
         `let_in` afterwards. While rates or addresses are limited each one is asked about.
         """
         there = self._listeners[listener]
@@ -170,7 +170,6 @@ class ConnectionQuotas:
         return self.is_protected(listener) or self.total < self.broker.connections
 
     def is_full(self, listener: int) -> bool:
-        """Return whether the listener's own limit is reached."""
         return self.by_listener[listener] >= self._listeners[listener].limits.connections
 
     def admit(self, listener: int, address: bytes, now_ms: float) -> tuple[Admission, int]:
@@ -248,14 +247,12 @@ class ConnectionQuotas:
     # ---- what metrics show
 
     def rates(self, now_ms: float) -> tuple[float, dict[int, float]]:
-        """Return connections a second: of the broker, and by listener."""
         return self._broker_rate.per_second(now_ms), {
             number: there.rate.per_second(now_ms) for number, there in self._listeners.items()
         }
 
 
 def _less(counts: Counter[K], key: K) -> None:
-    """Count one less; forget the key at zero."""
     counts[key] -= 1
     if not counts[key]:
         del counts[key]

@@ -22,7 +22,7 @@ class _Sample:
 
 
 class WindowedRate:
-    """A rate. Call `record`, then `throttle_ms`: what was recorded stays, even when it was too much."""
+    """A rate. Call `record`, then `throttle_ms`: a recorded event counts, even when it was too much."""
 
     def __init__(self, bound: float, windows: int, window_ms: int) -> None:
         self.bound = bound
@@ -41,7 +41,7 @@ class WindowedRate:
         sample.last_ms = now_ms
 
     def is_over(self, now_ms: float) -> bool:
-        """Return whether nothing that was recorded counts any more."""
+        """Return whether no recorded event counts any longer."""
         return now_ms - self.last_ms >= self.windows * self.window_ms
 
     def per_second(self, now_ms: float) -> float:

@@ -14,37 +14,38 @@ EVERY_MS = 60_000
 
 
 @dataclass
-class _Told:
+class _Logged:
     at_ms: float
     level: int
     more: int = 0
 
 
 class LimitNotices:
-    """The notices of one acceptor."""
+    """The notices of one process."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
-        self._told: dict[tuple[str, str], _Told] = {}
+        self._logged: dict[tuple[str, str], _Logged] = {}
 
-    def tell(
+    def report(
         self, now_ms: float, level: int, listener: str, limit: str, message: str, *arguments: object
     ) -> None:
         """Log that a connection met a limit: the first at `level`, further ones at DEBUG."""
-        told = self._told.get((listener, limit))
-        if told is None:
-            self._told[listener, limit] = _Told(now_ms, level)
+        logged = self._logged.get((listener, limit))
+        if logged is None:
+            self._logged[listener, limit] = _Logged(now_ms, level)
         else:
-            told.more += 1
+            logged.more += 1
             level = logging.DEBUG
         self._log.log(level, message, *arguments)
 
     def follow(self, now_ms: float) -> None:
         """Sum up each minute that is over. Call it now and then."""
-        over = [key for key, told in self._told.items() if now_ms >= told.at_ms + EVERY_MS]
+        over = [key for key, logged in self._logged.items() if now_ms >= logged.at_ms + EVERY_MS]
         for listener, limit in over:
-            told = self._told.pop((listener, limit))
-            if told.more:
+            logged = self._logged.pop((listener, limit))
+            if logged.more:
                 text = "%d more connections on %s met %s in the last %d s"
-                self._log.log(told.level, text, told.more, listener, limit, (now_ms - told.at_ms) / 1000)
-                self._told[listener, limit] = _Told(now_ms, told.level)
+                seconds = (now_ms - logged.at_ms) / 1000
+                self._log.log(logged.level, text, logged.more, listener, limit, seconds)
+                self._logged[listener, limit] = _Logged(now_ms, logged.level)

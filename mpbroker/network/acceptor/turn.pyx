@@ -2,7 +2,7 @@
 
 Python decides which connections are let in. It allows a number of them for each listener
 (`ConnectionQuotas.unasked`), which the turn serves by itself. It learns afterwards which they were, TOLD_MS
-later at most, and allows anew. All other connections, and every error, go back to Python.
+later at most, and allows more. All other connections, and every error, go back to Python.
 """
 from libc.errno cimport (
     EAGAIN, ECONNREFUSED, ECONNRESET, EINTR, EMFILE, ENFILE, ENOBUFS, ENOMEM, ENOTCONN, EPIPE, errno,
@@ -128,8 +128,8 @@ cdef struct AcceptTurn:
     int word_count
     Told told[TOLD_MOST]
     int told_count
-    uint64_t tell_at_ns         # when Python must hear of them
-    int ready[EVENTS_MOST]      # descriptors for Python to look at
+    uint64_t tell_at_ns         # when Python must get them
+    int ready[EVENTS_MOST]      # descriptors that Python must serve
     int ready_count
     bint is_rung
     int unsent_fd               # a connection that could not be handed over; -1: none
@@ -155,12 +155,12 @@ cdef Processor *processor_with_room(AcceptTurn *t) noexcept nogil:
     return NULL
 
 cdef inline void pass_turn(AcceptTurn *t, const Processor *p) noexcept nogil:
-    """Begin with the processor behind this one next time."""
+    """Begin with the processor after this one next time."""
     t.next_processor = <uint32_t>((p - t.processors + 1) % t.processor_count)
 
 cdef bint is_no_room(int error) noexcept nogil:
     """Return whether a hand-over may succeed later: the processor's queue is full, or too many sockets are
-    on their way; or supervisor and processor are gone, as this process will soon hear.
+    on their way; or supervisor and processor have died, as this process will soon learn.
     """
     return error in (
         EAGAIN, ETOOMANYREFS, ENOBUFS, ENOMEM, EPIPE, ECONNRESET, ECONNREFUSED, ENOTCONN)
@@ -168,7 +168,7 @@ cdef bint is_no_room(int error) noexcept nogil:
 cdef uint64_t send_to(
     Processor *p, int fd, int listener, const uint8_t *address, int length
 ) noexcept nogil:
-    """Hand a connection to a processor and return its ticket. 0: errno says why it was not sent."""
+    """Hand a connection to a processor and return its ticket. 0: not sent, errno is the reason."""
     cdef Handover message
     memset(&message, 0, sizeof(message))
     message.ticket = ledger_hand(&p.ledger, listener, address, length)
@@ -233,7 +233,7 @@ cdef Served *served_by(AcceptTurn *t, int fd) noexcept nogil:
     return NULL
 
 cdef void take_events(AcceptTurn *t, epoll_event *events, int count, bint quiet) noexcept nogil:
-    """Accept on the listeners that are ready; note for Python what it has to do. Not `quiet`: all of it."""
+    """Accept on the listeners that are ready; note for Python the rest. Not `quiet`: all of it."""
     cdef int i
     cdef Served *s
     for i in range(count):
@@ -247,13 +247,13 @@ cdef void take_events(AcceptTurn *t, epoll_event *events, int count, bint quiet)
             t.ready_count += 1
 
 cdef bint must_tell(AcceptTurn *t, uint64_t now_ns) noexcept nogil:
-    """Return whether Python has to look."""
+    """Return whether the turn must return to Python."""
     if t.ready_count or t.is_rung or t.unsent_fd >= 0 or t.lost_listener >= 0:
         return True
     return t.told_count == TOLD_MOST or (t.told_count != 0 and now_ns >= t.tell_at_ns)
 
 cdef int run_turns(AcceptTurn *t, int timeout_ms) noexcept nogil:
-    """Wait and accept until Python has to look or the time is over. Return 0, or errno of epoll_wait."""
+    """Wait and accept until Python must act or the time is over. Return 0, or errno of epoll_wait."""
     cdef epoll_event events[EVENTS_MOST]
     cdef uint64_t now_ns = monotonic_ns(), until_ns = now_ns + <uint64_t>timeout_ms * NS_PER_MS, end_ns
     cdef bint quiet
@@ -272,7 +272,7 @@ cdef int run_turns(AcceptTurn *t, int timeout_ms) noexcept nogil:
             return errno if errno != EINTR else 0       # Python's signal handlers come first
         now_ns = monotonic_ns()
         heartbeat(&t.counters, now_ns)
-        # Look again: a client that was told of a limit and then connects must meet it.
+        # Check again: a client that knows of a limit and then connects must meet it.
         quiet = quiet and not is_told_to_look(t)
         take_events(t, events, count, quiet)
         if not quiet or must_tell(t, now_ns) or now_ns >= until_ns:
@@ -317,15 +317,15 @@ cdef class AcceptorTurn:
             self.t.word_count += 1
 
     def look_at_words(self) -> None:
-        """Note the words as they are. Call it before looking at what they tell of: a later change ends the
-        turn.
+        """Note the words as they are. Call it before reading the state that they guard: a later change
+        ends the turn.
         """
         cdef int i
         for i in range(self.t.word_count):
             self.t.seen[i] = load_acquire(self.t.words[i])
 
     def serve(self, int timeout_ms) -> list[int]:
-        """Accept and hand over until Python has to look, `timeout_ms` at most. Returns the descriptors that
+        """Accept and hand over until Python must act, `timeout_ms` at most. Returns the descriptors that
         are ready for it. Raises OSError: epoll_wait failed.
         """
         cdef int error
@@ -335,7 +335,7 @@ cdef class AcceptorTurn:
             raise OSError(error, os.strerror(error))
         return [self.t.ready[i] for i in range(self.t.ready_count)]
 
-    # ---- what Python tells
+    # ---- settings from Python
 
     def set_processors(self, channels: list[tuple[int, int]]) -> None:
         """Hand connections to these processors from now on: (role, descriptor of the pair) each."""

@@ -15,7 +15,7 @@ _decoder: msgspec.msgpack.Decoder[CredentialNews] = msgspec.msgpack.Decoder(Cred
 
 
 class Credentials:
-    """SCRAM credentials, read anew for every login, so that a user announced to a client can log in."""
+    """SCRAM credentials, read again for every login, so that a user announced to a client can log in."""
 
     def __init__(self, context: ProcessContext) -> None:
         memory = context.memory
@@ -29,7 +29,7 @@ class Credentials:
         self._derived: dict[str, dict[ScramType, ScramCredential]] = {}
 
     def follow(self) -> None:
-        """Read what is new. Call it often: a publisher may wait until all processes have."""
+        """Read new messages. Call it often: a publisher may wait until all processes have."""
         # Not before the publisher counts this process as a reader: else it may overwrite a base being read.
         if not self._context.is_alive(self._context.index):
             return

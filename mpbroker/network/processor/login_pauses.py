@@ -65,7 +65,7 @@ class FailureTable:
 class LoginPauses:
     """The pauses of one processor: `first_ns` for the first failure beyond the free ones, doubled for each.
 
-    `longest_ns`: no pause is longer; there is none if it is not above `first_ns`. An address may be that of
+    `longest_ns`: no pause is longer; unless it is above `first_ns`, no login pauses. An address may have
     many clients, so more failures of it are free, and they are forgotten sooner.
     """
 

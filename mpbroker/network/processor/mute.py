@@ -58,7 +58,7 @@ TABLE: dict[MuteState, tuple[MuteState | None, ...]] = {
 
 
 def native_table() -> bytes:
-    """Return the following state of each (state, event), row by row; IMPOSSIBLE where there is none."""
+    """Return the following state of each (state, event), row by row; IMPOSSIBLE for a missing entry."""
     return bytes(
         IMPOSSIBLE if (following := TABLE[state][event]) is None else following
         for state in MuteState

@@ -33,7 +33,7 @@ from mpbroker.protocol.codec import encode_response
 from mpbroker.protocol.messages import ApiVersionsRequest
 from mpbroker.security.listener import ListenerSecurity, SecurityError, security_of_added, settings_of
 
-# Most new sockets that Python decides about before it looks at the open ones again.
+# Most new sockets that Python decides about before it serves the open ones again.
 NEW_CONNECTIONS_MAX = 20
 NO_FLEXIBLE_VERSION = 32767
 UNKNOWN_KEY = -1
@@ -189,7 +189,7 @@ class Processor:
         try:
             return self.turn.serve(timeout_ms)
         except turn.PollFailed as error:
-            # No socket would be ready again while the heartbeat goes on: let a successor begin anew.
+            # No socket would be ready again while the heartbeat moves: a successor must replace this process.
             self.log.error("poll failed: %s. This processor ends and is replaced", error)
             raise
 
@@ -209,8 +209,8 @@ class Processor:
         if flags & turn.CONNECTIONS:
             self._take_connections()
         if flags & turn.TOLD:
-            for told in self.turn.told():
-                request_log.write(request_log.Ended(*told))
+            for ended in self.turn.told():
+                request_log.write(request_log.Ended(*ended))
 
     def _obey(self) -> None:
         fence = self.context.pending_fence()
@@ -315,7 +315,7 @@ class Processor:
             os.close(fd)
             return None
         if number >= self.listeners_in_title:
-            # Nobody announces an added listener: its first connection does.
+            # An added listener is not announced: its first connection does that.
             self.listeners_in_title = number + 1
             self.context.entitle_by_listeners()
         listener = self.context.listener(number).listener
@@ -432,9 +432,9 @@ class Processor:
             )
 
     def _drain(self) -> None:
-        """Answer what is under way and begin nothing new. The process's end closes the rest."""
+        """Answer requests under way and begin none. The process's end closes the rest."""
         self.turn.saw_orders()
-        # The acceptor gives nothing more to a process that leaves. Take what it gave before.
+        # The acceptor gives no more connections to a process that leaves. Take those given before.
         while self._take_connections():
             pass
         self.turn.stop_reading()
@@ -472,7 +472,7 @@ def describe_close(reason: int, detail: int) -> str:
         CloseReason.CLOSED_IDLE: "idle for longer than connections.max.idle.ms",
         CloseReason.CLOSED_STOPPING: "the broker stops",
         CloseReason.CLOSED_NO_FILE: "a segment of its fetch could not be opened or read",
-        CloseReason.CLOSED_NO_MEMORY: "a segment of its fetch was gone, and its request had not been kept "
+        CloseReason.CLOSED_NO_MEMORY: "a segment of its fetch was deleted, and its request had not been kept "
         "(queued.max.request.bytes)",
         CloseReason.CLOSED_ILLEGAL_STATE: f"an answer came that cannot come in mute state {detail}",
         CloseReason.CLOSED_TLS: "TLS failed",
@@ -481,11 +481,11 @@ def describe_close(reason: int, detail: int) -> str:
         CloseReason.CLOSED_LOGIN_EXCESS: "the oldest without authentication, in favour of newer ones "
         "(max.unauthenticated.connections, or large tokens)",
         CloseReason.CLOSED_SESSION_EXPIRED: "a request came after its authentication had expired",
-        CloseReason.CLOSED_STALLED: "what it began made no progress while others waited for the memory "
-        "(queued.max.request.bytes) or the open files that it held",
+        CloseReason.CLOSED_STALLED: "its request or response made no progress while others waited for the "
+        "memory (queued.max.request.bytes) or the open files that it held",
         CloseReason.CLOSED_MANY_FILES: f"its answer needs {detail} segment files, more than can be open "
         "(LimitNOFILE)",
-        CloseReason.CLOSED_FAILED: "an error of the processor, told above",
+        CloseReason.CLOSED_FAILED: "an error of the processor, logged above",
         CloseReason.CLOSED_LISTENER: "its listener was removed",
         CloseReason.CLOSED_EXCESS: "the least recently active, to make room for another (max.connections)",
     }

@@ -36,8 +36,8 @@ def line(ended: Ended) -> str:
         "responseQueueTimeMs": ended.response_queue_ns,
         "sendTimeMs": ended.send_ns,
     }
-    told = ",".join(f'"{name}":{ns / 1e6:.3f}' for name, ns in times.items())
-    return f"{ended.described.decode()},{told}}}"
+    fields = ",".join(f'"{name}":{ns / 1e6:.3f}' for name, ns in times.items())
+    return f"{ended.described.decode()},{fields}}}"
 
 
 def write(ended: Ended) -> None:

@@ -2,7 +2,7 @@
 
 The turn's table has the open files (`files.pxd`); this module makes the system calls. Connections and files
 share a process's descriptors, and each has its part: otherwise idle connections could take the last one, and
-nobody could fetch. (Kafka opens a segment once, when it loads the log.)
+fetches would fail. (Kafka opens a segment once, when it loads the log.)
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class SegmentFiles:
         self.is_short = False
 
     def open(self) -> None:
-        """Open the files that answers wait for. The fetch of a file that is gone goes back to a handler."""
+        """Open the files that answers wait for. The fetch of a deleted file goes back to a handler."""
         for channel in self.files.opening():
             try:
                 self._open_for(channel)
@@ -81,20 +81,20 @@ class SegmentFiles:
                     self.files.wait(channel)
                     return
                 self.log.info(
-                    "segment %s is gone (%s): the fetch is answered anew", os.fsdecode(path), error.strerror
+                    "cannot open segment %s: %s; the fetch is repeated", os.fsdecode(path), error.strerror
                 )
                 self.files.ask_again(channel)
                 return
             if file_generation(os.fstat(fd)) != inode:
                 os.close(fd)
-                self.log.info("segment %s was replaced: the fetch is answered anew", os.fsdecode(path))
+                self.log.info("segment %s was replaced: the fetch is repeated", os.fsdecode(path))
                 self.files.ask_again(channel)
                 return
             self.files.opened(slot, slot_generation, segment_base, inode, fd)
         self.files.resume(channel)
 
     def _descriptor(self, path: bytes) -> int:
-        """Open a segment, closing files that nobody needs if descriptors are short. Raises OSError."""
+        """Open a segment, closing unused files if descriptors are short. Raises OSError."""
         while True:
             try:
                 fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -50,7 +50,7 @@ _ENDS = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
 
 
 class MoreLater(Exception):
-    """The socket has more, which no edge will tell. Other channels go first."""
+    """The socket has more bytes, which no edge will report. Other channels go first."""
 
 
 cdef uint8_t received[CIPHERTEXT_BYTES]
@@ -67,7 +67,7 @@ cdef void forget(Bytes *some) noexcept nogil:
     some.at = some.end = 0
 
 cdef bint append(Bytes *to, const uint8_t *data, size_t n) noexcept nogil:
-    """Append bytes. False: there is no memory."""
+    """Append bytes. False: out of memory."""
     cdef uint8_t *base
     if to.at:
         # Reuse the place of consumed bytes: a reader that never takes all would make the buffer grow forever.
@@ -99,7 +99,7 @@ cdef int take_encrypted(BIO *bio, const char *data, int n) noexcept nogil:
     return n
 
 cdef bint keep_staged(Wire *wire) noexcept nogil:
-    """Move the staged bytes behind earlier ones. False: no memory, and the connection is lost."""
+    """Move the staged bytes after earlier ones. False: no memory, and the connection is lost."""
     global staged_end
     cdef size_t n = staged_end
     staged_end = 0
@@ -136,7 +136,7 @@ cdef int give_received(BIO *bio, char *into, int room) noexcept nogil:
     return <int>n
 
 cdef bint has_spoken(Wire *wire) noexcept nogil:
-    """Return whether the client has sent anything or gone. Waiting in OpenSSL would take some 40 KiB."""
+    """Return whether the client has sent bytes or disconnected. Waiting in OpenSSL would take some 40 KiB."""
     cdef uint8_t first
     wire.begun = c_recv(wire.fd, &first, 1, MSG_PEEK) >= 0 or c_errno != EAGAIN
     return wire.begun
@@ -226,7 +226,7 @@ cdef class TlsPipe:
         raise error
 
     def flush(self) -> bool:
-        """Write what was encrypted; return whether all is written."""
+        """Write the encrypted bytes; return whether all are written."""
         return self.write_left()
 
     def encrypt(self, const unsigned char[::1] data) -> bool:
@@ -280,7 +280,7 @@ cdef class TlsPipe:
         return at == n
 
     def send(self, data: bytes | bytearray | memoryview) -> int:
-        """Encrypt all of `data`; `flush` says when it is written.
+        """Encrypt all of `data`; `flush` returns True once it is written.
 
         Raises BlockingIOError: earlier bytes wait, and nothing was taken.
         """
@@ -292,8 +292,8 @@ cdef class TlsPipe:
     def recv_into(self, unsigned char[::1] room) -> int:
         """Decrypt into `room`; return the number of bytes, 0 at the end of the stream.
 
-        Raises BlockingIOError: nothing is left, here or in the socket. Raises MoreLater: nothing yet, and
-        other channels go first; with some bytes `had_share` says so.
+        Raises BlockingIOError: no bytes are left, here or in the socket. Raises MoreLater: nothing yet, and
+        other channels go first; with some bytes `had_share` is set.
         """
         cdef size_t got = 0, n = 0, most = room.shape[0]
         if self.failed is not None:
@@ -315,7 +315,7 @@ cdef class TlsPipe:
             self.wire.records -= self.wire.records > 0
         self._end()
         if got and isinstance(error, ssl.SSLError) and not isinstance(error, _ENDS):
-            # The bytes before the failure count. OpenSSL says only once why it does not go on.
+            # The bytes before the failure count. OpenSSL reports the reason only once.
             self.failed = error
         if got:
             return got
@@ -342,7 +342,7 @@ cdef class TlsPipe:
             self._end()
             self.flush()
         except (OSError, MemoryError):
-            pass    # the client is gone, or there is no memory for the alert
+            pass    # the client has disconnected, or memory is short for the alert
 
     @property
     def has_begun(self) -> bool:

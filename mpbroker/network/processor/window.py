@@ -1,4 +1,4 @@
-"""The APIs whose requests may be under way beside others of their connection, each with the reason.
+"""The APIs whose requests may be under way with others of their connection, each with the reason.
 
 A connection has a window of requests (max.in.flight.requests.per.connection). Requests of these APIs fill it;
 one of any other API waits until it is empty and then has the connection for itself, as every request has in

@@ -19,15 +19,7 @@ POM = Path(__file__).parent / "pom.xml"
 JARS = ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2")
 PIP_TIMEOUT_S = 1800
 # Of ours, and for Arrow.
-PACKAGES = (
-    "cramjam",
-    "msgspec",
-    "psutil",
-    "setproctitle",
-    "pyarrow",
-    "pandas<3",
-    "confluent-kafka",
-)
+PACKAGES = ("cramjam", "msgspec", "psutil", "setproctitle", "pyarrow", "pandas<3", "confluent-kafka")
 
 
 def _home() -> Path:
@@ -66,5 +58,5 @@ def jars() -> str:
 def _run(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=PIP_TIMEOUT_S, check=False)
     if done.returncode:
-        said = (done.stdout + done.stderr).strip()[-2000:]
-        raise maven.MissingToolError(f"{' '.join(command)} failed (is the network there?):\n{said}")
+        printed = (done.stdout + done.stderr).strip()[-2000:]
+        raise maven.MissingToolError(f"{' '.join(command)} failed (is the network there?):\n{printed}")

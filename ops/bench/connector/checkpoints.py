@@ -1,7 +1,7 @@
 """A streaming query that changes its source: `… -m ops.bench.connector.checkpoints ADDRESS LOG_DIR WORK`.
 
 To be run with the interpreter of `ops.bench.connector`. Each line of standard input is a source, `kafka`,
-`local` or `remote`, that goes on with the one query from the one checkpoint until it has read all there is.
+`local` or `remote`, that continues the one query from the one checkpoint until it has read all records.
 After each the program prints the (partition, offset) pairs of the records that it has got, as JSON.
 """
 
@@ -40,7 +40,7 @@ def stream(spark: SparkSession, source: str, address: str, log_dir: str) -> Data
 
 
 def run(frame: DataFrame, work: Path) -> list[tuple[int, int]]:
-    """The records of all batches up to what is there now."""
+    """The records of all batches up to the present end."""
     got: list[tuple[int, int]] = []
 
     def take(batch: DataFrame, _number: int) -> None:

@@ -42,7 +42,7 @@ static void scram_hmac(const unsigned char *key, const char *text, unsigned char
     HMAC(EVP_sha256(), key, SHA256_DIGEST_LENGTH, (const unsigned char *)text, strlen(text), out, NULL);
 }
 
-/* False: salt or iterations are not what a server says. */
+/* False: salt or iterations are not those of a server. */
 static bool scram_salt(const struct scram *s, const char *parameters)
 {
     char salt[SCRAM_TEXT_BYTES];

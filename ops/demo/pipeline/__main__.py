@@ -1,7 +1,7 @@
 """A broker, orders that a producer writes, and a declarative pipeline of Spark on them: `make pipeline`.
 
-All of it lies in one directory, and the next call goes on there, with more orders. `--kill` ends a run by
-SIGKILL in the middle, and another run finishes what it had begun.
+All of it lies in one directory, and the next call continues there, with more orders. `--kill` ends a run by
+SIGKILL in the middle, and another run finishes its work.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def say(text: str) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make pipeline ARGS=…", description=__doc__)
     parser.add_argument("--directory", type=Path, default=Path(__file__).parent / "state")
-    parser.add_argument("--orders", type=int, default=1000, help="how many more there are")
+    parser.add_argument("--orders", type=int, default=1000, help="how many to add")
     parser.add_argument("--kill", action="store_true", help="kill a run, and go on")
     chosen = parser.parse_args()
     directory = chosen.directory.absolute()
@@ -31,7 +31,7 @@ def main() -> int:
     try:
         say(f"A broker on {broker.bootstrap}, its log in {broker.log_dir}")
         total = produce(broker.bootstrap, chosen.orders)
-        say(f"{chosen.orders:,} more events in topic orders, now {total:,}; every tenth is no order")
+        say(f"{chosen.orders:,} more events in topic orders, now {total:,}; every tenth is not an order")
         pipeline = Pipeline(directory, broker.bootstrap)
         if chosen.kill:
             say("spark-pipelines run, to be killed as soon as it has written orders")

@@ -131,7 +131,7 @@ class Pipeline:
 
 
 def step_of(line: str) -> str | None:
-    """Return the step that a line of spark-pipelines tells, which may stand behind a progress bar."""
+    """Return the step named in a line of spark-pipelines, which may follow a progress bar."""
     found = _STEP.search(line)
     return found[1].rstrip(".").replace(_CATALOG, "") if found else None
 
@@ -144,7 +144,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def produce(servers: str, count: int) -> int:
-    """Adds so many events to topic orders, every tenth of which is no order; returns how many there are."""
+    """Add events to topic orders, every tenth of which is not an order; return how many the topic has."""
     admin = AdminClient({"bootstrap.servers": servers})
     for topic, partitions in (("orders", PARTITIONS), ("large-orders", 1)):
         try:
@@ -169,7 +169,7 @@ def produce(servers: str, count: int) -> int:
 
 
 def event(number: int) -> bytes:
-    """An order, or what is none."""
+    """An order, or an invalid event."""
     if not is_order(number):
         return b"not an order"
     return json.dumps({"id": number, "customer": f"c{number % CUSTOMERS}", "amount": amount(number)}).encode()

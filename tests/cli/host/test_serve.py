@@ -16,8 +16,8 @@ from mpbroker.cli.host import serve
 from mpbroker.cli.main import app, main
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.supervisor import logs
+from mpbroker.supervisor.config_diff import ReadAgain
 from mpbroker.supervisor.logs import LogFormat
-from mpbroker.supervisor.reload import ReadAgain
 
 
 @pytest.fixture

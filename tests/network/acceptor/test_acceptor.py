@@ -98,7 +98,7 @@ class World:
     def turns(self, count: int = 4) -> None:
         for _ in range(count):
             os.eventfd_write(self.acceptor.context.bell.fd, 1)
-            self.acceptor._look_around()
+            self.acceptor._catch_up()
             self.acceptor._wait()
 
     def taken(self, role: int, most: int = 1000) -> list[tuple[int, socket.socket]]:

@@ -302,7 +302,7 @@ def is_served(broker: Mpbroker, port: int) -> bool:
 
 REFUSED = [
     ("listener-add", {"listener": f"PLAINTEXT://{HOST}:0"}, "must have a different name"),
-    ("listener-add", {"listener": f"NEW://{HOST}:0"}, "has no security protocol: say --protocol PROTOCOL"),
+    ("listener-add", {"listener": f"NEW://{HOST}:0"}, "has no security protocol: give --protocol PROTOCOL"),
     (
         "listener-add",
         {"listener": f"NEW://{HOST}:0", "protocol": "SSL"},

@@ -198,8 +198,8 @@ def test_more_than_a_descriptor_holds_is_told_later(secure: SecureRig) -> None:
     client = secure.meet(SASL)
     log_in(secure, client)
     channel, connection = secure.by_client[client]
-    secure.secure.native.spent(channel, connection, NS_MAX + 500_000_000)
-    secure.secure.native.spent(channel, connection + 1, NS_MAX)
+    secure.secure.channels.native.spent(channel, connection, NS_MAX + 500_000_000)
+    secure.secure.channels.native.spent(channel, connection + 1, NS_MAX)
     told = []
     for _ in range(3):
         client.sendall(small())

@@ -18,11 +18,10 @@ import pytest
 
 from mpbroker.ipc.counters import Counter, Histogram
 from mpbroker.network.processor.channel import CloseReason
-from mpbroker.network.processor.tls_sasl import (
-    FRAMES_PER_TALK_MAX,
-    HANDSHAKES_PER_TURN_MAX,
-    TALKS_PER_TURN_MAX,
-)
+from mpbroker.network.processor.sasl_exchange import FRAMES_PER_TALK_MAX
+from mpbroker.network.processor.secure_channel import Stage
+from mpbroker.network.processor.tls_handshake import HANDSHAKES_PER_TURN_MAX
+from mpbroker.network.processor.tls_sasl import TALKS_PER_TURN_MAX
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.headers import decode_response_frame
 from mpbroker.protocol.messages import (
@@ -364,7 +363,7 @@ def test_who_does_not_wait_for_a_success(rig: SecureRig) -> None:
     rig.now_ns += 10**10
     rig.step()
     assert CloseReason.CLOSED_BY_PEER in [reason for _, reason in rig.ends]
-    assert rig.secure._held == rig.secure._peers == {}
+    assert rig.secure.sasl.held == rig.secure.channels.peers == {}
 
 
 def test_a_pause_ends_in_time_for_the_right_password(tmp_path: Path) -> None:
@@ -404,7 +403,7 @@ def test_an_error_at_one_connection_is_its_own_end(
     good = rig.meet(SASL)
     rig.step()
     bad = rig.meet(SASL)
-    monkeypatch.setattr(rig.secure, "_talk", lambda _peer: 1 // 0)
+    monkeypatch.setitem(rig.secure.stages, Stage.TALKING, lambda _peer: 1 // 0)
     bad.sendall(b"x")
     rig.step()
     monkeypatch.undo()
@@ -457,14 +456,14 @@ def test_who_stops_half_way_expires_as_idle(rig: SecureRig, stage: str) -> None:
         ask(rig, client, ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest("PLAIN"))
         client.sendall(b"\0\0" if stage == "talking" else struct.pack(">i", 1000) + b"x" * 500)
     rig.step()
-    assert len(rig.secure._peers) == 1
-    assert len(rig.secure._held) == (stage == "failed")
+    assert len(rig.secure.channels.peers) == 1
+    assert len(rig.secure.sasl.held) == (stage == "failed")
     rig.turn.close_idle(time.monotonic_ns() - 60_000_000_000)
     assert rig.ends == []
     rig.turn.close_idle(time.monotonic_ns())
     rig.step()
     assert [reason for _, reason in rig.ends] == [CloseReason.CLOSED_IDLE]
-    assert rig.secure._peers == rig.secure._held == {}
+    assert rig.secure.channels.peers == rig.secure.sasl.held == {}
     # Its time comes, and there is nothing to do.
     rig.now_ns += 10**10
     rig.step()
@@ -517,7 +516,7 @@ def test_a_re_authentication_that_fails_is_counted(short: SecureRig) -> None:
 
 def test_who_cannot_renew_and_comes_too_late_is_counted(short: SecureRig) -> None:
     """Check that the session of a client with SaslAuthenticate v0, which is told no lifetime, ends, too."""
-    short.secure._wall_ms = lambda: time.time_ns() // 1_000_000 + 3_600_000
+    short.secure.sasl.wall_ms = lambda: time.time_ns() // 1_000_000 + 3_600_000
     client = short.meet(SASL)
     ask(short, client, ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest("PLAIN"))
     client.sendall(request(ApiKey.SASL_AUTHENTICATE, 0, SaslAuthenticateRequest(b"\0ann\0secret")))

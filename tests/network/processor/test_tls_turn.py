@@ -19,11 +19,8 @@ import pytest
 
 from mpbroker.ipc.counters import Counter
 from mpbroker.network.processor.channel import CloseReason
+from mpbroker.network.processor.secure_channel import MOVED_PER_TURN_MAX, Stage
 from mpbroker.network.processor.tls_pipe import CIPHERTEXT_BYTES_MAX, IDLE_RECORDS_MAX, TlsPipe
-from mpbroker.network.processor.tls_sasl import (
-    MOVED_PER_TURN_MAX,
-    Stage,
-)
 from tests.support.polling import PATIENCE_S
 from tests.support.processor_rig import answer_frame, frame
 from tests.support.tls_key_changes import TLS_1_2, TLS_1_3, KeyChanger
@@ -57,7 +54,7 @@ def test_records_without_data_have_a_bounded_share(rig: SecureRig) -> None:
     """Check that a turn handles only a few of endless key updates."""
     plain = rig.meet(TLS)
     plain.setblocking(False)
-    (peer,) = rig.secure._peers.values()
+    (peer,) = rig.secure.channels.peers.values()
     assert peer.sock is not None
     assert peer.pipe is not None
     with contextlib.closing(KeyChanger(plain, rig.janes_store())) as client:
@@ -157,7 +154,7 @@ def test_memory_that_is_used_up_mutes_and_what_is_freed_goes_to_who_waits(tmp_pa
         assert rig.counter(Counter.COUNT_MEMORY_FULL) == 1, "who waits is not tried again and again"
         (third,) = (
             peer
-            for peer in rig.secure._peers.values()
+            for peer in rig.secure.channels.peers.values()
             if peer.connection not in (first.connection, second.connection)
         )
         assert third.pipe is not None
@@ -182,7 +179,7 @@ def test_who_reads_nothing_holds_a_chunk_and_goes_when_others_starve(tmp_path: P
         (held,) = rig.requests_taken()
         rig.answer(held, answer_frame(1, bytes(32 << 20)))
         rig.step(100)
-        peer = rig.secure._peers[held.connection]
+        peer = rig.secure.channels.peers[held.connection]
         assert peer.pipe is not None
         # A chunk at most, and what encryption adds to its records.
         assert 0 < peer.pipe.held_bytes < CHUNK_BYTES + 1000

@@ -9,7 +9,7 @@ SERVERS = str(spark.conf.get("orders.servers"))
 LARGE = 500
 
 
-@dp.table(comment="Each order once; what is no order is left out.")
+@dp.table(comment="Each order once; other events are left out.")
 def cleaned() -> DataFrame:
     """Appended to: a run reads the events that came since the last one."""
     events = (
@@ -26,7 +26,7 @@ def cleaned() -> DataFrame:
 
 @dp.materialized_view(comment="What each customer has ordered.")
 def totals() -> DataFrame:
-    """Made anew by each run, of all that is cleaned."""
+    """Rebuilt by each run, of all cleaned orders."""
     orders = spark.read.table("cleaned").groupBy("customer")
     return orders.agg(F.count("*").alias("orders"), F.sum("amount").alias("amount"))
 

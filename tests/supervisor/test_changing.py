@@ -1,6 +1,9 @@
-"""What the supervisor makes of altered settings: told once, twice, with something that it cannot use."""
+"""Changes of a running broker: altered settings, the file beneath them, and one change at a time."""
 
 from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -8,11 +11,14 @@ import pytest
 from mpbroker.config.altered import Altered
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.load import Loaded, load
+from mpbroker.ipc import topology
 from mpbroker.ipc.broker_settings import BrokerSettings
 from mpbroker.ipc.bulletin import BulletinPublisher
+from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.topology import SUPERVISOR, SharedMemory
-from mpbroker.supervisor.altering import AlteredSettings
-from mpbroker.supervisor.reload import Reload, ReloadError
+from mpbroker.supervisor.changing import AlteredSettings, Changing
+from mpbroker.supervisor.config_diff import ConfigDiff, ReloadError
+from mpbroker.supervisor.notify import Notifier
 
 
 class Coordinator:
@@ -35,25 +41,25 @@ class Coordinator:
 def test_what_is_told_twice_is_news_once(memory: SharedMemory) -> None:
     altering, coordinator = AlteredSettings(memory, node_id=1), Coordinator(memory)
     done = memory.words("brokers_done")
-    assert not altering.look()
+    assert not altering.poll()
     coordinator.tell(0)
-    assert not altering.look()
+    assert not altering.poll()
     texts = {"max.connections": "5"}
     coordinator.tell(1, all={"max.connections": "4"}, one={}, other={"max.connections": "9"})
     coordinator.tell(2, all={"max.connections": "4"}, one=texts)
-    assert altering.look()
-    assert altering.waits
+    assert altering.poll()
+    assert altering.is_pending
     assert altering.now == Altered(texts, {"max.connections": "4"})
     assert done.load(0) == 0
     altering.acknowledge()
     assert done.load(0) == 2
-    altering.waits = False
+    altering.is_pending = False
     Coordinator(memory).tell(2, all={"max.connections": "4"}, one=texts)
-    assert not altering.look()
-    assert not altering.waits
+    assert not altering.poll()
+    assert not altering.is_pending
     coordinator = Coordinator(memory)
     coordinator.tell(3, all={"max.connections": "4"})
-    assert altering.look()
+    assert altering.poll()
     assert altering.now == Altered({}, {"max.connections": "4"})
 
 
@@ -62,7 +68,7 @@ def test_what_cannot_be_used_is_told_and_left_out(
 ) -> None:
     altering = AlteredSettings(memory, node_id=1)
     Coordinator(memory).tell(1, one={"max.connections": "5", "num.partitions": "2"})
-    assert altering.look()
+    assert altering.poll()
     assert altering.now == Altered({"max.connections": "5"})
     assert "num.partitions is no setting that can be altered" in caplog.text
 
@@ -76,7 +82,7 @@ class Room:
     def __init__(self, *file: str) -> None:
         self.file = list(file)
         self.now = self._load().config
-        self.reload = Reload(self.now, self._load)
+        self.diff = ConfigDiff(self.now, self._load)
 
     def _load(self) -> Loaded:
         return load(None, self.file)
@@ -88,10 +94,10 @@ class Room:
         return self._done(altered, reread=False)
 
     def _done(self, altered: Altered, *, reread: bool) -> list[str]:
-        look = self.reload.changes if reread else self.reload.altered
-        changes = look(self.now, altered)
+        read = self.diff.reread if reread else self.diff.altered
+        changes = read(self.now, altered)
         self.now = changes.config
-        self.reload.done(changes)
+        self.diff.done(changes)
         return changes.names
 
 
@@ -113,13 +119,13 @@ def test_the_file_lies_beneath_and_is_not_read_unasked() -> None:
 def test_an_altered_number_of_workers_counts_even_if_the_file_says_the_same() -> None:
     room = Room("num.io.threads=2")
     altered = Altered({"num.io.threads": "2"})
-    changes = room.reload.altered(room.now, altered)
+    changes = room.diff.altered(room.now, altered)
     assert changes.handlers == 2  # `ctl resize` may have made it another one
     assert changes.config.resizing_to == {"num.io.threads": 2}
-    room.reload.done(changes)
-    assert room.reload.altered(room.now, altered).handlers is None
-    assert room.reload.changes(room.now, altered).handlers is None
-    assert room.reload.altered(room.now, Altered()).handlers == 2
+    room.diff.done(changes)
+    assert room.diff.altered(room.now, altered).handlers is None
+    assert room.diff.reread(room.now, altered).handlers is None
+    assert room.diff.altered(room.now, Altered()).handlers == 2
 
 
 def test_a_file_that_contradicts_what_was_altered_changes_nothing() -> None:
@@ -138,6 +144,83 @@ def test_a_file_that_contradicts_what_was_altered_changes_nothing() -> None:
 
 
 def test_without_a_file_there_is_still_something_beneath() -> None:
-    reload = Reload(BrokerConfig(max_connections=7), None)
-    now = reload.altered(BrokerConfig(max_connections=7), Altered({}, {"max.connections": "5"})).config
+    diff = ConfigDiff(BrokerConfig(max_connections=7), None)
+    now = diff.altered(BrokerConfig(max_connections=7), Altered({}, {"max.connections": "5"})).config
     assert now.max_connections == 5
+
+
+# ---- one change at a time
+
+
+class Listeners:
+    """What of the listeners a change uses. None of them is affected."""
+
+    now: tuple[()] = ()
+    processor = None
+
+    def role_problem(self, _: BrokerConfig) -> None:
+        return None
+
+    def changed_security(self, _: BrokerConfig) -> dict[int, Any]:
+        return {}
+
+    def follow(self, config: BrokerConfig, _: dict[int, Any], tree: Any) -> None:
+        tree.config = config
+
+
+def changing_of(memory: SharedMemory, *file: str) -> tuple[Changing, Any]:
+    """Return a state machine over a configuration file as a list of overrides, and its tree."""
+    config = load(None, []).config
+    tree: Any = SimpleNamespace(config=config, memory=memory, children={})
+    listeners: Any = Listeners()
+    diff = ConfigDiff(config, lambda: load(None, list(file)))
+    return Changing(tree, listeners, diff, AlteredSettings(memory, node_id=1), Notifier()), tree
+
+
+def test_a_resize_is_refused_while_processes_acknowledge_a_reload(
+    memory: SharedMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Commands are served meanwhile. Begun then, its answer would be lost with it."""
+    changing, tree = changing_of(memory, "num.partitions=3")
+    refused: list[str] = []
+
+    def publish(_config: bytes, _tree: object) -> None:
+        with pytest.raises(FatalError) as error:
+            changing.resize(tree.config.num_io_threads, None)
+        refused.append(str(error.value))
+
+    monkeypatch.setattr("mpbroker.supervisor.changing.publish", publish)
+    answers: list[dict[str, Any]] = []
+    for _ in range(2):
+        changing.reload().send_with(answers.append)
+    changing.advance()
+    assert refused == ["a change is under way (reload); ask again when it is done"], "one reload for both"
+    assert [answer["changed"] for answer in answers] == [["num.partitions"]] * 2
+    assert (tree.config.num_partitions, changing.under_way) == (3, "")
+
+
+def test_a_reload_waits_for_the_end_of_a_resize(
+    memory: SharedMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changing, tree = changing_of(memory, "num.partitions=3")
+    published: list[int] = []
+    monkeypatch.setattr("mpbroker.supervisor.changing.publish", lambda *_: published.append(1))
+    resized: list[dict[str, Any]] = []
+    reloaded: list[dict[str, Any]] = []
+    handlers = tree.config.num_io_threads
+    leaving = range(handlers // 2, handlers)
+    for number in leaving:
+        tree.children[topology.handler(number)] = SimpleNamespace(serves=True)
+    tree.retire = lambda _: None
+    changing.resize(handlers // 2, None).send_with(resized.append)
+    changing.reload().send_with(reloaded.append)
+    changing.advance()
+    assert changing.under_way == f"resizing handlers from {handlers} to {handlers // 2}"
+    assert (resized, reloaded, published) == ([], [], [])
+    tree.children.clear()
+    changing.advance()
+    assert resized == [{"handlers": handlers // 2, "processors": tree.config.num_network_threads}]
+    assert reloaded == []
+    changing.advance()
+    assert [answer["changed"] for answer in reloaded] == [["num.partitions"]]
+    assert (tree.config.num_partitions, tree.config.num_io_threads) == (3, handlers // 2)

@@ -9,8 +9,8 @@ import pytest
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.pointer import POINTER_NAME, Pointer, write_pointer
-from mpbroker.startup.runtime_dir import tell_of_unclean_end
 from mpbroker.storage.names import CLEAN_SHUTDOWN
+from mpbroker.supervisor.pointers import report_unclean_end
 from mpbroker.testing import Broker
 
 
@@ -20,17 +20,17 @@ def test_an_unclean_end_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture
 
     def told() -> str:
         caplog.clear()
-        tell_of_unclean_end(config)
+        report_unclean_end(config)
         return caplog.text
 
     assert told() == ""
     write_pointer(tmp_path, Pointer("/nowhere", 4711, 1))
     assert f"{tmp_path}: the last broker (supervisor 4711) did not end in order" in told()
-    assert "was left open and is recovered" in told()
+    assert "they left the log open, and it is recovered" in told()
     (tmp_path / CLEAN_SHUTDOWN).touch()
     assert "they closed the log cleanly" in told()
     (tmp_path / POINTER_NAME).write_text("{")
-    assert f"{tmp_path / POINTER_NAME} was left and cannot be read" in told()
+    assert f"{tmp_path / POINTER_NAME} cannot be read" in told()
 
 
 def test_a_killed_broker_is_told_of_at_the_next_start() -> None:

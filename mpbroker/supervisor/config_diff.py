@@ -1,21 +1,20 @@
-"""SIGHUP, `ctl reload`, AlterConfigs: changes that another configuration makes to a running broker.
+"""The changes that another configuration makes to a running broker (sans-I/O).
 
-File and flags lie beneath what clients have altered (config.dynamic). The file is read anew when somebody
-asks for it; the coordinator tells the altered settings. Both together are checked whole, by the rules of a
-start and against the settings that cannot change now: one mistake, and nothing changes. What differs from the
-last time is sorted by what it takes:
+The configuration file and flags lie beneath what clients altered (config.dynamic). Both together are checked
+whole, by the rules of a start and against the settings that cannot change now; one mistake refuses all.
+Settings that differ from the configuration applied last are sorted by the action that they need:
 
-follows    every process takes it over when it is ordered to (ipc.settings)
-replaced   handlers have made tables of it: they are replaced one after the other (supervisor.rolling)
-resized    the numbers of workers (supervisor.resize, with its rule for one step)
-later      it belongs to what was made before the first fork, or to what lies on disk
-
-(Kafka: DynamicBrokerConfig, whose brokers restart no thread.)
+follows    every process applies it on an order (ipc.settings)
+replaced   handlers keep tables of it: they are replaced one after the other (supervisor.changing)
+resized    the numbers of workers (supervisor.changing, with its rule for one step)
+later      it belongs to state made before the first fork, or to files on disk
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -34,75 +33,38 @@ from mpbroker.ipc import settings
 
 ReadAgain: TypeAlias = Callable[[], Loaded]
 
+log = logging.getLogger("mpbroker.supervisor")
+
 # Every process reads these when it needs them, from its one configuration object.
 FOLLOWED = {
-    "admin_listener_names",
-    "advertised_listeners",
-    "audit_log_file",
-    "audit_log_format",
-    "audit_log_level",
-    "auto_create_topics_enable",
-    "connection_failed_authentication_delay_max_ms",
-    "connection_failed_authentication_delay_ms",
-    "connections_max_idle_ms",
-    "connections_max_login_ms",
-    "default_replication_factor",
-    "delete_topic_enable",
-    "fetch_max_bytes",
-    "group_initial_rebalance_delay_ms",
-    "group_max_members_bytes",
-    "group_max_session_timeout_ms",
-    "group_max_size",
-    "group_min_session_timeout_ms",
-    "handler_hang_timeout_ms",
-    "http_console_client_config",
-    "http_console_enable",
-    "http_console_write",
-    "http_hosts",
-    "listener_limits",
-    "listener_security",
-    "log_cleaner_backoff_ms",
-    "log_cleaner_dedupe_buffer_size",
-    "log_cleaner_io_buffer_load_factor",
-    "log_cleaner_io_buffer_size",
-    "log_cleaner_io_max_bytes_per_second",
-    "log_flush_offset_checkpoint_interval_ms",
-    "log_retention_check_interval_ms",
-    "log_scrub_interval_ms",
-    "log_scrub_max_bytes_per_second",
-    "max_auto_created_partitions_per_principal",
-    "max_connection_creation_rate",
-    "max_connections",
-    "max_connections_per_ip",
-    "max_connections_per_ip_overrides",
-    "max_in_flight_requests_per_connection",
-    "max_incremental_fetch_session_cache_slots",
-    "max_parked_bytes",
-    "max_parked_bytes_per_connection",
-    "max_parked_bytes_per_principal",
-    "max_producer_ids_per_partition",
-    "max_unauthenticated_connections",
-    "mpbroker_replication_factor_clamp",
-    "num_partitions",
-    "offset_metadata_max_bytes",
-    "offsets_retention_check_interval_ms",
-    "offsets_retention_minutes",
-    "offsets_topic_num_partitions",
-    "offsets_topic_segment_bytes",
-    "producer_id_expiration_ms",
-    "queued_max_requests",
-    "replica_alter_log_dirs_io_max_bytes_per_second",
-    "socket_request_max_bytes",
-    "socket_send_buffer_bytes",
-    "transaction_partition_verification_enable",
+    *("admin_listener_names", "advertised_listeners", "audit_log_file", "audit_log_format"),
+    *("audit_log_level", "auto_create_topics_enable", "connection_failed_authentication_delay_max_ms"),
+    *("connection_failed_authentication_delay_ms", "connections_max_idle_ms", "connections_max_login_ms"),
+    *("default_replication_factor", "delete_topic_enable", "fetch_max_bytes"),
+    *("group_initial_rebalance_delay_ms", "group_max_members_bytes", "group_max_session_timeout_ms"),
+    *("group_max_size", "group_min_session_timeout_ms", "handler_hang_timeout_ms"),
+    *("http_console_client_config", "http_console_enable", "http_console_write", "http_hosts"),
+    *("listener_limits", "listener_security", "log_cleaner_backoff_ms", "log_cleaner_dedupe_buffer_size"),
+    *("log_cleaner_io_buffer_load_factor", "log_cleaner_io_buffer_size"),
+    *("log_cleaner_io_max_bytes_per_second", "log_flush_offset_checkpoint_interval_ms"),
+    *("log_retention_check_interval_ms", "log_scrub_interval_ms", "log_scrub_max_bytes_per_second"),
+    *("max_auto_created_partitions_per_principal", "max_connection_creation_rate", "max_connections"),
+    *("max_connections_per_ip", "max_connections_per_ip_overrides", "max_in_flight_requests_per_connection"),
+    *("max_incremental_fetch_session_cache_slots", "max_parked_bytes", "max_parked_bytes_per_connection"),
+    *("max_parked_bytes_per_principal", "max_producer_ids_per_partition", "max_unauthenticated_connections"),
+    *("mpbroker_replication_factor_clamp", "num_partitions", "offset_metadata_max_bytes"),
+    *("offsets_retention_check_interval_ms", "offsets_retention_minutes", "offsets_topic_num_partitions"),
+    *("offsets_topic_segment_bytes", "producer_id_expiration_ms", "queued_max_requests"),
+    *("replica_alter_log_dirs_io_max_bytes_per_second", "socket_request_max_bytes"),
+    *("socket_send_buffer_bytes", "transaction_partition_verification_enable"),
     *SecuritySettings.__struct_fields__,
 }
-# Defaults of topics. Handlers keep them beside each topic, ready for the turn.
+# Defaults of topics. Handlers keep them with each topic, ready for the turn.
 IN_TABLES = {field_name(name) for key in TOPIC_KEYS.values() for name in key.synonyms} | {
     "fetch_purgatory_purge_interval_requests"
 }
 WORKERS = {field_name(name) for name in RESIZABLE}
-# All other settings belong to what was made before the first fork, or to what lies on disk.
+# All other settings belong to state made before the first fork, or to files on disk.
 _LISTENERS = "mpbroker ctl listener adds and removes listeners at once"
 _RESTART = "restart the broker"
 _INSTEAD = {"listeners": _LISTENERS, "listener_security_protocol_map": _LISTENERS}
@@ -115,21 +77,21 @@ _KEYS = {field_name(key): key for key in BROKER_KEYS} | {
 
 
 class ReloadError(Exception):
-    """A reload is refused and nothing changes. The message says why, in one line."""
+    """A reload is refused and nothing changes. The message is one line."""
 
 
 class NoFile(ReloadError):
-    """There is no file to read; a terminal that hangs up asks for this reload too."""
+    """The broker has no file to read; a terminal that hangs up asks for this reload too."""
 
 
 @dataclass(frozen=True)
 class Changes:
-    """The changes of one reload. `config` is the new configuration, with the old numbers of workers."""
+    """The changes of one reload. `config`: the new configuration, with the old numbers of workers."""
 
     config: BrokerConfig
     encoded: bytes
     names: list[str]  # the settings that change, as an operator writes them
-    later: dict[str, str]  # the settings that do not change, and what to do about it
+    later: dict[str, str]  # the settings that do not change, and the advice for each
     warnings: list[str] = field(default_factory=list)
     handlers: int | None = None
     processors: int | None = None
@@ -141,34 +103,63 @@ class Changes:
     def resizes(self) -> bool:
         return self.handlers is not None or self.processors is not None
 
+    def log(self, why: str) -> None:
+        """Log the changes. `why`: who or what asked for them."""
+        for warning in self._all_warnings():
+            log.warning("%s: %s", why, warning)
+        if self.names:
+            log.info("%s: changed %s", why, ", ".join(self.names))
+        elif not self.later:
+            log.info("%s: the configuration is as it was", why)
 
-class Reload:
-    """Comparison with the configuration as it was read, before ports were chosen and anything was changed."""
+    def result(self, replaced: list[str], error: str) -> dict[str, Any]:
+        """Return the answer of `ctl reload`."""
+        if error:
+            return {"error": f"the settings changed, but some processes do not follow them: {error}"}
+        return {
+            "changed": self.names,
+            "at_next_start": list(self.later),
+            "replaced": replaced,
+            "warnings": self._all_warnings(),
+        }
+
+    def _all_warnings(self) -> list[str]:
+        later = [f"{key} cannot change while the broker runs: {what}" for key, what in self.later.items()]
+        return [*self.warnings, *later]
+
+
+class ConfigDiff:
+    """Compares with the configuration as it was read, before ports were chosen and settings altered."""
 
     def __init__(self, asked: BrokerConfig, read_again: ReadAgain | None) -> None:
         self._static = self._asked = asked
         self._read_again = read_again
 
-    def changes(self, now: BrokerConfig, altered: Altered) -> Changes:
-        """Return what the file, read anew, has to change in `now`, the configuration of the broker.
+    def reread(self, now: BrokerConfig, altered: Altered) -> Changes:
+        """Read the file again; return the changes that it makes to `now`, the broker's configuration.
 
         Raises ReloadError.
         """
-        loaded = self._load()
+        if self._read_again is None:
+            raise NoFile("the broker was started without a configuration file; restart it with --config FILE")
+        try:
+            loaded = self._read_again()
+        except ConfigError as error:
+            raise ReloadError(_one_line(error.problems)) from error
+        except OSError as error:
+            raise ReloadError(str(error.strerror)) from error
         return self._changes(now, loaded.config, altered, [str(warning) for warning in loaded.warnings])
 
     def altered(self, now: BrokerConfig, altered: Altered) -> Changes:
-        """Return what altered settings have to change; the file is as it was read last.
-
-        Raises ReloadError.
-        """
+        """Return what altered settings change, over the file as it was read last. Raises ReloadError."""
         return self._changes(now, self._static, altered, [])
 
     def _changes(
         self, now: BrokerConfig, static: BrokerConfig, altered: Altered, warnings: list[str]
     ) -> Changes:
         asked = self._asked
-        read = _overlaid(static, altered)
+        with _refusing():
+            read = overlaid(static, altered.broker, altered.default)
         differing = {name for name in BrokerConfig.__struct_fields__ if self._differs(name, read)}
         later = {name: _INSTEAD.get(name, _RESTART) for name in differing if not _can_change(name)}
         changing = {name: getattr(read, name) for name in differing - later.keys()}
@@ -176,7 +167,8 @@ class Reload:
         effective = {name: value for name, value in changing.items() if name not in workers}
         named = changing.keys() - ({_SECURITY} if not _own_security_differs(read, asked) else set())
         if _OVERRIDES in effective:
-            effective[_OVERRIDES] = _resolved(read)
+            with _refusing():
+                effective[_OVERRIDES] = resolved_overrides(read.max_connections_per_ip_overrides)
         if "advertised_listeners" in effective:
             effective["advertised_listeners"] = _advertised(read, asked, now)
         origins = _origins(read, asked, later)
@@ -188,11 +180,15 @@ class Reload:
             resizing_to={_KEYS[name]: number for name, number in workers.items()},
         )
         if problems := new_contradictions(now, config):
-            raise ReloadError(f"with what cannot change while the broker runs: {_one_line(problems)}")
+            raise ReloadError(
+                f"settings that cannot change while the broker runs contradict it: {_one_line(problems)}"
+            )
+        with _refusing():
+            encoded = settings.encode(config)
         kept = {name: getattr(asked, name) for name in later}
         return Changes(
             config,
-            _encoded(config),
+            encoded,
             sorted({_KEYS[name] for name in named} | set(asked.altered.differing(read.altered))),
             {_KEYS[name]: what for name, what in sorted(later.items())},
             warnings,
@@ -204,39 +200,27 @@ class Reload:
         )
 
     def done(self, changes: Changes) -> None:
-        """Record that the changes hold in every running process.
-
-        Until then the next reload tries them again.
-        """
+        """Record that every running process follows the changes; until then the next reload repeats them."""
         assert changes.asked is not None
         assert changes.static is not None
         self._asked, self._static = changes.asked, changes.static
-
-    def _load(self) -> Loaded:
-        if self._read_again is None:
-            raise NoFile("the broker was started without a configuration file; restart it with --config FILE")
-        try:
-            loaded = self._read_again()
-        except ConfigError as error:
-            raise ReloadError(_one_line(error.problems)) from error
-        except OSError as error:
-            raise ReloadError(str(error.strerror)) from error
-        return loaded
 
     def _differs(self, name: str, read: BrokerConfig) -> bool:
         key = _KEYS.get(name)
         if key is None:
             return False
         if name in WORKERS and self._asked.altered.text(key) != read.altered.text(key):
-            return True  # even if the file says the same: a resize may have come in between
+            return True  # even if the file has the same number: a resize may have come in between
         if key in BROKER_KEYS and key not in read.origins and key not in self._asked.origins:
             return False  # a default that follows the machine
         return bool(getattr(read, name) != getattr(self._asked, name))
 
 
-def _overlaid(static: BrokerConfig, altered: Altered) -> BrokerConfig:
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Raise ReloadError instead of ValueError."""
     try:
-        return overlaid(static, altered.broker, altered.default)
+        yield
     except ValueError as error:
         raise ReloadError(str(error)) from error
 
@@ -259,22 +243,8 @@ def _own_security_differs(read: BrokerConfig, asked: BrokerConfig) -> bool:
     )
 
 
-def _resolved(read: BrokerConfig) -> tuple[str, ...]:
-    try:
-        return resolved_overrides(read.max_connections_per_ip_overrides)
-    except ValueError as error:
-        raise ReloadError(str(error)) from error
-
-
 def _one_line(problems: Any) -> str:
     return "; ".join(str(problem) for problem in problems)
-
-
-def _encoded(config: BrokerConfig) -> bytes:
-    try:
-        return settings.encode(config)
-    except ValueError as error:
-        raise ReloadError(str(error)) from error
 
 
 def _origins(read: BrokerConfig, asked: BrokerConfig, later: dict[str, str]) -> dict[str, str]:

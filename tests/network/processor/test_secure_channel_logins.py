@@ -12,7 +12,7 @@ import pytest
 
 from mpbroker.ipc.counters import Counter
 from mpbroker.network.processor.channel import CloseReason
-from mpbroker.network.processor.logins import LARGE_FRAME_BYTES, LARGE_FRAMES_BYTES_MAX
+from mpbroker.network.processor.secure_channel import LARGE_FRAME_BYTES, LARGE_FRAMES_BYTES_MAX
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.messages import SaslHandshakeRequest
 from tests.support.tls_processor_rig import SASL, TLS, SecureRig, ask, log_in, secure_rig
@@ -115,9 +115,9 @@ def test_large_tokens_have_little_memory_together(tmp_path: Path) -> None:
             ask(rig, client, ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest("PLAIN"))
             send_all(rig, client, struct.pack(">i", TOKEN_BYTES) + bytes(TOKEN_BYTES - 1))
         assert set(reasons(rig)) == {CloseReason.CLOSED_LOGIN_EXCESS}
-        held = sum(len(peer.frame) for peer in rig.secure._peers.values())
+        held = sum(len(peer.frame) for peer in rig.secure.channels.peers.values())
         assert held <= LARGE_FRAMES_BYTES_MAX
-        assert len(rig.secure._peers) >= clients - 4
+        assert len(rig.secure.channels.peers) >= clients - 4
 
 
 def send_all(rig: SecureRig, client: socket.socket, data: bytes) -> None:
