@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import time
 from functools import lru_cache
 from io import BytesIO
@@ -33,10 +33,10 @@ from pyspark.sql.types import (
 
 from spark_integration.avro_bounds import Bounds, bounds_of
 from spark_integration.schema_registry import Directory, Registry
+from spark_integration.values import Convert, unless_null
 
-Convert = Callable[[Any], Any]
 WHOLE_VALUE: Final = "value"
-"""The only field of the result where the schema is no record."""
+"""The only field of the result unless the schema is a record."""
 
 _MAGIC = 0
 _PREFIX_BYTES = 5
@@ -123,7 +123,7 @@ class AvroType:
 
     def _named(self, name: str) -> tuple[DataType, Convert | None]:
         if name not in self._names:
-            raise AvroSchemaError(f"Avro schema: there is no type {name}")
+            raise AvroSchemaError(f"Avro schema: type {name} is not defined")
         return self._of(self._names[name])
 
     def _record(self, schema: Mapping[str, Any]) -> tuple[DataType, Convert | None]:
@@ -144,7 +144,7 @@ class AvroType:
             return NullType(), None
         if len(others) == 1:
             spark, convert = self._of(others[0])
-            return spark, _unless_null(convert) if convert else None
+            return spark, unless_null(convert) if convert else None
         kinds = [
             _kind(self._names.get(branch, branch) if isinstance(branch, str) else branch) for branch in others
         ]
@@ -153,9 +153,10 @@ class AvroType:
                 return (_PLAIN["long"] if "long" in wider else _PLAIN["double"]), None
         found = [self._of(branch) for branch in others]
         pythons = [_KINDS[kind] for kind in kinds]
-        if len(set(pythons)) < len(pythons) or any(_logical(branch) for branch in others):
+        has_logical = any(isinstance(branch, dict) and "logicalType" in branch for branch in others)
+        if len(set(pythons)) < len(pythons) or has_logical:
             raise AvroSchemaError(
-                f"Avro schema: a union of {', '.join(kinds)} cannot be told apart by its values. "
+                f"Avro schema: the values of a union of {', '.join(kinds)} do not show their branch. "
                 "Give a reader schema with one of them"
             )
         members = [StructField(f"member{number}", kind) for number, (kind, _) in enumerate(found)]
@@ -185,10 +186,6 @@ def _kind(branch: Any) -> str:
     return str(branch)
 
 
-def _logical(branch: Any) -> bool:
-    return isinstance(branch, dict) and "logicalType" in branch
-
-
 def _microseconds(value: time) -> int:
     seconds = (value.hour * 60 + value.minute) * 60 + value.second
     return seconds * 1_000_000 + value.microsecond
@@ -196,10 +193,6 @@ def _microseconds(value: time) -> int:
 
 def _milliseconds(value: time) -> int:
     return _microseconds(value) // 1000
-
-
-def _unless_null(convert: Convert) -> Convert:
-    return lambda value: None if value is None else convert(value)
 
 
 def _each(convert: Convert) -> Convert:
@@ -247,7 +240,7 @@ def parsed(schema: Any) -> Any:
 
 
 class _Written(NamedTuple):
-    """A writer's schema, with the bounds of what is read with it."""
+    """A writer's schema, with the bounds of its values."""
 
     schema: Any
     bounds: Bounds | None

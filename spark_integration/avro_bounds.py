@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 DEPTH_MAX: Final = 100
-"""A value contains itself, by way of a schema that does, so many times at most."""
+"""Records of one schema within each other."""
 EMPTY_ELEMENTS_MAX: Final = 1024
-"""A value has so many elements of arrays that take no bytes."""
+"""Elements of a value's arrays that take no bytes."""
 DECIMAL_BYTES_MAX: Final = 64
-"""A decimal has so many bytes; the 38 digits that Spark has fit into 16."""
+"""Bytes of a decimal; the 38 digits that Spark has fit into 16."""
 
 _LONG_BITS: Final = 64
 _SIZES: Final[Mapping[str, int]] = {"null": 0, "boolean": 1, "float": 4, "double": 8}
@@ -52,7 +52,7 @@ class _Walk:
     def skip(self, size: int) -> None:
         self.at += size
         if size < 0 or self.at > len(self.data):
-            raise OutOfBounds(f"it ends too early, or {size} is no size")
+            raise OutOfBounds(f"it ends too early, or has a wrong size: {size}")
 
     def long(self) -> int:
         """Read a number of variable length, in zigzag."""
@@ -207,9 +207,7 @@ def _over_blocks(element: Step) -> Step:
                             f"arrays have more than {EMPTY_ELEMENTS_MAX} elements that take no bytes"
                         )
             if end is not None and end != walk.at:
-                raise OutOfBounds(
-                    f"a block of an array or a map says that it has {size} bytes, which is wrong"
-                )
+                raise OutOfBounds(f"a block of an array or a map has another size than its {size} bytes")
 
     return step
 

@@ -20,7 +20,7 @@ PROBLEM: Final = State.PROBLEM
 
 
 class Check(NamedTuple):
-    """The result of a check. `advice` says what to do; it is empty if all is well."""
+    """The result of a check. `advice` is the remedy; it is empty if all is well."""
 
     name: str
     state: State
@@ -29,6 +29,6 @@ class Check(NamedTuple):
 
 
 def failed(name: str, error: Exception, state: State = PROBLEM) -> Check:
-    """Make a finding of an error. Its first sentence says what is wrong, the rest what to do."""
+    """Make a finding of an error, whose first sentence names the problem and the rest the remedy."""
     found, _, advice = str(error).partition(". ")
     return Check(name, state, found, advice)

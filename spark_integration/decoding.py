@@ -8,19 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa  # type: ignore[import-untyped]
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-)
+from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringType, StructField, StructType
 
 from mpbroker.reading.errors import OptionError
 from spark_integration.values import CORRUPT, Convert, Mode, converter, decode_column, of_text
@@ -31,17 +23,11 @@ CORRUPT_FIELD: Final = StructField(
 """`values.CORRUPT_TYPE` in Spark's types."""
 
 
-class Form(Protocol):
-    """A way in which values are encoded. Forms are immutable, and equal forms have equal hashes."""
-
-    def decoder(self, kind: pa.StructType) -> Convert:
-        """Make a function from the bytes of one value to a dict that Arrow takes for the type."""
-
-
 class MsgPack(msgspec.Struct, frozen=True):
     """Decodes MessagePack maps."""
 
     def decoder(self, kind: pa.StructType) -> Convert:
+        """Make a function from the bytes of one value to a dict that Arrow takes for the type."""
         decode = msgspec.msgpack.Decoder(ext_hook=_refuse_extension).decode
         convert = converter(kind, of_text)
         if convert is None:
@@ -56,7 +42,7 @@ class Avro(msgspec.Struct, frozen=True):
     reader: str | None
     schemas: Any
 
-    def decoder(self, kind: pa.StructType) -> Convert:  # noqa: ARG002 - the schemas say it, too
+    def decoder(self, kind: pa.StructType) -> Convert:  # noqa: ARG002 - the schemas have it, too
         from spark_integration.avro import framed_decoder, plain_decoder
 
         reader = None if self.reader is None else msgspec.json.decode(self.reader)
@@ -70,7 +56,7 @@ class Decoding(msgspec.Struct, frozen=True):
 
     struct: str
     mode: Mode
-    form: Form
+    form: MsgPack | Avro
 
     @property
     def spark(self) -> StructType:
@@ -160,7 +146,7 @@ def _nullable(kind: DataType) -> DataType:
     return kind
 
 
-def _decoding(wanted: StructType, mode: Mode, form: Form) -> Decoding:
+def _decoding(wanted: StructType, mode: Mode, form: MsgPack | Avro) -> Decoding:
     if CORRUPT in wanted.names:
         raise OptionError(f"schema: the field {CORRUPT} is added, leave it away")
     fields = [*wanted.fields, CORRUPT_FIELD] if mode is Mode.PERMISSIVE else wanted.fields

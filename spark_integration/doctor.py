@@ -91,11 +91,11 @@ def _workers_here() -> Check:
 
 
 def _worker_python(environ: Mapping[str, str]) -> Check:
-    """Check the Python that a session gets if nobody configured one."""
+    """Check the Python that a session gets without configuration."""
     name = "PYSPARK_PYTHON"
     chosen = environ.get(name)
     python = chosen or "python3"
-    default = shutil.which(python, path=environ.get("PATH")) or "but there is none"
+    default = shutil.which(python, path=environ.get("PATH")) or "which does not exist"
     shown = chosen or f"not set: python3 of PATH, {default}"
     unfit = why_unfit(python, environ.get("PYTHONPATH"))
     if unfit is None:

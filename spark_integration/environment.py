@@ -43,10 +43,7 @@ print(json.dumps({"version": list(sys.version_info[:2]), "missing": missing}))
 
 
 class SparkSetupError(RuntimeError):
-    """Something that the source needs is missing on this host or in a running session.
-
-    The text says what to do.
-    """
+    """A requirement is missing on this host or in a running session; the text names the remedy."""
 
 
 class Java(NamedTuple):
@@ -57,30 +54,24 @@ class Java(NamedTuple):
 
 
 class WorkerPython(NamedTuple):
-    """The answer of a Python that was asked what it can import.
-
-    `missing` has a reason for each module that it cannot import; `version` is (3, 11).
-    """
+    """The version of a Python, such as (3, 11), and the modules that it cannot import, with reasons."""
 
     version: tuple[int, int]
     missing: Mapping[str, str]
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> Java:
-    """Find the `java` that Spark's own script starts: of JAVA_HOME, else of PATH.
-
-    Raises SparkSetupError.
-    """
+    """Find the `java` that Spark's own script starts: of JAVA_HOME, else of PATH. Raises SparkSetupError."""
     environ = os.environ if environ is None else environ
     home = environ.get("JAVA_HOME")
     if home:
         path = str(Path(home) / "bin" / "java")
         if not os.access(path, os.X_OK):
-            raise SparkSetupError(f"JAVA_HOME is {home}, but {path} is no program. {_INSTALL_JAVA}")
+            raise SparkSetupError(f"JAVA_HOME is {home}, but {path} is not a program. {_INSTALL_JAVA}")
     else:
         found = shutil.which("java", path=environ.get("PATH"))
         if found is None:
-            raise SparkSetupError(f"Spark needs Java; there is none in PATH. {_INSTALL_JAVA}")
+            raise SparkSetupError(f"Spark needs Java; PATH has none. {_INSTALL_JAVA}")
         path = found
     return Java(path, _java_major(path))
 
@@ -101,11 +92,11 @@ def _java_major(path: str) -> int:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SparkSetupError(f"{path} -version does not work: {error}. {_INSTALL_JAVA}") from error
-    said = done.stderr + done.stdout
-    found = _VERSION.search(said)
+    printed = done.stderr + done.stdout
+    found = _VERSION.search(printed)
     if found is None:
-        first = (said.strip().splitlines() or ["nothing"])[0]
-        raise SparkSetupError(f"{path} -version says no version but: {first}. {_INSTALL_JAVA}")
+        first = (printed.strip().splitlines() or ["nothing"])[0]
+        raise SparkSetupError(f"{path} -version prints no version but: {first}. {_INSTALL_JAVA}")
     # Up to Java 8 the first number was 1.
     return int(found[2] or 0) if found[1] == "1" else int(found[1])
 
@@ -115,8 +106,8 @@ def package_root() -> Path:
     return Path(__file__).resolve().parents[1]
 
 
-def spark_version() -> tuple[int, int]:
-    """Return the version of the installed PySpark, as (4, 3). Raises SparkSetupError."""
+def check_spark() -> None:
+    """Check that there is a PySpark that the source works with. Raises SparkSetupError."""
     if find_spec("pyspark") is None:
         raise SparkSetupError(
             f"PySpark is not installed in {sys.executable}. "
@@ -125,18 +116,11 @@ def spark_version() -> tuple[int, int]:
     from pyspark.version import __version__
 
     major, minor = __version__.split(".")[:2]
-    return int(major), int(minor)
-
-
-def check_spark() -> tuple[int, int]:
-    """Return the version of the installed PySpark if the source works with it. Raises SparkSetupError."""
-    version = spark_version()
-    if version < SPARK_MIN:
+    if (int(major), int(minor)) < SPARK_MIN:
         raise SparkSetupError(
-            f"PySpark {version[0]}.{version[1]} is too old: the source needs {SPARK_MIN[0]}.{SPARK_MIN[1]} "
-            "or newer. Run pip install --upgrade 'mpbroker-server[spark]'"
+            f"PySpark {major}.{minor} is too old: the source needs {SPARK_MIN[0]}.{SPARK_MIN[1]} or newer. "
+            "Run pip install --upgrade 'mpbroker-server[spark]'"
         )
-    return version
 
 
 def check_packages() -> None:
@@ -164,7 +148,7 @@ def ask_python(python: str, python_path: str | None = None) -> WorkerPython:
     """
     program = shutil.which(python)
     if program is None:
-        raise SparkSetupError(f"there is no program {python}")
+        raise SparkSetupError(f"program {python} does not exist")
     # Workers cannot reach modules in the user's current directory.
     program = str(Path(program).absolute())
     paths = [part for part in (python_path, _spark_on_path()) if part]

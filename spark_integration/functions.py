@@ -51,7 +51,7 @@ def from_avro(
     headers: Mapping[str, str] | None = None,
     mode: str = "PERMISSIVE",
 ) -> Column:
-    """Decode Avro into a struct. A schema that is no record gives a struct with the one field `value`.
+    """Decode Avro into a struct. Any schema but a record gives a struct with the one field `value`.
 
     Without `registry` a value is Avro data alone, and all values are written with `schema`.
 

@@ -1,8 +1,8 @@
-"""Starts Spark's JVM without what it prints at each start: incubator modules, the host's name, native code.
+"""Starts Spark's JVM without its usual lines about incubator modules, the host's name and native code.
 
-Neither a setting nor a configuration of log4j keeps all of that away: the JVM itself writes some. So a thread
-of this process reads the JVM's standard error, and passes it on once the session is there. What came before
-is shown if the start fails, or has logged an error.
+Neither a setting nor a configuration of log4j keeps all of them away: the JVM itself writes some. So a thread
+of this process reads the JVM's standard error, and passes it on once the session exists. Earlier lines are
+shown if the start fails, or has logged an error.
 """
 
 from __future__ import annotations
@@ -39,6 +39,9 @@ def started_quietly(settings: Mapping[str, str]) -> Iterator[None]:
             os.close(writing)
         SparkContext._ensure_initialized(gateway=gateway)
         yield
+    except KeyboardInterrupt:
+        # The user stops the start: nothing failed that lines would explain.
+        raise
     except BaseException:
         held.release(is_shown=True)
         raise
@@ -54,7 +57,7 @@ class _Held:
         self._lock = threading.Lock()
         self._pieces: list[bytes] | None = []
         threading.Thread(target=self._pump, name="stderr of Spark", daemon=True).start()
-        # The thread does not outlive the interpreter; what the JVM has said by then is passed on.
+        # The thread does not outlive the interpreter; this passes the last lines on.
         atexit.register(self._take)
 
     def release(self, *, is_shown: bool) -> None:
@@ -71,7 +74,7 @@ class _Held:
             readable.poll()
 
     def _take(self) -> bool:
-        """Take what is in the pipe now. Returns False once the JVM has ended."""
+        """Take the bytes in the pipe now. Returns False once the JVM has ended."""
         with self._lock, suppress(BlockingIOError):
             while piece := os.read(self._reading, _PIECE_BYTES):
                 if self._pieces is None:

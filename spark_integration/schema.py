@@ -1,7 +1,4 @@
-"""Names the columns of Spark's Kafka source, and those that a query gets.
-
-(Spark: KafkaRecordToRowConverter.)
-"""
+"""Names the columns of Spark's Kafka source, and those of a query. (Spark: KafkaRecordToRowConverter.)"""
 
 from __future__ import annotations
 
@@ -73,7 +70,7 @@ def check_schema(schema: StructType, options: Mapping[str, str]) -> Decoding | N
     for field in schema.fields:
         known = FIELDS.get(field.name)
         if known is None:
-            raise OptionError(f"schema: there is no column '{field.name}', only {', '.join(FIELDS)}")
+            raise OptionError(f"schema: column '{field.name}' does not exist, only {', '.join(FIELDS)}")
         if field.name == VALUE and values is not None:
             decoding = values.decoding(field.dataType)
         elif field.dataType != known.dataType:

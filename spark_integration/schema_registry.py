@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 from urllib.request import Request, urlopen
@@ -39,20 +39,10 @@ class RegistryUnavailable(RuntimeError):
 
 
 class UnknownSchema(ValueError):
-    """There is no schema of this id, subject or version."""
+    """No schema has this id, subject or version."""
 
 
-class Schemas(Protocol):
-    """Finds schemas. A schema never changes, so it may be kept."""
-
-    def by_id(self, number: int) -> Any:
-        """Return the schema that a record was written with. Raises UnknownSchema, RegistryUnavailable."""
-
-    def by_subject(self, subject: str, version: int | str) -> Any:
-        """Return the schema of a subject's version, a number or "latest". Raises as `by_id` does."""
-
-
-def open_schemas(place: str, headers: Mapping[str, str] | None = None) -> Schemas:
+def open_schemas(place: str, headers: Mapping[str, str] | None = None) -> Registry | Directory:
     """Open a registry if the place begins with http:// or https://, else a directory. Raises OptionError."""
     if place.startswith(("http://", "https://")):
         return Registry(place, tuple(sorted((headers or {}).items())))
@@ -79,14 +69,17 @@ class Directory:
         try:
             return json.loads(path.read_bytes())
         except FileNotFoundError as error:
-            raise UnknownSchema(f"there is no schema {path}") from error
+            raise UnknownSchema(f"schema {path} does not exist") from error
         except (OSError, ValueError) as error:
             raise RegistryUnavailable(f"the schema {path} cannot be read: {error}") from error
 
 
 @dataclass(frozen=True)
 class Registry:
-    """A server. User and password may stand in the address; headers are for other kinds of authentication."""
+    """A server. User and password may stand in the address; headers are for other kinds of authentication.
+
+    A schema never changes, so it may be kept. Methods raise UnknownSchema, RegistryUnavailable.
+    """
 
     # Both may contain a password.
     url: str = field(repr=False)
@@ -113,7 +106,7 @@ class Registry:
                     raise UnknownSchema(f"the registry has no {shown}") from error
                 if (error.code != _TOO_MANY and error.code < _SERVER_ERRORS) or not tries_left:
                     raise RegistryUnavailable(
-                        f"{shown}: the registry says {error.code} {error.reason}"
+                        f"{shown}: the registry answers {error.code} {error.reason}"
                     ) from error
             except (URLError, OSError, ValueError) as error:
                 if not tries_left:

@@ -14,13 +14,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_integration.environment import (
-    SparkSetupError,
-    check_java,
-    check_packages,
-    why_unfit,
-    with_package,
-)
+from spark_integration.environment import SparkSetupError, check_java, check_packages, why_unfit, with_package
 from spark_integration.quiet import started_quietly
 
 if TYPE_CHECKING:
@@ -31,15 +25,9 @@ _LOG = logging.getLogger("mpbroker.spark")
 
 # Between Python and the JVM a Unix socket is up to a fifth faster than TCP. New workers for every query cost
 # more than a second; keeping them is Spark's default, which an administrator may have changed.
-_FASTER: Final = {
-    "spark.python.unix.domain.socket.enabled": "true",
-    "spark.python.worker.reuse": "true",
-}
+_FASTER: Final = {"spark.python.unix.domain.socket.enabled": "true", "spark.python.worker.reuse": "true"}
 # Settings of a session for which the user gave none.
-_DEFAULTS: Final = {
-    "spark.python.unix.domain.socket.enabled": "false",
-    "spark.python.worker.reuse": "true",
-}
+_DEFAULTS: Final = {"spark.python.unix.domain.socket.enabled": "false", "spark.python.worker.reuse": "true"}
 # Arrow's Java library checks each access to a vector, a tenth of what Spark does with our batches; Spark
 # never reads outside a vector anyway. A value that the user has set stays.
 _ARROW_UNCHECKED: Final = "ARROW_ENABLE_UNSAFE_MEMORY_ACCESS"
@@ -66,10 +54,9 @@ def session(
     under spark-submit those that come before this call stay.
 
     A session that runs keeps its settings; a warning names those that should be others. On this host its
-    Python is replaced if that cannot run the source. Raises SparkSetupError, which says what is missing and
-    what to do.
+    Python is replaced if that cannot run the source. Raises SparkSetupError.
     """
-    # Before PySpark is imported: whether it is there is what this says.
+    # Before PySpark is imported, which may be missing.
     check_packages()
     from pyspark.sql import SparkSession
 
@@ -98,11 +85,10 @@ def session(
 def configure(builder: SparkSession.Builder, *, accelerated: bool = False) -> SparkSession.Builder:
     """Add to a builder the settings of `session` that it was not given. Call it before `getOrCreate`.
 
-    Raises SparkSetupError, which says what is missing and what to do; also if Spark's JVM runs already with a
-    Python that cannot run the source.
+    Raises SparkSetupError, also if Spark's JVM runs already with a Python that cannot run the source.
     """
     check_packages()
-    # PySpark has no public way to ask a builder what it was given.
+    # PySpark has no public way to read the settings of a builder.
     given = {str(name): _text(value) for name, value in vars(builder).get("_options", {}).items()}
     _check_running_jvm()
     for name, value in _prepared(given, accelerated=accelerated, quiet=False).items():
@@ -111,9 +97,7 @@ def configure(builder: SparkSession.Builder, *, accelerated: bool = False) -> Sp
 
 
 def _prepared(given: Mapping[str, str], *, accelerated: bool, quiet: bool) -> dict[str, str]:
-    """Return all settings of the session, the given ones first.
-
-    Prepares the environment and a running context.
+    """Return all settings of the session, the given ones first; prepare environment and running context.
 
     Raises SparkSetupError.
     """
@@ -232,18 +216,10 @@ def _warn_of_kept(found: SparkSession, wanted: Mapping[str, str]) -> None:
 
 
 def _check_running_jvm() -> None:
-    """Check the default Python of a running JVM of Spark.
-
-    Raises SparkSetupError if it cannot find the source.
-    """
+    """Check that the default Python of a running JVM of Spark finds the source. Raises SparkSetupError."""
     if not _jvm_runs():
         return
-    from pyspark import SparkContext
-
-    SparkContext._ensure_initialized()
-    jvm = SparkContext._jvm
-    assert jvm is not None
-    environ = jvm.java.lang.System
+    environ = _jvm().java.lang.System
     python = environ.getenv("PYSPARK_DRIVER_PYTHON") or environ.getenv("PYSPARK_PYTHON") or "python3"
     unfit = None if python == sys.executable else why_unfit(python, environ.getenv("PYTHONPATH"))
     if unfit is not None:
@@ -254,9 +230,7 @@ def _check_running_jvm() -> None:
 
 
 def _check_class_path(wanted: Mapping[str, str]) -> None:
-    """Check that a running JVM of Spark can load the JVM reader, if it is wanted.
-
-    Raises SparkSetupError if not.
+    """Check that a running JVM of Spark can load the JVM reader, if it is wanted. Raises SparkSetupError.
 
     Spark would warn in its log, and read with Python. A jar comes onto the class path of the driver only when
     its JVM starts.
@@ -266,18 +240,21 @@ def _check_class_path(wanted: Mapping[str, str]) -> None:
     if not _jvm_runs() or EXTENSION not in wanted.get(EXTENSIONS, ""):
         return
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-    from pyspark import SparkContext
 
-    SparkContext._ensure_initialized()
-    jvm = SparkContext._jvm
-    assert jvm is not None
     try:
-        jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(EXTENSION)
+        _jvm().java.lang.Thread.currentThread().getContextClassLoader().loadClass(EXTENSION)
     except Py4JJavaError as error:
         raise SparkSetupError(
             f"Spark's JVM was started already without {wanted[JARS]}. Ask for the accelerated session "
             "before any other one, or give spark-submit that file in --jars"
         ) from error
+
+
+def _jvm() -> Any:
+    from pyspark import SparkContext
+
+    SparkContext._ensure_initialized()
+    return SparkContext._jvm
 
 
 def _running_context() -> SparkContext | None:
@@ -294,7 +271,7 @@ def _jvm_runs() -> bool:
 
 
 def _has_a_server(given: Mapping[str, str]) -> bool:
-    """Return whether this is a client of a Spark Connect server that somebody else started."""
+    """Return whether this is a client of an existing Spark Connect server."""
     remote = given.get("spark.remote") or os.environ.get("SPARK_REMOTE") or ""
     return remote.startswith("sc://")
 

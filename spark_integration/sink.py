@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Final
@@ -40,6 +40,8 @@ from mpbroker.writing.options import WriteOptions, parse_write_options
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
+    from mpbroker.writing.kafka_sink import KafkaEnds, KafkaIntentLog
+
 _TEXT: Final = (StringType, BinaryType)
 _LOG = logging.getLogger("mpbroker.spark")
 _COLUMNS: Final[Mapping[str, tuple[type[DataType], ...]]] = {
@@ -51,7 +53,7 @@ _COLUMNS: Final[Mapping[str, tuple[type[DataType], ...]]] = {
 }
 
 
-# Transactional ids of a stream repeat after so many batches; by then no attempt of the first is left.
+# Transactional ids of a stream repeat after this many batches; by then no attempt of the first is left.
 _BATCHES_APART: Final = 16
 # Local properties of the thread that runs a batch (Spark: StreamExecution, MicroBatchExecution).
 _QUERY_ID, _BATCH_ID, _RUN_ID = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
@@ -79,9 +81,7 @@ def batch_writer(schema: StructType, options: Mapping[str, str], *, overwrite: b
 
 
 def stream_writer(schema: StructType, options: Mapping[str, str]) -> DataSourceStreamWriter:
-    """Return the writer of one micro-batch.
-
-    Other output modes are taken for append, as by Spark's Kafka sink.
+    """Return the writer of one micro-batch, of any output mode, as in Spark's Kafka sink.
 
     Raises OptionError, ClientError, JobError.
     """
@@ -94,8 +94,8 @@ def stream_writer(schema: StructType, options: Mapping[str, str]) -> DataSourceS
         try:
             targets.make(parsed, has_begun=True)
         except SourceUnavailable as error:
-            # Whoever reads is patient.
-            _LOG.warning("topics of the next batch are not looked for: %s", error)
+            # The reader of the batch is patient.
+            _LOG.warning("topics of the next batch are not checked: %s", error)
     return StreamWriter(parsed, _known(parsed) if parsed.exactly_once else None)
 
 
@@ -128,7 +128,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes for `writeStream`; made anew for each batch. `known` is the sink's last decision by then."""
+    """Writes one batch for `writeStream`. `known` is the sink's last decision by then."""
 
     def __init__(self, options: WriteOptions, known: Intent | None) -> None:
         self._options = options
@@ -142,8 +142,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         query, number = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
         if not query or not number:
             raise OptionError(
-                "exactlyOnce=true: Spark does not tell which batch this is, so it could not be known again. "
-                "Write without exactlyOnce"
+                "exactlyOnce=true: Spark set no batch id, so a retry could not be recognised. Write without "
+                "exactlyOnce"
             )
         run = context.getLocalProperty(_RUN_ID) or query
         return write_prepared(self._options, Batch(query, int(number)), run, self._known, iterator)
@@ -155,8 +155,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
             _commit(self._options, batch, messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
-        # If no task has told its batch, this may be a query that the sink does not belong to. A task that
-        # fails aborts its own transaction; those of killed tasks are aborted with the next batch.
+        # Without a message of a task, this may be a query that the sink does not belong to. A task that fails
+        # aborts its own transaction; those of killed tasks are aborted with the next batch.
         batch = _batch_of(messages)
         if self._options.exactly_once and batch is not None:
             _abort(self._options, batch, messages)
@@ -208,31 +208,22 @@ def write_prepared(
 
 
 def _known(options: WriteOptions) -> Intent | None:
-    from mpbroker.writing.kafka_sink import KafkaIntentLog
-    from mpbroker.writing.rows import open_cluster
-
-    with closing(open_cluster(options)) as cluster:
-        return KafkaIntentLog(cluster, options.sink_id).latest(all_of_it=False)
+    with _driver_of(options) as (log, _):
+        return log.latest(all_of_it=False)
 
 
 def _commit(options: WriteOptions, batch: Batch, messages: Sequence[WriterCommitMessage | None]) -> None:
-    from mpbroker.writing.kafka_sink import KafkaEnds, KafkaIntentLog
-    from mpbroker.writing.rows import open_cluster
     from mpbroker.writing.two_phase import commit
 
     skipped = any(isinstance(one, Written) and one.skipped for one in messages)
-    with closing(open_cluster(options)) as cluster:
-        log, ends = KafkaIntentLog(cluster, options.sink_id), KafkaEnds(cluster, options.sink_id)
+    with _driver_of(options) as (log, ends):
         commit(log, ends, batch, _prepared(messages), skipped)
 
 
 def _abort(options: WriteOptions, batch: Batch, messages: Sequence[WriterCommitMessage | None]) -> None:
-    from mpbroker.writing.kafka_sink import KafkaEnds, KafkaIntentLog
-    from mpbroker.writing.rows import open_cluster
     from mpbroker.writing.two_phase import abort
 
-    with closing(open_cluster(options)) as cluster:
-        log, ends = KafkaIntentLog(cluster, options.sink_id), KafkaEnds(cluster, options.sink_id)
+    with _driver_of(options) as (log, ends):
         abort(log, ends, batch, _prepared(messages))
 
 
@@ -241,13 +232,19 @@ def settle(given: Mapping[str, str]) -> None:
 
     Raises OptionError, SinkError, ClientError.
     """
-    from mpbroker.writing.kafka_sink import KafkaEnds, KafkaIntentLog
-    from mpbroker.writing.rows import open_cluster
     from mpbroker.writing.two_phase import settle as settled
 
-    options = parse_write_options(given)
+    with _driver_of(parse_write_options(given)) as (log, ends):
+        settled(log, ends)
+
+
+@contextmanager
+def _driver_of(options: WriteOptions) -> Iterator[tuple[KafkaIntentLog, KafkaEnds]]:
+    from mpbroker.writing.kafka_sink import KafkaEnds, KafkaIntentLog
+    from mpbroker.writing.rows import open_cluster
+
     with closing(open_cluster(options)) as cluster:
-        settled(KafkaIntentLog(cluster, options.sink_id), KafkaEnds(cluster, options.sink_id))
+        yield KafkaIntentLog(cluster, options.sink_id), KafkaEnds(cluster, options.sink_id)
 
 
 def _prepared(messages: Sequence[WriterCommitMessage | None]) -> list[Prepared]:
@@ -255,7 +252,7 @@ def _prepared(messages: Sequence[WriterCommitMessage | None]) -> list[Prepared]:
 
 
 def _batch_of(messages: Sequence[WriterCommitMessage | None]) -> Batch | None:
-    """Return the batch that tasks have told; None if all have failed, or there was none."""
+    """Return the batch of the tasks' messages; None if all tasks have failed, or there were none."""
     return next((one.batch for one in messages if isinstance(one, Written)), None)
 
 

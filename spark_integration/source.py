@@ -5,35 +5,45 @@ PySpark imports this in several kinds of processes, so modules that plan or read
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    DataSourceStreamWriter,
-    DataSourceWriter,
-    InputPartition,
-)
+from pyspark.sql import datasource as spark
+from pyspark.sql.streaming import datasource as limits
 from pyspark.sql.types import StructType
 
-from mpbroker.reading.options import parse_options, pushes_filters
-from spark_integration.schema import check_schema, schema_for
-from spark_integration.tasks import SparkTask, read_task
+from mpbroker.reading.conditions import Condition, Operator, pruning_of
+from mpbroker.reading.options import ReadOptions, parse_options, pushes_filters
+from spark_integration.schema import VALUE, check_schema, schema_for
 from spark_integration.workers import end_in_silence
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
-    from pyspark.sql.datasource import Filter
 
-    from mpbroker.reading.conditions import Condition
+    from mpbroker.reading.plan import TaskRange
+    from mpbroker.reading.stream import Stream
+    from spark_integration.decoding import Decoding
+
+_WITH_A_VALUE: Final[dict[type[spark.Filter], Operator]] = {
+    spark.EqualTo: "=",
+    spark.EqualNullSafe: "<=>",
+    spark.LessThan: "<",
+    spark.LessThanOrEqual: "<=",
+    spark.GreaterThan: ">",
+    spark.GreaterThanOrEqual: ">=",
+    spark.In: "in",
+    spark.StringStartsWith: "starts",
+    spark.StringEndsWith: "ends",
+    spark.StringContains: "contains",
+}
 
 end_in_silence()
 
 
-class MpbrokerDataSource(DataSource):
+class MpbrokerDataSource(spark.DataSource):
     """Topics of mpbroker, or of Apache Kafka: a source and a sink, of batches and of streams."""
 
     @classmethod
@@ -43,7 +53,7 @@ class MpbrokerDataSource(DataSource):
     def schema(self) -> StructType | str:
         return schema_for(self.options)
 
-    def reader(self, schema: StructType) -> DataSourceReader:
+    def reader(self, schema: StructType) -> spark.DataSourceReader:
         # Spark refuses a reader with pushFilters unless spark.sql.python.filterPushdown.enabled is true.
         if pushes_filters(self.options):
             return FilteringReader(self.options, schema)
@@ -51,23 +61,21 @@ class MpbrokerDataSource(DataSource):
 
     # PySpark passes the arguments by name.
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        from spark_integration.stream import MpbrokerStreamReader
-
+    def streamReader(self, schema: StructType) -> spark.DataSourceStreamReader:  # noqa: N802
         return MpbrokerStreamReader(self.options, schema)
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> spark.DataSourceWriter:
         from spark_integration.sink import batch_writer
 
         return batch_writer(schema, self.options, overwrite=overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002, N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> spark.DataSourceStreamWriter:  # noqa: ARG002, N802
         from spark_integration.sink import stream_writer
 
         return stream_writer(schema, self.options)
 
 
-class MpbrokerReader(DataSourceReader):
+class MpbrokerReader(spark.DataSourceReader):
     """Plans and reads a batch query.
 
     The reader travels to every task, so it holds options, schema, how to decode values, and nothing else.
@@ -83,13 +91,12 @@ class MpbrokerReader(DataSourceReader):
 
     def _planned(self, conditions: Sequence[Condition] = ()) -> list[SparkTask]:
         from mpbroker.reading.catalogs import open_catalog
-        from mpbroker.reading.conditions import pruning_of
         from mpbroker.reading.plan import plan
 
         with closing(open_catalog(self._options)) as catalog:
             return [SparkTask(one) for one in plan(catalog, self._options, pruning_of(conditions)[0])]
 
-    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: spark.InputPartition | None) -> Iterator[pa.RecordBatch]:
         return read_task(partition, self._schema, self._options, self._decoding)
 
 
@@ -100,12 +107,9 @@ class FilteringReader(MpbrokerReader):
         super().__init__(options, schema)
         self._conditions: tuple[Condition, ...] = ()
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+    def pushFilters(self, filters: list[spark.Filter]) -> Iterable[spark.Filter]:  # noqa: N802
         """Take the query's filters, and return those that Spark still has to evaluate."""
-        from mpbroker.reading.conditions import pruning_of
-        from spark_integration.filters import condition_of
-
-        known = [(one, condition) for one in filters if (condition := condition_of(one)) is not None]
+        known = [(one, condition) for one in filters if (condition := _condition_of(one)) is not None]
         self._conditions = tuple(condition for _, condition in known)
         _, exact = pruning_of(self._conditions)
         fulfilled = {id(one) for (one, _), decided in zip(known, exact, strict=True) if decided}
@@ -113,3 +117,143 @@ class FilteringReader(MpbrokerReader):
 
     def partitions(self) -> list[SparkTask]:
         return self._planned(self._conditions)
+
+
+def _condition_of(found: spark.Filter) -> Condition | None:
+    """Return the filter as a condition on one column; None for any other filter."""
+    if isinstance(found, spark.Not):
+        inner = _condition_of(found.child)
+        return None if inner is None else inner._replace(negated=not inner.negated)
+    attribute: tuple[str, ...] = getattr(found, "attribute", ())
+    if len(attribute) != 1:
+        return None
+    if isinstance(found, spark.IsNull | spark.IsNotNull):
+        return Condition(attribute[0], "null", negated=isinstance(found, spark.IsNotNull))
+    operator = _WITH_A_VALUE.get(type(found))
+    if operator is None:
+        return None
+    value = getattr(found, "value")  # noqa: B009 - each of these classes has one, their base has none
+    return Condition(attribute[0], operator, tuple(value) if operator == "in" else value)
+
+
+class MpbrokerStreamReader(spark.DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
+    """Answers Spark's calls while a streaming query runs, by the rules of `mpbroker.reading.stream`.
+
+    It lives in a child process of the driver. Tasks get a copy that has the options only.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._decoding = check_schema(schema, options)
+        self._options = parse_options(dict(options), streaming=True)
+        self._schema = schema
+        self._run: Stream | None = None
+
+    # Names and arguments of these methods are Spark's.
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        return self._stream().initial()
+
+    def getDefaultReadLimit(self) -> limits.ReadLimit:  # noqa: N802
+        """Return one of the limits: Spark knows no combined ones, so the stream goes by its own.
+
+        Without any limit it is ReadAllAvailable, which Spark also hands to `latestOffset` for triggers that
+        take everything.
+        """
+        options = self._options
+        if options.max_offsets_per_trigger is not None:
+            return limits.ReadMaxRows(options.max_offsets_per_trigger)
+        if options.min_offsets_per_trigger is not None:
+            return limits.ReadMinRows(options.min_offsets_per_trigger)
+        if options.max_bytes_per_trigger is not None:
+            return limits.ReadMaxBytes(options.max_bytes_per_trigger)
+        return limits.ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: limits.ReadLimit) -> dict[str, Any]:  # noqa: N802
+        return self._stream().next_end(start, everything=isinstance(limit, limits.ReadAllAvailable))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        return self._stream().latest()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._stream().prepare_available_now()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[SparkTask]:
+        return [SparkTask(one) for one in self._stream().plan(start, end)]
+
+    def read(self, partition: spark.InputPartition | None) -> Iterator[pa.RecordBatch]:
+        return read_task(partition, self._schema, _patient(self._options), self._decoding)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._stream().committed(end)
+
+    def stop(self) -> None:
+        if self._run is not None:
+            self._run.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_run": None}
+
+    def _stream(self) -> Stream:
+        if self._run is None:
+            from mpbroker.reading.stream import open_stream
+
+            self._run = open_stream(self._options)
+        return self._run
+
+
+def _patient(options: ReadOptions) -> ReadOptions:
+    """Return options for tasks, which wait kafkaConsumer.pollTimeoutMs for a broker as Kafka's do."""
+    tries = math.ceil(options.request_timeout_ms / max(1, options.retry_interval_ms))
+    return replace(options, retries=max(options.retries, tries))
+
+
+@dataclass(frozen=True)
+class SparkTask(spark.InputPartition):
+    """A planned range in the form of PySpark's partitions."""
+
+    range: TaskRange
+
+    # InputPartition's own repr prints a field that dataclasses do not set.
+    def __repr__(self) -> str:
+        return str(self.range)
+
+
+def read_task(
+    partition: spark.InputPartition | None,
+    schema: StructType,
+    options: ReadOptions,
+    decoding: Decoding | None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records of a task.
+
+    Yields none for a partition that is not ours: Spark makes one for the single task of an empty plan.
+    """
+    import pyarrow as pa
+
+    from mpbroker.reading.columns import SCHEMA
+    from mpbroker.reading.read import read_range
+
+    if isinstance(partition, SparkTask):
+        # Spark compares this schema, NOT NULL included, with the one that it makes of its own.
+        chosen = pa.schema([SCHEMA.field(one.name).with_nullable(one.nullable) for one in schema.fields])
+        batches = read_range(partition.range, chosen, options)
+        yield from batches if decoding is None else _decoded(batches, chosen, decoding, partition)
+
+
+def _decoded(
+    batches: Iterator[pa.RecordBatch], raw: pa.Schema, decoding: Decoding, task: SparkTask
+) -> Iterator[pa.RecordBatch]:
+    """Yield the batches with their values decoded. Raises MalformedRecord."""
+    import pyarrow as pa
+
+    from spark_integration.values import MalformedRecord
+
+    place = raw.get_field_index(VALUE)
+    schema = raw.set(place, raw.field(place).with_type(decoding.arrow))
+    for batch in batches:
+        columns = batch.columns
+        try:
+            columns[place] = decoding.decode(columns[place])
+        except MalformedRecord as error:
+            raise MalformedRecord(f"{task}: {error}") from error
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)

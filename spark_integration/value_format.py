@@ -130,7 +130,7 @@ def _fields(given: Mapping[str, str]) -> str | StructType:
         try:
             return nullable_struct(StructType.fromJson(json.loads(text)))
         except (ValueError, LookupError, TypeError) as error:
-            raise OptionError(f"valueSchema is no schema of Spark in JSON: {error}") from error
+            raise OptionError(f"valueSchema is not a schema of Spark in JSON: {error}") from error
     whole = _STRUCT.fullmatch(text)
     return _NOT_NULL.sub(lambda found: found[1] or "", whole[1] if whole else text)
 

@@ -117,10 +117,10 @@ def converter(kind: pa.DataType, leaf: Callable[[pa.DataType], Convert | None]) 
         each = converter(kind.value_type, leaf)
         return _in_list(each) if each else None
     convert = leaf(kind)
-    return _unless_null(convert) if convert else None
+    return unless_null(convert) if convert else None
 
 
-def _unless_null(convert: Convert) -> Convert:
+def unless_null(convert: Convert) -> Convert:
     return lambda value: None if value is None else convert(value)
 
 
@@ -160,7 +160,7 @@ def _in_list(each: Convert) -> Convert:
 def of_text(kind: pa.DataType) -> Convert | None:
     """Return the conversion from text for types that a format lacks: ISO 8601 times, decimal numbers.
 
-    Numbers are refused: nobody knows whether they are seconds, and floats are no decimals.
+    Numbers are refused: they may be seconds or milliseconds, and floats are not exact.
     """
     if pa.types.is_timestamp(kind):
         return _zoned if kind.tz else _unzoned

@@ -1,4 +1,4 @@
-"""Lets Python workers of Spark that are not needed any more end in silence.
+"""Lets unneeded Python workers of Spark end in silence.
 
 A query with a limit has enough records before a worker has sent all of its own, and a planner is not needed
 after a minute without queries. Spark closes the connection then, and PySpark's daemon, which the worker was
@@ -32,11 +32,11 @@ def in_silence(worker: Worker) -> Worker:
 def end_in_silence() -> None:
     """Have this process end so if PySpark's daemon has forked it.
 
-    Planners need this: Spark starts them by PySpark's daemon, whatever spark.python.daemon.module says.
+    Planners need this: Spark starts them by PySpark's daemon, whatever spark.python.daemon.module is.
     (Spark: SparkEnv.createPythonWorker, PythonPlannerRunner.)
     """
     main = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)
     if spec is not None and spec.name == _DAEMON:
-        # The daemon looks the function up for each task.
+        # The daemon resolves the function for each task.
         vars(main)["worker"] = in_silence(vars(main)["worker"])

@@ -8,6 +8,7 @@ import ast
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 from mpbroker.ipc.log_levels import subsystem_of
@@ -116,6 +117,7 @@ NARROW = {
         "mpbroker.ipc.table",
         "mpbroker.ipc.topology",
         "mpbroker.ipc.pointer",
+        "mpbroker.config.extras",
         # Audits go on behind damage, as the inspection does.
         "mpbroker.inspection.segment",
         "mpbroker.storage",
@@ -158,11 +160,11 @@ FOLDERS = {
     "mpbroker.network": ("acceptor", "processor"),
     "mpbroker.cli": ("text", "cluster", "records", "host", "doctor", "top", "spark"),
 }
-# Of these each part may import what lies flat in its room: the waiters of the coordinator, the broker that
-# handlers' APIs see, and what all commands share.
+# Of these each part may import what lies flat in its room: the waiters of the coordinator, what APIs
+# of handlers get, and what all commands share.
 ABOVE_FLAT = {
-    "mpbroker.handlers.api_parts": ("mpbroker.handlers.broker",),
-    "mpbroker.handlers.apis": ("mpbroker.handlers.broker",),
+    "mpbroker.handlers.api_parts": ("mpbroker.handlers.broker", "mpbroker.handlers.context"),
+    "mpbroker.handlers.apis": ("mpbroker.handlers.broker", "mpbroker.handlers.context"),
     "mpbroker.coordinator.metadata": ("mpbroker.coordinator.waiting",),
     "mpbroker.coordinator.runtime": ("mpbroker.coordinator.waiting",),
     "mpbroker.network.acceptor": ("mpbroker.network", "mpbroker.network.handover"),
@@ -381,37 +383,9 @@ def import_graph() -> dict[str, set[str]]:
     return graph
 
 
-def circles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """Sets of modules that all reach each other (Tarjan's strongly connected components)."""
-    order: dict[str, int] = {}
-    lowest: dict[str, int] = {}
-    path: list[str] = []
-    found: list[list[str]] = []
-
-    def visit(module: str) -> None:
-        order[module] = lowest[module] = len(order)
-        path.append(module)
-        for imported in graph[module]:
-            if imported not in order:
-                visit(imported)
-                lowest[module] = min(lowest[module], lowest[imported])
-            elif imported in path:
-                lowest[module] = min(lowest[module], order[imported])
-        if lowest[module] == order[module]:
-            start = path.index(module)
-            if len(path) - start > 1:
-                found.append(sorted(path[start:]))
-            del path[start:]
-
-    for module in graph:
-        if module not in order:
-            visit(module)
-    return found
-
-
 def test_no_module_imports_itself_by_way_of_others() -> None:
     """Imports for types count: whoever reads one module of a circle has to read all of them."""
-    assert circles(import_graph()) == []
+    TopologicalSorter(import_graph()).prepare()
 
 
 def test_every_room_has_a_rank() -> None:
@@ -470,6 +444,7 @@ def client_signs(source: str) -> list[str]:
 
 # These rooms work in processes of other rooms, and log as those.
 LOGS_AS = {
+    "mpbroker.console": "mpbroker.exporter",
     "mpbroker.http": "mpbroker.exporter",
     "mpbroker.observe": "mpbroker.exporter",
     "mpbroker.startup": "mpbroker.supervisor",

@@ -1,1 +1,1 @@
-"""The `mpbroker` command. Every command imports what it needs when it runs, so that each starts quickly."""
+"""The `mpbroker` command. A call imports only the modules of its command, so that it starts quickly."""

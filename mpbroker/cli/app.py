@@ -4,24 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
+from functools import wraps
 from importlib import import_module
+from inspect import Parameter, signature
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import typer
 from typer.core import TyperCommand
-from typer.models import TyperInfo
+from typer.models import CommandInfo, TyperInfo
+
+from mpbroker.cli.flags import DEFAULT_BOOTSTRAP, Bootstrap, ClusterAddress, CommandConfig
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-
-
-# Options whose value may be left out, and what it is then. Typer has no such options.
+# Options whose value is optional, and its default. Typer has no such options.
 OPTIONAL_VALUES = {"--wait": "60"}
+# Options that users of other tools try, and what says it here.
+_TOPIC_FIRST = "the topic is the first argument: mpbroker {} TOPIC"
+INSTEAD = {
+    ("serve", "--port"): "the port is part of --listeners PLAINTEXT://127.0.0.1:9092",
+    ("consume", "--topic"): _TOPIC_FIRST.format("consume"),
+    ("produce", "--topic"): _TOPIC_FIRST.format("produce"),
+}
 
 
 class _Command(TyperCommand):
     """Write required arguments bare in the usage line; later versions of Typer put them in braces.
 
-    Let options of `OPTIONAL_VALUES` stand without a value.
+    Let options of `OPTIONAL_VALUES` stand without a value, and explain those of `INSTEAD`.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -30,7 +40,15 @@ class _Command(TyperCommand):
             f"{one}={OPTIONAL_VALUES[one]}" if one in ours and _is_option(following) else one
             for one, following in zip(args, [*args[1:], "-"], strict=False)
         ]
-        return super().parse_args(ctx, filled)
+        try:
+            return super().parse_args(ctx, filled)
+        except Exception as error:
+            # Typer does not export the class of this error.
+            instead = INSTEAD.get((self.name or "", getattr(error, "option_name", "")))
+            if instead is not None:
+                error.message += f"; {instead}"  # type: ignore[attr-defined]
+                error.possibilities = None  # type: ignore[attr-defined]
+            raise
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
@@ -40,51 +58,96 @@ def _is_option(word: str) -> bool:
     return word.startswith("-")
 
 
+def _with_cluster_flags(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a command with the flags that name a cluster in place of its parameter `where`."""
+    declared = signature(command, eval_str=True)
+    if "where" not in declared.parameters:
+        return command
+
+    @wraps(command)
+    def called(*, bootstrap: str, command_config: Path | None, **given: Any) -> Any:
+        return command(where=ClusterAddress(bootstrap, command_config), **given)
+
+    flags = (
+        Parameter("bootstrap", Parameter.KEYWORD_ONLY, default=DEFAULT_BOOTSTRAP, annotation=Bootstrap),
+        Parameter("command_config", Parameter.KEYWORD_ONLY, default=None, annotation=CommandConfig),
+    )
+    parameters = [
+        flag.replace(kind=Parameter.KEYWORD_ONLY)
+        for one in declared.parameters.values()
+        for flag in (flags if one.name == "where" else (one,))
+    ]
+    called.__signature__ = declared.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return called
+
+
 class Part(NamedTuple):
-    """A group of commands whose module is imported when a call names it; `attribute` is its App there."""
+    """A group or a command, by its App or function there. `settings`: of a command's context."""
 
     name: str
     module: str
     attribute: str
     help: str
+    settings: dict[str, Any] | None = None
 
-    def load(self) -> App:
-        found: App = getattr(import_module(self.module), self.attribute)
-        found.info.help = self.help
-        return found
+    @property
+    def is_group(self) -> bool:
+        return self.attribute.endswith("_app")
 
-    def outline(self) -> App:
-        """Return what a list of all commands needs of this part."""
-        return App(help=self.help)
+    def group(self, *, is_outline: bool) -> TyperInfo:
+        app = App() if is_outline else getattr(import_module(self.module), self.attribute)
+        app.info.help = self.help
+        return TyperInfo(app, name=self.name)
+
+    def command(self, *, is_outline: bool) -> CommandInfo:
+        if is_outline:
+            return CommandInfo(self.name, cls=_Command, callback=lambda: None, help=self.help)
+        callback = _with_cluster_flags(getattr(import_module(self.module), self.attribute))
+        return CommandInfo(self.name, cls=_Command, callback=callback, context_settings=self.settings)
 
 
 class App(typer.Typer):
     """A Typer application or group whose commands are `_Command`s, with parts that are loaded when needed."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
+        self._commands: list[CommandInfo] = []
+        self._groups: list[TyperInfo] = []
         self._parts: list[Part] = []
-        self._groups: list[TyperInfo] | None = None
-        self._own_groups: list[TyperInfo] = []
+        self._is_outline = False
         super().__init__(*arguments, **settings)
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[_Function], _Function]:
-        return super().command(name, cls=_Command, **settings)
+        """Register a command. Its parameter `where` becomes the flags that name a cluster."""
 
-    def add_part(self, name: str, module: str, attribute: str, help: str) -> None:  # noqa: A002
-        self._parts.append(Part(name, module, attribute, help))
+        def registered(command: _Function) -> _Function:
+            callback = _with_cluster_flags(command)
+            self._commands.append(CommandInfo(name, cls=_Command, callback=callback, **settings))
+            return command
+
+        return registered
+
+    def add_part(self, part: Part) -> None:
+        self._parts.append(part)
+
+    @property
+    def registered_commands(self) -> list[CommandInfo]:
+        parts = [part for part in self._parts if not part.is_group]
+        return [*self._commands, *(part.command(is_outline=self._is_outline) for part in parts)]
+
+    @registered_commands.setter
+    def registered_commands(self, commands: list[CommandInfo]) -> None:
+        self._commands = commands
 
     @property
     def registered_groups(self) -> list[TyperInfo]:
-        """Return the groups, with all parts loaded unless `only` has chosen."""
-        if self._groups is not None:
-            return self._groups
-        if self._parts:
-            return [*self._own_groups, *(TyperInfo(part.load(), name=part.name) for part in self._parts)]
-        return self._own_groups
+        parts = [part for part in self._parts if part.is_group]
+        # Typer appends to the list of an application without parts.
+        loaded = [part.group(is_outline=self._is_outline) for part in parts]
+        return [*self._groups, *loaded] if loaded else self._groups
 
     @registered_groups.setter
     def registered_groups(self, groups: list[TyperInfo]) -> None:
-        self._own_groups = groups
+        self._groups = groups
 
     def only(self, words: Sequence[str]) -> App:
         """Return a copy with only the command or group that the first word names.
@@ -94,18 +157,10 @@ class App(typer.Typer):
         """
         word = next(iter(words), "")
         narrowed = copy(self)
-        commands = [
-            one for one in self.registered_commands if one.name == word or _name_of(one.callback) == word
+        narrowed._commands = [
+            one for one in self._commands if word in (one.name, getattr(one.callback, "__name__", ""))
         ]
-        named = [TyperInfo(part.load(), name=part.name) for part in self._parts if part.name == word]
-        if commands or named:
-            narrowed.registered_commands = commands
-            narrowed._groups = named
-        else:
-            narrowed._groups = [TyperInfo(part.outline(), name=part.name) for part in self._parts]
+        narrowed._parts = [part for part in self._parts if part.name == word]
+        if not narrowed._commands and not narrowed._parts:
+            narrowed._commands, narrowed._parts, narrowed._is_outline = self._commands, self._parts, True
         return narrowed
-
-
-def _name_of(callback: Callable[..., Any] | None) -> str:
-    """Return the name that Typer gives a command which has none of its own."""
-    return "" if callback is None else callback.__name__.replace("_", "-")

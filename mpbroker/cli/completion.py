@@ -1,14 +1,16 @@
 """`mpbroker completion`: the script that completes commands, flags and names in a shell.
 
-The shell calls the command again with an environment variable, and gets what may stand there. Only the part
-of the command that is typed is imported for that.
+The shell calls the command again with an environment variable, and gets the possible words. Only the part of
+the command that is typed is imported for that.
 """
 
 from __future__ import annotations
 
 import os
 import shlex
+from typing import Annotated
 
+import typer
 from typer._completion_classes import completion_init
 from typer._completion_shared import get_completion_script
 
@@ -19,8 +21,12 @@ VARIABLE = "_MPBROKER_COMPLETE"
 SHELLS = ("bash", "zsh", "fish")
 
 
-def print_script(shell: str) -> None:
-    """Print the script of a shell. Raises CliError."""
+def completion(shell: Annotated[str, typer.Argument(metavar="bash|zsh|fish", hidden=True)]) -> None:
+    """Print the script that completes this command in a shell.
+
+    bash: source <(mpbroker completion bash). zsh: mpbroker completion zsh > a file _mpbroker in $fpath.
+    fish: mpbroker completion fish > ~/.config/fish/completions/mpbroker.fish
+    """
     if shell not in SHELLS:
         raise CliError(f"completion is for {', '.join(SHELLS)}, not '{shell}'", USAGE_ERROR)
     print(get_completion_script(prog_name=PROGRAM, complete_var=VARIABLE, shell=shell))

@@ -1,4 +1,4 @@
-"""Failures of commands: one line that says what is wrong and what to do, an exit code, no traceback."""
+"""Failures of commands: one line with the problem and advice, an exit code, no traceback."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def of_flag(
 
 
 def exit_code_of(error: Exception) -> int:
-    """Return 2 if an error says that the call is wrong, also one of the broker or its supervisor, else 1."""
+    """Return 2 for an error about a wrong call, also one of the broker or its supervisor, else 1."""
     if isinstance(error, CliError):
         return error.exit_code
     return USAGE_ERROR if getattr(error, "is_wrong_call", False) else RUNTIME_ERROR
 
 
 def with_advice(error: Exception, advice: str) -> CliError:
-    """Make an error with the same text and exit code, and then what to do."""
+    """Make an error with the same text and exit code, followed by advice."""
     return CliError(f"{error}{advice}", exit_code_of(error))
 
 
@@ -65,7 +65,7 @@ def file_named(what: str) -> Iterator[None]:
 
 @contextmanager
 def explaining_openssl() -> Iterator[None]:
-    """Say what to install where a wheel finds no OpenSSL: it takes the host's. Raises CliError."""
+    """Name the packages to install if the host lacks OpenSSL, which a wheel needs. Raises CliError."""
     try:
         yield
     except ImportError as error:
@@ -78,10 +78,7 @@ def explaining_openssl() -> Iterator[None]:
 
 
 def file_error(error: OSError, otherwise: object = "") -> CliError:
-    """Make an error that names the file, what is wrong with it, and what to do.
-
-    `otherwise`: the file, if the error names none.
-    """
+    """Make an error that names the file (`otherwise` if the error has none) and its problem, with advice."""
     where = error.filename if error.filename is not None else otherwise
     advice = ". Run this as its owner: the broker's user" if isinstance(error, PermissionError) else ""
     return CliError(f"{where}: {error.strerror or error}{advice}")

@@ -4,18 +4,37 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from mpbroker.cli.text.numbers import SECONDS
-from mpbroker.client.cluster_address import ClusterAddress
 from mpbroker.config.environment import BOOTSTRAP_SERVER
 from mpbroker.config.environment import DEFAULT_BOOTSTRAP as DEFAULT_BOOTSTRAP
 
 
+class ClusterAddress(NamedTuple):
+    """A cluster's address, and the file with the client's settings."""
+
+    bootstrap: str
+    command_config: Path | None = None
+
+
+def option(names: str, metavar: str, help: str, **settings: Any) -> Any:  # noqa: A002 (as Typer names it)
+    """Declare an option with a value, by its names: "--partition -p"."""
+    return typer.Option(*names.split(), metavar=metavar, help=help, **settings)
+
+
+def flag(names: str, help: str, **settings: Any) -> Any:  # noqa: A002
+    """Declare an option without a value, as "--yes -y" or "--by-key/--keep-partitions"."""
+    return typer.Option(*names.split(), help=help, **settings)
+
+
 def _of_data(context: typer.Context, parameter: typer.CallbackParam, value: str) -> str:
-    """Return the address that was given, else that of the broker on ./data if one runs there."""
+    """Return the address that was given, else that of the broker on ./data, if that is a log directory.
+
+    Raises CliError if no broker runs on it.
+    """
     source = context.get_parameter_source(parameter.name or "")
     if source is None or source.name != "DEFAULT" or not Path("data").is_dir():
         return value
@@ -25,15 +44,15 @@ def _of_data(context: typer.Context, parameter: typer.CallbackParam, value: str)
 
 
 def topic_names(where: ClusterAddress) -> list[str]:
-    from mpbroker.client.admin import open_admin
+    from mpbroker.cli.cluster.client import open_admin
 
     with open_admin(where) as client:
         return [topic.name for topic in client.topics()]
 
 
 def group_names(where: ClusterAddress) -> list[str]:
+    from mpbroker.cli.cluster.client import open_admin
     from mpbroker.client import groups
-    from mpbroker.client.admin import open_admin
 
     with open_admin(where) as client:
         return [one.group_id for one in groups.list_groups(client)]
@@ -62,17 +81,10 @@ def complete_settings(incomplete: str) -> list[str]:
     return sorted(name for name in {*TOPIC_KEYS, *BROKER_KEYS} if name.startswith(incomplete))
 
 
-def complete_pages(incomplete: str) -> list[str]:
-    """Return the pages of the docs that begin so."""
-    from mpbroker.cli.pages import pages
-
-    return [name for name in pages() if name.startswith(incomplete.lower())]
-
-
 COMPLETE_TOPICS = _names(topic_names)
 COMPLETE_GROUPS = _names(group_names)
 
-# Arguments are hidden where the usage line says enough: a list of them would also show Python's types.
+# Arguments are hidden if the usage line is enough: a list of them would also show Python's types.
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", hidden=True, autocompletion=COMPLETE_TOPICS)]
 GroupName = Annotated[str, typer.Argument(metavar="GROUP", hidden=True, autocompletion=COMPLETE_GROUPS)]
 GroupNames = Annotated[
@@ -82,79 +94,58 @@ ListenerName = Annotated[str, typer.Argument(metavar="NAME", hidden=True)]
 UserName = Annotated[str, typer.Argument(metavar="USER", hidden=True)]
 Bootstrap = Annotated[
     str,
-    typer.Option(
-        "--bootstrap-server",
-        "-b",
-        metavar="HOST:PORT",
+    option(
+        "--bootstrap-server -b",
+        "HOST:PORT",
+        "Where the broker is; or unix:/path. Without it that of ./data, if one runs there.",
         envvar=BOOTSTRAP_SERVER,
         callback=_of_data,
-        help="Where the broker is; or unix:/path. Without it that of ./data, if one runs there.",
     ),
 ]
 CommandConfig = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--command-config",
-        metavar="FILE",
-        help="Properties of Kafka's clients: security.protocol, sasl.*, ssl.*, timeouts.",
+        "FILE",
+        "Properties of Kafka's clients: security.protocol, sasl.*, ssl.*, timeouts.",
     ),
 ]
-IsolationLevel = Annotated[
-    str,
-    typer.Option("--isolation-level", metavar="LEVEL", help="read_uncommitted or read_committed."),
-]
+IsolationLevel = Annotated[str, option("--isolation-level", "LEVEL", "read_uncommitted or read_committed.")]
 Timeout = Annotated[
-    float,
-    typer.Option(
-        "--timeout", min=0.1, callback=SECONDS, metavar="SECONDS", help="How long to wait for the broker."
-    ),
+    float, option("--timeout", "SECONDS", "How long to wait for the broker.", min=0.1, callback=SECONDS)
 ]
-Json = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
-Yes = Annotated[
-    bool,
-    typer.Option("--yes", "-y", help="Do not ask; scripts are asked for it where records would be lost."),
-]
+Json = Annotated[bool, flag("--json", "JSON instead of a table.")]
+DryRun = Annotated[bool, flag("--dry-run", "Only print the changes.")]
+Yes = Annotated[bool, flag("--yes -y", "Do not ask; scripts are asked for it where records would be lost.")]
 LogDirs = Annotated[
-    str | None,
-    typer.Option("--log-dirs", metavar="DIR,…", help="Data directories of the broker (default: ./data)."),
+    str | None, option("--log-dirs", "DIR,…", "Data directories of the broker (default: ./data).")
 ]
 # Commands about a broker of this host read the environment variable themselves: other flags come before it.
 LocalBootstrap = Annotated[
     str | None,
-    typer.Option(
-        "--bootstrap-server",
-        "-b",
-        metavar="HOST:PORT",
-        help=f"The broker of this host that listens there (default: ${BOOTSTRAP_SERVER}).",
+    option(
+        "--bootstrap-server -b",
+        "HOST:PORT",
+        f"The broker of this host that listens there (default: ${BOOTSTRAP_SERVER}).",
     ),
 ]
 Port = Annotated[
-    int | None,
-    typer.Option(
-        "--port", min=1, max=65535, metavar="N", help="The broker of this host that listens on this port."
-    ),
+    int | None, option("--port", "N", "The broker of this host that listens on this port.", min=1, max=65535)
 ]
 ServerProperties = Annotated[
-    Path | None,
-    typer.Option("--config", "-c", metavar="FILE", help="A server.properties file.", readable=False),
+    Path | None, option("--config -c", "FILE", "A server.properties file.", readable=False)
 ]
-Overrides = Annotated[
-    list[str] | None, typer.Option("-o", metavar="KEY=VALUE", help="Set any key of the file; repeatable.")
-]
+Overrides = Annotated[list[str] | None, option("-o", "KEY=VALUE", "Set any key of the file; repeatable.")]
 
 # The client whose quota it is.
-User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Of this user.")]
+User = Annotated[str | None, option("--user", "NAME", "Of this user.")]
 ClientId = Annotated[
-    str | None,
-    typer.Option("--client-id", metavar="NAME", help="Of this client; with --user of that user's alone."),
+    str | None, option("--client-id", "NAME", "Of this client; with --user of that user's alone.")
 ]
-Address = Annotated[str | None, typer.Option("--ip", metavar="ADDRESS", help="Of this address.")]
+Address = Annotated[str | None, option("--ip", "ADDRESS", "Of this address.")]
 Defaults = Annotated[
     list[str] | None,
-    typer.Option(
-        "--default",
-        metavar="user|client-id|ip",
-        help="Of everybody who has none of their own; repeatable, and beside --user.",
+    option(
+        "--default", "user|client-id|ip", "Of all without one of their own; repeatable, also with --user."
     ),
 ]

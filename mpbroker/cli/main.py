@@ -1,4 +1,4 @@
-"""Commands and their flags. What a command does is in a module of its own, imported when it is called."""
+"""The `mpbroker` command. Each command is in a module of its own, imported when it is called."""
 
 import errno
 import os
@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from mpbroker.cli.app import App
+from mpbroker.cli.app import App, Part
 from mpbroker.cli.errors import (
     RUNTIME_ERROR,
     USAGE_ERROR,
@@ -20,11 +20,10 @@ from mpbroker.cli.errors import (
     file_error,
 )
 from mpbroker.cli.flags import (
-    COMPLETE_TOPICS,
     DEFAULT_BOOTSTRAP,
     Bootstrap,
+    ClusterAddress,
     CommandConfig,
-    DryRun,
     IsolationLevel,
     Json,
     LocalBootstrap,
@@ -33,11 +32,9 @@ from mpbroker.cli.flags import (
     Port,
     ServerProperties,
     TopicName,
-    complete_pages,
 )
 from mpbroker.cli.text import standard_output
-from mpbroker.cli.text.numbers import INT, LONG, PARTITION, PARTITION_OR_ALL, SECONDS
-from mpbroker.client.cluster_address import ClusterAddress
+from mpbroker.cli.text.numbers import INT, LONG, PARTITION_OR_ALL
 from mpbroker.config.version import VERSION
 
 app = App(
@@ -49,23 +46,39 @@ app = App(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-_PARTS = (
-    ("topic", "cluster.topic_flags", "Create, list, describe, alter and delete topics."),
-    ("group", "cluster.group_flags", "List, describe and delete consumer groups; set offsets."),
-    ("txn", "cluster.txn_flags", "List, describe and abort transactions."),
+_COMMANDS = (
+    ("export", "host.migration", "Turn a broker's directories into Apache Kafka's."),
+    ("import", "host.migration", "Take over the directories of a stopped Apache Kafka 4 node."),
+    ("top", "top.command", "Watch a broker on this host, or show a stopped one."),
+    ("offsets", "cluster.offsets", "Print where partitions begin and end, or an offset by time."),
+    ("cluster", "cluster.cluster", "Print the cluster's id, controller, brokers and features."),
+    ("log-dirs", "cluster.log_dirs", "Print log directories and sizes of partitions, or move some."),
+    ("completion", "completion", "Print the script that completes this command in a shell."),
+    ("docs", "pages", "Print a page of the docs; without PAGE, list them."),
+    ("why", "host.why", "Print what holds up a topic or group, and what to do."),
+)
+_GROUPS = (
+    ("topic", "cluster.topic_changes", "Create, list, describe, alter and delete topics."),
+    ("group", "cluster.group_offsets", "List, describe and delete consumer groups; set offsets."),
+    ("txn", "cluster.txn", "List, describe and abort transactions."),
     ("config", "cluster.config_flags", "Get, set and unset the settings of topics and of the broker."),
-    ("user", "cluster.user_flags", "Add, list and delete SCRAM users."),
-    ("quota", "cluster.quota_flags", "Set, list and delete the quotas of clients."),
-    ("acl", "cluster.acl_flags", "List, add and remove ACLs (access control lists)."),
-    ("token", "cluster.token_flags", "Create, list, renew and expire delegation tokens."),
-    ("log", "host.log_flags", "Look into the files of log directories."),
+    ("user", "cluster.user", "Add, list and delete SCRAM users."),
+    ("quota", "cluster.quota", "Set, list and delete the quotas of clients."),
+    ("acl", "cluster.acl", "List, add and remove ACLs (access control lists)."),
+    ("token", "cluster.token", "Create, list, renew and expire delegation tokens."),
+    ("log", "host.log_files", "Print, check and repair the files of log directories."),
     ("ctl", "host.ctl_flags", "Look at a running broker on this host, and steer it."),
-    ("service", "host.service_flags", "Make this installation a service of systemd."),
-    ("spark", "spark.flags", "Jobs on Spark: archives, replays, mirrors, audits, sessions."),
+    ("service", "host.service", "Make this installation a service of systemd."),
+    ("spark", "spark.command", "Jobs on Spark: archives, replays, mirrors, audits, sessions."),
     ("doctor", "doctor.flags", "Say what is missing on this host, and what to do."),
 )
-for _name, _module, _help in _PARTS:
-    app.add_part(_name, f"mpbroker.cli.{_module}", f"{_name}_app", _help)
+_RUN = "Run a command with a broker of its own, which ends with it."
+app.add_part(Part("run", "mpbroker.cli.host.run", "run", _RUN, {"allow_interspersed_args": False}))
+for _name, _module, _help in _COMMANDS:
+    _function = {"log-dirs": "log_dirs", "import": "import_"}.get(_name, _name)
+    app.add_part(Part(_name, f"mpbroker.cli.{_module}", _function, _help))
+for _name, _module, _help in _GROUPS:
+    app.add_part(Part(_name, f"mpbroker.cli.{_module}", f"{_name}_app", _help))
 
 
 def _version(wanted: bool) -> None:
@@ -135,71 +148,6 @@ def serve(
     raise typer.Exit(code)
 
 
-@app.command("run", context_settings={"allow_interspersed_args": False})
-def run_(
-    command: Annotated[list[str], typer.Argument(metavar="[--] CMD...", hidden=True)],
-    topics: Annotated[
-        list[str] | None,
-        typer.Option("--topic", metavar="NAME[:PARTITIONS]", help="Create this topic before; repeatable."),
-    ] = None,
-    options: Overrides = None,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Print the broker's log at the end.")
-    ] = False,
-) -> None:
-    """Run a command with a broker of its own, which goes with it.
-
-    CMD finds the broker in MPBROKER_BOOTSTRAP_SERVER and KAFKA_BOOTSTRAP_SERVERS. The exit code is CMD's, or
-    128 + n if signal n ended it.
-    """
-    from mpbroker.cli.host import run as command_run
-
-    raise typer.Exit(command_run.run(command, topics or [], options or [], is_verbose=verbose))
-
-
-LogDirectories = Annotated[list[Path], typer.Argument(metavar="DIR...", hidden=True, readable=False)]
-
-
-@app.command("export")
-def export(
-    paths: LogDirectories,
-    controller: Annotated[
-        str,
-        typer.Option(metavar="HOST:PORT", help="Where Kafka's controller is to listen."),
-    ] = "localhost:9093",
-    dry_run: DryRun = False,
-    json: Json = False,
-) -> None:
-    """Turn a broker's directories into Apache Kafka's.
-
-    The broker is stopped. Name all of log.dirs. mpbroker goes on with them too, until Kafka has been started.
-    """
-    from mpbroker.cli.host import migration
-
-    migration.export(paths, controller, is_dry=dry_run, as_json=json)
-
-
-@app.command("import")
-def import_(
-    paths: LogDirectories,
-    dry_run: DryRun = False,
-    set_aside_strays: Annotated[
-        bool,
-        typer.Option(
-            "--set-aside-strays", help="Go on with partitions that no topic knows; a start sets them aside."
-        ),
-    ] = False,
-    json: Json = False,
-) -> None:
-    """Take over the directories of a stopped Apache Kafka 4 node.
-
-    Name all of log.dirs, and metadata.log.dir.
-    """
-    from mpbroker.cli.host import migration
-
-    migration.import_(paths, is_dry=dry_run, sets_strays_aside=set_aside_strays, as_json=json)
-
-
 BackupDirectory = Annotated[Path, typer.Argument(metavar="DIR", hidden=True, readable=False)]
 
 
@@ -250,34 +198,6 @@ def restore(
 
     named = [Path(name.strip()) for name in log_dirs.split(",") if name.strip()]
     command.restore(source, named, as_json=json)
-
-
-@app.command()
-def top(
-    log_dirs: LogDirs = None,
-    port: Port = None,
-    bootstrap: LocalBootstrap = None,
-    command_config: CommandConfig = None,
-    view: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="processes, requests, memory, partitions or groups."),
-    ] = None,
-    interval: Annotated[
-        float, typer.Option(min=0.1, callback=SECONDS, metavar="SECONDS", help="Time between looks.")
-    ] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="Print tables of now and exit.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="With or without --once: JSON of now.")] = False,
-) -> None:
-    """Watch a broker on this host, or look at a stopped one.
-
-    It is live; of a stopped broker it shows what the directories have. -b beside --log-dirs says where to ask
-    for groups.
-    """
-    from mpbroker.cli.top import command
-    from mpbroker.cli.top.watch import BrokerFlags
-
-    wanted = BrokerFlags(log_dirs, bootstrap, command_config, port)
-    command.run(wanted, interval, view, once=once, as_json=json)
 
 
 @app.command()
@@ -446,158 +366,6 @@ def consume(
 
 
 @app.command()
-def offsets(
-    topics: Annotated[
-        list[str] | None, typer.Argument(metavar="TOPIC...", hidden=True, autocompletion=COMPLETE_TOPICS)
-    ] = None,
-    partition: Annotated[
-        list[int] | None,
-        typer.Option("--partition", "-p", callback=PARTITION, metavar="N", help="Only this one; repeatable."),
-    ] = None,
-    at: Annotated[
-        str | None,
-        typer.Option(
-            "--time",
-            metavar="TIME",
-            help="Of the first record from then on: earliest, latest, max-timestamp, 2026-01-31T12:00:00, "
-            "ms since 1970, -2h.",
-        ),
-    ] = None,
-    isolation_level: IsolationLevel = "read_uncommitted",
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    command_config: CommandConfig = None,
-    json: Json = False,
-) -> None:
-    """Print where partitions begin and end, or an offset by time.
-
-    Default: of all topics. With read_committed a partition ends before its first open transaction.
-    """
-    from mpbroker.cli.cluster import offsets as command
-    from mpbroker.cli.errors import of_flag
-    from mpbroker.client.isolation import parse_isolation
-
-    committed = bool(of_flag("--isolation-level", isolation_level, parse_isolation))
-    where = ClusterAddress(bootstrap, command_config)
-    command.show(where, topics or [], partition or [], at, committed=committed, as_json=json)
-
-
-@app.command()
-def cluster(
-    api_versions: Annotated[
-        bool, typer.Option("--api-versions", help="The versions of each API that each broker speaks.")
-    ] = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    command_config: CommandConfig = None,
-    json: Json = False,
-) -> None:
-    """Print the cluster's id, controller, brokers and features."""
-    from mpbroker.cli.cluster import cluster as command
-
-    command.show(ClusterAddress(bootstrap, command_config), with_apis=api_versions, as_json=json)
-
-
-@app.command("log-dirs")
-def log_dirs(
-    topics: Annotated[
-        list[str] | None, typer.Argument(metavar="TOPIC...", hidden=True, autocompletion=COMPLETE_TOPICS)
-    ] = None,
-    broker: Annotated[
-        list[int] | None,
-        typer.Option("--broker", callback=INT, metavar="ID", help="Only of this one; repeatable."),
-    ] = None,
-    to: Annotated[
-        str | None,
-        typer.Option("--to", metavar="DIR", help="With move TOPIC [PARTITION]...: where they are to be."),
-    ] = None,
-    wait: Annotated[
-        float | None,
-        typer.Option(
-            "--wait",
-            min=0,
-            callback=SECONDS,
-            metavar="[SECONDS]",
-            help="With --to: until they are there; 60.",
-        ),
-    ] = None,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    command_config: CommandConfig = None,
-    json: Json = False,
-) -> None:
-    """Print log directories and sizes of partitions, or move some.
-
-    Default: of all topics. A future partition is one that moves there. mpbroker log-dirs move orders 0 2 --to
-    DIR moves two partitions while they are served; without numbers all of the topic.
-    """
-    from mpbroker.cli.cluster import log_dirs as command
-
-    if to is not None:
-        command.move(
-            ClusterAddress(bootstrap, command_config), topics or [], broker or [], to, wait, as_json=json
-        )
-        return
-    if wait is not None:
-        raise CliError("--wait is for log-dirs move, which needs --to DIR", USAGE_ERROR)
-    command.show(ClusterAddress(bootstrap, command_config), topics or [], broker or [], as_json=json)
-
-
-@app.command()
-def why(
-    name: Annotated[str, typer.Argument(metavar="TOPIC|GROUP", hidden=True)],
-    look: Annotated[
-        float,
-        typer.Option(
-            "--look", min=0, callback=SECONDS, metavar="SECONDS", help="Time between two looks at a group."
-        ),
-    ] = 2.0,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    command_config: CommandConfig = None,
-    json: Json = False,
-) -> None:
-    """Say what holds up a topic or a group, and what to do about it.
-
-    A group with lag is looked at twice, to see whether its offsets move.
-    """
-    from mpbroker.cli.host import why as command
-
-    command.why(ClusterAddress(bootstrap, command_config), name, look, as_json=json)
-
-
-@app.command()
-def completion(
-    shell: Annotated[str, typer.Argument(metavar="bash|zsh|fish", hidden=True)],
-) -> None:
-    """Print the script that completes this command in a shell.
-
-    bash: source <(mpbroker completion bash). zsh: mpbroker completion zsh > a file _mpbroker in $fpath.
-    fish: mpbroker completion fish > ~/.config/fish/completions/mpbroker.fish
-    """
-    from mpbroker.cli import completion as command
-
-    command.print_script(shell)
-
-
-@app.command()
-def docs(
-    page: Annotated[
-        str | None,
-        typer.Argument(metavar="PAGE[#HEADING]", hidden=True, autocompletion=complete_pages),
-    ] = None,
-    path: Annotated[
-        bool, typer.Option("--path", help="Print where the file is; without PAGE, the directory of all.")
-    ] = False,
-    json: Json = False,
-) -> None:
-    """Print a page of the docs; without PAGE, list them.
-
-    With HEADING it is a part of the page, as links have it: operating#quotas, or OPERATING.md#quotas. Listed
-    are also the files for systemd, Prometheus and Grafana.
-    """
-    from mpbroker.cli import pages
-
-    pages.show(page, wants_path=path, as_json=json)
-
-
-@app.command()
 def man() -> None:
     """Print the manual page: mpbroker man > mpbroker.1."""
     from mpbroker.cli import manual
@@ -605,7 +373,7 @@ def man() -> None:
     print(manual.page(app), end="")
 
 
-# Commands of `mpbroker topic` that people look for without it.
+# Commands of `mpbroker topic` that people try without it.
 _OF_TOPICS = ("create", "delete", "describe", "list", "alter")
 
 
@@ -623,16 +391,13 @@ def main() -> None:
 def run(words: Sequence[str]) -> int:
     """Run the command that the words are, and return its exit code."""
     if words and words[0] in _OF_TOPICS:
-        text = f"there is no command {words[0]}; did you mean mpbroker topic {words[0]}?"
+        text = f"no such command {words[0]}; did you mean mpbroker topic {words[0]}?"
         return _say(text, USAGE_ERROR)
     return _exit_code(lambda: app.only(words)(words, prog_name="mpbroker"))
 
 
 def _exit_code(call: Callable[[], object]) -> int:
-    """Run a command and return its exit code.
-
-    A failure is printed as a line that says what and where; a bug stays a traceback.
-    """
+    """Run a command and return its exit code. A failure is printed as a line; a bug stays a traceback."""
     try:
         call()
     except SystemExit as ended:
@@ -640,7 +405,7 @@ def _exit_code(call: Callable[[], object]) -> int:
     except CliError as error:
         return _say(str(error), error.exit_code)
     except (BrokenPipeError, standard_output.ReaderGone):
-        # The reader of our output has gone (`| head`): end as others do, which the signal kills.
+        # The output has no reader (`| head`): end as programs that the signal kills.
         standard_output.give_up()
         return 128 + signal.SIGPIPE
     except OSError as error:

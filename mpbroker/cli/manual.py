@@ -30,55 +30,42 @@ def page(app: App) -> str:
     lines = [
         f'.TH MPBROKER 1 "" "mpbroker {VERSION}" "User Commands"',
         ".SH NAME",
-        f"mpbroker \\- {_text(_first_sentence(root.help or ''))}",
+        f"mpbroker \\- {_text((root.help or '').strip().rstrip('.'))}",
         ".SH SYNOPSIS",
         ".B mpbroker",
         ".I COMMAND",
         "[OPTIONS] [ARGUMENTS]",
         ".SH COMMANDS",
+        *_sections("mpbroker", root),
     ]
-    for path, command in _commands((), root):
-        lines += _section(path, command)
-    lines += [".SH ENVIRONMENT", *_list(VARIABLES), ".SH EXIT STATUS", *_list(EXIT_STATUS)]
-    return "\n".join(lines) + "\n"
+    return "\n".join(
+        [*lines, ".SH ENVIRONMENT", *_list(VARIABLES), ".SH EXIT STATUS", *_list(EXIT_STATUS), ""]
+    )
 
 
-def _commands(path: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield all commands below a group, with the words that name them."""
-    if not isinstance(command, TyperGroup):
-        yield path, command
+def _sections(path: str, command: Any) -> Iterator[str]:
+    """Yield the lines of a command, or of all commands of a group. `path`: the words that call it."""
+    if isinstance(command, TyperGroup):
+        for name, one in command.commands.items():
+            if not one.hidden:
+                yield from _sections(f"{path} {name}", one)
         return
-    for name, one in command.commands.items():
-        if not one.hidden:
-            yield from _commands((*path, name), one)
-
-
-def _section(path: tuple[str, ...], command: Any) -> list[str]:
-    name = " ".join(("mpbroker", *path))
-    context = command.make_context(name, [], resilient_parsing=True)
+    context = command.make_context(path, [], resilient_parsing=True)
     usage = " ".join(command.collect_usage_pieces(context))
-    lines = [f".SS {_text(' '.join(path))}", f".B {_text(name)}", _text(usage), ".PP"]
-    paragraphs = re.split(r"\n\s*\n", (command.help or "").strip())
-    for index, paragraph in enumerate(paragraphs):
-        lines += [".PP"] * bool(index) + [_text(" ".join(paragraph.split()))]
-    options = [param.get_help_record(context) for param in command.params]
-    shown = {name: told for name, told in filter(None, options) if name.startswith("-")}
-    return [*lines, *_list(shown)]
+    yield from (f".SS {_text(path.partition(' ')[2])}", f".B {_text(path)}", _text(usage))
+    for paragraph in re.split(r"\n\s*\n", (command.help or "").strip()):
+        yield from (".PP", _text(" ".join(paragraph.split())))
+    options = filter(None, [param.get_help_record(context) for param in command.params])
+    yield from _list({name: text for name, text in options if name.startswith("-")})
 
 
-def _list(entries: dict[str, str]) -> list[str]:
-    lines = []
-    for name, told in entries.items():
-        lines += [".TP", f".B {_text(name)}", _text(" ".join(told.split()))]
-    return lines
-
-
-def _first_sentence(text: str) -> str:
-    return text.strip().split("\n")[0].rstrip(".")
+def _list(entries: dict[str, str]) -> Iterator[str]:
+    for name, text in entries.items():
+        yield from (".TP", f".B {_text(name)}", _text(" ".join(text.split())))
 
 
 def _text(text: str) -> str:
-    """Escape what roff would obey or not know: backslashes, hyphens, leading dots, letters beyond ASCII."""
+    """Escape for roff: backslashes, hyphens, leading dots, letters beyond ASCII."""
     escaped = text.replace("\\", "\\e").replace("-", "\\-")
     escaped = "".join(one if one.isascii() else f"\\[u{ord(one):04X}]" for one in escaped)
     return f"\\&{escaped}" if escaped.startswith((".", "'")) else escaped

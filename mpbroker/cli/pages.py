@@ -8,13 +8,16 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+import typer
 
 from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.flags import Json, flag
 from mpbroker.cli.host import shipped
 from mpbroker.cli.text.output import print_json, print_rows
 
-# Other files, by short names, and what they are.
+# Other files, by short names, with titles.
 FILES = {
     "dashboard": ("ops/grafana/mpbroker.json", "Grafana: the dashboard"),
     "alerts": ("ops/prometheus/mpbroker.rules.yml", "Prometheus: the alerts"),
@@ -23,7 +26,7 @@ FILES = {
     "socket": ("ops/systemd/mpbroker.socket", "systemd: a listening socket that outlives the broker"),
     "sysusers": ("ops/systemd/mpbroker.sysusers.conf", "systemd: the user of the service"),
 }
-# Pages that lie beside docs/.
+# Pages next to docs/.
 TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")
 _LEVELS = 6
 _HEADING = re.compile(r"(#+) (.*)")
@@ -50,33 +53,46 @@ def pages() -> dict[str, Page]:
     return {page.name: page for page in found}
 
 
+def complete_pages(incomplete: str) -> list[str]:
+    return [name for name in pages() if name.startswith(incomplete.lower())]
+
+
 def _title(path: Path) -> str:
     with path.open(encoding="utf-8") as file:
         return file.readline().lstrip("# ").rstrip().replace("`", "")
 
 
-def show(wanted: str | None, *, wants_path: bool, as_json: bool) -> None:
-    """Print a page, or with `wants_path` its path; without a name the list, or the directory.
+def docs(
+    page: Annotated[
+        str | None, typer.Argument(metavar="PAGE[#HEADING]", hidden=True, autocompletion=complete_pages)
+    ] = None,
+    path: Annotated[
+        bool, flag("--path", "Print where the file is; without PAGE, the directory of all.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Print a page of the docs; without PAGE, list them.
 
-    Raises CliError.
+    With HEADING it is a part of the page, as links have it: operating#quotas, or OPERATING.md#quotas. Listed
+    are also the files for systemd, Prometheus and Grafana.
     """
-    if wanted is None:
-        if wants_path:
+    if page is None:
+        if path:
             print(shipped.directory())
             return
-        rows = [{"page": page.name, "title": page.title} for page in pages().values()]
-        print_rows(rows, as_json=as_json, nothing="")
+        rows = [{"page": one.name, "title": one.title} for one in pages().values()]
+        print_rows(rows, as_json=json, nothing="")
         return
-    name, _, anchor = wanted.partition("#")
-    page = find(name)
-    if wants_path:
-        print(page.path)
+    name, _, anchor = page.partition("#")
+    found = find(name)
+    if path:
+        print(found.path)
         return
-    text = page.path.read_text("utf-8")
+    text = found.path.read_text("utf-8")
     if anchor:
-        text = section(text, anchor, page.name)
-    if as_json:
-        print_json({"page": page.name, "title": page.title, "path": str(page.path), "text": text})
+        text = section(text, anchor, found.name)
+    if json:
+        print_json({"page": found.name, "title": found.title, "path": str(found.path), "text": text})
     else:
         _print(text)
 
@@ -90,7 +106,7 @@ def find(name: str) -> Page:
         near = [page.name for page in found.values() if page.title.lower().startswith(f"{named}:")]
         near += difflib.get_close_matches(named, found, 1)
         guess = f"did you mean {near[0]}? " if near else ""
-        raise CliError(f"docs {name}: there is no such page; {guess}mpbroker docs lists them", USAGE_ERROR)
+        raise CliError(f"docs {name}: no such page; {guess}mpbroker docs lists them", USAGE_ERROR)
     return found[named]
 
 

@@ -8,7 +8,7 @@ from typing import Final
 from msgspec.structs import astuple
 
 from mpbroker.client.admin import Admin
-from mpbroker.client.errors import ApiFailed, ClientError, FailedPrecondition, InvalidArgument
+from mpbroker.client.errors import ApiFailed, BadText, ClientError, FailedPrecondition, InvalidArgument
 from mpbroker.config import known
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode
@@ -40,12 +40,12 @@ def check_is_principal(text: str) -> None:
 
 
 def check_host(text: str) -> None:
-    """Raise InvalidArgument for a host that no client can have: clients are known by their addresses."""
+    """Check that a host is an address, since clients are known by theirs. Raises BadText."""
     try:
         if text != WILDCARD:
             ipaddress.ip_address(text)
     except ValueError as error:
-        raise InvalidArgument(f"--host {text}: this is no IP address; names are not looked up") from error
+        raise BadText("write an IP address: names are not resolved") from error
 
 
 def operation_of(name: str) -> Operation:
@@ -56,7 +56,7 @@ def operation_of(name: str) -> Operation:
         near = known.closest(name.lower(), words)
         those = ", ".join(kafka_word(one) for one in words.values())
         guess = f"; did you mean {kafka_word(words[near])}?" if near else f"; there are {those}"
-        raise InvalidArgument(f"{name} is no operation{guess}")
+        raise InvalidArgument(f"{name} is not an operation{guess}")
     return found
 
 
@@ -72,10 +72,7 @@ def create(admin: Admin, acls: list[Acl]) -> None:
 
 
 def delete(admin: Admin, filters: list[m.DeleteAclsRequest.DeleteAclsFilter]) -> list[Acl]:
-    """Have the broker remove the entries that filters match; return them.
-
-    Raises ApiFailed, FailedPrecondition.
-    """
+    """Remove the entries that filters match; return them. Raises ApiFailed, FailedPrecondition."""
     response: m.DeleteAclsResponse = admin.cluster.ask_any(m.DeleteAclsRequest(filters))
     removed: dict[Acl, None] = {}
     for result in response.filter_results:
@@ -121,7 +118,7 @@ def describe(admin: Admin, asked: m.DeleteAclsRequest.DeleteAclsFilter) -> list[
 def _failed(what: str, code: int, message: str | None) -> ClientError:
     if code == ErrorCode.SECURITY_DISABLED:
         return FailedPrecondition(
-            f"{what}: the broker has no authorizer; set authorizer.class.name and super.users there, "
+            f"{what}: the broker has no authorizer: set its authorizer.class.name and super.users, "
             "as mpbroker docs security#in-five-minutes shows"
         )
     return ApiFailed(what, code, message)

@@ -16,17 +16,13 @@ class Address(NamedTuple):
 
 
 def resolve(host: str, port: int, *, with_sockets: bool = False) -> list[Address]:
-    """Return all addresses of a host in the order in which the system prefers them. Raises OSError.
-
-    `with_sockets` allows `unix:/path`. A broker names the other brokers and may name anything: it may lead a
-    client to a socket of this host only if the user named one.
-    """
+    """Return the addresses of a host, with `with_sockets` of unix:/path, too. Raises OSError."""
     if with_sockets and host.startswith(UNIX):
         return [Address(socket.AF_UNIX, host.removeprefix("unix:"))]
     if not 0 < port < 65536:
-        raise OSError(f"there is no port {port}")
+        raise OSError(f"{port} is not a port")
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (UnicodeError, ValueError) as error:
-        raise OSError(f"{host!r} is no name of a host") from error
+        raise OSError(f"{host!r} is not the name of a host") from error
     return [Address(family, sockaddr) for family, _, _, _, sockaddr in found if family in _FAMILIES]

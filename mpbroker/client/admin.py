@@ -7,12 +7,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from mpbroker.client.cluster import Cluster
-from mpbroker.client.cluster_address import ClusterAddress
-from mpbroker.client.command_config import OF_COMMANDS, read_config
-from mpbroker.client.config import ClientConfig, parse_servers
 from mpbroker.client.consumer import DEFAULT_LIMITS, PATIENCE_MS, Consumer, Limits
 from mpbroker.client.errors import ApiFailed, ClientError, InvalidArgument, InvalidReceive, not_done
-from mpbroker.client.isolation import READ_UNCOMMITTED
 from mpbroker.client.list_offsets import OffsetAndTimestamp, list_offsets
 from mpbroker.client.log_dirs import name_full_disks
 from mpbroker.client.positions import Ends
@@ -21,18 +17,10 @@ from mpbroker.config import known
 from mpbroker.config.topic_config import TOPIC_KEYS
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.numbers import EARLIEST, LATEST, ConfigOperation, ResourceType
+from mpbroker.protocol.numbers import EARLIEST, LATEST, READ_UNCOMMITTED, ConfigOperation, ResourceType
 from mpbroker.protocol.topic_names import problem_with
 
-ADVICE = "does the broker run there? (--bootstrap-server)"
-
 _Value = TypeVar("_Value")
-
-
-def open_admin(where: ClusterAddress, base: ClientConfig = OF_COMMANDS) -> Admin:
-    """Return a client of the cluster, which connects at the first request. Raises ConfigError."""
-    config = read_config(where.command_config, base)
-    return Admin(Cluster(parse_servers(where.bootstrap), config, ADVICE))
 
 
 class Admin:
@@ -52,10 +40,7 @@ class Admin:
         return sorted(broker.node_id for broker in self.cluster.refresh().brokers)
 
     def patiently(self, ask: Callable[[], _Value], patience_ms: int = PATIENCE_MS) -> _Value:
-        """Ask again after a retriable error: coordinators move, and load their groups before they answer.
-
-        Raises ApiFailed, whose text names a full disk that may be the cause.
-        """
+        """Retry after retriable errors. Raises ApiFailed, with the full disk that may be the cause."""
         try:
             return self.cluster.patiently(ask, timeout_ms=patience_ms)
         except ApiFailed as error:
@@ -93,10 +78,7 @@ class Admin:
         configs: Mapping[str, str],
         timeout_s: float | None = None,
     ) -> tuple[int, int]:
-        """Create a topic; return the number of partitions and replicas that it got. Raises ApiFailed.
-
-        Without `timeout_s` the broker has a minute, and the client waits for request.timeout.ms.
-        """
+        """Create a topic; return its numbers of partitions and replicas. Raises ApiFailed."""
         config = m.CreateTopicsRequest.CreatableTopicConfig
         topic = m.CreateTopicsRequest.CreatableTopic(
             name=name,
@@ -129,10 +111,7 @@ class Admin:
     def describe_configs(
         self, kind: ResourceType, name: str, keys: Sequence[str] = (), *, details: bool = False
     ) -> m.DescribeConfigsResponse.DescribeConfigsResult:
-        """Return the settings of a topic or broker, those of these keys or all (DescribeConfigs).
-
-        `details`: with their synonyms and documentation.
-        """
+        """Return settings of a topic or broker, with `details` also synonyms and documentation."""
         resource = m.DescribeConfigsRequest.DescribeConfigsResource(kind, name, list(keys) or None)
         request = m.DescribeConfigsRequest([resource], details, details)
         response: m.DescribeConfigsResponse = self._ask_owner(kind, name, request)
@@ -174,7 +153,7 @@ class Admin:
         return self.cluster.ask(int(name), request)
 
     def create_partitions(self, name: str, count: int, timeout_s: float) -> None:
-        """Have a topic grow to so many partitions in all. Raises ApiFailed."""
+        """Let a topic grow to `count` partitions. Raises ApiFailed."""
         topic = m.CreatePartitionsRequest.CreatePartitionsTopic(name, count, None)
         timeout_ms = int(timeout_s * 1000)
         response: m.CreatePartitionsResponse = self.cluster.ask_any(
@@ -186,10 +165,7 @@ class Admin:
     def delete_records(
         self, topic: Topic, offsets: Mapping[int, int], timeout_s: float, failed: list[ClientError]
     ) -> dict[int, int]:
-        """Delete the records before an offset of each partition, before HIGH_WATERMARK all of them.
-
-        Return the new log start offsets, and add the error of each partition that refuses.
-        """
+        """Delete records before these offsets; return log start offsets, and append errors to `failed`."""
         starts: dict[int, int] = {}
         one = m.DeleteRecordsRequest.DeleteRecordsPartition
         timeout_ms = int(timeout_s * 1000)
@@ -228,10 +204,7 @@ class Admin:
         isolation: int = READ_UNCOMMITTED,
         failed: list[ClientError] | None = None,
     ) -> dict[int, OffsetAndTimestamp]:
-        """Return the offset of each partition that its timestamp asks for. Raises ApiFailed.
-
-        With `failed` the error of a partition is added there, and the partition left out.
-        """
+        """Return offsets by timestamp. Raises ApiFailed, or appends the error of a partition to `failed`."""
         split = {
             leader: {(topic.name, number): at for number, at in mine.items()}
             for leader, mine in by_leader(topic, timestamps).items()
@@ -260,12 +233,7 @@ class Admin:
         }
 
     def consumer(
-        self,
-        topic: str,
-        isolation: int,
-        *,
-        expected: Collection[int] = (),
-        limits: Limits = DEFAULT_LIMITS,
+        self, topic: str, isolation: int, *, expected: Collection[int] = (), limits: Limits = DEFAULT_LIMITS
     ) -> Consumer:
         """Return a consumer of a topic, of which this asks who leads its partitions."""
         look_up = partial(self.topic, topic)

@@ -26,6 +26,6 @@ class ExponentialBackoff:
         self._exponent_max = math.log(max_ms / max(self._initial_ms, 1), BASE) if max_ms > 0 else 0.0
 
     def after(self, attempts: int) -> float:
-        """Return how many milliseconds to wait after so many failures, counted from 0."""
+        """Return the milliseconds to wait after a failure, counted from 0."""
         term: float = self._initial_ms * BASE ** min(attempts, self._exponent_max)
         return min(term * self._uniform(1 - JITTER, 1 + JITTER), float(self._max_ms))

@@ -1,4 +1,4 @@
-"""A cluster for a program that asks one thing after the other, or a few at once, and waits for the answers.
+"""A cluster for a program that sends requests one by one, or a few at once, and waits for responses.
 
 Methods raise AuthenticationFailed, ConnectionLost, InvalidReceive and UnsupportedByBroker; the texts name the
 address. Only `patiently` tries anything again.
@@ -85,11 +85,7 @@ class Cluster:
         raise failed
 
     def refresh(
-        self,
-        topics: Iterable[str] | None = (),
-        *,
-        auto_create: bool = False,
-        timeout_ms: float | None = None,
+        self, topics: Iterable[str] | None = (), *, auto_create: bool = False, timeout_ms: float | None = None
     ) -> MetadataResponse:
         """Ask any node for the nodes and these topics (None: all), and keep the answer."""
         request = metadata_request(topics, auto_create=auto_create)
@@ -98,10 +94,7 @@ class Cluster:
         return response
 
     def leader(self, topic: str, partition: int, look_up: Callable[[], object]) -> int:
-        """Return the node id of a partition's leader; `look_up` refreshes the topic if none is known.
-
-        Raises ApiFailed.
-        """
+        """Return a partition's leader; `look_up` refreshes the topic if none is known. Raises ApiFailed."""
         node = self.metadata.leader(topic, partition)
         if node is None:
             look_up()
@@ -111,10 +104,7 @@ class Cluster:
         return node.id
 
     def coordinator(self, kind: CoordinatorType, key: str, timeout_ms: float | None = None) -> int:
-        """Ask which node coordinates a group or a transactional id. Raises ApiFailed.
-
-        The nodes are asked for first: bootstrap servers do not have the ids that coordinators are named by.
-        """
+        """Return the coordinator of a group or transactional id, from fresh metadata. Raises ApiFailed."""
         self.refresh(timeout_ms=timeout_ms)
         found: FindCoordinatorResponse = self.ask_any(FindCoordinatorRequest(key, kind, [key]), timeout_ms)
         # One answer for each key since version 4.
@@ -151,10 +141,9 @@ class Cluster:
     ) -> _Value:
         """Call `ask` until it returns a value; after a retriable ClientError rest and call it again.
 
-        Gives up after `tries` calls, or without `tries` after `timeout_ms` (by default delivery.timeout.ms),
-        and raises the last error then; a final error it raises at once. `before_retry` runs after each rest;
-        an error of it counts as that of the call behind it. Rests are those of retry.backoff.ms unless
-        `backoff` is given.
+        Raises a final error at once, and the last error after `tries` calls, or without `tries` after
+        `timeout_ms` (by default delivery.timeout.ms). `before_retry` runs after each rest, as part of a call.
+        Rests are those of retry.backoff.ms unless `backoff` is given.
         """
         backoff = backoff or self.retry_backoff
         deadline_ms = monotonic_ms() + (self.config.delivery_timeout_ms if timeout_ms is None else timeout_ms)
@@ -187,9 +176,7 @@ class Cluster:
         return asked
 
     def _await_ready(self, node: Node, timeout_ms: float) -> None:
-        """Connect if need be. A failure from before this call is none yet, unless it is final: the node is
-        tried again.
-        """
+        """Connect if need be. A failure of an earlier call is retried, unless it is final."""
         deadline_ms = monotonic_ms() + timeout_ms
         known = self.client.failure(node.id)
         if isinstance(known, AdvertisedUnreachable) and not known.retriable:
@@ -209,7 +196,7 @@ class Cluster:
             self.client.poll(min(left_ms, delay_ms) if delay_ms else left_ms)
 
     def _candidates(self) -> Iterator[Node]:
-        """Yield the nodes that are ready, then the others, then the bootstrap servers if those are gone."""
+        """Yield the nodes that are ready, then the others, then the bootstrap servers."""
         nodes = self.metadata.nodes()
         nodes.sort(key=lambda node: not self.client.is_ready(node.id))
         yield from nodes

@@ -13,10 +13,7 @@ from mpbroker.protocol import messages as m
 def fetch_request(
     group: str, places: Iterable[TopicPartition] | None, *, require_stable: bool = False
 ) -> m.OffsetFetchRequest:
-    """Return a request for the offsets of these partitions; None stands for all.
-
-    With `require_stable` offsets of a transaction that is under way are waited for (KIP-447).
-    """
+    """Return a request for offsets (None: all), with `require_stable` after open transactions (KIP-447)."""
     kind = m.OffsetFetchRequest
     if places is None:
         return kind(group, None, [kind.OffsetFetchRequestGroup(group, topics=None)], require_stable)

@@ -16,6 +16,7 @@ import msgspec
 from mpbroker.client.errors import ConfigError
 from mpbroker.config import known
 from mpbroker.config.keys import Secret
+from mpbroker.config.properties import Entry, PropertiesError, parse
 from mpbroker.config.protocols import PROTOCOLS, TLS_VERSIONS, uses_sasl, uses_tls
 from mpbroker.security.jaas import JaasError, parse_jaas
 
@@ -28,7 +29,7 @@ JAAS = "sasl.jaas.config"
 
 
 class ClientConfig(msgspec.Struct, frozen=True):
-    """A client's settings. Defaults are those of Kafka's clients, unless a comment says why not."""
+    """A client's settings. Defaults are those of Kafka's clients, unless a comment gives a reason."""
 
     client_id: str = "mpbroker"
     security_protocol: str = "PLAINTEXT"
@@ -81,10 +82,7 @@ class ClientConfig(msgspec.Struct, frozen=True):
 
 
 def parse_servers(text: str) -> list[tuple[str, int]]:
-    """Parse `host:port,…`, IPv6 hosts in brackets; the default port is Kafka's 9092. Raises ConfigError.
-
-    `unix:/path` is the socket of a listener on this host; brokers name it in Metadata with port 0.
-    """
+    """Parse `host:port,…` (IPv6 in brackets, port 9092 by default) or `unix:/path`. Raises ConfigError."""
     servers = [_server(address.strip()) for address in text.split(",") if address.strip()]
     if not servers:
         raise ConfigError(f"'{text}' is not HOST:PORT")
@@ -121,6 +119,30 @@ def from_properties(
     config = msgspec.structs.replace(base or ClientConfig(), **values)
     _check(config)
     return config, unknown
+
+
+def read_entries(path: Path | None) -> list[Entry]:
+    """Read the properties in a file; None has none. Raises ConfigError."""
+    if path is None:
+        return []
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, PropertiesError) as error:
+        raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def read_config(path: Path | None, base: ClientConfig, warn: Callable[[str], object]) -> ClientConfig:
+    """Read settings over those of `base`; call `warn` about each unknown name. Raises ConfigError."""
+    entries = read_entries(path)
+    lines = {entry.key: entry.line for entry in entries}
+    try:
+        config, unknown = from_properties({entry.key: entry.value for entry in entries}, base)
+    except ConfigError as error:
+        line = f":{lines[error.name]}" if error.name else ""
+        raise ConfigError(f"{path}{line}: {error}") from error
+    for name in unknown:
+        warn(f"{path}:{lines[name]}: warning: {name} is ignored{known.hint([name], known_names())}")
+    return config
 
 
 def known_names() -> tuple[str, ...]:
@@ -170,7 +192,7 @@ def _one_of(*allowed: str) -> Callable[[str, str], str]:
 
 def _file(name: str, text: str) -> str:
     if not Path(text).is_file():
-        raise ConfigError(f"{name}: there is no file {text}")
+        raise ConfigError(f"{name}: no such file: {text}")
     return text
 
 

@@ -1,12 +1,12 @@
 """One connection to a node and its requests in flight (Kafka: KafkaChannel, InFlightRequests).
 
-A connection is made in four steps: TCP connects, TLS shakes hands, SASL authenticates, ApiVersions tells what
-the node speaks. Then it takes requests, one send at a time and up to max.in.flight.requests.per.connection
-without a response. A node answers in the order in which it was asked: a response belongs to the oldest
-request, and another correlation id ends the connection.
+A connection is made in four steps: TCP connects, TLS shakes hands, SASL authenticates, ApiVersions has the
+versions of the node. Then it takes requests, one send at a time and up to
+max.in.flight.requests.per.connection without a response. A node answers in the order in which it was asked: a
+response belongs to the oldest request, and another correlation id ends the connection.
 
 Re-authentication (KIP-368) happens on the same connection, in front of the first request after it is due.
-Responses to earlier requests may still come meanwhile; correlation ids tell them apart.
+Responses to earlier requests may still come meanwhile; they have other correlation ids.
 
 Nothing here waits and the time is given: NetworkClient calls `progress` when the socket is ready.
 """
@@ -81,11 +81,7 @@ class InFlight:
 
 
 class Connection:
-    """Belongs to one thread. `completed` takes each response as it comes.
-
-    Methods that read or write raise AuthenticationFailed, InvalidReceive or OSError when the connection has
-    ended; then only `in_flight` and `close` are of use.
-    """
+    """Belongs to one thread. Methods raise AuthenticationFailed, InvalidReceive or OSError at its end."""
 
     def __init__(
         self,
@@ -137,10 +133,7 @@ class Connection:
         return _READ | (_WRITE if self._left or self._transport.wants_write else 0)
 
     def send(self, request: ClientRequest, now_ms: float) -> None:
-        """Take a request and write as much of it as the socket takes now.
-
-        Raises RuntimeError if the connection is not ready, UnsupportedVersion if the node lacks the request.
-        """
+        """Begin to write a request. Raises RuntimeError if not ready, UnsupportedVersion."""
         if self.versions is None or not self.is_ready(now_ms):
             raise RuntimeError(f"node {request.node} is not ready for a request")
         key = KEYS[type(request.body)]
@@ -152,10 +145,7 @@ class Connection:
         self._write()
 
     def progress(self, now_ms: float) -> bool:
-        """Do all that can be done now; tell whether another request may be sent because of it.
-
-        What came is read before anything is written: a peer that refuses says why before it closes.
-        """
+        """Read, then write; return whether another request may be sent now."""
         sending, versions = self._sending, self.versions
         self.last_active_ms = now_ms
         if self._transport is None:
@@ -217,7 +207,7 @@ class Connection:
                 self._receive = Receive(self._config.receive_max_bytes)
                 self._received(frame, now_ms)
             if not transport.buffers and (frame is not None or count < len(room)):
-                # The socket has nothing more, or epoll will tell.
+                # The socket has nothing more, or epoll will report it.
                 return
 
     def _received(self, frame: bytearray, now_ms: float) -> None:
@@ -228,14 +218,14 @@ class Connection:
             authenticator.receive(frame)
 
     def _answered(self, frame: bytearray, now_ms: float) -> None:
-        """Complete the oldest request. Raises InvalidReceive: what came next could be anything."""
+        """Complete the oldest request. Raises InvalidReceive, after which no bytes make sense."""
         entry = self.in_flight[0] if self.in_flight else None
         if entry is None or entry is self._sending or not entry.expects_response:
-            raise InvalidReceive("it answered what nobody asked")
+            raise InvalidReceive("it sent a response without a request")
         try:
             answered, body = decode_response_frame(entry.key, entry.version, frame)
         except MalformedMessage as error:
-            what = f"it sent a {entry.key.name} v{entry.version} that is none: {error}"
+            what = f"it sent a {entry.key.name} v{entry.version} that is malformed: {error}"
             raise InvalidReceive(what) from error
         if answered != entry.correlation_id:
             raise InvalidReceive(f"it answered request {answered} instead of {entry.correlation_id}")
@@ -254,10 +244,7 @@ class Connection:
             self._ask_versions(now_ms)
 
     def _throttle(self, entry: InFlight, body: Any, now_ms: float) -> None:
-        """Obey the broker's throttle where that is the client's business in this version (KIP-219).
-
-        The broker holds back other answers meanwhile, so that the time does not count for their timeouts.
-        """
+        """Obey the broker's throttle (KIP-219), during which the timeouts of other requests do not run."""
         throttle_ms: int = getattr(body, "throttle_time_ms", 0)
         if throttle_ms > 0 and client_throttles(entry.key, entry.version):
             self.throttled_until_ms = max(self.throttled_until_ms, now_ms + throttle_ms)
@@ -286,7 +273,7 @@ class Connection:
         return frame is not None
 
     def _drop(self, count: int) -> None:
-        """Drop so many bytes from the start of what is left to be written."""
+        """Drop `count` bytes from the start of those to write."""
         while count:
             first = self._left[0]
             if count < len(first):

@@ -11,18 +11,26 @@ import msgspec
 
 from mpbroker.client.cluster import Asked, Cluster
 from mpbroker.client.consumer_protocol import TopicPartition
-from mpbroker.client.errors import ApiFailed
-from mpbroker.client.isolation import READ_COMMITTED, READ_UNCOMMITTED
+from mpbroker.client.errors import ApiFailed, BadText
 from mpbroker.protocol import messages as m
+from mpbroker.protocol.numbers import READ_COMMITTED, READ_UNCOMMITTED
 from mpbroker.protocol.wire import Buffer
 from mpbroker.records.aborted import from_fetch
 from mpbroker.records.iterate import Batch, iterate_batches
 
+LEVELS = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
 MAX_WAIT_MS = 500
 # For how long a fetch is tried again after errors that may pass.
 PATIENCE_MS = 30_000
 FETCH_BYTES_MAX = 16 << 20
 PARTITION_BYTES_MAX = 4 << 20
+
+
+def parse_isolation(text: str) -> int:
+    """Return the number of a level of isolation.level in Fetch and ListOffsets requests. Raises BadText."""
+    if text not in LEVELS:
+        raise BadText(f"a level is one of {', '.join(LEVELS)}")
+    return LEVELS[text]
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -56,10 +64,7 @@ class Fetched(msgspec.Struct, frozen=True):
         return self.last_stable_offset if isolation == READ_COMMITTED else self.high_watermark
 
     def batches(self) -> Iterator[tuple[Batch, bool]]:
-        """Yield each batch, and whether a reader gets its records: it is no marker, and was not aborted.
-
-        Raises CorruptBatch.
-        """
+        """Yield batches, and whether readers get their records. Raises CorruptBatch."""
         aborted = from_fetch(self.records, self.aborted)
         for batch in iterate_batches(self.records):
             yield batch, not batch.is_control and not aborted.is_aborted(batch)
@@ -135,10 +140,7 @@ class Consumer:
         self._limits = limits
 
     def fetch(self, positions: Mapping[int, int], timeout_ms: float = PATIENCE_MS) -> list[Fetched]:
-        """Fetch from these positions on, from all leaders at once, and wait for the first byte of each.
-
-        After a retriable error look up the leaders and fetch again, which is harmless.
-        """
+        """Fetch from all leaders at once, waiting for their first bytes; retry after retriable errors."""
         return self._cluster.patiently(
             lambda: self._fetch(positions), timeout_ms=timeout_ms, before_retry=self._look_up
         )

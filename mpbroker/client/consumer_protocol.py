@@ -1,7 +1,6 @@
-"""Encodes what members of a consumer group tell each other through their coordinator. Sans-I/O.
+"""Encodes subscriptions and assignments of the members of a consumer group. Sans-I/O.
 
-Subscriptions go to the leader of the group, assignments come from it. Written in version 0, which every
-version of every client reads; read whatever the version, whose additions stand behind. (Kafka:
+They are written in version 0, which every client reads. Any version is read: later ones only append. (Kafka:
 ConsumerProtocolSubscription, ConsumerProtocolAssignment, RangeAssignor.)
 """
 
@@ -69,10 +68,7 @@ def decode_assignment(data: bytes) -> list[TopicPartition]:
 def assign_ranges(
     wanted: Mapping[str, Collection[str]], partitions: Mapping[str, int]
 ) -> dict[str, list[TopicPartition]]:
-    """Give each member a range of each topic that it wants; the first members get what is left over.
-
-    `wanted` has the topics of each member, `partitions` how many each topic has.
-    """
+    """Assign a range of each topic to each member that subscribed. `partitions`: counts by topic."""
     assigned: dict[str, list[TopicPartition]] = {member: [] for member in wanted}
     for topic, count in sorted(partitions.items()):
         members = sorted(member for member, topics in wanted.items() if topic in topics)
@@ -90,7 +86,7 @@ def _text(name: str) -> bytes:
 
 
 def _text_at(data: bytes, at: int) -> tuple[str, int]:
-    """Return the text at a position, and the position behind it."""
+    """Return the text at a position, and the position after it."""
     (length,) = struct.unpack_from(">h", data, at)
     (name,) = struct.unpack_from(f">{length}s", data, at + 2)
     return name.decode(), at + 2 + length

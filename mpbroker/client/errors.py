@@ -1,4 +1,4 @@
-"""Errors between a client and a cluster; each text says what, where and what to do."""
+"""Errors between a client and a cluster; each text has the subject, the place and advice."""
 
 import re
 from collections.abc import Sequence
@@ -21,14 +21,11 @@ _WRONG_INPUT = frozenset(
 
 
 class BadText(Exception):
-    """A text is no time, no place, or whatever else it should be; the error says only what to write.
-
-    Whoever asked for the text adds where it stood: a flag, or a field of a page.
-    """
+    """A text is malformed. The error has only advice; the caller adds the name of the flag or field."""
 
 
 class BadTime(BadText):
-    """A text is no time. The caller adds the zone that times without one are in."""
+    """A text is not a time. The caller adds the zone of times without one."""
 
 
 class ClientError(Exception):
@@ -36,16 +33,16 @@ class ClientError(Exception):
 
     @property
     def retriable(self) -> bool:
-        """Tell whether the same request may succeed a little later."""
+        """Return whether the same request may succeed a little later."""
         return False
 
     @property
     def is_wrong_call(self) -> bool:
-        """Tell whether the call is wrong whenever it is made."""
+        """Return whether the call is wrong whenever it is made."""
         return False
 
     def advised(self, advice: str) -> Self:
-        """Add what to do to the text; return the error."""
+        """Add advice to the text; return the error."""
         self.args = (f"{self}{advice}",)
         return self
 
@@ -69,7 +66,7 @@ class ConfigError(InvalidArgument):
 
 
 class ConnectionLost(ClientError):
-    """The broker cannot be reached or is gone. The request may have been done or not."""
+    """The broker cannot be reached, or closed the connection. The request may have been done or not."""
 
     @property
     def retriable(self) -> bool:
@@ -81,10 +78,7 @@ class RequestTimedOut(ConnectionLost):
 
 
 class AdvertisedUnreachable(ConnectionLost):
-    """No connection was ever made to an address that the broker advertises (advertised.listeners).
-
-    `retriable` is what the client's settings say: mostly nothing changes before somebody changes a setting.
-    """
+    """An address that the broker advertises was never reached. The client's settings decide on retries."""
 
     def __init__(self, message: str, *, retriable: bool) -> None:
         super().__init__(message)
@@ -100,7 +94,7 @@ class AuthenticationFailed(ClientError):
 
 
 class InvalidReceive(ClientError):
-    """The peer sent something that is no response of Kafka's protocol."""
+    """The peer sent bytes that are not a response of Kafka's protocol."""
 
 
 class UnsupportedByBroker(ClientError):
@@ -126,10 +120,7 @@ class ApiFailed(ClientError):
 
 
 def raise_all(failed: Sequence[ClientError]) -> None:
-    """Raise one error for those of several topics or groups, whose others are done; none if there are none.
-
-    A single error keeps its kind. Several are a wrong call if all of them are.
-    """
+    """Raise the error of several topics or groups, if any; several are a wrong call if all of them are."""
     if len(failed) == 1:
         raise failed[0]
     if failed:
@@ -138,7 +129,7 @@ def raise_all(failed: Sequence[ClientError]) -> None:
 
 
 def not_done(what: str, number: int, message: str | None = None) -> ApiFailed:
-    """Return the error about a whole topic or group; what the broker says of a missing one is of no use."""
+    """Return the error of a topic or group, with a text of our own if it does not exist."""
     if number in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.GROUP_ID_NOT_FOUND):
         message = "does not exist"
     return ApiFailed(what, number, message)
@@ -146,12 +137,12 @@ def not_done(what: str, number: int, message: str | None = None) -> ApiFailed:
 
 def without_leader(topic: str, partition: int) -> ApiFailed:
     """Return the error for a partition that has no leader in the metadata."""
-    why = "it has no leader: it is just being made, or it is offline, and the broker's log says why"
+    why = "it has no leader: it is being created, or it is offline, and the broker's log has the reason"
     return ApiFailed(f"partition {topic}-{partition}", ErrorCode.LEADER_NOT_AVAILABLE, why)
 
 
 def _names(text: str, what: str) -> bool:
-    """Tell whether a broker's text already names its subject, as "Topic 'orders' already exists" does."""
+    """Return whether a broker's text names its subject, as "Topic 'orders' already exists" does."""
     kind, _, name = (re.escape(part) for part in what.partition(" "))
     named = rf"\b{kind} {name}(?![\w-]|\.\w)|'{name}'|\"{name}\""
     return bool(name) and re.search(named, text, re.IGNORECASE) is not None

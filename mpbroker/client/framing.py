@@ -1,7 +1,7 @@
-"""Frames as a client receives them: a signed size of four bytes, then so many bytes (Kafka: NetworkReceive).
+"""Frames as a client receives them: a signed size of four bytes, then the content (Kafka: NetworkReceive).
 
-Sans-I/O: the caller writes the next bytes into `room` and tells `received` how many came. If the first frame
-is none, the error names the protocol that it looks like: a wrong port is the commonest of all mistakes.
+Sans-I/O: the caller writes the next bytes into `room` and passes their count to `received`. The error of the
+first frame names a protocol that begins so: a wrong port is the commonest of all mistakes.
 """
 
 import struct
@@ -33,7 +33,7 @@ class Receive:
         return self._view[self._position :]
 
     def received(self, count: int) -> bytearray | None:
-        """Take so many bytes; return the frame without its size if it is whole. Raises InvalidReceive."""
+        """Take `count` bytes; return the frame without its size if it is whole. Raises InvalidReceive."""
         self._position += count
         if self._position < len(self._view):
             return None

@@ -1,8 +1,7 @@
 """A member of a consumer group of the classic protocol (Kafka: ConsumerCoordinator, AbstractCoordinator).
 
-For a program that reads and does one thing after the other: it calls `must_rejoin` between its reads, which
-sends heartbeats when they are due. While the group is rebalanced, nobody reads. Partitions are assigned by
-ranges, the one way that every client knows.
+For a program with one thread, which calls `must_rejoin` between its reads: that sends heartbeats when due.
+Members do not read while the group is rebalanced. Partitions are assigned by ranges, as every client can.
 """
 
 from __future__ import annotations
@@ -12,12 +11,7 @@ from typing import Any
 
 from mpbroker.client.backoff import monotonic_ms
 from mpbroker.client.cluster import Cluster, CoordinatorType
-from mpbroker.client.committed_offsets import (
-    commit_request,
-    fetch_request,
-    fetched_offsets,
-    of_group,
-)
+from mpbroker.client.committed_offsets import commit_request, fetch_request, fetched_offsets, of_group
 from mpbroker.client.consumer_protocol import (
     PROTOCOL_TYPE,
     RANGE,
@@ -41,16 +35,12 @@ JOIN_PATIENCE_MS = REBALANCE_TIMEOUT_MS + 5_000
 
 # The member has another generation to join.
 _REBALANCED = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION)
-# The coordinator knows no such member any more.
+# The coordinator has removed the member.
 _FORGOTTEN = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID)
 
 
 class GroupMember:
-    """Joins a group as one member that wants one topic. `patience_ms`: for how long it tries again after
-    errors that may pass; waits for other members are not among them.
-
-    Methods raise ApiFailed, ConnectionLost and what Cluster raises.
-    """
+    """A member that subscribes to one topic. `patience_ms` bounds retries. Raises the errors of Cluster."""
 
     def __init__(self, cluster: Cluster, group: str, topic: str, patience_ms: float) -> None:
         self.assigned: list[TopicPartition] = []
@@ -90,7 +80,7 @@ class GroupMember:
             raise self._refused[0]
 
     def must_rejoin(self) -> bool:
-        """Send a heartbeat if one is due; tell whether the group is being rebalanced."""
+        """Send a heartbeat if one is due; return whether the group is being rebalanced."""
         if monotonic_ms() < self._heartbeat_due_ms or self._must_rejoin:
             return self._must_rejoin
         request = m.HeartbeatRequest(self._group, self._generation, self._member_id)
@@ -210,7 +200,7 @@ def _codes(response: Any) -> list[int]:
 
 
 def quietly_leave(member: GroupMember) -> None:
-    """Leave a group at the end of a program, which a broker that is gone must not keep from ending."""
+    """Leave a group at the end of a program, without an error if the broker does not answer."""
     try:
         member.leave()
     except ClientError:

@@ -33,7 +33,7 @@ from mpbroker.protocol.errors import ErrorCode
 CONSUMER = "consumer"
 CLASSIC = "classic"
 DEAD = "Dead"
-# A group in one of these states has no members; offsets of others are theirs to commit.
+# A group in one of these states has no members, so that anybody may commit its offsets.
 INACTIVE = ("Empty", DEAD)
 
 
@@ -58,6 +58,15 @@ class Group(msgspec.Struct, frozen=True):
     members: list[Member]
 
 
+class GroupOffsets(msgspec.Struct, frozen=True):
+    """A group with its committed offsets. `members` is None if DescribeGroups does not describe the group."""
+
+    name: str
+    state: str
+    members: list[Member] | None
+    committed: dict[TopicPartition, int]
+
+
 def list_groups(admin: Admin) -> list[m.ListGroupsResponse.ListedGroup]:
     """Return the groups of all brokers by name. Raises ApiFailed."""
     listed = [
@@ -67,9 +76,28 @@ def list_groups(admin: Admin) -> list[m.ListGroupsResponse.ListedGroup]:
 
 
 def describe(admin: Admin, name: str, patience_ms: int = PATIENCE_MS) -> Group:
-    """Describe a group of either protocol. Raises ApiFailed with GROUP_ID_NOT_FOUND if there is none."""
+    """Describe a group of either protocol. Raises ApiFailed (GROUP_ID_NOT_FOUND if it does not exist)."""
     with _guessing(admin, name):
         return admin.patiently(partial(_describe, admin, name), patience_ms)
+
+
+def describe_all(admin: Admin) -> list[GroupOffsets]:
+    """Return all groups of a cluster of one broker, by three requests. Raises ApiFailed."""
+    listed: m.ListGroupsResponse = admin.cluster.ask_any(m.ListGroupsRequest())
+    if listed.error_code:
+        raise ApiFailed("groups", listed.error_code)
+    names = [one.group_id for one in listed.groups]
+    if not names:
+        return []
+    described: m.DescribeGroupsResponse = admin.cluster.ask_any(m.DescribeGroupsRequest(names))
+    members = {one.group_id: _members(one) for one in described.groups if not one.error_code}
+    wanted = [m.OffsetFetchRequest.OffsetFetchRequestGroup(name, topics=None) for name in names]
+    response: m.OffsetFetchResponse = admin.cluster.ask_any(m.OffsetFetchRequest(groups=wanted))
+    offsets = {group.group_id: fetched_offsets(group) for group in response.groups}
+    return [
+        GroupOffsets(name, one.group_state, members.get(name), offsets.get(name, {}))
+        for name, one in zip(names, listed.groups, strict=True)
+    ]
 
 
 def committed(admin: Admin, name: str) -> dict[TopicPartition, int]:
@@ -133,24 +161,26 @@ def _describe(admin: Admin, name: str) -> Group:
     if is_unknown and (found := _described_by_consumer_protocol(admin, name)) is not None:
         return found
     check(name, ErrorCode.GROUP_ID_NOT_FOUND if is_unknown else group.error_code)
-    members = []
-    for one in group.members:
-        # Assignments of other members (Connect's workers) have formats of their own.
-        readable = group.protocol_type == PROTOCOL_TYPE and one.member_assignment
-        members.append(
-            Member(
-                one.member_id,
-                one.group_instance_id,
-                one.client_id,
-                one.client_host.removeprefix("/"),
-                sorted(decode_assignment(one.member_assignment)) if readable else [],
-            )
+    return Group(name, CLASSIC, group.group_state, group.protocol_type, group.protocol_data, _members(group))
+
+
+def _members(group: m.DescribeGroupsResponse.DescribedGroup) -> list[Member]:
+    # Members that are no consumers (Connect's workers) have assignments in formats of their own.
+    is_readable = group.protocol_type == PROTOCOL_TYPE
+    return [
+        Member(
+            one.member_id,
+            one.group_instance_id,
+            one.client_id,
+            one.client_host.removeprefix("/"),
+            sorted(decode_assignment(one.member_assignment)) if is_readable else [],
         )
-    return Group(name, CLASSIC, group.group_state, group.protocol_type, group.protocol_data, members)
+        for one in group.members
+    ]
 
 
 def _described_by_consumer_protocol(admin: Admin, name: str) -> Group | None:
-    """Describe a group of the consumer protocol; None if there is none, or the broker has none at all."""
+    """Describe a group of the consumer protocol; None if it does not exist, or the broker lacks the API."""
     try:
         response: m.ConsumerGroupDescribeResponse = ask(admin, name, m.ConsumerGroupDescribeRequest([name]))
     except UnsupportedByBroker:

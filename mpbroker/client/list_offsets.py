@@ -15,7 +15,7 @@ _CONSUMER = -1
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """An offset and the timestamp (ms) of its record; -1 for what there is not."""
+    """An offset and the timestamp (ms) of its record; -1 for a missing one."""
 
     offset: int
     timestamp: int
@@ -27,12 +27,7 @@ def list_offsets(
     isolation: int,
     failed: list[ClientError] | None = None,
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
-    """Ask each leader once for the offsets that the timestamps of its partitions ask for.
-
-    `timestamps` has the partitions by the node id of their leader; EARLIEST and LATEST are timestamps. Raises
-    ApiFailed for the first partition with an error. With `failed` its error is added there, and the partition
-    left out.
-    """
+    """Return offsets by the timestamps of partitions by leader. Raises ApiFailed, or appends to `failed`."""
     found: dict[TopicPartition, OffsetAndTimestamp] = {}
     for leader, mine in timestamps.items():
         response: m.ListOffsetsResponse = cluster.ask(leader, _request(mine, isolation))

@@ -10,7 +10,7 @@ from mpbroker.config.broker import ROOM_BYTES
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode
 
-# Errors that a full disk may be behind.
+# Errors that a full disk may cause.
 _MAYBE_FULL: Final = (
     *(ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR),
     *(ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.LEADER_NOT_AVAILABLE),

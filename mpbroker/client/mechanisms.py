@@ -21,10 +21,7 @@ _ITERATIONS = re.compile(rb",i=(\d+)$")
 
 
 def mechanism(name: str, username: str, password: str, *, by_token: bool = False) -> Callable[[], Exchange]:
-    """Return what begins a new exchange for each authentication. Raises ConfigError.
-
-    `by_token`: name and password are those of a delegation token, for SCRAM.
-    """
+    """Return a function that begins an exchange. `by_token`: with a delegation token. Raises ConfigError."""
     if name == PLAIN:
         return partial(plain, username, password)
     if name in TYPES:

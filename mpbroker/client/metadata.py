@@ -32,7 +32,7 @@ class Node(NamedTuple):
 
 
 def metadata_request(topics: Iterable[str] | None, *, auto_create: bool) -> MetadataRequest:
-    """Return a request for the nodes and these topics; None stands for all topics."""
+    """Return a request for the nodes and these topics; None means all topics."""
     wanted = MetadataRequest.MetadataRequestTopic
     return MetadataRequest(
         topics=None if topics is None else [wanted(name=name) for name in topics],
@@ -85,7 +85,7 @@ class Metadata:
         return sorted(self._leaders.get(topic, ()))
 
     def leader(self, topic: str, partition: int) -> Node | None:
-        """Return the leader; None while there is none, or none that is known."""
+        """Return the leader; None if it is missing or unknown."""
         return self._nodes.get(self._leaders.get(topic, {}).get(partition, NO_NODE))
 
     def error(self, topic: str) -> int:
@@ -109,7 +109,7 @@ class Metadata:
         return metadata_request(sorted(self._topics), auto_create=self._auto_create)
 
     def updated(self, response: MetadataResponse, now_ms: float) -> None:
-        """Take an answer, whoever asked. Ask again after the back-off if it leaves something open."""
+        """Take any response. Ask again after the back-off if it leaves something open."""
         if response.brokers:
             self._nodes = {
                 broker.node_id: Node(broker.node_id, broker.host, broker.port) for broker in response.brokers

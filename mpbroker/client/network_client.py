@@ -1,8 +1,8 @@
 """Connections to the nodes of a cluster, over epoll (Kafka: NetworkClient, and Selector on its client side).
 
 A node that is asked for is connected to; its versions are negotiated, then it is ready for requests. `poll`
-does all reading, writing and waiting, ends what takes too long or is idle, and then completes what is over.
-The cluster's metadata is kept fresh beside the user's requests, by whichever node has the least to do.
+does all reading, writing and waiting, ends connections that are late or idle, and then completes requests.
+The cluster's metadata is refreshed meanwhile, by the node with the least load.
 
 Difference from Kafka: a send is tried at once, and epoll asked for room only when it did not fit, which saves
 two system calls per request.
@@ -40,7 +40,7 @@ from mpbroker.client.transport import PlaintextTransport, Transport
 from mpbroker.protocol.wire import UnsupportedVersion
 
 OS_DEFAULT = -1
-# The longest a poll waits, whatever it was told.
+# The longest wait of a poll.
 POLL_MS_MAX = 300_000.0
 
 
@@ -93,7 +93,7 @@ class NetworkClient:
         self._epoll.register(self._wakeup, select.EPOLLIN)
 
     def ready(self, node: Node) -> bool:
-        """Tell whether a request may be sent now; begin to connect if that is what lacks."""
+        """Return whether a request may be sent now; begin to connect if need be."""
         known = self._nodes.get(node.id)
         if known is None or known.connection is None:
             now_ms = self._clock_ms()
@@ -102,7 +102,7 @@ class NetworkClient:
         return self.is_ready(node.id)
 
     def is_ready(self, node_id: int) -> bool:
-        """Tell whether a request may be sent now; connect to nobody."""
+        """Return whether a request may be sent now, without connecting."""
         connection = self._nodes[node_id].connection if node_id in self._nodes else None
         return connection is not None and connection.is_ready(self._clock_ms())
 
@@ -118,10 +118,7 @@ class NetworkClient:
             self._over.append(ClientResponse(request, error=unsupported))
 
     def poll(self, timeout_ms: float) -> None:
-        """Read, write, and wait up to `timeout_ms` for something to happen; then complete what is over.
-
-        Raises ValueError for a negative timeout.
-        """
+        """Read, write, wait up to `timeout_ms` (ValueError if negative), then complete responses."""
         if timeout_ms < 0:
             raise ValueError("a timeout cannot be negative")
         now_ms = self._clock_ms()
@@ -169,10 +166,7 @@ class NetworkClient:
         return sum(len(node.connection.in_flight) for node in nodes if node.connection is not None)
 
     def wakeup(self) -> None:
-        """End the wait of `poll`, or of the next one. May be called from any thread, also of a closed client.
-
-        Nobody writes to a descriptor that is closed: its number may be another file's by then.
-        """
+        """End the wait of `poll`, or of the next one. Callable from any thread, also after `close`."""
         with self._wakeup_lock:
             if self._wakeup >= 0:
                 os.eventfd_write(self._wakeup, 1)
@@ -208,7 +202,7 @@ class NetworkClient:
         known.connection.last_active_ms = now_ms
         self._by_fd[sock.fileno()] = known
         if is_connected:
-            # No event tells of it.
+            # Epoll will have no event.
             self._drive(known, known.connection.progress)
 
     def _begin_to_connect(self, address: Address) -> tuple[socket.socket, bool]:
@@ -240,10 +234,7 @@ class NetworkClient:
             known.watched = interest
 
     def _wait(self, until_ms: float) -> None:
-        """Let connections progress until a request is over, a node is ready or lost, or the time has come.
-
-        A piece of a large frame does not end the wait: the caller has nothing to do before it is whole.
-        """
+        """Let connections progress until a request is complete, a node is ready or lost, or time is up."""
         self._stirred = False
         while True:
             left_ms = 0.0 if self._over or self._stirred else max(0.0, until_ms - self._clock_ms())
@@ -259,7 +250,7 @@ class NetworkClient:
 
     def _connections(self) -> Iterator[tuple[NodeState, Connection]]:
         for known in [*self._by_fd.values()]:
-            assert known.connection is not None, "a lost connection has no descriptor any more"
+            assert known.connection is not None, "a lost connection has no descriptor"
             yield known, known.connection
 
     def _deadlines(self, now_ms: float) -> Iterator[float]:
@@ -297,10 +288,7 @@ class NetworkClient:
                 self._lost(known, ConnectionLost(f"{lost}: idle for too long"), now_ms)
 
     def _lost(self, known: NodeState, failure: ClientError, now_ms: float, late_ms: float = -1.0) -> None:
-        """End a connection or an attempt with all its requests, oldest first.
-
-        Requests that should have been answered by `late_ms` have timed out; the others are lost with them.
-        """
+        """End a connection with its requests, oldest first; those due by `late_ms` have timed out."""
         connection = known.connection
         known.failed(failure, now_ms)
         self._stirred = True
@@ -338,10 +326,7 @@ class NetworkClient:
         return ConnectionLost(text)
 
     def _never_reached(self, known: NodeState, text: str) -> ConnectionLost:
-        """Return the error of a node that could not be connected to, or did not answer.
-
-        It is AdvertisedUnreachable if the user did not give the address and none of the host's ever worked.
-        """
+        """Return the error of a node that was not reached: AdvertisedUnreachable if it never was."""
         if not self._is_advertised(known):
             return ConnectionLost(text)
         if known.was_ready or known.has_untried_address:
@@ -357,7 +342,7 @@ class NetworkClient:
     def _advertised(self) -> str:
         given = " or ".join(node.address for node in bootstrap_nodes(self._servers))
         return (
-            f"the broker at {given} tells clients to go there: set its advertised.listeners to an address "
+            f"the broker at {given} advertises that address: set its advertised.listeners to an address "
             "that this host can reach"
         )
 
@@ -389,7 +374,7 @@ class NetworkClient:
             return
         self.metadata.failed(now_ms)
         if isinstance(response.error, UnsupportedByBroker):
-            # A node without metadata is no broker: the next attempt may find one.
+            # A node without metadata is not a broker: the next attempt may find one.
             self._lost(
                 self._nodes[response.request.node], InvalidReceive(f"cannot talk to {response.error}"), now_ms
             )
@@ -424,9 +409,6 @@ def _authenticator_maker(config: ClientConfig) -> Callable[[], SaslAuthenticator
     if not config.uses_sasl:
         return lambda: None
     exchange = mechanism(
-        config.sasl_mechanism,
-        config.sasl_username,
-        config.sasl_password,
-        by_token=config.sasl_by_token,
+        config.sasl_mechanism, config.sasl_username, config.sasl_password, by_token=config.sasl_by_token
     )
     return partial(SaslAuthenticator, config.sasl_mechanism, exchange, config.client_id)

@@ -1,4 +1,4 @@
-"""What a client knows of a node from one connection to the next (Kafka: ClusterConnectionStates). Sans-I/O.
+"""A node from one connection to the next (Kafka: ClusterConnectionStates). Sans-I/O.
 
 After a failure the node rests, longer each time; an attempt may take longer each time, too. A host with
 several addresses is tried at the next one, and is resolved again after it had been connected (KIP-302,
@@ -20,10 +20,7 @@ Resolve = Callable[[str, int], list[Address]]
 
 
 class NodeState:
-    """One node; `connection` is None while it is not connected and nobody tries.
-
-    `failure` tells why the last connection or attempt ended, until one is ready again.
-    """
+    """One node. `failure`: why the last connection or attempt ended, until one is ready again."""
 
     def __init__(self, node: Node, reconnect: ExponentialBackoff, setup_timeout: ExponentialBackoff) -> None:
         self.node = node

@@ -1,4 +1,4 @@
-"""Where the committed offsets of groups are set to (Kafka: ConsumerGroupCommand.resetOffsets)."""
+"""The new committed offsets of groups (Kafka: ConsumerGroupCommand.resetOffsets)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from mpbroker.client.topics import partitions_of
 from mpbroker.config.integers import parse_decimal
 from mpbroker.protocol.errors import ErrorCode
 
-# The names of what is planned for a partition.
+# The members of a planned row.
 FIELDS: Final = ("group", "topic", "partition", "committed", "new_offset")
 
 
 class Reset(NamedTuple):
-    """Where to. `number`: of to-offset and shift-by, and for a time its milliseconds."""
+    """A place. `number`: of to-offset and shift-by, or the milliseconds of a time."""
 
     kind: str
     number: int = 0
@@ -42,10 +42,7 @@ def by_duration(text: str, now_ms: int) -> Reset:
 
 
 def target(reset: Reset, ends: Ends, committed: int | None) -> tuple[int | None, str]:
-    """Return the new offset of a partition, and what is to be said of it: "" if nothing.
-
-    The offset is None if there is none to shift; it is never outside of what the partition has.
-    """
+    """Return the new offset of a partition, None if nothing can be shifted, and a remark."""
     match reset.kind:
         case "to-earliest":
             return ends.start, ""
@@ -77,7 +74,7 @@ def _within(ends: Ends, wanted: int) -> tuple[int, str]:
 
 
 def parse_topic(text: str) -> tuple[str, list[int] | None]:
-    """Return topic and partitions from TOPIC or TOPIC:0,1; None stands for all. Raises BadText."""
+    """Return topic and partitions from TOPIC or TOPIC:0,1; None means all. Raises BadText."""
     topic, colon, numbers = text.partition(":")
     wanted = [number.strip() for number in numbers.split(",")] if colon else []
     if not topic or not all(parse_decimal(number) is not None for number in wanted):
@@ -86,7 +83,7 @@ def parse_topic(text: str) -> tuple[str, list[int] | None]:
 
 
 class TopicScope(NamedTuple):
-    """Partitions by topic, where None stands for all of them; None for all topics."""
+    """Partitions by topic, None for all of them; None for all topics."""
 
     named: Mapping[str, list[int] | None] | None
 
@@ -104,7 +101,7 @@ class TopicScope(NamedTuple):
 
 
 def _there(admin: Admin, named: Mapping[str, list[int] | None]) -> list[TopicPartition]:
-    """Return partitions that are named; None stands for all of a topic. Raises InvalidArgument, ApiFailed."""
+    """Return the named partitions (None: all of a topic). Raises InvalidArgument, ApiFailed."""
     places = []
     for name, numbers in named.items():
         places += [(name, number) for number in partitions_of(admin.topic(name), numbers)]
@@ -135,11 +132,7 @@ class ResetPlan(NamedTuple):
 def planned(
     admin: Admin, name: str, plan: ResetPlan, rows: list[dict[str, Any]], say: Callable[[str], None]
 ) -> dict[TopicPartition, int] | None:
-    """Return the new offsets of a group, and add a row for each; None if nothing is known of it.
-
-    `say` is told where an offset is not the one that was wanted. Raises FailedPrecondition for a group with
-    members.
-    """
+    """Return the new offsets of a group, None if the plan has none, and append rows. Raises ClientError."""
     _check_inactive(admin, name)
     committed = groups.committed(admin, name)
     resets = plan.resets(admin, name, committed)
@@ -151,9 +144,9 @@ def planned(
         found = admin.ends(admin.topic(topic_name), numbers, plan.reset.time_ms)
         for number, ends in found.items():
             place = topic_name, number
-            offset, said = target(resets[place], ends, committed.get(place))
-            if said:
-                say(f"group {name}, {topic_name}-{number}: {said}")
+            offset, remark = target(resets[place], ends, committed.get(place))
+            if remark:
+                say(f"group {name}, {topic_name}-{number}: {remark}")
             if offset is not None:
                 offsets[place] = offset
                 cells = (name, *place, committed.get(place), offset)
@@ -162,7 +155,7 @@ def planned(
 
 
 def _check_inactive(admin: Admin, name: str) -> None:
-    """Refuse a group whose members would commit over what is set. One that does not exist yet is fine."""
+    """Refuse a group with members, which would commit other offsets. It need not exist."""
     try:
         group = groups.describe(admin, name)
     except ApiFailed as error:
@@ -172,12 +165,12 @@ def _check_inactive(admin: Admin, name: str) -> None:
     if group.state not in groups.INACTIVE:
         raise FailedPrecondition(
             f"group {name} is active ({group.state}, {len(group.members)} member(s)): "
-            f"stop its consumers first, and wait until mpbroker group describe {name} shows it Empty"
+            "stop its consumers first, and wait until its state is Empty"
         )
 
 
 def explained(name: str, error: ApiFailed) -> ClientError:
-    """Return what an error of a commit means if it is about members that a group has got meanwhile."""
+    """Return the error of a commit, with a text of our own if the group has got members meanwhile."""
     if error.code in (
         ErrorCode.UNKNOWN_MEMBER_ID,
         ErrorCode.ILLEGAL_GENERATION,

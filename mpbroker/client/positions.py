@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from mpbroker.client.errors import BadText, InvalidArgument
+from mpbroker.client.errors import BadText
 from mpbroker.client.times import parse_time
 from mpbroker.config.integers import parse_decimal
 from mpbroker.protocol.numbers import HIGH_WATERMARK
@@ -51,10 +51,10 @@ class Start(NamedTuple):
 
 
 def parse_before(text: str) -> int:
-    """Return the offset of DeleteRecords before which records go: one, or latest. Raises InvalidArgument."""
+    """Return the offset before which DeleteRecords deletes: a number, or latest. Raises BadText."""
     offset = HIGH_WATERMARK if text == "latest" else parse_decimal(text)
     if offset is None:
-        raise InvalidArgument(f"--before is an offset or latest, not '{text}'")
+        raise BadText("write an offset, or latest")
     return offset
 
 

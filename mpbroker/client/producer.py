@@ -1,9 +1,9 @@
 """Batches written once and in order, also when connections break (Kafka: Sender, RecordAccumulator, KIP-98).
 
-With acks=all the producer has an id and every batch a sequence, by which the broker knows a batch that it has
-already. A batch that met a retriable error waits until nothing of its partition is in flight; then it and the
-batches behind it are sent again in their order. Without an id a batch whose connection was lost may be in the
-log or not: that is an error, because the broker could not tell a second copy from the first.
+With acks=all the producer has an id and every batch a sequence, by which the broker recognises duplicates. A
+batch that met a retriable error waits until nothing of its partition is in flight; then it and the later
+batches are sent again in their order. Without an id a batch whose connection was lost may be in the log or
+not: that is an error, because the broker could not recognise a second copy.
 
 The topic decides how large a batch may be (max.message.bytes) and refuses one that is larger. The producer
 halves that batch until the pieces fit, each with the sequences of its records (Kafka:
@@ -51,7 +51,7 @@ SEQUENCE_MODULUS = 1 << 31
 WAIT_MS = 1000.0
 # A partition that has no leader for longer than this is not just being made.
 LEADERLESS_MS = 1000.0
-# An error text shows so much of a record to tell which one is meant.
+# The bytes of a record in an error text.
 SHOWN_BYTES = 40
 
 
@@ -77,7 +77,7 @@ class PartitionQueue:
     retry_at_ms: float = 0.0
     attempts: int = 0
     # The log has a batch of this producer. The log takes any sequence as the first of a producer that it does
-    # not know: if it refused the first batch, one that is in flight behind it would take its place.
+    # not know: if it refused the first batch, a later one in flight would take its place.
     is_known: bool = False
 
     def next_unsent(self) -> Batch | None:
@@ -88,10 +88,7 @@ class PartitionQueue:
 
 
 class Producer:
-    """Sends batches to any number of topics. `trouble` is told, once per text, which error is being retried.
-
-    With a transaction all batches belong to it; the caller begins and ends it.
-    """
+    """Sends batches to topics, in a transaction if given. `trouble` is called once per retried error."""
 
     def __init__(
         self,
@@ -116,7 +113,7 @@ class Producer:
         self._too_large_bytes: dict[str, int] = {}
         self._failed: ClientError | None = None
         self._last_problem: ClientError | None = None
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._per_partition_max = 1
         self._producer_id, self._producer_epoch = -1, -1
         if transaction is not None and acks != ALL:
@@ -130,7 +127,7 @@ class Producer:
 
     @property
     def idle(self) -> bool:
-        """Tell whether everything is acknowledged."""
+        """Return whether everything is acknowledged."""
         return self._buffered_bytes == 0
 
     @property
@@ -159,7 +156,7 @@ class Producer:
         now_ms = monotonic_ms()
         timeout_ms = min(timeout_ms, self._send(now_ms))
         self._cluster.client.poll(timeout_ms)
-        self._look_at_failures()
+        self._check_failures()
         self._expire(monotonic_ms())
         if self._failed is not None:
             raise self._failed
@@ -210,7 +207,7 @@ class Producer:
         return response.producer_id, response.producer_epoch
 
     def _send(self, now_ms: float) -> float:
-        """Send one request to every leader that takes one; return the milliseconds until the next look."""
+        """Send one request to every leader that takes one; return the milliseconds until the next call."""
         wait_ms = WAIT_MS
         by_leader: dict[Node, list[TopicPartition]] = {}
         for partition, queue in self._queues.items():
@@ -269,7 +266,7 @@ class Producer:
         if isinstance(response.error, UnsupportedByBroker):
             self._fail(response.error)
         elif response.error is not None:
-            # Why the connection ended says more than that one request timed out.
+            # The end of the connection is the cause of the request's error.
             self._lost(self._cluster.client.failure(leader.id) or response.error, sent)
         elif response.body is None:
             for partition, batch in sent.items():
@@ -292,9 +289,7 @@ class Producer:
             what = _named(partition)
             answer = answers.get(partition)
             if answer is None:
-                self._fail(
-                    ClientError(f"{what}: the broker answered a produce without telling what became of it")
-                )
+                self._fail(ClientError(f"{what}: the broker's response to a produce lacks this partition"))
                 continue
             code = error_code(answer.error_code)
             queue = self._queues[partition]
@@ -307,7 +302,7 @@ class Producer:
             elif code is ErrorCode.MESSAGE_TOO_LARGE:
                 self._fail(ApiFailed(what, answer.error_code, _too_large(batch)))
             elif too_early:
-                # The answer for the earlier batch says why and how long to wait.
+                # The response to the earlier batch decides how long to wait.
                 queue.draining = True
             elif code.retriable:
                 self._retry(partition, ApiFailed(what, answer.error_code, answer.error_message))
@@ -322,13 +317,10 @@ class Producer:
         self._buffered_bytes -= len(batch.data)
         self.acknowledged += batch.records
         self._last_problem = None
-        self._told.clear()
+        self._reported.clear()
 
     def _split(self, topic: str, queue: PartitionQueue, refused: Batch) -> None:
-        """Split the refused batch and all that are as large, unless they are in flight.
-
-        None of them is in the log.
-        """
+        """Split the refused batch and all that are as large and not in flight. None of them is in the log."""
         too_large = min(self._too_large_bytes.get(topic, sys.maxsize), len(refused.data))
         self._too_large_bytes[topic] = too_large
         batches = list(queue.batches)
@@ -340,7 +332,7 @@ class Producer:
             self._buffered_bytes -= len(batch.data)
             pieces = self._fitting(topic, batch.data, batch.records, batch.sequence, batch.deadline_ms)
             queue.batches.extend(pieces)
-        # The batches in flight behind it come too early.
+        # The later batches in flight come too early.
         queue.draining, queue.retry_at_ms = True, 0.0
 
     def _retry(self, partition: TopicPartition, error: ClientError) -> None:
@@ -351,7 +343,7 @@ class Producer:
         self._problem(error)
         self._cluster.metadata.request_update()
 
-    def _look_at_failures(self) -> None:
+    def _check_failures(self) -> None:
         """Report why a leader cannot be connected to; fail if no retry mends it."""
         for leader in set(self._leaders()):
             failure = self._cluster.client.failure(leader.id)
@@ -370,12 +362,12 @@ class Producer:
 
     def _problem(self, error: ClientError) -> None:
         self._last_problem = error
-        if str(error) not in self._told:
-            self._told.add(str(error))
+        if str(error) not in self._reported:
+            self._reported.add(str(error))
             self._trouble(f"{error}; trying again")
 
     def _expire(self, now_ms: float) -> None:
-        """Fail if a batch was tried for long enough; wait for what is in flight before."""
+        """Fail if a batch is over its time and nothing is in flight."""
         for partition, queue in self._queues.items():
             if queue.batches and now_ms >= queue.batches[0].deadline_ms and not queue.in_flight():
                 seconds = self._delivery_timeout_ms / 1000
@@ -414,11 +406,11 @@ def _records(data: Buffer) -> list[NewRecord]:
 
 
 def _too_large(batch: Batch) -> str:
-    """Say which record it is, for whoever has to find it."""
+    """Describe the record so that it can be found."""
     (record,) = _records(batch.data)
-    told = "with key" if record.key is not None else "that begins with"
+    how = "with key" if record.key is not None else "that begins with"
     shown = (record.value if record.key is None else record.key) or b""
     return (
-        f"the record {told} {shown[:SHOWN_BYTES].decode(errors='replace')!r} takes {len(batch.data)} bytes, "
+        f"the record {how} {shown[:SHOWN_BYTES].decode(errors='replace')!r} takes {len(batch.data)} bytes, "
         "more than the topic allows: leave it out, or raise the topic's max.message.bytes"
     )

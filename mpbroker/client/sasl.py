@@ -1,7 +1,7 @@
 """SASL authentication on a connection, before its first request (Kafka: SaslClientAuthenticator).
 
 Sans-I/O: an authenticator gives the frames to send and takes the frames that come. Its requests have
-correlation ids from a range of their own, which tells their responses from those of other requests.
+correlation ids from a range of their own, by which their responses are recognised.
 A broker may limit the session: then the client authenticates again at 85 to 95 % of its time (KIP-368).
 """
 
@@ -31,7 +31,7 @@ MIN_RESERVED_CORRELATION_ID = 2147483640
 MAX_RESERVED_CORRELATION_ID = 2147483647
 _CORRELATION_ID = struct.Struct(">i")
 
-# SaslAuthenticate exists behind a handshake of version 1 only; before that tokens were sent bare.
+# SaslAuthenticate follows handshakes of version 1 only; earlier ones had bare tokens.
 FIRST_HANDSHAKE_WITH_FRAMES = 1
 
 
@@ -81,7 +81,7 @@ class SaslAuthenticator:
     def receive(self, frame: bytearray) -> None:
         """Take the response to the last request. Raises AuthenticationFailed."""
         if self._frames is None or self._request is not None:
-            raise AuthenticationFailed("the broker said something before it was asked")
+            raise AuthenticationFailed("the broker sent bytes before a request")
         try:
             self._request = self._frames.send(frame)
         except StopIteration:
@@ -151,7 +151,7 @@ class SaslAuthenticator:
         try:
             answered, response = decode_response_frame(key, version, frame)
         except MalformedMessage as error:
-            raise AuthenticationFailed(f"a {key.name} v{version} came that is none: {error}") from error
+            raise AuthenticationFailed(f"a {key.name} v{version} that is malformed came: {error}") from error
         if answered != self._correlation_id:
             raise AuthenticationFailed(f"request {answered} was answered instead of {self._correlation_id}")
         return response

@@ -12,7 +12,7 @@ from mpbroker.config.integers import LONG_MAX, parse_decimal
 MS = 1000
 _UNITS_MS = {"ms": 1, "s": MS, "m": 60 * MS, "h": 3600 * MS, "d": 86_400 * MS}
 _EPOCH, _ONE_MS = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
-# The last time that a date can say.
+# The last time that a date can have.
 LAST_MS = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _ONE_MS
 _SHORT = re.compile(r"(\d+)(ms|s|m|h|d)")
 # java.time.Duration has no months and years, whose length is not fixed.
@@ -22,10 +22,7 @@ _ISO = re.compile(
 
 
 def parse_duration(text: str) -> int:
-    """Return a duration: ISO 8601 as Kafka's tools take it (PT1H30M, P7D), or 90s, 15m, 2h, 7d.
-
-    Raises BadText.
-    """
+    """Parse a duration: ISO 8601 as Kafka's tools take it (PT1H30M), or 90s, 15m, 2h, 7d. Raises BadText."""
     found: float | None = None
     if short := _SHORT.fullmatch(text):
         number = parse_decimal(short[1])
@@ -36,7 +33,7 @@ def parse_duration(text: str) -> int:
         raise BadText(f"this is too long, it is at most {LONG_MAX} ms")
     if found is not None:
         return round(found)
-    raise BadText("this is no duration; write 90s, 15m, 2h, 7d or PT1H30M")
+    raise BadText("not a duration; write 90s, 15m, 2h, 7d or PT1H30M")
 
 
 def in_ms(key: str, value: str) -> str:
@@ -50,10 +47,7 @@ def in_ms(key: str, value: str) -> str:
 
 
 def parse_time(text: str, now_ms: int) -> int:
-    """Return a time since the epoch: a date, a date and a time, ms since the epoch, or -2h for 2 hours ago.
-
-    Without a zone it is UTC, as in Kafka's tools (Utils.getDateTime). Raises BadText.
-    """
+    """Parse a time: a date, date and time (UTC without a zone), ms since 1970, or -2h. Raises BadText."""
     if text.isdecimal():
         return check_time(parse_decimal(text))
     if text.startswith("-"):
@@ -62,7 +56,7 @@ def parse_time(text: str, now_ms: int) -> int:
         found = datetime.fromisoformat(text)
     except ValueError:
         raise BadTime(
-            "this is no time; write 2026-01-31T12:00:00 (or with +01:00 after it), a date, ms since 1970, "
+            "not a time; write 2026-01-31T12:00:00 (or with +01:00 after it), a date, ms since 1970, "
             "or -2h for 2 hours ago"
         ) from None
     if found.tzinfo is None:
@@ -71,20 +65,14 @@ def parse_time(text: str, now_ms: int) -> int:
 
 
 def check_time(time_ms: int | None) -> int:
-    """Return a time that was parsed. Raises BadText if requests cannot have it.
-
-    To a broker negative ones mean the earliest or the latest offset, whatever was asked for.
-    """
+    """Return a time. Raises BadText if requests cannot have it: negative ones have meanings of their own."""
     if time_ms is None or not 0 <= time_ms <= LONG_MAX:
         raise BadText(f"a time is from 1970 on, and at most {LONG_MAX} ms after that")
     return time_ms
 
 
 def format_time(time_ms: int) -> str:
-    """Return a time in UTC as `parse_time` reads it; - for none.
-
-    One after the year 9999 stays a number of milliseconds: a producer may have written any.
-    """
+    """Write a time in UTC as `parse_time` reads it; - for none, the number after the year 9999."""
     if time_ms < 0:
         return "-"
     if time_ms > LAST_MS:

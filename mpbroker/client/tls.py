@@ -20,7 +20,7 @@ MISMATCHES = (62, 64)
 class TlsTransport:
     """TLS on a connected socket; `host` is the name that the broker's certificate must have."""
 
-    # OpenSSL reads one record at a time; the rest of what it has decrypted waits in it.
+    # OpenSSL reads one record at a time, and keeps the rest of its content.
     buffers = True
 
     def __init__(self, context: ssl.SSLContext, host: str, sock: socket.socket) -> None:
@@ -46,7 +46,7 @@ class TlsTransport:
         except (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionResetError, BrokenPipeError) as error:
             # Python before 3.11.4 reports the end of the stream as a zero return.
             raise OSError(
-                "it ended the TLS handshake without a word; if this listener has no TLS, set "
+                "it ended the TLS handshake without a reason; if this listener has no TLS, set "
                 "security.protocol to PLAINTEXT or SASL_PLAINTEXT"
             ) from error
         except ssl.SSLError as error:
@@ -74,7 +74,7 @@ class TlsTransport:
             return None
         except OSError as error:
             if self._silent:
-                # The broker may have said why, and closed before it was read.
+                # The broker may have sent the reason and closed before it was read.
                 self.receive_into(memoryview(bytearray(1)))
             if isinstance(error, ssl.SSLError):
                 raise OSError(f"TLS failed: {error.reason or error}") from error
@@ -100,7 +100,7 @@ def _handshake_failure(error: ssl.SSLError, host: str) -> str:
     if "wrong version number" in reason or "record layer" in reason:
         return "it does not speak TLS: set security.protocol to PLAINTEXT or SASL_PLAINTEXT"
     if "certificate required" in reason or "alert" in reason:
-        return f"it refused the TLS handshake: {reason}; ssl.keystore.location has what it is shown"
+        return f"it refused the TLS handshake: {reason}; ssl.keystore.location has the certificate"
     return f"the TLS handshake failed: {reason}"
 
 

@@ -10,6 +10,7 @@ import msgspec
 from mpbroker.client.errors import ClientError, InvalidArgument, without_leader
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.topic_names import INTERNAL_TOPICS
+from mpbroker.records.encode import murmur2
 
 _Value = TypeVar("_Value")
 
@@ -44,7 +45,7 @@ def topic_of(topic: m.MetadataResponse.MetadataResponseTopic) -> Topic:
 
 
 def no_partition(topic: Topic, number: int) -> str:
-    """Say that a topic has no such partition, and which it has."""
+    """Return a text about a missing partition of a topic."""
     return f"topic {topic.name} has no partition {number}, only 0 to {len(topic.partitions) - 1}"
 
 
@@ -56,20 +57,22 @@ def partitions_of(topic: Topic, wanted: Sequence[int] | None = None) -> list[int
     return there if wanted is None else list(wanted)
 
 
+def partition_for(key: bytes, partitions: int) -> int:
+    """Return the partition of all records with this key (Kafka: BuiltInPartitioner.partitionForKey)."""
+    return (murmur2(key) & 0x7FFFFFFF) % partitions
+
+
 def refuse_internal(names: Iterable[str]) -> None:
     """Refuse to delete internal topics: a broker, like Kafka's, would delete them. Raises InvalidArgument."""
     if own := sorted(INTERNAL_TOPICS.intersection(names)):
         raise InvalidArgument(
             f"{own[0]} is the broker's own topic: without it all groups' offsets or all transactions "
-            "are gone. Nothing was deleted"
+            "are lost. Nothing was deleted"
         )
 
 
 def led(topic: Topic, partitions: Iterable[int], failed: list[ClientError]) -> list[int]:
-    """Return those partitions that have a leader; add an error for each of the others.
-
-    An offline partition becomes an error and does not hide the others. One that is not there stays.
-    """
+    """Return the partitions that have a leader, or do not exist; append an error for each of the others."""
     leaders = {partition.index: partition.leader for partition in topic.partitions}
     offline = [number for number in partitions if leaders.get(number, 0) < 0]
     failed += [without_leader(topic.name, number) for number in offline]

@@ -2,7 +2,7 @@
 
 Partitions are added explicitly and the epoch stays the same when a transaction ends: AddPartitionsToTxn up to
 v3, Produce up to v11, EndTxn up to v4 (versions.VERSION_CAPS). Therefore any process may ask again for the
-end of a transaction, as long as nobody began the next one with its transactional id. The newer protocol
+end of a transaction, as long as the next one with its transactional id has not begun. The newer protocol
 (KIP-890) bumps the epoch with each end and would forbid that.
 """
 
@@ -34,7 +34,7 @@ class ProducerId(NamedTuple):
 
 
 class TransactionFailed(ApiFailed):
-    """The coordinator refused for good; `is_over` says that there is no such transaction any more."""
+    """The coordinator refused for good. `is_over`: the transaction has ended."""
 
     @property
     def is_over(self) -> bool:
@@ -50,20 +50,14 @@ class TransactionState(NamedTuple):
 
 
 class Transactions:
-    """Requests to transaction coordinators, repeated after retriable errors until delivery.timeout.ms.
-
-    Every method raises TransactionFailed for a final refusal, ConnectionLost or ApiFailed when time is up.
-    """
+    """Requests to coordinators, retried until delivery.timeout.ms. Raises TransactionFailed, ApiFailed."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._coordinators: dict[str, int] = {}
 
     def init(self, transactional_id: str, timeout_ms: int) -> ProducerId:
-        """Ask for a producer id with a new epoch.
-
-        The last producer with the transactional id is fenced and its transaction over.
-        """
+        """Get a producer id with a new epoch, which fences the last producer and ends its transaction."""
         request = m.InitProducerIdRequest(
             transactional_id=transactional_id, transaction_timeout_ms=timeout_ms
         )
@@ -85,10 +79,7 @@ class Transactions:
         self._ask(transactional_id, request, _code_of_partitions)
 
     def end(self, transactional_id: str, producer: ProducerId, *, committed: bool) -> None:
-        """End the transaction. Idempotent.
-
-        Raises TransactionFailed if it ended with the other outcome.
-        """
+        """End the transaction. Idempotent. Raises TransactionFailed if it had the other outcome."""
         request = m.EndTxnRequest(
             transactional_id=transactional_id,
             producer_id=producer.id,
@@ -98,10 +89,7 @@ class Transactions:
         self._ask(transactional_id, request, _own_code)
 
     def describe(self, transactional_id: str) -> TransactionState:
-        """Ask for the state of a transactional id.
-
-        Raises TransactionFailed with TRANSACTIONAL_ID_NOT_FOUND for an unknown one.
-        """
+        """Ask for the state of a transactional id. Raises TransactionFailed (TRANSACTIONAL_ID_NOT_FOUND)."""
         request = m.DescribeTransactionsRequest(transactional_ids=[transactional_id])
         answer: m.DescribeTransactionsResponse = self._ask(transactional_id, request, _code_of_states)
         (found,) = answer.transaction_states
@@ -158,11 +146,11 @@ class Transaction:
 
     @property
     def is_empty(self) -> bool:
-        """Tell whether no partition was added: then no coordinator would end the transaction."""
+        """Return whether no partition was added: then the coordinator has no transaction to end."""
         return not self._partitions
 
     def add(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Tell the coordinator of partitions that are new to it."""
+        """Add partitions that are new to the coordinator."""
         new = set(partitions) - self._partitions
         if new:
             self._transactions.add(self.transactional_id, self.producer, sorted(new))
@@ -182,9 +170,9 @@ def _own_code(answer: Any) -> int:
 def _code_of_partitions(answer: m.AddPartitionsToTxnResponse) -> int:
     results = (part for topic in answer.results_by_topic_v3_and_below for part in topic.results_by_partition)
     codes = [part.partition_error_code for part in results]
-    # A partition that was not attempted because of another one says less than that one.
-    told = [code for code in codes if code and code != ErrorCode.OPERATION_NOT_ATTEMPTED]
-    return (told or [*filter(None, codes), 0])[0]
+    # A partition that was not attempted because of another one has no cause of its own.
+    causes = [code for code in codes if code and code != ErrorCode.OPERATION_NOT_ATTEMPTED]
+    return (causes or [*filter(None, codes), 0])[0]
 
 
 def _code_of_states(answer: m.DescribeTransactionsResponse) -> int:

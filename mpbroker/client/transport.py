@@ -1,6 +1,6 @@
 """Bytes over a connected, non-blocking socket (Kafka: TransportLayer, PlaintextTransportLayer).
 
-`None` stands for "not now": the socket has nothing to read, or no room to write.
+`None` means "not now": the socket has nothing to read, or no room to write.
 """
 
 import socket
@@ -22,7 +22,7 @@ class Transport(Protocol):
     buffers: bool
 
     def handshake(self) -> bool:
-        """Continue the handshake; tell whether it is over. Raises AuthenticationFailed, OSError."""
+        """Continue the handshake; return whether it is over. Raises AuthenticationFailed, OSError."""
 
     def receive_into(self, room: memoryview) -> int | None:
         """Return the number of bytes read, 0 at the end. Raises AuthenticationFailed, OSError."""

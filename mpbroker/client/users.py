@@ -24,10 +24,7 @@ def mechanism_of(name: str) -> ScramType:
 
 
 def upsert(admin: Admin, user: str, kind: ScramType, iterations: int, password: str) -> None:
-    """Have the broker keep a credential, which it gets salted and hashed.
-
-    Raises ApiFailed, FailedPrecondition.
-    """
+    """Store a credential, which is sent salted and hashed. Raises ApiFailed, FailedPrecondition."""
     salt = secrets.token_bytes(SALT_BYTES)
     salted = salted_password(kind, password, salt, iterations)
     upsertion = m.AlterUserScramCredentialsRequest.ScramCredentialUpsertion(
@@ -97,6 +94,6 @@ def _raise_failure(
     | m.DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult,
 ) -> None:
     if result.error_code == ErrorCode.RESOURCE_NOT_FOUND:
-        raise FailedPrecondition(f"user {result.user}: there is no such user; see mpbroker user list")
+        raise FailedPrecondition(f"user {result.user} does not exist")
     if result.error_code:
         raise ApiFailed(f"user {result.user}", result.error_code, result.error_message)

@@ -91,10 +91,7 @@ class NodeApiVersions:
         self._spans = spans
 
     def usable(self, key: ApiKey, *, by_id: bool = False) -> int:
-        """Return the highest version that both sides have. Raises UnsupportedVersion.
-
-        `by_id`: the request names its topics by id too, see `names_topics_by_id`.
-        """
+        """Return the highest common version. `by_id`: see `names_topics_by_id`. Raises UnsupportedVersion."""
         ours = valid_versions(key)
         theirs = self._spans.get(key)
         if theirs is None:
@@ -110,7 +107,7 @@ class NodeApiVersions:
 
 
 def names_topics_by_id(request: Message) -> bool:
-    """Tell whether a fetch has each topic's id beside its name: it can go in any version (KIP-516)."""
+    """Return whether a fetch has each topic's id and name, and so fits any version (KIP-516)."""
     return (
         isinstance(request, FetchRequest)
         and bool(request.topics)
@@ -133,16 +130,13 @@ class ApiVersionsTalk:
         return self._version, request
 
     def received(self, response: ApiVersionsResponse) -> str | None:
-        """Take the response; return what is wrong with it, or None.
-
-        Afterwards either `versions` is set or `request` returns another version to ask in.
-        """
+        """Take the response; return its problem, or None and set `versions`, or ask for another version."""
         spans = {api.api_key: Span(api.min_version, api.max_version) for api in response.api_keys}
         if not response.error_code:
             self.versions = NodeApiVersions(spans)
             return None
         if response.error_code != ErrorCode.UNSUPPORTED_VERSION or self._version == 0:
-            return f"it does not say what it speaks (ApiVersions failed with error {response.error_code})"
+            return f"it does not name its versions (ApiVersions failed with error {response.error_code})"
         listed = spans.get(ApiKey.API_VERSIONS)
         lower = min(listed.highest, self._version) if listed is not None else 0
         # Never ask in the same version again: a broker may refuse a version and list it.

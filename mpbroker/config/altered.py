@@ -8,7 +8,7 @@ import msgspec
 
 
 class Beneath(msgspec.Struct, frozen=True):
-    """The text of an altered key in file and flags. `origin`: where it stands; "" for the default."""
+    """The text of an altered key in file and flags. `origin`: its place; "" for the default."""
 
     text: str | None
     origin: str

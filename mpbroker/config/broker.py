@@ -16,12 +16,7 @@ from mpbroker.config.altered import Altered
 from mpbroker.config.coordinators import CoordinatorSettings
 from mpbroker.config.integers import INT_MAX, LONG_MAX
 from mpbroker.config.keys import ConfigType, Key, Secret, table_of
-from mpbroker.config.listeners import (
-    DEFAULT_PROTOCOL_MAP,
-    Listener,
-    parse_http_listener,
-    parse_listeners,
-)
+from mpbroker.config.listeners import DEFAULT_PROTOCOL_MAP, Listener, parse_http_listener, parse_listeners
 from mpbroker.config.otlp import DEFAULT_INTERVAL_MS, problem_of, without_secrets
 from mpbroker.config.security import SecuritySettings
 from mpbroker.config.workers import MAX_HANDLERS, MAX_LOG_WORKERS, MAX_PROCESSORS, default_workers
@@ -40,14 +35,14 @@ STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 FLUSH_POLICIES = ("group", "os")
 AUDIT_LEVELS = ("INFO", "WARN", "OFF")
 AUDIT_FORMATS = ("text", "json")
-# A request lies in one block of at most 1 GiB, with its size in front and room for its answer behind it.
+# A request lies in one block of at most 1 GiB, between its size and room for its response.
 LARGEST_REQUEST_BYTES = (1 << 30) - (1 << 16) - 128
 # A log directory with less room than this is full, although a small record may fit into its last bytes.
 ROOM_BYTES = 1 << 20
 
 _NO_PREALLOCATION = "segments grow as they are written"
 _NO_LOG_START_TIMER = "log start offsets are written whenever they move"
-_NO_ELECTION = "this broker is a single node, whose replica is never behind"
+_NO_ELECTION = "this broker is a single node, whose replica never lags"
 
 
 def gzip_level(level: int) -> str:
@@ -86,7 +81,7 @@ def _are_principals(text: str) -> str:
 
 
 def _is_host_and_port(text: str) -> str:
-    """Refuse what is no address to listen on. Return the problem, or ""."""
+    """Refuse anything but an address to listen on. Return the problem, or ""."""
     try:
         parse_http_listener(text)
     except ValueError as error:
@@ -95,7 +90,7 @@ def _is_host_and_port(text: str) -> str:
 
 
 def _is_endpoint(text: str) -> str:
-    """Refuse what is no URL of an OTLP endpoint. Return the problem, or ""."""
+    """Refuse anything but a URL of an OTLP endpoint. Return the problem, or ""."""
     return problem_of(text) if text else ""
 
 
@@ -119,7 +114,7 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
     ] = msgspec.field(default_factory=_default_listeners)
     advertised_listeners: Annotated[
         tuple[Listener, ...] | None,
-        Key(LIST, "Addresses that clients are told to connect to; the listeners if not set."),
+        Key(LIST, "Addresses that clients are to connect to; the listeners if not set."),
     ] = None
     listener_security_protocol_map: Annotated[
         dict[str, str],
@@ -188,8 +183,7 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
         int, Key(INT, "How often metrics are sent by OTLP.", at_least=1000)
     ] = DEFAULT_INTERVAL_MS
     admin_listener_names: Annotated[
-        tuple[str, ...],
-        Key(LIST, "Listeners on which the broker can be administered; empty: all of them."),
+        tuple[str, ...], Key(LIST, "Listeners on which the broker can be administered; empty: all of them.")
     ] = ()
 
     num_partitions: Annotated[
@@ -222,9 +216,7 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
     unclean_leader_election_enable: Annotated[
         bool,
         Key(
-            BOOLEAN,
-            "Let a replica that is behind become leader; a single node never has one.",
-            pending=_NO_ELECTION,
+            BOOLEAN, "Let a lagging replica become leader; a single node never has one.", pending=_NO_ELECTION
         ),
     ] = False
 
@@ -266,7 +258,7 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
         str,
         Key(
             STRING,
-            "INFO: logins, administration and what is refused of both; WARN: only what is refused; OFF.",
+            "INFO: logins, administration and refusals of both; WARN: only refusals; OFF.",
             choices=AUDIT_LEVELS,
             begins="The audit log",
         ),
@@ -339,8 +331,7 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
         ),
     ] = 16
     max_parked_bytes: Annotated[
-        int,
-        Key(LONG, "Memory of requests that wait for records or for members of a group.", at_least=1),
+        int, Key(LONG, "Memory of requests that wait for records or for members of a group.", at_least=1)
     ] = 134_217_728
     max_parked_bytes_per_principal: Annotated[
         int, Key(LONG, "The same, of the requests of one user; ANONYMOUS is one.", at_least=1)
@@ -401,7 +392,7 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
         Key(LIST, "Other limits for single addresses, as HOST:COUNT.", check=limits.overrides_problem),
     ] = ()
     max_connection_creation_rate: Annotated[
-        int, Key(INT, "Connections a second that are accepted; what comes faster waits.", at_least=0)
+        int, Key(INT, "Connections a second that are accepted; more than that wait.", at_least=0)
     ] = INT_MAX
     fetch_max_bytes: Annotated[int, Key(INT, "Upper limit of one fetch response.", at_least=1024)] = (
         57_671_680
@@ -414,8 +405,7 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
         int, Key(INT, "Length of one of those samples, in seconds.", at_least=1)
     ] = 1
     controller_quota_window_num: Annotated[
-        int,
-        Key(INT, "Windows of controller mutations that a client may use up at once.", at_least=1),
+        int, Key(INT, "Windows of controller mutations that a client may use up at once.", at_least=1)
     ] = 11
     controller_quota_window_size_seconds: Annotated[
         int, Key(INT, "Length of one of those windows, in seconds.", at_least=1)
@@ -425,7 +415,12 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
         int, Key(INT, "Largest record batch that is accepted.", at_least=0, begins="Records")
     ] = 1_048_588
     compression_type: Annotated[
-        str, Key(STRING, "Codec of stored batches; producer keeps what was sent.", choices=CODECS)
+        str,
+        Key(
+            STRING,
+            "Codec of stored batches; producer keeps the producer's, uncompressed stores them plain.",
+            choices=CODECS,
+        ),
     ] = "producer"
     compression_gzip_level: Annotated[
         int, Key(INT, "Level used when compressing with gzip.", check=gzip_level)
@@ -550,11 +545,7 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
     ] = 8_388_608
     log_flush_interval_messages: Annotated[
         int,
-        Key(
-            LONG,
-            "Records after which a log's segment itself is synced; also flush.messages.",
-            at_least=1,
-        ),
+        Key(LONG, "Records after which a log's segment itself is synced; also flush.messages.", at_least=1),
     ] = LONG_MAX
     log_flush_interval_ms: Annotated[
         int | None,
@@ -567,7 +558,7 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
     num_recovery_threads_per_data_dir: Annotated[
         int,
         Key(
-            INT, "Worker processes for each log directory, for opening what it has at the start.", at_least=1
+            INT, "Worker processes for each log directory that open its partitions at the start.", at_least=1
         ),
     ] = 2
     num_replica_alter_log_dirs_threads: Annotated[
@@ -637,30 +628,19 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
         ),
     ] = 168
     log_retention_bytes: Annotated[
-        int,
-        Key(
-            LONG,
-            "Size of a partition above which old segments are deleted; -1: no limit.",
-        ),
+        int, Key(LONG, "Size of a partition above which old segments are deleted; -1: no limit.")
     ] = -1
     log_retention_check_interval_ms: Annotated[
-        int, Key(LONG, "Time between two looks for segments to delete.", at_least=1)
+        int, Key(LONG, "Time between two checks for segments to delete.", at_least=1)
     ] = 300_000
     log_initial_task_delay_ms: Annotated[
-        int, Key(LONG, "Time from the start to the first look for segments to delete.", at_least=0)
+        int, Key(LONG, "Time from the start to the first check for segments to delete.", at_least=0)
     ] = 30_000
     log_segment_delete_delay_ms: Annotated[
-        int,
-        Key(LONG, "Time for which a deleted file stays readable for those who have it open.", at_least=0),
+        int, Key(LONG, "Time for which a deleted file stays readable for those who have it open.", at_least=0)
     ] = 60_000
     log_cleaner_min_cleanable_ratio: Annotated[
-        float,
-        Key(
-            DOUBLE,
-            "Share of dirty bytes from which a log is compacted.",
-            at_least=0,
-            at_most=1,
-        ),
+        float, Key(DOUBLE, "Share of dirty bytes from which a log is compacted.", at_least=0, at_most=1)
     ] = 0.5
     log_cleaner_delete_retention_ms: Annotated[
         int, Key(LONG, "Time for which tombstones are kept.", at_least=0)
@@ -669,27 +649,23 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
         int, Key(LONG, "Age below which a record is never compacted.", at_least=0)
     ] = 0
     log_cleaner_max_compaction_lag_ms: Annotated[
-        int,
-        Key(
-            LONG,
-            "Age above which a record waits no longer for compaction.",
-            at_least=1,
-        ),
+        int, Key(LONG, "Age above which a record waits no longer for compaction.", at_least=1)
     ] = LONG_MAX
 
-    log_cleaner_enable: Annotated[bool, Key(BOOLEAN, "Compact topics whose cleanup.policy says so.")] = True
+    log_cleaner_enable: Annotated[bool, Key(BOOLEAN, "Compact topics whose cleanup.policy is compact.")] = (
+        True
+    )
     log_cleaner_backoff_ms: Annotated[
-        int, Key(LONG, "Time between two looks for something to compact.", at_least=0)
+        int, Key(LONG, "Time between two checks for something to compact.", at_least=0)
     ] = 15_000
     log_cleaner_dedupe_buffer_size: Annotated[
         int, Key(LONG, "Memory for the keys of one compaction, 24 bytes each.", at_least=1024)
     ] = 134_217_728
     log_cleaner_io_buffer_size: Annotated[
-        int, Key(INT, "Memory for what is read and written by a compaction.", at_least=0)
+        int, Key(INT, "Memory for the bytes that a compaction reads and writes.", at_least=0)
     ] = 524_288
     log_cleaner_io_buffer_load_factor: Annotated[
-        float,
-        Key(DOUBLE, "How full the memory for keys may become.", at_least=0.01, at_most=1),
+        float, Key(DOUBLE, "How full the memory for keys may become.", at_least=0.01, at_most=1)
     ] = 0.9
     log_cleaner_io_max_bytes_per_second: Annotated[
         float, Key(DOUBLE, "Bytes that compaction reads and writes in a second.", at_least=1)
@@ -698,9 +674,7 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
     log_scrub_max_bytes_per_second: Annotated[
         int,
         Key(
-            LONG,
-            "Bytes that the scrubber reads in a second while it looks for damage; 0: it does not look.",
-            at_least=0,
+            LONG, "Bytes that the scrubber reads in a second to find damage; 0: it does not run.", at_least=0
         ),
     ] = 8 << 20
     log_scrub_interval_ms: Annotated[
@@ -749,11 +723,8 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
     @property
     def roll_jitter_ms(self) -> int:
         """Return segment.jitter.ms of topics that do not set it."""
-        return (
-            self.log_roll_jitter_ms
-            if self.log_roll_jitter_ms is not None
-            else self.log_roll_jitter_hours * HOUR_MS
-        )
+        jitter_ms = self.log_roll_jitter_ms
+        return self.log_roll_jitter_hours * HOUR_MS if jitter_ms is None else jitter_ms
 
     @property
     def retention_ms(self) -> int:

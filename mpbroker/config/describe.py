@@ -73,7 +73,7 @@ def describe_topic(
 def describe_broker(broker: BrokerConfig, names: Iterable[str] | None = None) -> list[Entry]:
     """Return entries of the broker: ours, all of Kafka's, and what a file or clients have set besides.
 
-    What Kafka lets clients alter, and is taken here, is not read-only; names that nobody knows are.
+    Settings that clients may alter in Kafka and here are not read-only; unknown names are.
     """
     shown = {*BROKER_KEYS, *known.kafka_keys(), *broker.idle, *filter(names_limit, broker.origins)}
     shown |= {*broker.altered.broker, *broker.altered.default}
@@ -95,7 +95,7 @@ def _key_of(name: str) -> Key:
 
 
 def describe_all_brokers(altered: Altered, names: Iterable[str] | None = None) -> list[Entry]:
-    """Return what was altered of all brokers, and nothing else: the broker named ""."""
+    """Return the altered settings of all brokers alone: of the broker named ""."""
     entries = []
     for name in _wanted(altered.default, names):
         key = key_of(name)
@@ -124,7 +124,7 @@ def _wanted(table: Collection[str], names: Iterable[str] | None) -> list[str]:
 def _broker_synonyms(broker: BrokerConfig, names: Iterable[str]) -> list[Synonym]:
     """Return broker keys of the same meaning, first those that were altered or set, then the defaults.
 
-    What stands before the first name itself is left out, as in Kafka: a topic whose broker sets only
+    Synonyms before the first name itself are left out, as in Kafka: a topic whose broker sets only
     log.retention.hours shows no synonym for retention.ms, whose own is log.retention.ms.
     """
     keys = [_key_of(name) for name in names]

@@ -3,7 +3,7 @@
 A key's value comes from the first of these that has it: the alteration of this broker, the alteration of all
 brokers, file and flags, the default. Dynamic settings are those that Kafka calls so and that a running broker
 can take over here; so are the limits of connections of single listeners. Kafka's others, and those that
-nobody knows, are kept and shown without effect. Security settings of single listeners are read from the file
+are unknown, are kept and shown without effect. Security settings of single listeners are read from the file
 alone: they come with files of keys, and with passwords, which are never kept in the metadata log. (Kafka:
 DynamicBrokerConfig, DynamicConfig.Broker, as of 4.3.)
 """
@@ -52,10 +52,10 @@ IDLE: Final[Mapping[str, Key]] = {
     if known.is_dynamic(name) and name not in BROKER_KEYS and known.refusal(name, "?") is None
 } | {
     "num.recovery.threads.per.data.dir": BROKER_KEYS["num.recovery.threads.per.data.dir"],
-    # kafka-reassign-partitions --throttle sets them on every broker; a single node replicates to nobody.
+    # kafka-reassign-partitions --throttle sets them on every broker; a single node does not replicate.
     **{
         name: Key(
-            ConfigType.LONG, f"Bytes a second of replication by a {role}; there is none.", name, LONG_MAX, 0
+            ConfigType.LONG, f"Bytes a second of replication by a {role}: no effect.", name, LONG_MAX, 0
         )
         for role in ("leader", "follower")
         for name in [f"{role}.replication.throttled.rate"]
@@ -69,7 +69,7 @@ _IN_THE_FILE = "Change them in the broker's properties file, then mpbroker ctl r
 def refusal(names: Iterable[str], *, of_all_brokers: bool) -> str | None:
     """Return why these cannot be set at all, in Kafka's words, or None if they can.
 
-    Names that nobody knows can: in Kafka they may be a plug-in's. Texts are checked later.
+    Unknown names can: in Kafka they may be a plug-in's. Texts are checked later.
     """
     wanted = sorted(set(names))
     if secrets := [name for name in wanted if _is_secret(name)]:
@@ -119,19 +119,19 @@ def _fixed(names: list[str]) -> str:
     """Explain why these settings of Kafka's cannot be altered, and what to do instead."""
     idle = {name: reason for name in names if (reason := _no_effect(name)) is not None}
     of_the_file = [name for name in names if name not in idle]
-    says = []
+    parts = []
     if of_the_file:
-        says.append(
-            f"Cannot update these configs dynamically: {_listed(of_the_file)}. {_IN_THE_FILE}: it says what "
-            "needs a restart"
+        parts.append(
+            f"Cannot update these configs dynamically: {_listed(of_the_file)}. {_IN_THE_FILE}, which lists "
+            "those that need a restart"
         )
     if idle:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in idle.items())
-        says.append(
+        parts.append(
             f"Cannot update these configs dynamically: {_listed(list(idle))}. They have no effect here, in "
             f"the file neither: {reasons}"
         )
-    return ". ".join(says)
+    return ". ".join(parts)
 
 
 def _no_effect(name: str) -> str | None:
@@ -189,7 +189,7 @@ def usable(texts: Mapping[str, str]) -> tuple[dict[str, str], list[Problem]]:
     for name, text in texts.items():
         try:
             if refusal([name], of_all_brokers=False):
-                raise ValueError(f"{name} is no setting that can be altered")
+                raise ValueError(f"{name} cannot be altered")
             parse(name, text)
         except ValueError as error:
             problems.append(Problem(name, "AlterConfigs", str(error)))

@@ -6,14 +6,14 @@ BOOTSTRAP_SERVER: Final = "MPBROKER_BOOTSTRAP_SERVER"
 RUNTIME_DIR: Final = "MPBROKER_RUNTIME_DIR"
 LOG_LEVEL: Final = "MPBROKER_LOG_LEVEL"
 LOG_FORMAT: Final = "MPBROKER_LOG_FORMAT"
-# Where commands look for a broker that nothing names, and that does not run on ./data.
+# The address of a broker that nothing names, and that does not run on ./data.
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 
 VARIABLES: Final = {
     BOOTSTRAP_SERVER: "The broker, for commands with --bootstrap-server but doctor: HOST:PORT or "
-    "unix:/path. ctl, top and log scrub look for it on this host.",
+    "unix:/path. ctl, top and log scrub find it on this host.",
     RUNTIME_DIR: "The directory of a broker's control socket: where serve makes it, and where ctl and "
-    "log scrub look for it.",
+    "log scrub find it.",
     LOG_LEVEL: "What a broker logs: DEBUG, INFO, WARNING or ERROR.",
     LOG_FORMAT: "Lines of a broker's log, for serve without --log-format: text or json.",
 }

@@ -72,9 +72,9 @@ class ConfigError(Exception):
 class Key(msgspec.Struct, frozen=True):
     """One setting. In a field's `Annotated[...]` it needs neither name nor default: the field has both.
 
-    `begins` is the title of the group of settings of which this is the first. `pending` says what is missing
-    while a setting is stored and reported but has no effect yet: an operator who sets it is warned with this
-    sentence. `shown` makes of a wrong text what may stand in a log.
+    `begins` is the title of the group of settings of which this is the first. `pending` is the reason why a
+    setting is stored and reported but has no effect yet, for a warning. `shown` makes a wrong text fit for a
+    log.
     """
 
     type: ConfigType

@@ -1,7 +1,7 @@
 """Keys that Kafka 4.3 (or an older one) has and this broker lacks: refused or warned about, never ignored.
 
-A setting is refused if it would change who may do what, or a limit that an operator relies on: running
-without it would look like success. All others are warned about. `kafka_keys.json` has all of Kafka's keys,
+A setting is refused if it would change permissions, or a limit that an operator relies on: running without
+it would pass for success. All others are warned about. `kafka_keys.json` has all of Kafka's keys,
 supported ones too: of those that Kafka 4.3 shows type, default and bounds, and whether clients may alter
 them, of others the default. A refused key that only repeats its default is harmless and warned about.
 """
@@ -46,40 +46,35 @@ _TRANSACTIONS = "the transaction coordinator is one process here, without replic
 _SINGLE_NODE = "this broker is a single node without replicas"
 _METRICS = "metrics are not reported through Java classes"
 _PROVIDERS = "OpenSSL is used, not Java's providers"
-_NO_KERBEROS = "SASL GSSAPI is not built"
-_NO_LOGINS = "it is about logins of a broker to others"
-_NO_TIERS = "tiered storage is not built"
 HARMLESS: dict[str, str] = {
-    "ssl.protocol": "ssl.enabled.protocols says which versions are accepted",
-    "ssl.provider": _PROVIDERS,
-    "ssl.keymanager.algorithm": _PROVIDERS,
-    "ssl.trustmanager.algorithm": _PROVIDERS,
-    "ssl.secure.random.implementation": _PROVIDERS,
+    "ssl.protocol": "ssl.enabled.protocols lists the accepted versions",
+    **dict.fromkeys(("ssl.provider", "ssl.secure.random.implementation"), _PROVIDERS),
+    **dict.fromkeys(("ssl.keymanager.algorithm", "ssl.trustmanager.algorithm"), _PROVIDERS),
     "ssl.endpoint.identification.algorithm": "it is about connections that a broker makes",
     "sasl.mechanism.inter.broker.protocol": _SINGLE_NODE,
     "security.inter.broker.protocol": _SINGLE_NODE,
-    "sasl.kerberos.kinit.cmd": _NO_KERBEROS,
-    "sasl.kerberos.min.time.before.relogin": _NO_KERBEROS,
-    "sasl.kerberos.principal.to.local.rules": _NO_KERBEROS,
-    "sasl.kerberos.service.name": _NO_KERBEROS,
-    "sasl.kerberos.ticket.renew.jitter": _NO_KERBEROS,
-    "sasl.kerberos.ticket.renew.window.factor": _NO_KERBEROS,
-    "sasl.login.refresh.buffer.seconds": _NO_LOGINS,
-    "sasl.login.refresh.min.period.seconds": _NO_LOGINS,
-    "sasl.login.refresh.window.factor": _NO_LOGINS,
-    "sasl.login.refresh.window.jitter": _NO_LOGINS,
+    **{
+        f"sasl.kerberos.{name}": "SASL GSSAPI is not built"
+        for name in (
+            *("kinit.cmd", "min.time.before.relogin", "principal.to.local.rules", "service.name"),
+            *("ticket.renew.jitter", "ticket.renew.window.factor"),
+        )
+    },
+    **{
+        f"sasl.login.refresh.{name}": "it is about logins of a broker to others"
+        for name in ("buffer.seconds", "min.period.seconds", "window.factor", "window.jitter")
+    },
     # Kafka obeys these for topics with tiered storage alone.
-    "log.local.retention.bytes": _NO_TIERS,
-    "log.local.retention.ms": _NO_TIERS,
-    "remote.fetch.max.wait.ms": _NO_TIERS,
-    "remote.list.offsets.request.timeout.ms": _NO_TIERS,
-    "remote.log.index.file.cache.total.size.bytes": _NO_TIERS,
-    "remote.log.manager.copier.thread.pool.size": _NO_TIERS,
-    "remote.log.manager.copy.max.bytes.per.second": _NO_TIERS,
-    "remote.log.manager.expiration.thread.pool.size": _NO_TIERS,
-    "remote.log.manager.fetch.max.bytes.per.second": _NO_TIERS,
-    "remote.log.manager.follower.thread.pool.size": _NO_TIERS,
-    "remote.log.reader.threads": _NO_TIERS,
+    **dict.fromkeys(
+        (
+            *("log.local.retention.bytes", "log.local.retention.ms", "remote.log.reader.threads"),
+            *("remote.fetch.max.wait.ms", "remote.list.offsets.request.timeout.ms"),
+            "remote.log.index.file.cache.total.size.bytes",
+            *(f"remote.log.manager.{what}.max.bytes.per.second" for what in ("copy", "fetch")),
+            *(f"remote.log.manager.{who}.thread.pool.size" for who in ("copier", "expiration", "follower")),
+        ),
+        "tiered storage is not built",
+    ),
 }
 WARNED: dict[str, str] = {
     "group.share.": "share groups are not built yet",
@@ -95,7 +90,7 @@ WARNED: dict[str, str] = {
     "replica.": _SINGLE_NODE,
     "num.replica.": _SINGLE_NODE,
     "inter.broker.": _SINGLE_NODE,
-    "zookeeper.": "there is no ZooKeeper",
+    "zookeeper.": "this broker has no ZooKeeper",
     "log.cleaner.": "one process compacts all topics",
     "metric": _METRICS,
     "kafka.metrics.": _METRICS,
@@ -132,8 +127,8 @@ def nearest(key: str) -> str | None:
 def is_misspelt(key: str) -> bool:
     """Return whether an unknown key was surely meant to be one that has an effect here.
 
-    It differs from a supported one by two letters at most, is close to one that this broker alone has, or
-    its prefix says that it is about security or another thing that is refused rather than ignored.
+    It differs from a supported one by two letters at most, is close to one that this broker alone has, or has
+    the prefix of settings that are refused rather than ignored, such as security.
     """
     if _reason(REFUSED, key) is not None:
         return True

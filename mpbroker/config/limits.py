@@ -1,14 +1,13 @@
 """Limits of connections: those of single listeners, and of single addresses.
 
-Kafka looks `listener.name.<listener>.<key>` up first and `<key>` if that is not set. A listener without a
-limit of its own therefore has the broker's limit for itself alone (ListenerName.configPrefix,
-ConnectionQuotas).
+Kafka reads `listener.name.<listener>.<key>` first, and `<key>` if that is not set. A listener without a limit
+of its own therefore has the broker's limit for itself alone (ListenerName.configPrefix, ConnectionQuotas).
 """
 
 import ipaddress
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 from msgspec import structs
@@ -24,7 +23,7 @@ _LIMIT = re.compile(r"(?P<host>.+):(?P<limit>[0-9]{1,10})")
 
 
 class ListenerLimits(msgspec.Struct, frozen=True):
-    """Limits of a single listener. None stands for the broker's."""
+    """Limits of a single listener. None means the broker's."""
 
     max_connections: int | None = None
     max_connection_creation_rate: int | None = None
@@ -36,18 +35,19 @@ def names_limit(key: str) -> bool:
 
 
 def parse_limit(key: str, text: str, listeners: set[str]) -> tuple[str, str, int]:
-    """Return the listener, the key without prefix, and the limit.
-
-    Raises ValueError, which says what is wrong.
-    """
+    """Return the listener, the key without prefix, and the limit. Raises ValueError with the reason."""
     match = _PREFIXED.fullmatch(key)
     assert match is not None
     listener = match["listener"].upper()
     if listener not in listeners:
-        raise ValueError(f"{key}: there is no listener {listener}; there are {', '.join(sorted(listeners))}")
+        raise ValueError(no_listener(key, listener, listeners))
     limit = Key(ConfigType.INT, "", name=key, at_least=0).parse(text)
     assert isinstance(limit, int)
     return listener, match["key"], limit
+
+
+def no_listener(key: str, name: str, listeners: Iterable[str]) -> str:
+    return f"{key}: listener {name} does not exist; there are {', '.join(sorted(listeners))}"
 
 
 def laid_over(
@@ -75,7 +75,7 @@ def _place(key: str) -> tuple[str, str]:
 
 
 def overrides_problem(entries: tuple[str, ...]) -> str:
-    """Return what is wrong with max.connections.per.ip.overrides, "" if nothing is."""
+    """Return the problem with max.connections.per.ip.overrides, or ""."""
     for entry in entries:
         match = _LIMIT.fullmatch(entry)
         if match is None or int(match["limit"]) > INT_MAX:

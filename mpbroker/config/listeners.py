@@ -32,7 +32,7 @@ LOCAL_NAME = "localhost"
 
 
 class Listener(msgspec.Struct, frozen=True):
-    """One address to listen on (or to tell clients about). Host "" means every address of the machine."""
+    """One address to listen on (or to advertise). Host "" means every address of the machine."""
 
     name: str
     protocol: str
@@ -42,7 +42,7 @@ class Listener(msgspec.Struct, frozen=True):
 
     @property
     def is_wildcard(self) -> bool:
-        """Return whether it stands for all addresses of the machine."""
+        """Return whether it means all addresses of the machine."""
         return not self.path and self.host in WILDCARDS
 
     def __str__(self) -> str:
@@ -53,7 +53,7 @@ class Listener(msgspec.Struct, frozen=True):
 
 
 def parse_protocol_map(text: str) -> dict[str, str]:
-    """Parse `NAME:PROTOCOL,…`. Raises ValueError, which says which entry is wrong."""
+    """Parse `NAME:PROTOCOL,…`. Raises ValueError, which names the wrong entry."""
     protocols: dict[str, str] = {}
     for entry in _split(text):
         name, colon, protocol = (part.strip().upper() for part in entry.partition(":"))
@@ -72,7 +72,7 @@ def parse_protocol_map(text: str) -> dict[str, str]:
 def parse_listeners(
     text: str, protocols: dict[str, str], *, unique_ports: bool = True
 ) -> tuple[Listener, ...]:
-    """Parse a comma-separated list of listeners. Raises ValueError, which says which is wrong and why."""
+    """Parse a comma-separated list of listeners. Raises ValueError, which names the wrong one."""
     listeners = tuple(_parse_one(entry, protocols) for entry in _split(text))
     if not listeners:
         raise ValueError("at least one listener must be given, such as PLAINTEXT://127.0.0.1:9092")
@@ -111,7 +111,7 @@ def port_of(listener: str) -> int | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this host reaches an address. Of names that is said of localhost alone."""
+    """Return whether only this host reaches an address. Of names only localhost counts."""
     try:
         return host == LOCAL_NAME or ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,8 +1,8 @@
 """Defaults, `server.properties`, `-o key=value` and flags, merged into one `BrokerConfig`.
 
 Later sources beat earlier ones (the order of KIP-1137). Every problem of all sources is collected before
-`ConfigError` is raised, each with the place where the value was written. A value that is usable but surely
-not what was meant comes back as a warning.
+`ConfigError` is raised, each with the place where the value was written. A usable value that is surely a
+mistake comes back as a warning.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from mpbroker.config import known, limits, listeners, properties, security
-from mpbroker.config.broker import BROKER_KEYS, BrokerConfig
+from mpbroker.config.broker import BROKER_KEYS, DEFAULT_LOG_DIR, BrokerConfig
 from mpbroker.config.keys import ConfigError, ConfigType, Problem, Value, field_name
 from mpbroker.config.workers import MAX_LOG_DIRS
 
@@ -20,7 +20,7 @@ _LISTENER_KEYS = ("listeners", "advertised.listeners", "listener.security.protoc
 
 
 class Flag(msgspec.Struct, frozen=True):
-    """A command line flag that stands for a key, such as `--handlers` for num.io.threads."""
+    """A command line flag for a key, such as `--handlers` for num.io.threads."""
 
     name: str
     key: str
@@ -49,7 +49,7 @@ def load(path: Path | None = None, overrides: Sequence[str] = (), flags: Sequenc
     _merge(settings, _from_file(path), warnings)
     _merge(settings, _from_overrides(overrides, problems), warnings)
     _merge(settings, [_Setting(flag.key, flag.value, flag.name) for flag in flags], warnings)
-    of_listeners = _take_prefixed(settings)
+    of_listeners = _take(settings, security.names_setting)
     own_limits = _take(settings, limits.names_limit)
     values = _values(_supported(settings, problems, warnings), problems)
     _add_listeners(values, settings, problems, warnings)
@@ -70,7 +70,7 @@ def load(path: Path | None = None, overrides: Sequence[str] = (), flags: Sequenc
 
 
 def _shown(key: str, text: str) -> str:
-    """Return the text of a setting without effect, "" if it may be a secret: nobody is shown it."""
+    """Return the text of a setting without effect, "" if it may be a secret."""
     kind = known.kafka_keys().get(key)
     return text.strip() if kind is not None and kind.type is not ConfigType.PASSWORD else ""
 
@@ -128,11 +128,6 @@ def _merge(settings: dict[str, _Setting], more: Iterable[_Setting], warnings: li
             message = f"{setting.key} given here beats the one given in {before.origin}"
             warnings.append(Problem(key, setting.origin, message))
         settings[key] = msgspec.structs.replace(setting, key=key)
-
-
-def _take_prefixed(settings: dict[str, _Setting]) -> list[_Setting]:
-    """Take the settings for single listeners out of the settings."""
-    return _take(settings, security.names_setting)
 
 
 def _take(settings: dict[str, _Setting], is_wanted: Callable[[str], bool]) -> list[_Setting]:
@@ -233,7 +228,7 @@ def _supported(
 def _add_unknown(setting: _Setting, problems: list[Problem], warnings: list[Problem]) -> None:
     """Add a key that neither Kafka nor this broker has.
 
-    Kafka warns of such a key, which may be a plug-in's. So do we if a file has it, unless it looks like one
+    Kafka warns of such a key, which may be a plug-in's. So do we if a file has it, unless it resembles one
     that would have an effect here.
     """
     key, guess = setting.key, known.nearest(setting.key)
@@ -254,50 +249,29 @@ def _values(supported: dict[str, _Setting], problems: list[Problem]) -> dict[str
             values[field_name(key)] = BROKER_KEYS[key].parse(setting.text)
         except ValueError as error:
             problems.append(Problem(key, setting.origin, str(error)))
-    if "log_dirs" in values:
-        if not 0 < len(values["log_dirs"]) <= MAX_LOG_DIRS:
-            text = f"log.dirs must name a directory, and {MAX_LOG_DIRS} at most"
-            problems.append(Problem("log.dirs", supported["log.dirs"].origin, text))
-        try:
-            values["log_dirs"] = _absolute(values["log_dirs"])
-        except RuntimeError:
-            named = " and ".join(path for path in values["log_dirs"] if path.startswith("~"))
-            problems.append(
-                Problem("log.dirs", supported["log.dirs"].origin, f"log.dirs: {named} is of no user's home")
-            )
-    else:
-        values["log_dirs"] = _absolute(_default("log.dirs"))
-    if values.get("audit_log_file"):
-        _make_absolute(values, "audit.log.file", supported, problems)
+    if not 0 < len(log_dirs := values.get("log_dirs", (DEFAULT_LOG_DIR,))) <= MAX_LOG_DIRS:
+        text = f"log.dirs must name a directory, and {MAX_LOG_DIRS} at most"
+        problems.append(Problem("log.dirs", supported["log.dirs"].origin, text))
+    values["log_dirs"] = _absolute("log.dirs", log_dirs, supported, problems)
+    if audit_log := values.get("audit_log_file"):
+        (values["audit_log_file"],) = _absolute("audit.log.file", (audit_log,), supported, problems)
     return values
 
 
-def _make_absolute(
-    values: dict[str, Any], key: str, supported: dict[str, _Setting], problems: list[Problem]
-) -> None:
-    path = values[field_name(key)]
-    try:
-        (values[field_name(key)],) = _absolute((path,))
-    except RuntimeError:
-        problems.append(Problem(key, supported[key].origin, f"{key}: {path} is of no user's home"))
-
-
-def _absolute(paths: Iterable[str]) -> tuple[str, ...]:
+def _absolute(
+    key: str, paths: Iterable[str], supported: dict[str, _Setting], problems: list[Problem]
+) -> tuple[str, ...]:
     """Make paths absolute. Processes change directory; a path is relative to where the broker was started."""
-    return tuple(str(Path(path).expanduser().absolute()) for path in paths)
-
-
-def _default(key: str) -> tuple[str, ...]:
-    default: Value = BROKER_KEYS[key].default
-    assert isinstance(default, tuple)
-    return default
+    try:
+        return tuple(str(Path(path).expanduser().absolute()) for path in paths)
+    except RuntimeError:
+        named = " and ".join(path for path in paths if path.startswith("~"))
+        problems.append(Problem(key, supported[key].origin, f"{key}: {named} is not in any user's home"))
+        return tuple(paths)
 
 
 def _add_listeners(
-    values: dict[str, Any],
-    settings: dict[str, _Setting],
-    problems: list[Problem],
-    warnings: list[Problem],
+    values: dict[str, Any], settings: dict[str, _Setting], problems: list[Problem], warnings: list[Problem]
 ) -> None:
     """Add the listeners, which need the protocol map, without those meant for a KRaft controller."""
     protocols = dict(listeners.DEFAULT_PROTOCOL_MAP)
@@ -326,7 +300,7 @@ def _add_listeners(
         values[field_name(key)] = kept
         for listener in parsed:
             if listener not in kept and key == "listeners":
-                message = f"listener {listener} is not opened: there is no separate controller"
+                message = f"listener {listener} is not opened: the controller has no listener of its own"
                 warnings.append(Problem(key, setting.origin, message))
         if key == "listeners" and len(kept) > listeners.MAX_LISTENERS:
             message = f"listeners has {len(kept)} entries; a broker serves at most {listeners.MAX_LISTENERS}"
@@ -340,20 +314,15 @@ def _controller_names(settings: dict[str, _Setting]) -> set[str]:
     return {name.strip().upper() for name in setting.text.split(",") if name.strip()} if setting else set()
 
 
-def _listener_contradictions(config: BrokerConfig, names: set[str]) -> list[Problem]:
-    """Return contradictions of listeners with a special role, and limits that would let nobody in."""
-    found = []
-
-    def wrong(key: str, message: str) -> None:
-        found.append(Problem(key, config.origins.get(key, ""), message))
-
+def _check_listeners(config: BrokerConfig, names: set[str], wrong: Callable[[str, str], None]) -> None:
+    """Report contradictions of listeners with a special role, and limits that would refuse all clients."""
     special = {
         "inter.broker.listener.name": config.inter_broker_listener_name,
         "control.plane.listener.name": config.control_plane_listener_name,
     }
     for key, name in special.items():
         if name is not None and name not in names:
-            wrong(key, f"{key}={name}: there is no such listener; there are {', '.join(sorted(names))}")
+            wrong(key, limits.no_listener(f"{key}={name}", name, names))
     if config.control_plane_listener_name is not None:
         if config.control_plane_listener_name == config.inter_broker_listener_name:
             wrong(
@@ -368,14 +337,13 @@ def _listener_contradictions(config: BrokerConfig, names: set[str]) -> list[Prob
     key = "admin.listener.names"
     for name in config.admin_listener_names:
         if name not in names:
-            wrong(key, f"{key} has {name}: there is no such listener; there are {', '.join(sorted(names))}")
+            wrong(key, limits.no_listener(key, name, names))
     if config.max_connections_per_ip == 0 and not config.max_connections_per_ip_overrides:
         wrong(
             "max.connections.per.ip",
-            "max.connections.per.ip=0 lets nobody in: name addresses that may connect in "
+            "max.connections.per.ip=0 refuses all clients: name addresses that may connect in "
             "max.connections.per.ip.overrides",
         )
-    return found
 
 
 def new_contradictions(before: BrokerConfig, after: BrokerConfig) -> list[Problem]:
@@ -404,7 +372,7 @@ def contradictions(config: BrokerConfig) -> list[Problem]:
             key = "advertised.listeners" if config.advertised_listeners else "listeners"
             advice = f"set advertised.listeners={listener.name}://<name clients can reach>:{listener.port}"
             wrong(key, f"clients cannot connect to {listener.host}; {advice}")
-    found += _listener_contradictions(config, names)
+    _check_listeners(config, names, wrong)
     pool = config.queued_max_request_bytes
     if 0 < pool < config.socket_request_max_bytes:
         wrong(

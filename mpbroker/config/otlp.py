@@ -20,7 +20,7 @@ _QUERY: Final = re.compile("[?#]")
 
 
 class Destination(NamedTuple):
-    """The whole URL, how often, and the setting or variable that says so."""
+    """The whole URL, the interval, and the setting or variable that they come from."""
 
     url: str
     interval_s: float
@@ -28,7 +28,7 @@ class Destination(NamedTuple):
 
 
 class NotServed(ValueError):
-    """The variables ask for what is not built here; the text says what, and what to do."""
+    """The variables ask for a feature that is not built here; the text names it and the remedy."""
 
 
 def destination(endpoint: str, interval_ms: int | None, environ: Mapping[str, str]) -> Destination | None:
@@ -55,7 +55,7 @@ def destination(endpoint: str, interval_ms: int | None, environ: Mapping[str, st
 
 
 def problem_of(url: str) -> str:
-    """Return what is wrong with the URL of an endpoint, or ""."""
+    """Return the problem with the URL of an endpoint, or ""."""
     try:
         parts = urlsplit(url)
         has_port = parts.port != 0
@@ -74,8 +74,8 @@ def problem_of(url: str) -> str:
 def without_secrets(url: str) -> str:
     """Return a URL for logs and errors, without user, password, query and fragment. It may be wrong."""
     scheme, separator, rest = url.rpartition("://")
-    place, *behind = _QUERY.split(rest, maxsplit=1)
-    if "@" in "".join(behind):
+    place, *query = _QUERY.split(rest, maxsplit=1)
+    if "@" in "".join(query):
         # Either a password has such a letter, or the query: neither is shown.
         return f"{scheme}{separator}…"
     return f"{scheme}{separator}{place.rpartition('@')[2]}"

@@ -26,7 +26,7 @@ class PropertiesError(ValueError):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One `key=value`, and the (first) line it stands in, counted from 1."""
+    """One `key=value`, and its (first) line, counted from 1."""
 
     key: str
     value: str

@@ -1,4 +1,4 @@
-"""The settings of groups and of subscriptions to client metrics: names, types, bounds, and what is described.
+"""The settings of groups and of subscriptions to client metrics: names, types, bounds, and descriptions.
 
 They are kept for clients that set them, and for groups of protocols that this broker does not have: none has
 an effect. (Kafka: GroupConfig, ClientMetricsConfigs; KIP-848, KIP-932, KIP-1071, KIP-714.)

@@ -1,4 +1,4 @@
-"""A server.properties with each setting that has an effect: by group, with its default and what it does.
+"""A server.properties with each setting that has an effect: by group, with default and description.
 
 The texts are those of the settings themselves (`Key.doc`).
 """
@@ -21,7 +21,7 @@ _HEAD = f"""\
 # before its name. A line `# name=` has no default. Names are Kafka's, where Kafka has the setting.
 #
 # mpbroker serve --config FILE --check-config checks this file, mpbroker ctl reload makes a running
-# broker read it again. mpbroker docs operating says more. Settings of TLS and SASL can be given for
+# broker read it again; see mpbroker docs operating. Settings of TLS and SASL can be given for
 # a single listener, too, such as listener.name.<name>.ssl.client.auth=required.
 """
 

@@ -1,6 +1,6 @@
 """Settings of TLS and SASL: the broker's, and their overrides per listener and mechanism.
 
-Kafka looks a key up as `listener.name.<listener>.<mechanism>.<key>`, `listener.name.<listener>.<key>` and
+Kafka reads a key as `listener.name.<listener>.<mechanism>.<key>`, `listener.name.<listener>.<key>` and
 `<key>`; the first that is set counts (ListenerName.configPrefix, BrokerSecurityConfigs). `resolve` does that
 once, at start. A secret is a `Secret`, which no log, error or description can show by mistake.
 """
@@ -38,8 +38,7 @@ class SecuritySettings(msgspec.Struct, frozen=True, kw_only=True):
     """Security settings of a listener, or of one mechanism of it."""
 
     ssl_keystore_type: Annotated[
-        str,
-        Key(STRING, "PEM or PKCS12; JKS is Java's own.", choices=("PEM", "PKCS12", "JKS"), begins="TLS"),
+        str, Key(STRING, "PEM or PKCS12; JKS is Java's own.", choices=("PEM", "PKCS12", "JKS"), begins="TLS")
     ] = "PEM"
     ssl_keystore_location: Annotated[
         str | None, Key(STRING, "File with the private key and the certificate chain of the broker.")
@@ -95,8 +94,7 @@ class SecuritySettings(msgspec.Struct, frozen=True, kw_only=True):
         Secret | None, Key(PASSWORD, "Login module and options of a mechanism; only with its prefix.")
     ] = None
     sasl_server_callback_handler_class: Annotated[
-        str | None,
-        Key(CLASS, "Only OAUTHBEARER's unsecured validator can be named; classes are not loaded."),
+        str | None, Key(CLASS, "Only OAUTHBEARER's unsecured validator can be named; classes are not loaded.")
     ] = None
     sasl_server_max_receive_size: Annotated[
         int, Key(INT, "Largest frame that is read from a client before it has authenticated.", at_least=1)
@@ -162,7 +160,9 @@ def prefixed(key: str, listeners: set[str]) -> tuple[str, str, Key]:
     assert found is not None
     listener, mechanism, rest = found
     if listener not in listeners:
-        raise ValueError(f"{key}: there is no listener {listener}; there are {', '.join(sorted(listeners))}")
+        raise ValueError(
+            f"{key}: listener {listener} does not exist; there are {', '.join(sorted(listeners))}"
+        )
     return listener, mechanism, SECURITY_KEYS[rest]
 
 

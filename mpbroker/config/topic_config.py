@@ -10,21 +10,11 @@ from typing import Annotated, Any
 
 import msgspec
 
-from mpbroker.config.broker import (
-    CLEANUP_POLICIES,
-    CODECS,
-    HOUR_MS,
-    TIMESTAMP_TYPES,
-    BrokerConfig,
-    gzip_level,
-)
+from mpbroker.config.broker import BROKER_KEYS, HOUR_MS, BrokerConfig
 from mpbroker.config.integers import LONG_MAX
 from mpbroker.config.keys import ConfigType, Key, field_name, table_of
 
-BOOLEAN, DOUBLE, INT, LIST = ConfigType.BOOLEAN, ConfigType.DOUBLE, ConfigType.INT, ConfigType.LIST
-LONG, STRING = ConfigType.LONG, ConfigType.STRING
-
-_RETENTION_SYNONYMS = ("log.retention.ms", "log.retention.minutes", "log.retention.hours")
+BOOLEAN, LIST, LONG = ConfigType.BOOLEAN, ConfigType.LIST, ConfigType.LONG
 
 
 class TopicConfigError(ValueError):
@@ -38,202 +28,67 @@ def _throttled_replicas(replicas: tuple[str, ...]) -> str:
     return "" if well_formed else "must be the literal '*' or a list of [partitionId]:[brokerId]"
 
 
+def _as(broker_key: str, **differs: Any) -> Key:
+    """Return a setting as the broker's of the same meaning, whose synonyms are its own, too."""
+    key = BROKER_KEYS[broker_key]
+    synonyms = key.synonyms or (broker_key,)
+    own: dict[str, Any] = {"name": "", "default": None, "pending": "", "begins": "", "synonyms": synonyms}
+    return msgspec.structs.replace(key, **own | differs)
+
+
+def _tiered(doc: str, unit: str) -> Key:
+    return Key(LONG, doc, at_least=-2, synonyms=(f"log.local.retention.{unit}",))
+
+
 class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     """All settings of one topic, its own and inherited ones."""
 
-    cleanup_policy: Annotated[
-        tuple[str, ...],
-        Key(
-            LIST,
-            "What happens to old segments: delete, compact, or both.",
-            choices=CLEANUP_POLICIES,
-            synonyms=("log.cleanup.policy",),
-        ),
-    ] = ("delete",)
-    compression_type: Annotated[
-        str,
-        Key(
-            STRING,
-            "Codec of stored batches; producer keeps what was sent, uncompressed stores them plain.",
-            choices=CODECS,
-            synonyms=("compression.type",),
-        ),
-    ] = "producer"
-    compression_gzip_level: Annotated[
-        int,
-        Key(
-            INT,
-            "Level used when this topic's batches are compressed with gzip.",
-            check=gzip_level,
-            synonyms=("compression.gzip.level",),
-        ),
-    ] = -1
-    compression_lz4_level: Annotated[
-        int,
-        Key(
-            INT,
-            "Level used when this topic's batches are compressed with lz4.",
-            at_least=1,
-            at_most=17,
-            synonyms=("compression.lz4.level",),
-        ),
-    ] = 9
-    compression_zstd_level: Annotated[
-        int,
-        Key(
-            INT,
-            "Level used when this topic's batches are compressed with zstd.",
-            at_least=-131072,
-            at_most=22,
-            synonyms=("compression.zstd.level",),
-        ),
-    ] = 3
-    delete_retention_ms: Annotated[
-        int,
-        Key(
-            LONG,
-            "Time for which tombstones of a compacted topic are kept.",
-            at_least=0,
-            synonyms=("log.cleaner.delete.retention.ms",),
-        ),
-    ] = 86_400_000
-    file_delete_delay_ms: Annotated[
-        int,
-        Key(
-            LONG,
-            "Time for which a deleted segment stays readable for those who have it open.",
-            at_least=0,
-            synonyms=("log.segment.delete.delay.ms",),
-        ),
-    ] = 60_000
+    cleanup_policy: Annotated[tuple[str, ...], _as("log.cleanup.policy")] = ("delete",)
+    compression_type: Annotated[str, _as("compression.type")] = "producer"
+    compression_gzip_level: Annotated[int, _as("compression.gzip.level")] = -1
+    compression_lz4_level: Annotated[int, _as("compression.lz4.level")] = 9
+    compression_zstd_level: Annotated[int, _as("compression.zstd.level")] = 3
+    delete_retention_ms: Annotated[int, _as("log.cleaner.delete.retention.ms")] = 86_400_000
+    file_delete_delay_ms: Annotated[int, _as("log.segment.delete.delay.ms")] = 60_000
     flush_messages: Annotated[
         int,
-        Key(
-            LONG,
-            "Records after which the segment itself is synced, before they are seen; acks=all waits for it.",
-            at_least=1,
-            synonyms=("log.flush.interval.messages",),
+        _as(
+            "log.flush.interval.messages",
+            doc="Records after which the segment is synced before they are visible; acks=all waits for it.",
         ),
     ] = LONG_MAX
     flush_ms: Annotated[
         int,
-        Key(
-            LONG,
-            "Time after which the segment itself is synced; it is looked at twice a second.",
+        _as(
+            "log.flush.interval.ms",
+            doc="Time after which the segment itself is synced; it is checked twice a second.",
             at_least=0,
-            synonyms=("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
         ),
     ] = LONG_MAX
     follower_replication_throttled_replicas: Annotated[
         tuple[str, ...],
-        Key(
-            LIST,
-            "Replicas throttled while they follow; a single node has none.",
-            check=_throttled_replicas,
-        ),
+        Key(LIST, "Replicas throttled while they follow; a single node has none.", check=_throttled_replicas),
     ] = ()
-    index_interval_bytes: Annotated[
-        int,
-        Key(
-            INT,
-            "Bytes of records between two entries of the offset index.",
-            at_least=0,
-            synonyms=("log.index.interval.bytes",),
-        ),
-    ] = 4096
+    index_interval_bytes: Annotated[int, _as("log.index.interval.bytes")] = 4096
     leader_replication_throttled_replicas: Annotated[
         tuple[str, ...],
         Key(LIST, "Replicas throttled while they lead; a single node has none.", check=_throttled_replicas),
     ] = ()
     local_retention_bytes: Annotated[
-        int,
-        Key(
-            LONG,
-            "Bytes kept locally of a tiered topic; -2 takes retention.bytes.",
-            at_least=-2,
-            synonyms=("log.local.retention.bytes",),
-        ),
+        int, _tiered("Bytes kept locally of a tiered topic; -2 takes retention.bytes.", "bytes")
     ] = -2
     local_retention_ms: Annotated[
-        int,
-        Key(
-            LONG,
-            "Time kept locally of a tiered topic; -2 takes retention.ms.",
-            at_least=-2,
-            synonyms=("log.local.retention.ms",),
-        ),
+        int, _tiered("Time kept locally of a tiered topic; -2 takes retention.ms.", "ms")
     ] = -2
-    max_compaction_lag_ms: Annotated[
-        int,
-        Key(
-            LONG,
-            "Age above which a record waits no longer for compaction.",
-            at_least=1,
-            synonyms=("log.cleaner.max.compaction.lag.ms",),
-        ),
-    ] = LONG_MAX
-    max_message_bytes: Annotated[
-        int,
-        Key(INT, "Largest record batch that is accepted.", at_least=0, synonyms=("message.max.bytes",)),
-    ] = 1_048_588
-    message_timestamp_after_max_ms: Annotated[
-        int,
-        Key(
-            LONG,
-            "How far a record's timestamp may lie in the future of the broker's clock.",
-            at_least=0,
-            synonyms=("log.message.timestamp.after.max.ms",),
-        ),
-    ] = HOUR_MS
-    message_timestamp_before_max_ms: Annotated[
-        int,
-        Key(
-            LONG,
-            "How far a record's timestamp may lie in the past of the broker's clock.",
-            at_least=0,
-            synonyms=("log.message.timestamp.before.max.ms",),
-        ),
-    ] = LONG_MAX
-    message_timestamp_type: Annotated[
-        str,
-        Key(
-            STRING,
-            "Whose clock stamps records: the producer's or the broker's.",
-            choices=TIMESTAMP_TYPES,
-            synonyms=("log.message.timestamp.type",),
-        ),
-    ] = "CreateTime"
-    min_cleanable_dirty_ratio: Annotated[
-        float,
-        Key(
-            DOUBLE,
-            "Share of dirty bytes from which the log is compacted.",
-            at_least=0,
-            at_most=1,
-            synonyms=("log.cleaner.min.cleanable.ratio",),
-        ),
-    ] = 0.5
-    min_compaction_lag_ms: Annotated[
-        int,
-        Key(
-            LONG,
-            "Age below which a record is never compacted.",
-            at_least=0,
-            synonyms=("log.cleaner.min.compaction.lag.ms",),
-        ),
-    ] = 0
-    min_insync_replicas: Annotated[
-        int,
-        Key(
-            INT,
-            "Replicas that must have a write before acks=all is answered: there is one.",
-            at_least=1,
-            synonyms=("min.insync.replicas",),
-        ),
-    ] = 1
-    preallocate: Annotated[
-        bool, Key(BOOLEAN, "Give new segments their full size at once.", synonyms=("log.preallocate",))
-    ] = False
+    max_compaction_lag_ms: Annotated[int, _as("log.cleaner.max.compaction.lag.ms")] = LONG_MAX
+    max_message_bytes: Annotated[int, _as("message.max.bytes")] = 1_048_588
+    message_timestamp_after_max_ms: Annotated[int, _as("log.message.timestamp.after.max.ms")] = HOUR_MS
+    message_timestamp_before_max_ms: Annotated[int, _as("log.message.timestamp.before.max.ms")] = LONG_MAX
+    message_timestamp_type: Annotated[str, _as("log.message.timestamp.type")] = "CreateTime"
+    min_cleanable_dirty_ratio: Annotated[float, _as("log.cleaner.min.cleanable.ratio")] = 0.5
+    min_compaction_lag_ms: Annotated[int, _as("log.cleaner.min.compaction.lag.ms")] = 0
+    min_insync_replicas: Annotated[int, _as("min.insync.replicas")] = 1
+    preallocate: Annotated[bool, _as("log.preallocate")] = False
     remote_log_copy_disable: Annotated[
         bool, Key(BOOLEAN, "Stop copying segments of a tiered topic to remote storage.")
     ] = False
@@ -243,67 +98,18 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     remote_storage_enable: Annotated[
         bool, Key(BOOLEAN, "Tier the topic to remote storage; this broker has none.")
     ] = False
-    retention_bytes: Annotated[
-        int,
-        Key(
-            LONG,
-            "Size of a partition above which old segments are deleted; -1: no limit.",
-            synonyms=("log.retention.bytes",),
-        ),
-    ] = -1
-    retention_ms: Annotated[
-        int,
-        Key(
-            LONG,
-            "Age at which segments are deleted; -1: never.",
-            at_least=-1,
-            synonyms=_RETENTION_SYNONYMS,
-        ),
-    ] = 604_800_000
-    segment_bytes: Annotated[
-        int,
-        Key(
-            INT,
-            "Size at which a new segment is begun.",
-            at_least=1_048_576,
-            synonyms=("log.segment.bytes",),
-        ),
-    ] = 1_073_741_824
-    segment_index_bytes: Annotated[
-        int,
-        Key(
-            INT,
-            "Largest size of an offset index.",
-            at_least=4,
-            synonyms=("log.index.size.max.bytes",),
-        ),
-    ] = 10_485_760
+    retention_bytes: Annotated[int, _as("log.retention.bytes")] = -1
+    retention_ms: Annotated[int, _as("log.retention.ms", check=None, at_least=-1)] = 604_800_000
+    segment_bytes: Annotated[int, _as("log.segment.bytes")] = 1_073_741_824
+    segment_index_bytes: Annotated[int, _as("log.index.size.max.bytes")] = 10_485_760
     segment_jitter_ms: Annotated[
-        int,
-        Key(
-            LONG,
-            "Random time taken off the age at which segments roll.",
-            at_least=0,
-            synonyms=("log.roll.jitter.ms", "log.roll.jitter.hours"),
-        ),
+        int, _as("log.roll.jitter.ms", doc="Random time taken off the age at which segments roll.")
     ] = 0
     segment_ms: Annotated[
         int,
-        Key(
-            LONG,
-            "Age at which a new segment is begun even if the current one is not full.",
-            at_least=1,
-            synonyms=("log.roll.ms", "log.roll.hours"),
-        ),
+        _as("log.roll.ms", doc="Age at which a new segment is begun even if the current one is not full."),
     ] = 604_800_000
-    unclean_leader_election_enable: Annotated[
-        bool,
-        Key(
-            BOOLEAN,
-            "Let a replica that is behind become leader; a single node never has one.",
-            synonyms=("unclean.leader.election.enable",),
-        ),
-    ] = False
+    unclean_leader_election_enable: Annotated[bool, _as("unclean.leader.election.enable")] = False
 
 
 TOPIC_KEYS: dict[str, Key] = table_of(TopicConfig)

@@ -12,7 +12,7 @@ import msgspec
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 SELF_CGROUP = Path("/proc/self/cgroup")
-# The most workers of each kind: shared memory has room for so many before the first of them starts.
+# The most workers of each kind, for which shared memory is reserved before the first of them starts.
 MAX_PROCESSORS = 16
 MAX_HANDLERS = 32
 MAX_LOG_WORKERS = 7

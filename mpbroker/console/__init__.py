@@ -1,1 +1,1 @@
-"""The web console: what the exporter serves at `/`, loaded when somebody asks for it."""
+"""The web console, which the exporter serves at `/`, and loads with the first request."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from mpbroker.client import acls, users
 from mpbroker.client.admin import Admin
-from mpbroker.client.errors import FailedPrecondition, InvalidArgument
+from mpbroker.client.errors import BadText, FailedPrecondition, InvalidArgument
 from mpbroker.security.acls import (
     CLUSTER_NAME,
     OPERATIONS,
@@ -20,7 +20,7 @@ from mpbroker.security.scram import TYPES
 
 
 def listed(client: Admin) -> dict[str, Any]:
-    """Return users and entries, and what a form needs; in place of entries why there are none."""
+    """Return users and entries, and the choices of a form; in place of entries why there are none."""
     found: dict[str, Any] = {
         "users": users.listed(client),
         "mechanisms": list(TYPES),
@@ -36,10 +36,13 @@ def listed(client: Admin) -> dict[str, Any]:
 
 
 def entry_of(document: dict[str, str]) -> Acl:
-    """Return the entry that a row of the page describes. Raises InvalidArgument for what is none."""
+    """Return the entry that a row of the page describes. Raises InvalidArgument."""
     kind = _named(ResourceType, document["resource"], "resource")
     acls.check_is_principal(document["principal"])
-    acls.check_host(document["host"])
+    try:
+        acls.check_host(document["host"])
+    except BadText as error:
+        raise InvalidArgument(f"host {document['host'][:50]!r}: {error}") from error
     return Acl(
         kind,
         CLUSTER_NAME if kind == ResourceType.CLUSTER else document["name"],
@@ -55,4 +58,4 @@ def _named(kinds: Any, name: str, what: str) -> Any:
     for one in kinds:
         if kafka_word(one) == name:
             return one
-    raise InvalidArgument(f"{name[:50]!r} is no {what}")
+    raise InvalidArgument(f"{name[:50]!r} is not a {what}")

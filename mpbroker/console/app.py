@@ -1,7 +1,7 @@
 """The console's ASGI application: the page and its files, and below /api what the page asks for, as JSON.
 
-What the counters and the logs of groups say is told as `/metrics` tells it. Everything else is asked of the
-broker as a client (`broker_listener`), and may take the token. Changes always take it, and a setting that
+Counters and committed offsets are as public as `/metrics`. The console asks the broker for everything else as
+a client (`broker_listener`), for which the token may be needed. Changes always need it, and a setting that
 allows them.
 """
 
@@ -11,7 +11,7 @@ import asyncio
 import base64
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -39,10 +39,12 @@ TOPICS_MAX: Final = 1000
 PARTITIONS_MAX: Final = 2000
 GROUPS_MAX: Final = 300
 READS_MAX: Final = 2
+# Questions that never need the token; the others do if visitors may do less than the console.
+PUBLIC: Final = ("about", "live", "topics", "topic", "groups", "health")
 NEEDS_TOKEN: Final = "this needs the console's token: open the address that mpbroker ctl console prints"
 JSON: Final = "application/json"
 LINES: Final = "application/x-ndjson"
-# A page of ours runs no script and loads nothing but what comes from here, and nobody frames it.
+# The pages run and load only files from here, and cannot be framed.
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
@@ -63,25 +65,15 @@ _Value = TypeVar("_Value")
 
 
 class Refused(Exception):
-    """A request is not answered with what it asks for."""
+    """A request is refused."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
         self.refusal = Refusal(status, why)
 
 
-class Question(NamedTuple):
-    """A question of the page.
-
-    `needs_token`: it takes the token where visitors may do less than the console.
-    """
-
-    needs_token: bool
-    answer: Callable[[Query], Awaitable[Any]]
-
-
 class Console:
-    """The application. Handlers of paths below /api return what is sent as JSON."""
+    """The application. Handlers of paths below /api return the content of a JSON response."""
 
     def __init__(self, context: ProcessContext, offsets: OffsetFollower) -> None:
         self._context = context
@@ -93,23 +85,23 @@ class Console:
         self._ends = asyncio.Event()
         self._tails = 0
         self._reads = asyncio.Semaphore(READS_MAX)
-        self._questions = {
-            "about": Question(False, self._about),
-            "live": Question(False, self._live),
-            "topics": Question(False, self._topics),
-            "topic": Question(False, self._topic),
-            "groups": Question(False, self._groups),
-            "health": Question(False, self._health),
-            "topic-settings": Question(True, self._topic_settings),
-            "group": Question(True, self._group),
-            "records": Question(True, self._records),
-            "record": Question(True, self._record),
-            "settings": Question(True, self._settings),
-            "access": Question(True, self._access),
+        self._questions: dict[str, Callable[[Query], Awaitable[Any]]] = {
+            "about": self._about,
+            "live": self._live,
+            "topics": self._topics,
+            "topic": self._topic,
+            "groups": self._groups,
+            "health": self._health,
+            "topic-settings": self._topic_settings,
+            "group": self._group,
+            "records": self._records,
+            "record": self._record,
+            "settings": self._settings,
+            "access": self._access,
         }
 
     def close(self) -> None:
-        """End streams, and looks at the broker."""
+        """End streams, and the samples of the broker."""
         self._ends.set()
         self._watch.close()
         self._workers.close()
@@ -135,7 +127,7 @@ class Console:
     async def _file(self, scope: Scope, send: Send) -> None:
         found = self._files.get(scope["path"])
         if found is None:
-            await _answer_error(scope, send, Refusal(404, "there is no such page"))
+            await _answer_error(scope, send, Refusal(404, "no such page"))
             return
         headers = (*SAFE_HEADERS, ("cache-control", "no-cache"), ("etag", found.tag))
         if header(scope, b"if-none-match") == found.tag.encode():
@@ -169,22 +161,21 @@ class Console:
     async def _found(self, scope: Scope) -> Any:
         name = scope["path"].removeprefix(API)
         if name not in self._questions:
-            raise Refused(404, "there is no such question")
-        question = self._questions[name]
-        if question.needs_token:
+            raise Refused(404, "no such question")
+        if name not in PUBLIC:
             self._demand_token(scope)
         query = Query(scope["query_string"])
         if name == "about":
             query.has_token = has_token(scope, self._token)
-        return await question.answer(query)
+        return await self._questions[name](query)
 
     def _demand_token(self, scope: Scope, *, always: bool = False) -> None:
         wants = always or self._reads_need_token
         if wants and not has_token(scope, self._token):
             is_given = header(scope, b"authorization") is not None
-            # Whoever only looks at the page asks without one.
+            # The page of a visitor without a token asks without one.
             if always or is_given:
-                self._audit.refused_token(scope, "the token is wrong" if is_given else "there is no token")
+                self._audit.refused_token(scope, "the token is wrong" if is_given else "the token is missing")
             raise Refused(401, NEEDS_TOKEN)
 
     @property
@@ -227,7 +218,7 @@ class Console:
         if topic is not None:
             return {"topic": topic, "rows": self._watch.partitions(name)[:PARTITIONS_MAX]}
         if knows_topics(self._watch.model.sample):
-            raise Refused(404, f"there is no topic {name}")
+            raise Refused(404, f"topic {name} does not exist")
         raise Refused(503, "the broker is not ready: its topics are not known yet")
 
     async def _groups(self, query: Query) -> dict[str, Any]:
@@ -260,14 +251,14 @@ class Console:
         return await self._read(query.one_record(record_view.WHOLE_BYTES))
 
     async def _read(self, wanted: records.RecordQuery) -> dict[str, Any]:
-        # One batch may have a hundred megabytes. Reading goes on for a client that has gone, and counts.
+        # One batch may have a hundred megabytes. A read continues if its client disconnects, and counts.
         await self._reads.acquire()
         reading = asyncio.ensure_future(self._ask(lambda client: records.read(client, wanted)))
 
         def ended(done: asyncio.Future[dict[str, Any]]) -> None:
             self._reads.release()
             if not done.cancelled():
-                done.exception()  # whoever asked may be gone
+                done.exception()  # the client may have disconnected
 
         reading.add_done_callback(ended)
         return await asyncio.shield(reading)
@@ -278,7 +269,7 @@ class Console:
         wanted = Query(scope["query_string"]).one_record(records.DECODED_BYTES_MAX)
         found = (await self._read(wanted))["records"]
         if not found or found[0]["offset"] != wanted.offset or found[0].get("value") is None:
-            raise Refused(404, "there is no such record, or it has no value")
+            raise Refused(404, "the record does not exist, or has no value")
         value = found[0]["value"]
         body = base64.b64decode(value["b64"]) if "b64" in value else value["text"].encode()
         await respond(scope, send, 200, body, "application/octet-stream", PRIVATE)
@@ -297,8 +288,8 @@ class Console:
         tail = tails.Tail(listener_of(self._context.config).client(), wanted)
         self._tails += 1
         try:
-            # What is wrong with the question is an error of the request.
-            first = await self._workers.do(tail.look)
+            # A wrong query is an error of the request.
+            first = await self._workers.do(tail.poll)
             await start(send, 200, LINES, PRIVATE)
             await _send_part(send, _ENCODER.encode(first) + b"\n")
             try:
@@ -324,7 +315,7 @@ class Console:
         change = None
         try:
             change = await _change_of(scope, receive)
-            answer = await self._ask(changes.work_of(change, time.time_ns() // 1_000_000))
+            answer = await self._ask(change.work(time.time_ns() // 1_000_000))
         except asyncio.CancelledError:
             self._audit.changed(scope, change, NO_ANSWER)
             raise
@@ -332,7 +323,7 @@ class Console:
             self._audit.changed(scope, change, "failed", str(error))
             raise
         self._audit.changed(scope, change, "ok")
-        self._watch.look_soon()
+        self._watch.sample_soon()
         return answer
 
 

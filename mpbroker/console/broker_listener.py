@@ -1,52 +1,61 @@
-"""How the console reaches the broker: by the house's own client, through a listener, as a user of it.
+"""The console's connection to the broker: through a listener, as a client.
 
-So access control lists hold for the console as for any client. What it sees and does is what the user of
-`http.console.client.config` may, or without that file whoever connects without a login.
+So access control lists hold for the console as for any client. Its rights are those of the user of
+`http.console.client.config`, or without that file of clients without a login.
 """
 
 from __future__ import annotations
 
+import logging
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from mpbroker.client.admin import Admin, open_admin
-from mpbroker.client.cluster_address import ClusterAddress
-from mpbroker.client.command_config import read_config
-from mpbroker.client.config import ClientConfig
+from mpbroker.client.admin import Admin
+from mpbroker.client.cluster import Cluster
+from mpbroker.client.config import ClientConfig, parse_servers, read_config
 from mpbroker.client.errors import ConfigError
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.listeners import Listener, is_loopback, parse_http_listener, reachable
 
 CLIENT_ID = "mpbroker-console"
-# Somebody looks at a page and waits.
+# A visitor waits for the page.
 REQUEST_TIMEOUT_MS = 10_000
 PLAINTEXT = "PLAINTEXT"
 _BASE = ClientConfig(client_id=CLIENT_ID, request_timeout_ms=REQUEST_TIMEOUT_MS)
 
 
+log = logging.getLogger("mpbroker.exporter")
+
+
+@cache
+def _warn(text: str) -> None:
+    """Log a warning, once."""
+    log.warning("%s", text)
+
+
 class NoListener(Exception):
-    """No listener takes the console in. The text says what to do."""
+    """No listener is for the console. The text has advice."""
 
 
 class BrokerListener(NamedTuple):
-    """A listener of the broker, and the file with the settings that it asks for (None: none)."""
+    """A listener of the broker, and the file with its client settings, or None."""
 
     listener: Listener
     settings: Path | None
 
     def client(self) -> Admin:
         """Return a client that is not connected yet. Raises ConfigError."""
-        return open_admin(
-            ClusterAddress(reachable(str(self.listener).partition("://")[2]), self.settings), _BASE
-        )
+        servers = parse_servers(reachable(str(self.listener).partition("://")[2]))
+        return Admin(Cluster(servers, read_config(self.settings, _BASE, _warn)))
 
 
 def listener_of(config: BrokerConfig) -> BrokerListener:
     """Return the listener that the console takes. Raises NoListener, ConfigError."""
     settings = Path(config.http_console_client_config) if config.http_console_client_config else None
-    protocol = PLAINTEXT if settings is None else read_config(settings).security_protocol
+    protocol = PLAINTEXT if settings is None else read_config(settings, _BASE, _warn).security_protocol
     fitting = [one for one in config.listeners if one.protocol == protocol]
-    # A socket in the file system is the last choice: who may use it is said by its mode.
+    # A socket in the file system is the last choice: its mode decides who may use it.
     fitting.sort(key=lambda one: (bool(one.path), one == config.control_plane))
     if fitting:
         return BrokerListener(fitting[0], settings)
@@ -55,14 +64,14 @@ def listener_of(config: BrokerConfig) -> BrokerListener:
             "every listener asks for a login or TLS: name a file with the client settings of the console's "
             "user in http.console.client.config"
         )
-    raise NoListener(f"no listener has security.protocol={protocol}, which {settings} says")
+    raise NoListener(f"no listener has security.protocol={protocol} of {settings}")
 
 
 def needs_token(config: BrokerConfig) -> bool:
     """Return whether reading through the broker takes the token.
 
-    It does not where every visitor could do the same by himself: the page is on loopback, and the console
-    enters without a login by a port. Anything else would lend a visitor rights that he does not have.
+    Not if every visitor could do the same alone: the page is on loopback, and the console connects to a port
+    without a login. Otherwise it would lend visitors rights that they do not have.
     """
     address = parse_http_listener(config.http_listener)
     if address is None or not is_loopback(address.host) or config.http_console_client_config:

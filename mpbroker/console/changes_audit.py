@@ -1,4 +1,4 @@
-"""Tells the audit log who changed something by the console, who tried to, and whose token was refused.
+"""Writes changes by the console, refused ones and refused tokens to the audit log.
 
 The broker's own lines about the same have the console as the client; these have the browser's address.
 """
@@ -41,25 +41,25 @@ class ChangesAudit:
         self._sums_up = False
 
     def changed(self, scope: Scope, change: Change | None, result: str, why: str = "") -> None:
-        """Tell a change and what came of it. None: it could not be read."""
+        """Log a change and its result. None: it could not be read."""
         action = f"console {name_of(change)}" if change is not None else CHANGE
         names = Names.of((one,) for one in _names(change))
         event = Event(Kind.ADMINISTRATION, "", _peer(scope), LISTENER, action, names, result=result, why=why)
-        self._tell(event)
+        self._log_event(event)
 
     def denied(self, scope: Scope, why: str) -> None:
-        """Tell a change that nobody may make, or not from there."""
-        self._tell(Event(Kind.REFUSAL, "", _peer(scope), LISTENER, CHANGE, why=why))
+        """Log a change that is not allowed, or not from there."""
+        self._log_event(Event(Kind.REFUSAL, "", _peer(scope), LISTENER, CHANGE, why=why))
 
     def refused_token(self, scope: Scope, why: str) -> None:
-        self._tell(Event(Kind.REFUSED_LOGIN, "", _peer(scope), LISTENER, TOKEN, why=why))
+        self._log_event(Event(Kind.REFUSED_LOGIN, "", _peer(scope), LISTENER, TOKEN, why=why))
 
     def close(self) -> None:
         """Sum up the minutes that are not over, before the process ends."""
         self._audit.close()
         self._log.close()
 
-    def _tell(self, event: Event) -> None:
+    def _log_event(self, event: Event) -> None:
         self._audit.tell(_now_ms(), event)
         if not self._sums_up:
             self._sums_up = True
@@ -80,7 +80,7 @@ def _peer(scope: Scope) -> str:
 
 
 def _names(change: Change | None) -> Iterator[str]:
-    """Yield what is changed, without values."""
+    """Yield the names in a change, without values."""
     match change:
         case None:
             return

@@ -1,4 +1,4 @@
-"""The pipeline at this moment: what waits in the rings between kinds of processes, and commit rounds.
+"""The pipeline at this moment: waiting entries in rings between kinds of processes, and commit rounds.
 
 A broker has a ring for each pair of processes and way. They are added up by kinds of processes, since the
 picture has one arrow for each.
@@ -16,8 +16,6 @@ from mpbroker.metrics.snapshot import Snapshot
 from mpbroker.observe.rates import per_second, rate, since
 
 NS_PER_MS = 1_000_000
-
-
 BACKGROUND: Final = (topology.CLEANER, topology.SCRUBBER, topology.EXPORTER)
 
 
@@ -60,7 +58,7 @@ def rings(memory: SharedMemory) -> list[dict[str, Any]]:
 
 
 def commits(now: Snapshot, before: Snapshot | None, log_workers: Iterable[int]) -> dict[str, Any]:
-    """Return the commit rounds between two looks, all log workers together; times in ms."""
+    """Return the commit rounds between two snapshots, all log workers together; times in ms."""
     workers = tuple(log_workers)
     waiting = sum(now.get(worker, Counter.COUNT_PRODUCES_DELAYED) for worker in workers)
     if before is None:
@@ -86,9 +84,8 @@ def commits(now: Snapshot, before: Snapshot | None, log_workers: Iterable[int]) 
 def paths(now: Snapshot, before: Snapshot | None) -> dict[str, float]:
     """Return requests a second by the way that they took: natively, through Python, or waiting for records.
 
-    The native turn answers a fetch at once or leaves it to Python. One that has to wait for records always
-    goes there, whatever the turn could do, and is told apart: without that, consumers at the end of a topic
-    would look like a turn that fails.
+    The native turn answers a fetch at once or leaves it to Python. A fetch that waits for records always goes
+    to Python, and is counted apart: otherwise consumers at the end of a topic would hide a turn that fails.
     """
     if before is None or now.now_ns <= before.now_ns:
         return {}
@@ -102,7 +99,8 @@ def paths(now: Snapshot, before: Snapshot | None) -> dict[str, float]:
         "produce_python": produce_python,
         "fetch_native": fetch_native,
         "fetch_waited": fetch_waited,
-        # One that waits is counted when it comes and again when it begins to wait, maybe after this look.
+        # One that waits is counted when it comes, and again when it begins to wait, maybe after this
+        # snapshot.
         "fetch_python": max(fetches - fetch_native - fetch_waited, 0.0),
     }
 

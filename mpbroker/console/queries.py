@@ -1,4 +1,4 @@
-"""The questions of the page: what stands after ? in a path, checked. Without I/O."""
+"""The queries of the page, parsed and checked. Without I/O."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from functools import partial
 from typing import Final, TypeVar
 from urllib.parse import parse_qsl
 
+from mpbroker.client.consumer import parse_isolation
 from mpbroker.client.errors import BadText
-from mpbroker.client.isolation import parse_isolation
 from mpbroker.client.positions import Start, parse_start
 from mpbroker.console.records import RecordQuery
 
@@ -22,7 +22,7 @@ _Value = TypeVar("_Value")
 
 
 class BadQuery(Exception):
-    """A question that has no answer. The text says what is wrong with it."""
+    """A malformed query. The text has the problem."""
 
 
 class Query:
@@ -56,10 +56,7 @@ class Query:
         return int(found)
 
     def records(self, most: int) -> RecordQuery:
-        """Return which records are wanted; `most`: the bytes of a key, value or header that are shown.
-
-        Raises BadQuery.
-        """
+        """Return the wanted records; `most`: the shown bytes of a key, value or header. Raises BadQuery."""
         now_ms = time.time_ns() // 1_000_000
         start = partial(parse_start, now_ms=now_ms)
         return RecordQuery(
@@ -75,7 +72,7 @@ class Query:
         )
 
     def one_record(self, most: int) -> RecordQuery:
-        """Return what asks for a single record. Raises BadQuery."""
+        """Return the query of a single record. Raises BadQuery."""
         return RecordQuery(
             topic=self.needed("topic"),
             partition=self.number("partition", 0),

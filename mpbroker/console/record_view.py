@@ -1,7 +1,7 @@
 """Records as the page gets them: texts or bytes, cut where they are long. Without I/O.
 
-A value is null, or {"n": bytes in all} with "text" or, if it is no UTF-8, "b64". "cut" says that more
-follows.
+A value is null, or {"n": bytes in all} with "text" or, if it is not UTF-8, "b64". "cut" means that
+more follows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WHOLE_BYTES: Final = 256 << 10
 HEADERS_MAX: Final = 100
 # Characters of a header's name.
 _NAME_MAX: Final = 200
-# What a record and a header take as objects besides their texts, roughly.
+# The memory of a record and of a header besides their texts, roughly.
 _RECORD_OBJECTS_BYTES: Final = 1024
 _HEADER_OBJECTS_BYTES: Final = 512
 _SEARCHED_AT_ONCE_BYTES: Final = 1 << 20
@@ -38,7 +38,7 @@ def value_of(data: bytes | None, most: int) -> dict[str, Any] | None:
     try:
         shown["text"] = piece.decode()
     except UnicodeDecodeError as error:
-        # A character that is cut in two is no sign of binary data.
+        # A character that is cut in two does not mean binary data.
         if "cut" in shown and error.reason == "unexpected end of data":
             shown["text"] = piece[: error.start].decode()
         else:
@@ -76,7 +76,7 @@ def size_of(shown: dict[str, Any]) -> int:
 
 
 def marker_view(partition: int, batch: Batch) -> dict[str, Any]:
-    """Return the end of a transaction, which is a batch of its own without a record of anybody."""
+    """Return the end of a transaction, a batch of its own without a client's record."""
     found = marker_of(batch.bytes)
     return {
         "partition": partition,
@@ -88,15 +88,12 @@ def marker_view(partition: int, batch: Batch) -> dict[str, Any]:
 
 
 def problem_view(partition: int, offset: int, why: str) -> dict[str, Any]:
-    """Return what stands in the place of records that cannot be read."""
+    """Return a row in place of records that cannot be read."""
     return {"partition": partition, "offset": offset, "timestamp": -1, "problem": why}
 
 
 def has_text(record: Record, wanted: bytes) -> bool:
-    """Return whether key, value or a header has the wanted text, which is in lower case (ASCII).
-
-    In JSON many writers escape letters beyond ASCII: Gr\\u00fc\\u00dfe is found by Grüße.
-    """
+    """Return whether key, value or headers have the text (lower case), also as JSON escapes it in ASCII."""
     if not wanted:
         return True
     texts = _spellings(wanted)

@@ -1,10 +1,10 @@
 """Records of a topic, read through the broker as any consumer reads them: forwards, or the newest first.
 
-An answer has a bounded number of records, and reading ends after so many bytes or seconds, with a filter
-mostly before anything is found. Then the answer says where to go on: positions by partition.
+An answer has a bounded number of records, of a bounded number of bytes and seconds; with a filter it may be
+empty. It has the positions by partition to continue from.
 
-Whoever may produce decides what a batch becomes in memory. So bytes count as they are when decompressed, in
-the whole process one batch at a time is decompressed, and its records are made a piece at a time.
+Producers decide how large a batch becomes in memory. So bytes count decompressed, the whole process
+decompresses one batch at a time, and records are made a piece at a time.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from typing import Any, Final, NamedTuple
 from mpbroker.client.admin import Admin
 from mpbroker.client.consumer import Fetched, Limits
 from mpbroker.client.errors import ApiFailed
-from mpbroker.client.isolation import READ_UNCOMMITTED
 from mpbroker.client.positions import Ends, Start
 from mpbroker.client.topics import Topic, no_partition, partitions_of
 from mpbroker.console.record_view import has_text, marker_view, problem_view, record_of, size_of
 from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.numbers import READ_UNCOMMITTED
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import Batch
 
 SCAN_BYTES_MAX: Final = 64 << 20
 SCAN_S_MAX: Final = 3.0
-# What one compressed batch may decompress to.
+# The limit of one decompressed batch.
 DECODED_BYTES_MAX: Final = 64 << 20
 # Of one fetch; a single batch may have more.
 FETCH_BYTES_MAX: Final = 4 << 20
@@ -42,13 +42,13 @@ WINDOW_GROWTH: Final = 4
 WINDOW_MAX: Final = 20_000
 Shown = dict[str, Any]
 Step = tuple[int, Shown | None]
-"""The offset after what was looked at, and a record that is wanted."""
+"""The offset after the last record read, and a wanted record or None."""
 _DECODES: Final = threading.Lock()
 
 
 @dataclass(frozen=True)
 class RecordQuery:
-    """Which records. `partition` -1: all. `positions`: where an earlier answer said to go on."""
+    """Which records. `partition` -1: all. `positions`: those of an earlier answer, to continue from."""
 
     topic: str
     partition: int = -1
@@ -62,16 +62,13 @@ class RecordQuery:
 
     @property
     def offset(self) -> int:
-        """Return the offset to begin at; -1 if something else than an offset says where."""
+        """Return the offset to begin at; -1 if the start is not an offset."""
         return self.start.number if self.start is not None and self.start.kind == "offset" else -1
 
 
 @dataclass
 class Scan:
-    """Counts what has been read of a topic, and bounds what may still be read.
-
-    Bytes are those of decompressed records, and what is kept of them to be shown.
-    """
+    """Bounds a read by decompressed bytes, which it counts with those that are kept, and by time."""
 
     bytes_left: int = field(default_factory=lambda: SCAN_BYTES_MAX)
     deadline: float = field(default_factory=lambda: time.monotonic() + SCAN_S_MAX)
@@ -108,14 +105,14 @@ class Reader:
     def taken(
         self, fetched: Fetched, position: int, scan: Scan, stop: int | None = None
     ) -> Generator[Step, None, None]:
-        """Yield what a fetch has brought from a position on, with the offset after each; None: not wanted.
+        """Yield the records of a fetch from a position on, None for others, with the offset after each.
 
-        It ends early, but not at once, when the scan is over. What cannot be read yields why, and ends it:
-        the offset after it is that of the next batch if the batch says it, else the next one. Close it when
-        it is not read to its end: it may hold the lock of all decoding.
+        It ends some time after the scan is over, and with the reason at unreadable bytes: the offset after
+        them is that of the next batch if it is known, else the next one. Close it unless it is read to its
+        end: it may hold the lock of all decoding.
         """
         if fetched.error_code:
-            why = "the broker cannot read it (CORRUPT_MESSAGE); mpbroker log verify says where"
+            why = "the broker cannot read it (CORRUPT_MESSAGE); mpbroker log verify finds the place"
             yield position + 1, problem_view(fetched.partition, position, why)
             return
         at = position
@@ -145,35 +142,32 @@ class Reader:
             if stop is not None and offsets.start >= stop:
                 yield stop, None
                 return
-            behind = offsets.stop if stop is None else min(offsets.stop, stop)
+            after = offsets.stop if stop is None else min(offsets.stop, stop)
             why = f"a damaged or too large batch of {len(offsets):,} offset(s): {error}"
-            yield behind, problem_view(fetched.partition, offsets.start, why)
+            yield after, problem_view(fetched.partition, offsets.start, why)
 
     def _of_batch(
         self, partition: int, batch: Batch, position: int, scan: Scan, stop: int | None
     ) -> Generator[Step, None, bool]:
-        """Yield the records of a batch in [position, stop). Return whether that was all.
-
-        Raises CorruptBatch.
-        """
+        """Yield records of a batch in [position, stop). Return whether these are all. Raises CorruptBatch."""
         with _DECODES:
             stream = batch.stream(DECODED_BYTES_MAX)
             scan.bytes_left -= memoryview(stream).nbytes
             for piece in batch.pieces(stream, position):
-                behind = position
+                after = position
                 for record in piece:
                     if record.offset < position:
                         continue
                     if stop is not None and record.offset >= stop:
                         return True
-                    behind = record.offset + 1
+                    after = record.offset + 1
                     if has_text(record, self.wanted.text):
                         shown = record_of(partition, batch, record, self.wanted.most)
                         scan.bytes_left -= size_of(shown)
-                        yield behind, shown
-                yield behind, None
+                        yield after, shown
+                yield after, None
                 # Records before the position are no progress, and the next answer would pass them again.
-                if scan.is_over and behind > position and behind <= batch.last_offset:
+                if scan.is_over and after > position and after <= batch.last_offset:
                     return False
         return True
 
@@ -197,7 +191,7 @@ def read(client: Admin, wanted: RecordQuery) -> dict[str, Any]:
 
 
 class Found(NamedTuple):
-    """Records, where to go on, and [partition, first, after last] of offsets that were passed over."""
+    """Records, positions to continue from, and [partition, first, after last] of skipped offsets."""
 
     records: list[Shown]
     positions: dict[int, int]
@@ -217,7 +211,7 @@ def _forwards(reader: Reader, ends: Mapping[int, Ends], scan: Scan) -> Found:
     stops = {number: one.end for number, one in ends.items()}
     found, positions = _scanned(reader, positions, stops, scan, wanted.limit)
     records, left = _merged(found, wanted.limit, _time)
-    # What is left out begins the next answer.
+    # Omitted records begin the next answer.
     positions |= {number: one["offset"] for number, one in left.items()}
     return Found(records, positions, [])
 
@@ -259,7 +253,7 @@ def _newest(
     missed: list[tuple[int, int, int]],
     found: dict[int, list[Shown]],
 ) -> list[tuple[int, int, int]]:
-    """Read the last record where huge ones before it were all that could be read. Return what is left."""
+    """Read the last record if the scan ended at huge ones before it. Return the unread ranges."""
     lasts = {number: stops[number] - 1 for number, _, _ in missed}
     if not lasts:
         return []
@@ -288,7 +282,7 @@ def _time(shown: Shown) -> int:
 def _scanned(
     reader: Reader, starts: Mapping[int, int], stops: Mapping[int, int], scan: Scan, enough: int | None = None
 ) -> tuple[dict[int, list[Shown]], dict[int, int]]:
-    """Read from starts to stops; return what is wanted of each partition, and how far each was read."""
+    """Read from starts to stops; return the wanted records and the position of each partition."""
     at = dict(starts)
     found: dict[int, list[Shown]] = {number: [] for number in starts}
     while pending := {number: offset for number, offset in at.items() if offset < stops[number]}:
@@ -301,14 +295,14 @@ def _scanned(
             number = fetched.partition
             left = scan.bytes_left - len(memoryview(fetched.records))
             with closing(reader.taken(fetched, at[number], scan, stops[number])) as taken:
-                for behind, shown in taken:
-                    moved = moved or behind > at[number]
-                    scan.offsets += max(behind - at[number], 0)
-                    at[number] = max(at[number], behind)
+                for after, shown in taken:
+                    moved = moved or after > at[number]
+                    scan.offsets += max(after - at[number], 0)
+                    at[number] = max(at[number], after)
                     if shown is not None:
                         found[number].append(shown)
                     if enough is not None and len(found[number]) > enough:
-                        break  # the one too many says where the next answer begins
+                        break  # the last one is where the next answer begins
             scan.bytes_left = min(scan.bytes_left, left)
         if not moved:
             break  # compacted away, or deleted meanwhile

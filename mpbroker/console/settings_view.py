@@ -1,6 +1,6 @@
-"""The settings of the broker and of topics, as rows that say where each comes from.
+"""The settings of the broker and of topics, as rows with their sources.
 
-Those of the broker also say where exactly that is (file and line, flag, alteration), and where to change it.
+Those of the broker also have the exact place (file and line, flag, alteration), and where to change it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _row(config: BrokerConfig, entry: Entry) -> dict[str, Any]:
 
 
 def _place_of_change(entry: Entry, source: str, origin: str) -> str:
-    """Return where somebody would change the setting: by a command, or where it is set."""
+    """Return the place to change the setting: a command, or its source."""
     if not entry.read_only:
         return "mpbroker config set"
     if source == "file":

@@ -1,4 +1,4 @@
-"""The HTTP status of each failure: whether the question, the state of things or the broker is at fault.
+"""The HTTP status of each failure of the request, the state or the broker.
 
 502 is left for a broker that does not answer.
 """
@@ -24,7 +24,7 @@ from mpbroker.console.queries import BadQuery
 from mpbroker.console.workers import Busy
 from mpbroker.protocol.errors import ErrorCode
 
-# What requests of the page may fail with.
+# The failures of requests of the page.
 FAILURES: Final = (BadQuery, msgspec.MsgspecError, Busy, ClientError, NoListener)
 _NOT_THERE: Final = frozenset(
     {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.GROUP_ID_NOT_FOUND}

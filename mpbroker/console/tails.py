@@ -1,7 +1,7 @@
-"""Live tails: what comes to a topic from now on, as lines of JSON while the client listens.
+"""Live tails: new records of a topic, as lines of JSON while the client listens.
 
-Their number is bounded, and so is what one tail reads and sends: of more records than a page can show, or
-than can be looked through in a moment, the rest is counted, and reading goes on with the last ones.
+Their number is bounded, and so are the bytes that one tail reads and sends: of more records than a page can
+show, or than can be searched in a moment, the rest is counted, and reading continues with the last ones.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from mpbroker.console.records import Reader, RecordQuery, Scan, Shown
 from mpbroker.console.workers import Workers
 
 TAILS_MAX: Final = 4
-# Of one look, which takes up to FETCH_WAIT_MS while nothing comes.
+# Of one poll, which takes up to FETCH_WAIT_MS without records.
 RECORDS_MAX: Final = 100
 FETCH_WAIT_MS: Final = 500
-# A line that says nothing tells whether the client is still there.
+# An empty line shows whether the client is still connected.
 SILENCE_S: Final = 1.0
 
 
@@ -37,12 +37,12 @@ class Tail:
         self._positions: dict[int, int] = {}
         self._lock = threading.Lock()
 
-    def look(self) -> dict[str, Any]:
-        """Wait for records for a moment. Return those that are wanted, and how many were passed over."""
+    def poll(self) -> dict[str, Any]:
+        """Wait for records for a moment. Return the wanted ones, and the number of skipped ones."""
         with self._lock:
-            return self._look()
+            return self._poll()
 
-    def _look(self) -> dict[str, Any]:
+    def _poll(self) -> dict[str, Any]:
         if self._reader is None:
             self._reader = Reader(self._client, self._wanted, FETCH_WAIT_MS)
             self._positions = {number: one.end for number, one in self._reader.ends().items()}
@@ -54,14 +54,14 @@ class Tail:
             number = fetched.partition
             if not scan.is_over and len(found) < RECORDS_MAX:
                 with closing(self._reader.taken(fetched, self._positions[number], scan)) as taken:
-                    for behind, shown in taken:
-                        self._positions[number] = max(self._positions[number], behind)
+                    for after, shown in taken:
+                        self._positions[number] = max(self._positions[number], after)
                         if shown is not None:
                             found.append(shown)
                         if len(found) >= RECORDS_MAX:
                             break
             if scan.is_over or len(found) >= RECORDS_MAX:
-                # The last ones are what somebody who watches wants to see.
+                # Visitors want to see the last ones.
                 last = fetched.end(self._wanted.isolation) - RECORDS_MAX
                 skipped += max(last - self._positions[number], 0)
                 self._positions[number] = max(last, self._positions[number])
@@ -69,29 +69,29 @@ class Tail:
         return {"records": found, "skipped": skipped}
 
     def close(self) -> None:
-        """Close the connection, as soon as nobody looks."""
+        """Close the connection, after the current poll."""
         with self._lock:
             self._client.cluster.close()
 
 
 async def lines(tail: Tail, workers: Workers, ends: asyncio.Event) -> AsyncIterator[bytes]:
-    """Yield lines of JSON until somebody stops it, or `ends` is set."""
-    said_at = time.monotonic()
+    """Yield lines of JSON until the caller stops, or `ends` is set."""
+    sent_at = time.monotonic()
     ended = asyncio.ensure_future(ends.wait())
     try:
         while not ended.done():
-            # A broker that stops may keep a look waiting.
-            look = asyncio.ensure_future(workers.do(tail.look))
-            await asyncio.wait((look, ended), return_when=asyncio.FIRST_COMPLETED)
-            if not look.done():
-                look.cancel()
+            # A broker that stops may not answer a poll.
+            poll = asyncio.ensure_future(workers.do(tail.poll))
+            await asyncio.wait((poll, ended), return_when=asyncio.FIRST_COMPLETED)
+            if not poll.done():
+                poll.cancel()
                 return
-            found = look.result()
+            found = poll.result()
             if found.get("records") or found.get("skipped"):
                 yield msgspec.json.encode(found) + b"\n"
-                said_at = time.monotonic()
-            elif time.monotonic() - said_at > SILENCE_S:
+                sent_at = time.monotonic()
+            elif time.monotonic() - sent_at > SILENCE_S:
                 yield b"{}\n"
-                said_at = time.monotonic()
+                sent_at = time.monotonic()
     finally:
         ended.cancel()

@@ -1,7 +1,7 @@
-"""Looks at the broker while somebody watches the page, and keeps what was seen for a quarter of an hour.
+"""Takes samples of the broker while the page is open, and keeps them for a quarter of an hour.
 
-The first request begins it, and it ends when nobody has asked for a while: a console that nobody looks at
-costs nothing. What it looks at, and how rows and rates are made of that, is what `mpbroker top` does.
+The first request starts it, and it ends some time after the last one: a console without visitors costs
+nothing. Samples, rows and rates are those of `mpbroker top`.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from mpbroker.observe.samples import BrokerSeen, Health, Sample
 from mpbroker.protocol.topic_names import OWN_TOPICS
 
 EVERY_S: Final = 2.0
-# A look that took a second is followed by a pause of three: clients need the processor, too.
+# A sample that took a second is followed by a pause of three: clients need the processor, too.
 PAUSE_FACTOR: Final = 3.0
 HISTORY_S: Final = 900.0
-# Nobody watches who has not asked for so long.
+# Sampling ends this long after the last request.
 WATCHED_S: Final = 20.0
-# Looks are at least so far apart. A clock that is set back must not make the history longer.
+# Samples are at least this far apart. A clock that is set back must not make the history longer.
 HISTORY_MAX: Final = int(HISTORY_S / EVERY_S) + 1
 # Names of groups are the choice of anybody.
 GROUP_HISTORIES_MAX: Final = 300
@@ -47,13 +47,13 @@ SERIES: Final = (
 
 
 class Watch:
-    """The findings of the last looks. `_look` and `_health` block, and run in a worker; all else does not."""
+    """The last samples. `_sample` and `_health` block, and run in a worker; all else does not."""
 
     def __init__(self, context: ProcessContext, offsets: OffsetFollower) -> None:
         self._context = context
         self._offsets = offsets
-        # Health has another one: what it asks the supervisor may take longer than a look.
-        self._looks = Workers("console-look", 1)
+        # Health has another one: its question to the supervisor may take longer than a sample.
+        self._samplers = Workers("console-sample", 1)
         self._healths = Workers("console-health", 1)
         control = ControlClient(context.memory.public_path.parent)
         self._live = LiveBroker(control)
@@ -65,54 +65,54 @@ class Watch:
         self._number = 0
         self._asked_at = 0.0
         self._task: asyncio.Task[None] | None = None
-        self._looked = asyncio.Event()
+        self._is_sampled = asyncio.Event()
         self._soon = asyncio.Event()
 
     async def fresh(self) -> None:
-        """Go on looking for a while. Return after a first look at least."""
+        """Continue sampling for a while. Return after the first sample."""
         self._asked_at = time.monotonic()
         if self._task is None or self._task.done():
-            self._looked.clear()
+            self._is_sampled.clear()
             self._task = asyncio.create_task(self._run())
-        if not self._looked.is_set():
-            first = asyncio.create_task(self._looked.wait())
+        if not self._is_sampled.is_set():
+            first = asyncio.create_task(self._is_sampled.wait())
             await asyncio.wait((first, self._task), return_when=asyncio.FIRST_COMPLETED)
             first.cancel()
             if self._task.done():
                 self._task.result()
 
-    def look_soon(self) -> None:
-        """Look without a pause, since something was changed."""
+    def sample_soon(self) -> None:
+        """Sample without a pause, since something was changed."""
         self._soon.set()
 
     def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
-        self._looks.close()
+        self._samplers.close()
         self._healths.close()
 
     async def _run(self) -> None:
         while time.monotonic() - self._asked_at < WATCHED_S:
             began = time.monotonic()
             try:
-                sample = await self._looks.do(self._look)
+                sample = await self._samplers.do(self._sample)
             except Busy:
-                # Looks that nobody waits for any more are not over yet.
+                # Samples of cancelled tasks are not over yet.
                 await asyncio.sleep(EVERY_S)
                 continue
             self._add(sample)
             if sample.counts is not None:
                 await self._offsets.follow(sample.counts)
                 self._follow_lags(sample.counts)
-            self._looked.set()
+            self._is_sampled.set()
             took_s = time.monotonic() - began
             self._soon.clear()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._soon.wait(), max(EVERY_S - took_s, took_s * PAUSE_FACTOR))
 
-    def _look(self) -> Sample:
+    def _sample(self) -> Sample:
         try:
-            return self._live.look()
+            return self._live.sample()
         except ControlError as error:
             return Sample(time.monotonic_ns(), BrokerSeen(Health.UNKNOWN, str(error)))
 
@@ -147,17 +147,16 @@ class Watch:
             values.append((self._number, clock, lag))
             while values[0][1] < clock - HISTORY_S:
                 values.popleft()
-        gone = [name for name, values in self._lags.items() if values[-1][0] != self._number]
-        for name in gone:
+        for name in [name for name, values in self._lags.items() if values[-1][0] != self._number]:
             del self._lags[name]
 
     def _lags_of(self, now: Snapshot) -> dict[str, int]:
-        """Return the lag of each group that has committed something of a partition that is there."""
+        """Return the lag of each group with a commit of a partition that exists."""
         ends = ends_of(now)
         lags = {name: ends.lag(group.offsets) for name, group in self._offsets.committed.groups.items()}
         return {name: lag for name, lag in lags.items() if lag is not None}
 
-    # ---- what the page gets
+    # ---- answers to the page
 
     def live(self, after: int) -> dict[str, Any]:
         """Return the samples after number `after`, and the tables of now."""
@@ -194,7 +193,7 @@ class Watch:
         }
 
     def topics(self) -> list[dict[str, Any]]:
-        """Return a row for each topic, with what its partitions have together."""
+        """Return a row for each topic, with the sums of its partitions."""
         found: dict[str, dict[str, Any]] = {}
         for one in self.model.partition_rows():
             name = one["topic"]
@@ -215,11 +214,7 @@ class Watch:
         return [_without(row, "topic") for row in self.model.partition_rows() if row["topic"] == topic]
 
     def groups(self) -> list[dict[str, Any]]:
-        """Return a row for each group: members, partitions, lag, and the lag over time.
-
-        Its partitions are those of its topics. `uncommitted`: how many of them have no committed offset, and
-        so no part in the lag.
-        """
+        """Return a row for each group. `uncommitted`: its partitions without a commit, so without lag."""
         ends = self._ends()
         rows = []
         for name, group in self._offsets.committed.groups.items():
@@ -246,15 +241,12 @@ class Watch:
         return [[round(at, 1), lag] for _, at, lag in self._lags.get(name, ())]
 
     def lag_of(self, name: str, assigned: Iterable[Place]) -> tuple[list[list[float]], list[dict[str, Any]]]:
-        """Return the lag of a group over time, and the partitions of its topics with their committed offsets.
-
-        `assigned`: partitions of its members. One without a committed offset has None there.
-        """
+        """Return the lag of a group over time, and a row for each partition of its topics."""
         ends, group = self._ends(), self._offsets.committed.groups.get(name)
         committed = group.offsets if group is not None else {}
         places = ends.places({*committed, *assigned})
         rows = [_offset_row(place, committed.get(place), ends.of.get(place)) for place in places]
-        # Offsets are read between two looks, too: the line ends with what the rows say.
+        # Offsets are read between two samples, too: the line ends with the sum of the rows.
         lags = [row["lag"] for row in rows if row["lag"] is not None]
         now = [[round(time.time(), 1), sum(lags)]] if lags else []
         return self._lag_history(name) + now, rows
@@ -301,12 +293,12 @@ class Watch:
 
 
 def is_internal(topic: str) -> bool:
-    """Return whether a topic is the broker's own: the console does not delete it, or add partitions to it."""
+    """Return whether a topic is the broker's own, which the console does not delete or extend."""
     return topic in OWN_TOPICS
 
 
 def knows_topics(sample: Sample | None) -> bool:
-    """Return whether a look has seen each topic: not before a recovery is over, nor without a broker."""
+    """Return whether a sample has all topics: not before a recovery is over, nor without a broker."""
     if sample is None or sample.counts is None:
         return False
     return sample.broker.health in (Health.RUNNING, Health.NOT_READY, Health.SILENT)
@@ -318,7 +310,7 @@ def ends_of(now: Snapshot) -> Ends:
 
 
 def _offset_row(place: Place, committed: int | None, end: int | None) -> dict[str, Any]:
-    """Return a row about a partition of a group. Records may be read and committed between two looks."""
+    """Return a row about a partition of a group. Offsets may be committed between two samples."""
     row = {"topic": place[0], "partition": place[1], "committed": committed, "end": end, "lag": None}
     if committed is not None and end is not None:
         row |= {"end": max(end, committed), "lag": lag_behind(end, committed)}

@@ -1,6 +1,6 @@
-"""Threads that wait for the broker, a few: the event loop waits for nobody.
+"""A few threads that wait for the broker, so that the event loop need not.
 
-Who must not wait behind others has workers of its own: a broker that does not answer occupies all who ask it.
+Urgent work has workers of its own: a broker that does not answer occupies all threads that ask it.
 """
 
 from __future__ import annotations
@@ -29,10 +29,7 @@ class Workers:
         self._is_closed = False
 
     async def do(self, work: Callable[[], _Value]) -> _Value:
-        """Do some work in a thread and return its value. Raises Busy, and whatever the work raises.
-
-        Who is cancelled meanwhile leaves the work to itself.
-        """
+        """Do some work in a thread and return its value. Raises Busy, and the errors of the work."""
         if self._under_way >= WAITING_MAX:
             raise Busy("the console is busy with other requests: try again in a moment")
         self._under_way += 1
@@ -41,7 +38,7 @@ class Workers:
         def done(ended: asyncio.Future[_Value]) -> None:
             self._under_way -= 1
             if not ended.cancelled():
-                ended.exception()  # whoever asked may be gone
+                ended.exception()  # the caller may have been cancelled
 
         future.add_done_callback(done)
         return await asyncio.shield(future)

@@ -1,8 +1,8 @@
-"""Logs, once, what clients have waited for too long: whose change it is, and which process owes what to it.
+"""Log each delayed change once, with the process it waits for.
 
-The coordinator itself waits for nothing. Its callers wait for other processes: a log worker that is at its
-disk, a reader that does not follow the bulletin. Without a line here nobody could tell a slow disk from a
-broker that hangs. (Kafka: EventPerformanceMonitor logs slow events of the controller.)
+The coordinator itself waits for nothing. Its callers wait for other processes: a log worker with a slow disk,
+a reader that does not follow the bulletin. These lines distinguish a slow disk from a hung broker. (Kafka:
+EventPerformanceMonitor logs slow events of the controller.)
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from mpbroker.coordinator.log_link import LogLink
@@ -20,11 +20,11 @@ from mpbroker.ipc.hangs import Patience
 from mpbroker.ipc.topology import log_worker, name_of
 from mpbroker.protocol.uuids import uuid_text
 
-LOOK_EVERY_S: Final = 1.0
-TOLD_AFTER_S: Final = 5.0
-# Kinds of waits beside those of callers whose change is durable; each is logged on its own.
+CHECK_EVERY_S: Final = 1.0
+LOG_AFTER_S: Final = 5.0
+# Further kinds of waits, besides callers whose change is durable.
 ROUND, CALLS = "round", "calls"
-# The kinds of news, in an operator's words.
+# The kinds of announcements, in an operator's words.
 _NEWS = {
     Awaited.QUOTAS: "quotas",
     Awaited.ACLS: "access control entries",
@@ -38,15 +38,15 @@ _log = logging.getLogger("mpbroker.coordinator")
 class _Wait:
     since_s: float
     patience: Patience
-    is_told: bool = False
+    is_logged: bool = False
 
 
 @dataclass(frozen=True)
-class Now:
-    """The calls that are under way.
+class Progress:
+    """The calls under way.
 
-    `written` names the calls whose round is on its way into the metadata log. `undecided` counts the calls
-    that wait behind it; `away` says why none is decided at all.
+    `written`: the calls whose round is being written to the metadata log. `undecided`: how many calls wait
+    after it. `away`: why none can be decided.
     """
 
     topics: Mapping[bytes, Topic]
@@ -55,70 +55,64 @@ class Now:
     away: str | None
 
 
+@dataclass(eq=False)
 class Delays:
-    """Watches for long waits. `behind` returns the readers that keep bulletins from being written anew."""
+    """Watches for long waits. `_lagging` returns the readers that keep bulletins from being rewritten."""
 
-    def __init__(
-        self,
-        link: LogLink,
-        waiting: WaitingCallers,
-        behind: Callable[[], Iterable[int]],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._link = link
-        self._waiting = waiting
-        self._behind = behind
-        self._clock = clock
-        self._next_look_s = 0.0
-        self._waits: dict[Caller | str, _Wait] = {}
-        self._longest_s = 0.0
+    _link: LogLink
+    _waiting: WaitingCallers
+    _lagging: Callable[[], Iterable[int]]
+    _clock: Callable[[], float] = time.monotonic
+    _next_check_s: float = field(default=0.0, init=False)
+    _waits: dict[Caller | str, _Wait] = field(default_factory=dict, init=False)
+    _longest_s: float = field(default=0.0, init=False)
 
-    def look(self, now: Callable[[], Now]) -> None:
-        """Look for long waits, at most once a second. The loop calls it on every turn."""
+    def check(self, progress: Callable[[], Progress]) -> None:
+        """Check for long waits, at most once a second. The loop calls it on every turn."""
         time_s = self._clock()
-        if time_s < self._next_look_s:
+        if time_s < self._next_check_s:
             return
-        self._next_look_s = time_s + LOOK_EVERY_S
-        seen = now()
+        self._next_check_s = time_s + CHECK_EVERY_S
+        current = progress()
         there: dict[Caller | str, Pending | None] = {one.caller: one for one in self._waiting.pending}
-        if seen.written:
+        if current.written:
             there[ROUND] = None
-        if seen.undecided and seen.away is not None:
+        if current.undecided and current.away is not None:
             there[CALLS] = None
-        self._forget_but(there, time_s)
+        self._drop_ended(there, time_s)
         overdue = []
         for what in there:
-            wait = self._waits.setdefault(what, _Wait(time_s, Patience(TOLD_AFTER_S, self._clock)))
-            if wait.patience.is_over() and not wait.is_told:
-                wait.is_told = True
+            wait = self._waits.setdefault(what, _Wait(time_s, Patience(LOG_AFTER_S, self._clock)))
+            if wait.patience.is_over() and not wait.is_logged:
+                wait.is_logged = True
                 overdue.append(what)
         if overdue:
-            self._tell(overdue[0], there[overdue[0]], len(overdue) - 1, seen)
+            self._warn(overdue[0], there[overdue[0]], len(overdue) - 1, current)
 
-    def _forget_but(self, there: Mapping[Caller | str, object], time_s: float) -> None:
-        told_before = any(wait.is_told for wait in self._waits.values())
+    def _drop_ended(self, there: Mapping[Caller | str, object], time_s: float) -> None:
+        logged_before = any(wait.is_logged for wait in self._waits.values())
         for what in [what for what in self._waits if what not in there]:
             wait = self._waits.pop(what)
-            if wait.is_told:
+            if wait.is_logged:
                 self._longest_s = max(self._longest_s, time_s - wait.since_s)
-        if told_before and not any(wait.is_told for wait in self._waits.values()):
-            _log.info("what was waited for has come, after %.0f s at most", self._longest_s)
+        if logged_before and not any(wait.is_logged for wait in self._waits.values()):
+            _log.info("delayed changes completed; longest wait %.0f s", self._longest_s)
             self._longest_s = 0.0
 
-    def _tell(self, what: Caller | str, pending: Pending | None, more: int, now: Now) -> None:
-        """Log one line, however many wait: mostly they all wait for the same."""
+    def _warn(self, what: Caller | str, pending: Pending | None, more: int, progress: Progress) -> None:
+        """Log one line for all waits: mostly they have one cause."""
         if pending is not None:
             who = f"{type(pending.answer).__name__} for {name_of(pending.caller.handler)}"
-            why = now.away or self._why(next(iter(pending.missing)), now.topics)
+            why = progress.away or self._why(next(iter(pending.missing)), progress.topics)
         elif what == ROUND:
-            who = ", ".join(sorted(set(now.written)))
-            why = now.away or f"{name_of(log_worker(0))} has not made the change of metadata durable"
+            who = ", ".join(sorted(set(progress.written)))
+            why = progress.away or f"{name_of(log_worker(0))} has not made the change of metadata durable"
         else:
-            who, why = f"what clients ask the coordinator for ({now.undecided} calls)", f"{now.away}"
+            who, why = f"{progress.undecided} calls to the coordinator", f"{progress.away}"
         _log.warning(
-            "%s has waited for %.0f s%s: %s. `mpbroker ctl status` tells what each process is at",
+            "%s has waited for %.0f s%s: %s. `mpbroker ctl status` has the status of each process",
             who,
-            TOLD_AFTER_S,
+            LOG_AFTER_S,
             f", as {more} more" if more else "",
             why,
         )
@@ -126,17 +120,17 @@ class Delays:
     def _why(self, token: Token, topics: Mapping[bytes, Topic]) -> str:
         kind, topic_id = (None, token.topic_id) if isinstance(token, Change) else token
         if kind is Awaited.SETTINGS:
-            return "the supervisor has not followed what was altered of the broker's settings"
+            return "the supervisor has not applied the altered broker settings"
         if kind in _NEWS:
-            return f"news of {_NEWS[kind]} are not out{self._for_readers()}"
+            return f"{_NEWS[kind]} are not announced{self._for_readers()}"
         topic = topics.get(topic_id)
         name = topic.name if topic is not None else uuid_text(topic_id)
         owing = [name_of(log_worker(worker)) for worker in sorted(self._link.owing(topic_id))]
         if owing:
-            done = "removed" if kind is Awaited.GONE else "opened"
+            done = "removed" if kind is Awaited.REMOVED else "opened"
             return f"partitions of topic {name} are not {done} by {', '.join(owing)}"
-        return f"news of topic {name} are not out{self._for_readers()}"
+        return f"topic {name} is not announced{self._for_readers()}"
 
     def _for_readers(self) -> str:
-        behind = [name_of(reader) for reader in self._behind()]
-        return f", {', '.join(behind)} did not read the last ones" if behind else ""
+        lagging = [name_of(reader) for reader in self._lagging()]
+        return f", {', '.join(lagging)} did not read the last announcements" if lagging else ""

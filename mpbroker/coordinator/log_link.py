@@ -1,13 +1,12 @@
 """The coordinator's requests to the log workers: append to its log, open a topic, remove one.
 
 Each worker is asked about the partitions it owns, and a question is answered when all workers have answered.
-Every question is answered once by the process that it was asked of, or never if that process died. Then
-`forget` drops all questions, also those that the other workers are still at. What still has to be done is
-asked again when there is a successor: opening and removing are idempotent.
+A worker answers each question once, unless it dies: `peer_down` drops all questions, also those to other
+workers. Pending openings and removals are asked again of a successor; they are idempotent.
 
-An append to our own log is dropped only with its own worker. Until its outcome is known nobody may read that
-log. An answer to a question that we did not ask is dropped: fences prevent such answers, and a fence that
-fails must not end this process. A message that our arena has no room for waits until blocks are returned.
+An append to the metadata log is dropped only with its own worker; until its outcome is known that log must
+not be read. An answer without a question is dropped: fences prevent such answers, and a failed fence must not
+end this process. A message that the arena has no room for waits until blocks are returned.
 """
 
 from __future__ import annotations
@@ -58,10 +57,7 @@ class Kind(Enum):
 
 @dataclass(eq=False)
 class _Asked:
-    """A question, and the answers so far of the workers that were asked.
-
-    `topic` is the topic as it was opened.
-    """
+    """A question and its answers so far. `topic`: the topic as it was opened."""
 
     kind: Kind
     topic_id: bytes
@@ -94,7 +90,7 @@ class LogLink:
             len(self.workers),
             context.call_numbers(),
         )
-        # Counts deaths and arrivals of log workers: what was asked before such a change comes to nothing.
+        # Counts deaths and arrivals of log workers, which void earlier questions.
         self._changes = 0
         # Questions under way, each with the worker that was asked.
         self._questions: list[tuple[_Asked, int]] = []
@@ -126,7 +122,7 @@ class LogLink:
         return not any(rings.has_unsent for rings in self._rings)
 
     def owing(self, topic_id: bytes) -> set[int]:
-        """Return the workers that still owe an answer about a topic, or are still to be asked."""
+        """Return the workers that owe an answer about a topic, asked or not."""
         unasked = [(asked, worker) for asked, worker, _ in self._unasked]
         return {worker for asked, worker in (*self._questions, *unasked) if asked.topic_id == topic_id}
 
@@ -138,7 +134,7 @@ class LogLink:
             rings.flush()
 
     def greet(self) -> None:
-        """Ask about our own log. The answer says that its owner has opened it and serves us."""
+        """Ask about the metadata log. The answer shows that its owner has opened it and serves us."""
         self._ask({0: EnsureTopic(METADATA_TOPIC, METADATA_TOPIC_ID, [0])}, Kind.GREETING)
 
     def open(self, topic: Topic, new_from: int | None = None) -> None:
@@ -177,8 +173,7 @@ class LogLink:
     def append_all(self, batches: Sequence[NewBatch], done: Callable[[list[Batch]], None]) -> None:
         """Append batches to several partitions. Calls `done` when each is durable or refused.
 
-        Never calls it if a log worker dies meanwhile; for batches to our own log only, if that log's worker
-        dies.
+        It is not called if a log worker dies meanwhile; for the metadata log only that log's worker counts.
         """
         is_to_our_log = all(batch.slot == METADATA_SLOT for batch in batches)
         changes = self._changes
@@ -191,7 +186,7 @@ class LogLink:
         self._send_on()
 
     def _send_on(self) -> None:
-        """Send what waits, appends first, as far as our arena has room."""
+        """Send waiting messages, appends first, as far as the arena has room."""
         try:
             while self._unsent:
                 self._appends.append(*self._unsent[0])
@@ -201,7 +196,7 @@ class LogLink:
             if not self._lender.in_use_bytes:
                 raise  # nothing is lent out whose return could make room
             if not self.waits_for_room:
-                self._context.log.warning("the log process is asked when there is room for it: %s", error)
+                self._context.log.warning("calls to the log process wait for room in the arena: %s", error)
             self.waits_for_room = True
         else:
             self.waits_for_room = False
@@ -219,15 +214,15 @@ class LogLink:
         if self.waits_for_room:
             self._send_on()
 
-    def forget(self, worker: int) -> None:
-        """Drop everything that was asked of a dead worker. The other workers go on with what they have."""
+    def peer_down(self, worker: int) -> None:
+        """Drop all questions to a dead worker. The others continue with theirs."""
         self._rings[worker].drop()
         self._up.discard(worker)
         self._bound = self._rings_of_those_up()
         self._forget_questions(worker)
 
-    def welcome(self, worker: int) -> None:
-        """Take a successor, which has empty rings, into use."""
+    def peer_up(self, worker: int) -> None:
+        """Use a successor, which has empty rings."""
         self._rings[worker].rebind()
         self._up.add(worker)
         self._bound = self._rings_of_those_up()
@@ -263,7 +258,7 @@ class LogLink:
         self._send_on()
 
     def _ask_on(self) -> None:
-        """Ask what waits, in order, as far as the credits go. Raises ArenaFull."""
+        """Ask the waiting questions, in order, as far as the credits go. Raises ArenaFull."""
         while self._unasked and len(self._questions) < QUESTIONS_UNDER_WAY:
             asked, worker, message = self._unasked[0]
             self._clients[worker].call(message, partial(self._answered, asked, worker))
@@ -288,7 +283,7 @@ class LogLink:
                 self._events.removed(asked.topic_id, failed or asked.answers[0])
             case Kind.RECOVERED:
                 if failed is not None:
-                    self._context.log.error("stray directories were not sorted out: %s", failed.message)
+                    self._context.log.error("stray directories were not renamed: %s", failed.message)
 
     def _opened(self, asked: _Asked) -> None:
         assert asked.topic is not None
@@ -303,10 +298,7 @@ class LogLink:
 
 
 def _together(topic_id: bytes, answers: list[Message]) -> Message:
-    """Join the workers' answers about a topic.
-
-    A partition that no answer names is not open and has to be asked for again.
-    """
+    """Join the workers' answers about a topic. A partition without an answer is not open."""
     ensured = [answer for answer in answers if isinstance(answer, EnsuredTopic)]
     if len(answers) == 1 or not ensured:
         return answers[0]

@@ -1,4 +1,4 @@
-"""Groups and transactions within the coordinator process, and what both need of the rest of it.
+"""Groups and transactions within the coordinator process, and the seam to its other parts.
 
 Both take forwarded requests, write to a topic of their own, and read it again after a death. Transactions end
 with markers in partitions of any topic, those of committed offsets among them.
@@ -6,47 +6,78 @@ with markers in partitions of any topic, those of committed offsets among them.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.bulletins.announcer import Announcer
-from mpbroker.coordinator.groups.service import GroupCoordinatorService
+from mpbroker.coordinator.groups.coordinator import GroupCoordinator
 from mpbroker.coordinator.log_link import LogLink
 from mpbroker.coordinator.metadata.state import MetadataState, Topic
-from mpbroker.coordinator.runtime.batches import Marker, PartitionBatch
-from mpbroker.coordinator.runtime.host import HostTopics
-from mpbroker.coordinator.runtime.requests import Then, Waiter
+from mpbroker.coordinator.runtime.host import Appended, Host, TopicBatch
+from mpbroker.coordinator.runtime.internal_topic import TopicSpec
+from mpbroker.coordinator.runtime.requests import Answers, Then, Waiter
 from mpbroker.coordinator.runtime.runtime import CoordinatorRuntime
-from mpbroker.coordinator.transactions.marker_sender import TopicBatch
-from mpbroker.coordinator.transactions.service import TransactionService
+from mpbroker.coordinator.runtime.write_queue import Marker, PartitionBatch
+from mpbroker.coordinator.transactions.coordinator import TransactionCoordinator
+from mpbroker.coordinator.transactions.marker_sender import MarkerSender
 from mpbroker.coordinator.waiting import Caller
+from mpbroker.ipc import calls
 from mpbroker.ipc.append_job import NewBatch
-from mpbroker.ipc.calls import (
-    Abandon,
-    Acknowledged,
-    CheckTransaction,
-    EndHold,
-    ForwardedRequest,
-    HoldsEnded,
-    Message,
-)
 from mpbroker.ipc.metadata import Places
+from mpbroker.ipc.producer_ids import ProducerIds
 from mpbroker.ipc.slots import Batch
 from mpbroker.protocol.errors import ErrorCode, error_code
+from mpbroker.protocol.topic_names import GROUP_TOPIC, TRANSACTION_TOPIC
+from shm import clock
 from shm.table import SlotTable
 
-Answer: TypeAlias = Callable[[Caller, Message], bool]
-Ask: TypeAlias = Callable[[Message, Callable[[Message], None]], None]
+Answer: TypeAlias = Callable[[Caller, calls.Message], bool]
+Ask: TypeAlias = Callable[[calls.Message, Callable[[calls.Message], None]], None]
 
-OURS = ForwardedRequest | CheckTransaction | EndHold | HoldsEnded | Abandon
+OURS = calls.ForwardedRequest | calls.CheckTransaction | calls.EndHold | calls.HoldsEnded | calls.Abandon
+
+
+class TransactionRuntime(CoordinatorRuntime[TransactionCoordinator]):
+    """The runtime of transactions, which also sends their markers."""
+
+    def __init__(
+        self,
+        spec: TopicSpec,
+        host: Host,
+        shard: TransactionCoordinator,
+        answers: Answers,
+        markers: MarkerSender,
+    ) -> None:
+        super().__init__(spec, host, shard, answers)
+        self._markers = markers
+
+    def log_died(self) -> None:
+        super().log_died()
+        self._markers.unload()
+
+    def step(self, is_serving: bool) -> None:
+        super().step(is_serving)
+        if is_serving:
+            self._markers.step()
+
+    def sleep_ms(self, most_ms: int) -> int:
+        retry_at_ms = self._markers.retry_at_ms
+        if retry_at_ms is not None:
+            most_ms = max(0, min(most_ms, retry_at_ms - clock.monotonic_ms()))
+        return super().sleep_ms(most_ms)
+
+    @property
+    def is_idle(self) -> bool:
+        return super().is_idle and self._markers.is_idle
 
 
 class Services:
-    """Groups and transactions as the process runs them.
+    """Run the group and the transaction coordinator. (A Host.)
 
-    `metadata` returns the durable state. `ask` has the process decide a call of ours. `handlers` are those
-    that may still append what an earlier coordinator has granted them.
+    `metadata` returns the durable state. `ask` has the process decide a call of a coordinator. `handlers` may
+    still append what an earlier coordinator has granted them.
     """
 
     def __init__(
@@ -68,52 +99,72 @@ class Services:
         self._is_serving = False
         self.table = table
         self.log_dirs = config.log_dirs
-        self._topics = HostTopics(self)
-        self.transactions = TransactionService(config, self, self)
-        self.groups = GroupCoordinatorService(config, self, self.transactions.coordinator.add_partitions)
-        self._coordinators: dict[int, CoordinatorRuntime] = {
-            **dict.fromkeys(self.transactions.coordinator.handlers, self.transactions),
-            **dict.fromkeys(self.groups.coordinator.handlers, self.groups),
+        answers = Answers(answer)
+        markers = MarkerSender(self, clock.wall_ms, clock.monotonic_ms)
+        transactions = TransactionCoordinator(config, clock, markers, ProducerIds(ask), answers, self)
+        spec = TopicSpec(
+            TRANSACTION_TOPIC,
+            config.transaction_state_log_num_partitions,
+            config.transaction_state_log_segment_bytes,
+            "transactional ids",
+            "producers with a transactional id",
+        )
+        self.transactions = TransactionRuntime(spec, self, transactions, answers, markers)
+        groups = GroupCoordinator(config, clock, answers, self, _new_id, transactions.add_partitions)
+        spec = TopicSpec(
+            GROUP_TOPIC,
+            config.offsets_topic_num_partitions,
+            config.offsets_topic_segment_bytes,
+            "groups and committed offsets",
+            "consumer groups",
+        )
+        self.groups = CoordinatorRuntime(spec, self, groups, answers)
+        self._coordinators: dict[int, CoordinatorRuntime[Any]] = {
+            **dict.fromkeys(transactions.handlers, self.transactions),
+            **dict.fromkeys(groups.handlers, self.groups),
         }
         self._granted_before = set(handlers)
         if self._granted_before:
-            self.transactions.coordinator.end_txn.holds.expect_earlier()
+            transactions.end_txn.holds.expect_earlier()
 
     # --- requests
 
     def receive(self, caller: Caller, call: OURS) -> None:
         match call:
-            case ForwardedRequest():
+            case calls.ForwardedRequest():
                 waiter = Caller(caller.handler, caller.life, caller.request, call.api_key, call.version)
-                # A request that nobody serves is answered as one that failed; either of them can do that.
+                # A request of no coordinator fails; either of them can answer it.
                 self._coordinators.get(call.api_key, self.groups).receive(waiter, call)
-            case CheckTransaction():
-                self.transactions.check(caller, call)
-            case EndHold():
+            case calls.CheckTransaction():
+                self._check_transaction(caller, call)
+            case calls.EndHold():
                 self.transactions.coordinator.end_txn.holds.end(call.hold)
-                self._answer(caller, Acknowledged())
-            case HoldsEnded():
+                self._answer(caller, calls.Acknowledged())
+            case calls.HoldsEnded():
                 self._granted_before_no_more(caller.handler)
-                self._answer(caller, Acknowledged())
-            case Abandon():
+                self._answer(caller, calls.Acknowledged())
+            case calls.Abandon():
                 asked = Caller(caller.handler, caller.life, call.request)
                 self.groups.abandon(asked)
                 self.transactions.abandon(asked)
-                self._answer(caller, Acknowledged())
+                self._answer(caller, calls.Acknowledged())
+
+    def _check_transaction(self, caller: Caller, call: calls.CheckTransaction) -> None:
+        def checked(outcome: calls.CheckedTransaction | ErrorCode) -> bool:
+            answer = calls.Failed(outcome, outcome.message) if isinstance(outcome, ErrorCode) else outcome
+            return self._answer(caller, answer)
+
+        self.transactions.coordinator.add_partitions.check(caller, call, checked)
 
     def handler_died(self, handler: int) -> None:
-        """Drop what a dead handler had asked: nobody hears the answers.
+        """Drop the requests of a dead handler; its granted appends precede this, the log was fenced first."""
 
-        What it had been granted is in the log, or never will be: the log workers were first to hear of its
-        death.
-        """
-
-        def is_gone(waiter: Waiter) -> bool:
+        def has_died(waiter: Waiter) -> bool:
             return isinstance(waiter, Caller) and waiter.handler == handler
 
-        self.groups.abandon_all(is_gone)
-        self.transactions.abandon_all(is_gone)
-        self.transactions.coordinator.end_txn.holds.end_all_of(is_gone)
+        self.groups.abandon_all(has_died)
+        self.transactions.abandon_all(has_died)
+        self.transactions.coordinator.end_txn.holds.end_all_of(has_died)
         self._granted_before_no_more(handler)
 
     def _granted_before_no_more(self, handler: int) -> None:
@@ -122,22 +173,27 @@ class Services:
             if not self._granted_before:
                 self.transactions.coordinator.end_txn.holds.earlier_ended()
 
-    # --- what they need of the rest
+    # --- the Host
 
     @property
     def metadata(self) -> MetadataState:
         return self._metadata()
 
+    def partitions_of(self, name: str) -> int:
+        topic_id = self.metadata.ids.get(name)
+        return 0 if topic_id is None else self.metadata.topics[topic_id].partitions
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        topic = self.metadata.topics.get(topic_id)
+        return None if topic is None else topic.name
+
+    def id_of(self, name: str) -> bytes | None:
+        return self.metadata.ids.get(name)
+
     def images_of(self, topic_id: bytes) -> Places | None:
         return self._announcer.slots.get(topic_id)
 
-    def answer_waiter(self, waiter: Waiter, answer: Message) -> bool:
-        assert isinstance(waiter, Caller)
-        return self._answer(waiter, answer)
-
-    def append_for_us(
-        self, topic: Topic, batches: list[PartitionBatch], done: Callable[[list[ErrorCode]], None]
-    ) -> None:
+    def append_for_us(self, topic: Topic, batches: list[PartitionBatch], done: Appended) -> None:
         wanted = [self._new_batch(topic.topic_id, batch) for batch in batches]
         self._link.append_all(wanted, lambda filled: done(_errors(filled)))
 
@@ -149,12 +205,7 @@ class Services:
         count, stamp = batch.record_count, batch.max_timestamp
         return NewBatch(*place, batch.batch, count, stamp, *batch.producer, batch.attributes)
 
-    # --- markers
-
-    def exists(self, topic: str, partition: int) -> bool:
-        return 0 <= partition < self._topics.partitions_of(topic)
-
-    def append_markers(self, batches: Sequence[TopicBatch], done: Callable[[list[ErrorCode]], None]) -> None:
+    def append_markers(self, batches: Sequence[TopicBatch], done: Appended) -> None:
         errors = [ErrorCode.NOT_LEADER_OR_FOLLOWER] * len(batches)
         places: list[int] = []
         wanted: list[NewBatch] = []
@@ -183,20 +234,14 @@ class Services:
         self.groups.log_died()
         self.transactions.log_died()
 
-    def topics_deleted(self, names: list[str]) -> None:
-        self.groups.coordinator.topics_deleted(names)
-
     def step(self, is_serving: bool) -> None:
-        """Do what waits. `is_serving` says that the log process is there and has opened all topics."""
+        """Do all possible work. `is_serving`: the log workers are up and have opened all topics."""
         self._is_serving = is_serving
         self.transactions.step(is_serving)
         self.groups.step(is_serving)
 
     def sleep_ms(self, most_ms: int) -> int:
-        """Return for how long there is nothing to do, at most `most_ms`.
-
-        Either service may have made work for the other.
-        """
+        """Return how long the loop may sleep, at most `most_ms`. Each service makes work for the other."""
         if self._is_serving and (self.groups.has_work or self.transactions.has_work):
             return 0
         return min(self.groups.sleep_ms(most_ms), self.transactions.sleep_ms(most_ms))
@@ -204,6 +249,10 @@ class Services:
     @property
     def is_idle(self) -> bool:
         return self.groups.is_idle and self.transactions.is_idle
+
+
+def _new_id() -> str:
+    return str(uuid.uuid4())
 
 
 def _errors(filled: Iterable[Batch]) -> list[ErrorCode]:

@@ -1,4 +1,4 @@
-"""Callers whose decision is durable, and that are answered when everybody can see its effect."""
+"""Callers whose decision is durable, and that are answered when its effect is visible."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from mpbroker.ipc.calls import Message
 
 @dataclass(slots=True, unsafe_hash=True)
 class Caller:
-    """A caller that waits for an answer. `life` counts the deaths of its handler. Nobody changes it.
+    """A caller that waits for an answer. `life` counts the deaths of its handler. Immutable by convention.
 
-    (Not frozen: that makes a dataclass several times as slow to construct, and each request has one.)
-    `api_key` and `version` are those of a forwarded request, in which its response is wanted.
+    (A frozen dataclass takes several times as long to construct, and each request has one.) `api_key` and
+    `version` are those of a forwarded request, in which its response is wanted.
     """
 
     handler: int
@@ -34,19 +34,19 @@ class Change(NamedTuple):
 
 
 class Awaited(StrEnum):
-    """The kinds of events that a caller may wait for, beside changes of topics."""
+    """The kinds of events that a caller may wait for, besides changes of topics."""
 
-    USABLE = "usable"  # handlers know where the partitions of a topic are; named by its id
-    GONE = "gone"  # the partitions of a topic are removed; named by its id
-    QUOTAS = "quotas"  # told to handlers; named by the call, as are the next three
-    ACLS = "acls"  # told to handlers
-    CREDENTIALS = "credentials"  # told to processors
-    RATES = "rates"  # rates of addresses, told to acceptors
-    SETTINGS = "settings"  # the supervisor has followed the settings of brokers; named by their version
+    USABLE = "usable"  # handlers have the slots of a topic's partitions; named by its id
+    REMOVED = "removed"  # the partitions of a topic are removed; named by its id
+    QUOTAS = "quotas"  # handlers have them; named by the call, as are the next three
+    ACLS = "acls"  # handlers have them
+    CREDENTIALS = "credentials"  # processors have them
+    RATES = "rates"  # acceptors have the rates of addresses
+    SETTINGS = "settings"  # the supervisor has applied the settings of brokers; named by their version
 
 
 Token = tuple[Awaited, bytes] | Change
-"""An event that has not happened yet: a kind and what it is about, or a change."""
+"""An awaited event: a kind and the name of its object, or a change."""
 
 
 @dataclass
@@ -69,7 +69,7 @@ class WaitingCallers:
         return self._pending
 
     def add(self, caller: Caller, answer: Message, missing: set[Token]) -> None:
-        """Answer the caller when all of `missing` has happened, at once if nothing is missing."""
+        """Answer the caller when all of `missing` has happened, at once if it is empty."""
         if missing:
             self._pending.append(Pending(caller, answer, missing))
         else:

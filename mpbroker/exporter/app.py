@@ -12,13 +12,13 @@ from typing import Final
 import msgspec
 
 from mpbroker.exporter.exposition import CONTENT_TYPE
-from mpbroker.exporter.page_text import PageText
+from mpbroker.exporter.metrics_page import PageText
 from mpbroker.http.guard import refused_host, refused_origin
 from mpbroker.http.responses import NO_SNIFFING, NOT_KEPT, respond
 from mpbroker.http.server import Application, Receive, Scope, Send
 
 TEXT: Final = "text/plain; charset=utf-8"
-# There is no page of metrics, such as while the broker stops; or it is not ready, or not healthy.
+# No page of metrics, as while the broker stops; or the broker is not ready, or not healthy.
 UNAVAILABLE: Final = 503
 _INDEX: Final = b"""\
 mpbroker
@@ -34,7 +34,7 @@ class App:
 
     `page` makes the page of metrics, None if it cannot; `problems` and `silent` return why the broker is not
     ready, and which processes do not move; `names` those of the broker in a request's Host. `console` returns
-    the application of all other paths, None if there is none now.
+    the application of all other paths, None while it is off.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class App:
         assert scope["type"] == "http"
         path = scope["path"]
         is_ours = path in ("/metrics", "/readyz", "/healthz")
-        # The console's page may be linked to from elsewhere; what it asks, it guards by itself.
+        # Other sites may link to the console's page, which guards its requests by itself.
         refusal = refused_host(scope, self._names()) or (refused_origin(scope) if is_ours else None)
         if refusal is not None:
             await _answer(scope, send, refusal.status, f"{refusal.why}\n".encode())
@@ -81,19 +81,19 @@ class App:
             await asyncio.sleep(0)
         page = await self._page()
         if page is None:
-            await _answer(scope, send, UNAVAILABLE, b"there are no metrics now; the broker's log says why\n")
+            await _answer(scope, send, UNAVAILABLE, b"no metrics now; the broker's log has the reason\n")
             return
         varies = ("vary", "accept-encoding")
         if not _accepts_gzip(scope):
             await _answer(scope, send, 200, page.plain, varies, kind=CONTENT_TYPE)
             return
-        # Nothing is zipped to tell its length alone (RFC 9110, 9.3.2).
+        # Nothing is zipped only for its length (RFC 9110, 9.3.2).
         zipped = None if scope["method"] == "HEAD" else await page.zipped()
         await _answer(scope, send, 200, zipped, varies, ("content-encoding", "gzip"), kind=CONTENT_TYPE)
 
 
 async def _state(scope: Scope, send: Send, name: str, problems: list[str]) -> None:
-    """Answer 200 if there is no problem, else 503; as JSON if the client asks for that."""
+    """Answer 200 without problems, else 503; as JSON if the client asks for that."""
     status = UNAVAILABLE if problems else 200
     if any(key == b"accept" and b"application/json" in value for key, value in scope["headers"]):
         body = msgspec.json.encode({name: not problems, "problems": problems}) + b"\n"

@@ -23,10 +23,7 @@ _ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
 
 @dataclass(frozen=True)
 class Family:
-    """A metric's name, its type (counter, gauge, histogram, summary), and what it says.
-
-    The name of a counter ends with `_total`.
-    """
+    """A metric's name (of a counter with `_total`), type (counter, gauge, histogram, summary) and help."""
 
     name: str
     type: str
@@ -39,7 +36,7 @@ def labels_text(labels: Iterable[tuple[str, str]]) -> str:
 
 
 class Page(Collector):
-    """The samples of one scrape. Families of one name are joined; the first one says what it is."""
+    """The samples of one scrape. Families of one name are joined, under the help text of the first one."""
 
     def __init__(self) -> None:
         self._metrics: dict[str, Metric] = {}
@@ -72,11 +69,7 @@ class Page(Collector):
         unit: float,
         labels: Mapping[str, str] = NO_LABELS,
     ) -> None:
-        """Add a histogram.
-
-        `bounds`: pairs of a bucket's index and the bound below which all earlier buckets lie, in multiples of
-        the unit; ascending.
-        """
+        """Add a histogram. `bounds`: ascending pairs of a bucket's index and its lower bound in units."""
         metric = self._of(family)
         below, at = 0, 0
         for index, bound in bounds:
@@ -115,7 +108,7 @@ class Page(Collector):
     def _of(self, family: Family) -> Metric:
         found = self._metrics.get(family.name)
         if found is None:
-            # prometheus_client puts the suffix of a counter behind its name by itself.
+            # prometheus_client appends the suffix of a counter by itself.
             name = family.name.removesuffix("_total") if family.type == "counter" else family.name
             found = self._metrics[family.name] = Metric(name, family.help, family.type)
         return found

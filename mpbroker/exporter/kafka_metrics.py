@@ -9,7 +9,8 @@
     attribute of a client  kafka_server_socket_server_metrics_connection_count
     quota of a client      kafka_server_quota_byte_rate{resource,user,client_id}
 
-Names of labels are in lower case. Times in nanoseconds and means of what is also counted are left out.
+Names of labels are in lower case. Times in nanoseconds, and means of metrics that are also counted, are left
+out.
 """
 
 from __future__ import annotations

@@ -16,14 +16,7 @@ from mpbroker.ipc.counters import Counter, Histogram
 from mpbroker.ipc.listeners import ListenerCount
 from mpbroker.ipc.meters import ApiHistogram, QuotaWord
 from mpbroker.ipc.progress import Progress
-from mpbroker.ipc.topology import (
-    HANDLERS,
-    LOG_WORKERS,
-    SCRUBBER,
-    SUPERVISOR,
-    SharedMemory,
-    name_of,
-)
+from mpbroker.ipc.topology import HANDLERS, LOG_WORKERS, SCRUBBER, SUPERVISOR, SharedMemory, name_of
 from mpbroker.metrics import requests
 from mpbroker.metrics.broker import LOG_TOTALS, SERVED
 from mpbroker.metrics.listeners import OURS as LISTENER_COUNTS
@@ -35,9 +28,17 @@ from shm.counters import bucket_of
 _families: list[Family] = []
 
 
-def _declare(name: str, kind: str, meaning: str) -> Family:
+def _gauge(name: str, meaning: str, kind: str = "gauge") -> Family:
     _families.append(Family(f"mpbroker_{name}", kind, meaning))
     return _families[-1]
+
+
+def _counter(name: str, meaning: str) -> Family:
+    return _gauge(f"{name}_total", meaning, "counter")
+
+
+def _histogram(name: str, meaning: str) -> Family:
+    return _gauge(name, meaning, "histogram")
 
 
 def declared() -> list[Family]:
@@ -45,51 +46,42 @@ def declared() -> list[Family]:
     return list(_families)
 
 
-# Bounds of histograms, as powers of two of what is recorded.
+# Bounds of histograms, as powers of two of the recorded unit.
 _TIME_BOUNDS = tuple((bucket_of(1 << power), (1 << power) / NS) for power in range(14, 36))
 _COUNT_BOUNDS = tuple((bucket_of(1 << power), float(1 << power)) for power in range(13))
 
-BUILD = _declare("build_info", "gauge", "1, with the version as a label.")
-UPTIME = _declare("uptime_seconds", "gauge", "Time since the broker began.")
-READY = _declare(
-    "ready", "gauge", "1 if recovery is over, each listener answers, and each disk takes what producers send."
+BUILD = _gauge("build_info", "1, with the version as a label.")
+UPTIME = _gauge("uptime_seconds", "Time since the broker began.")
+READY = _gauge(
+    "ready", "1 if recovery is over, each listener answers, and each disk takes what producers send."
 )
-RESTARTS = _declare("restarts_total", "counter", "Processes that died and were replaced.")
-LOST = _declare(
-    "lost_pages_total", "counter", "Pages of counters for which the tmpfs had no room: some counts are lost."
-)
-UNMEASURED = _declare(
-    "unmeasured_requests_total",
-    "counter",
-    "Requests that no quota limited: too many clients with quotas were active at once.",
+RESTARTS = _counter("restarts", "Processes that died and were replaced.")
+LOST = _counter("lost_pages", "Pages of counters for which the tmpfs had no room: some counts are lost.")
+UNMEASURED = _counter(
+    "unmeasured_requests", "Requests that no quota limited: too many clients with quotas were active at once."
 )
 
-UP = _declare("process_up", "gauge", "1 if the process serves, 0 while it starts or is being replaced.")
-CPU = _declare("process_cpu_seconds_total", "counter", "CPU time of the process that has the role now.")
-PSS = _declare(
+UP = _gauge("process_up", "1 if the process serves, 0 while it starts or is being replaced.")
+CPU = _counter("process_cpu_seconds", "CPU time of the process that has the role now.")
+PSS = _gauge(
     "process_pss_bytes",
-    "gauge",
     "Proportional set size: resident memory, shared pages divided among the processes that have them.",
 )
-RESIDENT = _declare("process_resident_bytes", "gauge", "Resident memory, shared pages and all.")
-THREADS = _declare("process_threads", "gauge", "Threads of the process.")
-HEARTBEAT = _declare("process_heartbeat_age_seconds", "gauge", "Time since the process moved last.")
-IDLE = _declare("process_idle_seconds_total", "counter", "Time that the process has slept.")
-TURNS = _declare("process_turns_total", "counter", "Turns of the process's loop.")
-REQUESTS = _declare("process_requests_total", "counter", "Requests that the process has taken.")
-ERRORS = _declare(
-    "process_errors_total",
-    "counter",
-    "Exceptions, answered with UNKNOWN_SERVER_ERROR or a closed connection.",
+RESIDENT = _gauge("process_resident_bytes", "Resident memory, shared pages and all.")
+THREADS = _gauge("process_threads", "Threads of the process.")
+HEARTBEAT = _gauge("process_heartbeat_age_seconds", "Time since the process moved last.")
+IDLE = _counter("process_idle_seconds", "Time that the process has slept.")
+TURNS = _counter("process_turns", "Turns of the process's loop.")
+REQUESTS = _counter("process_requests", "Requests that the process has taken.")
+ERRORS = _counter("process_errors", "Exceptions, answered with UNKNOWN_SERVER_ERROR or a closed connection.")
+RING_FULL = _counter("process_ring_full", "Times that a ring had no room for the process.")
+MEMORY_FULL = _counter(
+    "process_memory_full", "Times that the process read no more because its arena was full."
 )
-RING_FULL = _declare("process_ring_full_total", "counter", "Times that a ring had no room for the process.")
-MEMORY_FULL = _declare(
-    "process_memory_full_total", "counter", "Times that the process read no more because its arena was full."
-)
-ARENA = _declare("process_arena_bytes", "gauge", "Memory of the process's arena that is lent out.")
-ARENA_LIMIT = _declare("process_arena_limit_bytes", "gauge", "What a processor's arena may lend at most.")
-RING_WAITING = _declare("ring_waiting", "gauge", "Descriptors in the rings that the process consumes.")
-RING_FILL = _declare("ring_fill_ratio", "gauge", "How full the fullest of these rings is, from 0 to 1.")
+ARENA = _gauge("process_arena_bytes", "Memory of the process's arena that is lent out.")
+ARENA_LIMIT = _gauge("process_arena_limit_bytes", "What a processor's arena may lend at most.")
+RING_WAITING = _gauge("ring_waiting", "Descriptors in the rings that the process consumes.")
+RING_FILL = _gauge("ring_fill_ratio", "How full the fullest of these rings is, from 0 to 1.")
 
 _SERVED_MEANINGS = {
     Counter.COUNT_PRODUCE_FAST: "Produce requests that took the native turn.",
@@ -115,84 +107,71 @@ def _declare_totals(
 ) -> dict[Counter, Family]:
     assert set(totals.values()) == set(meanings)
     return {
-        counter: _declare(
-            f"{prefix}_{name.removesuffix('-total').replace('-', '_')}_total", "counter", meanings[counter]
-        )
+        counter: _counter(f"{prefix}_{name.removesuffix('-total').replace('-', '_')}", meanings[counter])
         for name, counter in totals.items()
     }
 
 
 SERVED_FAMILIES = _declare_totals("handler", SERVED, _SERVED_MEANINGS)
 LOG_FAMILIES = _declare_totals("log", LOG_TOTALS, _LOG_MEANINGS)
-COMMIT = _declare(
-    "log_commit_duration_seconds", "histogram", "Commit rounds of the log workers: write and fdatasync."
-)
-APPEND = _declare("log_append_duration_seconds", "histogram", "Rounds of appends of the log workers.")
-ROUND = _declare("log_round_batches", "histogram", "Batches that a log worker appended in one round.")
-TURN = _declare("turn_requests", "histogram", "Requests that a handler or a log worker took in one turn.")
-DURATION = _declare(
-    "request_duration_seconds", "histogram", "From the whole request to the whole answer, by API."
-)
-STAGE = _declare(
-    "request_stage_seconds_total",
-    "counter",
+COMMIT = _histogram("log_commit_duration_seconds", "Commit rounds of the log workers: write and fdatasync.")
+APPEND = _histogram("log_append_duration_seconds", "Rounds of appends of the log workers.")
+ROUND = _histogram("log_round_batches", "Batches that a log worker appended in one round.")
+TURN = _histogram("turn_requests", "Requests that a handler or a log worker took in one turn.")
+DURATION = _histogram("request_duration_seconds", "From the whole request to the whole answer, by API.")
+STAGE = _counter(
+    "request_stage_seconds",
     "Time of requests in each stage: request_queue, local, remote, throttle, response_queue, response_send.",
 )
 
 LISTENER_FAMILIES = {
-    ListenerCount.OPEN: _declare("listener_connections", "gauge", "Open connections."),
-    ListenerCount.ACCEPTED: _declare(
-        "listener_accepted_total", "counter", "Connections given to a processor."
+    ListenerCount.OPEN: _gauge("listener_connections", "Open connections."),
+    ListenerCount.ACCEPTED: _counter("listener_accepted", "Connections given to a processor."),
+    ListenerCount.REFUSED_PER_IP: _counter(
+        "listener_refused_per_ip", "Connections refused by max.connections.per.ip."
     ),
-    ListenerCount.REFUSED_PER_IP: _declare(
-        "listener_refused_per_ip_total", "counter", "Connections refused by max.connections.per.ip."
+    ListenerCount.THROTTLED: _counter(
+        "listener_throttled", "Connections delayed by the rate of the broker or the listener."
     ),
-    ListenerCount.THROTTLED: _declare(
-        "listener_throttled_total",
-        "counter",
-        "Connections delayed by the rate of the broker or the listener.",
+    ListenerCount.THROTTLED_IP: _counter(
+        "listener_throttled_per_ip", "Connections refused by the rate of their address."
     ),
-    ListenerCount.THROTTLED_IP: _declare(
-        "listener_throttled_per_ip_total", "counter", "Connections refused by the rate of their address."
-    ),
-    ListenerCount.ACCEPT_ERRORS: _declare("listener_accept_errors_total", "counter", "Failures to accept."),
+    ListenerCount.ACCEPT_ERRORS: _counter("listener_accept_errors", "Failures to accept."),
 }
 assert set(LISTENER_FAMILIES) == set(LISTENER_COUNTS.values())
 
-DIR_PARTITIONS = _declare("log_dir_partitions", "gauge", "Partitions in a log directory that can be used.")
-DIR_SIZE = _declare("log_dir_size_bytes", "gauge", "Bytes of segments in a log directory.")
-DIR_TOTAL = _declare("log_dir_total_bytes", "gauge", "Size of the file system of a log directory.")
-DIR_USABLE = _declare("log_dir_usable_bytes", "gauge", "What is left of that for the broker.")
-DIR_OFFLINE = _declare("log_dir_offline", "gauge", "1 if the log directory has failed.")
-DIR_REFUSES = _declare(
-    "log_dir_refuses_produces", "gauge", "1 while produces are refused, as on a full disk; reads go on."
+DIR_PARTITIONS = _gauge("log_dir_partitions", "Partitions in a log directory that can be used.")
+DIR_SIZE = _gauge("log_dir_size_bytes", "Bytes of segments in a log directory.")
+DIR_TOTAL = _gauge("log_dir_total_bytes", "Size of the file system of a log directory.")
+DIR_USABLE = _gauge("log_dir_usable_bytes", "What is left of that for the broker.")
+DIR_OFFLINE = _gauge("log_dir_offline", "1 if the log directory has failed.")
+DIR_REFUSES = _gauge(
+    "log_dir_refuses_produces", "1 while produces are refused, as on a full disk; reads go on."
 )
 
-RECOVERY_PARTITIONS = _declare(
-    "recovery_partitions_left", "gauge", "Partitions of a log directory that recovery has yet to open."
+RECOVERY_PARTITIONS = _gauge(
+    "recovery_partitions_left", "Partitions of a log directory that recovery has yet to open."
 )
-RECOVERY_BYTES = _declare("recovery_bytes_left", "gauge", "Bytes that recovery has yet to check.")
+RECOVERY_BYTES = _gauge("recovery_bytes_left", "Bytes that recovery has yet to check.")
 
-SCRUB_BYTES = _declare("scrubber_bytes_total", "counter", "Bytes that the scrubber has read.")
-SCRUB_BATCHES = _declare("scrubber_batches_total", "counter", "Batches that the scrubber found whole.")
-SCRUB_PASSES = _declare("scrubber_passes_total", "counter", "Log directories scrubbed to their end.")
-SCRUB_DAMAGED = _declare("scrubber_damaged_ranges", "gauge", "Damaged ranges: their offsets cannot be read.")
-SCRUB_LEFT = _declare("scrubber_remaining_bytes", "gauge", "What is left of the pass under way.")
+SCRUB_BYTES = _counter("scrubber_bytes", "Bytes that the scrubber has read.")
+SCRUB_BATCHES = _counter("scrubber_batches", "Batches that the scrubber found whole.")
+SCRUB_PASSES = _counter("scrubber_passes", "Log directories scrubbed to their end.")
+SCRUB_DAMAGED = _gauge("scrubber_damaged_ranges", "Damaged ranges: their offsets cannot be read.")
+SCRUB_LEFT = _gauge("scrubber_remaining_bytes", "What is left of the pass under way.")
 
-OFFSETS_UNREADABLE = _declare(
+OFFSETS_UNREADABLE = _gauge(
     "group_offsets_unreadable_partitions",
-    "gauge",
     "Partitions of __consumer_offsets that the exporter cannot read: the lag of their groups is old.",
 )
-OFFSETS_BEHIND = _declare(
-    "group_offsets_behind", "gauge", "Offsets of __consumer_offsets that the exporter has yet to read."
+OFFSETS_BEHIND = _gauge(
+    "group_offsets_behind", "Offsets of __consumer_offsets that the exporter has yet to read."
 )
-OFFSETS_LEFT_OUT = _declare(
+OFFSETS_LEFT_OUT = _gauge(
     "group_offsets_left_out",
-    "gauge",
     f"Committed offsets beyond the {GROUP_OFFSETS_MAX:,} of a page; each group gets a fair share of them.",
 )
-SCRAPE = _declare("scrape_duration_seconds", "gauge", "Time that the page before this one took to make.")
+SCRAPE = _gauge("scrape_duration_seconds", "Time that the page before this one took to make.")
 
 _OF_PROCESS = (
     (TURNS, Counter.COUNT_WAKEUPS, 1),
@@ -241,7 +220,7 @@ def write_broker(now: Snapshot, *, ready: bool, scrape_s: float, page: Page) -> 
 def write_processes(
     now: Snapshot, incarnations: Mapping[int, int], seen: Mapping[int, ProcessUsage], page: Page
 ) -> None:
-    """Write what each process has counted and uses. `incarnations`: of the roles that were ever begun."""
+    """Write the counters and resources of each process. `incarnations`: of the roles that were ever begun."""
     serving = set(now.serving(range(topology.PROCESSES)))
     for role in sorted(serving | set(seen)):
         labels = {"process": name_of(role)}
@@ -278,7 +257,7 @@ def write_rings(memory: SharedMemory, incarnations: Mapping[int, int], page: Pag
 
 
 def write_work(now: Snapshot, page: Page) -> None:
-    """Write what handlers, log workers and the scrubber have done, and how long it took them."""
+    """Write the work of handlers, log workers and the scrubber, and its durations."""
     for counter, family in SERVED_FAMILIES.items():
         page.add(family, sum(now.get(handler, counter) for handler in HANDLERS))
     for counter, family in LOG_FAMILIES.items():
@@ -306,7 +285,7 @@ def write_work(now: Snapshot, page: Page) -> None:
 
 
 def write_recovery(under_way: list[Progress], log_dirs: tuple[str, ...], page: Page) -> None:
-    """Write what recovery has yet to do; 0 where it is over."""
+    """Write the remaining work of recovery, 0 if it is over."""
     left = {one.log_dir: one for one in under_way}
     for number, path in enumerate(log_dirs):
         # A path may be no UTF-8; as DirSizes has it.
@@ -319,4 +298,4 @@ def write_recovery(under_way: list[Progress], log_dirs: tuple[str, ...], page: P
 def write_offsets(committed: CommittedOffsets, left_out: int, page: Page) -> None:
     page.add(OFFSETS_LEFT_OUT, left_out)
     page.add(OFFSETS_UNREADABLE, committed.unreadable)
-    page.add(OFFSETS_BEHIND, committed.behind)
+    page.add(OFFSETS_BEHIND, committed.unread)

@@ -1,10 +1,10 @@
 """A page of metrics as OpenTelemetry's: the same names and labels, cumulative since the broker began.
 
-What a process counts of itself begins anew with the process that replaces it. A sum that has gone back has a
-later start, as the data model wants it (OpenTelemetry specification: Metrics Data Model, Resets and Gaps).
+The counts of a process start at 0 in its successor. A sum that has decreased gets a later start, as the data
+model demands (OpenTelemetry specification: Metrics Data Model, Resets and Gaps).
 
-Counters become monotonic sums and histograms stay what they are. The exporter's data model has no summaries:
-their quantiles become a gauge, and count and sum become sums. (OpenTelemetry specification: Prometheus and
+Counters become monotonic sums, histograms stay histograms. The exporter's data model has no summaries: their
+quantiles become a gauge, and count and sum become sums. (OpenTelemetry specification: Prometheus and
 OpenMetrics Compatibility)
 """
 
@@ -49,14 +49,14 @@ class Starts:
         self._seen: dict[tuple[str, ...], tuple[Number, int, int]] = {}
 
     def begin(self, now_ns: int) -> None:
-        """Begin the points of another moment; forget sums that are there no more."""
+        """Begin the points of another moment; forget sums that have disappeared."""
         self._round += 1
         self._before_ns, self._now_ns = self._now_ns, now_ns
         oldest = self._round - _ROUNDS_KEPT
         self._seen = {key: known for key, known in self._seen.items() if known[2] >= oldest}
 
     def of(self, name: str, labels: Mapping[str, str], value: Number) -> int:
-        """Return the start of a sum: when the points before were made, if it has gone back since."""
+        """Return the start of a sum: the time of the former points, if it has decreased since."""
         key = (name, *labels.values())
         before, start_ns, _ = self._seen.get(key, (value, self._began_ns, 0))
         if value < before:

@@ -1,8 +1,7 @@
 """Sends metrics by OTLP over HTTP, by OpenTelemetry's exporter, from a thread of the exporter process.
 
-Nothing is kept for later: metrics are cumulative, so that the next ones that arrive say all. An endpoint that
-is down or slow keeps this thread waiting, and nobody else. The thread imports OpenTelemetry, too: that takes
-half a second.
+Nothing is kept for later: metrics are cumulative, so that the next ones have all. An endpoint that is down or
+slow delays this thread alone. The thread imports OpenTelemetry, too: that takes half a second.
 """
 
 from __future__ import annotations
@@ -89,14 +88,14 @@ class Sender:
         due = time.monotonic()
         while not self._over.wait(max(due - time.monotonic(), 0)):
             try:
-                self._tell(self._send(exporter, resource))
+                self._report(self._send(exporter, resource))
             except CancelledError:
                 return  # the loop has ended
             except Exception as error:
                 if self._over.is_set():
                     return
-                # Earlier versions of the exporter raise what they do not try again.
-                self._tell(cause_in(str(error)) or type(error).__name__)
+                # Earlier versions of the exporter raise errors that they do not retry.
+                self._report(cause_in(str(error)) or type(error).__name__)
                 log.debug("metrics by OTLP", exc_info=True)
             due = max(due + self._destination.interval_s, time.monotonic())
 
@@ -106,7 +105,7 @@ class Sender:
 
         from mpbroker.exporter.otlp_session import BoundedSession
 
-        # It logs each failure, and each attempt; here an outage is said once.
+        # It logs each failure, and each attempt; here an outage is logged once.
         theirs = logging.getLogger(_THEIRS)
         theirs.propagate = False
         theirs.addHandler(self._reasons)
@@ -133,7 +132,7 @@ class Sender:
 
         page = asyncio.run_coroutine_threadsafe(self._collect(), self._loop).result()
         if page is None:
-            return ""  # the log says why
+            return ""  # which is logged
         if self._starts is None:
             self._starts = Starts(self._origin.began_ns)
         metrics = Points(self._origin.began_ns, time.time_ns(), self._starts).metrics(page)
@@ -144,16 +143,16 @@ class Sender:
             return ""
         if self._session is not None and self._session.problem:
             return self._session.problem
-        # The first one has the cause; the last one may only say that there is no time left.
+        # The first one has the cause; the last one may only report a timeout.
         return cause_in(next(iter(self._reasons.texts), "the exporter gives no reason"))
 
-    def _tell(self, problem: str) -> None:
-        """Say that an outage begins or ends, once each."""
+    def _report(self, problem: str) -> None:
+        """Log that an outage begins or ends, once each."""
         if self._fails and not problem:
             log.info("metrics arrive at %s again", self._destination.url)
         elif problem and not self._fails:
             log.warning(
-                "metrics do not arrive at %s: %s. It is tried again every %g s, and this is not said again",
+                "metrics do not arrive at %s: %s. Retrying every %g s, without further messages",
                 self._destination.url,
                 problem,
                 self._destination.interval_s,
@@ -162,7 +161,7 @@ class Sender:
 
 
 def cause_in(text: str) -> str:
-    """Return what the kernel or the resolver has said, if a message wraps that, else the message."""
+    """Return the error of the kernel or the resolver, if a message wraps one, else the message."""
     found = _ERRNO.search(text)
     return found[1] if found else text.rstrip(".")
 

@@ -1,7 +1,7 @@
 """The HTTP session by which OpenTelemetry's exporter sends, with bounds on what an endpoint may do.
 
 Only a status of 2xx is success, where the exporter takes redirects for it, too. A request has one deadline
-for all it does, where the library's timeout begins anew with each byte. Of an answer a piece is read.
+as a whole, where the library's timeout restarts with each byte. Of a response only the first part is read.
 """
 
 from __future__ import annotations

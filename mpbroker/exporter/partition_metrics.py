@@ -17,57 +17,55 @@ from mpbroker.metrics.snapshot import LogSeen
 from mpbroker.observe.lag import lag_behind
 from mpbroker.protocol.topic_names import METADATA_TOPIC
 
-# Anybody who may commit can make groups, and a page has to end. There are as many sums and members at most.
+# Anybody who may commit can make groups, and a page has to end. The limit of sums and of members is the same.
 GROUP_OFFSETS_MAX = 50_000
+_families: list[Family] = []
 _AS_OF = "as of the last half minute"
-LOG_SIZE: Final = Family("kafka_log_log_size", "gauge", f"Bytes of a partition's segments, {_AS_OF}.")
-LOG_SEGMENTS: Final = Family("kafka_log_log_numlogsegments", "gauge", f"Segments of a partition, {_AS_OF}.")
-LOG_START: Final = Family("kafka_log_log_logstartoffset", "gauge", "First offset of a partition.")
-LOG_END: Final = Family("kafka_log_log_logendoffset", "gauge", "Offset of a partition's next record.")
 
-BROKERS: Final = Family("kafka_brokers", "gauge", "Brokers of the cluster.")
-TOPIC_PARTITIONS: Final = Family("kafka_topic_partitions", "gauge", "Partitions of a topic.")
-CURRENT: Final = Family(
-    "kafka_topic_partition_current_offset",
-    "gauge",
-    "High watermark: the offset after the last committed record.",
-)
-OLDEST: Final = Family("kafka_topic_partition_oldest_offset", "gauge", "First offset of a partition.")
-LEADER: Final = Family("kafka_topic_partition_leader", "gauge", "Id of the leader; -1: it is offline.")
-PREFERRED: Final = Family(
-    "kafka_topic_partition_leader_is_preferred", "gauge", "1 if the preferred replica leads the partition."
-)
-REPLICAS: Final = Family("kafka_topic_partition_replicas", "gauge", "Replicas of a partition.")
-IN_SYNC: Final = Family("kafka_topic_partition_in_sync_replica", "gauge", "In-sync replicas of a partition.")
-UNDER_REPLICATED: Final = Family(
-    "kafka_topic_partition_under_replicated_partition", "gauge", "1 if a replica is missing: it is offline."
-)
 
-GROUP_OFFSET: Final = Family("kafka_consumergroup_current_offset", "gauge", "Committed offset of a group.")
-GROUP_OFFSET_SUM: Final = Family(
-    "kafka_consumergroup_current_offset_sum", "gauge", "Committed offsets of a group in a topic, added up."
+def _gauge(name: str, meaning: str) -> Family:
+    _families.append(Family(name, "gauge", meaning))
+    return _families[-1]
+
+
+LOG_SIZE: Final = _gauge("kafka_log_log_size", f"Bytes of a partition's segments, {_AS_OF}.")
+LOG_SEGMENTS: Final = _gauge("kafka_log_log_numlogsegments", f"Segments of a partition, {_AS_OF}.")
+LOG_START: Final = _gauge("kafka_log_log_logstartoffset", "First offset of a partition.")
+LOG_END: Final = _gauge("kafka_log_log_logendoffset", "Offset of a partition's next record.")
+
+BROKERS: Final = _gauge("kafka_brokers", "Brokers of the cluster.")
+TOPIC_PARTITIONS: Final = _gauge("kafka_topic_partitions", "Partitions of a topic.")
+CURRENT: Final = _gauge(
+    "kafka_topic_partition_current_offset", "High watermark: the offset after the last committed record."
 )
-GROUP_LAG: Final = Family(
-    "kafka_consumergroup_lag", "gauge", "High watermark less committed offset: what a group has yet to read."
+OLDEST: Final = _gauge("kafka_topic_partition_oldest_offset", "First offset of a partition.")
+LEADER: Final = _gauge("kafka_topic_partition_leader", "Id of the leader; -1: it is offline.")
+PREFERRED: Final = _gauge(
+    "kafka_topic_partition_leader_is_preferred", "1 if the preferred replica leads the partition."
 )
-GROUP_LAG_SUM: Final = Family(
-    "kafka_consumergroup_lag_sum",
-    "gauge",
-    "Lag of a group in a topic, in partitions with a committed offset.",
-)
-GROUP_MEMBERS: Final = Family(
-    "kafka_consumergroup_members", "gauge", "Members of a group, as of its last generation."
+REPLICAS: Final = _gauge("kafka_topic_partition_replicas", "Replicas of a partition.")
+IN_SYNC: Final = _gauge("kafka_topic_partition_in_sync_replica", "In-sync replicas of a partition.")
+UNDER_REPLICATED: Final = _gauge(
+    "kafka_topic_partition_under_replicated_partition", "1 if a replica is missing: it is offline."
 )
 
-FAMILIES: Final = (
-    *(LOG_SIZE, LOG_SEGMENTS, LOG_START, LOG_END, BROKERS, TOPIC_PARTITIONS, CURRENT, OLDEST, LEADER),
-    *(PREFERRED, REPLICAS, IN_SYNC, UNDER_REPLICATED, GROUP_OFFSET, GROUP_OFFSET_SUM, GROUP_LAG),
-    *(GROUP_LAG_SUM, GROUP_MEMBERS),
+GROUP_OFFSET: Final = _gauge("kafka_consumergroup_current_offset", "Committed offset of a group.")
+GROUP_OFFSET_SUM: Final = _gauge(
+    "kafka_consumergroup_current_offset_sum", "Committed offsets of a group in a topic, added up."
 )
+GROUP_LAG: Final = _gauge(
+    "kafka_consumergroup_lag", "High watermark less committed offset: what a group has yet to read."
+)
+GROUP_LAG_SUM: Final = _gauge(
+    "kafka_consumergroup_lag_sum", "Lag of a group in a topic, in partitions with a committed offset."
+)
+GROUP_MEMBERS: Final = _gauge("kafka_consumergroup_members", "Members of a group, as of its last generation.")
+
+FAMILIES: Final = tuple(_families)
 
 
 def write_topics(logs: Iterable[LogSeen], node_id: int, page: Page) -> None:
-    """Write what there is of each partition but those of the broker's own metadata."""
+    """Write the metrics of each partition but those of the broker's own metadata."""
     seen = [
         (labels_text((("partition", str(one.partition)), ("topic", one.topic))), one)
         for one in sorted(logs, key=lambda one: (one.topic, one.partition))
@@ -91,14 +89,14 @@ def write_topics(logs: Iterable[LogSeen], node_id: int, page: Page) -> None:
 
 
 def write_groups(groups: Mapping[str, CommittedGroup], logs: Iterable[LogSeen], page: Page) -> int:
-    """Write what each group has committed, and its lag. Topics that are gone are left out.
+    """Write the committed offsets and lags of groups, but of deleted topics. Return how many are left out.
 
-    Where there is no room for all, each group gets the same share of it, so that one with many offsets hides
-    no other; sums have what is left out. Return how many offsets that are.
+    If a page has no room for all, groups get equal shares, so that one with many offsets hides no other. Sums
+    include the omitted offsets.
     """
     ends = {(one.topic, one.partition): one.high_watermark for one in logs if one.usable}
     seen = [_GroupLag(name, group, ends) for name, group in sorted(groups.items())]
-    # Where there is no room for one offset each, groups with members go first.
+    # If there are more groups than offsets, those with members come first.
     seen.sort(key=lambda one: not one.members)
     shares = fair_shares([len(one.offsets) for one in seen], GROUP_OFFSETS_MAX)
     named = [
@@ -139,7 +137,7 @@ class _GroupLag:
 
 
 def fair_shares(wanted: Sequence[int], room: int) -> list[int]:
-    """Divide the room: whoever wants less than an equal share gets it, others share what is left."""
+    """Divide the room: those that want less than an equal share get it, others share the rest."""
     shares = [0] * len(wanted)
     smallest_first = sorted(range(len(wanted)), key=lambda index: wanted[index])
     for done, index in enumerate(smallest_first):

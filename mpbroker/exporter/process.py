@@ -2,7 +2,7 @@
 
 It serves the metrics; other paths go to the web console, which the supervisor hands over. A thread sends
 metrics by OTLP, if that is asked for. The process only reads: shared counters, /proc, and the files of
-`__consumer_offsets`. The supervisor has bound its port, so whoever connects while it is being replaced waits.
+`__consumer_offsets`. The supervisor has bound its port, so connections wait while it is being replaced.
 It gives way to all other processes.
 """
 
@@ -18,19 +18,21 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.listeners import parse_http_listener
 from mpbroker.config.otlp import Destination
 from mpbroker.exporter.app import App
 from mpbroker.exporter.metrics_page import MetricsPage
 from mpbroker.exporter.otlp_sender import Origin, Sender
-from mpbroker.http.guard import own_names
+from mpbroker.http.guard import plain
 from mpbroker.http.server import HttpServer, Receive, Scope, Send
 from mpbroker.ipc import health
 from mpbroker.ipc.process import IDLE_SLEEP_MS, ProcessContext
 from mpbroker.observe.offset_follower import OffsetFollower
 
 NICENESS = 5
-# Added to the score by which the kernel chooses whom it kills when memory runs out. Nobody misses an exporter
-# for long: it is replaced, and holds nothing of clients.
+# Added to the score by which the kernel chooses whom it kills when memory runs out: an exporter is replaced,
+# and has no data of clients.
 OOM_SCORE = 500
 OOM_SCORE_MAX = 1000
 STOP_GRACE_S = 2.0
@@ -64,7 +66,7 @@ def run(
     """
     os.nice(NICENESS)
     _be_killed_first()
-    # What is here already is the supervisor's, too: a collection would make copies of its pages.
+    # Objects inherited from the supervisor are shared: a collection would copy their pages.
     gc.freeze()
     sock = socket.socket(fileno=fd) if fd >= 0 else None
     origin = Origin(cluster_id, context.config.node_id, began_ns)
@@ -148,13 +150,23 @@ class ExporterProcess:
         self.context.acknowledge_fence()
 
 
+def own_names(config: BrokerConfig) -> set[str]:
+    """Return the names of this broker: of its host, of its addresses, and those of `http.hosts`."""
+    names = {socket.gethostname(), *config.http_hosts}
+    http = parse_http_listener(config.http_listener)
+    for listener in (http, *config.listeners, *(config.advertised_listeners or ())):
+        if listener is not None:
+            names.add(listener.host)
+    return {plain(name) for name in names} - {""}
+
+
 def _be_killed_first() -> None:
     """Have the kernel kill this process before the others of the broker, if it allows to choose."""
     score = Path("/proc/self/oom_score_adj")
     try:
         score.write_text(str(min(int(score.read_text()) + OOM_SCORE, OOM_SCORE_MAX)))
     except OSError as error:
-        log.debug("the exporter's oom_score_adj stays what it is: %s", error)
+        log.debug("the exporter's oom_score_adj is unchanged: %s", error)
 
 
 async def _wait(rung: asyncio.Event, timeout_s: float) -> None:

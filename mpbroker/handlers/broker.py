@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from msgspec import structs
 
@@ -16,85 +15,71 @@ from mpbroker.handlers.fetch.disk_prefetch import DiskPrefetch
 from mpbroker.handlers.fetch.fetch_sessions import FetchSessionCache
 from mpbroker.handlers.fetch.parked_fetches import Fetches
 from mpbroker.handlers.fetch.partition_readers import Readers
+from mpbroker.handlers.hot_path.fetch_positions import FetchPositions
 from mpbroker.handlers.produce.slow_appends import Jobs
 from mpbroker.handlers.produce.transaction_checks import TransactionChecks
-from mpbroker.handlers.requests.answers import Answers
 from mpbroker.handlers.requests.authorization import Authorization
-from mpbroker.handlers.requests.exchange import Exchange, ServedApi
 from mpbroker.handlers.requests.metadata import Metadata, Topic
 from mpbroker.handlers.requests.parked_memory import ParkedMemory
-from mpbroker.handlers.requests.reply_backpressure import ReplyBackpressure
+from mpbroker.handlers.requests.request import Api, ReceivedRequest
+from mpbroker.handlers.requests.response import Services
+from mpbroker.handlers.requests.response_backpressure import ResponseBackpressure
 from mpbroker.handlers.requests.throttling import Throttling
-from mpbroker.ipc.listeners import AddedListener
 from mpbroker.ipc.log_levels import LogLevels
 from mpbroker.ipc.metadata import PartitionImage
-from mpbroker.ipc.meters import Meters
 from mpbroker.ipc.producer_ids import ProducerIds
-from mpbroker.ipc.session import Session
-from mpbroker.ipc.slots import Request
 from mpbroker.ipc.table import Partition, PartitionFlag, damage_of, read_partition
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.security.audit import Audit
-from mpbroker.storage.fetch_positions import FetchPositions
 from mpbroker.storage.reader import PartitionReader
 from shm.clock import monotonic_ms, wall_ms
-from shm.counters import CounterPage
 from shm.table import SlotBusy, SlotTable
 from shm.word import Words
 
 ANY_EPOCH = -1
 
 
-@dataclass
-class Broker:
+@dataclass(kw_only=True)
+class Broker(Services):
     config: BrokerConfig
     metadata: Metadata
     table: SlotTable
-    answers: Answers
     coordinator: PatientClient
     log: Jobs
     log_calls: list[PatientClient]  # by number of the log worker
     failed_dirs: Callable[[], int]
-    waiting: ReplyBackpressure
-    apis: Mapping[int, ServedApi]
+    waiting: ResponseBackpressure
+    apis: Mapping[int, Api]
     fetches: Fetches
     fetch_sessions: FetchSessionCache
     forwarding: Forwarding
     parked_memory: ParkedMemory
     readers: Readers
-    cold_reads: DiskPrefetch
+    prefetch: DiskPrefetch
     damaged: Words
     places: FetchPositions
     producer_ids: ProducerIds
     transactions: TransactionChecks
-    counters: CounterPage
-    meters: Meters
-    tells_all: Callable[[], bool]
-    session: Callable[[Request], Session]
-    listener: Callable[[int], AddedListener]
-    whose: Callable[[Request, Session | None], str]
     throttling: Throttling
     authorization: Authorization
     audit: Audit
     log_levels: LogLevels
-    # Exchanges that came as light and turned out to take long.
-    long_work: deque[Exchange] = field(default_factory=deque)
     wall_clock_ms: Callable[[], int] = wall_ms
     monotonic_ms: Callable[[], int] = monotonic_ms
 
-    def advertised(self, slot: Request) -> Listener:
-        """Return the address that the client of this request is told to connect to.
+    def advertised(self, request: ReceivedRequest) -> Listener:
+        """Return the address that the client of this request is to connect to.
 
         It is that of advertised.listeners, else the listener's. For a listener on all addresses it is the one
         that the client connected to.
         """
-        known = self.listener(slot.listener)
+        known = self.process.listener(request.slot.listener)
         if known.advertised is not None:
             return known.advertised
         if known.listener.path:
             return structs.replace(known.listener, host=f"unix:{known.listener.path}")
         if known.listener.is_wildcard:
-            return structs.replace(known.listener, host=self.session(slot).local_host)
+            return structs.replace(known.listener, host=request.session.local_host)
         return known.listener
 
     def in_table(self, image: PartitionImage) -> Partition | None:
@@ -116,7 +101,7 @@ class Broker:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         now = self.in_table(image)
         if now is None or now.topic_id != topic.topic_id:
-            # The table is ahead of the metadata or behind it; the client will retry.
+            # Table and metadata differ for a moment; the client will retry.
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if now.flags & PartitionFlag.PARTITION_OFFLINE:
             return ErrorCode.KAFKA_STORAGE_ERROR
@@ -133,14 +118,6 @@ class Broker:
         word = self.damaged.load(topic.partitions[now.partition].slot)
         reader.heed(damage_of(word, now.generation))
         return reader
-
-
-class ApiExchange(Exchange):
-    """An exchange as an API gets it, with the whole broker around it."""
-
-    __slots__ = ()
-
-    broker: Broker
 
 
 def check_leader_epoch(wanted: int, now: Partition) -> ErrorCode | None:

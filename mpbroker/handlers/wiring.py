@@ -20,11 +20,12 @@ from mpbroker.handlers.produce.marker_holds import MarkerHolds
 from mpbroker.handlers.produce.produce_order import ProduceOrder
 from mpbroker.handlers.produce.slow_appends import Jobs
 from mpbroker.handlers.produce.transaction_checks import TransactionChecks
-from mpbroker.handlers.requests.answers import Answers
+from mpbroker.handlers.requests.admission import Admission
 from mpbroker.handlers.requests.authorization import Authorization
 from mpbroker.handlers.requests.metadata import Metadata
 from mpbroker.handlers.requests.parked_memory import ParkedMemory
-from mpbroker.handlers.requests.reply_backpressure import ReplyBackpressure
+from mpbroker.handlers.requests.response_backpressure import ResponseBackpressure
+from mpbroker.handlers.requests.responses import Responses
 from mpbroker.handlers.requests.throttling import Throttling
 from mpbroker.ipc.append_job import AppendJobs
 from mpbroker.ipc.lending import Lender
@@ -51,14 +52,15 @@ def make_broker(
 ) -> Broker:
     """Build the broker of handler `number`.
 
-    `arena` is the handler's own, `outboxes` are by process. `produces` hears which produces are passed on to
-    their log workers, and which close their connections. The broker starts with no log worker up.
+    `arena` is the handler's own, `outboxes` are by process. `produces` is notified of produces that are
+    passed on to their log workers, and of those that close their connections. The broker starts with no log
+    worker up.
     """
     config, memory = context.config, context.memory
     workers = range(memory.sizes.log_workers)
     coordinator = _coordinator(context, arena, outboxes[COORDINATOR], turn)
     table, marks = memory.table(), memory.marks()
-    # Nobody waits any more for what a predecessor marked.
+    # The marks of a predecessor have no waiters.
     marks.clear_waiter(number)
     metadata = Metadata(config, turn.topics)
     waiting = _make_waiting(context, number)
@@ -66,19 +68,23 @@ def make_broker(
     appends = AppendJobs(lender, turn.push_job, len(workers), context.call_numbers())
     parked_memory = ParkedMemory(lambda: context.config)
     audit = audit_of(config)
+    authorization = Authorization(metadata.authorizer, turn.topics, audit)
+    throttling = Throttling(config, metadata, turn.clients, turn.meters, memory.quota_secret)
     jobs = Jobs(appends, waiting, len(workers), produces.end)
     return Broker(
+        process=context,
         config=config,
         metadata=metadata,
         table=table,
-        answers=Answers(
+        responses=Responses(
             context.index,
             arena,
             lambda p: outboxes[p],
             waiting,
             context.whose,
-            partial(_closed_behind, produces),
+            partial(_closed_after, produces),
         ),
+        admission=Admission(config, authorization, audit, throttling),
         coordinator=coordinator,
         log=jobs,
         log_calls=[_log_client(context, arena, worker, turn) for worker in workers],
@@ -93,28 +99,23 @@ def make_broker(
         parked_memory=parked_memory,
         readers=_readers(config.log_dirs, turn),
         # A ring of the bell may miss a process that is about to sleep; the sleep itself reads the eventfd.
-        cold_reads=DiskPrefetch(lambda: os.eventfd_write(context.bell.fd, 1)),
+        prefetch=DiskPrefetch(lambda: os.eventfd_write(context.bell.fd, 1)),
         damaged=memory.words("damaged"),
         places=turn.places,
         producer_ids=ProducerIds(coordinator.call),
         transactions=TransactionChecks(coordinator, MarkerHolds(coordinator, jobs.are_up)),
         counters=context.counters,
         meters=turn.meters,
-        tells_all=lambda: turn.tells_all,
-        session=context.session,
-        listener=context.listener,
-        whose=context.whose,
-        throttling=Throttling(
-            config, metadata, turn.clients, turn.meters, memory.quota_secret, context.session
-        ),
-        authorization=Authorization(metadata.authorizer, turn.topics, audit, context.listener),
+        logs_requests=lambda: turn.logs_requests,
+        throttling=throttling,
+        authorization=authorization,
         audit=audit,
         log_levels=LogLevels(memory),
     )
 
 
-def _closed_behind(produces: ProduceOrder, request: Request) -> Sequence[Request]:
-    """Return the produces that a produce which closes its connection takes along; see `Answers.close`."""
+def _closed_after(produces: ProduceOrder, request: Request) -> Sequence[Request]:
+    """Return the produces that a produce which closes its connection takes along; see `Responses.close`."""
     return produces.refuse(request) if request.api_key == ApiKey.PRODUCE else ()
 
 
@@ -164,7 +165,7 @@ def _coordinator(context: ProcessContext, arena: Arena, outbox: Outbox, turn: Ha
 
 
 def _log_client(context: ProcessContext, arena: Arena, worker: int, turn: HandlerTurn) -> PatientClient:
-    """Build a log worker's client. Its calls go behind all jobs sent before; the turn handles deaths."""
+    """Build a log worker's client. Its calls follow all jobs sent before; the turn handles deaths."""
     push = partial(turn.push_job, worker=worker)
     return PatientClient(_client(context, arena, log_worker(worker), push))
 
@@ -186,7 +187,7 @@ def _client(context: ProcessContext, arena: Arena, server: int, push: Callable[[
     return RpcClient(Lender(arena, context.index), server, theirs, push, context.call_numbers())
 
 
-def _make_waiting(context: ProcessContext, number: int) -> ReplyBackpressure:
+def _make_waiting(context: ProcessContext, number: int) -> ResponseBackpressure:
     word = context.memory.words("replies_out")
     word.store(number, 0)
-    return ReplyBackpressure(lambda waits: word.store(number, waits), monotonic_ms, context.whose)
+    return ResponseBackpressure(lambda waits: word.store(number, waits), monotonic_ms, context.whose)

@@ -3,8 +3,8 @@
 A page of another site may make a browser of this host send requests here. Its requests have a Host that is
 not ours, if it has pointed a name of its own at this address (DNS rebinding), or they have an Origin that is
 not ours. Neither is answered. An address in Host is ours: a browser that writes it has not been led here by a
-name. Ports are not compared, since tunnels and containers map them. What a client says it is says nothing:
-browsers send Sec-Fetch-Site over plain HTTP to loopback alone.
+name. Ports are not compared, since tunnels and containers map them. User-Agent is not evidence. Browsers send
+Sec-Fetch-Site over plain HTTP to loopback alone.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import re
-import socket
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-from mpbroker.config.broker import BrokerConfig
-from mpbroker.config.listeners import LOCAL_NAME, parse_http_listener
+from mpbroker.config.listeners import LOCAL_NAME
 from mpbroker.http.server import Scope
 
 _HOST: Final = re.compile(r"(\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[0-9A-Za-z._-]+))(:[0-9]{1,5})?", re.ASCII)
@@ -33,26 +31,13 @@ class Refusal(NamedTuple):
     why: str
 
 
-def own_names(config: BrokerConfig) -> set[str]:
-    """Return the names of this broker: of its host, of its addresses, and those of `http.hosts`."""
-    names = {socket.gethostname(), *config.http_hosts}
-    http = parse_http_listener(config.http_listener)
-    for listener in (http, *config.listeners, *(config.advertised_listeners or ())):
-        if listener is not None:
-            names.add(listener.host)
-    return {_plain(name) for name in names} - {""}
-
-
 def header(scope: Scope, name: bytes) -> bytes | None:
     """Return the first header of this name, in lower case."""
     return next((value for key, value in scope["headers"] if key == name), None)
 
 
 def refused_host(scope: Scope, names: Collection[str]) -> Refusal | None:
-    """Refuse a Host that is neither an address, nor localhost, nor one of `names`.
-
-    No browser leaves it out; probes that speak HTTP/1.0 do.
-    """
+    """Refuse a Host that is neither an address, nor localhost, nor one of `names`. HTTP/1.0 needs none."""
     given = header(scope, b"host")
     if given is None:
         return None
@@ -80,7 +65,7 @@ def refused_origin(scope: Scope, *, is_change: bool = False) -> Refusal | None:
 
 
 def has_token(scope: Scope, token: str) -> bool:
-    """Return whether the request has the token (RFC 6750), in a time that does not tell how much of it."""
+    """Return whether the request has the token (RFC 6750), in a time that does not depend on it."""
     given = header(scope, b"authorization") or b""
     if not token or given[: len(_BEARER)].lower() != _BEARER:
         return False
@@ -90,10 +75,11 @@ def has_token(scope: Scope, token: str) -> bool:
 def host_of(text: str) -> str:
     """Return the host of HOST or HOST:PORT, in lower case and without brackets; "" if it is neither."""
     match = _HOST.fullmatch(text)
-    return _plain(match["v6"] or match["name"]) if match else ""
+    return plain(match["v6"] or match["name"]) if match else ""
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
+    """Return a name in lower case and without the dot of the root."""
     return name.lower().rstrip(".")
 
 

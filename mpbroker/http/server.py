@@ -1,9 +1,8 @@
-"""An HTTP/1.1 server for one process whose clients may be anybody: everything that they can make it hold is
-bounded.
+"""An HTTP/1.1 server for one process, with bounds on all resources of its clients, who may be anybody.
 
 An application is an ASGI 3 callable (https://asgi.readthedocs.io, scope `http`); h11 parses. There are bounds
 on connections, on the size of a request, on the time that a request may take to arrive and that a client may
-take to read, and on what is buffered for it. TLS and upgrades are left to a proxy.
+take to read, and on the bytes that are buffered for it. TLS and upgrades are left to a proxy.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ CONNECTIONS_MAX = 64
 FAIR_SHARE = 8
 NETWORK_BYTES = 8
 # Connections that are accepted in one round of the event loop. A request that came with its connection is
-# known five rounds later: before so many newcomers that there has to be room. The kernel keeps more.
+# known five rounds later, before newcomers need its room. The kernel keeps more.
 ACCEPTED_AT_ONCE = 8
 BACKLOG = 1024
 # A connection without a request is not idle for so long: its request may be on its way.
@@ -50,13 +49,13 @@ IDLE_TIMEOUT_S = 75.0
 # A client has to take each piece of an answer in the first time, and all of it in the second.
 SEND_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 60.0
-# A client that has closed its side may have gone; what is answered in this time it still gets.
+# A client that has closed its side may have disconnected; it gets responses within this time.
 HALF_CLOSED_S = 1.0
-# What a client still sends is read for so long before its connection is closed.
+# How long the client's last bytes are read before its connection is closed.
 LINGER_S = 1.0
 PIECE_BYTES = 64 << 10
-# A client that is gone without a word, such as a sleeping laptop, is noticed after 30 s, whether we send it
-# anything or not. Connections have these options from the socket that listens.
+# A client that vanishes, such as a sleeping laptop, is noticed after 30 s, whether we send it anything or
+# not. Connections have these options from the socket that listens.
 NOTICES_GONE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
@@ -140,10 +139,10 @@ class HttpServer:
 
 
 class _Protocol(asyncio.StreamReaderProtocol):
-    """Tells a connection that its client has closed it, also while nobody reads."""
+    """Notifies a connection that its client has closed it, also while it is not read."""
 
     def __init__(self, server: HttpServer) -> None:
-        # A reader keeps so much, twice, of what comes during an answer.
+        # A reader keeps twice this much of the bytes that come during a response.
         self._reader = asyncio.StreamReader(HEAD_BYTES_MAX)
         super().__init__(self._reader)
         self._server = server
@@ -195,7 +194,7 @@ class _Connection:
         self._body_bytes = 0
         self._request_deadline = 0.0
         self._limit: asyncio.Timeout | None = None  # of the answer under way
-        # The event loop's time after which nobody takes an answer any more.
+        # The event loop's time after which the client is taken as disconnected.
         self._client_gone_at = math.inf
         writer.transport.set_write_buffer_limits(high=PIECE_BYTES)
 
@@ -232,7 +231,7 @@ class _Connection:
             self._writer.transport.set_write_buffer_limits(high=0)
             await self._drain()
         except ClientGone:
-            self.abort()  # also what is left of an answer that nobody takes
+            self.abort()  # also the rest of a response that the client does not take
         finally:
             self._writer.close()
             with contextlib.suppress(OSError):
@@ -265,7 +264,7 @@ class _Connection:
             raise
         except Exception:
             log.exception("an HTTP request fails")
-            await self._refuse(500, "the request fails; the broker's log says why")
+            await self._refuse(500, "the request fails; the broker's log has the reason")
         finally:
             self.answers = self.streams = False
         if self._http.their_state in (h11.SEND_BODY, h11.ERROR):
@@ -349,7 +348,7 @@ class _Connection:
         """Take a part of the answer from the application. (ASGI: http.response.start, http.response.body.)"""
         if message["type"] == "http.response.start":
             headers = [*message.get("headers", ()), (b"date", email.utils.formatdate(usegmt=True).encode())]
-            # A body that nobody wants is not waited for.
+            # A body that the application does not read is not awaited.
             if self._leaves or self._http.their_state is h11.SEND_BODY:
                 headers.append((b"connection", b"close"))
             status = message["status"]
@@ -364,16 +363,13 @@ class _Connection:
         body = message.get("body", b"")
         for at in range(0, len(body), PIECE_BYTES):
             await self._write(self._http.send(h11.Data(data=body[at : at + PIECE_BYTES])) or b"")
-            # A client that takes all at once would let nobody else get on meanwhile.
+            # A client that takes all at once would block the others meanwhile.
             await asyncio.sleep(0)
         if not message.get("more_body", False):
             await self._write(self._http.send(h11.EndOfMessage()) or b"")
 
     def _begin_stream(self) -> None:
-        """Let an answer of no given length last as long as its client takes it.
-
-        The application bounds how many there are.
-        """
+        """Lift the deadline of a response without a length; the application bounds their number."""
         self.streams = True
         if self._limit is not None and self._client_gone_at == math.inf:
             self._limit.reschedule(None)
@@ -384,7 +380,7 @@ class _Connection:
         await self._drain()
 
     async def _drain(self) -> None:
-        """Wait until the client has taken enough of what was written. Raises ClientGone."""
+        """Wait until the client has taken enough of the written bytes. Raises ClientGone."""
         try:
             async with asyncio.timeout(SEND_TIMEOUT_S):
                 await self._writer.drain()
@@ -430,10 +426,7 @@ def _network_of(peer: tuple[Any, ...] | None) -> bytes:
 
 
 def _check(request: h11.Request) -> None:
-    """Refuse requests whose end a proxy in front might see elsewhere (RFC 9112, 2.3 and 6.1).
-
-    Raises h11.RemoteProtocolError.
-    """
+    """Refuse requests whose end is ambiguous to proxies (RFC 9112, 2.3, 6.1). Raises RemoteProtocolError."""
     if not request.http_version.startswith(b"1."):
         raise h11.RemoteProtocolError("only HTTP/1.0 and HTTP/1.1", error_status_hint=505)
     if {b"content-length", b"transfer-encoding"} <= {name for name, _ in request.headers}:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,13 +12,12 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.inspection.findings import Finding, Severity, finding
 from mpbroker.inspection.partition import Partition
 from mpbroker.storage.checkpoints import CheckpointCorrupt, read_offsets
-from mpbroker.storage.directory_layout import check_format, directories_in, lock_log_dirs
-from mpbroker.storage.directory_lock import holder_of
+from mpbroker.storage.directory_layout import check_format, directories_in
+from mpbroker.storage.directory_lock import has_broker, lock_log_dirs, restricted_new_files
 from mpbroker.storage.names import (
     CLEAN_SHUTDOWN,
     DURABLE_MARK,
     HIGH_WATERMARKS,
-    LOCK,
     LOG_STARTS,
     META_PROPERTIES,
     RECOVERY_POINTS,
@@ -34,10 +33,7 @@ class NotALogDirectory(ValueError):
 
 @dataclass
 class InspectedDirectory:
-    """A log directory, or a single partition's directory.
-
-    `is_live`: a broker has it open, so files grow while they are read. `is_clean`: the last stop was.
-    """
+    """A log directory, or one partition's. `is_live`: a broker has it. `is_clean`: the last stop was."""
 
     path: Path
     is_live: bool
@@ -47,13 +43,10 @@ class InspectedDirectory:
 
 
 def open_directory(path: Path) -> InspectedDirectory:
-    """Return the directory with its partitions; their logs are not read yet.
-
-    Raises NotALogDirectory, OSError.
-    """
+    """Return the directory with its partitions, which are not read yet. Raises NotALogDirectory, OSError."""
     if not is_there(path / META_PROPERTIES):
         return _single_partition(path)
-    directory = InspectedDirectory(path, is_locked(path), is_there(path / CLEAN_SHUTDOWN))
+    directory = InspectedDirectory(path, has_broker(path), is_there(path / CLEAN_SHUTDOWN))
     offsets = {name: _checkpoint(directory, name) for name in (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS)}
     durable = dict(offsets[RECOVERY_POINTS])
     if is_there(path / DURABLE_MARK):
@@ -84,7 +77,7 @@ def _single_partition(path: Path) -> InspectedDirectory:
         raise NotALogDirectory(
             f"{path} has no {META_PROPERTIES} and is not the directory of a partition (<topic>-<number>)"
         ) from error
-    is_live = is_there(path.parent / META_PROPERTIES) and is_locked(path.parent)
+    is_live = is_there(path.parent / META_PROPERTIES) and has_broker(path.parent)
     partition = Partition(path, name.topic, name.partition)
     return InspectedDirectory(path, is_live, is_clean=False, partitions=[partition])
 
@@ -97,32 +90,15 @@ def _checkpoint(directory: InspectedDirectory, name: str) -> Mapping[tuple[str, 
         return {}
 
 
-def is_locked(path: Path) -> bool:
-    """Tell whether a broker, ours or Kafka's, has the directory locked, in whatever container it is.
-
-    An attempt to lock would take the lock. Ask /proc/locks too: this user may not be allowed to open the
-    file. Raises OSError.
-    """
-    with suppress(PermissionError):
-        if holder_of(path / LOCK) is not None:
-            return True
-    try:
-        found = (path / LOCK).stat()
-        locks = Path("/proc/locks").read_text("ascii").splitlines()
-    except FileNotFoundError:
-        return False
-    device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
-    return any(device in line.split() for line in locks)
-
-
 @contextmanager
 def locked(directories: Sequence[Path]) -> Iterator[None]:
-    """Hold the locks of log directories, so that no broker starts on them. Raises FatalError, OSError."""
+    """Hold the locks of log directories; new files are for their owner. Raises FatalError, OSError."""
     for one in directories:
         check_format(one)
     fds = lock_log_dirs(BrokerConfig(log_dirs=tuple(map(str, directories))))
     try:
-        yield
+        with restricted_new_files():
+            yield
     finally:
         for fd in fds:
             os.close(fd)

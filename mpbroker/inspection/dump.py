@@ -51,7 +51,7 @@ class NotAFile(ValueError):
 
 
 class Unreadable(ValueError):
-    """Raised for a file that does not have the format that its name says."""
+    """Raised for a file whose format is not that of its name."""
 
 
 def files_of(path: Path) -> list[Path]:
@@ -72,10 +72,7 @@ def files_of(path: Path) -> list[Path]:
 
 
 def entries(path: Path, *, with_records: bool) -> Iterator[Entry]:
-    """Return an iterator over the entries of a file. `with_records`: of a log, the records too.
-
-    Raises NotAFile at once, Unreadable and OSError during the iteration.
-    """
+    """Iterate over the entries of a file. Raises NotAFile at once, Unreadable and OSError while iterating."""
     base = parse_segment(path.name, path.suffix)
     if path.name in _BY_NAME:
         read = _BY_NAME[path.name](path)

@@ -13,7 +13,7 @@ class Severity(Enum):
     DAMAGE = "damage"
     # The end of a log that was being written when its broker stopped: the next start cuts it off.
     TORN = "torn"
-    # Indexes, snapshots, checkpoints: derived from the log, and made anew at the next start.
+    # Indexes, snapshots, checkpoints: derived from the log, and rebuilt at the next start.
     DERIVED = "derived"
     NOTE = "note"
 

@@ -11,12 +11,7 @@ from mpbroker.inspection.findings import Finding, Severity, finding
 from mpbroker.inspection.segment import Seen, Segment, inspect
 from mpbroker.storage.checkpoints import CheckpointCorrupt, read_epochs, read_topic_id
 from mpbroker.storage.leader_epochs import Epochs
-from mpbroker.storage.names import (
-    LEADER_EPOCHS,
-    PARTITION_METADATA,
-    SNAPSHOT_SUFFIX,
-    segment_name,
-)
+from mpbroker.storage.names import LEADER_EPOCHS, PARTITION_METADATA, SNAPSHOT_SUFFIX, segment_name
 from mpbroker.storage.producer_state import Producers, SnapshotCorrupt
 from mpbroker.storage.segments import offsets_of, segments_of
 from mpbroker.storage.strict_stat import is_there
@@ -24,10 +19,10 @@ from mpbroker.storage.strict_stat import is_there
 
 @dataclass
 class Partition:
-    """A partition and what was found in it.
+    """A partition and its findings.
 
     `durable`: offsets below it were known to be on disk; None if the checkpoints do not name the partition.
-    `log_start`: the checkpointed log start offset; 0 if there is none.
+    `log_start`: the checkpointed log start offset, by default 0.
     """
 
     path: Path
@@ -71,12 +66,9 @@ def log_bytes(partition: Partition) -> int:
 
 
 def check(partition: Partition, seen: Seen | None = None) -> None:
-    """Read the whole partition and fill in its segments and findings.
-
-    `seen`: called with the bytes passed since its last call. Raises OSError.
-    """
+    """Read the whole partition into its segments and findings. `seen`: see `inspect`. Raises OSError."""
     try:
-        # List snapshots first: those that a broker writes meanwhile lie behind what is read.
+        # List snapshots first: those that a broker writes meanwhile are of later offsets.
         snapshots = offsets_of(partition.path, SNAPSHOT_SUFFIX)
         epochs = _read_epochs(partition)
         _read_segments(partition, seen, epochs)
@@ -120,7 +112,7 @@ def _read_segments(partition: Partition, seen: Seen | None, epochs: Epochs) -> N
 def _follows(partition: Partition, segment: Segment) -> None:
     before = partition.segments[-1] if partition.segments else None
     if before is not None and before.next_offset > segment.base:
-        text = f"the segment before it goes on to offset {before.next_offset - 1:,}"
+        text = f"the segment before it ends at offset {before.next_offset - 1:,}"
         partition.findings.append(finding(Severity.DAMAGE, segment.path, text, offset=segment.base))
 
 
@@ -162,10 +154,7 @@ def _read_epochs(partition: Partition) -> Epochs:
 
 
 def _check_epochs_of_batches(partition: Partition) -> None:
-    """Report batches of another leader epoch than the checkpoint has for their offset.
-
-    No checksum covers either of them. If more than half of the batches differ the checkpoint is wrong.
-    """
+    """Report batches of another leader epoch than the checkpoint's, which is wrong if most differ."""
     odd = sum(len(segment.odd_epochs) for segment in partition.segments)
     if 2 * odd > sum(segment.batches for segment in partition.segments):
         text = f"{odd:,} batches are of another leader epoch"
@@ -174,7 +163,7 @@ def _check_epochs_of_batches(partition: Partition) -> None:
             segment.odd_epochs.clear()
     for segment in partition.segments:
         for position, offset, epoch in segment.odd_epochs:
-            text = f"its leader epoch is not {epoch}, as {LEADER_EPOCHS} says"
+            text = f"its leader epoch is not {epoch}, as in {LEADER_EPOCHS}"
             segment.findings.append(finding(Severity.DAMAGE, segment.path, text, position, offset))
 
 

@@ -1,4 +1,4 @@
-"""`mpbroker log recover`: what a start of the broker does to its log directories, and the stop after it.
+"""`mpbroker log recover`: the recovery of a start of the broker, followed by a clean stop.
 
 The same code does it: journals go into segments (`log.directories`), partitions are opened
 (`log.recovery.log_loader`) with their topics' settings from the metadata, and are closed as at a stop. (Kafka
@@ -23,7 +23,7 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.topic_config import TopicConfig, TopicConfigError, resolve
 from mpbroker.coordinator.metadata.replay import replay
 from mpbroker.coordinator.metadata.state import MetadataState
-from mpbroker.inspection.directory import is_locked
+from mpbroker.inspection.directory import locked
 from mpbroker.ipc import log_levels
 from mpbroker.ipc.process import FatalError
 from mpbroker.log.directories.log_directory import LogDirectory
@@ -39,12 +39,8 @@ from mpbroker.storage.checkpoints import (
     read_offsets,
     read_topic_id,
 )
-from mpbroker.storage.directory_layout import (
-    check_format,
-    lock_log_dirs,
-    restricted_new_files,
-    write_clean_shutdown,
-)
+from mpbroker.storage.directory_layout import write_clean_shutdown
+from mpbroker.storage.directory_lock import has_broker
 from mpbroker.storage.segments import segments_of
 from mpbroker.storage.strict_stat import is_there
 
@@ -54,7 +50,7 @@ _log = logging.getLogger("mpbroker")
 
 
 class CannotRecover(Exception):
-    """A recovery is refused. The message says why, and what to do."""
+    """A recovery is refused. The message has the reason and advice."""
 
 
 class Change(msgspec.Struct):
@@ -67,7 +63,7 @@ class Change(msgspec.Struct):
 
     @property
     def is_derived(self) -> bool:
-        """Tell whether the file is made anew whenever it does not fit the records: nobody need know which."""
+        """Return whether the file is rebuilt whenever it does not fit the records."""
         return self.file.endswith((*names.INDEX_SUFFIXES, names.SNAPSHOT_SUFFIX, names.LEADER_EPOCHS))
 
 
@@ -112,18 +108,12 @@ def _locked(paths: Sequence[Path]) -> Iterator[None]:
     for path in paths:
         if not is_there(path / names.META_PROPERTIES):
             raise CannotRecover(f"{path} has no {names.META_PROPERTIES}: name a directory of log.dirs")
-        if is_locked(path):
+        if has_broker(path):
             raise CannotRecover(
                 f"a broker has {path} open. Stop it first; it recovers by itself at its start"
             )
-        check_format(path)
-    fds = lock_log_dirs(BrokerConfig(log_dirs=tuple(map(str, paths))))
-    try:
-        with restricted_new_files():
-            yield
-    finally:
-        for fd in fds:
-            os.close(fd)
+    with locked(paths):
+        yield
 
 
 # ---- a start and a stop
@@ -225,10 +215,7 @@ class _Run:
 
 
 def _is_group(path: Path) -> bool:
-    """Return whether the directory's last broker ran with log.flush.policy=group.
-
-    High watermarks are then on disk.
-    """
+    """Return whether the last broker had log.flush.policy=group: high watermarks are on disk then."""
     return is_there(path / names.DURABLE_MARK) or any(path.glob("mpbroker.journal*"))
 
 
@@ -251,7 +238,7 @@ def _recovered(paths: Sequence[Path], called: Sequence[Path], say: Say) -> list[
             run.run()
         except FatalError as error:
             raise FatalError(in_their_words(str(error)), error.status) from error
-    told = [in_their_words(note) for note in notes]
+    rest_of_notes = [in_their_words(note) for note in notes]
     reports = []
     for number, (path, name) in enumerate(zip(paths, called, strict=True)):
         changes = _changes(before[number], _files(path))
@@ -261,9 +248,9 @@ def _recovered(paths: Sequence[Path], called: Sequence[Path], say: Say) -> list[
             one.changes = [change for change in changes if change.file.startswith(own)]
             one.problem = in_their_words(one.problem)
         rest = [change for change in changes if "/" not in change.file]
-        mine = [note for note in told if str(name) in note or number == 0]
+        mine = [note for note in rest_of_notes if str(name) in note or number == 0]
         reports.append(Report(str(name), clean[number], partitions, rest, mine))
-        told = [note for note in told if note not in mine]
+        rest_of_notes = [note for note in rest_of_notes if note not in mine]
     return reports
 
 

@@ -2,8 +2,8 @@
 
 Only this module of the room writes. The repair holds the lock of the log directory, so no broker runs. A
 segment with damage is replaced in one step by a copy of its whole batches with the same offsets: there may be
-gaps, as after compaction. Batches of a wrong leader epoch get that of their offset. The damaged file stays
-beside the copy under another name; indexes are made anew at the next start. After a kill at any point the
+gaps, as after compaction. Batches of a wrong leader epoch get that of their offset. The damaged file is
+kept under another name; indexes are rebuilt at the next start. After a kill at any point the
 partition is as damaged as before or repaired in part, and the repair can be done again.
 """
 
@@ -15,15 +15,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mpbroker.inspection.directory import is_locked, open_directory
 from mpbroker.inspection.directory import locked as locked_directories
+from mpbroker.inspection.directory import open_directory
 from mpbroker.inspection.findings import Severity
 from mpbroker.inspection.partition import Partition, check
 from mpbroker.inspection.segment import Segment, batches, mapped
 from mpbroker.records.batch import LEADER_EPOCH_AT
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.storage.checkpoints import fsync_directory, read_offsets, write_offsets
-from mpbroker.storage.directory_layout import restricted_new_files
+from mpbroker.storage.directory_lock import has_broker
 from mpbroker.storage.journal import JournalDamaged, JournalFile, worker_of
 from mpbroker.storage.names import (
     HIGH_WATERMARKS,
@@ -43,23 +43,19 @@ PIECE_BYTES = 1 << 20
 
 
 def helps(partition: Partition) -> bool:
-    """Tell whether a repair removes what `check` has found."""
+    """Return whether a repair removes the findings of `check`."""
     found = {one.severity for segment in partition.segments for one in segment.findings}
     is_short = partition.durable is not None and partition.end_offset < partition.durable
     return Severity.DAMAGE in found or is_short
 
 
 class CannotRepair(Exception):
-    """Raised when a partition cannot be repaired; the text says why, and what to do."""
+    """Raised when a partition cannot be repaired; the text has the reason and advice."""
 
 
 @dataclass
 class Cut:
-    """A damaged segment.
-
-    `whole`: byte ranges (start, end) of whole batches. `lost`: offset ranges, the first and the one
-    after the last; -1 at the end of the segment.
-    """
+    """A damaged segment: ranges of `whole` bytes, and of `lost` offsets (-1: up to the end)."""
 
     segment: Segment
     whole: list[tuple[int, int]]
@@ -72,10 +68,7 @@ class Cut:
 
 @dataclass
 class Plan:
-    """The changes of a repair.
-
-    `lowered`: the log's new end, if that is below what was known to be on disk.
-    """
+    """The changes of a repair. `lowered`: the log's new end, if that is below the durable offset."""
 
     partition: Partition
     cuts: list[Cut] = field(default_factory=list)
@@ -89,23 +82,18 @@ class Plan:
 
 @contextmanager
 def locked(partition: Path) -> Iterator[None]:
-    """Hold the lock of the partition's log directory, so that no broker starts on it.
-
-    Raises CannotRepair, FatalError, OSError.
-    """
+    """Hold the lock of the partition's log directory. Raises CannotRepair, FatalError, OSError."""
     home = partition.parent
     if is_there(partition / META_PROPERTIES):
         raise CannotRepair(
             f"{partition} is a whole log directory. Name a partition in it: mpbroker log verify {partition} "
-            "says which are damaged"
+            "lists the damaged ones"
         )
     if not is_there(home / META_PROPERTIES):
-        raise CannotRepair(
-            f"{home} has no {META_PROPERTIES}: it is no log directory. Name a partition in one"
-        )
-    if is_locked(home):
+        raise CannotRepair(f"{home} has no {META_PROPERTIES}: not a log directory. Name a partition in one")
+    if has_broker(home):
         raise CannotRepair(f"a broker has {home} open. Stop it first")
-    with locked_directories([home]), restricted_new_files():
+    with locked_directories([home]):
         yield
 
 
@@ -132,10 +120,7 @@ def plan(path: Path) -> Plan:
 
 
 def _refuse_journaled(partition: Partition) -> None:
-    """Check that no commit journal has bytes of the partition.
-
-    The next start would write them to positions that a repair moves. Raises CannotRepair.
-    """
+    """Check that no commit journal has bytes of the partition, which a repair moves. Raises CannotRepair."""
     for path in sorted(partition.path.parent.iterdir()):
         if worker_of(path.name) is not None:
             _refuse_if_in(path, partition)
@@ -185,10 +170,7 @@ def _cut(segment: Segment) -> Cut:
 
 
 def carry_out(plan: Plan) -> list[Path]:
-    """Do the repair. Return the damaged files under their new names.
-
-    The caller holds the lock. Raises OSError.
-    """
+    """Do the repair under the lock. Return the damaged files under their new names. Raises OSError."""
     directory = plan.partition.path
     kept = [_replace(cut) for cut in plan.cuts]
     for offset in offsets_of(directory, SNAPSHOT_SUFFIX):

@@ -1,7 +1,7 @@
 """The check of one segment, batch by batch, and of its indexes.
 
-Behind bytes that are no batch the walk goes on at the next whole batch that continues the offsets, so that
-it finds what is left of a damaged segment, not only where the damage begins.
+After bytes that are no batch the walk continues at the next whole batch that continues the offsets, so that
+it finds the rest of a damaged segment, not only the first damage.
 """
 
 from __future__ import annotations
@@ -21,13 +21,7 @@ from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.old_format import old_magic
 from mpbroker.storage.index import read_offset_entries, read_time_entries
 from mpbroker.storage.leader_epochs import NO_EPOCH, Epochs, epoch_of
-from mpbroker.storage.names import (
-    INDEX_SUFFIX,
-    OFFSET_SPAN,
-    TIME_INDEX_SUFFIX,
-    parse_segment,
-    segment_name,
-)
+from mpbroker.storage.names import INDEX_SUFFIX, OFFSET_SPAN, TIME_INDEX_SUFFIX, parse_segment, segment_name
 
 # Called with the bytes that a walk has passed since the last call.
 Seen = Callable[[int], None]
@@ -138,7 +132,7 @@ def _batch_at(view: memoryview, position: int, next_offset: int, base: int) -> B
 
 
 def _next_batch(view: memoryview, position: int, next_offset: int, base: int) -> int:
-    """Return the position of the next whole batch that continues the offsets; the end if there is none."""
+    """Return the position of the next whole batch that continues the offsets, or the end."""
     whole = view.obj
     assert isinstance(whole, mmap.mmap)
     magic = bytes([CURRENT_MAGIC])
@@ -156,7 +150,7 @@ def _next_batch(view: memoryview, position: int, next_offset: int, base: int) ->
 
 
 def inspect(path: Path, *, is_last: bool, seen: Seen | None = None, epochs: Epochs = ()) -> Segment:
-    """Read a whole segment and its indexes, and return what was found.
+    """Read a whole segment and its indexes, and return the findings.
 
     `is_last`: the segment is the partition's last one. `seen`: called with the bytes passed since its last
     call. `epochs`: the partition's leader epochs. Raises OSError, ValueError for a name of no segment.
@@ -169,7 +163,7 @@ def inspect(path: Path, *, is_last: bool, seen: Seen | None = None, epochs: Epoc
     covered: dict[int, tuple[int, int]] = {}
     damaged: list[range] = []
     unreadable: list[int] = []
-    told = 0
+    reported = 0
     with mapped(path, unreadable) as view:
         segment = Segment(path, base, len(view), next_offset=base)
         for found in batches(view, base):
@@ -178,9 +172,9 @@ def inspect(path: Path, *, is_last: bool, seen: Seen | None = None, epochs: Epoc
                 if old is not None:
                     segment.old_at.append((found.position, old))
                 else:
-                    judged, goes_on = _judge(segment, found, view, is_last)
+                    judged, resumes_at = _judge(segment, found, view, is_last)
                     segment.findings.append(judged)
-                    damaged.append(range(found.position, goes_on))
+                    damaged.append(range(found.position, resumes_at))
                 continue
             last = found.base_offset + found.last_offset_delta
             segment.batches += 1
@@ -192,11 +186,11 @@ def inspect(path: Path, *, is_last: bool, seen: Seen | None = None, epochs: Epoc
             segment.max_timestamp = max(segment.max_timestamp, found.max_timestamp)
             if found.position in wanted:
                 covered[found.position] = (found.base_offset, last)
-            if seen is not None and segment.end - told >= SEEN_BYTES:
-                seen(segment.end - told)
-                told = segment.end
+            if seen is not None and segment.end - reported >= SEEN_BYTES:
+                seen(segment.end - reported)
+                reported = segment.end
     if seen is not None:
-        seen(segment.size - told)
+        seen(segment.size - reported)
     if unreadable:
         text = f"bytes that cannot be read, in {len(unreadable):,} of its pages: {os.strerror(errno.EIO)}"
         segment.findings.append(finding(Severity.DAMAGE, path, text, unreadable[0]))
@@ -210,17 +204,14 @@ def inspect(path: Path, *, is_last: bool, seen: Seen | None = None, epochs: Epoc
 
 
 def _judge(segment: Segment, error: CorruptBatch, view: memoryview, is_last: bool) -> tuple[Finding, int]:
-    """Return the finding for bytes that are no batch, and the position where whole batches go on.
-
-    At the very end of the last segment a stop leaves them: they are TORN. Anywhere else they are DAMAGE.
-    """
-    goes_on = _next_batch(view, error.position + 1, segment.next_offset, segment.base)
-    if goes_on < len(view):
-        text = f"{error.reason}; whole batches go on at byte {goes_on:,}"
-        return finding(Severity.DAMAGE, segment.path, text, error.position, segment.next_offset), goes_on
+    """Return the finding for bytes that are no batch, TORN at the end of the last segment, and their end."""
+    resumes_at = _next_batch(view, error.position + 1, segment.next_offset, segment.base)
+    if resumes_at < len(view):
+        text = f"{error.reason}; whole batches continue at byte {resumes_at:,}"
+        return finding(Severity.DAMAGE, segment.path, text, error.position, segment.next_offset), resumes_at
     severity = Severity.TORN if is_last else Severity.DAMAGE
     text = f"{error.reason}; no whole batch follows in the last {len(view) - error.position:,} bytes"
-    return finding(severity, segment.path, text, error.position, segment.next_offset), goes_on
+    return finding(severity, segment.path, text, error.position, segment.next_offset), resumes_at
 
 
 # ---- indexes
@@ -247,10 +238,7 @@ def _entries(path: Path, base: int, read: Callable[[Path, int], list[tuple[int, 
 def _check_offset_index(
     index: _Entries, covered: dict[int, tuple[int, int]], damaged: Sequence[range]
 ) -> Iterator[Finding]:
-    """Check an offset index against the batches. Yield at most one finding.
-
-    Entries for damaged stretches are not checked: the damage is a finding of its own.
-    """
+    """Check an offset index but for damaged ranges, against the batches. Yield at most one finding."""
     before = (-1, -1)
     for number, (offset, position) in enumerate(index.entries):
         if offset <= before[0] or position <= before[1]:

@@ -79,8 +79,3 @@ def is_locked(path: Path) -> bool:
     finally:
         os.close(fd)
     return False
-
-
-def has_broker(log_dir: Path) -> bool:
-    """Return whether a broker has the log directory, in whatever container it is. Raises OSError."""
-    return is_locked(log_dir / LOCK)

@@ -1,7 +1,7 @@
 """The log worker: the Python program around a native turn, alone in writing its partitions below log.dirs.
 
-It appends the jobs of handlers and of the coordinator, serves the coordinator's calls, obeys the supervisor's
-orders, and keeps house. It inherits the supervisor's locks on the log directories.
+It appends the jobs of handlers and of the coordinator, serves the coordinator's calls, follows the
+supervisor's orders, and does periodic work. It inherits the supervisor's locks on the log directories.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import errno
 import math
 import os
 import time
-from collections.abc import Collection, Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TypeAlias
 
-from mpbroker.ipc import calls
+from mpbroker.ipc import calls, topology
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.disk_problems import refusal_text
 from mpbroker.ipc.lending import Lender
@@ -22,32 +22,20 @@ from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.process import IDLE_SLEEP_MS, LOG_FENCE_FINISH, MAX_SLEEP_MS, Fence, ProcessContext
 from mpbroker.ipc.rpc import RpcServer
 from mpbroker.ipc.slots import Call, SlotKind, kind_of, unpack_call, unpack_return
-from mpbroker.ipc.topology import (
-    CLEANER,
-    COORDINATOR,
-    DIRTY_BYTES,
-    LOG_WORKERS,
-    PROCESSES,
-    is_handler,
-    is_log_worker,
-    is_processor,
-    log_worker_number,
-)
 from mpbroker.log.append.append_batch import append_batch
 from mpbroker.log.append.relocation import pause_job, resume_jobs
 from mpbroker.log.append.turn import AppendTurn, Pause
 from mpbroker.log.append.turn_partitions import give_back_memory
 from mpbroker.log.compaction.cleaner_manager import Compaction
-from mpbroker.log.directories.reserve import keep_room_behind
-from mpbroker.log.directories.startup_state import StartupState
+from mpbroker.log.directories.log_directory import LogWorker, StartupState
+from mpbroker.log.directories.reserve import keep_room_at_end
 from mpbroker.log.io.io_thread import IoThread
-from mpbroker.log.manager.flush_interval import FlushInterval
 from mpbroker.log.manager.log_manager import LogManager
 from mpbroker.log.manager.measuring import Measuring
 from mpbroker.log.manager.refusals import RefusedProduces, room_of, without_room
 from mpbroker.log.manager.size_metrics import SizeMetrics
 from mpbroker.log.manager.topic_work import TopicWork
-from mpbroker.log.partition.active_producers import tell_producers
+from mpbroker.log.partition.active_producers import describe_producers
 from mpbroker.log.partition.producer_snapshots import snapshotting
 from mpbroker.log.recovery.scheduler import RecoveryScheduler
 from mpbroker.log.recovery.workers import Recovery, fork_pools
@@ -55,7 +43,6 @@ from mpbroker.log.replica_move.replica_mover import ReplicaMover
 from mpbroker.log.retention.deletion import Deletion
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.storage.disk_errors import PASSING
-from mpbroker.storage.names import LogWorker
 from mpbroker.storage.producer_state import bound_producers
 from shm.ring import Ring
 
@@ -64,9 +51,9 @@ PRODUCER_EXPIRATION_CHECK_MS = 600_000
 # Batches that Python appends in a round: some 60 us each where it opens files. A job may have thousands. Jobs
 # that go on share as many, and each gets the smaller number at least.
 BATCHES_AT_ONCE, BATCHES_OF_A_JOB = 200, 8
-# After this many bytes recovery points are written early: a recovery checks everything behind them.
+# After this many bytes recovery points are written early: a recovery checks all bytes after them.
 POINTS_EVERY_BYTES = 256 << 20
-LOOK_AT_WAITS_S = 1.0
+PUBLISH_WAITS_EVERY_S = 1.0
 
 _Steps: TypeAlias = Generator[None, None, calls.Message | None]
 
@@ -82,13 +69,10 @@ def run(context: ProcessContext) -> int:
 
 
 def await_first(context: ProcessContext) -> bool:
-    """Wait until the first worker has put in order what the last run left.
-
-    Return False if this worker is to stop before that.
-    """
+    """Wait until the first worker has recovered the state of the last run. Return False at a stop."""
     startup_state = StartupState(context.memory.words("taken_over"))
-    is_first = log_worker_number(context.index) == 0
-    context.counters.set_status("waiting for the first log worker to put in order what the last run left")
+    is_first = topology.log_worker_number(context.index) == 0
+    context.counters.set_status("waiting for the first log worker to recover the last run")
     while not is_first and not startup_state.is_done:
         if context.must_stop():
             return False
@@ -106,7 +90,7 @@ class LogProcess:
         self.server = RpcServer(
             self.lender, context.memory.arena, lambda client, slot: self.turn.send(client, slot)
         )
-        self.worker = LogWorker(log_worker_number(context.index), memory.sizes.log_workers)
+        self.worker = LogWorker(topology.log_worker_number(context.index), memory.sizes.log_workers)
         self.recovery_scheduler = self._fork_workers()
         self._closed_dirs = memory.words("closed_dirs")
         self._closed_dirs.store(self.worker.number, 0)
@@ -127,12 +111,9 @@ class LogProcess:
         )
         measuring = Measuring(self.manager)
         self.deletion = Deletion(self.manager, measuring)
-        self.flush_interval = FlushInterval(
-            self.manager.open_partitions.logs, lambda log: self.turn.flush(log.state)
-        )
         self.size_metrics = SizeMetrics(self.manager, measuring, memory.dir_sizes(), memory.partition_sizes())
         self.compaction = Compaction(self.manager, measuring, context.counters)
-        workers = LOG_WORKERS[: self.worker.count]
+        workers = topology.LOG_WORKERS[: self.worker.count]
         self.replica_mover = ReplicaMover(
             self.manager, self._wake, [memory.counters(index) for index in workers]
         )
@@ -141,7 +122,7 @@ class LogProcess:
         self.topics = TopicWork(self.manager, self._send_answer)
         # Generators that wait for the I/O thread or give way to appends, each with the call to answer (None:
         # no caller).
-        self._chores: list[tuple[Call | None, _Steps]] = []
+        self._tasks: list[tuple[Call | None, _Steps]] = []
         self._share = self._shares_left = self._batches_left = 0
         self._has_cut_jobs = False
         self._refused = RefusedProduces()
@@ -149,23 +130,31 @@ class LogProcess:
         self._plan_housekeeping()
 
     def _plan_housekeeping(self) -> None:
-        now, context = time.monotonic(), self.context
-        self._next_retention = now + context.config.log_initial_task_delay_ms / 1000
-        self._next_sizes = float("inf")
-        self._next_wait_look, self._round_seen, self._round_seen_ns = now, -1, 0
-        self._next_marks = now + HIGH_WATERMARK_CHECKPOINT_MS / 1000
-        self._next_points = now + context.config.log_flush_offset_checkpoint_interval_ms / 1000
-        self._next_points_bytes = context.counters.get(Counter.COUNT_BYTES_APPENDED) + POINTS_EVERY_BYTES
-        self._next_starts = math.inf
-        self._next_expiration = now + PRODUCER_EXPIRATION_CHECK_MS / 1000
+        now, config = time.monotonic(), self.context.config
+        # When each work is due, on the monotonic clock.
+        self.due = {
+            "waits": now,
+            "high watermarks": now + HIGH_WATERMARK_CHECKPOINT_MS / 1000,
+            "recovery points": now + config.log_flush_offset_checkpoint_interval_ms / 1000,
+            "log starts": math.inf,
+            "expiration": now + PRODUCER_EXPIRATION_CHECK_MS / 1000,
+            "sizes": math.inf,
+            "retention": now + config.log_initial_task_delay_ms / 1000,
+        }
+        self._round_seen, self._round_seen_ns = -1, 0
+        self._next_points_bytes = self._appended_bytes + POINTS_EVERY_BYTES
+
+    @property
+    def _appended_bytes(self) -> int:
+        return self.context.counters.get(Counter.COUNT_BYTES_APPENDED)
 
     def _wake(self) -> None:
-        """Wake the loop, from a thread, to look at what that thread has done."""
+        """Wake the loop, from a thread, to take that thread's results."""
         os.eventfd_write(self.context.bell.fd, 1)
 
     def _make_turn(self) -> AppendTurn:
         memory, number = self.context.memory, self.worker.number
-        own = slice(number * DIRTY_BYTES, (number + 1) * DIRTY_BYTES)
+        own = slice(number * topology.DIRTY_BYTES, (number + 1) * topology.DIRTY_BYTES)
         return AppendTurn(
             memory.sizes.partition_slots,
             memory.table(),
@@ -211,12 +200,12 @@ class LogProcess:
         self.context.ready()
 
     def _parties(self) -> list[int]:
-        return [role for role in range(PROCESSES) if self._takes_part(role)]
+        return [role for role in range(topology.PROCESSES) if self._takes_part(role)]
 
     def _bind(self, role: int) -> None:
         memory = self.context.memory
         outbox = memory.ring(self.context.index, role)
-        inbox = None if is_processor(role) else memory.ring(role, self.context.index)
+        inbox = None if topology.is_processor(role) else memory.ring(role, self.context.index)
         self.turn.bind(role, inbox, outbox, memory.doorbell(role), memory.arena(role))
 
     # ---- the loop ----
@@ -227,24 +216,22 @@ class LogProcess:
             if self.context.must_stop() and (self._fence_tails is None or self.context.orphaned):
                 return self._stop()
             self.work(self.sleep_ms)
-            self._heed_others()
+            self._fail_broken_dirs()
             self.topics.advance()
-            self.do_chores()
-            self._keep_house()
+            self.advance_tasks()
+            self._do_housekeeping()
 
     @property
     def sleep_ms(self) -> int:
-        """Return how long the loop may sleep: not at all while topics are opened or removed, unless that
-        waits for another thread.
-        """
+        """Return how long the loop may sleep: not at all while this thread opens or removes topics."""
         if self.topics and not self.topics.only_awaits_threads:
             return 0
         return IDLE_SLEEP_MS if self._is_idle else MAX_SLEEP_MS
 
     @property
     def _is_idle(self) -> bool:
-        """Return whether nothing is under way that time alone, or another thread, brings on."""
-        if self.topics or self._chores or self.flush_interval.is_pending:
+        """Return whether no pending work needs only time, or another thread."""
+        if self.topics or self._tasks or self.manager.open_partitions.awaits_flush:
             return False
         manager = self.manager
         is_deleting = manager.removal.deletions.next_due_s < math.inf
@@ -253,15 +240,15 @@ class LogProcess:
     def work(self, timeout_ms: int) -> None:
         """Run rounds until one leaves something to Python, and do that part of it.
 
-        While there are chores, run one round only: they advance by a step between two calls. Jobs that have
-        had their share of Python's time go on behind a round of others.
+        With tasks, run one round only: they advance by a step between two calls. Jobs that have used their
+        share of Python's time continue after a round of others.
         """
         turn = self.turn
-        has_chores = bool(self._chores) or not self.replica_mover.is_at_rest
+        has_tasks = bool(self._tasks) or not self.replica_mover.is_at_rest
         if self._has_cut_jobs:
             timeout_ms = 0
         self._batches_left = BATCHES_AT_ONCE
-        self._finish_round(turn.run(timeout_ms) if has_chores else turn.serve(timeout_ms))
+        self._finish_round(turn.run(timeout_ms) if has_tasks else turn.serve(timeout_ms))
         if self._has_cut_jobs:
             self._has_cut_jobs = False
             jobs = resume_jobs(turn)
@@ -283,8 +270,8 @@ class LogProcess:
                 turn.skip_slot()
             pause = turn.run(0)
 
-    def _heed_others(self) -> None:
-        """Fail each log directory that another worker found broken: it is broken for all of them."""
+    def _fail_broken_dirs(self) -> None:
+        """Fail each log directory that another worker has found broken."""
         if self.worker.is_alone:
             return
         found = self.context.memory.failed_dirs() & ~self.turn.failed_dirs
@@ -318,7 +305,7 @@ class LogProcess:
         if done.failure:
             self.turn.storage_failed(number, done.failure)
         if done.no_room:
-            self._say_no_room(done.no_room)
+            self._report_no_room(done.no_room)
         if log is not None and log.state.segment_base != before:
             self.context.counters.add(Counter.COUNT_SEGMENTS_ROLLED)
             self.manager.note_roll(log)
@@ -341,91 +328,100 @@ class LogProcess:
             self.size_metrics.dir_failed(number, error)
             self.manager.dir_failed(number, error)
         if error and not failed:
-            self._say_no_room(error)
+            self._report_no_room(error)
         if waiting := self.manager.waiting.take_no_room():
             # They are logged where they are opened. Readiness and the console are to know it as well.
             self._refused.note(time.monotonic())
-            paths = self._log_dirs()
-            self._publish_refusals(waiting, without_room(paths) or paths)
+            self._publish_refusals(waiting)
 
-    def _say_no_room(self, error: int) -> None:
-        if not self._refused.is_to_be_said(time.monotonic()):
+    def _report_no_room(self, error: int) -> None:
+        if not self._refused.must_log(time.monotonic()):
             return
-        paths = self._log_dirs()
         delay_ms = self.manager.config.log_segment_delete_delay_ms
-        self.context.log.error("%s", refusal_text(error, room_of(paths), delay_ms))
-        # Quotas, limits and descriptors refuse where there is room, too.
-        self._publish_refusals(error, without_room(paths) or paths)
+        self.context.log.error("%s", refusal_text(error, room_of(self._log_dirs()), delay_ms))
+        self._publish_refusals(error)
         self._measure_soon()
-
-    def _publish_refusals(self, error: int, paths: Collection[Path]) -> None:
-        for log_dir in self.manager.dirs:
-            if not log_dir.failed:
-                self.size_metrics.put_error(log_dir.number, error if log_dir.path in paths else 0)
 
     def _log_dirs(self) -> list[Path]:
         return [log_dir.path for log_dir in self.manager.dirs if not log_dir.failed]
 
-    def _say_there_is_room(self) -> None:
-        self.context.log.info("what producers send is accepted again")
-        self._publish_refusals(0, ())
+    def _publish_refusals(self, error: int) -> None:
+        """Publish the error of the directories without room; of all, if there is none. 0: no error."""
+        paths = self._log_dirs() if error else []
+        paths = without_room(paths) or paths
+        for log_dir in self.manager.dirs:
+            if not log_dir.failed:
+                self.size_metrics.put_error(log_dir.number, error if log_dir.path in paths else 0)
+
+    def _report_room(self) -> None:
+        self.context.log.info("produce requests are accepted again")
+        self._publish_refusals(0)
         self._measure_soon()
 
     def _measure_soon(self) -> None:
-        """Measure sizes again soon: a log directory no longer has what was said of it."""
-        if self._next_sizes != float("inf"):
-            self._next_sizes = 0.0
+        """Measure sizes again soon: a log directory has changed."""
+        if self.due["sizes"] != math.inf:
+            self.due["sizes"] = 0.0
 
-    def _keep_house(self) -> None:
+    def _do_housekeeping(self) -> None:
         now = time.monotonic()
         if not self.topics.is_removing:
             # What all of them leave is written once.
             self.manager.checkpoints.write_stale()
         self.manager.removal.deletions.begin_due(now)
         self.manager.open_partitions.ease()
-        self.flush_interval.look(now)
+        self.manager.open_partitions.flush_due(now)
         if self.manager.journals.awaited:
             self.manager.journals.use()
-        appended = self.context.counters.get(Counter.COUNT_BYTES_APPENDED)
         if self._refused.is_on and self._refused.is_over(now, self._log_dirs()):
-            self._say_there_is_room()
-        if now >= self._next_wait_look:
-            self._next_wait_look = now + LOOK_AT_WAITS_S
-            self._look_at_waits()
-        # Each of these looks at all partitions: one of them is enough between two rounds.
-        if now >= self._next_marks:
-            self._next_marks = now + HIGH_WATERMARK_CHECKPOINT_MS / 1000
-            self.manager.checkpoints.write_high_watermarks()
-            # After the checkpoints, which may need the reserve.
-            self._keep_room()
-        elif now >= self._next_points or appended >= self._next_points_bytes:
-            self._next_points = now + self.context.config.log_flush_offset_checkpoint_interval_ms / 1000
-            self._next_points_bytes = appended + POINTS_EVERY_BYTES
-            self.manager.checkpoints.write_recovery_points()
-            self._next_starts = now
-            self.manager.open_partitions.look_at_segments()
-            if not self._is_snapshotting:
-                self._is_snapshotting = True
-                self._chores.append((None, self._snapshot()))
-        elif now >= self._next_starts:
-            self._next_starts = math.inf
-            self.manager.checkpoints.write_all_log_starts()
-        elif now >= self._next_expiration:
-            self._next_expiration = now + PRODUCER_EXPIRATION_CHECK_MS / 1000
-            bound_producers(self.context.config.max_producer_ids_per_partition)
-            before_ms = self.turn.clock_ms() - self.context.config.producer_id_expiration_ms
-            for log in self.manager.logs.values():
-                log.state.producers.expire(before_ms)
-        if now >= self._next_sizes:
-            self._next_sizes = float("inf")
-            self._chores.append((None, self._measure()))
-        if now >= self._next_retention:
-            # Do not begin another look before this one is over.
-            self._next_retention = float("inf")
-            self._chores.append((None, self._retain()))
+            self._report_room()
+        if self._appended_bytes >= self._next_points_bytes:
+            self.due["recovery points"] = now
+        points_s = self.context.config.log_flush_offset_checkpoint_interval_ms / 1000
+        self._work_if_due(now, "waits", PUBLISH_WAITS_EVERY_S, self._publish_waits)
+        # Each of these reads all partitions: one of them is enough between two rounds.
+        for name, every_s, work in (
+            ("high watermarks", HIGH_WATERMARK_CHECKPOINT_MS / 1000, self._write_high_watermarks),
+            ("recovery points", points_s, self._write_recovery_points),
+            ("log starts", math.inf, self.manager.checkpoints.write_all_log_starts),
+            ("expiration", PRODUCER_EXPIRATION_CHECK_MS / 1000, self._expire_producers),
+        ):
+            if self._work_if_due(now, name, every_s, work):
+                break
+        # These set the time when they are due again at their end.
+        self._work_if_due(now, "sizes", math.inf, lambda: self._tasks.append((None, self._measure())))
+        self._work_if_due(now, "retention", math.inf, lambda: self._tasks.append((None, self._retain())))
 
-    def _look_at_waits(self) -> None:
-        """Publish since when a commit round has not ended, where it has not since the last look."""
+    def _work_if_due(self, now: float, name: str, every_s: float, work: Callable[[], None]) -> bool:
+        """Do the work if it is due, and plan it again. Return whether it was."""
+        if now < self.due[name]:
+            return False
+        self.due[name] = now + every_s
+        work()
+        return True
+
+    def _write_high_watermarks(self) -> None:
+        self.manager.checkpoints.write_high_watermarks()
+        # After the checkpoints, which may need the reserve.
+        self._keep_room()
+
+    def _write_recovery_points(self) -> None:
+        self._next_points_bytes = self._appended_bytes + POINTS_EVERY_BYTES
+        self.manager.checkpoints.write_recovery_points()
+        self.due["log starts"] = time.monotonic()
+        self.manager.open_partitions.prepare_segments()
+        if not self._is_snapshotting:
+            self._is_snapshotting = True
+            self._tasks.append((None, self._snapshot()))
+
+    def _expire_producers(self) -> None:
+        bound_producers(self.context.config.max_producer_ids_per_partition)
+        before_ms = self.turn.clock_ms() - self.context.config.producer_id_expiration_ms
+        for log in self.manager.logs.values():
+            log.state.producers.expire(before_ms)
+
+    def _publish_waits(self) -> None:
+        """Publish the begin of a commit round that was also under way at the last check."""
         round_now = self.turn.commit_rounds if self.turn.awaits_disk else -1
         if round_now != self._round_seen:
             self._round_seen, since_ns = round_now, 0
@@ -440,7 +436,7 @@ class LogProcess:
                 self.io_thread.submit(log_dir.reserve.take, log_dir.number)
         metadata = self.manager.logs.get(METADATA_SLOT)
         if metadata is not None:
-            keep_room_behind(metadata)
+            keep_room_at_end(metadata)
 
     def _snapshot(self) -> Generator[None, None, None]:
         yield from snapshotting(self.manager.logs.values, self.io_thread)
@@ -448,23 +444,24 @@ class LogProcess:
 
     def _measure(self) -> Generator[None, None, None]:
         began = time.monotonic()
-        yield from self.size_metrics.looking()
+        yield from self.size_metrics.measuring()
         now = time.monotonic()
-        self._next_sizes = now + self.size_metrics.rest_s(now - began)
+        self.due["sizes"] = now + self.size_metrics.rest_s(now - began)
 
     def _retain(self) -> Generator[None, None, None]:
-        yield from self.deletion.looking()
-        self._next_retention = time.monotonic() + self.context.config.log_retention_check_interval_ms / 1000
+        yield from self.deletion.deleting_expired()
+        every_s = self.context.config.log_retention_check_interval_ms / 1000
+        self.due["retention"] = time.monotonic() + every_s
 
-    def do_chores(self) -> None:
-        """Advance each chore by one step."""
+    def advance_tasks(self) -> None:
+        """Advance each task by one step."""
         self.replica_mover.step()
-        for chore in list(self._chores):
-            call, steps = chore
+        for task in list(self._tasks):
+            call, steps = task
             try:
                 next(steps)
             except StopIteration as end:
-                self._chores.remove(chore)
+                self._tasks.remove(task)
                 if call is not None:
                     self._send_answer(call, end.value)
 
@@ -483,53 +480,41 @@ class LogProcess:
         self.context.counters.set(Counter.COUNT_ARENA_BYTES, self.lender.in_use_bytes)
 
     def _serve_call(self, call: Call) -> None:
-        message = self.server.message_of(call)
-        if message is None:
-            return
-        if isinstance(message, calls.EnsureTopic):
-            self.topics.open(call, message)
-            return
-        if isinstance(message, calls.RemoveTopic):
-            self.topics.remove(call, message, self.replica_mover.topic_goes())
-            return
-        if isinstance(message, calls.Recovered):
-            self.topics.follow(call, self._settling(message))
-            return
-        if isinstance(message, calls.DeleteRecords):
-            self._chores.append((call, self.deletion.deleting(message)))
-            return
-        if isinstance(message, calls.MovePartitions):
-            self._chores.append((call, self.replica_mover.ordering(message)))
-            return
-        if isinstance(message, calls.FindToClean):
-            self._chores.append((call, self.compaction.choosing()))
-            return
-        if isinstance(message, calls.SwapSegments):
-            self._chores.append((call, self.compaction.swapping(message)))
-            return
-        try:
-            answer = self._answer_to(message)
-        except OSError as error:
-            self.context.log.error("%s failed: %s", type(message).__name__, error)
-            answer = calls.Failed(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
-        self._send_answer(call, answer)
-
-    def _answer_to(self, message: calls.Message) -> calls.Message:
-        if isinstance(message, calls.TellMoves):
-            return self.replica_mover.tell()
-        if isinstance(message, calls.CleaningEnded):
-            self.compaction.ended(message)
-            return calls.Acknowledged()
-        if isinstance(message, calls.TellProducers):
-            return tell_producers(self.manager.logs, message)
-        return calls.Failed(
-            ErrorCode.UNKNOWN_SERVER_ERROR, f"the log process does not serve {type(message).__name__}"
-        )
+        answer: calls.Message | None = None  # it comes later
+        match message := self.server.message_of(call):
+            case None:
+                pass
+            case calls.EnsureTopic():
+                self.topics.open(call, message)
+            case calls.RemoveTopic():
+                self.topics.remove(call, message, self.replica_mover.topic_goes())
+            case calls.Recovered():
+                self.topics.follow(call, self._settling(message))
+            case calls.DeleteRecords():
+                self._tasks.append((call, self.deletion.deleting(message)))
+            case calls.MovePartitions():
+                self._tasks.append((call, self.replica_mover.ordering(message)))
+            case calls.FindToClean():
+                self._tasks.append((call, self.compaction.choosing()))
+            case calls.SwapSegments():
+                self._tasks.append((call, self.compaction.swapping(message)))
+            case calls.TellMoves():
+                answer = self.replica_mover.moves()
+            case calls.CleaningEnded():
+                self.compaction.ended(message)
+                answer = calls.Acknowledged()
+            case calls.TellProducers():
+                answer = describe_producers(self.manager.logs, message)
+            case _:
+                text = f"the log process does not serve {type(message).__name__}"
+                answer = calls.Failed(ErrorCode.UNKNOWN_SERVER_ERROR, text)
+        if answer is not None:
+            self._send_answer(call, answer)
 
     def _settling(self, message: calls.Recovered) -> Generator[None, None, calls.Message]:
-        """End a start, when all topics that exist have been opened."""
+        """End a start, when all topics have been opened."""
         self.recovery_scheduler.end()
-        self._next_sizes = time.monotonic()
+        self.due["sizes"] = time.monotonic()
         yield from self.manager.removal.setting_strays_aside(message.topics)
         give_back_memory()
         yield
@@ -558,14 +543,14 @@ class LogProcess:
             self.manager.follow_settings()
             self.context.acknowledge_fence()
             return
-        if fence.alive or (is_log_worker(fence.role) and fence.stage != LOG_FENCE_FINISH):
+        if fence.alive or (topology.is_log_worker(fence.role) and fence.stage != LOG_FENCE_FINISH):
             self._bind(fence.role) if self._takes_part(fence.role) else None
             self.context.acknowledge_fence()
             return
         if self._fence_tails is None:
             self._fence_tails = self.turn.tails()
             self.turn.forget(fence.role)
-        if is_log_worker(fence.role):
+        if topology.is_log_worker(fence.role):
             # A process that waits for both workers needs our part first: the rest is the dead one's.
             if self.turn.has_answered(self._fence_tails):
                 self._fence_tails = None
@@ -575,24 +560,25 @@ class LogProcess:
             self._finish_fence(fence)
 
     def _without(self, role: int, call: Call | None, steps: _Steps) -> tuple[Call | None, _Steps] | None:
-        """Return the chore as it goes on without the role; None if it ends.
-
-        Only a swap that the cleaner asked for is carried to its end.
-        """
+        """Return the task without the role, None if it ends. Only a cleaner's swap is completed."""
         if call is None or call.owner != role:
             return call, steps
-        return (None, steps) if role == CLEANER else None
+        return (None, steps) if role == topology.CLEANER else None
 
     def _takes_part(self, role: int) -> bool:
-        return role in (COORDINATOR, CLEANER) or is_handler(role) or is_processor(role)
+        return (
+            role in (topology.COORDINATOR, topology.CLEANER)
+            or topology.is_handler(role)
+            or topology.is_processor(role)
+        )
 
     def _finish_fence(self, fence: Fence) -> None:
         self._fence_tails = None
         self.turn.stop_listening(fence.role)
         self.topics.drop(fence.role)
-        self._chores = [
+        self._tasks = [
             entry
-            for call, steps in self._chores
+            for call, steps in self._tasks
             if (entry := self._without(fence.role, call, steps)) is not None
         ]
         self.lender.reclaim(fence.role)
@@ -601,13 +587,9 @@ class LogProcess:
         self.context.acknowledge_fence()
 
     def _stop(self) -> int:
-        """Append and answer what was published; then flush, close, and mark the directories clean.
-
-        Return the exit code.
-        """
+        """Append and answer published jobs; then flush, close, and mark the directories clean."""
         if self.context.orphaned:
-            # Nobody fences dead processes any more: descriptors that found a ring full would be kept for
-            # ever, and so would the locks.
+            # Dead processes are no longer fenced: descriptors for a full ring would be kept, and the locks.
             for role in self._parties():
                 self.turn.forget(role)
         self.replica_mover.stop()
@@ -621,8 +603,8 @@ class LogProcess:
         closed = self.manager.close_cleanly()
         self._closed_dirs.store(self.worker.number, closed)
         if self.worker.is_first:
-            # The supervisor stops the first worker last. Without one the others may still be busy: then there
-            # is no clean mark.
+            # The supervisor stops the first worker last. Without a supervisor others may still be busy: then
+            # they have closed no directory.
             for other in range(1, self.worker.count):
                 closed &= self._closed_dirs.load(other)
             self.manager.mark_clean(closed)

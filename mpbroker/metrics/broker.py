@@ -1,4 +1,4 @@
-"""Handler pool, topics, purgatories, quotas; and what this broker has that Kafka has not.
+"""Handler pool, topics, purgatories, quotas, and metrics that Kafka does not have.
 
 (Kafka: KafkaRequestHandler.scala, BrokerTopicMetrics.java, DelayedOperation.scala, ClientQuotaManager.scala.)
 """
@@ -15,6 +15,7 @@ from mpbroker.ipc.topology import (
     HANDLERS,
     LOG_WORKERS,
     PROCESSES,
+    SCRUBBER,
     SUPERVISOR,
     name_of,
 )
@@ -75,11 +76,7 @@ def all_topics(view: View) -> Iterator[Bean]:
         yield Bean(TOPICS + name, view.rates(view.now.all_topics[meter], earlier))
 
 
-@family(
-    TOPICS + "<the same>,topic=<topic>",
-    "meter",
-    "Of one topic, from its first count to its deletion.",
-)
+@family(TOPICS + "<the same>,topic=<topic>", "meter", "Of one topic, from its first count to its deletion.")
 def per_topic(view: View) -> Iterator[Bean]:
     for topic, counts in sorted(view.now.topics.items()):
         before = None
@@ -111,8 +108,8 @@ PURGATORIES: dict[str, tuple[Counter, Counter, tuple[int, ...]]] = {
     PURGATORY + f"<PurgatorySize|NumDelayedOperations>,delayedOperation=<{'|'.join(PURGATORIES)}>",
     "gauge",
     "Fetch: partitions waited for, and fetches that wait, with requests about a log end that is not durable. "
-    "Produce: what waits for its commit round. Rebalance: "
-    "groups that wait for members to join or for an assignment. Heartbeat: members that have to be heard of. "
+    "Produce: requests that wait for their commit round. Rebalance: groups that wait for members to join or "
+    "for an assignment. Heartbeat: members whose heartbeats are awaited. "
     "topic: requests that wait for the coordinator, of topics and of groups.",
 )
 def purgatories(view: View) -> Iterator[Bean]:
@@ -189,7 +186,7 @@ def partitions(view: View) -> Iterator[Bean]:
     "kafka.server:type=ReplicaManager,name=OfflineReplicaCount",
     "gauge",
     "Partitions without a leader: damaged, in a log directory that has failed, or new ones that cannot be "
-    "opened yet, as on a full disk. The log says which.",
+    "opened yet, as on a full disk. The log names them.",
 )
 def offline_replicas(view: View) -> Iterator[Bean]:
     yield value("kafka.server:type=ReplicaManager,name=OfflineReplicaCount", view.now.partitions.offline)
@@ -198,7 +195,7 @@ def offline_replicas(view: View) -> Iterator[Bean]:
 @family(
     "kafka.controller:type=KafkaController,name=OfflinePartitionsCount",
     "gauge",
-    "The same, as Kafka's controller counts them: nobody else has a replica.",
+    "The same, as Kafka's controller counts them: no other broker has a replica.",
 )
 def offline_partitions(view: View) -> Iterator[Bean]:
     yield value(
@@ -235,7 +232,7 @@ PER_PROCESS = {
 @family(
     OURS + "Process,name=<role>",
     "total, gauge",
-    "Of each process. Heartbeats are told at every turn, at least once a second.",
+    "Of each process. Heartbeats are published at every turn, at least once a second.",
     (*PER_PROCESS, "heartbeat-age-ms"),
 )
 def processes(view: View) -> Iterator[Bean]:
@@ -324,3 +321,34 @@ def whole(view: View) -> Iterator[Bean]:
         "unmeasured-requests-total": sum(words[QuotaWord.QUOTA_UNMEASURED] for words in view.now.quotas),
     }
     yield Bean(f"{OURS}Broker", found)
+
+
+SCRUBBER_BEANS = OURS + "Scrubber,name="
+
+
+@family(
+    SCRUBBER_BEANS + "<BytesPerSec|BatchesPerSec>",
+    "meter",
+    "What the scrubber has read of sealed segments, and the whole batches among it.",
+)
+def scrubbed(view: View) -> Iterator[Bean]:
+    yield view.meter(SCRUBBER_BEANS + "BytesPerSec", Counter.COUNT_SCRUB_BYTES, (SCRUBBER,))
+    yield view.meter(SCRUBBER_BEANS + "BatchesPerSec", Counter.COUNT_SCRUB_BATCHES, (SCRUBBER,))
+
+
+@family(
+    SCRUBBER_BEANS + "<DamagedRanges|PassesEnded|LastPassEndedMs|PassRemainingBytes>",
+    "gauge",
+    "Damaged ranges there are now, whose offsets are answered with CORRUPT_MESSAGE; log directories that "
+    "were scrubbed to their end since the broker began, when the last one was (Unix time, 0: not yet), and "
+    "the remaining bytes of the one that is being scrubbed.",
+)
+def scrub_findings(view: View) -> Iterator[Bean]:
+    def get(counter: Counter) -> float:
+        return view.now.get(SCRUBBER, counter)
+
+    left = get(Counter.COUNT_SCRUB_PASS_TOTAL) - get(Counter.COUNT_SCRUB_PASS_BYTES)
+    yield value(SCRUBBER_BEANS + "DamagedRanges", get(Counter.COUNT_SCRUB_FINDINGS))
+    yield value(SCRUBBER_BEANS + "PassesEnded", get(Counter.COUNT_SCRUB_PASSES))
+    yield value(SCRUBBER_BEANS + "LastPassEndedMs", get(Counter.COUNT_SCRUB_PASS_ENDED_MS))
+    yield value(SCRUBBER_BEANS + "PassRemainingBytes", max(left, 0))

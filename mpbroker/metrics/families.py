@@ -1,8 +1,8 @@
 """The parts of metrics: beans with attributes, grouped into families that are registered once.
 
 A family is one row of docs/METRICS.md and a function that makes its beans from a snapshot. Names are Kafka's
-ObjectNames. Rates need two looks: `View` has the earlier one if there was one. A test checks that a family
-yields exactly the attributes that its row names.
+ObjectNames. Rates need two snapshots: `View` has the earlier one, if any. A test checks that a family yields
+exactly the attributes that its row names.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class View:
         return sum(self.now.get(p, counter) for p in processes)
 
     def earlier(self, counter: int, processes: Sequence[int]) -> int | None:
-        """Return the earlier total; None if there was no earlier look."""
+        """Return the earlier total; None without an earlier snapshot."""
         return None if self.before is None else sum(self.before.get(p, counter) for p in processes)
 
     def rates(self, count: float, before: float | None) -> dict[str, float]:
-        """Return Kafka's attributes of a meter, and the rate between the two looks."""
+        """Return Kafka's attributes of a meter, and the rate between the two snapshots."""
         found = {"Count": count, "MeanRate": count / self.now.uptime_s}
         if before is not None and self.seconds > 0:
             found["IntervalRate"] = max(count - before, 0) / self.seconds
@@ -49,13 +49,13 @@ class View:
 
     @staticmethod
     def average(total: float, count: int, earlier: tuple[float, int] | None) -> float:
-        """Return the average between the looks; of all events if none came or there was no earlier look."""
+        """Return the average between the snapshots; of all events without new ones or an earlier snapshot."""
         if earlier is not None and count > earlier[1]:
             total, count = total - earlier[0], count - earlier[1]
         return total / count if count else 0.0
 
     def share(self, counter: int, process: int) -> float:
-        """Return the part of its time that a process counted so, between the looks or since its start."""
+        """Return the part of its time that a process counted so, between the snapshots or since its start."""
         spent, passed_ns = self.now.get(process, counter), 0
         if self.before is not None and self.seconds > 0:
             spent -= self.before.get(process, counter)

@@ -35,9 +35,9 @@ def offline(view: View) -> Iterator[Bean]:
 @family(
     OURS + "LogDir,name=<log directory>",
     "gauge",
-    "What DescribeLogDirs says: partitions that can be used; bytes of their segments, without indexes and "
-    "what is being deleted; of the file system all, and what is left for the broker. Bytes are as of the "
-    "last half minute, and not there before the first look.",
+    "As in DescribeLogDirs: partitions that can be used; bytes of their segments, without indexes and "
+    "deleted files; all bytes of the file system, and the usable rest. Bytes are as of the last half minute, "
+    "and missing before the first measurement.",
     ("partitions", "size-bytes", "total-bytes", "usable-bytes"),
 )
 def sizes(view: View) -> Iterator[Bean]:
@@ -55,8 +55,8 @@ def sizes(view: View) -> Iterator[Bean]:
 @family(
     LOGS + "<Size|NumLogSegments|LogStartOffset|LogEndOffset>,topic=<topic>,partition=<partition>",
     "gauge",
-    "Of one partition. Size and NumLogSegments are as of the last half minute, and not there before the "
-    "first look; offsets are those of now.",
+    "Of one partition. Size and NumLogSegments are as of the last half minute, and missing before the first "
+    "measurement; offsets are current.",
 )
 def logs(view: View) -> Iterator[Bean]:
     usable = (one for one in view.now.logs if one.usable)

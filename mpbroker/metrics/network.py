@@ -45,7 +45,7 @@ def control_plane_idle(view: View) -> Iterator[Bean]:
 @family(
     SOCKET_SERVER + "MemoryPool<Available|Used>",
     "gauge",
-    "Bytes of the processors' request arenas: what requests may still take, and what they take.",
+    "Bytes of the processors' request arenas: available to requests, and used by them.",
 )
 def memory_pool(view: View) -> Iterator[Bean]:
     serving = view.now.serving(PROCESSORS)
@@ -195,7 +195,7 @@ def selector_gauges(view: View) -> Iterator[Bean]:
     "gauge",
     "Open connections by the software that ApiVersions named; `unknown` before and without. At most 128 "
     "kinds for each processor (Kafka: 100), the first that came: clients that make up names can fill them, "
-    "and other kinds are not shown then until the broker starts anew.",
+    "and other kinds are not shown then until the broker is restarted.",
     ("connections",),
 )
 def software(view: View) -> Iterator[Bean]:

@@ -1,7 +1,7 @@
-"""CPU time and memory of the broker's processes, as the kernel tells them.
+"""CPU time and memory of the broker's processes, from the kernel.
 
-The kernel walks the page tables of a process to add up its proportional set size, so that is looked up
-seldom, however often somebody scrapes or looks.
+The kernel walks the page tables of a process to add up its proportional set size, so that is read seldom,
+however often metrics are scraped.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class ProcessUsage:
 
 
 class ProcessLooker:
-    """A reader of /proc that remembers what is expensive to look up."""
+    """A reader of /proc that keeps expensive values for a while."""
 
     def __init__(self) -> None:
         self._pss: dict[int, tuple[float, int | None]] = {}
 
     def look(self, pids: dict[int, int]) -> dict[int, ProcessUsage]:
-        """Return what there is of each process; `pids` are process ids by role. One that ended has none."""
+        """Return the usage of each process that runs; `pids` are process ids by role."""
         now = time.monotonic()
         self._pss = {pid: known for pid, known in self._pss.items() if pid in pids.values()}
         found = {}

@@ -28,12 +28,7 @@ THROTTLED = {
 }
 
 
-@family(
-    TYPE + f"<{'|'.join(THROTTLED)}>",
-    "gauge",
-    "Channels that a quota keeps muted now.",
-    ("queue-size",),
-)
+@family(TYPE + f"<{'|'.join(THROTTLED)}>", "gauge", "Channels that a quota keeps muted now.", ("queue-size",))
 def throttled(view: View) -> Iterator[Bean]:
     for kind, counter in THROTTLED.items():
         muted = view.total(counter, view.now.serving(PROCESSORS))
@@ -45,7 +40,7 @@ def _signed(word: int) -> int:
 
 
 def _per_second(view: View, words: list[int], before: list[int] | None, word: QuotaWord) -> float:
-    """Return the rate between the looks, or else since the broker began."""
+    """Return the rate between the snapshots, or else since the broker began."""
     rates = view.rates(words[word], before[word] if before is not None else None)
     return rates.get("IntervalRate", rates["MeanRate"])
 
@@ -75,7 +70,7 @@ PAUSED = ("throttle-time", "throttle-total")
 TAGS = ("user", "client-id")
 MEANING = {
     QuotaKind.QUOTA_PRODUCE: "Bytes of produce requests.",
-    QuotaKind.QUOTA_FETCH: "Bytes of records in fetch responses; what is held back is not counted.",
+    QuotaKind.QUOTA_FETCH: "Bytes of records in fetch responses; bytes held back are not counted.",
     QuotaKind.QUOTA_REQUEST: "Time of handlers and processors: request-time in percent of one process; "
     "exempt are requests without acks, which no quota on time limits.",
     QuotaKind.QUOTA_MUTATION: "Partitions created and deleted.",
@@ -107,7 +102,7 @@ def _register(kind: QuotaKind, name: str) -> None:
     @family(
         TYPE + name + "[,user=<user>][,client-id=<client id>]",
         "total, rate, mean (ms)",
-        "Of one budget: whoever shares it is named by what they have in common.",
+        "Of one budget: its clients are named by their common user or client id.",
         (*USED[kind], *tokens, *PAUSED),
     )
     def of_client(view: View) -> Iterator[Bean]:

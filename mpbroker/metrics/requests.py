@@ -70,12 +70,8 @@ def errors(view: View) -> Iterator[Bean]:
     for key, codes in sorted(view.now.errors.items()):
         for code, count in sorted(codes.items()):
             earlier = view.before.errors.get(key, {}).get(code, 0) if view.before is not None else None
-            tags = f"request={api_name(key)},error={error_name(code)}"
+            tags = f"request={api_name(key)},error={ERROR_NAMES.get(code, str(code))}"
             yield Bean(f"{PREFIX}ErrorsPerSec,{tags}", view.rates(count, earlier))
-
-
-def error_name(code: int) -> str:
-    return ERROR_NAMES.get(code, str(code))
 
 
 @family(

@@ -1,8 +1,8 @@
 """All counts at one moment: the counter pages and meters of all processes of a broker.
 
-Reading needs only loads from a read-only map of the public region. It works beside a broker that is
-jammed, and after its death while the file exists. Words are read one by one, so numbers of
-one snapshot can be a few microseconds apart.
+Reading needs only loads from a read-only map of the public region. It works while the broker is jammed, and
+after its death while the file exists. Words are read one by one, so numbers of one snapshot can be a few
+microseconds apart.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class ListenerSeen:
 
 @dataclass(frozen=True)
 class LogSeen:
-    """A partition's log. `sizes`: segments and bytes; None: not looked at yet.
+    """A partition's log. `sizes`: segments and bytes; None: not measured yet.
 
     `high_watermark_at`: the segment, by its base offset, and the byte in it where the high watermark lies.
     `slot` and `generation` are its place in the partition table. One that is not `usable` is offline.

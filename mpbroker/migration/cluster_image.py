@@ -1,4 +1,4 @@
-"""What a metadata log says, Apache Kafka's or ours: the outcome of its records (Kafka: MetadataImage).
+"""The state that the records of a metadata log, Apache Kafka's or ours, add up to (Kafka: MetadataImage).
 
 Unlike the coordinator's state it keeps the records that made it, so that they can be written down for the
 other broker, and it knows those that only a cluster has. No I/O.
@@ -85,7 +85,7 @@ class ClusterImage:
     def apply(self, value: Buffer) -> None:
         """Apply a record; those that come in transactions only when the transaction has ended.
 
-        Raises MalformedMessage, KeyError (a record about what is not there).
+        Raises MalformedMessage, KeyError (the record's subject does not exist).
         """
         api_key, _, position = read_frame(value)
         try:

@@ -2,4 +2,4 @@
 
 
 class CannotMove(Exception):
-    """An export or import is refused. The message says what is wrong, where, and what to do."""
+    """An export or import is refused. The message names the problem, its place and the remedy."""

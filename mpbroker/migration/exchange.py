@@ -16,9 +16,9 @@ _RENAME_EXCHANGE: Final = 2
 
 
 def check_exchange(one: Path, other: Path) -> None:
-    """Check that two names can be exchanged where these are, of which nobody uses either.
+    """Check, by two empty directories of these unused names, that the file system exchanges names.
 
-    Two empty directories are, and nothing is left of them. Raises CannotMove, OSError.
+    Raises CannotMove, OSError.
     """
     try:
         one.mkdir(exist_ok=True)

@@ -1,7 +1,7 @@
 """`mpbroker import`: takes over the log directories of a stopped Apache Kafka 4 node.
 
 Partitions stay where they are, groups and transactions with them. The metadata are read from Kafka's latest
-snapshot and the log after it, and written as a log of ours into a new directory beside Kafka's. At last the
+snapshot and the log after it, and written as a log of ours into a new directory next to Kafka's. At last the
 two exchange their names. Before that step the directory is Kafka's as it was, and the import can be done
 again; after it mpbroker starts on it, and Kafka's metadata are kept under the other name.
 """
@@ -19,8 +19,12 @@ from mpbroker.config import resource_config
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.dynamic import usable
 from mpbroker.config.topic_config import TopicConfigError, resolve, validate
-from mpbroker.coordinator.metadata.feature_levels import feature_records
-from mpbroker.coordinator.metadata.metadata_records import MetadataRecord, encode_record, metadata_batches
+from mpbroker.coordinator.metadata.metadata_records import (
+    MetadataRecord,
+    encode_record,
+    feature_records,
+    metadata_batches,
+)
 from mpbroker.coordinator.metadata.state import InconsistentMetadata, MetadataState, lone_partition
 from mpbroker.log.recovery.log_loader import Known, load
 from mpbroker.migration.cluster_image import ClusterImage
@@ -36,29 +40,30 @@ from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 from mpbroker.records.old_format import HEAD_BYTES, old_length
 from mpbroker.storage import names
 from mpbroker.storage.checkpoints import fsync_directory, put_id_and_epochs
-from mpbroker.storage.directory_layout import name_all, own_files, restricted_new_files
+from mpbroker.storage.directory_layout import name_all, own_files
+from mpbroker.storage.directory_lock import restricted_new_files
 from mpbroker.storage.leader_epochs import FIRST
 from mpbroker.storage.segments import segments_of
 from mpbroker.storage.strict_stat import is_there
 
 
-def _beside(what: bytes) -> str:
-    """Return a name for a directory beside the metadata, which both brokers leave alone.
+def _stray(purpose: bytes) -> str:
+    """Return the name of a stray partition, a directory that both brokers leave alone.
 
-    It is that of a stray partition; `what` stands for the 16 random bytes in such a name.
+    `purpose` replaces the 16 random bytes in such a name.
     """
-    return names.renamed(METADATA_TOPIC, 0, what.hex(), names.STRAY_SUFFIX)
+    return names.renamed(METADATA_TOPIC, 0, purpose.hex(), names.STRAY_SUFFIX)
 
 
-MAKING: Final = _beside(b"mpbroker-making!")
+MAKING: Final = _stray(b"mpbroker-making!")
 """The name of our metadata until they are whole."""
-PROBE: Final = _beside(b"mpbroker-probing")
+PROBE: Final = _stray(b"mpbroker-probing")
 _TIERED: Final = "remote.storage.enable"
 _EXAMPLES: Final = 3
 
 
 class Import(Moved):
-    """What an import took over, or would. `left` says what is not taken over, and why.
+    """The result of an import, or of a dry run. `left` lists settings and records that are not taken over.
 
     `kept`: the directory that keeps Kafka's metadata.
     """
@@ -88,15 +93,10 @@ def import_(paths: Sequence[Path], *, is_dry: bool, sets_strays_aside: bool = Fa
         if not is_dry:
             with restricted_new_files():
                 _take_over(records, kept, found)
-        return Import(
-            **counts(image, found),
-            left=left,
-            kept=str(kept),
-            log_dirs=list(map(str, found.paths)),
-        )
+        return Import(**counts(image, found), left=left, kept=str(kept), log_dirs=list(map(str, found.paths)))
 
 
-# ---- what is refused
+# ---- refusals
 
 
 def _check_alone(image: ClusterImage, found: LogDirs) -> None:
@@ -142,8 +142,8 @@ def _check_strays(image: ClusterImage, found: LogDirs, there: Replicas, *, sets_
     advice = f"restore {found.metadata} from a whole copy"
     if image.topics:
         advice += (
-            ", or move what is not wanted away. With --set-aside-strays the import goes on, and the first "
-            "start of mpbroker sets these partitions aside"
+            ", or move unwanted ones away. With --set-aside-strays the import continues, and the first start "
+            "of mpbroker sets these partitions aside"
         )
     raise CannotMove(
         f"{found.metadata} knows no topic of {len(strays)} partitions that are there: {_some(strays)}. It "
@@ -170,14 +170,14 @@ def _old_messages(there: Replicas) -> Iterator[str]:
 
 
 def _check_whole(records: Sequence[MetadataRecord]) -> None:
-    """Check that the coordinator can read what is written. Raises CannotMove."""
+    """Check that the coordinator can read the new records. Raises CannotMove."""
     try:
         MetadataState().apply_all(list(records))
     except InconsistentMetadata as error:
         raise CannotMove(f"Kafka's metadata contradict themselves: {error}") from error
 
 
-# ---- what is not taken over
+# ---- the new records
 
 
 def _unread(image: ClusterImage) -> Iterator[str]:
@@ -191,15 +191,15 @@ def _notes(image: ClusterImage, found: LogDirs, there: Replicas) -> Iterator[str
     leader = quorum_leader(found.metadata)
     if leader not in (None, found.node_id):
         yield (
-            f"what the controller, node {leader}, has decided since this broker was stopped: "
-            f"{found.metadata} is the broker's copy"
+            f"decisions of the controller, node {leader}, since this broker was stopped: {found.metadata} is "
+            "the broker's copy"
         )
 
 
 def _records(
     image: ClusterImage, found: LogDirs, there: Replicas, left: list[str]
 ) -> Iterator[MetadataRecord]:
-    """Yield the records of our log; `left` is told what has none. Raises CannotMove, OSError."""
+    """Yield the records of our log, and add the rest to `left`. Raises CannotMove, OSError."""
     yield from feature_records()
     for topic_id, name in image.topics.items():
         yield TopicRecord(name=name, topic_id=topic_id)
@@ -227,7 +227,7 @@ def _topic_configs(image: ClusterImage, topic: str, left: list[str]) -> Iterator
 def _other_configs(image: ClusterImage, left: list[str]) -> Iterator[ConfigRecord]:
     """Yield the altered settings of brokers, groups and subscriptions to client metrics.
 
-    What is left is named without its value, which may be a password.
+    Other settings are named without their values, which may be passwords.
     """
     for (kind, resource), configs in sorted(image.configs.items()):
         if kind == ResourceType.TOPIC:
@@ -247,26 +247,25 @@ def _some(entries: Sequence[str]) -> str:
     return ", ".join(entries[:_EXAMPLES]) + more
 
 
-# ---- what is written
+# ---- the exchange
 
 
 def _unused_name(home: Path) -> Path:
     """Return a name for Kafka's metadata: those that earlier imports have kept stay."""
     for number in itertools.count():
-        beside = home / _beside(b"mpb-import-%05d" % number)
-        if not is_there(beside):
-            return beside
+        path = home / _stray(b"mpb-import-%05d" % number)
+        if not is_there(path):
+            return path
     raise AssertionError
 
 
 def _take_over(records: Sequence[MetadataRecord], kept: Path, found: LogDirs) -> None:
     """Exchange Kafka's metadata for ours; `kept` is Kafka's then.
 
-    What can fail comes first. Raises CannotMove, OSError; then Kafka has all that is its own, and nothing new
-    but an entry in `mpbroker.dirs` is there.
+    Steps that can fail come first. Raises CannotMove, OSError; then only an entry in `mpbroker.dirs` is new.
     """
     making = found.home / MAKING
-    # What an import left that was killed.
+    # A killed import left it.
     if making.exists():
         shutil.rmtree(making)
     check_exchange(making, found.home / PROBE)
@@ -300,7 +299,7 @@ def _write(records: Sequence[MetadataRecord], making: Path) -> None:
 def _leave_own_files(found: LogDirs) -> None:
     """Remove files that mpbroker left before Kafka, and write down which directories belong together.
 
-    Without that a start with one of them missing would make its partitions anew, empty. Raises FatalError,
+    Without that a start with a missing directory would create its partitions again, empty. Raises FatalError,
     OSError.
     """
     for home in found.paths:

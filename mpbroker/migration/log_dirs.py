@@ -8,19 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.inspection.directory import is_locked
 from mpbroker.migration.cluster_image import ClusterImage
 from mpbroker.migration.errors import CannotMove
 from mpbroker.protocol.uuids import uuid_bytes, uuid_text
 from mpbroker.storage import names
 from mpbroker.storage.checkpoints import CheckpointCorrupt, read_epochs, read_topic_id
-from mpbroker.storage.directory_layout import (
-    LogDirLocks,
-    check_log_dirs,
-    directories_in,
-    locked_by,
-    read_properties,
-)
+from mpbroker.storage.directory_layout import check_log_dirs, directories_in, read_properties
+from mpbroker.storage.directory_lock import LogDirLocks, has_broker, locked_by
 from mpbroker.storage.names import METADATA_DIRECTORY
 from mpbroker.storage.strict_stat import is_there
 
@@ -68,7 +62,7 @@ def _check_there(path: Path) -> None:
         )
     if not is_there(path / names.META_PROPERTIES):
         raise CannotMove(f"{path} has no {names.META_PROPERTIES}: name a directory of log.dirs")
-    if is_locked(path):
+    if has_broker(path):
         raise CannotMove(
             f"a broker has {path} open{locked_by(path)}. Stop it in order first, with SIGTERM, then try again"
         )
@@ -101,7 +95,7 @@ def _identified(paths: tuple[Path, ...]) -> LogDirs:
 def _node_id(path: Path, text: str) -> int:
     if not text.isascii() or not text.isdecimal() or int(text) >= 1 << 31:
         raise CannotMove(
-            f"{path / names.META_PROPERTIES}: node.id={text} is no id of a node. Restore the file from a copy"
+            f"{path / names.META_PROPERTIES}: node.id={text} is not an id. Restore the file from a copy"
         )
     return int(text)
 
@@ -111,8 +105,8 @@ def _directory_id(path: Path, text: str) -> bytes:
         return uuid_bytes(text)
     except ValueError as error:
         raise CannotMove(
-            f"{path / names.META_PROPERTIES}: directory.id={text} is no id ({error}). Restore the file from "
-            "a copy"
+            f"{path / names.META_PROPERTIES}: directory.id={text} is not an id ({error}). Restore the file "
+            "from a copy"
         ) from error
 
 
@@ -133,10 +127,7 @@ def _check_stopped_in_order(found: LogDirs) -> None:
 
 
 def replicas_in(found: LogDirs, image: ClusterImage) -> Replicas:
-    """Return where each partition of the image is. Raises CannotMove if one is nowhere, twice, or another's.
-
-    Raises OSError.
-    """
+    """Return the directory of each partition. Raises CannotMove if one is missing or wrong; OSError."""
     there: dict[tuple[str, int], Path] = {}
     for home in found.paths:
         for name in directories_in(home):
@@ -181,7 +172,7 @@ def leader_epoch_in(path: Path) -> int:
     try:
         epochs = read_epochs(path)
     except CheckpointCorrupt as error:
-        raise CannotMove(f"{error}. Start the broker once more, which makes it anew") from error
+        raise CannotMove(f"{error}. Start the broker once more, which makes it again") from error
     return epochs[-1][0] if epochs else 0
 
 

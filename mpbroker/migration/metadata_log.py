@@ -20,14 +20,13 @@ from mpbroker.protocol.metadata_records import read_frame
 from mpbroker.protocol.wire import Buffer, MalformedMessage
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import Batch
-from mpbroker.storage.durable import batches_of
 from mpbroker.storage.names import LOG_SUFFIX, QUORUM_STATE, segment_name
-from mpbroker.storage.segments import segments_of
+from mpbroker.storage.segments import batches_of, segments_of
 from mpbroker.storage.strict_stat import is_there
 
 
 def read_image(directory: Path, *, is_log_whole: bool = False) -> ClusterImage:
-    """Return what the metadata say at the end of the log.
+    """Return the metadata at the end of the log.
 
     `is_log_whole`: the log has all records, as mpbroker's has, and snapshots may be out of date.
     Raises CannotMove if the metadata cannot be read or understood, or are not all there, as of a copy that
@@ -81,7 +80,7 @@ def quorum_leader(directory: Path) -> int | None:
     try:
         leader = msgspec.json.decode(path.read_bytes(), type=_QuorumState).leader_id
     except msgspec.DecodeError as error:
-        raise CannotMove(f"{path} is no state of a quorum: {error}. {_RESTORE.capitalize()}") from error
+        raise CannotMove(f"{path} is not a state of a quorum: {error}. {_RESTORE.capitalize()}") from error
     return None if leader < 0 else leader
 
 
@@ -95,7 +94,7 @@ _RESTORE = "restore it from a copy"
 
 
 class _Reading:
-    """Applies batches to an image; what is in a transaction waits for its end (KIP-868)."""
+    """Applies batches to an image; records of a transaction wait for its end (KIP-868)."""
 
     def __init__(self) -> None:
         self.image = ClusterImage()

@@ -1,8 +1,8 @@
-"""Tells whose a metadata log is: mpbroker's or Apache Kafka's. Changes nothing.
+"""Finds out whose a metadata log is: mpbroker's or Apache Kafka's. Changes nothing.
 
 Kafka keeps topics in `__cluster_metadata-0` too; its controller begins with an election, and adds records
-that a single broker does not have. This module looks only at the types of the records: the coordinator reads
-them whole when it starts, and the log worker judges what a crash has left.
+that a single broker does not have. This module reads only the types of the records: the coordinator reads
+them whole when it starts, and the log worker recovers the log after a crash.
 """
 
 from __future__ import annotations
@@ -23,14 +23,13 @@ from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import Batch
 from mpbroker.storage import names
 from mpbroker.storage.checkpoints import CheckpointCorrupt, read_offsets
-from mpbroker.storage.durable import batches_of
-from mpbroker.storage.segments import segments_of
+from mpbroker.storage.segments import batches_of, segments_of
 from mpbroker.storage.strict_stat import is_there
 
 
 @dataclass
 class Ownership:
-    """Says whose a metadata log is, by its records.
+    """The owner of a metadata log, by its records.
 
     `begins_at`: the offset where the log begins; None if it has no segment. `is_ours`: mpbroker's records
     come before any of Kafka's controller. `has_elections`: the log has elections of Kafka's controller.
@@ -48,9 +47,9 @@ class Ownership:
 
     @property
     def is_kafkas(self) -> bool:
-        """Tell whether Kafka owns the log, by its beginning or because it was the last to use it.
+        """Return whether Kafka owns the log, by its beginning or because it was the last to use it.
 
-        What was before a log's beginning is in a snapshot, which mpbroker never makes.
+        Records before a log's beginning are in a snapshot, which mpbroker never makes.
         """
         begins_in_snapshot = self.begins_at != 0
         is_used = self.kafkas is not None or self.election is not None
@@ -58,7 +57,7 @@ class Ownership:
 
 
 def read_ownership(log_dir: Path) -> Ownership:
-    """Read the metadata of a log directory up to the first record that tells whose they are.
+    """Read the metadata of a log directory up to the first record that decides whose they are.
 
     Ends at the first batch that is not whole. Raises OSError.
     """
@@ -85,7 +84,7 @@ def read_ownership(log_dir: Path) -> Ownership:
 
 
 def _judge(batch: Batch, found: Ownership) -> bool:
-    """Look at the records of a batch. Return whether to look on."""
+    """Judge the records of a batch. Return whether to continue."""
     try:
         records = batch.records()
     except CorruptBatch:

@@ -1,4 +1,4 @@
-"""Files of Kafka's snapshots beside metadata: `<offset>-<epoch>.checkpoint` (Kafka: Snapshots, KIP-630).
+"""Files of Kafka's snapshots of metadata: `<offset>-<epoch>.checkpoint` (Kafka: Snapshots, KIP-630).
 
 An export makes one. mpbroker's log has all records from the beginning, so mpbroker needs none. Kafka begins
 with the latest snapshot and drops a log that ends before it, as one from a backup may. So a snapshot is
@@ -24,7 +24,7 @@ _SNAPSHOT = re.compile(rf"(\d{{{OFFSET_DIGITS}}})-(\d{{{_EPOCH_DIGITS}}})\.check
 
 
 class SnapshotId(NamedTuple):
-    """The end of the records that a snapshot stands for, and the epoch of the last one."""
+    """The end of the records that a snapshot replaces, and the epoch of the last one."""
 
     end: int
     epoch: int
@@ -41,10 +41,7 @@ def snapshots_of(directory: Path) -> list[SnapshotId]:
 
 
 def remove_snapshots(directory: Path) -> list[Path]:
-    """Remove the snapshots in a metadata directory of mpbroker's, durably; return their paths.
-
-    Raises OSError.
-    """
+    """Remove the snapshots in a metadata directory of mpbroker's, durably; return them. Raises OSError."""
     paths = [directory / one.file_name for one in snapshots_of(directory)]
     for path in paths:
         path.unlink()
@@ -54,10 +51,10 @@ def remove_snapshots(directory: Path) -> list[Path]:
 
 
 def forget_exports(log_dirs: Sequence[str]) -> None:
-    """Remove what exports left beside the metadata of a broker that goes on. Raises OSError."""
+    """Remove the snapshots of exports: the broker continues to use its directories. Raises OSError."""
     for log_dir in log_dirs:
         directory = Path(log_dir) / METADATA_DIRECTORY
-        # False for a log directory that has failed meanwhile: the broker goes on without it.
+        # False for a log directory that has failed meanwhile: the broker continues without it.
         if os.path.isdir(directory):  # noqa: PTH112
             for path in remove_snapshots(directory):
-                log.info("removed %s: the broker goes on after that export. Export again before a move", path)
+                log.info("removed %s: the broker changes after that export. Export again before a move", path)

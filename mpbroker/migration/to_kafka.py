@@ -1,10 +1,9 @@
 """`mpbroker export`: makes the log directories of a stopped broker ones that Apache Kafka 4.3 starts on.
 
 Partitions, checkpoints, groups and transactions are in Kafka's formats already, and so are the records of the
-metadata log. What Kafka lacks is a snapshot that has feature levels and the quorum's only voter, and that
-says in which directory each partition lies. It is put beside the log, by one rename, and earlier
-ones are removed. Nothing else changes, so mpbroker goes on with the directories too, until Kafka has been
-started on them. Its next start removes the snapshot.
+metadata log. Kafka also needs a snapshot with feature levels, the quorum's only voter, and the directory of
+each partition. It is put next to the log, by one rename, and earlier ones are removed. Nothing else changes,
+so mpbroker can be started on the directories, too, until Kafka has been. Its next start removes the snapshot.
 """
 
 from __future__ import annotations
@@ -27,7 +26,8 @@ from mpbroker.migration.snapshot_files import SnapshotId, remove_snapshots
 from mpbroker.protocol.topic_names import GROUP_TOPIC, TRANSACTION_TOPIC
 from mpbroker.storage import names
 from mpbroker.storage.checkpoints import write_whole
-from mpbroker.storage.directory_layout import directories_in, restricted_new_files
+from mpbroker.storage.directory_layout import directories_in
+from mpbroker.storage.directory_lock import restricted_new_files
 from mpbroker.storage.names import METADATA_DIRECTORY
 from mpbroker.storage.segments import segments_of
 
@@ -97,7 +97,7 @@ def _check_used(found: LogDirs) -> None:
 
 
 def _complete(image: ClusterImage, found: LogDirs, there: Replicas) -> None:
-    """Add to the image what a broker alone does not keep. Raises CannotMove, OSError."""
+    """Add to the image the facts that a single broker does not keep. Raises CannotMove, OSError."""
     image.features = dict(FEATURES)
     for topic, topic_id, record in list(image.all_partitions()):
         path = there[topic, record.partition_id]
@@ -111,7 +111,7 @@ def _complete(image: ClusterImage, found: LogDirs, there: Replicas) -> None:
 
 
 def _files(image: ClusterImage, found: LogDirs, controller: tuple[str, int]) -> dict[Path, bytes]:
-    """Return what is to be written, the snapshot last: it is what Kafka begins with."""
+    """Return the files to be written, the snapshot last, since Kafka begins with it."""
     now_ms = time.time_ns() // 1_000_000
     voter = Voter(found.node_id, found.ids[found.home], CONTROLLER_LISTENER, *controller)
     name = SnapshotId(image.next_offset, image.epoch).file_name

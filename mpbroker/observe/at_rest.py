@@ -1,6 +1,6 @@
-"""Looks at the log directories of a broker that does not run: partitions, and what groups have committed.
+"""Takes samples of a broker that does not run, from its log directories: partitions, and commits of groups.
 
-Reads no more than it must: the end of each partition, and the records of the groups' topic.
+Reads only the end of each partition, and the records of the groups' topic.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ GROUP_BYTES_MAX: Final = 64 << 20
 
 
 class NotAtRest(Exception):
-    """The directories are none of a broker's, or a broker has them open. The text says which."""
+    """The directories are not a broker's, or a broker has them open."""
 
 
-def look(log_dirs: Sequence[str]) -> tuple[Sample, Groups]:
+def sample(log_dirs: Sequence[str]) -> tuple[Sample, Groups]:
     """Take a sample of directories at rest, and their groups. Raises NotAtRest, OSError."""
     identities = _identities(log_dirs)
     directories = [open_directory(path) for path in identities]

@@ -1,9 +1,8 @@
-"""Committed offsets of all groups, read from the files of `__consumer_offsets` beside a running broker.
+"""Committed offsets of all groups, read from the files of `__consumer_offsets` while the broker runs.
 
-Nobody is asked: a commit costs the coordinator nothing more, and a coordinator that is being replaced hides
-nothing. What is read ends at the high watermark, so that only durable commits count. Reading begins with the
-first look, a batch at a time, and later goes on where it ended. The partitions take turns: a busy one keeps
-no other one waiting.
+No process is asked, so that commits cost no more, and a coordinator may be replaced meanwhile. Reading ends
+at the high watermark: only durable commits count. It begins with the first call, a batch at a time, and
+continues with each later one. The partitions take turns, so that a busy one delays no other one.
 """
 
 from __future__ import annotations
@@ -22,18 +21,12 @@ from mpbroker.protocol.topic_names import GROUP_TOPIC
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.storage.names import partition_name
-from mpbroker.storage.reader import (
-    Bound,
-    OffsetOutOfRange,
-    PartitionReader,
-    RangeDamaged,
-    SegmentGone,
-)
+from mpbroker.storage.reader import Bound, OffsetOutOfRange, PartitionReader, RangeDamaged, SegmentGone
 from shm.table import SlotTable
 
 READ_BYTES = 256 << 10
-# The cleaner drops tombstones a day after their compaction. Whoever reads on later than that may have missed
-# some, so a partition is read anew whose end has not been reached for so long.
+# The cleaner drops tombstones a day after their compaction. A reader that was late may have missed some, so a
+# partition whose end was not reached for this long is read again from its start.
 FORGET_AFTER_S = 6 * 3600.0
 
 log = logging.getLogger("mpbroker.exporter")
@@ -41,27 +34,27 @@ log = logging.getLogger("mpbroker.exporter")
 
 @dataclass
 class _Reading:
-    """A partition of the topic and what was read of it."""
+    """A partition of the topic, and its commits as far as they have been read."""
 
     generation: int
     reader: PartitionReader
-    # What there was at `whole_at` has been read; what there was at `goal_at` ends at `goal`.
+    # All records at `whole_at` have been read; those at `goal_at` end at `goal`.
     whole_at: float
     goal_at: float
     goal: int = 0
     committed: CommittedGroups = field(default_factory=CommittedGroups)
     next_offset: int = 0
-    end: int = 0  # the high watermark as of the last look
+    end: int = 0  # the high watermark as of the last call
     problem: str = ""
 
-    def look(self, end: int) -> None:
-        """Note the high watermark of now, before it is read up to there."""
+    def begin(self, end: int) -> None:
+        """Note the high watermark, before reading up to there."""
         self.end = end
         if self.next_offset >= self.goal:
             self.whole_at, self.goal_at, self.goal = self.goal_at, time.monotonic(), end
 
     def arrive(self) -> None:
-        """Note that all has been read up to the last look."""
+        """Note that all has been read up to `end`."""
         self.whole_at = self.goal_at
 
 
@@ -72,7 +65,7 @@ class CommittedOffsets:
         self._table = table
         self._log_dirs = log_dirs
         self._readings: dict[int, _Reading] = {}
-        self._turn = 0  # the partition with which reading goes on
+        self._turn = 0  # the partition that is read next
 
     @property
     def groups(self) -> Mapping[str, CommittedGroup]:
@@ -88,19 +81,16 @@ class CommittedOffsets:
         return sum(bool(reading.problem) for reading in self._readings.values())
 
     @property
-    def behind(self) -> int:
+    def unread(self) -> int:
         """Return how many offsets of the topic are still to be read."""
         return sum(max(reading.end - reading.next_offset, 0) for reading in self._readings.values())
 
     def follow(self, logs: list[LogSeen]) -> Iterator[None]:
-        """Read what was committed since the last time, yielding between batches.
-
-        `logs`: all partitions there are.
-        """
+        """Read the commits since the last call, yielding between batches. `logs`: all partitions."""
         ours = {seen.partition: seen for seen in logs if seen.topic == GROUP_TOPIC}
-        self._forget_what_is_gone(ours)
+        self._forget_deleted(ours)
         for partition in sorted(ours, key=lambda one: (one < self._turn, one)):
-            # Whoever stops here has the others read before this one, the next time.
+            # If the caller stops here, the next call begins with the others.
             self._turn = partition + 1
             seen = ours[partition]
             now = read_partition_surely(self._table, seen.slot)
@@ -121,8 +111,8 @@ class CommittedOffsets:
         for reading in self._readings.values():
             reading.reader.close()
 
-    def _forget_what_is_gone(self, ours: dict[int, LogSeen]) -> None:
-        """Forget partitions that are not there any more, or are others by now: the topic was made anew."""
+    def _forget_deleted(self, ours: dict[int, LogSeen]) -> None:
+        """Forget partitions that were deleted, also if the topic was created again."""
         for partition, reading in list(self._readings.items()):
             if partition not in ours or ours[partition].generation != reading.generation:
                 self._forget(partition)
@@ -138,14 +128,13 @@ class CommittedOffsets:
             reading.reader.close()
             reading.reader = PartitionReader(directory)
         reading.next_offset = max(reading.next_offset, end.log_start_offset)
-        reading.look(bound.offset)
+        reading.begin(bound.offset)
         try:
             while reading.next_offset < bound.offset:
                 piece = reading.reader.fetch_slice(reading.next_offset, READ_BYTES, bound)
                 if piece is None:
-                    reading.next_offset = max(
-                        reading.next_offset, bound.offset
-                    )  # the rest was compacted away
+                    # The rest was compacted away.
+                    reading.next_offset = max(reading.next_offset, bound.offset)
                     break
                 for batch in iterate_batches(reading.reader.read(piece)):
                     if batch.last_offset >= reading.next_offset:
@@ -155,11 +144,11 @@ class CommittedOffsets:
             reading.problem = ""
             reading.arrive()
         except SegmentGone:
-            pass  # it is looked for anew by the next look
+            pass  # the next call finds the segments again
         except (CorruptBatch, UnreadableRecord, RangeDamaged, OffsetOutOfRange, OSError) as error:
             self._fail(partition, reading, error)
         finally:
-            # What the cleaner replaces meanwhile would keep its space.
+            # An open file that the cleaner replaces would keep its space.
             reading.reader.close()
 
     def _fail(self, partition: int, reading: _Reading, error: Exception) -> None:
@@ -175,5 +164,5 @@ class CommittedOffsets:
 
 
 def _is_too_old(reading: _Reading) -> bool:
-    """Return whether tombstones may have been missed. What is damaged would be found damaged again."""
+    """Return whether tombstones may have been missed. A damaged partition is not read again for that."""
     return not reading.problem and time.monotonic() - reading.whole_at > FORGET_AFTER_S

@@ -9,11 +9,7 @@ Place = tuple[str, int]
 
 
 def lag_behind(end: int, committed: int) -> int:
-    """Return what a group has yet to read of a partition with this high watermark.
-
-    Anybody may commit a negative offset, which is no record's. Records may be written, read and committed
-    between a look at the watermark and one at the commit.
-    """
+    """Return the lag in a partition, at least 0. Commits may be negative, or above the high watermark."""
     return max(end - max(committed, 0), 0)
 
 
@@ -34,9 +30,6 @@ class Ends:
         )
 
     def lag(self, committed: Mapping[Place, int]) -> int | None:
-        """Return the lag of a group; None without a committed offset of a partition that is there.
-
-        Partitions without a committed offset have no part in it: where the group would begin is not known.
-        """
+        """Return the lag of a group, of partitions with a commit; None if no partition has one."""
         lags = [lag_behind(self.of[place], offset) for place, offset in committed.items() if place in self.of]
         return sum(lags) if lags else None

@@ -1,6 +1,7 @@
-"""Looks at a running broker: its supervisor's report, its shared memory, the kernel's of its processes.
+"""Takes samples of a running broker: its supervisor's report, shared memory, the kernel's data of processes.
 
-Nothing of it costs the data path anything. Shared memory and the kernel answer when the supervisor does not.
+This costs the data path nothing. Shared memory and the kernel are read even if the supervisor does not
+answer.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ SUPERVISOR_PATIENCE_S: Final = 2.0
 
 
 class LiveBroker:
-    """Looks at one run of a broker. `control` is the client of its supervisor."""
+    """Takes samples of one run of a broker. `control` is the client of its supervisor."""
 
     def __init__(self, control: ControlClient) -> None:
         self.control = control
@@ -33,7 +34,7 @@ class LiveBroker:
         self._looker = ProcessLooker()
         self._broker = BrokerSeen(Health.UNKNOWN)
 
-    def look(self) -> Sample:
+    def sample(self) -> Sample:
         """Take a sample. Raises ControlError if neither supervisor nor living shared memory is reached."""
         taken_ns = time.monotonic_ns()
         try:
@@ -86,7 +87,7 @@ def attach(path: Path) -> Region:
 
 
 def broker_of(status: dict[str, Any]) -> BrokerSeen:
-    """Return what the supervisor's report says of the broker as a whole."""
+    """Return the supervisor's report about the broker as a whole."""
     recovery = status.get("recovery") or []
     offline = int(status.get("offline_partitions", 0))
     notes = []
@@ -116,7 +117,7 @@ def _recovery_text(rows: list[dict[str, Any]]) -> str:
 
 
 def processes_of(status: dict[str, Any], looker: ProcessLooker) -> tuple[ProcessSeen, ...]:
-    """Return the supervisor and the processes of its report, with what the kernel says of their memory."""
+    """Return the supervisor and the processes of its report, with their memory as the kernel counts it."""
     pid = status.get("pid")
     rows = status.get("processes", ())
     usage = looker.look({one: one for one in (pid, *(row["pid"] for row in rows)) if one})

@@ -1,7 +1,7 @@
-"""Rows about a broker, made of samples. Does no I/O: `add` and `add_groups` are given what was seen.
+"""Rows about a broker, made of samples. Without I/O: `add` and `add_groups` take samples.
 
 Rates are those between the last two samples. Percentiles are of the requests of the last `WINDOW_S` seconds:
-those of one look would jump, those since the start would not move.
+those between two samples would jump, those since the start would not move.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Model:
         self._lags: dict[str, deque[float]] = {}
 
     def add(self, sample: Sample) -> None:
-        """Take a sample as the present. One of another run of the broker ends what was between the two."""
+        """Take a sample as the present. Rates begin again with another run of the broker."""
         last = self.sample
         is_same_run = last is not None and last.broker.pid == sample.broker.pid
         self._before = last if is_same_run else None
@@ -97,7 +97,7 @@ class Model:
         self._follow_partitions(sample)
 
     def add_groups(self, groups: Groups) -> None:
-        """Take the groups as those of now. If they are not known, those of before stay."""
+        """Take the groups as the present. If they are not known, the former ones stay."""
         if self.groups is not None and groups.taken_ns == self.groups.taken_ns:
             return
         if groups.problem:
@@ -290,10 +290,7 @@ class Model:
             }
 
     def committed_of(self, name: str) -> list[tuple[str, int, int | None, int]]:
-        """Return (topic, partition, committed offset, high watermark) of a group's partitions.
-
-        They are all partitions of its topics. The offset is None where nothing is committed.
-        """
+        """Return (topic, partition, committed offset or None, high watermark) of a group's partitions."""
         groups = self.groups.groups if self.groups is not None else ()
         ends = self._ends
         return [
@@ -327,10 +324,7 @@ def _place(one: PartitionSeen) -> Place:
 
 
 def _grown_bytes(before: PartitionSeen, now: PartitionSeen) -> float | None:
-    """Return how many bytes came between two looks, below the high watermark; None: not known.
-
-    Of a segment that was rolled in between, the records are taken to be as large as those before the look.
-    """
+    """Return the bytes between two samples, below the high watermark, estimated if a segment was rolled."""
     if before.high_watermark_at is None or now.high_watermark_at is None:
         return None
     (old, begin), (segment, end) = before.high_watermark_at, now.high_watermark_at
@@ -349,7 +343,7 @@ def _bytes_of(counts: ApiCounts) -> int:
 
 
 def _errors(name: str, counts: Snapshot) -> int:
-    """Return how many errors an API has answered with."""
+    """Return the number of error responses of an API."""
     return sum(
         number
         for key, codes in counts.errors.items()
@@ -360,7 +354,7 @@ def _errors(name: str, counts: Snapshot) -> int:
 
 
 def _latencies(now: ApiCounts, before: ApiCounts, histogram: ApiHistogram) -> dict[str, float]:
-    """Return the percentiles (ms) of an API between two looks; empty if it had no request."""
+    """Return the percentiles (ms) of an API between two samples; empty if it had no request."""
     total = _since(now, before, ApiHistogram.TOTAL_NS).count
     return _since(now, before, histogram).with_zeros(total).attributes(NS_PER_MS) if total else {}
 

@@ -1,4 +1,4 @@
-"""Reads committed offsets beside an event loop, for a while after each look; others are served meanwhile."""
+"""Reads committed offsets in an event loop, for a while after each call, a piece at a time."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from mpbroker.observe.committed_offsets import CommittedOffsets
 from mpbroker.protocol.topic_names import GROUP_TOPIC
 from shm.table import SlotTable
 
-# A look waits so long for offsets that have not been read yet, and then goes without the rest. Others are
-# served after each `PIECE_S`.
+# The longest wait of a call for offsets that have not been read yet. The loop runs after each `PIECE_S`.
 PATIENCE_S: Final = 3.0
 PIECE_S: Final = 0.02
-# After a look, what groups commit is read for so long, with a pause when all is read, else with a rest.
+# Reading continues this long after a call, with a pause when all is read, else with a rest.
 READ_ON_FOR_S: Final = 600.0
 READ_ON_PAUSE_S: Final = 1.0
 READ_ON_REST_S: Final = 0.005
@@ -31,11 +30,11 @@ class OffsetFollower:
         self.committed = CommittedOffsets(table, log_dirs)
         self.reading = asyncio.Lock()
         self._reading_on: asyncio.Task[None] | None = None
-        self._logs: list[LogSeen] = []  # of the topic with committed offsets, as of the last look
+        self._logs: list[LogSeen] = []  # of the topic with committed offsets, as of the last call
         self._asked_at = 0.0
 
     async def follow(self, now: Snapshot) -> None:
-        """Read what groups have committed since the last time."""
+        """Read the commits since the last call."""
         self._logs = [one for one in now.logs if one.topic == GROUP_TOPIC]
         self._asked_at = time.monotonic()
         async with self.reading:
@@ -49,7 +48,7 @@ class OffsetFollower:
         self.committed.close()
 
     async def _follow(self, patience_s: float) -> bool:
-        """Read for so long. Return whether all has been read."""
+        """Read for `patience_s`. Return whether all has been read."""
         started = piece = time.monotonic()
         for _ in self.committed.follow(self._logs):
             clock = time.monotonic()
@@ -61,12 +60,12 @@ class OffsetFollower:
         return True
 
     async def _read_on(self) -> None:
-        """Read between looks, as long as there are some: groups may commit more than one reads."""
+        """Read between calls, as long as there are some: groups may commit more than one call reads."""
         try:
             while time.monotonic() < self._asked_at + READ_ON_FOR_S:
                 async with self.reading:
                     is_over = await self._follow(PIECE_S)
                 await asyncio.sleep(READ_ON_PAUSE_S if is_over else READ_ON_REST_S)
         except Exception:
-            # The next look meets the same, and begins this anew.
-            log.exception("committed offsets are not read on")
+            # The next call meets the same error, and starts this task again.
+            log.exception("reading committed offsets stopped until the next request")

@@ -1,4 +1,4 @@
-"""Rates and distributions between two looks at the counters."""
+"""Rates and distributions between two snapshots of the counters."""
 
 from __future__ import annotations
 
@@ -20,9 +20,6 @@ def rate(now: Snapshot | None, before: Snapshot | None, count: Callable[[Snapsho
 
 
 def since(now: Distribution, before: Distribution) -> Distribution:
-    """Return what has come to a histogram. Its largest value is that since the start, which bounds it.
-
-    Words are read one by one, so the later look may have an older one: no bucket is negative.
-    """
+    """Return the additions to a histogram, none below 0; its largest value is that since the start."""
     buckets = [max(a - b, 0) for a, b in zip(now.buckets, before.buckets, strict=True)]
     return Distribution(buckets, max(now.total - before.total, 0), now.largest)

@@ -1,4 +1,4 @@
-"""Samples: the findings of one look at a broker."""
+"""Samples of a broker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mpbroker.observe.lag import Place
 
 
 class Health(StrEnum):
-    """How the broker is, by what could be reached of it."""
+    """The health of a broker, by the parts of it that answer."""
 
     RUNNING = "running"
     RECOVERING = "recovering"
@@ -23,10 +23,7 @@ class Health(StrEnum):
 
 @dataclass(frozen=True)
 class BrokerSeen:
-    """A broker as a whole. `pid` is the supervisor's, None for one that does not run.
-
-    `note` says what is wrong or missing, "" if nothing is.
-    """
+    """A broker as a whole. `pid` is the supervisor's, None if it does not run. `note`: the problems."""
 
     health: Health
     note: str = ""
@@ -42,7 +39,7 @@ class BrokerSeen:
 
 @dataclass(frozen=True)
 class ProcessSeen:
-    """A process of the broker. `cpu_s` is what it has used since its start; None: not known."""
+    """A process of the broker. `cpu_s`: its CPU time since its start; None: not known."""
 
     name: str
     pid: int | None
@@ -56,7 +53,7 @@ class ProcessSeen:
 
 @dataclass(frozen=True)
 class PartitionSeen:
-    """A partition. Size and number of segments are None where nobody has looked yet.
+    """A partition. Size and number of segments are None until they have been counted.
 
     `high_watermark_at`: the segment, by its base offset, and the byte in it where the high watermark lies;
     None for a broker that does not run.
@@ -74,10 +71,7 @@ class PartitionSeen:
 
 @dataclass(frozen=True)
 class GroupSeen:
-    """A group, its committed offsets, and the partitions that its members have.
-
-    `members` is None where only the offsets are known.
-    """
+    """A group, its committed offsets, and the partitions of its members; `members` is None if unknown."""
 
     group: str
     state: str
@@ -93,7 +87,7 @@ class GroupSeen:
 
 @dataclass(frozen=True)
 class Groups:
-    """All groups at one moment, or in `problem` why they are not known. `taken_ns`: CLOCK_MONOTONIC."""
+    """All groups at one moment. `problem`: why they are not known. `taken_ns`: CLOCK_MONOTONIC."""
 
     taken_ns: int
     groups: tuple[GroupSeen, ...] = ()
@@ -102,7 +96,7 @@ class Groups:
 
 @dataclass(frozen=True)
 class Sample:
-    """A look at a broker. `taken_ns`: CLOCK_MONOTONIC; `counts`: None where there is no shared memory."""
+    """A sample of a broker. `taken_ns`: CLOCK_MONOTONIC; `counts`: None without shared memory."""
 
     taken_ns: int
     broker: BrokerSeen

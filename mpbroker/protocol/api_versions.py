@@ -20,7 +20,7 @@ FIRST_VERSION_WITH_LEVEL_0 = 4
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
-# An API that the broker serves, with the versions that clients are told.
+# An API that the broker serves, with the versions that clients may use.
 Served = ApiVersionsResponse.ApiVersion
 # Kafka's features of which only level 0 (off) exists here. None of them is finalized, which means level 0.
 _OFF = ("eligible.leader.replicas.version", "group.version", "share.version", "streams.version")

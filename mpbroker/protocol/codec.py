@@ -11,41 +11,13 @@ from typing import Any
 
 from mpbroker.protocol import schema
 from mpbroker.protocol.api_keys import valid_versions
-from mpbroker.protocol.decoder import (
-    Decoder,
-    DecoderInPieces,
-    compile_decoder,
-    compile_decoder_in_pieces,
-)
-from mpbroker.protocol.encoder import (
-    Encoder,
-    EncoderInPieces,
-    compile_encoder,
-    compile_encoder_in_pieces,
-)
+from mpbroker.protocol.decoder import Decoder, DecoderInPieces, compile_decoder, compile_decoder_in_pieces
+from mpbroker.protocol.encoder import Encoder, EncoderInPieces, compile_encoder, compile_encoder_in_pieces
 from mpbroker.protocol.messages import DATAS, REQUESTS, RESPONSES, Message
 from mpbroker.protocol.wire import Buffer, UnsupportedVersion
 
-__all__ = [
-    "data_key",
-    "decode_data",
-    "decode_request",
-    "decode_request_in_pieces",
-    "decode_response",
-    "encode_bytes",
-    "encode_data",
-    "encode_request",
-    "encode_response",
-    "encoder_for",
-    "prepare",
-    "response_encoder_in_pieces",
-]
-
-_CLASSES: dict[schema.Kind, dict[int, type[Message]]] = {
-    "request": REQUESTS,
-    "response": RESPONSES,
-    "data": DATAS,
-}
+_CLASSES: dict[schema.Kind, dict[int, type[Message]]]
+_CLASSES = {"request": REQUESTS, "response": RESPONSES, "data": DATAS}
 _request_decoders: dict[tuple[int, int], Decoder] = {}
 _request_decoders_in_pieces: dict[tuple[int, int], DecoderInPieces] = {}
 _response_decoders: dict[tuple[int, int], Decoder] = {}

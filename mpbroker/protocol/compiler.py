@@ -8,8 +8,6 @@ from typing import Any
 
 from mpbroker.protocol.schema import Field, Message, StructType
 
-__all__ = ["FunctionWriter"]
-
 
 class FunctionWriter:
     """Collects the lines of a function and the objects that it refers to.

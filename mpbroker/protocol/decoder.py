@@ -31,8 +31,6 @@ from mpbroker.protocol.wire import (
     wrong_tag_size,
 )
 
-__all__ = ["ELEMENTS_AT_ONCE", "Decoder", "DecoderInPieces", "compile_decoder", "compile_decoder_in_pieces"]
-
 Decoder: TypeAlias = Callable[[Buffer, int], tuple[Any, int]]
 DecoderInPieces: TypeAlias = Callable[[Buffer, int], Generator[None, None, tuple[Any, int]]]
 

@@ -1,23 +1,23 @@
-"""Count what a message has, before anything is built of it.
+"""Counts the elements of a message, before anything is built of it.
 
 A walk over the bytes takes some nanoseconds for each element of an array, decoding a microsecond or two. So a
-message can be refused, or decoded in pieces, for what it has. The walk follows a program, a table of numbers
+message can be refused, or decoded in pieces, for their number. The walk follows a program, a table of numbers
 that `element_program.py` makes of the schema; only this file and that one know its form:
 
     END
     FIXED, bytes
-    SHORT_SIZED                     int16 length, negative for null, then so many bytes
-    INT_SIZED                       int32 length, negative for null, then so many bytes
-    COMPACT_SIZED                   unsigned varint of length + 1, 0 for null, then so many bytes
-    NUMBERS, bytes                  int32 count, then values of so many bytes each
+    SHORT_SIZED                     int16 length, negative for null, then that many bytes
+    INT_SIZED                       int32 length, negative for null, then that many bytes
+    COMPACT_SIZED                   unsigned varint of length + 1, 0 for null, then that many bytes
+    NUMBERS, bytes                  int32 count, then values of `bytes` bytes each
     COMPACT_NUMBERS, bytes          unsigned varint of count + 1, then the same
-    ARRAY, skip, …, END             int32 count; `skip` leads behind the END
+    ARRAY, skip, …, END             int32 count; `skip` leads past the END
     COMPACT_ARRAY, skip, …, END     unsigned varint of count + 1
     NULLABLE, skip, …, END          int8, negative for null
     TAGS, skip, (tag + 1, skip, …, END)*, END
                                     unsigned varint of their number, then tag, size and bytes of each
 
-Bytes that do not fit end the walk: the decoder says what is wrong with them, after no more elements than were
+Bytes that do not fit end the walk: the decoder reports the fault, after no more elements than were
 counted.
 """
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
@@ -48,7 +48,7 @@ cdef struct Walk:
 
 
 cdef inline int64_t take(Walk *w, int64_t size) noexcept nogil:
-    """Step over so many bytes; return where they began, -1 if they are not there."""
+    """Step over `size` bytes; return where they began, -1 if there are fewer."""
     cdef int64_t begun = w.at
     if size < 0 or size > w.end - w.at:
         w.over = True

@@ -17,8 +17,6 @@ from mpbroker.protocol.printable import error_text
 from mpbroker.protocol.schema import Field, Message, StructType
 from mpbroker.protocol.wire import MAX_STRING, UVARINTS, Buffer, RecordsSlice, uvarint
 
-__all__ = ["Encoder", "EncoderInPieces", "compile_encoder", "compile_encoder_in_pieces"]
-
 Encoder: TypeAlias = Callable[[Any, bytearray], list[Buffer]]
 EncoderInPieces: TypeAlias = Callable[[Any, bytearray], Generator[None, None, list[Buffer]]]
 
@@ -206,7 +204,7 @@ class _EncoderWriter(FunctionWriter):
 
     def struct_value(self, f: Field, x: str, nullable: bool) -> None:
         if f.struct is None:
-            raise TypeError(f"{f.name} is no struct")
+            raise TypeError(f"{f.name} is not a struct")
         if nullable:
             self.put("w.append(1)")
         self.struct(f.struct, x)

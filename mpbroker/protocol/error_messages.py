@@ -1,4 +1,4 @@
-"""Writes a message of its own beside an error code, wherever a response has room for one."""
+"""Writes a message of its own next to an error code, wherever a response has room for one."""
 
 from __future__ import annotations
 

@@ -22,18 +22,6 @@ from mpbroker.protocol.messages import Message
 from mpbroker.protocol.schema import FIXED_SIZE, message_for
 from mpbroker.protocol.wire import REPLACED, Buffer, MalformedMessage, skip_tags
 
-__all__ = [
-    "RequestHeader",
-    "decode_request_header",
-    "decode_response_frame",
-    "encode_request_frame",
-    "encode_request_header",
-    "encode_response_frame",
-    "encode_response_frame_in_pieces",
-    "frame_response",
-    "response_header_version",
-]
-
 # api_key, api_version, correlation_id, length of client_id
 _REQUEST = Struct(">hhih")
 _SIZE = Struct(">i")
@@ -137,10 +125,7 @@ def throttle_time_at(api_key: int, api_version: int) -> int | None:
 def frame_response(
     api_key: int, api_version: int, correlation_id: int, body: bytes, throttle_time_ms: int = 0
 ) -> bytearray:
-    """Return size, header and body of an encoded response.
-
-    `throttle_time_ms` says how long its client pauses.
-    """
+    """Return size, header and body of an encoded response, whose client pauses for `throttle_time_ms`."""
     header = _RESPONSE_V1 if api_version >= _FIRST_V1[api_key] else _RESPONSE_V0
     frame = bytearray(header.pack(correlation_id)) + body
     if throttle_time_ms and (at := throttle_time_at(api_key, api_version)) is not None:

@@ -13,8 +13,6 @@ from mpbroker.protocol.codec import data_key, decode_data, encode_bytes, encode_
 from mpbroker.protocol.messages import Message
 from mpbroker.protocol.wire import Buffer, MalformedMessage, UnsupportedVersion, read_uvarint, uvarint
 
-__all__ = ["FRAME_VERSION", "decode_metadata_record", "encode_metadata_record", "read_frame"]
-
 FRAME_VERSION = 1
 
 

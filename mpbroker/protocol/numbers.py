@@ -38,3 +38,7 @@ MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
+
+# Levels of isolation in Fetch and ListOffsets. (Kafka: IsolationLevel)
+READ_UNCOMMITTED = 0
+READ_COMMITTED = 1

@@ -16,9 +16,9 @@ GROUP_TOPIC = "__consumer_offsets"
 TRANSACTION_TOPIC = "__transaction_state"
 # Clients see them marked as internal. The last of them is not implemented; its name is reserved.
 INTERNAL_TOPICS = frozenset({GROUP_TOPIC, TRANSACTION_TOPIC, "__share_group_state"})
-# What sinks that write exactly once have decided. To brokers it is a topic as any other.
+# The decisions of sinks that write exactly once. To brokers it is a topic as any other.
 SINK_TOPIC = "__mpbroker_sinks"
-# Those that nobody means who asks for topics by a pattern, or looks at a list of his own.
+# Topics that patterns do not match and lists for users do not show.
 OWN_TOPICS = INTERNAL_TOPICS | {SINK_TOPIC}
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")

@@ -32,7 +32,7 @@ FIRST_THAT_NAMES_ITS_PROTOCOL: Final = 5
 # KIP-588: PRODUCER_FENCED
 FIRST_WITH_FENCED: Final = 2
 FIRST_INIT_WITH_FENCED: Final = 4
-# TxnOffsetCommit. Older clients may crash when they hear that the coordinator is loading (KAFKA-7296).
+# TxnOffsetCommit. COORDINATOR_LOAD_IN_PROGRESS may crash older clients (KAFKA-7296).
 FIRST_WITH_LOADING: Final = 2
 FIRST_WITH_ABORTABLE: Final = 4
 

@@ -10,24 +10,6 @@ from __future__ import annotations
 import codecs
 from typing import NoReturn, TypeAlias
 
-__all__ = [
-    "MAX_STRING",
-    "REPLACED",
-    "UVARINTS",
-    "Buffer",
-    "MalformedMessage",
-    "RecordsSlice",
-    "UnsupportedVersion",
-    "more",
-    "more_string",
-    "null",
-    "read_uvarint",
-    "skip_tags",
-    "too_many",
-    "uvarint",
-    "wrong_tag_size",
-]
-
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 # Kafka's strings are at most this long, also where the length is a varint.
@@ -65,10 +47,10 @@ class UnsupportedVersion(ValueError):
 
 
 class RecordsSlice:
-    """Stands for `length` bytes of records that somebody else sends, like Kafka's FileRecords with sendfile.
+    """Represents `length` bytes of records that others send, like Kafka's FileRecords by sendfile.
 
     As the value of a `records` field it counts as those bytes, and the encoder returns it as a segment of its
-    own. Subclasses say which bytes are meant.
+    own. Subclasses define which bytes are meant.
     """
 
     __slots__ = ("length",)
@@ -138,8 +120,8 @@ def null(field: str) -> NoReturn:
 
 
 def too_many(field: str, count: int) -> NoReturn:
-    raise MalformedMessage(f"{field} says {count} elements, more than the bytes that are left")
+    raise MalformedMessage(f"{field} has {count} elements, more than the remaining bytes")
 
 
 def wrong_tag_size(tag: int) -> NoReturn:
-    raise MalformedMessage(f"tagged field {tag} has not the size it says")
+    raise MalformedMessage(f"tagged field {tag} does not have its given size")

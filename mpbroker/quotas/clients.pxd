@@ -1,8 +1,8 @@
 """The clients with quotas that a handler's turn knows: found by connection in a few ns, filled by Python.
 
-A connection that is not here is unknown, not unlimited: Python looks up who it is and what limits it. The
+A connection that is not here is unknown, not unlimited: Python finds its client and its limits. The
 result is good for one revision of its session and one client id. Python alone changes the table, between two
-turns. Nothing here is shared; `SharedRates` has what is used up, and adds up what all handlers have recorded.
+turns. Nothing here is shared; `SharedRates` has the usage, and adds up the records of all handlers.
 """
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 

@@ -9,7 +9,7 @@ from shm.rates cimport Measured, SharedRates, rates_measure, rates_record
 
 cdef enum:
     FIRST_PLACES = 256
-    # Closed connections stay in the table; when it is full it begins anew.
+    # Closed connections stay in the table; a full table is emptied.
     CLIENTS_MAX = 65536
     THROTTLE_MAX_MS = 0x7FFFFFFF
 
@@ -92,7 +92,7 @@ cdef class Clients:
 
     @property
     def on(self) -> bool:
-        """Return whether the turn has to look up the client of every request."""
+        """Return whether the turn has to find the client of every request."""
         return self.ref.on
 
     @on.setter
@@ -148,6 +148,6 @@ cdef class Clients:
         return charge(&self.ref, kind, key, bound, value, now_ms)
 
     def take_back(self, int kind, uint64_t key, int64_t value, int64_t now_ms) -> None:
-        """Take back what was charged and is not used after all."""
+        """Take back a charge that is not used after all."""
         note_used(self.ref.meters, kind, key, -value, now_ms)
         rates_record(self.ref.rates, key, -value, now_ms)

@@ -130,7 +130,10 @@ class QuotaTable:
             names = dict(entity)
             if strict and len(names) != len(wanted):
                 continue
-            if all(kind in names and _fits(names[kind], *how) for kind, how in wanted.items()):
+            if all(
+                kind in names and (how is MatchType.SPECIFIED or names[kind] == name)
+                for kind, (how, name) in wanted.items()
+            ):
                 yield entity
 
     def has(self, key: str) -> bool:
@@ -173,7 +176,3 @@ class QuotaTable:
                 # A client without an id has no budget of its own: it uses its user's, if that has one.
                 return tags if any(tags) else None
         return None
-
-
-def _fits(name: str | None, how: MatchType, wanted: str | None) -> bool:
-    return how is MatchType.SPECIFIED or name == wanted

@@ -1,4 +1,4 @@
-"""What clients have used of their quotas, for metrics (Kafka: the sensors of ClientQuotaManager)."""
+"""The usage of quotas by clients, for metrics (Kafka: the sensors of ClientQuotaManager)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEY_BYTES = 8
 
 
 def key_of(secret: bytes, quota: str, limit: Limit) -> int:
-    """Return the key of a budget. Without the secret nobody can choose names whose keys collide."""
+    """Return the key of a budget. The secret keeps clients from choosing names whose keys collide."""
     name = "\0".join((quota, limit.user, limit.client_id)).encode()
     return int.from_bytes(blake2b(name, digest_size=KEY_BYTES, key=secret).digest()) or 1
 

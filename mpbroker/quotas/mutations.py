@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from mpbroker.quotas.entities import CONTROLLER_MUTATION_RATE, Limit, QuotaTable
 
-# A full bucket is like a new one, so full ones are dropped when there are so many.
+if TYPE_CHECKING:
+    from mpbroker.quotas.meters import MutationMeters
+
+# A full bucket is like a new one, so full ones are dropped at this number of buckets.
 BUCKETS_MAX = 1024
 
 
@@ -30,7 +33,7 @@ class TokenBucket:
         return self._tokens
 
     def take(self, count: float, now_ms: int) -> float:
-        """Take `count` tokens, even more than there are; return what is left."""
+        """Take `count` tokens, even more than the bucket has; return the rest."""
         self._tokens = min(self._burst, self.tokens(now_ms) - count)
         return self._tokens
 
@@ -42,18 +45,12 @@ class TokenBucket:
         return self.tokens(now_ms) >= self._burst
 
 
-class Meters(Protocol):
-    """Receives what happens to the buckets."""
-
-    def took(self, limit: Limit, count: float, left: float, burst: float) -> None: ...
-
-    def paused(self, limit: Limit, pause_ms: int) -> None: ...
-
-
 class Mutations:
     """All buckets. `burst_s`: seconds of a quota that may be used up at once."""
 
-    def __init__(self, burst_s: float, now_ms: Callable[[], int], meters: Meters | None = None) -> None:
+    def __init__(
+        self, burst_s: float, now_ms: Callable[[], int], meters: MutationMeters | None = None
+    ) -> None:
         self._burst_s = burst_s
         self._now_ms = now_ms
         self.meters = meters
@@ -67,7 +64,7 @@ class Mutations:
         return self._now_ms()
 
     def take(self, limit: Limit, count: float) -> float:
-        """Take tokens; return what is left in the bucket."""
+        """Take tokens; return the rest in the bucket."""
         now_ms = self._now_ms()
         left = self._bucket(limit, now_ms).take(count, now_ms)
         if self.meters is not None:
@@ -124,7 +121,7 @@ class Mutation:
         return pause_ms
 
     def refund(self) -> None:
-        """Give the tokens back: the request is decided anew."""
+        """Give the tokens back: the request is decided again."""
         if self._limit is not None and self._taken:
             self._mutations.take(self._limit, -self._taken)
             self._taken = 0

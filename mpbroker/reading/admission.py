@@ -1,6 +1,4 @@
-"""Decides how much of the backlog a micro-batch takes.
-
-Knows offsets and the time it is given, and asks nobody.
+"""Decides how much of the backlog a micro-batch takes, from offsets and a time, without I/O.
 
 (Spark: KafkaMicroBatchStream.rateLimit and delayBatch.)
 """

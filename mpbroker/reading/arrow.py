@@ -9,11 +9,13 @@ from datetime import UTC, datetime, timedelta
 from os import PathLike, fspath
 from typing import Any
 
+from mpbroker.config.extras import pip_install
+
 try:
     import pyarrow as pa  # type: ignore[import-untyped]
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        "mpbroker.read needs PyArrow. Install the extra: pip install 'mpbroker-server[arrow]'",
+        f"mpbroker.read needs PyArrow. Install the extra: {pip_install('arrow')}",
         name=error.name,
     ) from error
 
@@ -43,7 +45,7 @@ def read(
     isolation_level: str = "read_committed",
     options: Mapping[str, Any] | None = None,
 ) -> pa.RecordBatchReader:
-    """Read what topics have now, from the broker's files if they are here, else over Kafka's protocol.
+    """Read the present records of topics, from the broker's files if they are here, else by Kafka's protocol.
 
     The result is fixed when this returns; later records are not part of it. Its batches are read as they are
     taken, partition by partition, each in the order of offsets. A caller that keeps none of them needs little
@@ -56,7 +58,7 @@ def read(
     Offsets are "earliest", "latest", or an offset by partition: `{0: 23, 1: 5}`, for several topics
     `{"a": {0: 23}, "b": {0: 0}}`. They must name all partitions that are read. The ending offset is not read.
     Timestamps are aware `datetime`s or milliseconds since 1970; they mean the first record of that time or
-    later. If there is none, reading ends at the end; as a start it is an error.
+    later. Without one, reading ends at the end of the partition; as a start that is an error.
 
     `isolation_level` is read_committed or read_uncommitted. `options` has any other options of the Spark
     source, by their names there, such as `{"failOnDataLoss": False, "kafka.security.protocol": "SSL"}`.

@@ -22,7 +22,8 @@ def open_catalog(options: ReadOptions) -> Catalog:
     may_ask_brokers = options.read_mode != "local" and options.bootstrap_servers is not None
     if options.read_mode != "remote":
         try:
-            if not may_ask_brokers or _are_here(options.log_dirs):
+            here = (identity_of(Path(name)) is not None for name in options.log_dirs)
+            if not may_ask_brokers or (options.log_dirs and all(here)):
                 return LocalCatalog(options.log_dirs, read_committed=options.read_committed)
         except FilesUnavailable as error:
             if not may_ask_brokers:
@@ -32,8 +33,3 @@ def open_catalog(options: ReadOptions) -> Catalog:
     from mpbroker.reading.remote import RemoteCatalog
 
     return RemoteCatalog(options)
-
-
-def _are_here(log_dirs: tuple[str, ...]) -> bool:
-    """Return whether this host has all of the log directories. Raises FilesUnavailable."""
-    return bool(log_dirs) and all(identity_of(Path(name)) is not None for name in log_dirs)

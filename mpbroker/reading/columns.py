@@ -30,7 +30,7 @@ SCHEMA: Final = pa.schema(
         *(RECORD_SCHEMA.field(name) for name in ("offset", "timestamp", "timestampType", "headers")),
     ]
 )
-"""All columns that there are, in the order of Spark's Kafka source."""
+"""All columns, in the order of Spark's Kafka source."""
 
 
 class Columns:
@@ -79,7 +79,7 @@ class Columns:
         for name in self._never_null:
             if batch.column(name).null_count:
                 raise CorruptLog(
-                    f"{self._name} has records whose {name} is null, but the given schema says NOT NULL. "
+                    f"{self._name} has records whose {name} is null, but it is NOT NULL in the given schema. "
                     f"Make column {name} nullable"
                 )
         return batch

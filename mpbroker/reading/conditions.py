@@ -1,15 +1,15 @@
 """Turns conditions of a query on its rows into a smaller plan: fewer partitions, shorter ranges.
 
-A pruned plan gives every row that fulfils the conditions. It may give other rows too, so `pruning_of` says of
-each condition whether the plan alone fulfils it; the caller evaluates the others.
+A pruned plan gives every row that fulfils the conditions. It may give other rows too, so `pruning_of` returns
+for each condition whether the plan alone fulfils it; the caller evaluates the others.
 
 * topic, partition: constants of a range, so any condition on them is decided exactly.
 * offset: ranges are cut at the offset. `in` cuts at its least and largest value.
 * timestamp, from below: before the first record at that time or later there are only earlier ones, so the
   range starts there. Later records may be earlier ones all the same: producers choose timestamps, and with
   LogAppendTime the broker's clock may be set back.
-* timestamp, from above: nothing. The end could only be cut behind the last record of that time or earlier,
-  and neither the time index nor a batch's header knows it: both have largest timestamps, no least ones.
+* timestamp, from above: nothing. The end could only be cut after the last record of that time or earlier, and
+  neither the time index nor a batch's header knows it: both have largest timestamps, no least ones.
 
 Comparisons follow SQL: one with null is never true, neither is its negation.
 """
@@ -43,7 +43,7 @@ class Pruning:
     """The rows that may be wanted: of which partitions, at which offsets, since when.
 
     Offsets are in [low_offset, high_offset). Rows before a partition's first record of `since_ms` or later
-    are not wanted; None means that there is no such time.
+    are not wanted.
     """
 
     constants: tuple[Condition, ...] = ()
@@ -74,8 +74,8 @@ def pruning_of(conditions: Sequence[Condition]) -> tuple[Pruning, list[bool]]:
             if decided:
                 constants.append(one)
         elif one.column == "offset" and _comparable(one, int):
-            first, behind, decided = _offsets(one)
-            low, high = max(low, first), min(high, behind)
+            first, end, decided = _offsets(one)
+            low, high = max(low, first), min(high, end)
         elif one.column == "timestamp":
             time_ms = _since(one)
             if time_ms is not None:
@@ -153,7 +153,7 @@ def _offsets(condition: Condition) -> tuple[int, int, bool]:
 
 
 def _since(condition: Condition) -> int | None:
-    """Return a time before which no record fulfils the condition, in ms since 1970; None if there is none."""
+    """Return a time before which no record fulfils the condition, in ms since 1970; None without one."""
     operator, value = condition.operator, condition.value
     if condition.negated:
         operator = _NEGATED.get(operator, "null")

@@ -39,7 +39,7 @@ class Lent(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """A cluster that nobody uses, since `since_s` in monotonic seconds."""
+    """An unused cluster, since `since_s` in monotonic seconds."""
 
     lent: Lent
     since_s: float
@@ -72,10 +72,7 @@ class Connections:
         return Lent(Cluster(servers, config, advice), key, now_s, os.getpid())
 
     def give_back(self, lent: Lent) -> None:
-        """Keep the cluster for the next reader.
-
-        Closes it instead if an answer is under way that nobody waits for.
-        """
+        """Keep the cluster for the next reader, or close it if a response is still under way."""
         if lent.pid != os.getpid():
             return
         if not lent.cluster.client.in_flight_count():

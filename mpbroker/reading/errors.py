@@ -1,4 +1,4 @@
-"""Errors between a query and a topic; each text says what, where and what to do."""
+"""Errors between a query and a topic; each text names the problem, its place and the remedy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class FilesUnavailable(SourceUnavailable):
 
 
 class DataLoss(RuntimeError):
-    """Records of the wanted range are not there any more, and failOnDataLoss is on."""
+    """Records of the wanted range no longer exist, and failOnDataLoss is on."""
 
 
 class CorruptLog(RuntimeError):
@@ -25,7 +25,7 @@ class CorruptLog(RuntimeError):
 
 SERVERS_ADVICE = "check kafka.bootstrap.servers and the broker's advertised.listeners"
 LOSS_ADVICE = (
-    "Some data may have been lost because they are not available any more; either the data was aged out or "
+    "Some data may have been lost because they are no longer available; either the data was aged out or "
     "the topic may have been deleted before all the data in the topic was processed. If you don't want your "
     'query to fail on such cases, set the source option "failOnDataLoss" to "false".'
 )

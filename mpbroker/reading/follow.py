@@ -1,28 +1,32 @@
 """Follows the ends of topics for a streaming query: cheaply in quiet times, at once when records come.
 
-Files are watched in the broker's shared memory. Readers may only read it and cannot ask to be woken, so they
-look at the versions of their partitions' slots, with pauses that grow while nothing comes. Brokers are asked
-over connections that stay open. After a second of quiet somebody else watches: the kernel the files
-(`file_alarm`), a broker its log (a fetch that waits).
+Files are followed in the broker's shared memory. Readers may only read it and cannot ask to be woken, so they
+poll the versions of their partitions' slots, with pauses that grow while no records come. Brokers are polled
+over connections that stay open. After a second of quiet the kernel watches the files (`FileAlarm`), and a
+fetch waits for records at the broker.
 """
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import logging
+import os
+import select
 import time
-from collections.abc import Mapping
-from typing import Protocol
+from array import array
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
 
 from mpbroker.reading.catalogs import open_catalog
 from mpbroker.reading.errors import FilesUnavailable, OptionError, SourceUnavailable
-from mpbroker.reading.file_alarm import FileAlarm
 from mpbroker.reading.local import LocalCatalog
-from mpbroker.reading.log_dirs import warn_once
+from mpbroker.reading.log_dirs import running_broker, warn_once
 from mpbroker.reading.options import ReadOptions, TopicPartition
 from mpbroker.reading.plan import Catalog, PartitionBounds, selected
 from mpbroker.reading.remote import RemoteCatalog
-from mpbroker.reading.watch import State, Watch
+from shm.table import SlotTable
 
 Bounds = Mapping[TopicPartition, PartitionBounds]
 
@@ -33,23 +37,26 @@ _METADATA_AGE_S = 1.0
 _SHORTEST_PAUSE_S = 0.0002
 # Spark's own part of a micro-batch takes ten times as long.
 _LONGEST_PAUSE_S = 0.02
-# A pause is the quiet before it divided by this: what ends the quiet is seen at most so much later.
+# A pause is the preceding quiet divided by this, which bounds the delay of the records that end the quiet.
 _QUIET_TO_PAUSE = 50
-# Asking the kernel about directories, or whether a broker lives, is dearer than a look at its memory.
-_DIRECTORIES_AGE_S = 0.1
-# A question costs the brokers something, too.
+# Asking the kernel about directories, or whether a broker lives, is ten times as dear as polling its memory.
+_KERNEL_ANSWER_S = 0.1
+# Each poll costs the brokers something, too.
 _SHORTEST_REMOTE_PAUSE_S = 0.005
 _LONGEST_REMOTE_PAUSE_S = 0.05
-# After so much quiet pauses are at their longest, and having somebody else watch pays off.
+# After this much quiet pauses are at their longest, and an alarm or a waiting fetch pays off.
 _QUIET_S = _QUIET_TO_PAUSE * _LONGEST_PAUSE_S
 # The alarm may have missed the write of records that are published within this time after it was set.
 _ALARM_SETS_IN_S = 0.1
 # Each partition is a directory to watch, and the kernel limits how many a user may watch.
 _ALARM_PARTITIONS_MAX = 256
-# The answer of a fetch that waited is valid for so long; the next fetch would report what came since.
+# The answer of a fetch that waited in vain is valid for this long; the next fetch reports later records.
 _FETCH_HOLDS_S = 0.05
-# A pause is at least so many times as long as the look before it took: 1 % of a CPU.
-_PAUSE_TO_LOOK = 100
+# A pause is at least this many times as long as the poll before it: 1 % of a CPU.
+_PAUSE_TO_POLL = 100
+
+# IN_MODIFY, IN_MOVED_FROM, IN_MOVED_TO, IN_CREATE, IN_DELETE, IN_MOVE_SELF; IN_ONLYDIR (inotify.h).
+_EVENTS: Final = 0x002 | 0x040 | 0x080 | 0x100 | 0x200 | 0x800 | 0x01000000
 
 
 class Follower(Protocol):
@@ -57,14 +64,14 @@ class Follower(Protocol):
 
     @property
     def catalog(self) -> Catalog:
-        """Return the catalog that can plan what `look` has found."""
+        """Return the catalog for planning what `poll` has found."""
 
     @property
     def is_at_rest(self) -> bool:
-        """Return whether no broker serves the partitions now, so that the known bounds may be behind."""
+        """Return whether no broker serves the partitions now, so that the known bounds may be outdated."""
 
-    def look(self) -> Bounds:
-        """Return what may be read now. Raises SourceUnavailable, OptionError."""
+    def poll(self) -> Bounds:
+        """Return the bounds of all partitions now. Raises SourceUnavailable, OptionError."""
 
     def wait(self, timeout_s: float) -> None:
         """Return when something may have changed, or after the timeout."""
@@ -87,71 +94,120 @@ def follow(options: ReadOptions) -> Follower:
     if options.max_bytes_per_trigger is not None:
         catalog.close()
         raise OptionError(
-            "maxBytesPerTrigger needs the broker's files: over the network nobody tells how many bytes a "
-            "range of offsets has. Set log.dir to a log directory that is here, or use maxOffsetsPerTrigger"
+            "maxBytesPerTrigger needs the broker's files: Kafka's protocol does not report the bytes of a "
+            "range of offsets. Set log.dir to a log directory that is here, or use maxOffsetsPerTrigger"
         )
     return RemoteFollower(catalog, options)
+
+
+class _State(NamedTuple):
+    """A value that stays equal as long as nothing is published, created, deleted or moved."""
+
+    directories: tuple[int, ...]
+    versions: tuple[bytes, ...]
+
+
+class _Watch:
+    """Finds out from a running broker's memory whether a catalog of its files is still valid."""
+
+    def __init__(self, catalog: LocalCatalog, wanted: Iterable[TopicPartition]) -> None:
+        self._catalog = catalog
+        # The wanted slots of each broker's table, for one native call over all of them.
+        self._slots: dict[SlotTable, array[int]] = {}
+        for table, number in catalog.slots(wanted):
+            self._slots.setdefault(table, array("Q")).append(number)
+        self._made_at = time.monotonic()
+        self._alive_until = 0.0
+
+    @property
+    def is_served(self) -> bool:
+        """Return whether the brokers that the catalog was read from still run."""
+        if time.monotonic() < self._alive_until:
+            return True
+        if not all(broker is not None and broker.is_running() for broker in self._catalog.brokers.values()):
+            return False
+        self._alive_until = time.monotonic() + _KERNEL_ANSWER_S
+        return True
+
+    def finds_broker(self) -> bool:
+        """Return whether brokers run on all directories now; one that is starting does not count yet."""
+        try:
+            return all(running_broker(Path(name), patience_s=0) for name in self._catalog.brokers)
+        except FilesUnavailable:
+            return False
+
+    @property
+    def is_due(self) -> bool:
+        """Return whether to read again without a change, because a partition was being created."""
+        return bool(self._catalog.unserved) and time.monotonic() - self._made_at > _KERNEL_ANSWER_S
+
+    def state(self) -> _State:
+        """Return the state now. Raises OSError."""
+        return _State(self._catalog.changes(), self.versions())
+
+    def versions(self) -> tuple[bytes, ...]:
+        return tuple(table.versions(slots) for table, slots in self._slots.items())
 
 
 class LocalFollower:
     """Follows topics in log directories.
 
-    While no broker runs, what the last one published still holds: a checkpoint after a crash may name less
-    than was read already.
+    While no broker runs, the bounds that the last one published still hold: a checkpoint after a crash may
+    name lower ones.
     """
 
     def __init__(self, catalog: LocalCatalog, options: ReadOptions) -> None:
         self._options = options
         self.catalog: LocalCatalog = catalog
-        self._watch = Watch(self.catalog, ())
-        self._seen = self._watch.state()
-        # The catalog was out of date before its state was seen.
+        self._watch = _Watch(self.catalog, ())
+        self._known = self._watch.state()
+        # The catalog was out of date before its state was read.
         self._is_outdated = False
         self._bounds: Bounds = {}
-        # When something was published or written last, or may have been.
+        # Time of the last publication or write, certain or possible.
         self._stirred_at = 0.0
         self._alarm: FileAlarm | None = None
         self._alarm_set_at = 0.0
         self._has_alarms = True
-        self._take(catalog)
+        self._use(catalog)
 
     @property
     def is_at_rest(self) -> bool:
         return not self._watch.is_served
 
-    def look(self) -> Bounds:
+    def poll(self) -> Bounds:
         try:
-            self._look()
+            self._poll()
         except FilesUnavailable as error:
-            # For example, a starting broker has the directory and does not say yet what may be read.
-            warn_once(self._options.log_dirs[0], f"what was published before still holds: {error}")
+            # For example, a starting broker has the directory and has not published its partitions yet.
+            warn_once(self._options.log_dirs[0], f"the bounds published before still hold: {error}")
         return self._bounds
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         if not self._watch.is_served:
-            self._look_at_rest()
+            self._poll_at_rest()
             return
         state = self._watch.state()
-        if self._is_outdated or state.directories != self._seen.directories or self._watch.is_due:
-            # If the broker ends between the two, the catalog is at rest, and the next look finds that out.
-            self._take_if_not_behind(self._opened())
-        elif state.versions != self._seen.versions:
+        if self._is_outdated or state.directories != self._known.directories or self._watch.is_due:
+            # If the broker ends between the two, the catalog is at rest, and the next poll finds that out.
+            self._use_if_current(self._opened())
+        elif state.versions != self._known.versions:
             if self.catalog.refresh(self._bounds):
                 bounds = self.catalog.bounds(list(self._bounds))
                 self._check_alarm(bounds)
-                self._bounds, self._seen = bounds, state
+                self._bounds, self._known = bounds, state
                 self._stir()
             else:
-                self._take_if_not_behind(self._opened())
+                self._use_if_current(self._opened())
 
     def wait(self, timeout_s: float) -> None:
         now = time.monotonic()
-        deadline, looks_at_directories = now + timeout_s, now
+        deadline, reads_directories = now + timeout_s, now
         while True:
             begun = now
             has_changed = False
-            if begun >= looks_at_directories or self._watch.versions() != self._seen.versions:
-                looks_at_directories = begun + _DIRECTORIES_AGE_S
+            if begun >= reads_directories or self._watch.versions() != self._known.versions:
+                reads_directories = begun + _KERNEL_ANSWER_S
                 has_changed = self._has_changed()
             now = time.monotonic()
             if has_changed or now >= deadline:
@@ -163,7 +219,7 @@ class LocalFollower:
                     self._stir()
             else:
                 quiet = min((now - self._stirred_at) / _QUIET_TO_PAUSE, _LONGEST_PAUSE_S)
-                pause = max(_SHORTEST_PAUSE_S, quiet, _PAUSE_TO_LOOK * (now - begun))
+                pause = max(_SHORTEST_PAUSE_S, quiet, _PAUSE_TO_POLL * (now - begun))
                 time.sleep(min(pause, deadline - now))
             now = time.monotonic()
 
@@ -172,7 +228,7 @@ class LocalFollower:
         self.catalog.close()
 
     def _stir(self) -> None:
-        """Begin to look often, without an alarm: more may come."""
+        """Begin to poll often, without an alarm: more may come."""
         self._stirred_at = time.monotonic()
         if self._alarm is not None:
             self._alarm.close()
@@ -201,35 +257,32 @@ class LocalFollower:
             self._has_alarms = False
 
     def _has_changed(self) -> bool:
-        """Return whether a look is worthwhile. Changes by a broker that has died since do not count."""
+        """Return whether a poll is worthwhile. Changes by a broker that has died since do not count."""
         return self._watch.is_served and (
-            self._is_outdated or self._watch.state() != self._seen or self._watch.is_due
+            self._is_outdated or self._watch.state() != self._known or self._watch.is_due
         )
 
     def _opened(self) -> LocalCatalog:
         return LocalCatalog(self._options.log_dirs, read_committed=self._options.read_committed)
 
-    def _look_at_rest(self) -> None:
+    def _poll_at_rest(self) -> None:
         state = self._watch.state()
         if self._watch.finds_broker():
-            self._take(self._opened())
-        elif state.directories != self._seen.directories:
-            self._seen = state
-            self._take_if_not_behind(self._opened())
+            self._use(self._opened())
+        elif state.directories != self._known.directories:
+            self._known = state
+            self._use_if_current(self._opened())
 
-    def _take_if_not_behind(self, catalog: LocalCatalog) -> None:
-        """Take the catalog; one at rest only if it is not behind what a broker has published before."""
-        if None not in catalog.brokers.values():
-            self._take(catalog)
-            return
-        wanted = selected(catalog, self._options)
-        found = catalog.bounds(wanted)
-        for one, known in self._bounds.items():
-            if one not in found or found[one].end < known.end or found[one].topic_id != known.topic_id:
-                return
-        self._take(catalog)
+    def _use_if_current(self, catalog: LocalCatalog) -> None:
+        """Use the catalog; one at rest only if it reaches the bounds that a broker published before."""
+        if None in catalog.brokers.values():
+            found = catalog.bounds(selected(catalog, self._options))
+            for one, known in self._bounds.items():
+                if one not in found or found[one].end < known.end or found[one].topic_id != known.topic_id:
+                    return
+        self._use(catalog)
 
-    def _take(self, catalog: LocalCatalog) -> None:
+    def _use(self, catalog: LocalCatalog) -> None:
         """Use this catalog from now on.
 
         Raises SourceUnavailable while the broker does not serve a known partition.
@@ -238,11 +291,11 @@ class LocalFollower:
             if one in catalog.unserved:
                 raise SourceUnavailable(f"{one[0]}-{one[1]} cannot be read: {catalog.unserved[one]}")
         wanted = selected(catalog, self._options)
-        watch = Watch(catalog, wanted)
+        watch = _Watch(catalog, wanted)
         # As it was before directories were listed, and before slots are read: any later change is noticed.
-        seen = State(catalog.changed_ns, watch.versions())
+        known = _State(catalog.changed_ns, watch.versions())
         self._is_outdated = watch.is_served and not catalog.refresh(wanted)
-        self.catalog, self._watch, self._seen = catalog, watch, seen
+        self.catalog, self._watch, self._known = catalog, watch, known
         self._bounds = catalog.bounds(wanted)
         self._stir()
 
@@ -250,23 +303,21 @@ class LocalFollower:
 class RemoteFollower:
     """Follows topics of brokers: one request to each leader, over connections that stay open."""
 
+    is_at_rest = False
+
     def __init__(self, catalog: RemoteCatalog, options: ReadOptions) -> None:
         self._options = options
         self.catalog = catalog
         self._bounds: Bounds = {}
         self._read_at = -_METADATA_AGE_S
         self._pause_s = _SHORTEST_REMOTE_PAUSE_S
-        self._look_s = 0.0
-        # When something came last, or may have.
+        self._poll_s = 0.0
+        # Time of the last new records, certain or possible.
         self._stirred_at = 0.0
-        # Until then the answer of a fetch that waited in vain is valid: nothing came.
+        # End of the validity of a fetch that waited in vain.
         self._holds_until = 0.0
 
-    @property
-    def is_at_rest(self) -> bool:
-        return False
-
-    def look(self) -> Bounds:
+    def poll(self) -> Bounds:
         begun = time.monotonic()
         if begun - self._read_at >= _METADATA_AGE_S:
             found = self.catalog.bounds(selected(self.catalog, self._options))
@@ -279,7 +330,7 @@ class RemoteFollower:
         if found != self._bounds:
             self._bounds, self._pause_s = found, _SHORTEST_REMOTE_PAUSE_S
             self._stirred_at = begun
-        self._look_s = time.monotonic() - begun
+        self._poll_s = time.monotonic() - begun
         return self._bounds
 
     def wait(self, timeout_s: float) -> None:
@@ -293,8 +344,44 @@ class RemoteFollower:
                 case False:
                     self._holds_until = time.monotonic() + _FETCH_HOLDS_S
                     return
-        time.sleep(min(timeout_s, max(self._pause_s, _PAUSE_TO_LOOK * self._look_s)))
+        time.sleep(min(timeout_s, max(self._pause_s, _PAUSE_TO_POLL * self._poll_s)))
         self._pause_s = min(2 * self._pause_s, _LONGEST_REMOTE_PAUSE_S)
 
     def close(self) -> None:
         self.catalog.close()
+
+
+class FileAlarm:
+    """Reports writes into files of these directories, and files that come and go there, by Linux' inotify.
+
+    An alarm is set only while no records come, so that a broker under load is not slowed by reporting each
+    write. The kernel reports nothing for some file systems, such as those of a network.
+    """
+
+    def __init__(self, directories: Iterable[Path]) -> None:
+        """Set the alarm. Raises OSError if a directory does not exist or the kernel's limit is reached."""
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._fd = _checked(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+        self._poll = select.poll()
+        self._poll.register(self._fd, select.POLLIN)
+        try:
+            for one in directories:
+                _checked(self._libc.inotify_add_watch(self._fd, os.fsencode(one), _EVENTS), one)
+        except OSError:
+            self.close()
+            raise
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for a write, or for the timeout. Return whether there was a write since the alarm was set."""
+        return bool(self._poll.poll(timeout_s * 1000))
+
+    def close(self) -> None:
+        """End the watch."""
+        os.close(self._fd)
+
+
+def _checked(result: int, path: Path | None = None) -> int:
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), None if path is None else str(path))
+    return result

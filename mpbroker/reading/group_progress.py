@@ -18,7 +18,7 @@ from mpbroker.reading.errors import SERVERS_ADVICE
 from mpbroker.reading.options import ReadOptions, TopicPartition
 from mpbroker.reading.remote import servers_of
 
-# A query waits so long at most between its batches.
+# A query waits this long at most between its batches.
 TIMEOUT_MS = 2_000
 SHORTEST_INTERVAL_S = 1.0
 AFTER_FAILURE_S = 10.0
@@ -48,7 +48,7 @@ class GroupProgress:
         except ClientError as error:
             self._coordinator = None
             self._next_at = now + AFTER_FAILURE_S
-            _LOG.warning("group %s was not told how far the query is: %s", self._group, error)
+            _LOG.warning("group %s: the query's progress was not committed: %s", self._group, error)
             return
         self._committed = dict(offsets)
 

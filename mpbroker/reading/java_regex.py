@@ -1,67 +1,66 @@
 """Translates Java's regular expressions into Python's, for names of topics (java.util.regex.Pattern).
 
-The names of topics are of ASCII letters, digits, `.`, `_` and `-`, so a class of characters stands for the
-ASCII characters in it. Groups, quantifiers (possessive ones too) and assertions are the same in both
-languages. A construct that only Java has is reported as an error, and so is one that Java itself would
-refuse.
+The names of topics are of ASCII letters, digits, `.`, `_` and `-`, so a class of characters becomes the ASCII
+characters in it. Groups, quantifiers (possessive ones too) and assertions are the same in both languages. A
+construct that only Java has is an error, and so is one that Java itself refuses. (RE2 lacks look-ahead, with
+which patterns exclude topics.)
 """
 
 from __future__ import annotations
 
 import re
 import string
+from collections.abc import Callable
 from typing import Final
 
 _ASCII: Final = frozenset(map(chr, range(128)))
+_VISIBLE: Final = string.ascii_letters + string.digits + string.punctuation
 _PROPERTIES: Final = {
-    "lower": frozenset(string.ascii_lowercase),
-    "upper": frozenset(string.ascii_uppercase),
-    "ascii": _ASCII,
-    "alpha": frozenset(string.ascii_letters),
-    "digit": frozenset(string.digits),
-    "alnum": frozenset(string.ascii_letters + string.digits),
-    "punct": frozenset(string.punctuation),
-    "graph": frozenset(string.ascii_letters + string.digits + string.punctuation),
-    "print": frozenset(string.ascii_letters + string.digits + string.punctuation + " "),
-    "blank": frozenset(" \t"),
-    "cntrl": frozenset([*map(chr, range(32)), "\x7f"]),
-    "xdigit": frozenset(string.hexdigits),
-    "space": frozenset(" \t\n\x0b\f\r"),
+    name: frozenset(characters)
+    for names, characters in (
+        ("lower ll lowercase javalowercase", string.ascii_lowercase),
+        ("upper lu uppercase javauppercase", string.ascii_uppercase),
+        ("alpha l alphabetic letter javaletter", string.ascii_letters),
+        ("digit n nd javadigit", string.digits),
+        ("alnum javaletterordigit", string.ascii_letters + string.digits),
+        ("punct", string.punctuation),
+        ("graph", _VISIBLE),
+        ("print", _VISIBLE + " "),
+        ("blank", " \t"),
+        ("cntrl", [*map(chr, range(32)), "\x7f"]),
+        ("xdigit", string.hexdigits),
+        ("space", string.whitespace),
+        ("ascii", _ASCII),
+    )
+    for name in names.split()
 }
-_ALIASES: Final = {
-    "l": "alpha",
-    "ll": "lower",
-    "lu": "upper",
-    "n": "digit",
-    "nd": "digit",
-    "alphabetic": "alpha",
-    "letter": "alpha",
-    "lowercase": "lower",
-    "uppercase": "upper",
-    "javalowercase": "lower",
-    "javauppercase": "upper",
-    "javaletter": "alpha",
-    "javadigit": "digit",
-    "javaletterordigit": "alnum",
-}
-_WORD: Final = frozenset(string.ascii_letters + string.digits + "_")
 _CLASSES: Final = {
     "d": _PROPERTIES["digit"],
-    "w": _WORD,
+    "w": _PROPERTIES["alnum"] | {"_"},
     "s": _PROPERTIES["space"],
     "h": _PROPERTIES["blank"],
     "v": frozenset("\n\x0b\f\r"),
 }
 _CONTROL: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "a": "\a", "e": "\x1b"}
-_ANCHORS: Final = {"b": r"\b", "B": r"\B", "A": r"\A", "z": r"\Z", "Z": r"\Z"}
-_QUANTIFIER: Final = re.compile(r"\{\d+(,\d*)?\}")
-_GROUP_NAME: Final = re.compile(r"<([a-zA-Z][a-zA-Z0-9]*)>")
+_NUMBERED: Final = re.compile(r"0([0-3]?[0-7]{1,2})|x([0-9a-fA-F]{2})|x\{([0-9a-fA-F]+)\}|u([0-9a-fA-F]{4})")
+_PROPERTY: Final = re.compile(r"\{([^}]*)\}|([^{])")
 _LEADING_FLAGS: Final = re.compile(r"\(\?[imsu]+\)")
-_SCOPED_FLAGS: Final = re.compile(r"[ims]*(-[ims]+)?:")
+_QUOTED: Final = re.compile(r"\\Q(.*?)(?:\\E|\Z)", re.DOTALL)
+_FORMS: Final[tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...]] = (
+    (_QUOTED, lambda found: re.escape(found[1])),
+    (re.compile(r"\\k<([a-zA-Z][a-zA-Z0-9]*)>"), lambda found: f"(?P={found[1]})"),
+    (re.compile(r"\\[bBA]"), lambda found: found[0]),
+    (re.compile(r"\\[zZ]"), lambda _: r"\Z"),
+    # A group of its own: a digit that follows must not become part of the reference.
+    (re.compile(r"\\[1-9]"), lambda found: f"(?:{found[0]})"),
+    (re.compile(r"\(\?<([a-zA-Z][a-zA-Z0-9]*)>"), lambda found: f"(?P<{found[1]}>"),
+    (re.compile(r"\((?!\?)|\(\?(?:[=!>]|<[=!]|[ims]*(?:-[ims]+)?:)"), lambda found: found[0]),
+    (re.compile(r"\{\d+(,\d*)?\}|[^\\\[({]"), lambda found: found[0]),
+)
 
 
 class UnsupportedPattern(ValueError):
-    """The pattern is not valid in Java, or cannot be translated; the text says what, and where."""
+    """The pattern is not valid in Java, or cannot be translated; the text names the problem and its place."""
 
 
 def compile_java(pattern: str) -> re.Pattern[str]:
@@ -82,74 +81,37 @@ class _Translation:
 
     def whole(self) -> str:
         made = []
-        flags = _LEADING_FLAGS.match(self._pattern)
-        if flags is not None:
+        if flags := self._matched(_LEADING_FLAGS):
             # Names have only ASCII letters, for which Java's flag u changes nothing.
             made.append(flags[0].replace("u", "") if flags[0] != "(?u)" else "")
-            self._at = flags.end()
         while self._at < len(self._pattern):
             made.append(self._next())
         return "".join(made)
 
     def _next(self) -> str:
-        char = self._taken()
-        if char == "\\":
-            return self._escape()
-        if char == "[":
-            return _class_of(self._class())
-        if char == "(":
-            return "(" + self._group()
-        if char == "{":
-            found = _QUANTIFIER.match(self._pattern, self._at - 1)
-            if found is None:
+        for form, translated in _FORMS:
+            if found := self._matched(form):
+                return translated(found)
+        match self._pattern[self._at]:
+            case "{":
                 raise self._wrong("a { that begins no quantifier has to be written \\{")
-            self._at = found.end()
-            return found[0]
-        return re.escape(char) if char in "#&~ \t\n" else char
+            case "(":
+                raise self._wrong(
+                    "this group cannot be honoured (flags go to the beginning, (?i)…, or to a group, (?i:…))"
+                )
+        characters = self._characters() & _ASCII
+        return f"[{''.join(map(re.escape, sorted(characters)))}]" if characters else "(?!)"
 
-    def _group(self) -> str:
-        """Translate what follows an opening parenthesis, which says what kind of group it is."""
-        if not self._skipped("?"):
-            return ""
-        name = _GROUP_NAME.match(self._pattern, self._at)
-        if name is not None:
-            self._at = name.end()
-            return f"?P<{name[1]}>"
-        for kind in (":", "=", "!", "<=", "<!", ">"):
-            if self._skipped(kind):
-                return f"?{kind}"
-        flags = _SCOPED_FLAGS.match(self._pattern, self._at)
-        if flags is None:
-            raise self._wrong(
-                "this group cannot be honoured (flags go to the beginning, (?i)…, or to a group, (?i:…))"
-            )
-        self._at = flags.end()
-        return f"?{flags[0]}"
-
-    def _escape(self) -> str:
-        """Translate an escape outside of a class. Its backslash was just taken."""
-        if self._skipped("Q"):
-            return re.escape(self._quoted())
-        if self._skipped("k"):
-            name = _GROUP_NAME.match(self._pattern, self._at)
-            if name is None:
-                raise self._wrong("\\k wants a name, \\k<name>")
-            self._at = name.end()
-            return f"(?P={name[1]})"
-        if self._at < len(self._pattern):
-            char = self._pattern[self._at]
-            if char in _ANCHORS:
-                self._at += 1
-                return _ANCHORS[char]
-            if char in "123456789":
-                self._at += 1
-                # A group of its own: a digit that follows must not become part of the reference.
-                return f"(?:\\{char})"
-        found = self._escaped_set()
-        return _class_of(found) if len(found) != 1 else re.escape(next(iter(found)))
-
-    def _escaped_set(self) -> frozenset[str]:
-        """Return the characters that an escape stands for. Its backslash was just taken."""
+    def _characters(self) -> frozenset[str]:
+        """Take a class in brackets, an escape or a character, and return the characters that it matches."""
+        char = self._taken()
+        if char == "[":
+            return self._class()
+        if char != "\\":
+            return frozenset(char)
+        if number := self._matched(_NUMBERED):
+            code = int(number[1], 8) if number[1] else int(number[2] or number[3] or number[4], 16)
+            return frozenset(chr(min(code, 0x10FFFF)))
         char = self._taken()
         if char in "pP":
             found = self._property()
@@ -157,92 +119,60 @@ class _Translation:
         if char.lower() in _CLASSES:
             found = _CLASSES[char.lower()]
             return found if char.islower() else _ASCII - found
-        if char in _CONTROL:
-            return frozenset(_CONTROL[char])
         if char == "c":
             return frozenset(chr(ord(self._taken()) ^ 64))
-        if char in "0xu":
-            return frozenset(self._numbered(char))
-        if char.isalnum():
+        if char.isalnum() and char not in _CONTROL:
             raise self._wrong(f"\\{char} cannot be honoured")
-        return frozenset(char)
-
-    def _numbered(self, kind: str) -> str:
-        form = {"0": r"[0-3]?[0-7]{1,2}", "x": r"[0-9a-fA-F]{2}|\{[0-9a-fA-F]+\}", "u": r"[0-9a-fA-F]{4}"}
-        found = re.compile(form[kind]).match(self._pattern, self._at)
-        if found is None:
-            raise self._wrong(f"\\{kind} wants digits")
-        self._at = found.end()
-        number = int(found[0].strip("{}"), 8 if kind == "0" else 16)
-        if number > 0x10FFFF:
-            raise self._wrong(f"there is no character {found[0]}")
-        return chr(number)
+        return frozenset(_CONTROL.get(char, char))
 
     def _property(self) -> frozenset[str]:
         """Return the characters of `\\p{Lower}`, `\\p{IsAlphabetic}`, `\\pL`."""
-        if self._skipped("{"):
-            end = self._pattern.find("}", self._at)
-            if end < 0:
-                raise self._wrong("\\p{ has no end")
-            name, self._at = self._pattern[self._at : end], end + 1
-        else:
-            name = self._taken()
-        key = name.lower().removeprefix("is")
-        found = _PROPERTIES.get(_ALIASES.get(key, key))
+        name = self._matched(_PROPERTY)
+        if name is None:
+            raise self._wrong("\\p has no end")
+        found = _PROPERTIES.get((name[1] or name[2] or "").lower().removeprefix("is"))
         if found is None:
             known = "Lower, Upper, Alpha, Digit, Alnum, Punct, XDigit, L, Lu, Ll, N, …"
-            raise self._wrong(f"\\p{{{name}}} cannot be honoured; known are {known}")
+            raise self._wrong(f"\\p{name[0]} cannot be honoured; known are {known}")
         return found
 
-    def _quoted(self) -> str:
-        """Take the text up to `\\E`, or to the end."""
-        end = self._pattern.find("\\E", self._at)
-        text = self._pattern[self._at :] if end < 0 else self._pattern[self._at : end]
-        self._at = len(self._pattern) if end < 0 else end + 2
-        return text
-
     def _class(self) -> frozenset[str]:
-        """Return the characters of a class whose bracket was just taken: ranges, unions, intersections."""
+        """Return the characters of a class after its bracket: ranges, unions, intersections."""
         negated = self._skipped("^")
         found: frozenset[str] = frozenset()
-        parts: list[frozenset[str]] = []
+        whole = _ASCII
         first = True
         while first or not self._skipped("]"):
             if not first and self._skipped("&&"):
-                parts.append(found)
-                found = frozenset()
-                continue
-            found |= self._member()
+                whole, found = whole & found, frozenset()
+            else:
+                found |= self._member()
             first = False
-        for part in parts:
-            found &= part
+        found &= whole
         return _ASCII - found if negated else found
 
     def _member(self) -> frozenset[str]:
-        """Take a member of a class: a class within it, an escape, a character, or a range of them."""
-        char = self._taken()
-        if char == "[":
-            return self._class()
-        if char == "\\":
-            if self._skipped("Q"):
-                return frozenset(self._quoted())
-            found = self._escaped_set()
-            if len(found) != 1:
-                return found
-            (char,) = found
+        """Take a member of a class: a quoted text, a set of characters, or a range of them."""
+        if quoted := self._matched(_QUOTED):
+            return frozenset(quoted[1])
+        is_class = self._pattern.startswith("[", self._at)
+        found = self._characters()
         following = self._pattern[self._at : self._at + 2]
-        if following[:1] != "-" or following[1:] in ("]", "[", ""):
-            return frozenset(char)
+        if is_class or len(found) != 1 or following[:1] != "-" or following[1:] in ("]", "[", ""):
+            return found
         self._at += 1
-        last = self._taken()
-        if last == "\\":
-            ends = self._escaped_set()
-            if len(ends) != 1:
-                raise self._wrong("a range ends with one character")
-            (last,) = ends
-        if last < char:
-            raise self._wrong(f"the range {char}-{last} goes backwards")
-        return frozenset(map(chr, range(ord(char), min(ord(last), 127) + 1)))
+        (low,), high = map(ord, found), sorted(self._characters())
+        if len(high) != 1:
+            raise self._wrong("a range ends with one character")
+        if ord(high[0]) < low:
+            raise self._wrong(f"the range {chr(low)}-{high[0]} goes backwards")
+        return frozenset(map(chr, range(low, min(ord(high[0]), 127) + 1)))
+
+    def _matched(self, form: re.Pattern[str]) -> re.Match[str] | None:
+        found = form.match(self._pattern, self._at)
+        if found is not None:
+            self._at = found.end()
+        return found
 
     def _taken(self) -> str:
         if self._at >= len(self._pattern):
@@ -258,9 +188,3 @@ class _Translation:
 
     def _wrong(self, what: str) -> UnsupportedPattern:
         return UnsupportedPattern(f"{what}, at position {self._at} of '{self._pattern}'")
-
-
-def _class_of(found: frozenset[str]) -> str:
-    """Return a class of exactly these ASCII characters; an empty one matches nothing."""
-    members = "".join(re.escape(char) for char in sorted(found & _ASCII))
-    return f"[{members}]" if members else "(?!)"

@@ -1,12 +1,12 @@
 """Finds topics in log directories: their partitions, their bounds, and good places to cut ranges.
 
-While the broker runs, its partition table (in the public region that `mpbroker.json` leads to) says what may
-be read: up to the high watermark, or up to the last stable offset for read_committed. Without a broker the
-checkpointed high watermark says so, and the last stable offset is found in the files (`transactions`).
-Nothing at or above them is ever planned.
+Records may be read up to the high watermark, or up to the last stable offset for read_committed. While the
+broker runs, both are in its partition table (in the public region that `mpbroker.json` leads to). Without a
+broker the high watermark is the checkpointed one, and the last stable offset is found in the files
+(`transactions`). Nothing at or above them is ever planned.
 
-The checkpoint is written every few seconds and at a clean stop. After a stop that was not clean it is behind:
-later records are not seen until a broker has recovered the log.
+The checkpoint is written every few seconds and at a clean stop. After an unclean stop it is outdated: later
+records are not read until a broker has recovered the log.
 """
 
 from __future__ import annotations
@@ -36,14 +36,7 @@ from mpbroker.reading.log_dirs import (
 )
 from mpbroker.reading.options import TopicPartition
 from mpbroker.reading.plan import LocalFiles, OffsetRange, PartitionBounds, TaskRange, by_offsets
-from mpbroker.reading.segments import (
-    Piece,
-    cut_offsets,
-    opened,
-    pieces,
-    position_by_offset,
-    weight,
-)
+from mpbroker.reading.segments import Piece, cut_offsets, opened, pieces, position_by_offset, weight
 from mpbroker.reading.transactions import at_rest, check_last_index
 from mpbroker.records.aborted import AbortedRange
 from mpbroker.records.errors import CorruptBatch
@@ -58,7 +51,7 @@ from shm.table import SlotTable
 _NOT_SERVED = "the running broker does not serve it (it is being made or deleted)"
 # A partition that moves between directories while they are listed may be missing from both lists.
 _LISTINGS = 5
-_BEHIND_EVERYTHING = (1 << 63) - 1
+_ABOVE_EVERYTHING = (1 << 63) - 1
 _LOG = logging.getLogger("mpbroker.spark")
 
 
@@ -97,10 +90,9 @@ class LocalPartition:
 
     @cached_property
     def readable(self) -> Readable:
-        """Find what may be read, once and only when it is asked for.
+        """Find what may be read, once and on demand: damage to one topic concerns no query of another.
 
-        What is wrong with one topic concerns no query of another. Raises CorruptLog, SourceUnavailable,
-        FilesUnavailable, OSError.
+        Raises CorruptLog, SourceUnavailable, FilesUnavailable, OSError.
         """
         with permission_needed(self.directory), _faults_named(self.directory):
             return self.find()
@@ -110,9 +102,7 @@ class LocalCatalog:
     """All partitions of some log directories, and of the other directories of their brokers, at one moment.
 
     With `read_committed` nothing at or above the last stable offset is planned. The files of a partition are
-    looked at only when it is asked for.
-
-    Raises OptionError, FilesUnavailable, SourceUnavailable, CorruptLog.
+    read on demand. Raises OptionError, FilesUnavailable, SourceUnavailable, CorruptLog.
     """
 
     def __init__(self, log_dirs: Sequence[str], *, read_committed: bool = True) -> None:
@@ -123,7 +113,7 @@ class LocalCatalog:
         self.brokers: dict[str, RunningBroker | None] = {}
         identities = with_siblings(log_dirs)
         self._log_dirs = tuple(map(str, identities))
-        # Of before they are listed: what comes meanwhile is noticed.
+        # Read before the listing, so that changes during it are noticed.
         self.changed_ns = self.changes()
         groups: dict[tuple[str, str], list[Path]] = {}
         for log_dir, identity in identities.items():
@@ -147,19 +137,18 @@ class LocalCatalog:
         return found
 
     def bounds(self, wanted: Sequence[TopicPartition]) -> Mapping[TopicPartition, PartitionBounds]:
-        found = {one: self._partitions[one] for one in wanted}
-        return {
-            one: PartitionBounds(
-                partition.readable.log_start, partition.readable.bound.offset, partition.topic_id
-            )
-            for one, partition in found.items()
-        }
+        found = {}
+        for one in wanted:
+            readable = self._partitions[one].readable
+            topic_id = self._partitions[one].topic_id
+            found[one] = PartitionBounds(readable.log_start, readable.bound.offset, topic_id)
+        return found
 
     def refresh(self, wanted: Iterable[TopicPartition]) -> bool:
         """Read again what the running broker publishes of these partitions; the directories are not read.
 
-        Returns False if one has no slot, has moved to another log directory, or is not served any more: then
-        only a new catalog can find it.
+        Returns False if one has no slot, has moved to another log directory, or is not served. A new
+        catalog finds it then.
         """
         for one in wanted:
             known = self._partitions.get(one)
@@ -187,7 +176,7 @@ class LocalCatalog:
 
     @property
     def unserved(self) -> Mapping[TopicPartition, str]:
-        """Return partitions that the running broker does not serve yet, or not any more, and why."""
+        """Return partitions that the running broker does not serve yet, or no longer serves, and why."""
         return self._unreadable
 
     def offsets_for_times(self, wanted: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
@@ -286,7 +275,7 @@ class LocalCatalog:
 
 
 def _published(directory: Path, slot: Partition, *, read_committed: bool) -> Readable:
-    """Return what a running broker says. Raises CorruptLog."""
+    """Return the published offsets of a running broker. Raises CorruptLog."""
     bound = Bound(slot.high_watermark, slot.high_watermark_segment, slot.high_watermark_position)
     if read_committed:
         bound = Bound(slot.last_stable_offset, slot.last_stable_segment, slot.last_stable_position)
@@ -380,7 +369,7 @@ def offsets_in_files(directory: Path) -> tuple[int, int]:
     """
     with _faults_named(directory):
         bases = segments_of(directory)
-        return (bases[0], bound_at(directory, bases, _BEHIND_EVERYTHING).offset) if bases else (0, 0)
+        return (bases[0], bound_at(directory, bases, _ABOVE_EVERYTHING).offset) if bases else (0, 0)
 
 
 def bound_at(directory: Path, bases: Sequence[int], high_watermark: int) -> Bound:

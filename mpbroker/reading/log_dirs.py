@@ -1,4 +1,4 @@
-"""Looks at log directories from outside: whose they are, which belong together, whether a broker runs.
+"""Examines log directories from outside: whose they are, which belong together, whether a broker runs.
 
 A broker locks the `.lock` of each of its log directories, and its runtime directory, for as long as it lives
 (mpbroker.storage.directory_layout, mpbroker.startup.runtime_dir). Every process that sees the file
@@ -12,7 +12,7 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,17 +20,19 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from mpbroker.ipc.pointer import POINTER_NAME, PUBLIC_NAME, has_broker, is_locked, read_pointer
+from mpbroker.ipc.pointer import POINTER_NAME, PUBLIC_NAME, is_locked, read_pointer
 from mpbroker.ipc.topology import LAYOUT_VERSION, PUBLIC_MAGIC
 from mpbroker.reading.errors import FilesUnavailable, OptionError, SourceUnavailable
+from mpbroker.storage.directory_layout import listed_in, properties_in
+from mpbroker.storage.directory_lock import has_broker
 from mpbroker.storage.names import ALL_DIRS, META_PROPERTIES, MOVED, STAYED
 from shm.ownership import UntrustedPath, check_path
 from shm.region import LayoutMismatch, Region
 
 START_PATIENCE_S: Final = 5.0
-"""A plan waits so long for a broker that has its directories and does not say yet what may be read."""
+"""A plan waits this long for a broker that has its directories and has not published its partitions yet."""
 END_PATIENCE_S: Final = 1.0
-"""The processes of a killed broker may keep its locks for so long, without its region."""
+"""The processes of a killed broker may keep its locks for this long, without its region."""
 _POLL_S = 0.05
 _FETCH_INSTEAD = "or give kafka.bootstrap.servers (with readMode auto or remote) to fetch from the broker"
 _LOG = logging.getLogger("mpbroker.spark")
@@ -46,17 +48,13 @@ class Identity(NamedTuple):
 
 
 def identity_of(log_dir: Path) -> Identity | None:
-    """Read which broker's directory this is; None if it is no log directory, or not there.
-
-    Raises FilesUnavailable if this user may not look.
-    """
+    """Read which broker's directory this is; None without `meta.properties`. Raises FilesUnavailable."""
     with permission_needed(log_dir):
         try:
             text = (log_dir / META_PROPERTIES).read_text("utf-8", "replace")
         except (FileNotFoundError, NotADirectoryError):
             return None
-    pairs = dict(line.split("=", 1) for line in text.splitlines() if "=" in line and line[0] != "#")
-    fields = {key.strip(): value.strip() for key, value in pairs.items()}
+    fields = properties_in(text)
     # Before KRaft Kafka calls it broker.id.
     node_id = fields.get("node.id", fields.get("broker.id", ""))
     return Identity(fields.get("cluster.id", ""), node_id, fields.get("directory.id", ""))
@@ -79,8 +77,8 @@ def with_siblings(named: Sequence[str]) -> dict[Path, Identity]:
 
     A broker with several directories keeps a list of them in each, `mpbroker.dirs`. Topics have partitions in
     all of them, so none may be left out. Apache Kafka keeps no such list; all its directories have to be
-    named. Raises OptionError if a named one is no log directory, FilesUnavailable if another one cannot be
-    read here.
+    named. Raises OptionError for a path that is not a log directory, FilesUnavailable if another directory
+    cannot be read here.
     """
     found: dict[Path, Identity] = {}
     for name in named:
@@ -88,7 +86,7 @@ def with_siblings(named: Sequence[str]) -> dict[Path, Identity]:
         identity = identity_of(path)
         if identity is None:
             raise OptionError(
-                f"log.dir: {path} is no broker's log directory, it has no {META_PROPERTIES}. "
+                f"log.dir: {path} is not a broker's log directory, it has no {META_PROPERTIES}. "
                 "Name a directory of the broker's log.dirs, as this process sees it"
             )
         found[path] = identity
@@ -104,14 +102,13 @@ def _listed_in(log_dir: Path) -> dict[str, Path]:
     path = log_dir / ALL_DIRS
     try:
         with permission_needed(path):
-            lines = path.read_text("utf-8", "surrogateescape").splitlines()
-        pairs = [line.split(" ", 1) for line in lines]
-        return {directory_id: Path(name) for directory_id, name in pairs}
+            text = path.read_text("utf-8", "surrogateescape")
+        return {directory_id: Path(name) for directory_id, name in listed_in(text).items()}
     except FileNotFoundError:
         return {}
     except ValueError as error:
         raise SourceUnavailable(
-            f"{path} is damaged: which directories the broker has cannot be told. Restart the broker"
+            f"{path} is damaged: cannot determine the broker's other directories. Restart the broker"
         ) from error
 
 
@@ -156,7 +153,7 @@ def running_broker(log_dir: Path, patience_s: float | None = None) -> RunningBro
     """Attach the public region of the broker that has the directory; None if none has.
 
     Waits for a broker that starts, and for the last processes of a killed one. Raises FilesUnavailable if a
-    broker has the directory and cannot say here what may be read.
+    broker has the directory and its region cannot be attached here.
     """
     begun = time.monotonic()
     while True:
@@ -173,7 +170,7 @@ def running_broker(log_dir: Path, patience_s: float | None = None) -> RunningBro
 
 
 class _NotNow(Exception):
-    """A broker has the directory, and nothing says what may be read; for a moment that is no error."""
+    """A broker has the directory and no region here; for a moment that is normal."""
 
     def __init__(self, text: str, patience_s: float) -> None:
         super().__init__(text)
@@ -193,21 +190,21 @@ def _broker_of(log_dir: Path) -> RunningBroker:
         ) from error
     if pointer is None:
         raise _NotNow(
-            f"a broker has {log_dir} and does not say yet what may be read of it: it is starting. Run the "
+            f"a broker has {log_dir} and has not published its partitions yet: it is starting. Run the "
             f"query again when it has started, {_FETCH_INSTEAD}",
             START_PATIENCE_S,
         )
     runtime_dir = Path(pointer.runtime_dir)
     if not runtime_dir.is_dir():
         raise _NotNow(
-            f"a broker has {log_dir}, and what says how far it may be read, {runtime_dir}, is not here: it "
-            f"runs in another container. Share its /dev/shm (or /run) with this one, {_FETCH_INSTEAD}",
+            f"a broker has {log_dir}, and its runtime directory {runtime_dir} is not here: it runs in "
+            f"another container. Share its /dev/shm (or /run) with this one, {_FETCH_INSTEAD}",
             END_PATIENCE_S,
         )
     if not is_locked(runtime_dir):
         raise _NotNow(
-            f"a broker has {log_dir}, and {runtime_dir} here is none of a broker that runs: this one starts, "
-            f"or runs in another container. Share its /dev/shm (or /run) with this one, {_FETCH_INSTEAD}",
+            f"a broker has {log_dir}, and no broker runs on {runtime_dir} here: it is starting, or runs in "
+            f"another container. Share its /dev/shm (or /run) with this one, {_FETCH_INSTEAD}",
             START_PATIENCE_S,
         )
     try:
@@ -238,7 +235,8 @@ def one_that_counts(paths: Sequence[Path]) -> Path:
     """
     if len(paths) == 1:
         return paths[0]
-    marked = _with(paths, STAYED) or _with(paths, MOVED)
+    marked = [one for one in paths if (one / STAYED).exists()]
+    marked = marked or [one for one in paths if (one / MOVED).exists()]
     if not marked:
         # A move that has just ended has renamed the other directory before it took the mark away.
         marked = [path for path in paths if path.is_dir()]
@@ -246,10 +244,6 @@ def one_that_counts(paths: Sequence[Path]) -> Path:
         listed = ", ".join(map(str, paths))
         raise SourceUnavailable(f"a partition has several directories: {listed}. Move all but one away")
     return marked[0]
-
-
-def _with(paths: Iterable[Path], name: str) -> list[Path]:
-    return [path for path in paths if (path / name).exists()]
 
 
 def warn_once(key: str, text: str) -> None:

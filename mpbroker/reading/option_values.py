@@ -10,9 +10,10 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from mpbroker.client.config import from_properties
+from mpbroker.client.consumer_protocol import TopicPartition
+from mpbroker.client.errors import ConfigError
 from mpbroker.reading.errors import OptionError
-
-TopicPartition = tuple[str, int]
 
 _DURATION: Final = re.compile(r"([0-9]+)\s*([a-z]+)?")
 _UNITS_US: Final = {
@@ -90,6 +91,20 @@ def offsets(text: str, option: str, lowest: int) -> dict[TopicPartition, int]:
 def timestamps_ms(text: str, option: str) -> dict[TopicPartition, int]:
     """Parse `{"topic":{"0":1735689600000}}`, milliseconds since 1970."""
     return _by_partition(text, OptionError(f"{option}: {_WANT_TIMES}{text}"), 0)
+
+
+def client_settings(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options that begin with `kafka.` and are for the network client, without the prefix."""
+    given = {
+        key.removeprefix("kafka."): value
+        for key, value in options.items()
+        if key.startswith("kafka.") and key != "kafka.bootstrap.servers"
+    }
+    try:
+        _, unknown = from_properties(given)
+    except ConfigError as error:
+        raise OptionError(f"kafka.{error}") from error
+    return {key: value for key, value in given.items() if key not in unknown}
 
 
 def listed(found: Mapping[TopicPartition, int] | set[TopicPartition]) -> str:

@@ -14,8 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from mpbroker.client.config import from_properties
-from mpbroker.client.errors import ConfigError
+from mpbroker.client.consumer_protocol import TopicPartition as TopicPartition
 from mpbroker.protocol.numbers import EARLIEST, LATEST
 from mpbroker.reading import option_values as values
 from mpbroker.reading.errors import OptionError
@@ -25,8 +24,6 @@ MAX_BYTES_PER_TASK: Final = 128 << 20
 MAX_TRIGGER_DELAY_MS: Final = 15 * 60_000
 # An unknown option that is at least so like a known one (difflib's ratio) is taken for a typo.
 ALIKE: Final = 0.8
-
-TopicPartition = values.TopicPartition
 
 _LOG = logging.getLogger("mpbroker.spark")
 _STRATEGIES = ("subscribe", "subscribepattern", "assign")
@@ -77,6 +74,7 @@ _OF_BATCH = {
 }
 # Kafka's source joins a group by these; here tasks are given their partitions, and no group is joined.
 _OF_GROUPS = ("kafka.group.id", "groupidprefix")
+_BY_TIMESTAMP = "startingoffsetsbytimestampstrategy"
 
 
 @dataclass(frozen=True)
@@ -185,7 +183,7 @@ def chosen_columns(options: Mapping[str, str], known: Sequence[str]) -> tuple[st
         raise OptionError(f"No columns as specified value for option 'columns' is '{text}'")
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise OptionError(f"columns: there is no column '{unknown[0]}', only {', '.join(known)}")
+        raise OptionError(f"columns: '{unknown[0]}' does not exist, only {', '.join(known)}")
     if len(set(names)) != len(names):
         raise OptionError(f"columns: a column is named twice in '{','.join(names)}'")
     return names
@@ -194,14 +192,15 @@ def chosen_columns(options: Mapping[str, str], known: Sequence[str]) -> tuple[st
 def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
     """Parse the options of a batch query, or of a stream. Raises OptionError.
 
-    A stream begins at the latest offsets unless told otherwise and has no end (`ending` is LATEST). Options
-    for streams only are ignored in a batch, with a warning.
+    A stream begins at the latest offsets by default and has no end (`ending` is LATEST). Options for streams
+    only are ignored in a batch, with a warning.
     """
     options = _lowered(given)
     _refuse(options)
     _warn(options, streaming=streaming)
     strategy = _strategy(options)
-    read_mode = options.get("readmode", "auto").strip().lower()
+    read_mode = _choice(options, "readmode", "auto", "local", "remote")
+    isolation = _choice(options, "kafka.isolation.level", "read_committed", "read_uncommitted")
     log_dirs = tuple(part for part in (one.strip() for one in options.get("log.dir", "").split(",")) if part)
     bootstrap = options.get("kafka.bootstrap.servers", "").strip() or None
     _check_places(read_mode, log_dirs, bootstrap)
@@ -213,21 +212,21 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadO
         strategy=strategy,
         starting=starting,
         ending=ending,
-        latest_if_no_later_record=_timestamp_strategy(options),
+        latest_if_no_later_record=_choice(options, _BY_TIMESTAMP, "error", "latest") == "latest",
         fail_on_data_loss=_boolean(options, "failondataloss", default=True),
         min_partitions=_positive(options, "minpartitions"),
         max_records_per_partition=_positive(options, "maxrecordsperpartition"),
         max_bytes_per_task=_positive(options, "maxbytespertask") or MAX_BYTES_PER_TASK,
         read_mode=read_mode,
         check_crcs=_boolean(options, "check.crcs", "kafka.check.crcs", default=True),
-        read_committed=_reads_committed(options),
+        read_committed=isolation == "read_committed",
         filter_pushdown=pushes_filters(options),
         log_dirs=log_dirs,
         bootstrap_servers=bootstrap,
         request_timeout_ms=_positive(options, "kafkaconsumer.polltimeoutms") or 120_000,
         retries=_natural(options, "fetchoffset.numretries", 3),
         retry_interval_ms=_natural(options, "fetchoffset.retryintervalms", 1000),
-        client=_of_the_client(options),
+        client=values.client_settings(options),
         max_offsets_per_trigger=_positive(options, "maxoffsetspertrigger"),
         min_offsets_per_trigger=_positive(options, "minoffsetspertrigger"),
         max_bytes_per_trigger=_positive(options, "maxbytespertrigger"),
@@ -236,19 +235,16 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadO
         ),
         commit_group_id=_commit_group(options, bootstrap),
     )
-    _check_triggers(found)
+    least, most = found.min_offsets_per_trigger, found.max_offsets_per_trigger
+    if least is not None and most is not None and least > most:
+        raise OptionError(
+            f"The value of minOffsetPerTrigger({least}) is higher than the maxOffsetsPerTrigger({most})."
+        )
     return found
 
 
 def pushes_filters(options: Mapping[str, str]) -> bool:
     return _boolean(_lowered(options), "filterpushdown", default=False)
-
-
-def _reads_committed(options: Mapping[str, str]) -> bool:
-    isolation = options.get("kafka.isolation.level", "read_committed").strip().lower()
-    if isolation not in ("read_uncommitted", "read_committed"):
-        raise OptionError(f"kafka.isolation.level is read_uncommitted or read_committed, not '{isolation}'")
-    return isolation == "read_committed"
 
 
 def _commit_group(options: Mapping[str, str], bootstrap: str | None) -> str | None:
@@ -260,28 +256,6 @@ def _commit_group(options: Mapping[str, str], bootstrap: str | None) -> str | No
     if bootstrap is None:
         raise OptionError("commitGroupId needs 'kafka.bootstrap.servers': a broker keeps a group's offsets")
     return group.strip()
-
-
-def _check_triggers(options: ReadOptions) -> None:
-    least, most = options.min_offsets_per_trigger, options.max_offsets_per_trigger
-    if least is not None and most is not None and least > most:
-        raise OptionError(
-            f"The value of minOffsetPerTrigger({least}) is higher than the maxOffsetsPerTrigger({most})."
-        )
-
-
-def _of_the_client(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options that begin with `kafka.` and are for the network client. Raises OptionError."""
-    given = {
-        key.removeprefix("kafka."): value
-        for key, value in options.items()
-        if key.startswith("kafka.") and key != "kafka.bootstrap.servers"
-    }
-    try:
-        _, unknown = from_properties(given)
-    except ConfigError as error:
-        raise OptionError(f"kafka.{error}") from error
-    return {key: value for key, value in given.items() if key not in unknown}
 
 
 def _lowered(options: Mapping[str, str]) -> dict[str, str]:
@@ -299,7 +273,7 @@ def _refuse(options: Mapping[str, str]) -> None:
 
 
 def _warn(options: Mapping[str, str], *, streaming: bool) -> None:
-    """Warn of options that are ignored, and of unknown ones that look like a known one."""
+    """Warn of options that are ignored, and of unknown ones that resemble a known one."""
     if not streaming:
         for key in _OF_STREAMS:
             if key in options:
@@ -319,8 +293,6 @@ def _warn(options: Mapping[str, str], *, streaming: bool) -> None:
 
 
 def _check_places(read_mode: str, log_dirs: tuple[str, ...], bootstrap: str | None) -> None:
-    if read_mode not in ("auto", "local", "remote"):
-        raise OptionError(f"readMode is auto, local or remote, not '{read_mode}'")
     if not log_dirs and bootstrap is None:
         raise OptionError(
             "Option 'log.dir' (the broker's log directory, to read its files) or 'kafka.bootstrap.servers' "
@@ -462,11 +434,12 @@ def check_names_all(
     )
 
 
-def _timestamp_strategy(options: Mapping[str, str]) -> bool:
-    value = options.get("startingoffsetsbytimestampstrategy", "error").strip().lower()
-    if value not in ("error", "latest"):
-        raise OptionError(f"startingOffsetsByTimestampStrategy is error or latest, not '{value}'")
-    return value == "latest"
+def _choice(options: Mapping[str, str], key: str, default: str, *others: str) -> str:
+    value = options.get(key, default).strip().lower()
+    if value not in (default, *others):
+        names = ", ".join((default, *others[:-1]))
+        raise OptionError(f"{_shown(key)} is {names} or {others[-1]}, not '{value}'")
+    return value
 
 
 def _natural(options: Mapping[str, str], key: str, default: int) -> int:

@@ -40,7 +40,7 @@ _LOG = logging.getLogger("mpbroker.spark")
 class LocalFiles:
     """The place of a range's bytes when it was planned, and the log directories that it may move to.
 
-    `cluster_id` and `node_id` tell the broker's directories from others at the same paths on another host.
+    `cluster_id` and `node_id` name the broker: another host may have other directories at the same paths.
     `aborted` are transactions that `.txnindex` files may lack.
     """
 
@@ -102,13 +102,13 @@ class Catalog(Protocol):
         """Return the names of all topics."""
 
     def partitions(self, topic: str) -> Sequence[int]:
-        """Return the topic's partitions. Raises SourceUnavailable if there is no such topic."""
+        """Return the topic's partitions. Raises SourceUnavailable if the topic does not exist."""
 
     def bounds(self, wanted: Sequence[TopicPartition]) -> Mapping[TopicPartition, PartitionBounds]:
-        """Return what may be read of each partition. Raises SourceUnavailable."""
+        """Return the readable offsets of each partition. Raises SourceUnavailable."""
 
     def offsets_for_times(self, wanted: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
-        """Find the first offset at each time or later, in ms since 1970; None if there is none."""
+        """Find the first offset at each time or later, in ms since 1970; None without one."""
 
     def weight(self, wanted: OffsetRange) -> int:
         """Return about how many bytes a range has; 0 if that cannot be known."""
@@ -123,8 +123,7 @@ class Catalog(Protocol):
 def plan(catalog: Catalog, options: ReadOptions, pruning: Pruning = EVERYTHING) -> list[TaskRange]:
     """Plan the tasks of a batch query. Raises OptionError, DataLoss, SourceUnavailable.
 
-    Partitions that the pruning leaves out are not looked at. In the others data loss is looked for before
-    their ranges are cut to what the pruning leaves.
+    Pruned partitions are not read at all. In the others data loss is reported before their ranges are pruned.
     """
     everything = selected(catalog, options)
     _check_names(options.starting, "starting", everything)
@@ -140,7 +139,7 @@ def plan(catalog: Catalog, options: ReadOptions, pruning: Pruning = EVERYTHING) 
 
 
 def _pruned(catalog: Catalog, ranges: Sequence[OffsetRange], pruning: Pruning) -> list[OffsetRange]:
-    """Cut the ranges to what the pruning leaves, and drop empty ones."""
+    """Cut the ranges by the pruning, and drop empty ones."""
     left = []
     for one in ranges:
         start, end = max(one.start, pruning.low_offset), min(one.end, pruning.high_offset)
@@ -224,8 +223,8 @@ def _at_times(
 ) -> dict[TopicPartition, int]:
     """Find offsets by times.
 
-    If no record is that late the offset is LATEST for an end; for a start it is an error, or what the option
-    startingOffsetsByTimestampStrategy says.
+    If no record is that late the offset is LATEST for an end; for a start it is an error, or LATEST by the
+    option startingOffsetsByTimestampStrategy.
     """
     if isinstance(limit, AtTimestamp):
         times: Mapping[TopicPartition, int] = dict.fromkeys(bounds, limit.timestamp_ms)
@@ -246,7 +245,7 @@ def _at_times(
 def _within(
     topic_partition: TopicPartition, start: int, end: int, bounds: PartitionBounds, options: ReadOptions
 ) -> OffsetRange:
-    """Cut the range to what is there. A cut is data loss. Raises OptionError, DataLoss."""
+    """Cut the range to the readable offsets. A cut is data loss. Raises OptionError, DataLoss."""
     earliest, latest, _ = bounds
     topic, number = topic_partition
     first, last = _edge(bounds, start), _edge(bounds, end)
@@ -271,17 +270,17 @@ def _within(
 
 
 def _edge(bounds: PartitionBounds, offset: int) -> int:
-    """Return the offset that EARLIEST or LATEST stands for; any other offset stands for itself."""
+    """Return the offset of EARLIEST or LATEST; any other offset as it is."""
     if offset == EARLIEST:
         return bounds.log_start
     return bounds.end if offset == LATEST else offset
 
 
 def report_loss(fail: bool, text: str) -> None:
-    """Raise DataLoss, or log a warning that reading goes on without the lost records."""
+    """Raise DataLoss, or log a warning that reading continues without the lost records."""
     if fail:
         raise DataLoss(f"{text} {LOSS_ADVICE}")
-    _LOG.warning("%s Going on without them.", text)
+    _LOG.warning("%s Continuing without them.", text)
 
 
 def split(catalog: Catalog, ranges: Sequence[OffsetRange], options: ReadOptions) -> list[TaskRange]:

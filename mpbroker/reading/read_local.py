@@ -20,8 +20,8 @@ from mpbroker.reading.columns import Columns
 from mpbroker.reading.errors import CorruptLog
 from mpbroker.reading.log_dirs import is_of, permission_needed
 from mpbroker.reading.plan import LocalFiles, TaskRange, report_loss
-from mpbroker.reading.segments import Piece, Span, opened_piece, spans, windows
-from mpbroker.reading.transactions import aborted_in, check_markers_behind
+from mpbroker.reading.segments import Piece, opened_piece, spans, windows
+from mpbroker.reading.transactions import aborted_in, check_later_markers
 from mpbroker.records.aborted import AbortedRanges
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.storage.checkpoints import read_topic_id
@@ -49,7 +49,7 @@ def is_here(files: LocalFiles) -> bool:
     if not is_of(directory.parent, files.cluster_id, files.node_id):
         return False
     with permission_needed(directory), suppress(FileNotFoundError):
-        # The partition may have moved to another log directory since; then it is looked for there.
+        # The partition may have moved to another log directory since, where it is read then.
         os.listdir(directory)  # noqa: PTH208
     return True
 
@@ -57,7 +57,7 @@ def is_here(files: LocalFiles) -> bool:
 def read_local(
     task: TaskRange, files: LocalFiles, columns: Columns, *, fail_on_data_loss: bool, read_committed: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of the range. Looks again if files are replaced or moved meanwhile.
+    """Yield the records of the range. Lists files again if some are replaced or moved meanwhile.
 
     Raises DataLoss, CorruptLog, OSError.
     """
@@ -66,10 +66,12 @@ def read_local(
     while True:
         try:
             directory = _directory_of(task.topic_id, files)
-            if aborted is None:
-                # Read before any segment is opened: see `aborted_in`.
-                aborted = _aborted_of(directory, task, files)
-            first, found = _spans_of(directory, task, files, start)
+            with _moves_noticed(directory, task, files):
+                if aborted is None:
+                    # Read before any segment is opened: see `aborted_in`.
+                    ranges = [*files.aborted, *aborted_in(directory, task.start, task.end)]
+                    aborted = AbortedRanges(ranges, complete=True)
+                first, found = spans(directory, files.bound, start, task.end)
         except _HasMoved as error:
             tries += 1
             if tries <= TRIES:
@@ -97,12 +99,12 @@ def read_local(
                     return
                 break
         else:
-            _check_markers_behind(task, files, aborted)
+            _check_later_markers(task, files, aborted)
             return
 
 
 class _HasMoved(Exception):
-    """The partition moved to another log directory between two looks at it."""
+    """The partition moved to another log directory while its files were listed."""
 
 
 def _directory_of(topic_id: bytes | None, files: LocalFiles) -> Path:
@@ -113,42 +115,24 @@ def _directory_of(topic_id: bytes | None, files: LocalFiles) -> Path:
             return directory
     if planned.is_dir():
         raise SegmentGone(f"{planned} belongs to another topic of that name now")
-    raise SegmentGone(f"{planned} is gone")
+    raise SegmentGone(f"{planned} was deleted")
 
 
-def _spans_of(directory: Path, task: TaskRange, files: LocalFiles, start: int) -> tuple[int, list[Span]]:
-    """Find the segments of the range from `start` on. Raises SegmentGone, FileNotFoundError, _HasMoved."""
-    with _moves_seen(directory, task, files):
-        return spans(directory, files.bound, start, task.end)
-
-
-def _aborted_of(directory: Path, task: TaskRange, files: LocalFiles) -> AbortedRanges:
-    """Return all aborted transactions with records in the range.
-
-    Raises CorruptLog, SegmentGone, FileNotFoundError, _HasMoved.
-    """
-    with _moves_seen(directory, task, files):
-        return AbortedRanges(
-            [*files.aborted, *aborted_in(directory, task.start, task.end)],
-            complete=True,
-        )
-
-
-def _check_markers_behind(task: TaskRange, files: LocalFiles, aborted: AbortedRanges) -> None:
+def _check_later_markers(task: TaskRange, files: LocalFiles, aborted: AbortedRanges) -> None:
     """Check transactions that the end of the task cuts through; their markers are in another task's range.
 
-    Raises CorruptLog. A partition that is gone by now has no more markers, and its records were read before.
+    Raises CorruptLog. A partition that was deleted has no more markers, and its records were read before.
     """
     if not aborted.unmarked:
         return
     for _ in range(TRIES):
         with suppress(SegmentGone, FileNotFoundError):
-            check_markers_behind(_directory_of(task.topic_id, files), files.bound, task.end, aborted.unmarked)
+            check_later_markers(_directory_of(task.topic_id, files), files.bound, task.end, aborted.unmarked)
             return
 
 
 @contextmanager
-def _moves_seen(directory: Path, task: TaskRange, files: LocalFiles) -> Iterator[None]:
+def _moves_noticed(directory: Path, task: TaskRange, files: LocalFiles) -> Iterator[None]:
     """Turn errors of missing files into _HasMoved if the partition is in another log directory now."""
     try:
         yield
@@ -185,7 +169,7 @@ def _read_piece(
             raise OSError(
                 errno.EIO,
                 f"bytes {mapped_from} to {end} cannot be read, in {task}: the disk has an error there "
-                "(the kernel's log says more), or the file became shorter",
+                "(see the kernel's log), or the file became shorter",
                 str(directory / segment_name(piece.base)),
             ) from error
         try:

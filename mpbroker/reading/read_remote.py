@@ -1,12 +1,11 @@
 """Fetches a task's range over the Kafka protocol.
 
-The bytes are the same as in the files, and so is the decoder.
-
-The next fetch is under way while Spark takes the records of the last one.
+The bytes are the same as in the files, and so is the decoder. The next fetch is under way while Spark takes
+the records of the last one.
 
 A topic is identified by its id, so that another topic that has its name by now is recognised (KIP-516). Of a
 broker with ids but without Fetch v13 (Kafka 2.8 to 3.0) the id is asked for after each fetch. With a broker
-without ids (before 2.8) a topic that was created anew shows only by an offset that is beyond its end.
+without ids (before 2.8) a recreated topic shows only by an offset beyond its end.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _UNKNOWN_TOPIC = (
 
 
 class OffsetIsGone(Exception):
-    """The log was cut, or retention was faster; before Fetch v13 also: the topic was created anew."""
+    """The log was cut, or retention was faster; before Fetch v13 also: the topic was recreated."""
 
 
 class TopicIsGone(Exception):
@@ -55,9 +54,7 @@ class NothingCame(ClientError):
     A Kafka client takes that for an ordinary answer, and asks again.
     """
 
-    @property
-    def retriable(self) -> bool:
-        return True
+    retriable = True
 
 
 class Batches(NamedTuple):
@@ -100,7 +97,7 @@ def _fetches(brokers: Brokers, task: TaskRange, options: ReadOptions) -> Iterato
             fetched = _next(brokers, consumer, under_way, task, offset)
         except OffsetIsGone:
             under_way = None
-            offset = _behind_the_loss(brokers, task, offset, options)
+            offset = _after_the_loss(brokers, task, offset, options)
             continue
         except TopicIsGone:
             report_loss(
@@ -123,7 +120,7 @@ def _next(
         except (ConnectionLost, ApiFailed, NothingCame) as error:
             if not error.retriable:
                 raise
-            brokers.look_again([task.topic])
+            brokers.refresh([task.topic])
     try:
         return brokers.retried(lambda: _fetched(brokers, consumer, task, offset), [task.topic])
     except SourceUnavailable as error:
@@ -133,11 +130,11 @@ def _next(
 
 
 def _fetched(brokers: Brokers, consumer: Consumer, task: TaskRange, offset: int) -> Batches:
-    """Make one fetch, from the question to its answer. Raises TopicIsGone."""
+    """Make one fetch, request and response. Raises TopicIsGone."""
     try:
         return _taken(brokers, consumer, consumer.start({task.partition: offset}), task, offset)
     except ApiFailed as error:
-        # A broker may not know the topic yet, or not any more. Under another id it is another topic.
+        # A new or a deleted topic may be unknown. Under another id it is another topic.
         if error.code in _UNKNOWN_TOPIC and brokers.topic_id(task.topic) != task.topic_id:
             raise TopicIsGone from error
         raise
@@ -172,7 +169,7 @@ def _taken(brokers: Brokers, consumer: Consumer, asked: list[Asked], task: TaskR
     if fetched.next_offset > offset:
         return fetched
     if part.high_watermark <= offset:
-        # The range was planned below the high watermark, so the log was cut, or created anew under its name.
+        # The range was planned below the high watermark, so the log was cut, or the topic recreated.
         raise OffsetIsGone
     raise NothingCame(f"{address} sent no record from offset {offset} on, reading {task}")
 
@@ -189,8 +186,8 @@ def _whole_batches(part: Fetched, task: TaskRange) -> Batches:
     return Batches(view[:position], next_offset, part.aborted)
 
 
-def _behind_the_loss(brokers: Brokers, task: TaskRange, offset: int, options: ReadOptions) -> int:
-    """Find where to go on when records were deleted before they could be read. Raises DataLoss."""
+def _after_the_loss(brokers: Brokers, task: TaskRange, offset: int, options: ReadOptions) -> int:
+    """Find the next offset when records were deleted before they could be read. Raises DataLoss."""
     one = (task.topic, task.partition)
     start, end, _ = RemoteCatalog(options, brokers).bounds([one])[one]
     report_loss(

@@ -10,10 +10,9 @@ from mpbroker.client.backoff import ExponentialBackoff
 from mpbroker.client.config import ClientConfig, from_properties, parse_servers
 from mpbroker.client.consumer import Consumer, Limits, fetch_request, fetched_of
 from mpbroker.client.errors import ApiFailed, ClientError, ConfigError, ConnectionLost
-from mpbroker.client.isolation import READ_COMMITTED, READ_UNCOMMITTED
 from mpbroker.client.list_offsets import list_offsets
 from mpbroker.protocol import messages as m
-from mpbroker.protocol.numbers import EARLIEST, LATEST
+from mpbroker.protocol.numbers import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED
 from mpbroker.reading.connections import CONNECTIONS
 from mpbroker.reading.errors import SERVERS_ADVICE, OptionError, SourceUnavailable
 from mpbroker.reading.options import ReadOptions, TopicPartition
@@ -97,13 +96,13 @@ class Brokers:
                 ask,
                 tries=self._options.retries + 1,
                 backoff=ExponentialBackoff(interval_ms, interval_ms),
-                before_retry=lambda: self.look_again(topics),
+                before_retry=lambda: self.refresh(topics),
             )
         except ClientError as error:
             raise SourceUnavailable(str(error)) from error
 
-    def look_again(self, topics: Sequence[str]) -> None:
-        """Look up who leads the topics now. If nobody answers, the next question finds out why."""
+    def refresh(self, topics: Sequence[str]) -> None:
+        """Update the leaders of the topics. A failure is only logged: the next request meets its cause."""
         if not topics:
             return
         try:
@@ -162,8 +161,8 @@ class RemoteCatalog:
     def await_records(self, ends: Mapping[TopicPartition, int], timeout_s: float) -> bool | None:
         """Have the leader of all partitions wait, by a fetch, for records from these offsets on.
 
-        Returns True if there are some, or if only a look can tell; False after the timeout. Returns None at
-        once if the partitions have several leaders, or none: no broker can wait for all of them.
+        Returns True for records, and for an error, after which only a poll gives the ends; False after the
+        timeout; None at once if the partitions have several leaders, or none, so that no broker can wait.
         """
         leaders = {self._brokers.cluster.metadata.leader(topic, number) for topic, number in ends}
         if len(leaders) != 1 or (leader := leaders.pop()) is None:
@@ -174,7 +173,7 @@ class RemoteCatalog:
         try:
             response: m.FetchResponse = self._brokers.cluster.ask(leader.id, request)
         except ClientError as error:
-            _LOG.debug("a fetch that should wait has failed: %s", error)
+            _LOG.debug("a waiting fetch failed: %s", error)
             return True
         found = fetched_of(response)
         return bool(response.error_code) or any(part.error_code or part.records for part in found)
@@ -183,8 +182,8 @@ class RemoteCatalog:
         found = self._list_offsets(wanted)
         return {one: None if offset < 0 else offset for one, offset in found.items()}
 
-    def weight(self, wanted: OffsetRange) -> int:  # noqa: ARG002 - no request tells
-        """Return 0 (unknown): no request of the protocol tells the size."""
+    def weight(self, wanted: OffsetRange) -> int:  # noqa: ARG002 - no request returns it
+        """Return 0 (unknown)."""
         return 0
 
     def tasks(self, wanted: OffsetRange, parts: int, max_records: int | None) -> list[TaskRange]:

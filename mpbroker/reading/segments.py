@@ -44,7 +44,7 @@ class Piece(NamedTuple):
 
 
 def _is_in_place(directory: Path, base: int, fd: int) -> bool:
-    """Return whether the open log file still has its name; only then the index beside it describes it."""
+    """Return whether the open log file still has its name; only then the index of that name describes it."""
     try:
         return os.path.samestat(os.fstat(fd), (directory / segment_name(base)).stat())
     except FileNotFoundError:
@@ -58,7 +58,7 @@ def opened(directory: Path, base: int, suffix: str = LOG_SUFFIX) -> Iterator[int
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError as error:
-        raise SegmentGone(f"{path} is gone") from error
+        raise SegmentGone(f"{path} was deleted") from error
     try:
         yield fd
     finally:
@@ -116,7 +116,7 @@ def spans(directory: Path, bound: Bound, start: int, end: int) -> tuple[int, lis
     if not bases:
         raise SegmentGone(f"{directory} has no segment at or below {bound.segment_base}")
     found = []
-    # A segment that takes the place of others may be listed beside those that it replaces.
+    # A segment may be listed together with those that it replaces.
     for base, following in zip(bases, [*bases[1:], end], strict=True):
         one = Span(base, max(start, base), min(end, following))
         if one.start < one.end:
@@ -146,7 +146,7 @@ def pieces(directory: Path, bound: Bound, start: int, end: int) -> Iterator[Piec
 
 @contextmanager
 def opened_piece(directory: Path, span: Span) -> Iterator[Piece]:
-    """Open the segment, and yield the bytes that have the offsets, none behind them.
+    """Open the segment, and yield exactly the bytes that have the offsets.
 
     A file is read up to an offset and not up to the bound's position, which may be of a file that the cleaner
     has replaced since. Raises SegmentGone, CorruptLog, OSError.
@@ -170,9 +170,9 @@ def _piece(directory: Path, span: Span, fd: int) -> Piece:
     last = find_offset(fd, near_end, size, end - 1)
     if last is not None and (last.base_offset >= end or last.position + last.length <= size):
         # A batch that the end cuts through is included. Batches after it may not be committed.
-        behind = last.position + (last.length if last.base_offset < end else 0)
-        return Piece(base, fd, position, max(position, behind))
-    # Looked for now, since the file that was opened may have been followed and cleaned after it was listed.
+        end_position = last.position + (last.length if last.base_offset < end else 0)
+        return Piece(base, fd, position, max(position, end_position))
+    # List again: the file that was opened may have been followed and cleaned after it was listed.
     if segments_of(directory)[-1:] == [base]:
         raise CorruptLog(
             f"{path} has {size} bytes and ends before offset {end}, up to which it "

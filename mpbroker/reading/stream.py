@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from mpbroker.protocol.numbers import LATEST
 from mpbroker.reading.admission import Delay, at_most_bytes, at_most_offsets, backlog
@@ -19,35 +19,28 @@ from mpbroker.reading.options import AtOffset, AtOffsets, Limit, ReadOptions, To
 from mpbroker.reading.plan import OffsetRange, TaskRange, report_loss, resolve, split
 from mpbroker.reading.stream_offsets import Json, StreamOffsets, parse_offsets
 
-# A trigger that finds nothing new waits so long before it says so. New records end the wait; only other
-# sources of the same query have to wait for its end.
+if TYPE_CHECKING:
+    from mpbroker.reading.group_progress import GroupProgress
+
+# A trigger without new records ends after this wait. New records end it early; only other sources of the same
+# query have to wait for its end.
 IDLE_WAIT_S = 0.15
 QUIET_WAIT_S = 0.3
 LONGEST_IDLE_WAIT_S = 0.5
-# Quiet begins when nothing has come for so long.
+# Quiet begins this long after the last new records.
 QUIET_AFTER_S = 1.0
-_WAIT_TO_LOOK = 200
+_WAIT_TO_POLL = 200
 # Spark and this side turn the offsets into JSON and back each time.
 _WAIT_S_PER_PARTITION = 0.0003
-# Kafka's clients take so long for each of the fetchOffset.numRetries tries (default.api.timeout.ms).
+# Kafka's clients take this long for each of the fetchOffset.numRetries tries (default.api.timeout.ms).
 TRY_S = 60.0
 
 _AT_REST = (
-    "no broker runs on the log directory, and its last checkpoint is behind what the query has seen. "
+    "no broker runs on the log directory, and its last checkpoint is older than the query's offsets. "
     "Start the broker"
 )
 _LOG = logging.getLogger("mpbroker.spark")
 _T = TypeVar("_T")
-
-
-class Progress(Protocol):
-    """Takes the progress of a query."""
-
-    def reached(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Note that all records below these offsets have been processed.
-
-        Never raises, never waits for long.
-        """
 
 
 class Clock(Protocol):
@@ -66,7 +59,7 @@ class Stream:
         options: ReadOptions,
         *,
         open_follower: Callable[[], Follower] | None = None,
-        progress: Progress | None = None,
+        progress: GroupProgress | None = None,
         clock: Clock = time,
     ) -> None:
         self._options = options
@@ -91,26 +84,26 @@ class Stream:
         Spark asks twice, and again after a restart if the first batch was not finished.
         """
         if self._initial is None:
-            bounds = self._retried(self._look)
+            bounds = self._retried(self._poll)
             starts = self._retried(lambda: self._starts(bounds))
             self._initial = StreamOffsets(starts, _topic_ids(bounds))
         return self._initial.to_json()
 
     def prepare_available_now(self) -> None:
-        """Have this run read only what is there when the first batch is asked for."""
+        """Have this run end at the records that exist when the first batch is asked for."""
         self._is_available_now = True
 
-    def next_end(self, start: Mapping[str, Any] | None, *, everything: bool = False) -> Json:
+    def next_end(self, start: Mapping[str, Any], *, everything: bool = False) -> Json:
         """Return the end of the next batch; the start again if there is nothing to read.
 
-        `everything` takes no account of limits. `start` is None if Spark does not pass it (before 4.2).
+        `everything` takes no account of limits.
         """
-        begun = self._last_end or self._initial if start is None else self._parsed(start)
-        if begun is not None and start is not None and self._progress is not None:
+        begun = self._parsed(start)
+        if self._progress is not None:
             self._progress.reached(begun.offsets)
         if self._is_available_now and self._target is None:
             self._target = self._view(begun, is_final=True)
-        if begun is not None and self._has_to_keep_initial(begun):
+        if self._has_to_keep_initial(begun):
             end = begun
         elif self._target is not None:
             end = self._admitted(begun, self._target, everything=everything)
@@ -120,7 +113,7 @@ class Stream:
         return end.to_json()
 
     def latest(self) -> Json | None:
-        """Return the ends at the last look. Spark shows them beside the batch's end, as the lag."""
+        """Return the ends at the last poll. Spark shows their distance from the batch's end, as the lag."""
         return self._ends.to_json() if self._bounds else None
 
     def plan(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[TaskRange]:
@@ -132,7 +125,7 @@ class Stream:
         self._last_end = last
         if not is_first_batch:
             for topic, number in sorted(set(first.offsets) - set(last.offsets)):
-                self._report(f"{topic}-{number} is gone, it was read up to {first.offsets[topic, number]}.")
+                self._report(f"{topic}-{number} was deleted after offset {first.offsets[topic, number]}.")
 
         def planned() -> list[TaskRange]:
             bounds = self._covering(last)
@@ -144,7 +137,7 @@ class Stream:
     def committed(self, end: Mapping[str, Any]) -> None:
         """Take note that Spark has finished all batches up to this end.
 
-        Spark says so late, and never for a run's last batch.
+        Spark calls this late, and never for a run's last batch.
         """
         if self._progress is not None:
             self._progress.reached(parse_offsets(end).offsets)
@@ -169,15 +162,14 @@ class Stream:
         """Return whether the first batch must be an empty one, which writes the start into the checkpoint.
 
         Asked again after a crash the start would be a later one, and the records between would be lost.
-        (Kafka's source has a file of its own in the checkpoint; a Python source is not told the checkpoint's
-        place.)
+        (Kafka's source has a file of its own in the checkpoint; a Python source does not know its place.)
         """
         if self._initial_was_kept or begun != self._initial:
             return False
         self._initial_was_kept = True
         return _moves(self._options.starting)
 
-    def _awaited(self, begun: StreamOffsets | None, *, everything: bool) -> StreamOffsets:
+    def _awaited(self, begun: StreamOffsets, *, everything: bool) -> StreamOffsets:
         """Wait briefly for something new, and return the start if nothing comes.
 
         This saves Spark most of its rounds, and new records are found at once.
@@ -188,10 +180,10 @@ class Stream:
             end = self._admitted(begun, self._view(begun), everything=everything)
             now = self._clock.monotonic()
             if deadline is None:
-                # A look at thousands of partitions costs more, so it comes less often.
+                # A poll of thousands of partitions costs more, so it comes less often.
                 for_partitions = _WAIT_S_PER_PARTITION * len(self._bounds)
                 idle_s = IDLE_WAIT_S if now - self._moved_at < QUIET_AFTER_S else QUIET_WAIT_S
-                wait_s = max(idle_s, _WAIT_TO_LOOK * (now - begun_at), for_partitions)
+                wait_s = max(idle_s, _WAIT_TO_POLL * (now - begun_at), for_partitions)
                 deadline = now + min(wait_s, LONGEST_IDLE_WAIT_S)
             if end != begun:
                 self._moved_at = now
@@ -203,11 +195,9 @@ class Stream:
             else:
                 self._follower.wait(deadline - now)
 
-    def _admitted(
-        self, begun: StreamOffsets | None, view: StreamOffsets, *, everything: bool
-    ) -> StreamOffsets:
-        """Cut the view to what the limits allow."""
-        if begun is None or everything or not _is_limited(self._options):
+    def _admitted(self, begun: StreamOffsets, view: StreamOffsets, *, everything: bool) -> StreamOffsets:
+        """Cut the view to the limits."""
+        if everything or not _is_limited(self._options):
             return view
         begins = {one: self._begin_of(one, begun, view, self._bounds) for one in view.offsets}
         now_ms = self._clock.monotonic() * 1000
@@ -224,7 +214,7 @@ class Stream:
 
     def _weight(self, wanted: OffsetRange) -> int:
         if not self._bounds:
-            self._look()
+            self._poll()
         return self._opened().catalog.weight(wanted)
 
     def _begin_of(
@@ -239,21 +229,21 @@ class Stream:
         return bounds[one].log_start if one in bounds else 0
 
     def _report_new(self, one: TopicPartition, first: StreamOffsets, last: StreamOffsets, begin: int) -> None:
-        """Report a partition that begins with this batch if records may have come and gone unseen."""
+        """Report a partition that begins with this batch if earlier records may have been lost."""
         name = f"{one[0]}-{one[1]}"
         if one not in first.offsets:
             if begin > 0:
                 self._report(f"Added partition {name} starts from {begin} instead of 0.")
         elif first.of_another(one[0], last.topic_ids.get(one[0])):
             self._report(
-                f"Topic {one[0]} was deleted and made anew: {name} was read up to {first.offsets[one]}, "
+                f"Topic {one[0]} was deleted and recreated: {name} was read up to {first.offsets[one]}, "
                 f"and is read from {begin} of the new topic."
             )
 
     def _ranges(
         self, first: StreamOffsets, last: StreamOffsets, bounds: Bounds, *, may_go_back: bool
     ) -> list[OffsetRange]:
-        """Return what can be read of a batch, by partition; report what cannot."""
+        """Return the readable range of a batch in each partition; report the other offsets."""
         ranges = []
         for one, until in sorted(last.offsets.items()):
             begin = self._begin_of(one, first, last, bounds)
@@ -261,30 +251,27 @@ class Stream:
             if until < begin and not may_go_back:
                 self._report(f"The offset of {one[0]}-{one[1]} was changed from {begin} to {until}.")
             elif until > begin:
-                found = self._there(one, begin, until, last, bounds)
+                found = self._readable(one, begin, until, last, bounds)
                 if found is not None:
                     ranges.append(found)
         return ranges
 
-    def _there(
+    def _readable(
         self, one: TopicPartition, begin: int, until: int, last: StreamOffsets, bounds: Bounds
     ) -> OffsetRange | None:
-        """Cut the range to what can be read; the rest is data loss."""
+        """Cut the range to the readable offsets; the rest is data loss."""
         name = f"{one[0]}-{one[1]}"
         found = bounds.get(one)
         if found is None:
-            self._report(f"Cannot read offsets {begin} to {until - 1} of {name}: it is gone.")
+            self._report(f"Cannot read offsets {begin} to {until - 1} of {name}: it was deleted.")
             return None
         if last.of_another(one[0], found.topic_id):
-            self._report(
-                f"Cannot read offsets {begin} to {until - 1} of {name}: the topic was deleted and made anew."
-            )
+            text = "the topic was deleted and recreated"
+            self._report(f"Cannot read offsets {begin} to {until - 1} of {name}: {text}.")
             return None
         if begin < found.log_start:
-            lost = min(found.log_start, until) - 1
-            self._report(
-                f"Cannot read offsets {begin} to {lost} of {name}: its log starts at {found.log_start}."
-            )
+            lost, start = min(found.log_start, until) - 1, found.log_start
+            self._report(f"Cannot read offsets {begin} to {lost} of {name}: its log starts at {start}.")
         if until > found.end:
             self._report(f"Cannot read up to offset {until} of {name}: its end is {found.end}.")
         begin, until = max(begin, found.log_start), min(until, found.end)
@@ -293,46 +280,41 @@ class Stream:
     def _report(self, text: str) -> None:
         report_loss(self._options.fail_on_data_loss, text)
 
-    # Below: questions to a follower, which may have no answer for a while.
+    # Below: calls to a follower, which may be without an answer for a while.
 
     def _opened(self) -> Follower:
         if self._follower is None:
             self._follower = self._open()
         return self._follower
 
-    def _look(self) -> Bounds:
-        """Look for new ends. A follower that finds nothing new returns the same object again.
-
-        Raises SourceUnavailable.
-        """
-        found = self._opened().look()
+    def _poll(self) -> Bounds:
+        """Poll for new ends. An unchanged follower returns the same object. Raises SourceUnavailable."""
+        found = self._opened().poll()
         if found is not self._bounds:
             ends = {one: bounds.end for one, bounds in found.items()}
             self._bounds, self._ends = found, StreamOffsets(ends, _topic_ids(found))
         return found
 
-    def _view(self, begun: StreamOffsets | None, *, is_final: bool = False) -> StreamOffsets:
+    def _view(self, begun: StreamOffsets, *, is_final: bool = False) -> StreamOffsets:
         """Return the ends now.
 
-        Ends that went back, or partitions that are gone, are looked for again before that counts.
-
-        As long as nobody answers nothing is new, up to a Kafka client's patience. `is_final` says that this
-        is the only look, so it waits for an answer. Raises SourceUnavailable.
+        Ends that went back, and missing partitions, count only after retries. Without an answer nothing is
+        new, up to a Kafka client's patience; `is_final` waits for an answer. Raises SourceUnavailable.
         """
         tries_left = self._options.retries
         while True:
             try:
-                bounds = self._look()
-                is_behind = begun is not None and begun != self._ends and _is_behind(bounds, begun)
-                if is_behind and self._opened().is_at_rest:
+                bounds = self._poll()
+                is_lagging = begun != self._ends and _is_lagging(bounds, begun)
+                if is_lagging and self._opened().is_at_rest:
                     raise SourceUnavailable(_AT_REST)
             except SourceUnavailable as error:
                 self._be_patient(error)
-                if begun is not None and not is_final:
+                if not is_final:
                     return begun
             else:
                 self._failing_since = None
-                if not is_behind or not tries_left:
+                if not is_lagging or not tries_left:
                     return self._ends
                 tries_left -= 1
             self._clock.sleep(self._options.retry_interval_ms / 1000)
@@ -348,9 +330,9 @@ class Stream:
     def _covering(self, last: StreamOffsets) -> Bounds:
         """Return bounds that reach the end of a batch that was planned before. Raises SourceUnavailable."""
         bounds = self._bounds
-        if not bounds or _is_behind(bounds, last):
-            bounds = self._look()
-        if _is_behind(bounds, last) and self._opened().is_at_rest:
+        if not bounds or _is_lagging(bounds, last):
+            bounds = self._poll()
+        if _is_lagging(bounds, last) and self._opened().is_at_rest:
             raise SourceUnavailable(_AT_REST)
         return bounds
 
@@ -362,7 +344,7 @@ class Stream:
             except SourceUnavailable as error:
                 _LOG.warning("%s. Trying again, %d times at most", error, tries_left)
                 self._clock.sleep(self._options.retry_interval_ms / 1000)
-                # A partition may have moved: have it looked for again.
+                # A partition may have moved: have it located again.
                 self._bounds = {}
         return ask()
 
@@ -392,12 +374,10 @@ def _topic_ids(bounds: Bounds) -> dict[str, bytes]:
     return {topic: found.topic_id for (topic, _), found in bounds.items() if found.topic_id is not None}
 
 
-def _is_behind(bounds: Bounds, offsets: StreamOffsets) -> bool:
+def _is_lagging(bounds: Bounds, offsets: StreamOffsets) -> bool:
     """Return whether a partition is missing, or ends before its offset, though the topic is the same."""
     for one, offset in offsets.offsets.items():
         found = bounds.get(one)
-        if found is None:
-            return True
-        if found.end < offset and not offsets.of_another(one[0], found.topic_id):
+        if found is None or (found.end < offset and not offsets.of_another(one[0], found.topic_id)):
             return True
     return False

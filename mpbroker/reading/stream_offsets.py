@@ -3,9 +3,9 @@
 The JSON is that of Spark's Kafka source, `{"orders":{"0":23}}`: for each partition the next offset to read
 (Spark: KafkaSourceOffset, JsonUtils). Each of the two sources can continue from the other's checkpoint.
 
-A topic that was deleted and created anew has the same name and other records, and Kafka's form has no room
-for topic ids. They are written as topics without partitions, `"orders#<id>":{}`. Kafka's source ignores these
-and leaves them out when it writes. No topic's name has a `#`.
+A topic that was deleted and recreated has the same name and other records, and Kafka's form has no room for
+topic ids. They are written as topics without partitions, `"orders#<id>":{}`. Kafka's source ignores these and
+leaves them out when it writes. No topic's name has a `#`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Finds which transactions in a partition's files are open or were aborted, for read_committed.
 
-While a broker runs, its partition table says where the last stable offset is. Without a broker the directory
-says so: the newest snapshot of producers at or below the high watermark has the transactions that were open
+While a broker runs, its partition table has the last stable offset. Without a broker it follows from the
+files: the newest snapshot of producers at or below the high watermark has the transactions that were open
 there, and the batches after it have all later ones.
 
 Aborted transactions are in `.txnindex` files. A stop that was not clean, or a power cut, may have taken the
@@ -22,12 +22,7 @@ from mpbroker.reading.segments import opened, pieces, position_by_offset, window
 from mpbroker.records.aborted import AbortedRange
 from mpbroker.records.markers import ABORT, COMMIT
 from mpbroker.storage.checkpoints import read_whole
-from mpbroker.storage.names import (
-    LOG_SUFFIX,
-    SNAPSHOT_SUFFIX,
-    TXN_INDEX_SUFFIX,
-    segment_name,
-)
+from mpbroker.storage.names import LOG_SUFFIX, SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, segment_name
 from mpbroker.storage.producer_state import Producers, SnapshotCorrupt
 from mpbroker.storage.reader import Bound, SegmentGone
 from mpbroker.storage.scan import find_offset, transaction_steps
@@ -108,7 +103,7 @@ def _steps(
                 batch = find_offset(fd, position_by_offset(directory, base, fd, offset), size, offset)
                 start = size if batch is None else batch.position
             steps = transaction_steps(fd, start, size)
-        # A killed swap leaves a segment beside those that it took the place of.
+        # A killed swap leaves a segment together with those that it replaced.
         yield from (step for step in steps if step[1] < min(following, high_watermark))
 
 
@@ -118,16 +113,14 @@ def aborted_in(directory: Path, start: int, end: int) -> list[AbortedRange]:
     Call it before opening the segments that are read with it: a segment that takes the place of others
     afterwards has fewer records of such transactions, never more. Raises CorruptLog, SegmentGone, OSError.
     """
-    for _ in range(_LISTINGS - 1):
+    for left in reversed(range(_LISTINGS)):
         try:
             return _aborted_in(directory, start, end)
-        except FileNotFoundError:
+        except FileNotFoundError as error:
             # Retention or the cleaner took it after it was listed.
-            continue
-    try:
-        return _aborted_in(directory, start, end)
-    except FileNotFoundError as error:
-        raise SegmentGone(f"{error.filename} is gone") from error
+            if not left:
+                raise SegmentGone(f"{error.filename} was deleted") from error
+    raise AssertionError
 
 
 def _aborted_in(directory: Path, start: int, end: int) -> list[AbortedRange]:
@@ -148,15 +141,15 @@ def _index(path: Path) -> list[AbortedTransaction]:
     try:
         return read_aborted(path)
     except TransactionIndexCorrupt as error:
-        raise CorruptLog(f"{error}. Which records are committed cannot be told. {_ADVICE}") from error
+        raise CorruptLog(f"{error}. Cannot determine which records are committed. {_ADVICE}") from error
 
 
-def check_markers_behind(directory: Path, bound: Bound, offset: int, unmarked: Iterable[int]) -> None:
+def check_later_markers(directory: Path, bound: Bound, offset: int, unmarked: Iterable[int]) -> None:
     """Check the next markers of producers whose records below the offset were taken for committed.
 
-    Raises CorruptLog if such a marker aborts: then an index has lost its entry. If there is one, of records
-    behind the offset, compaction has removed the marker of those that were read. A marker at or above the
-    bound is not looked for. Raises SegmentGone, OSError, too.
+    Raises CorruptLog if such a marker aborts without an index entry for later records: an entry is lost. With
+    one, compaction has removed the marker of the records that were read. Markers at or above the bound do not
+    count. Raises SegmentGone, OSError, too.
     """
     left = set(unmarked)
     for piece in pieces(directory, bound, offset, bound.offset) if offset < bound.offset else ():
@@ -169,9 +162,9 @@ def check_markers_behind(directory: Path, bound: Bound, offset: int, unmarked: I
                     for one in aborted_in(directory, at, at + 1)
                 ):
                     raise CorruptLog(
-                        f"{directory / segment_name(piece.base)}: the marker at offset {at} says that a "
-                        f"transaction of producer {producer_id} was aborted, which no {TXN_INDEX_SUFFIX} "
-                        f"file knows. Its records were taken for committed. {_ADVICE}"
+                        f"{directory / segment_name(piece.base)}: the marker at offset {at} aborts a "
+                        f"transaction of producer {producer_id} that no {TXN_INDEX_SUFFIX} file has. Its "
+                        f"records were taken for committed. {_ADVICE}"
                     )
                 left.discard(producer_id)
             if not left:
@@ -181,9 +174,9 @@ def check_markers_behind(directory: Path, bound: Bound, offset: int, unmarked: I
 def check_last_index(directory: Path, bound: Bound, aborted_end: int) -> None:
     """Check that the last aborted transaction that the broker knows of is in its index.
 
-    `aborted_end` is the table's: one above the last abort marker, 0 if there is none. A missing entry can be
-    detected only in a segment that is never cleaned, the bound's or a later one. The marker's segment may
-    have been deleted, with all records of the transaction. Raises CorruptLog, OSError.
+    `aborted_end` is the table's: one above the last abort marker, else 0. A missing entry can be detected
+    only in a segment that is never cleaned, the bound's or a later one. The marker's segment may have been
+    deleted, with all records of the transaction. Raises CorruptLog, OSError.
     """
     if not bound.segment_base < aborted_end < _NEVER:
         return
@@ -197,6 +190,6 @@ def check_last_index(directory: Path, bound: Bound, aborted_end: int) -> None:
         is_known = False
     if not is_known:
         raise CorruptLog(
-            f"{path} does not have the transaction that was aborted at offset {aborted_end - 1}: which "
-            f"records are committed cannot be told. {_ADVICE}"
+            f"{path} does not have the transaction that was aborted at offset {aborted_end - 1}: cannot "
+            f"determine which records are committed. {_ADVICE}"
         )

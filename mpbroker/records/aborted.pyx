@@ -39,8 +39,8 @@ class AbortedRange(NamedTuple):
 cdef class AbortedRanges:
     """Aborted transactions as (producer id, first offset, last offset).
 
-    They are sorted once, so that a look-up per batch takes logarithmic time. `complete`: all aborted
-    transactions of the range are given. Then an abort marker behind records that belong to none of them is
+    They are sorted once, so that a search per batch takes logarithmic time. `complete`: all aborted
+    transactions of the range are given. Then an abort marker after records that belong to none of them is
     an error.
     """
 
@@ -58,7 +58,7 @@ cdef class AbortedRanges:
             if number == 0:
                 continue
             previous = &self.ranges[number - 1]
-            # `covers` looks at the last range that begins at or before an offset: where ranges of a producer
+            # `covers` reads the last range that begins at or before an offset: where ranges of a producer
             # overlap, it must reach as far as those before it.
             if previous.producer_id == producer_id and previous.last_offset > last_offset:
                 self.ranges[number].last_offset = previous.last_offset
@@ -145,8 +145,8 @@ def from_fetch(records: Buffer, aborted: Iterable[tuple[int, int]]) -> AbortedRa
     ranges = []
     for producer_id, first_offset in listed:
         offsets = markers.get(producer_id, [])
-        behind = bisect_right(offsets, first_offset)
-        ranges.append((producer_id, first_offset, offsets[behind] if behind < len(offsets) else NOT_ENDED))
+        after = bisect_right(offsets, first_offset)
+        ranges.append((producer_id, first_offset, offsets[after] if after < len(offsets) else NOT_ENDED))
     return AbortedRanges(ranges)
 
 

@@ -123,7 +123,7 @@ cdef class _Growable:
 
 
 cdef class _Binary:
-    """The three buffers behind a BinaryColumn."""
+    """The three buffers of a BinaryColumn."""
 
     cdef _Growable offsets
     cdef _Growable data

@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from mpbroker.records.aborted import AbortedRanges
-from mpbroker.records.arrow import (
-    COLUMNS,
-    BinaryBuffers,
-    FixedBuffers,
-    HeaderBuffers,
-    decode_range,
-)
+from mpbroker.records.arrow import COLUMNS, BinaryBuffers, FixedBuffers, HeaderBuffers, decode_range
 from mpbroker.records.compression import DEFAULT_LIMIT_BYTES
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@
 
 #include "mpbroker/records/batch.h"
 
-/* Bytes that may be written behind the used part of a data buffer, so that a short field takes one copy of
+/* Bytes that may be written after the used part of a data buffer, so that a short field takes one copy of
  * fixed size. */
 enum { COPY_SLACK_BYTES = 16 };
 

@@ -58,7 +58,7 @@ enum {
     RECORD_COUNT_AT = 57,
     BATCH_HEADER_BYTES = 61,
 
-    SMALLEST_BATCH_LENGTH = 14, /* of magic 0; less is corrupt whatever the magic says */
+    SMALLEST_BATCH_LENGTH = 14, /* of magic 0; less is corrupt with any magic */
     SMALLEST_RECORD_BYTES = 7,  /* an empty record with its length */
     CURRENT_MAGIC = 2,
 
@@ -122,7 +122,7 @@ typedef struct BatchInfo {
     int32_t base_sequence;
     int64_t base_timestamp;
     int64_t max_timestamp;     /* the records' if they were walked, else the header's */
-    int64_t min_timestamp;     /* smallest of the walked records except -1; -1 if there is none */
+    int64_t min_timestamp;     /* smallest of the walked records except -1; -1 without one */
     int64_t header_max_timestamp;
     int64_t producer_id;
     int16_t producer_epoch;
@@ -281,8 +281,8 @@ static inline const uint8_t *skip_headers(const uint8_t *p, const uint8_t *end, 
     return p;
 }
 
-/* Reads the record at *p, which must end at or before `end`, up to record->headers. Moves *p behind its
- * length, and points *stop behind the record. Returns a BatchReason, 0 if good. */
+/* Reads the record at *p, which must end at or before `end`, up to record->headers. Moves *p past its
+ * length, and points *stop past the record. Returns a BatchReason, 0 if good. */
 PER_FIELD int read_fields(const uint8_t **p, const uint8_t *end, RecordView *record, const uint8_t **stop) {
     int64_t bytes = read_varint(p, end);
     if (__builtin_expect(*p == NULL || bytes < SMALLEST_RECORD_BYTES - 1 || bytes > end - *p, 0))
@@ -301,7 +301,7 @@ PER_FIELD int read_fields(const uint8_t **p, const uint8_t *end, RecordView *rec
     return REASON_NONE;
 }
 
-/* Reads the record at *p, which must end at or before `end`, and moves *p behind it.
+/* Reads the record at *p, which must end at or before `end`, and moves *p past it.
  * Returns a BatchReason, 0 if good. */
 PER_FIELD int read_record(const uint8_t **p, const uint8_t *end, RecordView *record) {
     const uint8_t *stop;
@@ -317,8 +317,8 @@ PER_FIELD int read_record(const uint8_t **p, const uint8_t *end, RecordView *rec
     return REASON_NONE;
 }
 
-/* Reads a record that a walk has accepted, and moves *p behind it. Its headers, of which there may be
- * millions, are not looked at. Returns a BatchReason, 0 if good. */
+/* Reads a record that a walk has accepted, and moves *p past it. Its headers, of which there may be
+ * millions, are not read. Returns a BatchReason, 0 if good. */
 PER_FIELD int read_accepted(const uint8_t **p, const uint8_t *end, RecordView *record) {
     const uint8_t *stop;
     int reason = read_fields(p, end, record, &stop);
@@ -351,8 +351,8 @@ static inline void begin_walk(RecordWalk *walk) {
     walk->headers_left = 0;
 }
 
-/* Walks the records up to number `to`, not included, and moves *p behind them. Timestamps are base + delta.
- * Stops at the headers of a record that has many: then `walk_headers` goes on. Returns a BatchReason, 0 if
+/* Walks the records up to number `to`, not included, and moves *p past them. Timestamps are base + delta.
+ * Stops at the headers of a record that has many: then `walk_headers` continues. Returns a BatchReason, 0 if
  * good. */
 static inline int walk_some(
     const uint8_t **p, const uint8_t *end, int32_t to, int64_t base_timestamp, RecordWalk *walk) {
@@ -401,7 +401,7 @@ static inline int walk_some(
     return REASON_NONE;
 }
 
-/* Walks up to `most` more headers of the last record, and moves *p behind them. Returns a BatchReason, 0 if
+/* Walks up to `most` more headers of the last record, and moves *p past them. Returns a BatchReason, 0 if
  * good. */
 static inline int walk_headers(const uint8_t **p, int64_t most, RecordWalk *walk) {
     int64_t count = walk->headers_left < most ? walk->headers_left : most;
@@ -522,7 +522,7 @@ static inline int validate_header(const uint8_t *p, int64_t n, int32_t max_messa
     return BATCH_OK;
 }
 
-/* Tells what lies behind the first batch: nothing (OK), a piece of one (TRAILING), another batch (MORE), or
+/* Judges the bytes after the first batch: nothing (OK), a piece of one (TRAILING), another batch (MORE), or
  * bytes that are no batch (CORRUPT). */
 static inline int judge_rest(const uint8_t *p, int64_t n, BatchInfo *info) {
     int64_t length;
@@ -534,8 +534,8 @@ static inline int judge_rest(const uint8_t *p, int64_t n, BatchInfo *info) {
 }
 
 /* Checks the record data of one partition of a produce request, except what depends on the topic. The
- * timestamps of a batch with LOG_APPEND_TIME_BIT are reported as if the bit were not set: the topic decides
- * what it means. */
+ * timestamps of a batch with LOG_APPEND_TIME_BIT are reported as if the bit were not set: its meaning
+ * depends on the topic. */
 static inline int validate_batch(const uint8_t *p, int64_t n, int32_t max_message_bytes, BatchInfo *info) {
     int verdict = validate_header(p, n, max_message_bytes, info);
     if (verdict != BATCH_OK) return verdict;

@@ -13,7 +13,7 @@ NO_PRODUCER_EPOCH = -1
 
 _REASONS = {
     REASON_NONE: "",
-    REASON_NO_BATCH: "there is no whole record batch",
+    REASON_NO_BATCH: "the record batch is not whole",
     REASON_LENGTH: "the batch length is less than the smallest possible",
     REASON_UNKNOWN_MAGIC: "the magic is not 0, 1 or 2",
     REASON_OLD_MAGIC: "the magic is less than 2",
@@ -30,8 +30,8 @@ _REASONS = {
     REASON_RECORD_FIELD: "a field of the record is malformed or reaches beyond its end",
     REASON_OFFSET_DELTA: "the record's offset delta is not its place in the batch",
     REASON_HEADERS: "the record's headers are malformed",
-    REASON_RECORD_END: "the record's fields end before its length says",
-    REASON_BATCH_END: "there are bytes behind the last record",
+    REASON_RECORD_END: "the record's fields end before its length",
+    REASON_BATCH_END: "bytes follow the last record",
 }
 assert len(_REASONS) == COUNT_OF_REASONS
 

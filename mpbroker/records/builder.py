@@ -77,7 +77,7 @@ def build_batch(
 
 
 def with_records(stream: Buffer) -> bytearray:
-    """Return the stream of records behind room for a header, ready for `seal`."""
+    """Return the stream of records after room for a header, ready for `seal`."""
     batch = bytearray(BATCH_HEADER_BYTES)
     batch += memoryview(stream)
     return batch

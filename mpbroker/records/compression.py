@@ -3,12 +3,12 @@
 `decompress` unpacks a stream at once. It is what readers use, and the reference for `unpack.h`, by which the
 broker validates batches. Packing can be done in pieces (`Packing`).
 
-Only the bytes behind the batch header are compressed, as one stream:
-gzip     RFC 1952 members, one or more. What follows and is none is ignored, as Java's GZIPInputStream does.
+Only the bytes after the batch header are compressed, as one stream:
+gzip     RFC 1952 members, one or more. Other bytes after them are ignored, as by Java's GZIPInputStream.
 snappy   the framing of snappy-java ("xerial"): magic, version, compatible version, then blocks, each
-         behind its size; another stream may follow. A bare block without the framing, which some clients
+         after its size; another stream may follow. A bare block without the framing, which some clients
          send, is read too.
-lz4      One LZ4 frame that fills the stream. What is written has independent blocks; the Java client refuses
+lz4      One LZ4 frame that fills the stream. Blocks are written independent; the Java client refuses
          dependent ones.
 zstd     Zstandard frames.
 
@@ -43,14 +43,14 @@ SNAPPY_BLOCK_BYTES: Final = 32 << 10
 SNAPPY_SIZE_BYTES: Final = 4
 SNAPPY_MAGIC: Final = SNAPPY_HEADER[:-8]
 GZIP_MAGIC: Final = b"\x1f\x8b\x08"
-# A member of no more bytes than a header, a block and a trailer is not looked at behind another one.
+# A further member of no more bytes than a header, a block and a trailer is ignored.
 GZIP_SMALLEST_BYTES: Final = 18
 LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 # Version, block independence and dictionary id in the flags of a frame, and the only values that Kafka reads.
 LZ4_FLAGS_READ, LZ4_FLAGS_KAFKA = 0xE3, 0x60
 
-# zlib copies what lies behind a member, for each member anew. Pieces that begin small and double keep that
-# linear, also for a stream of many empty members.
+# For each member zlib copies the rest of its input. Pieces that begin small and double keep that linear, also
+# for a stream of many empty members.
 GZIP_FIRST_PIECE_BYTES: Final = 256
 GZIP_PIECE_BYTES: Final = 1 << 20
 
@@ -147,7 +147,7 @@ class _Gzip:
 
 
 class _Snappy:
-    """Blocks of SNAPPY_BLOCK_BYTES, each behind its size."""
+    """Blocks of SNAPPY_BLOCK_BYTES, each after its size."""
 
     def __init__(self, _size: int, _level: int) -> None:
         self._data = bytearray(SNAPPY_HEADER)
@@ -257,7 +257,7 @@ def _lz4_decompress(data: memoryview, limit: int) -> bytes:
 def _check_lz4_end(data: memoryview) -> None:
     """Raise CompressionError unless one frame that Kafka's clients read fills the data.
 
-    The decoder takes a frame without an end and ignores what is behind one.
+    The decoder takes a frame without an end and ignores bytes after one.
     (lz4_Frame_format.md; Kafka: Lz4BlockInputStream)
     """
     flags = data[4] if len(data) > 4 else 0
@@ -269,7 +269,7 @@ def _check_lz4_end(data: memoryview) -> None:
     while (size := int.from_bytes(data[at : at + 4], "little")) and at + 4 <= len(data):
         at += 4 + (size & 0x7FFFFFFF) + (4 if flags & 0x10 else 0)
     if at + 4 + (4 if flags & 0x04 else 0) != len(data):
-        raise CompressionError("lz4: the frame is cut off, or something is behind it")
+        raise CompressionError("lz4: the frame is cut off, or bytes follow it")
 
 
 def _zstd_decompress(data: memoryview, limit: int) -> bytes:

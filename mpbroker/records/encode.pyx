@@ -1,6 +1,6 @@
 """Columns of Arrow's layout, encoded into record batches: the reverse of arrow.pyx.
 
-Each row goes to a target: a partition of a topic, numbered by the caller. A target gathers its records behind
+Each row goes to a target: a partition of a topic, numbered by the caller. A target gathers its records after
 room for a batch header. At batch_bytes they are handed out, to be compressed, sealed and sent. Buffers are
 given by their addresses; the caller keeps them alive.
 """
@@ -33,7 +33,7 @@ cdef uint32_t _MULTIPLIER = 0x5bd1e995
 
 
 class Encoded(NamedTuple):
-    """Records behind room of BATCH_HEADER_BYTES, with the values for their header."""
+    """Records after room of BATCH_HEADER_BYTES, with the values for their header."""
 
     target: int
     data: bytearray
@@ -130,7 +130,7 @@ def assign_targets(
 
     topics and partitions are (validity, values, first row) of int32 columns by their addresses, or None.
     A topic is an index into first_targets, partition_counts and keyless. Return the first row without a
-    target, -1 if there is none; the row's entry is NO_TOPIC or NO_SUCH_PARTITION.
+    target, or -1; the row's entry is NO_TOPIC or NO_SUCH_PARTITION.
     """
     cdef BinarySource keys = _binary(key)
     cdef const uint8_t *topic_validity = NULL
@@ -204,7 +204,7 @@ cdef class Encoder:
         """Encode one row for each target. Return the batches that became full, in their order.
 
         key and value are (validity, offsets, data, first row) by their addresses, None for nulls. timestamps
-        are (validity, microseconds, first row) or None; now_ms stands for a null. headers are (validity,
+        are (validity, microseconds, first row) or None; now_ms replaces a null. headers are (validity,
         offsets, first row, validity of the structs, their first row, key, value) or None. Raises ValueError
         for a header without a key.
         """
@@ -279,7 +279,7 @@ cdef class Encoder:
         return size
 
     cdef int _add(self, Target *target, int64_t row, int64_t ms) except -1 nogil:
-        """Write a record behind those of its target.
+        """Write a record after those of its target.
 
         Raises ValueError for a header without a key, MemoryError.
         """

@@ -31,7 +31,7 @@ class CompressionError(RecordsError):
 class CorruptBatch(RecordsError):
     """Raised when the bytes at a position of the buffer are no record batch.
 
-    `offsets`: those that its header says it has; None if it cannot be read.
+    `offsets`: those of its header; None if it cannot be read.
     """
 
     def __init__(self, position: int, reason: str, offsets: range | None = None) -> None:

@@ -134,7 +134,7 @@ class Batch:
 def _end_of_records(stream: memoryview, start: int, count: int) -> int:
     """Return where the next `count` records end, by their lengths (zigzag varints).
 
-    If a length is wrong, return the end of the stream: `read_records` tells what is wrong there.
+    If a length is wrong, return the end of the stream: `read_records` reports the fault there.
     """
     at, end = start, len(stream)
     for _ in range(count):

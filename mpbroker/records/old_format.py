@@ -1,7 +1,7 @@
 """Recognition of messages of magic 0 and 1, which brokers before Kafka 0.11 wrote. Nothing reads them.
 
-Such a message begins with its offset (i64), the size of the rest (i32), a CRC-32 of all behind it (u32), and
-the magic (i8). (Kafka: LegacyRecord, KIP-724.)
+Such a message begins with its offset (i64), the size of the rest (i32), a CRC-32 of all that follows (u32),
+and the magic (i8). (Kafka: LegacyRecord, KIP-724.)
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def old_length(head: bytes | memoryview) -> int:
 
 
 def old_magic(data: bytes | memoryview) -> int | None:
-    """Return the magic, 0 or 1, of the whole message that `data` begins with; None if there is none."""
+    """Return the magic, 0 or 1, of the whole message that `data` begins with, or None."""
     length = old_length(data)
     if not length or length > len(data):
         return None

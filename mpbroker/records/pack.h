@@ -1,6 +1,6 @@
 /* Zstandard frames that are made a piece at a time, with libzstd loaded at run time.
  *
- * The size of the content is told beforehand. Without it the tables of high levels take hundreds of
+ * The size of the content is given beforehand. Without it the tables of high levels take hundreds of
  * megabytes. */
 #ifndef MPBROKER_RECORDS_PACK_H
 #define MPBROKER_RECORDS_PACK_H

@@ -19,7 +19,7 @@ cdef extern from "mpbroker/records/pack.h" nogil:
 
 
 cdef class ZstdPacking:
-    """One frame for `size` bytes. Raises CompressionError if there is no libzstd, or no memory for it."""
+    """One frame for `size` bytes. Raises CompressionError without libzstd, or without memory for it."""
 
     cdef ZstdPacker ref
     cdef uint8_t[::1] out

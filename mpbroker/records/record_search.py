@@ -23,7 +23,7 @@ SEARCHED_AT_ONCE_BYTES: Final = 1 << 20
 
 
 class RecordSearch:
-    """The search for the first record at `timestamp_ms` or later, at or behind `from_offset`, in a batch.
+    """The search for the first record at `timestamp_ms` or later, from `from_offset` on, in a batch.
 
     `found` is its (timestamp, offset) when `step` has returned True. If no record is so late, it is that of
     the first one with the largest timestamp; None if no record has such an offset. Several may take steps in
@@ -31,7 +31,7 @@ class RecordSearch:
     """
 
     def __init__(self, data: Buffer, timestamp_ms: int, from_offset: int) -> None:
-        """Begin the search. Raises CorruptBatch if the data is no batch."""
+        """Begin the search. Raises CorruptBatch."""
         self.found: tuple[int, int] | None = None
         # How many take steps in turn.
         self.askers = 0
@@ -109,7 +109,7 @@ class RecordSearch:
 def told_by_header(header: BatchFrame, append_time: int | None, from_offset: int) -> tuple[int, int] | None:
     """Return (timestamp, offset) of the first record from an offset on with the largest timestamp.
 
-    The header tells it if all records have the same timestamp and none was compacted away; otherwise, and if
+    The header has it if all records have the same timestamp and none was compacted away; otherwise, and if
     the batch ends before the offset, return None.
     """
     is_whole = header.record_count == header.last_offset_delta + 1

@@ -5,7 +5,7 @@
  *              0 literal: length - 1 in the upper six bits, 60 to 63: in the 1 to 4 bytes that follow
  *              1 copy of 4 to 11 bytes, 11 bits of offset    2 copy, 16 bits    3 copy, 32 bits
  *
- * A copy repeats bytes that were unpacked before; it may overlap with what it writes. Nothing here reads or
+ * A copy repeats bytes that were unpacked before; it may overlap with its target. Nothing here reads or
  * writes outside of the bytes it was given. */
 #ifndef MPBROKER_RECORDS_SNAPPY_H
 #define MPBROKER_RECORDS_SNAPPY_H
@@ -13,7 +13,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Reads the unpacked size of a block and moves *p behind it. Returns -1 if there is none within 32 bits. */
+/* Reads the unpacked size of a block and moves *p past it. Returns -1 if it exceeds 32 bits. */
 static inline int64_t snappy_size(const uint8_t **p, const uint8_t *end) {
     uint64_t size = 0;
     for (int shift = 0; shift < 35 && *p < end; shift += 7) {
@@ -27,7 +27,7 @@ static inline int64_t snappy_size(const uint8_t **p, const uint8_t *end) {
 /* Repeats `length` bytes that lie `offset` before `to`. There are `room` bytes from `to` on. */
 static inline void snappy_repeat(uint8_t *to, int64_t offset, int64_t length, int64_t room) {
     const uint8_t *from = to - offset;
-    if (offset >= 8 && room >= length + 8) { /* eight at a time; what is too much is written over */
+    if (offset >= 8 && room >= length + 8) { /* eight at a time; the rest is overwritten later */
         for (int64_t i = 0; i < length; i += 8) memcpy(to + i, from + i, 8);
         return;
     }

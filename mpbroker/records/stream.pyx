@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mpbroker.records.record import NewRecord
 
 cdef enum:
-    # Records, and headers of a record that has many, between two looks at the bytes that a piece has taken.
+    # Records, and headers of a record that has many, between two checks of the bytes that a piece has taken.
     WALKED_AT_ONCE = 64
     HEADERS_AT_ONCE = 4096
     LENGTH_BYTES_MAX = 10      # of a record's length
@@ -98,7 +98,7 @@ def _as_bytes(field) -> bytes | None:
 
 
 cdef class RecordWriter:
-    """A writer of records, one after the other, behind room for a batch header."""
+    """A writer of records, one after the other, after room for a batch header."""
 
     cdef bytearray out
     cdef int64_t used
@@ -146,7 +146,7 @@ cdef class RecordWriter:
         self.max_timestamp = max(self.max_timestamp, timestamp)
 
     def finish(self) -> bytearray:
-        """Return the records behind BATCH_HEADER_BYTES zeros. The writer is empty afterwards."""
+        """Return the records after BATCH_HEADER_BYTES zeros. The writer is empty afterwards."""
         out = self.out
         PyByteArray_Resize(out, self.used)
         self.out = bytearray(4096)
@@ -254,11 +254,11 @@ cdef class RecordRules:
 
 
 cdef class TimeSearch:
-    """The search for the first record at `wanted` or later, at or behind `from_offset`, in `count` records.
+    """The search for the first record at `wanted` or later, from `from_offset` on, in `count` records.
 
     `append_time`: the timestamp (ms) of all of them, if not None. The stream may still be unpacked: each step
-    gets its beginning, and steps over what it does not need of a record. `timestamp` and `offset` belong to
-    the first record with the largest timestamp so far, and are -1 as long as there is none.
+    gets its beginning, and steps over unneeded fields of a record. `timestamp` and `offset` belong to
+    the first record with the largest timestamp so far, and are -1 before it.
     """
 
     cdef int64_t base_offset, base_timestamp, wanted, from_offset, stamp, at
@@ -337,7 +337,7 @@ cdef class Renumbering:
         self.end = self.at + data.shape[0]
 
     def take(self, int64_t most_bytes) -> bytearray:
-        """Return about `most_bytes` more of the records, whole ones, and nothing behind the last one.
+        """Return about `most_bytes` more of the records, whole ones, and nothing after the last one.
 
         Raises CorruptBatch if a record is malformed.
         """

@@ -33,7 +33,7 @@ enum UnpackResult {
     UNPACK_MORE = 1,   /* call again */
     UNPACK_BAD = -1,   /* the stream is malformed or cut off */
     UNPACK_OVER = -2,  /* it unpacks to more than the limit */
-    UNPACK_NONE = -3,  /* there is no library for the codec, or no memory for its context */
+    UNPACK_NONE = -3,  /* no library for the codec, or no memory for its context */
 };
 
 enum UnpackCodec { UNPACK_GZIP = 1, UNPACK_SNAPPY = 2, UNPACK_LZ4 = 3, UNPACK_ZSTD = 4 };
@@ -112,17 +112,17 @@ typedef struct Unpacker {
     int lz4_ended;               /* the last frame was whole */
 
     int codec;
-    const uint8_t *p, *end;      /* what is left of the stream */
-    uint8_t *out;                /* limit + 1 bytes: by the last one it is seen that there is more */
+    const uint8_t *p, *end;      /* the rest of the stream */
+    uint8_t *out;                /* limit + 1 bytes: by the last one more is detected */
     int64_t at, limit;           /* bytes unpacked so far, and the most there may be */
     int inside;                  /* a member, frame or block has begun and not ended */
-    int framed;                  /* snappy: blocks behind their sizes */
+    int framed;                  /* snappy: blocks after their sizes */
     const uint8_t *block_end;    /* snappy: of the current block */
     int64_t block_at, block_made, block_bytes;
 
     uint8_t *room;               /* for the turn: UNPACK_ROOM_BYTES + 1 */
     int64_t left_bytes;          /* what the batches of the current request may still have or unpack to */
-    int64_t unpacked_bytes;      /* what they have unpacked to */
+    int64_t unpacked_bytes;      /* bytes of their unpacked streams */
     int too_large;               /* a batch of the current request would have unpacked to more */
 } Unpacker;
 
@@ -143,7 +143,7 @@ static inline int load_functions(const char *library, const char *const *names, 
     return 1;
 }
 
-/* Loads what there is. Returns a bit for each codec, by its number, that can be unpacked. */
+/* Loads the libraries. Returns a bit for each codec, by its number, that can be unpacked. */
 static inline int load_codecs(Codecs *codecs, const char *zlib, const char *lz4, const char *zstd) {
     static const char *const of_zlib[] = {"inflateInit2_", "inflate", "inflateReset", "inflateEnd"};
     static const char *const of_lz4[] = {
@@ -173,7 +173,7 @@ static inline void unpacker_end(Unpacker *u) {
     memset(u, 0, sizeof *u);
 }
 
-/* Makes the context of the codec, or makes it forget the stream before. Returns 0 if there is none. */
+/* Makes the context of the codec, or makes it forget the stream before. Returns 0 without one. */
 static inline int ready_context(Unpacker *u, int codec) {
     const Codecs *codecs = u->codecs;
     switch (codec) {
@@ -254,7 +254,7 @@ static inline int lz4_frame_begins(const uint8_t *p, int64_t n) {
 }
 
 static inline int step_lz4(Unpacker *u, int64_t most) {
-    const Lz4Options options = {1, 0, 0, 0}; /* what was unpacked stays where it is until the end */
+    const Lz4Options options = {1, 0, 0, 0}; /* unpacked bytes stay in place until the end */
     size_t room = (size_t)(smaller(u->at + most, u->limit + 1) - u->at);
     size_t size = (size_t)smaller(most, u->end - u->p);
     if (!u->inside && !lz4_frame_begins(u->p, u->end - u->p)) return UNPACK_BAD;
@@ -389,10 +389,10 @@ static inline int unpack_whole(Unpacker *u, int codec, const uint8_t *p, int64_t
     return result;
 }
 
-/* Unpacks and walks the records of the batch at p, of which validate_batch has said BATCH_COMPRESSED, and
+/* Unpacks and walks the records of the batch at p, for which validate_batch returned BATCH_COMPRESSED, and
  * fills `info` as the latter does for plain records. Returns BATCH_OK, UNPACK_LEFT or UNPACK_TOO_LARGE. A
- * request's work is bounded by the room: a batch takes what it has of it, or what it unpacks to, if that is
- * more. So streams that unpack to nothing take something, too. */
+ * request's work is bounded by the room: a batch takes its own size of it, or its unpacked size, if that is
+ * larger. So streams that unpack to nothing take something, too. */
 static inline int unpack_batch(Unpacker *u, const uint8_t *p, BatchInfo *info) {
     int64_t n = info->length - BATCH_HEADER_BYTES, limit = u->left_bytes;
     if (n > limit || (int64_t)info->count * SMALLEST_RECORD_BYTES > limit) {

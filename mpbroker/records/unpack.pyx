@@ -79,7 +79,7 @@ cdef class Unpacking:
     """A compressed stream that is unpacked a piece at a time, to a mapping of its own.
 
     Only pages that were written take memory. `limit`: the most bytes that it may unpack to. Raises
-    CompressionError at once if there is no library for the codec, which `Libraries.has` tells beforehand.
+    CompressionError at once without a library for the codec, which `Libraries.has` reports beforehand.
     """
 
     cdef Unpacker ref
@@ -124,9 +124,9 @@ cdef class Unpacking:
             return f"holds more than the bound of {self.limit} bytes"
         if self.result == UNPACK_NONE:
             return f"there is no {LIBRARY_NAMES.get(self.codec, 'library')}, or no memory for its context"
-        return f"the stream is malformed or cut off, {self.ref.at} bytes behind its start"
+        return f"the stream is malformed or cut off, {self.ref.at} bytes after its start"
 
     @property
     def stream(self) -> memoryview:
-        """What has been unpacked so far."""
+        """Return the bytes unpacked so far."""
         return memoryview(self.map)[: self.ref.at]

@@ -92,7 +92,7 @@ class ValidatedBatch(msgspec.Struct, frozen=True):
 
 
 def at_once(pieces: Pieces[T]) -> T:
-    """Do all pieces, and return what they return."""
+    """Do all pieces, and return their result."""
     while True:
         try:
             next(pieces)
@@ -184,7 +184,7 @@ def _walk(stream: Buffer, scan: BatchScan) -> Pieces[WalkScan]:
 def _check_records(
     stream: Buffer, scan: BatchScan, walk: WalkScan, policy: TopicPolicy, now_ms: int
 ) -> Pieces[None]:
-    """Check the rules about single records. Look at them only if the walk shows that one breaks a rule.
+    """Check the rules about single records, which are read only if the walk shows that one breaks a rule.
 
     Raises InvalidRecords with an error for each such record, but for no more than RECORD_ERRORS_MAX.
     """
@@ -241,7 +241,7 @@ def _in_range(timestamp: int, policy: TopicPolicy, now_ms: int) -> bool:
 
 
 def _timestamp_problem(timestamp: int, stamped: bool, policy: TopicPolicy, now_ms: int) -> str | None:
-    """Return the problem with a record's timestamp, None if there is none.
+    """Return the problem with a record's timestamp, or None.
 
     On a topic of CreateTime a timestamp other than -1 must be in range, whatever type the batch claims.
     """

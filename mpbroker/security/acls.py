@@ -41,7 +41,7 @@ class PatternType(IntEnum):
 
 
 class Operation(IntEnum):
-    """What is done to a resource. (Kafka: AclOperation.)"""
+    """An operation on a resource. (Kafka: AclOperation.)"""
 
     UNKNOWN = 0
     ANY = 1
@@ -71,35 +71,18 @@ class Permission(IntEnum):
 
 # What can be done to a resource of each type (Kafka: AclEntry.supportedOperations).
 OPERATIONS: Final[dict[ResourceType, tuple[Operation, ...]]] = {
-    ResourceType.TOPIC: (
-        Operation.READ,
-        Operation.WRITE,
-        Operation.CREATE,
-        Operation.DELETE,
-        Operation.ALTER,
-        Operation.DESCRIBE,
-        Operation.DESCRIBE_CONFIGS,
-        Operation.ALTER_CONFIGS,
-    ),
-    ResourceType.GROUP: (
-        Operation.READ,
-        Operation.DELETE,
-        Operation.DESCRIBE,
-        Operation.DESCRIBE_CONFIGS,
-        Operation.ALTER_CONFIGS,
-    ),
-    ResourceType.CLUSTER: (
-        Operation.CREATE,
-        Operation.ALTER,
-        Operation.DESCRIBE,
-        Operation.CLUSTER_ACTION,
-        Operation.DESCRIBE_CONFIGS,
-        Operation.ALTER_CONFIGS,
-        Operation.IDEMPOTENT_WRITE,
-    ),
-    ResourceType.TRANSACTIONAL_ID: (Operation.WRITE, Operation.DESCRIBE),
-    ResourceType.DELEGATION_TOKEN: (Operation.DESCRIBE,),
-    ResourceType.USER: (Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS),
+    kind: tuple(Operation[name] for name in names.split())
+    for kind, names in (
+        (ResourceType.TOPIC, "READ WRITE CREATE DELETE ALTER DESCRIBE DESCRIBE_CONFIGS ALTER_CONFIGS"),
+        (ResourceType.GROUP, "READ DELETE DESCRIBE DESCRIBE_CONFIGS ALTER_CONFIGS"),
+        (
+            ResourceType.CLUSTER,
+            "CREATE ALTER DESCRIBE CLUSTER_ACTION DESCRIBE_CONFIGS ALTER_CONFIGS IDEMPOTENT_WRITE",
+        ),
+        (ResourceType.TRANSACTIONAL_ID, "WRITE DESCRIBE"),
+        (ResourceType.DELEGATION_TOKEN, "DESCRIBE"),
+        (ResourceType.USER, "CREATE_TOKENS DESCRIBE_TOKENS"),
+    )
 }
 
 

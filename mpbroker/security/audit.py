@@ -1,10 +1,10 @@
 """The audit log: who did what, from where, on which listener, and with what result; one line each.
 
-It has logins, acts of administration, and what is refused of both. Nothing of a request is in it but names.
-Each principal, or address that failed to log in, has so many lines of a kind in a minute, in each process,
-and all together have so many; what is above that is counted, and so are lines that could not be written.
-(Kafka: `kafka.authorizer.logger`, which has a line for each refusal of each name, without a bound. It has
-none for logins, and of what was done only that it was allowed.)
+It has logins, acts of administration, and refusals of both. Nothing of a request is in it but names. The
+lines of a kind in a minute are limited in each process, for each principal, or address that failed to log in,
+and for all together; further events, and lines that could not be written, are counted. (Kafka:
+`kafka.authorizer.logger`, which has a line for each refusal of each name, without a bound. It has no logins,
+and of acts only that they were allowed.)
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mpbroker.protocol.printable import printable
 
 EVERY_MS: Final = 60_000
 LINES_EACH: Final = 20
-# What was done must not be hidden behind other things that the same principal does.
+# Other lines of the same principal must not push out its acts of administration.
 ACTS_EACH: Final = 1_000
 # Lines of a kind, of all principals together: who has a network of addresses must not fill the log.
 LINES_ALL: Final = 1_000
@@ -89,7 +89,7 @@ class Event(NamedTuple):
     """An event, which is a line of the audit log. Fields without a value are left out."""
 
     kind: Kind
-    principal: str  # "" if nobody is logged in
+    principal: str  # "" without a login
     client: str  # its address
     listener: str
     action: str  # an API or, of a login, its mechanism
@@ -113,13 +113,13 @@ class LeftOut(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Lines of a process that could not be written here, and stand in the broker's log."""
+    """Lines of a process that could not be written here, and are in the broker's log."""
 
     lines: int
     why: str
 
 
-Told: TypeAlias = Event | LeftOut | Gap
+Entry: TypeAlias = Event | LeftOut | Gap
 
 
 def cut(name: str, most: int = NAME_SHOWN_MAX) -> str:
@@ -127,7 +127,7 @@ def cut(name: str, most: int = NAME_SHOWN_MAX) -> str:
 
 
 def quoted(name: str) -> str:
-    """Quote a name in one line; what is not printable is escaped."""
+    """Quote a name in one line, unprintable characters escaped."""
     return repr(cut(name))
 
 
@@ -150,68 +150,68 @@ def _word(code: int) -> str:
 # ---- lines
 
 
-def as_text(told: Told) -> str:
+def as_text(entry: Entry) -> str:
     """Write an event in one printable line."""
-    if isinstance(told, Gap):
+    if isinstance(entry, Gap):
         return printable(
-            f"{told.lines} line(s) of a process are missing here and stand in the broker's log: {told.why}"
+            f"{entry.lines} line(s) of a process are missing here and are in the broker's log: {entry.why}"
         )
-    if isinstance(told, LeftOut):
+    if isinstance(entry, LeftOut):
         return printable(
-            f"{told.whose}: {told.lines} more {_MANY[told.kind]} in the last {EVERY_MS // 1000} s"
+            f"{entry.whose}: {entry.lines} more {_MANY[entry.kind]} in the last {EVERY_MS // 1000} s"
         )
-    principal = quoted(told.principal) if " " in told.principal else cut(told.principal)
-    who = f"{principal or 'a client'} from {told.client} on {told.listener}"
-    why = cut(told.why, WHY_SHOWN_MAX)
-    match told.kind:
+    principal = quoted(entry.principal) if " " in entry.principal else cut(entry.principal)
+    who = f"{principal or 'a client'} from {entry.client} on {entry.listener}"
+    why = cut(entry.why, WHY_SHOWN_MAX)
+    match entry.kind:
         case Kind.LOGIN:
-            text = f"{who} has logged in: {told.action}"
+            text = f"{who} has logged in: {entry.action}"
         case Kind.REFUSED_LOGIN:
-            names = f" as {told.names}" if told.names.shown else ""
+            names = f" as {entry.names}" if entry.names.shown else ""
             text = f"{who} has failed to log in{names}: {why}"
         case Kind.ADMINISTRATION:
-            names = f" of {told.names}" if told.names.shown else ""
-            result = f"{told.result}: {why}" if why else told.result
-            text = f"{who} asked for {told.action}{names}: {result}"
+            names = f" of {entry.names}" if entry.names.shown else ""
+            result = f"{entry.result}: {why}" if why else entry.result
+            text = f"{who} asked for {entry.action}{names}: {result}"
         case Kind.REFUSAL:
-            need = f"{told.need} {told.names} for " if told.need else ""
-            names = f" of {told.names}" if told.names.shown and not told.need else ""
-            text = f"{who} is denied {need}{told.action}{names}: {why}"
+            need = f"{entry.need} {entry.names} for " if entry.need else ""
+            names = f" of {entry.names}" if entry.names.shown and not entry.need else ""
+            text = f"{who} is denied {need}{entry.action}{names}: {why}"
     return printable(text)
 
 
-def as_json(told: Told) -> str:
+def as_json(entry: Entry) -> str:
     """Write an event as a JSON object, in ASCII, so that no name reaches a terminal as it is."""
-    if isinstance(told, Gap):
-        return json.dumps({"event": "missing lines", "left_out": told.lines, "why": told.why})
-    found: dict[str, Any] = {"event": told.kind.value}
-    if isinstance(told, LeftOut):
-        found |= {"left_out": told.lines, "seconds": EVERY_MS // 1000, "principal": told.whose}
+    if isinstance(entry, Gap):
+        return json.dumps({"event": "missing lines", "left_out": entry.lines, "why": entry.why})
+    found: dict[str, Any] = {"event": entry.kind.value}
+    if isinstance(entry, LeftOut):
+        found |= {"left_out": entry.lines, "seconds": EVERY_MS // 1000, "principal": entry.whose}
         return json.dumps(found)
     found |= {
-        "principal": told.principal,
-        "client": told.client,
-        "listener": told.listener,
-        "action": told.action,
-        "names": list(told.names.shown),
-        "more_names": told.names.more,
-        "need": told.need,
-        "result": told.result or ("refused" if told.kind.is_refusal else "ok"),
-        "why": cut(told.why, WHY_SHOWN_MAX),
+        "principal": entry.principal,
+        "client": entry.client,
+        "listener": entry.listener,
+        "action": entry.action,
+        "names": list(entry.names.shown),
+        "more_names": entry.names.more,
+        "need": entry.need,
+        "result": entry.result or ("refused" if entry.kind.is_refusal else "ok"),
+        "why": cut(entry.why, WHY_SHOWN_MAX),
     }
     return json.dumps({name: value for name, value in found.items() if value})
 
 
-def line(told: Told, form: str, wall_ms: int) -> str:
+def line(entry: Entry, form: str, wall_ms: int) -> str:
     """Return a line of an audit file, with its time (UTC) and without its end."""
     time = datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds")
     time = time.replace("+00:00", "Z")
     if form == "json":
-        return f'{{"time": "{time}", {as_json(told)[1:]}'
-    return f"{time} {as_text(told)}"
+        return f'{{"time": "{time}", {as_json(entry)[1:]}'
+    return f"{time} {as_text(entry)}"
 
 
-# ---- what is told
+# ---- limits
 
 
 @dataclass
@@ -244,22 +244,22 @@ class _Counts:
         return True
 
     def ended(self, now_ms: int | None) -> list[LeftOut]:
-        """Forget each minute that is over, all of them with None, and return what was left out."""
+        """Forget each minute that is over, all of them with None, and return the suppressed events."""
         ended = [w for w, one in self._each.items() if now_ms is None or now_ms >= one.since_ms + EVERY_MS]
         sums = ((whose, self._each.pop(whose).more) for whose in ended)
         return [LeftOut(self._kind, whose, more) for whose, more in sums if more]
 
 
 class Audit:
-    """The audit of one process. `write` gets what is to be told; `config` returns the settings of now."""
+    """The audit of one process. `write` gets the entries; `config` returns the current settings."""
 
-    def __init__(self, config: Callable[[], BrokerConfig], write: Callable[[Told], None]) -> None:
+    def __init__(self, config: Callable[[], BrokerConfig], write: Callable[[Entry], None]) -> None:
         self._config = config
         self._write = write
         self._counts = {kind: _Counts(kind) for kind in Kind}
 
     def tell(self, now_ms: int, event: Event) -> None:
-        """Tell an event, or count it if there were too many like it in the last minute."""
+        """Write an event, or count it if there were too many like it in the last minute."""
         level = self._config().audit_log_level
         if level == "OFF" or (level == "WARN" and not event.kind.is_refusal):
             return

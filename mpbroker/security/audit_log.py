@@ -1,10 +1,10 @@
-"""Where the lines of the audit log go: a file of their own, journald, or the broker's log.
+"""Writes the lines of the audit log to a file of their own, journald, or the broker's log.
 
 Several processes append to the file, each line with one write(2) to a descriptor with O_APPEND, so that no
-line is torn. The path is looked at before each line: whoever rotates the file by renaming it loses nothing,
-and needs to tell nobody. Where the path is a socket, each line is a datagram in journald's native protocol
-(https://systemd.io/JOURNAL_NATIVE_PROTOCOL). A line that cannot be written stands in the broker's log
-instead; when the next one can, a line before it says how many are missing.
+line is torn. The path is checked before each line, so a rotation by renaming loses nothing and needs no
+signal. Where the path is a socket, each line is a datagram in journald's native protocol
+(https://systemd.io/JOURNAL_NATIVE_PROTOCOL). A line that cannot be written goes to the broker's log instead;
+the next one that can follows a line with the number of missing ones.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.security.audit import Audit, Gap, Told, as_json, as_text, line
+from mpbroker.security.audit import Audit, Entry, Gap, as_json, as_text, line
 
 # Kafka's name for refusals. It has all of the audit, whatever the level of the broker's log is.
 log = logging.getLogger("mpbroker.kafka.authorizer.logger")
@@ -55,7 +55,7 @@ class AppendedFile:
     def _ends_within_a_line(self) -> bool:
         """Return whether a full disk has cut a line off, which must not run into the next one.
 
-        A line that another process is writing may look so too. Then an empty line comes of it at worst.
+        A line that another process is writing may be taken for one, at the cost of an empty line.
         """
         size = -1
         while size != (now := os.fstat(self._fd).st_size):
@@ -79,7 +79,7 @@ class AppendedFile:
         self._fd, self._file = fd, (opened.st_dev, opened.st_ino)
 
     def _open(self) -> int:
-        # O_NONBLOCK: a pipe that nobody reads must not hold up the process; O_RDWR: to see how it ends.
+        # O_NONBLOCK: a pipe without a reader must not hold up the process; O_RDWR: to read the last byte.
         flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
         with contextlib.suppress(FileNotFoundError):
             return os.open(self.path, flags)
@@ -111,7 +111,7 @@ class Journal:
         self._socket.sendto(fields.encode(), self.path)
 
     def follow(self) -> None:
-        """Raise OSError if nobody takes messages."""
+        """Raise OSError if the socket has no reader."""
         self._socket.connect(self.path)
 
     def close(self) -> None:
@@ -144,15 +144,15 @@ class AuditLog:
         self._is_told = False  # of the lines that are missing now
         self._complain_at_ns = 0
 
-    def write(self, told: Told) -> None:
+    def write(self, entry: Entry) -> None:
         """Write a line. A file that cannot be written is complained of once; nothing is raised."""
-        if not self._into_file(told):
-            log.info("audit: %s", self._body(told))
+        if not self._into_file(entry):
+            log.info("audit: %s", self._body(entry))
 
-    def _body(self, told: Told) -> str:
-        return as_json(told) if self._config().audit_log_format == "json" else as_text(told)
+    def _body(self, entry: Entry) -> str:
+        return as_json(entry) if self._config().audit_log_format == "json" else as_text(entry)
 
-    def _into_file(self, told: Told) -> bool:
+    def _into_file(self, entry: Entry) -> bool:
         path = self._config().audit_log_file
         if path != self._path:
             self.close()
@@ -168,23 +168,23 @@ class AuditLog:
                     self._missing,
                 )
                 self._missing, self._is_told = 0, False
-            self._append(told)
+            self._append(entry)
         except OSError as error:
             self._miss(error)
             return False
         return True
 
-    def _append(self, told: Told) -> None:
+    def _append(self, entry: Entry) -> None:
         if self._out is None:
             self._out = _open(self._path)
         if isinstance(self._out, Journal):
-            is_refusal = isinstance(told, Gap) or told.kind.is_refusal
-            self._out.append(self._body(told), _WARNING if is_refusal else _INFO)
+            is_refusal = isinstance(entry, Gap) or entry.kind.is_refusal
+            self._out.append(self._body(entry), _WARNING if is_refusal else _INFO)
         else:
-            self._out.append(line(told, self._config().audit_log_format, self._wall_ns() // 1_000_000))
+            self._out.append(line(entry, self._config().audit_log_format, self._wall_ns() // 1_000_000))
 
     def _miss(self, error: OSError) -> None:
-        """Count a line that is not in the file; say so once."""
+        """Count a line that is not in the file; log that once."""
         self.close()
         self._missing += 1
         self._why = error.strerror or str(error)
@@ -219,6 +219,6 @@ def problem(config: BrokerConfig) -> str | None:
 
 def _complaint(path: str, error: OSError) -> str:
     return (
-        f"audit.log.file={path} cannot be written: {error.strerror}. Its lines stand in this log until it "
-        "can be: make room, or a directory that the broker's user may write"
+        f"audit.log.file={path} cannot be written: {error.strerror}. Its lines are in this log until it can "
+        "be: make room, or a directory that the broker's user may write"
     )

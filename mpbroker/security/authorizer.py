@@ -1,8 +1,8 @@
 """The decision whether a principal may do something, by access control lists.
 
 The rules are those of Kafka's StandardAuthorizer (KIP-801): a super user may do everything. An entry that
-denies wins over all that allow. A resource that no entry is about is open to everybody or to nobody, by
-allow.everyone.if.no.acl.found; one that entries are about is closed to those whom none of them allows.
+denies wins over all that allow. A resource without entries is open to all or to none, by
+allow.everyone.if.no.acl.found; one with entries is closed to those whom none of them allows.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ def super_users_in(text: str) -> list[str]:
 
 
 class Client(NamedTuple):
-    """Whoever wants something: `principal` as `Type:name`, `host` as a textual address."""
+    """The author of a request: `principal` as `Type:name`, `host` as a textual address."""
 
     principal: str
     host: str
 
 
 class Reason(Enum):
-    """A reason for a decision that is no entry."""
+    """A reason for a decision other than an entry."""
 
     SUPER_USER = "super user"
     NO_ENTRY = "no entry is about the resource"
@@ -59,7 +59,7 @@ class Reason(Enum):
 
 
 class Verdict(NamedTuple):
-    """A decision, and the entry or reason behind it."""
+    """A decision, and its entry or reason."""
 
     is_allowed: bool
     rule: Acl | Reason
@@ -68,8 +68,8 @@ class Verdict(NamedTuple):
 class Authorizer:
     """All entries, arranged by resource so that those about one are found without a walk over all.
 
-    A decision looks at the entries of the resource's name, of the wildcard, and of each of its prefixes that
-    is as long as some prefixed entry's name.
+    A decision reads the entries of the resource's name, of the wildcard, and of each of its prefixes that is
+    as long as some prefixed entry's name.
     """
 
     def __init__(self, super_users: Iterable[str] = (), *, allow_if_no_acl: bool = False) -> None:
@@ -92,7 +92,7 @@ class Authorizer:
         self._prefix_lengths.clear()
 
     def put(self, acl: Acl) -> None:
-        """Add an entry; nothing happens if it is there already."""
+        """Add an entry unless it exists."""
         if acl in self._entries:
             return
         self._entries[acl] = None
@@ -103,7 +103,7 @@ class Authorizer:
         named[acl] = None
 
     def remove(self, acl: Acl) -> None:
-        """Remove an entry; nothing happens if there is none like it."""
+        """Remove an entry if it exists."""
         if acl not in self._entries:
             return
         del self._entries[acl]

@@ -30,7 +30,7 @@ HASH: Final = "sha512"
 # Bytes of a token without its principals; their names count as they are.
 TOKEN_BYTES: Final = 256
 NAME_BYTES: Final = 8
-# Ids of removed tokens that the index keeps, beside as many as there are tokens.
+# Ids of removed tokens that the index keeps, plus as many as there are tokens.
 STALE_MAX: Final = 1000
 
 
@@ -83,7 +83,7 @@ class TokenMacs:
         return hmac.digest(self._secret, token_id.encode(), HASH)
 
     def find(self, mac: bytes, tokens: Mapping[str, Token]) -> Token | None:
-        """Return the token with this HMAC, None if there is none."""
+        """Return the token with this HMAC, or None."""
         if len(self._indexed) > 2 * len(tokens) + STALE_MAX:
             self._ids.clear()
             self._indexed.clear()
@@ -94,7 +94,7 @@ class TokenMacs:
 
 
 def token_macs(secret: Secret | None) -> TokenMacs | None:
-    """Return the HMACs by `delegation.token.secret.key`; None without one: then there are no tokens."""
+    """Return the HMACs by `delegation.token.secret.key`; None without one, which disables tokens."""
     return TokenMacs(secret) if secret is not None and secret.text else None
 
 

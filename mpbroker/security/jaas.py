@@ -20,7 +20,7 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 
 
 class JaasError(ValueError):
-    """The text is no JAAS entry. The message says where, and shows no value."""
+    """The text is not a JAAS entry. The message names the place, and shows no value."""
 
 
 @dataclass(frozen=True)

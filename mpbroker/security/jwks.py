@@ -31,7 +31,7 @@ log = logging.getLogger("mpbroker.security")
 
 
 class KeySetError(ValueError):
-    """The file is no key set, or signatures cannot be checked at all."""
+    """The file is not a key set, or signatures cannot be checked at all."""
 
 
 def path_of(url: str) -> Path:
@@ -52,7 +52,7 @@ class Keys:
     _keys: list[dict[str, Any]]
 
     def follow(self) -> None:
-        """Look whether there are other keys now. Called before each token is checked."""
+        """Update the keys if they have changed. Called before each token is checked."""
         raise NotImplementedError
 
     def find(self, header: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -107,8 +107,7 @@ class KeySet(Keys):
             if str(error) != self._told:
                 self._told = str(error)
                 log.error(
-                    "%s. The keys read last stay in use; put a whole file in its place by renaming it",
-                    error,
+                    "%s. The keys read last stay in use; put a whole file in its place by renaming it", error
                 )
 
 
@@ -135,7 +134,7 @@ def signed_validator(keys: Keys, rules: ClaimRules) -> Validator:
         except jwt.InvalidKeyError as error:
             raise InvalidToken("the key for it cannot be used") from error
         except jwt.PyJWTError as error:
-            raise InvalidToken("it is no signed token") from error
+            raise InvalidToken("it is not a signed token") from error
         return rules.check(object_of(payload), now_ms)
 
     return validate

@@ -1,4 +1,4 @@
-"""A key set that is fetched by HTTPS, in a thread: whoever checks a token never waits for another host.
+"""A key set that is fetched by HTTPS, in a thread: the check of a token never waits for another host.
 
 (Kafka: RefreshingHttpsJwks.) The supervisor fetches the keys once, before the first fork. Every processor has
 a thread that fetches them again: when it starts, each sasl.oauthbearer.jwks.endpoint.refresh.ms, after
@@ -49,7 +49,7 @@ class Endpoint:
 
 
 class FetchedKeySet(Keys):
-    """The keys of an endpoint. `fetch` returns what is there, or raises KeySetError."""
+    """The keys of an endpoint. `fetch` returns its document, or raises KeySetError."""
 
     def __init__(self, endpoint: Endpoint, fetch: Callable[[str], bytes] | None = None) -> None:
         self.endpoint = endpoint
@@ -79,7 +79,8 @@ class FetchedKeySet(Keys):
         try:
             return super().find(header)
         except InvalidToken:
-            if isinstance(header.get("kid"), str) and not self._knows(header["kid"]):
+            kid = header.get("kid")
+            if isinstance(kid, str) and all(key.get("kid") != kid for key in self._keys):
                 self._ask_early()
             raise
 
@@ -101,9 +102,6 @@ class FetchedKeySet(Keys):
         last_fetched[url] = self._fetched_at, self._keys
         return self.endpoint.refresh_ms / 1000
 
-    def _knows(self, kid: str) -> bool:
-        return any(key.get("kid") == kid for key in self._keys)
-
     def _ask_early(self) -> None:
         now = time.monotonic()
         if now - self._wished_at >= UNKNOWN_KEY_PAUSE_S:
@@ -112,7 +110,7 @@ class FetchedKeySet(Keys):
 
 
 def _keep_fetching(owner: weakref.ref[FetchedKeySet], wish: threading.Event) -> None:
-    """Fetch for as long as somebody has the key set: a listener with changed settings has another one."""
+    """Fetch for as long as the key set is in use: a listener with changed settings has another one."""
     while (keys := owner()) is not None:
         pause_s = keys.fetch_now()
         del keys
@@ -121,8 +119,8 @@ def _keep_fetching(owner: weakref.ref[FetchedKeySet], wish: threading.Event) -> 
 
 
 def fetched(url: str) -> bytes:
-    """Return what is at an https URL. Raises KeySetError."""
-    # It imports what no other process of a broker needs.
+    """Return the document at an https URL. Raises KeySetError."""
+    # Imported here: no other process of a broker needs it.
     import http.client
 
     parts = urlsplit(url)
@@ -143,5 +141,5 @@ def fetched(url: str) -> bytes:
     if answer.status != http.client.OK:
         raise KeySetError(f"{url} cannot be fetched: it answers {answer.status} {answer.reason}")
     if len(body) > ANSWER_BYTES_MAX:
-        raise KeySetError(f"{url} is no key set: it has more than {ANSWER_BYTES_MAX} bytes")
+        raise KeySetError(f"{url} is not a key set: it has more than {ANSWER_BYTES_MAX} bytes")
     return body

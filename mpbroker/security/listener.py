@@ -7,6 +7,7 @@ processor inherits them, and with them the keys of TLS sessions.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeAlias
 
 from msgspec import structs
@@ -25,14 +26,7 @@ from mpbroker.security.oauth import ClaimRules, OAuthBearerServer, Validator, un
 from mpbroker.security.plain import PlainServer
 from mpbroker.security.principals import ANONYMOUS, Principal, map_subject, parse_rules
 from mpbroker.security.sasl import Offer
-from mpbroker.security.scram import (
-    TYPES,
-    ScramCredential,
-    ScramServer,
-    ScramType,
-    TokenLookUp,
-    no_tokens,
-)
+from mpbroker.security.scram import TYPES, ScramCredential, ScramServer, ScramType, TokenLookUp, no_tokens
 from mpbroker.security.tls import Keystore
 
 LookUp: TypeAlias = Callable[[ScramType, str], ScramCredential | None]
@@ -42,7 +36,7 @@ REQUIRED_SCOPE, SKEW_MS = "unsecuredValidatorRequiredScope", "unsecuredValidator
 
 
 class SecurityError(ValueError):
-    """A listener cannot be served. The message says which, and what is wrong."""
+    """A listener cannot be served. The message names it and the problem."""
 
 
 class ListenerSecurity:
@@ -92,7 +86,7 @@ class ListenerSecurity:
         now_ms: Callable[[], int],
         look_up_token: TokenLookUp = no_tokens,
     ) -> Offer:
-        """Return what the SASL server of a connection works with. Called in the process that serves it."""
+        """Return the offer of the SASL server of a connection. Called in the process that serves it."""
         if self._keys is not None:
             self._keys.follow()
         mechanisms = self.settings.sasl_enabled_mechanisms
@@ -121,31 +115,27 @@ class ListenerSecurity:
 
 
 def _validator(settings: SecuritySettings, options: dict[str, str], keys: Keys | None) -> Validator:
-    scopes = frozenset(settings.mpbroker_sasl_oauthbearer_required_scope)
-    audience = frozenset(settings.sasl_oauthbearer_expected_audience)
-    issuer = settings.sasl_oauthbearer_expected_issuer
-    if keys is None:
-        skew_ms = options.get(SKEW_MS, "0")
-        if not skew_ms.isdecimal():
-            raise SecurityError(f"{SKEW_MS} of sasl.jaas.config is not a number of milliseconds")
-        rules = ClaimRules(
-            subject_claim=options.get(CLAIM_NAME, "sub"),
-            scope_claim=options.get(SCOPE_NAME, "scope"),
-            required_scope=scopes | frozenset(options.get(REQUIRED_SCOPE, "").split()),
-            audience=audience,
-            issuer=issuer,
-            skew_ms=int(skew_ms),
-        )
-        return unsecured_validator(rules)
     rules = ClaimRules(
         subject_claim=settings.sasl_oauthbearer_sub_claim_name,
         scope_claim=settings.sasl_oauthbearer_scope_claim_name,
-        required_scope=scopes,
-        audience=audience,
-        issuer=issuer,
+        required_scope=frozenset(settings.mpbroker_sasl_oauthbearer_required_scope),
+        audience=frozenset(settings.sasl_oauthbearer_expected_audience),
+        issuer=settings.sasl_oauthbearer_expected_issuer,
         skew_ms=settings.sasl_oauthbearer_clock_skew_seconds * 1000,
     )
-    return signed_validator(keys, rules)
+    if keys is not None:
+        return signed_validator(keys, rules)
+    skew_ms = options.get(SKEW_MS, "0")
+    if not skew_ms.isdecimal():
+        raise SecurityError(f"{SKEW_MS} of sasl.jaas.config is not a number of milliseconds")
+    rules = replace(
+        rules,
+        subject_claim=options.get(CLAIM_NAME, "sub"),
+        scope_claim=options.get(SCOPE_NAME, "scope"),
+        required_scope=rules.required_scope | frozenset(options.get(REQUIRED_SCOPE, "").split()),
+        skew_ms=int(skew_ms),
+    )
+    return unsecured_validator(rules)
 
 
 def _keys(settings: SecuritySettings) -> Keys:

@@ -11,8 +11,8 @@ from mpbroker.security.principals import Principal
 class SaslFailed(Exception):
     """Authentication fails.
 
-    `shown` is the text for the client and says nothing about users; without it the client gets Kafka's
-    general text. The exception's own text is for the log, and has no secret either.
+    `shown` is the text for the client, without a word about users; by default the client gets Kafka's general
+    text. The exception's own text is for the log, and has no secret either.
     """
 
     def __init__(self, reason: str, shown: str | None = None) -> None:
@@ -24,8 +24,7 @@ class Mechanism(ABC):
     """A SASL exchange with one client.
 
     `principal` is set when it is complete; `expires_ms` (wall clock) if the authentication ends by itself.
-
-    `claimed` is the user name that the client has said, which need not be its own. `is_by_token`: the client
+    `claimed` is the user name that the client has sent, which need not be its own. `is_by_token`: the client
     shows a delegation token.
     """
 

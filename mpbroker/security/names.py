@@ -47,7 +47,7 @@ def _attribute(dumped: str) -> str:
     try:
         return f"{short}={escape(content.decode(encoding))}"
     except UnicodeDecodeError as error:
-        raise ValueError(f"the certificate's subject has a {short} that is no text") from error
+        raise ValueError(f"the certificate's subject has a {short} that is not text") from error
 
 
 def escape(value: str) -> str:

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from mpbroker.security.mechanism import Mechanism, SaslFailed
 from mpbroker.security.principals import Principal, why_nobody
@@ -34,10 +34,8 @@ class Token(NamedTuple):
     expires_ms: int
 
 
-class Validator(Protocol):
-    def __call__(self, token: str, now_ms: int) -> Token:
-        """Check a token. Raises InvalidToken."""
-        ...
+Validator: TypeAlias = Callable[[str, int], Token]
+"""Checks a token at a time in ms. Raises InvalidToken."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class ClaimRules:
     skew_ms: int = 0
 
     def check(self, claims: dict[str, Any], now_ms: int) -> Token:
-        """Check the claims and return what they say. Raises InvalidToken."""
+        """Check the claims and return their facts. Raises InvalidToken."""
         expires_ms = _time_ms(claims, "exp")
         if expires_ms is None:
             raise InvalidToken("it has no expiry (exp)")
@@ -64,9 +62,9 @@ class ClaimRules:
                 raise InvalidToken(f"it is not valid yet ({name})")
         subject = claims.get(self.subject_claim)
         if not isinstance(subject, str) or not subject.strip():
-            raise InvalidToken(f"it names nobody ({self.subject_claim})")
+            raise InvalidToken(f"it names no user ({self.subject_claim})")
         if why := why_nobody(subject):
-            raise InvalidToken(f"it names nobody: {why} ({self.subject_claim})")
+            raise InvalidToken(f"it names no user: {why} ({self.subject_claim})")
         if self.issuer is not None and claims.get("iss") != self.issuer:
             raise InvalidToken("it is from another issuer (iss)")
         if self.audience and not self.audience & _words(claims.get("aud")):
@@ -81,7 +79,7 @@ def _time_ms(claims: dict[str, Any], name: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e12:
-        raise InvalidToken(f"its {name} is no time")
+        raise InvalidToken(f"its {name} is not a time")
     return int(value * 1000)
 
 
@@ -112,16 +110,13 @@ def object_of(text: bytes) -> dict[str, Any]:
 
 
 def refuse_critical(header: dict[str, Any]) -> None:
-    """Refuse a token with extensions that whoever checks it must understand; none is (RFC 7515, 4.1.11).
-
-    Raises InvalidToken.
-    """
+    """Refuse a token with critical extensions: none is built (RFC 7515, 4.1.11). Raises InvalidToken."""
     if "crit" in header:
         raise InvalidToken("it has extensions that are not understood (crit)")
 
 
 def unsecured_validator(rules: ClaimRules) -> Validator:
-    """Make the check of unsigned tokens (alg none), which is for tests, as Kafka says of its own."""
+    """Make the check of unsigned tokens (alg none), which is for tests, as in Kafka."""
 
     def validate(token: str, now_ms: int) -> Token:
         check_size(token)

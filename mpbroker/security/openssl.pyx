@@ -15,8 +15,7 @@ from libc.string cimport memcpy
 VERSION = OpenSSL_version(OPENSSL_VERSION).decode("ascii", "replace")  # type: str
 VERSION_INFO = (OPENSSL_version_major(), OPENSSL_version_minor())  # type: tuple[int, int]
 # Forward secrecy and authenticated encryption first; nothing with less than 112 bits (Python's choice since
-# 3.10). Of those AES of 128 bits first: ten rounds instead of fourteen, for a strength that nobody comes near
-# to.
+# 3.10). Of those AES of 128 bits first: ten rounds instead of fourteen, for a strength far beyond any attack.
 DEFAULT_CIPHERS = (
     "@SECLEVEL=2:ECDH+AESGCM+AES128:ECDH+AESGCM:ECDH+CHACHA20:"
     "ECDH+AES:DHE+AES:!aNULL:!eNULL:!aDSS:!SHA1:!AESCCM"

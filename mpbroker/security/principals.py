@@ -34,7 +34,7 @@ def why_nobody(name: str) -> str | None:
     if "\0" in name:
         return "its name holds a zero byte"
     if any("\ud800" <= one <= "\udfff" for one in name):
-        return "its name is no valid Unicode"
+        return "its name is not valid Unicode"
     return None
 
 
@@ -55,7 +55,7 @@ class NoRuleMatches(ValueError):
 
 @dataclass(frozen=True)
 class Rule:
-    """A mapping rule. `pattern` None stands for DEFAULT; `case` is L, U or ""."""
+    """A mapping rule. `pattern` None means DEFAULT; `case` is L, U or ""."""
 
     pattern: re.Pattern[str] | None = None
     replacement: str = ""
@@ -84,8 +84,8 @@ def parse_rules(text: str) -> tuple[Rule, ...]:
         found = _RULE.match(text, at)
         if found is None:
             raise RuleError(
-                f"'{text[at:]}' is not a rule; write RULE:pattern/replacement/ (with L or U behind it for "
-                "lower or upper case) or DEFAULT"
+                f"'{text[at:]}' is not a rule; write RULE:pattern/replacement/ (followed by L or U for lower "
+                "or upper case) or DEFAULT"
             )
         if found[1]:
             rules.append(Rule())
@@ -111,7 +111,7 @@ def map_subject(rules: tuple[Rule, ...], subject: str) -> Principal:
     for rule in rules:
         if (name := rule.apply(subject)) is not None:
             if why := why_nobody(name):
-                raise NoRuleMatches(f"{subject!r} becomes nobody by ssl.principal.mapping.rules: {why}")
+                raise NoRuleMatches(f"ssl.principal.mapping.rules give {subject!r} no principal: {why}")
             return Principal(name)
     raise NoRuleMatches(f"No rules apply to {subject}, rules {len(rules)} in ssl.principal.mapping.rules")
 

@@ -106,7 +106,7 @@ class SaslServer:
 
     @property
     def claimed(self) -> str:
-        """Return the user name that the client has said, "" if it has said none."""
+        """Return the user name that the client has sent, or ""."""
         return "" if self._mechanism is None else self._mechanism.claimed
 
     def receive(self, frame: bytes) -> bytes:
@@ -152,7 +152,7 @@ class SaslServer:
         except (MalformedMessage, UnsupportedVersion) as error:
             raise Failure(f"no valid request: {error}") from error
         if end != len(frame):
-            raise Failure(f"{len(frame) - end} bytes too many behind {_name(header)}")
+            raise Failure(f"{len(frame) - end} bytes too many after {_name(header)}")
         return header, body
 
     def _versions(self, header: RequestHeader, body: Any) -> bytes:

@@ -1,7 +1,7 @@
 """SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677; KIP-84): credentials, server and client, no I/O.
 
-As in Kafka there is no channel binding, names are not prepared with SASLprep, and a credential is bound to
-one mechanism. An unknown user fails at the first message.
+As in Kafka channels are not bound, names are not prepared with SASLprep, and a credential is bound to one
+mechanism. An unknown user fails at the first message.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class ScramServer(Mechanism):
         return answer.encode()
 
     def _find(self, user: str, extensions: str) -> ScramCredential:
-        """Return the credential of a user or a token. Raises SaslFailed if there is none."""
+        """Return the credential of a user or a token. Raises SaslFailed."""
         self.is_by_token = any(_TOKEN_AUTH.fullmatch(one) for one in extensions.split(","))
         if not self.is_by_token:
             self._owner = Principal(user)
@@ -191,7 +191,7 @@ class ScramServer(Mechanism):
         return self._find_token().credential
 
     def _find_token(self) -> TokenLogin:
-        """Return the token as it is now. Raises SaslFailed if it is gone or has expired."""
+        """Return the token as it is now. Raises SaslFailed if it was deleted or has expired."""
         token = self._look_up_token(self._kind, self._token_id)
         if token is None:
             raise SaslFailed("no such delegation token")
@@ -213,8 +213,8 @@ class ScramServer(Mechanism):
             raise SaslFailed("its nonce is doubled, as librdkafka before 2.6.1 does: update the client")
         if match["nonce"] != self._nonce or binding != self._binding.encode():
             raise SaslFailed("the client's final message is of another exchange")
-        said = f"{self._messages},{match['without_proof']}".encode()
-        signature = _mac(self._kind.hash_name, credential.stored_key, said)
+        signed = f"{self._messages},{match['without_proof']}".encode()
+        signature = _mac(self._kind.hash_name, credential.stored_key, signed)
         if len(proof) != len(signature):
             raise SaslFailed("invalid client credentials")
         client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
@@ -225,7 +225,7 @@ class ScramServer(Mechanism):
             # It may have been removed since the first message.
             self._find_token()
         self.principal = self._owner
-        own = _mac(self._kind.hash_name, credential.server_key, said)
+        own = _mac(self._kind.hash_name, credential.server_key, signed)
         return b"v=" + base64.b64encode(own)
 
 
@@ -255,11 +255,11 @@ class ScramClient:
         client_key = _mac(self._kind.hash_name, salted, b"Client Key")
         stored_key = hashlib.new(self._kind.hash_name, client_key).digest()
         without_proof = f"c={base64.b64encode(b'n,,').decode()},r={match[1]}"
-        said = f"{self._bare},{server_first.decode()},{without_proof}".encode()
-        signature = _mac(self._kind.hash_name, stored_key, said)
+        signed = f"{self._bare},{server_first.decode()},{without_proof}".encode()
+        signature = _mac(self._kind.hash_name, stored_key, signed)
         proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
         server_key = _mac(self._kind.hash_name, salted, b"Server Key")
-        self._expected = b"v=" + base64.b64encode(_mac(self._kind.hash_name, server_key, said))
+        self._expected = b"v=" + base64.b64encode(_mac(self._kind.hash_name, server_key, signed))
         return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
 
     def verify(self, server_final: bytes) -> None:

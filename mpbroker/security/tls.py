@@ -51,7 +51,7 @@ JKS_MAGIC = b"\xfe\xed\xfe\xed"
 
 
 class TlsError(ValueError):
-    """A key store, trust store or setting cannot be used. The message says which, and what to do."""
+    """A key store, trust store or setting cannot be used. The message names it and the remedy."""
 
 
 class Unreadable(TlsError):
@@ -89,9 +89,9 @@ def load_client_context(settings: SecuritySettings, *, check_hostname: bool) -> 
     """Make a client's context. Without a trust store the system's authorities count. Raises TlsError."""
     material = read_material(settings)
     if settings.ssl_keystore_key and not material.chain:
-        raise TlsError("ssl.keystore.key and ssl.keystore.certificate.chain are no PEM")
+        raise TlsError("ssl.keystore.key and ssl.keystore.certificate.chain are not PEM")
     if settings.ssl_truststore_certificates and not material.trusted:
-        raise TlsError("ssl.truststore.certificates is no PEM")
+        raise TlsError("ssl.truststore.certificates is not PEM")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = check_hostname
     versions = _versions(settings)
@@ -110,6 +110,7 @@ def load_client_context(settings: SecuritySettings, *, check_hostname: bool) -> 
 
 def _load_chain(context: Context, settings: SecuritySettings, material: Material) -> None:
     password = material.key_password or ""
+    named = settings.ssl_keystore_location or "ssl.keystore.key"
     try:
         if isinstance(context, ServerContext):
             context.load_chain(material.chain, password)
@@ -121,11 +122,10 @@ def _load_chain(context: Context, settings: SecuritySettings, material: Material
         raise
     except (OSError, ValueError) as error:
         if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
-            named = _named(settings.ssl_keystore_location, "ssl.keystore.key")
             raise Unreadable(f"{named} cannot be used now: {error.strerror}") from error
         raise TlsError(
-            f"{_named(settings.ssl_keystore_location, 'ssl.keystore.key')} has no private key with a "
-            f"certificate chain that fits and that ssl.key.password opens ({_why(error)})"
+            f"{named} has no private key with a certificate chain that fits and that ssl.key.password opens "
+            f"({_why(error)})"
         ) from error
 
 
@@ -136,7 +136,7 @@ def _load_trusted(context: Context, settings: SecuritySettings, material: Materi
         else:
             context.load_verify_locations(cadata=material.trusted.decode("ascii", "replace"))
     except ssl.SSLError as error:
-        named = _named(settings.ssl_truststore_location, "ssl.truststore.certificates")
+        named = settings.ssl_truststore_location or "ssl.truststore.certificates"
         raise TlsError(f"{named} has no certificates in PEM ({_why(error)})") from error
 
 
@@ -196,23 +196,16 @@ def read_material(settings: SecuritySettings) -> Material:
     chain, trusted = b"", b""
     password = settings.ssl_key_password
     if settings.ssl_keystore_location:
-        data = _read(settings.ssl_keystore_location, "ssl.keystore.location")
-        kind = _kind(data, settings.ssl_keystore_location, "ssl.keystore")
-        if kind == "PKCS12":
-            chain = _from_pkcs12(data, settings.ssl_keystore_location, settings.ssl_keystore_password)
-            password = None
-        else:
-            chain = data
+        chain, is_open = _store(
+            settings.ssl_keystore_location, "ssl.keystore", settings.ssl_keystore_password
+        )
+        password = None if is_open else password
     elif settings.ssl_keystore_key and settings.ssl_keystore_certificate_chain:
         inline = (settings.ssl_keystore_key, settings.ssl_keystore_certificate_chain)
         chain = "".join(lines_of_pem(one.text) for one in inline).encode()
     if settings.ssl_truststore_location:
-        data = _read(settings.ssl_truststore_location, "ssl.truststore.location")
-        kind = _kind(data, settings.ssl_truststore_location, "ssl.truststore")
-        if kind == "PKCS12":
-            trusted = _from_pkcs12(data, settings.ssl_truststore_location, settings.ssl_truststore_password)
-        else:
-            trusted = data
+        location, secret = settings.ssl_truststore_location, settings.ssl_truststore_password
+        trusted, _ = _store(location, "ssl.truststore", secret)
     elif settings.ssl_truststore_certificates:
         trusted = lines_of_pem(settings.ssl_truststore_certificates.text).encode()
     revoked = b""
@@ -239,10 +232,14 @@ def _read(location: str, key: str) -> bytes:
         raise Unreadable(f"{key}={location} cannot be read: {error.strerror}") from error
 
 
-def _kind(data: bytes, location: str, store: str) -> str:
-    """Find a store's type from its content: the setting is often left at Java's default. Raises TlsError."""
+def _store(location: str, store: str, password: Secret | None) -> tuple[bytes, bool]:
+    """Return a store as PEM, and whether the password has opened it. Raises TlsError.
+
+    Its type follows from the content: the setting is often left at Java's default.
+    """
+    data = _read(location, f"{store}.location")
     if PEM_BEGIN in data:
-        return "PEM"
+        return data, False
     if data.startswith(JKS_MAGIC):
         raise TlsError(
             f"{location} is a Java key store, which only Java reads. Convert it: keytool -importkeystore "
@@ -250,7 +247,7 @@ def _kind(data: bytes, location: str, store: str) -> str:
             f"store.p12 -out store.pem -nodes; then {store}.location=…/store.pem and {store}.type=PEM"
         )
     if data[:1] == b"\x30":
-        return "PKCS12"
+        return _from_pkcs12(data, location, password), True
     raise TlsError(f"{location} is neither PEM nor PKCS12")
 
 
@@ -297,10 +294,6 @@ def _as_file(data: bytes) -> Iterator[str]:
         os.close(fd)
 
 
-def _named(location: str | None, key: str) -> str:
-    return location or key
-
-
 def _why(error: Exception) -> str:
     """Return OpenSSL's reason. Its texts name no bytes of a key."""
     reason = getattr(error, "reason", None)
@@ -308,12 +301,12 @@ def _why(error: Exception) -> str:
 
 
 class Keystore:
-    """The context of a listener, made anew when one of its files has changed."""
+    """The context of a listener, made again when one of its files has changed."""
 
     def __init__(self, settings: SecuritySettings) -> None:
         self._settings = settings
         self._seen: Stamps | None = self._stamps()
-        self._told = ""
+        self._reported = ""
         self.context = load_context(settings)
 
     def _stamps(self) -> Stamps:
@@ -339,14 +332,14 @@ class Keystore:
         try:
             self.context = load_context(self._settings)
         except Unreadable as error:
-            told, self._told = self._told, str(error)
-            if told == self._told:
+            reported, self._reported = self._reported, str(error)
+            if reported == self._reported:
                 return False
             raise
         except TlsError:
-            self._seen, self._told = now, ""
+            self._seen, self._reported = now, ""
             raise
-        self._seen, self._told = now, ""
+        self._seen, self._reported = now, ""
         return True
 
 

@@ -1,8 +1,9 @@
 """What a PySpark program uses of mpbroker: a session that finds the source, and functions on columns.
 
-Importing this imports neither PySpark nor PyArrow; what needs them does.
+Importing this imports neither PySpark nor PyArrow; the functions do.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,20 +13,9 @@ if TYPE_CHECKING:
 
 __all__ = ["SparkSetupError", "configure", "examine", "java_check", "session", "spark_check"]
 
-_MODULES = {
-    "SparkSetupError": "spark_integration.environment",
-    "examine": "spark_integration.doctor",
-    "java_check": "spark_integration.doctor",
-    "spark_check": "spark_integration.doctor",
-    "configure": "spark_integration.session",
-    "session": "spark_integration.session",
-}
-
 
 def __getattr__(name: str) -> Any:
-    module = _MODULES.get(name)
-    if module is None:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(module), name)
+    homes = {"SparkSetupError": "environment", "configure": "session", "session": "session"}
+    return getattr(import_module(f"spark_integration.{homes.get(name, 'doctor')}"), name)

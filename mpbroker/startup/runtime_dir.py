@@ -15,7 +15,7 @@ from mpbroker.config.environment import RUNTIME_DIR
 from mpbroker.config.listeners import PATH_BYTES_MAX
 from mpbroker.ipc.pointer import CONTROL_NAME
 from mpbroker.ipc.process import FatalError
-from mpbroker.storage.directory_layout import LOCK_POLL_S, READERS_PATIENCE_S, make_directory, remove_empty
+from mpbroker.storage.directory_lock import LOCK_POLL_S, READERS_PATIENCE_S, make_directory, remove_empty
 from shm.ownership import UntrustedPath, check_path
 from shm.region import refuse_disk
 

@@ -25,7 +25,7 @@ from mpbroker.config.listeners import Listener
 from mpbroker.ipc import titles
 from mpbroker.ipc.process import FatalError
 from mpbroker.startup.activation import Inherited
-from mpbroker.storage.directory_layout import LOCK_PATIENCE_S, LOCK_POLL_S
+from mpbroker.storage.directory_lock import LOCK_PATIENCE_S, LOCK_POLL_S
 
 # A listener's socket belongs to the broker's user and group.
 SOCKET_UMASK = 0o117

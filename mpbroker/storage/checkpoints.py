@@ -4,9 +4,9 @@
 holds its version, the number of entries, then an entry per line.
 
 Kafka's text has no checksum, and a flipped bit would change an offset: records below a wrong log start are
-gone. So a file of offsets begins with an entry of a topic that cannot exist, whose offset is the CRC-32C of
-the lines behind it. Kafka reads it as a partition that it does not have, and drops it when it writes the
-file. A file without a checksum is believed.
+lost. So a file of offsets begins with an entry of a topic that cannot exist, whose offset is the CRC-32C of
+the following lines. Kafka reads it as a partition that it does not have, and drops it when it writes the
+file. A file without a checksum is accepted.
 """
 
 from __future__ import annotations
@@ -15,15 +15,61 @@ import contextlib
 import fcntl
 import io
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, MutableMapping
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from mpbroker.protocol.uuids import uuid_bytes, uuid_text
 from mpbroker.records.batch import checksum
 from mpbroker.storage.names import LEADER_EPOCHS, LOG_SUFFIX, PARTITION_METADATA, parse_segment
-from mpbroker.storage.partition_map import PartitionMap
+
+_Topic = TypeVar("_Topic", bound=Hashable)
+# Numbers are offsets and slots.
+_TOO_LARGE = 1 << 63
+
+
+class PartitionMap(MutableMapping[tuple[_Topic, int], int]):
+    """Numbers by (topic, partition); neither partition nor number is negative."""
+
+    __slots__ = ("_topics",)
+
+    def __init__(self, numbers: Mapping[tuple[_Topic, int], int] | None = None) -> None:
+        self._topics: dict[_Topic, dict[int, int]] = {}
+        if numbers is not None:
+            self.update(numbers)
+
+    def __getitem__(self, key: tuple[_Topic, int]) -> int:
+        return self._topics[key[0]][key[1]]
+
+    def __setitem__(self, key: tuple[_Topic, int], number: int) -> None:
+        """Raise ValueError if the partition or the number is negative, or the number is no int64."""
+        topic, partition = key
+        if partition < 0 or not 0 <= number < _TOO_LARGE:
+            raise ValueError(f"{key} has the number {number}")
+        self._topics.setdefault(topic, {})[partition] = number
+
+    def __delitem__(self, key: tuple[_Topic, int]) -> None:
+        topic = self._topics[key[0]]
+        del topic[key[1]]
+        if not topic:
+            del self._topics[key[0]]
+
+    def __iter__(self) -> Iterator[tuple[_Topic, int]]:
+        return ((topic, partition) for topic, partitions in self._topics.items() for partition in partitions)
+
+    def __len__(self) -> int:
+        return sum(len(partitions) for partitions in self._topics.values())
+
+    def copy(self) -> PartitionMap[_Topic]:
+        made: PartitionMap[_Topic] = PartitionMap()
+        made._topics = {topic: partitions.copy() for topic, partitions in self._topics.items()}
+        return made
+
+    def of(self, topic: _Topic) -> list[int]:
+        """Return the partitions of a topic that have a number."""
+        return list(self._topics.get(topic, ()))
+
 
 TopicPartition = tuple[str, int]
 Offsets: TypeAlias = PartitionMap[str]
@@ -39,19 +85,30 @@ class CheckpointCorrupt(ValueError):
     """A file with invalid content; the message names the file."""
 
 
+class opened:  # noqa: N801 - used like `open`
+    """Opens a file for a `with` block. Raises OSError."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, path: Path | str, flags: int = os.O_RDONLY, *, dir_fd: int | None = None) -> None:
+        self._fd = os.open(path, flags | os.O_CLOEXEC, 0o644, dir_fd=dir_fd)
+
+    def __enter__(self) -> int:
+        return self._fd
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+
 def fsync_directory(directory: Path) -> None:
     """Make the names in a directory durable. Raises OSError."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with opened(directory, os.O_DIRECTORY) as fd:
         os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def read_whole(path: Path | str) -> bytes:
     """Read a small file; `Path.read_bytes` takes four times as long. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with opened(path) as fd:
         data = os.read(fd, _READ_BYTES)
         if len(data) < _READ_BYTES:
             return data
@@ -59,15 +116,10 @@ def read_whole(path: Path | str) -> bytes:
         while piece := os.read(fd, max(_READ_BYTES, os.fstat(fd).st_size)):
             pieces.append(piece)
         return b"".join(pieces)
-    finally:
-        os.close(fd)
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Replace a file atomically; it is durable on return.
-
-    Raises OSError with nothing of the new file left.
-    """
+    """Replace a file atomically and durably. Raises OSError without any trace of the new file."""
     _put_whole(path, data)
     fsync_directory(path.parent)
 
@@ -86,7 +138,7 @@ def _put_whole(path: Path | str, data: bytes, *, synced: bool = True) -> None:
 
 
 def write_whole_at(directory: int, name: str, data: bytes) -> None:
-    """Do what `write_whole` does below an open directory, which may have been renamed."""
+    """Do the same below an open directory, which may have been renamed."""
     making = name + ".tmp"
     fd = os.open(making, _NEW_FILE, 0o644, dir_fd=directory)
     try:
@@ -100,10 +152,7 @@ def write_whole_at(directory: int, name: str, data: bytes) -> None:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write all of `data`. Raises OSError.
-
-    A disk that fills up takes a part of it first; only the next write fails.
-    """
+    """Write all of `data`, for a filling disk takes only a part of it at first. Raises OSError."""
     at = 0
     while at < len(data):
         at += os.write(fd, data[at:])
@@ -148,7 +197,7 @@ def _read_lines(path: Path | str) -> list[str]:
         raise CheckpointCorrupt(f"{path} begins with version {lines[0]!r}, not 0")
     entries = [line for line in lines[2:] if line]
     if lines[1] != str(len(entries)):
-        raise CheckpointCorrupt(f"{path} says it has {lines[1]} entries and has {len(entries)}")
+        raise CheckpointCorrupt(f"{path} announces {lines[1]} entries and has {len(entries)}")
     return entries
 
 
@@ -177,26 +226,17 @@ def _plain(entries: Iterable[str]) -> Iterator[str]:
 def put_id_and_epochs(
     directory: Path | str, topic_id: bytes, epochs: Iterable[tuple[int, int]], *, synced: bool = True
 ) -> None:
-    """Write a new partition's topic id and leader epochs.
-
-    If `synced` both are durable when the directory is synced. Raises OSError.
-    """
+    """Write a new partition's topic id and epochs, durably with the directory if `synced`. Raises OSError."""
     _put_whole(f"{directory}/{PARTITION_METADATA}", text_of_id(topic_id), synced=synced)
     _put_whole(f"{directory}/{LEADER_EPOCHS}", _text_of_epochs(epochs), synced=synced)
 
 
 @contextlib.contextmanager
 def alone_with(directory: Path) -> Iterator[None]:
-    """Hold the lock under which log workers replace checkpoints of a directory. Raises OSError.
-
-    The kernel releases it when its holder dies.
-    """
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    """Hold the lock for replacing a directory's checkpoints; a dead holder loses it. Raises OSError."""
+    with opened(directory, os.O_DIRECTORY) as fd:
         fcntl.flock(fd, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(fd)
 
 
 def read_offsets(path: Path) -> Offsets:
@@ -204,9 +244,12 @@ def read_offsets(path: Path) -> Offsets:
     offsets: Offsets = PartitionMap()
     entries = _read_lines(path)
     if entries and entries[0].startswith(f"{_CHECKSUM} "):
-        said = entries.pop(0).split()[1:]
-        if said != ["0", str(_checksum_of(entries))] and said != ["0", str(_checksum_of(_plain(entries)))]:
-            raise CheckpointCorrupt(f"{path} does not have the checksum that it says it has")
+        recorded = entries.pop(0).split()[1:]
+        if recorded != ["0", str(_checksum_of(entries))] and recorded != [
+            "0",
+            str(_checksum_of(_plain(entries))),
+        ]:
+            raise CheckpointCorrupt(f"{path} does not match its checksum")
     for entry in entries:
         try:
             topic, partition, offset = entry.split()
@@ -222,7 +265,7 @@ def write_epochs(directory: Path, epochs: Iterable[tuple[int, int]]) -> None:
 
 
 def write_epochs_at(directory: int, epochs: Iterable[tuple[int, int]]) -> None:
-    """Do what `write_epochs` does below an open directory, which may have been renamed."""
+    """Do the same below an open directory, which may have been renamed."""
     write_whole_at(directory, LEADER_EPOCHS, _text_of_epochs(epochs))
 
 
@@ -256,10 +299,10 @@ def text_of_id(topic_id: bytes) -> bytes:
 
 
 def read_topic_id(directory: Path | str, expected: bytes | None = None) -> bytes | None:
-    """Read the topic id of a partition; None if it has none. Raises CheckpointCorrupt, OSError.
+    """Read the topic id of a partition; None without one. Raises CheckpointCorrupt, OSError.
 
-    `expected` is the id of the topic that the directory is named after. Another id belongs to a deleted
-    topic and is returned, unless a flipped bit explains it: that is CheckpointCorrupt.
+    `expected` is the id of the topic that the directory is named after. Another id belongs to a deleted topic
+    and is returned, unless a flipped bit explains it: that is CheckpointCorrupt.
     """
     path = f"{directory}/{PARTITION_METADATA}"
     try:
@@ -292,7 +335,7 @@ def read_topic_id(directory: Path | str, expected: bytes | None = None) -> bytes
 
 
 def _was_used(directory: Path | str) -> bool:
-    """Tell whether a partition may ever have had records. Raises OSError."""
+    """Return whether a partition may have had records. Raises OSError."""
     with os.scandir(directory) as entries:
         segments = [entry for entry in entries if entry.name.endswith(LOG_SUFFIX)]
         return any(parse_segment(entry.name) or entry.stat().st_size for entry in segments)

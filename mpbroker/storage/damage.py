@@ -1,9 +1,9 @@
 """The file `mpbroker.scrub`: damaged ranges of a log directory, and the scrubber's position.
 
 The file is a line with name, version and CRC-32C of the rest, then JSON; it is replaced as a whole. Only the
-scrubber writes it. Readers of a partition look up damaged ranges here when the partition's word of damage is
-set (ipc/table.pxd). A finding is about one very file: it is void once that file is deleted, repaired or
-replaced by compaction.
+scrubber writes it. Readers of a partition read its damaged ranges when its word of damage is set
+(ipc/table.pxd). A finding is about one very file: it is void once that file is deleted, repaired or replaced
+by compaction.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class FileIdentity(msgspec.Struct, frozen=True):
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """A finding: bytes [position, end) of a segment are no batches; offsets [first, behind) cannot be read.
+    """A finding: bytes [position, end) are no batches; offsets [first, end_offset) cannot be read.
 
     For a `.txnindex` it is unknown which of the offsets are committed; read_committed consumers are refused.
     """
@@ -43,7 +43,7 @@ class Damage(msgspec.Struct, frozen=True):
     position: int
     end: int
     first: int
-    behind: int
+    end_offset: int = msgspec.field(name="behind")
     reason: str
     file: FileIdentity
     found_ms: int
@@ -54,7 +54,7 @@ class Damage(msgspec.Struct, frozen=True):
         return self.suffix == LOG_SUFFIX
 
     def is_there(self, log_dir: Path) -> bool:
-        """Return whether the damaged file is still there; True also if it cannot be looked at."""
+        """Return whether the damaged file still exists; True also if it cannot be checked."""
         try:
             status = (log_dir / self.partition / segment_name(self.base, self.suffix)).stat()
         except (FileNotFoundError, NotADirectoryError):
@@ -65,9 +65,9 @@ class Damage(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         name = f"{self.partition}/{segment_name(self.base, self.suffix)}"
-        offsets = f"offsets {self.first} to {self.behind - 1}"
+        offsets = f"offsets {self.first} to {self.end_offset - 1}"
         if not self.is_of_records:
-            return f"{name} is damaged: {self.reason}; which of {offsets} are committed cannot be told"
+            return f"{name} is damaged: {self.reason}; it is unknown which of {offsets} are committed"
         place = f"from byte {self.position} to {self.end - 1}"
         return f"{name} is damaged {place}: {self.reason}; {offsets} cannot be read"
 
@@ -101,19 +101,16 @@ class Scrubbed(msgspec.Struct):
     last: Pass | None = None
 
     def all_damages(self) -> list[Damage]:
-        """List all known damages.
-
-        In the segment that is being read, findings of this pass replace earlier ones up to its position.
-        """
+        """List all damages; in the segment being read, those of this pass up to its position."""
         at = self.at
         if at is None:
             return list(self.damages)
 
-        def is_found_anew(one: Damage) -> bool:
+        def is_found_again(one: Damage) -> bool:
             is_here = (one.partition, one.base) == (at.partition, at.base)
             return is_here and one.is_of_records and one.position < at.position
 
-        return [one for one in self.damages if not is_found_anew(one)] + at.found
+        return [one for one in self.damages if not is_found_again(one)] + at.found
 
 
 def read_scrubbed(log_dir: Path) -> Scrubbed:
@@ -125,7 +122,7 @@ def read_scrubbed(log_dir: Path) -> Scrubbed:
         return Scrubbed()
     head, _, body = data.partition(b"\n")
     if head != _head_of(body):
-        raise CheckpointCorrupt(f"{path} is not what was written: its first line does not fit the rest")
+        raise CheckpointCorrupt(f"{path} is damaged: its first line does not match the rest")
     try:
         return msgspec.json.decode(body, type=Scrubbed)
     except msgspec.MsgspecError as error:

@@ -1,65 +1,38 @@
-"""A log directory as a whole: its lock, its identity, and whether it was closed cleanly.
+"""A log directory as a whole: its identity, its partitions, and whether it was closed cleanly.
 
-(Kafka: LogManager, MetaProperties, CleanShutdownFileHandler.) The supervisor takes the locks before it forks;
-children inherit the open file description, so no second broker starts on a directory while any process of
-this one still lives.
+(Kafka: LogManager, MetaProperties, CleanShutdownFileHandler.)
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import json
 import os
 import re
-import shlex
-import stat
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.version import VERSION
-from mpbroker.ipc.pointer import read_pointer
 from mpbroker.ipc.process import FatalError
 from mpbroker.protocol.uuids import uuid_text
-from mpbroker.storage import directory_lock, journal
+from mpbroker.storage import journal, names
 from mpbroker.storage.checkpoints import fsync_directory, write_whole
-from mpbroker.storage.disk_errors import NO_ROOM
-from mpbroker.storage.names import (
-    ALL_DIRS,
-    CLEAN_SHUTDOWN,
-    CLEANER_OFFSETS,
-    DURABLE_MARK,
-    HIGH_WATERMARKS,
-    LOCK,
-    LOG_STARTS,
-    META_PROPERTIES,
-    NOT_PARTITIONS,
-    OWN_PREFIX,
-    RECOVERY_POINTS,
-    SCRUB,
-    NotAPartition,
-    is_live_partition,
-    parse_partition,
-)
 
 _OUR_FILES = frozenset(
     {
-        LOCK,
-        CLEAN_SHUTDOWN,
-        META_PROPERTIES,
-        RECOVERY_POINTS,
-        HIGH_WATERMARKS,
-        LOG_STARTS,
-        CLEANER_OFFSETS,
-        DURABLE_MARK,
-        SCRUB,
-        ALL_DIRS,
+        names.LOCK,
+        names.CLEAN_SHUTDOWN,
+        names.META_PROPERTIES,
+        names.RECOVERY_POINTS,
+        names.HIGH_WATERMARKS,
+        names.LOG_STARTS,
+        names.CLEANER_OFFSETS,
+        names.DURABLE_MARK,
+        names.SCRUB,
+        names.ALL_DIRS,
     }
 )
 
@@ -69,13 +42,6 @@ _OUR_FILES = frozenset(
 FORMAT = 1
 FORMAT_KEY = "mpbroker.format"
 
-# How long to wait for a lock whose holder is unknown.
-LOCK_PATIENCE_S, LOCK_POLL_S = 3.0, 0.02
-# How long to wait for one with a known holder: readers of the directory briefly test whether a broker has it.
-READERS_PATIENCE_S = 0.2
-# Directories of mode 0750 and files of mode 0640.
-UMASK = 0o027
-
 
 @dataclass(frozen=True)
 class Identity:
@@ -83,177 +49,6 @@ class Identity:
 
     cluster_id: str
     node_id: int
-
-
-def lock_log_dirs(config: BrokerConfig) -> list[int]:
-    """Lock the log directories as LogDirLocks does, if nothing later can refuse the start; return the fds.
-
-    Raises FatalError.
-    """
-    return LogDirLocks(config).fds
-
-
-class LogDirLocks:
-    """The locks of all log directories, which are made if need be; held while any process has these `fds`.
-
-    Raises FatalError and leaves nothing that was not there before.
-    """
-
-    def __init__(self, config: BrokerConfig) -> None:
-        self.fds: list[int] = []
-        self._made_locks: list[Path] = []
-        self._made_dirs: list[Path] = []
-        try:
-            for name in config.log_dirs:
-                self._lock(Path(name))
-        except BaseException:
-            self.undo()
-            raise
-
-    def undo(self) -> None:
-        """Remove what this start has made, if it is refused.
-
-        An empty directory with a lock in it would hinder a mount there, or a restored backup. A lock file is
-        removed while it is held: see `_is_there`.
-        """
-        for path in self._made_locks:
-            path.unlink(missing_ok=True)
-        remove_empty(self._made_dirs)
-        for fd in self.fds:
-            os.close(fd)
-        self.fds, self._made_locks, self._made_dirs = [], [], []
-
-    def _lock(self, directory: Path) -> None:
-        while True:
-            lock = directory / LOCK
-            try:
-                self._made_dirs += make_directory(directory)
-                is_new = not lock.exists()
-                fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            except OSError as error:
-                raise FatalError(f"log.dirs: cannot use {directory}: {_why(error, directory)}") from error
-            self.fds.append(fd)
-            _take(fd, directory)
-            if _is_there(fd, lock):
-                break
-            os.close(self.fds.pop())
-        if is_new:
-            self._made_locks.append(lock)
-
-
-def _why(error: OSError, directory: Path) -> str:
-    """Return why the directory cannot be used, and what to do."""
-    reason = os.strerror(error.errno or 0)
-    if error.errno in NO_ROOM:
-        return f"{reason}. Make room"
-    if error.errno in (errno.EEXIST, errno.ENOTDIR):
-        file = next(path for path in (directory, *directory.parents) if os.path.lexists(path))
-        reason = f"{file} is not a directory" if file != directory else "it is not a directory"
-        return f"{reason}. Name one, or a path where one can be made"
-    advice = "Name a directory that this user may write"
-    return f"{reason}. {advice}, or run this as its owner" if directory.is_dir() else f"{reason}. {advice}"
-
-
-def _take(fd: int, directory: Path) -> None:
-    """Lock the file, with some patience. Raises FatalError.
-
-    A broker that was just killed holds its lock until its last process is gone, which takes a moment.
-    """
-    begun = time.monotonic()
-    try:
-        while not directory_lock.take(fd):
-            holder = locked_by(directory)
-            if time.monotonic() - begun >= (READERS_PATIENCE_S if holder else LOCK_PATIENCE_S):
-                raise FatalError(
-                    f"log.dirs: {directory} is locked by another broker{holder}. Stop that broker, or give "
-                    "this one its own directory with --log-dirs"
-                )
-            time.sleep(LOCK_POLL_S)
-    except OSError as error:
-        why = os.strerror(error.errno or 0)
-        raise FatalError(f"log.dirs: cannot lock {directory}: {why}") from error
-
-
-def _is_there(fd: int, lock: Path) -> bool:
-    """Tell whether the open file still has that name: a refused start may have removed it since."""
-    try:
-        return os.path.samestat(os.fstat(fd), lock.stat())
-    except FileNotFoundError:
-        return False
-
-
-@contextlib.contextmanager
-def restricted_new_files() -> Iterator[None]:
-    """Create directories with mode 0750 and files with 0640 meanwhile, whatever the umask is.
-
-    SCRAM credentials and records are nobody's but the broker's; members of its group may read (Spark).
-    """
-    before = os.umask(UMASK)
-    try:
-        yield
-    finally:
-        os.umask(before)
-
-
-def open_modes(config: BrokerConfig) -> Iterator[str]:
-    """Yield a warning for each log directory that other users may read or write, as older ones are."""
-    for directory in map(Path, config.log_dirs):
-        with contextlib.suppress(OSError):
-            mode = stat.S_IMODE(directory.stat().st_mode)
-            if mode & UMASK:
-                may = "write" if mode & 0o022 else "read"
-                yield (
-                    f"log.dirs: other users may {may} {directory} (mode {mode:04o}). "
-                    f"Run chmod -R g-w,o= {shlex.quote(str(directory))}"
-                )
-
-
-def make_directory(directory: Path, mode: int = 0o777) -> list[Path]:
-    """Make the directory and those above it; return the ones that were missing, the lowest first.
-
-    Raises OSError.
-    """
-    missing = [path for path in (directory, *directory.parents) if not path.exists()]
-    directory.mkdir(mode, parents=True, exist_ok=True)
-    return missing
-
-
-def remove_empty(directories: Iterable[Path]) -> None:
-    """Remove the directories that are empty, the lowest first.
-
-    One of them may lie in what was made for another. One that somebody else has come to use stays.
-    """
-    for directory in sorted(directories, key=lambda path: len(path.parts), reverse=True):
-        with contextlib.suppress(OSError):
-            directory.rmdir()
-
-
-def locked_by(directory: Path) -> str:
-    """Return which broker has the directory, and its pid, as text in brackets; nothing if neither is known.
-
-    A broker of ours that starts has not written its pid yet, and one that died had another.
-    """
-    try:
-        other = directory_lock.holder_of(directory / LOCK)
-        if other is not None and not other.is_mpbroker:
-            where = f"pid {other.pid}" if other.pid else "in another container"
-            return f" (Apache Kafka, {where})"
-        pointer = read_pointer(directory)
-    except (OSError, msgspec.DecodeError):
-        return ""
-    if pointer is None or not Path(f"/proc/{pointer.pid}").exists():
-        return ""
-    return f" (mpbroker, pid {pointer.pid})"
-
-
-def prepare_log_dirs(config: BrokerConfig) -> Identity:
-    """Check that each directory is of this cluster and node, and give new ones their identity.
-
-    Called once, at the start. Raises FatalError.
-    """
-    identity = check_log_dirs(config)
-    name_log_dirs(config, identity)
-    return identity
 
 
 def check_log_dirs(config: BrokerConfig) -> Identity:
@@ -271,7 +66,7 @@ def check_log_dirs(config: BrokerConfig) -> Identity:
             _refuse_foreign(Path(name))
         elif properties["node.id"] != str(config.node_id):
             raise FatalError(
-                f"{Path(name) / META_PROPERTIES} belongs to node {properties['node.id']}, "
+                f"{Path(name) / names.META_PROPERTIES} belongs to node {properties['node.id']}, "
                 f"this broker is node {config.node_id}. Set node.id={properties['node.id']} or name another "
                 "directory in log.dirs"
             )
@@ -280,10 +75,7 @@ def check_log_dirs(config: BrokerConfig) -> Identity:
 
 
 def name_log_dirs(config: BrokerConfig, identity: Identity) -> None:
-    """Give the identity to directories without one.
-
-    Called after everything else that may refuse a start. Raises FatalError.
-    """
+    """Give the identity to directories without one, after all checks. Raises FatalError."""
     for name in config.log_dirs:
         if read_properties(Path(name)) is None:
             _write_properties(Path(name), identity.cluster_id, identity.node_id)
@@ -292,18 +84,18 @@ def name_log_dirs(config: BrokerConfig, identity: Identity) -> None:
 
 def read_properties(directory: Path) -> dict[str, str] | None:
     """Return the directory's identity as `meta.properties` has it; None if it has none. Raises FatalError."""
-    path = directory / META_PROPERTIES
+    path = directory / names.META_PROPERTIES
     try:
         text = path.read_text("utf-8")
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
         raise FatalError(f"cannot read {path}: {error}") from error
-    properties = _pairs(text)
+    properties = properties_in(text)
     if properties.get("version") == "0" and "broker.id" in properties:
         raise FatalError(
-            f"log.dirs: {directory} belongs to an Apache Kafka that runs with ZooKeeper, as {path} says. Go "
-            "on with Kafka there, or name an empty directory in log.dirs and copy the topics over the "
+            f"log.dirs: {directory} belongs to an Apache Kafka with ZooKeeper, according to {path}. Continue "
+            "with Kafka there, or name an empty directory in log.dirs and copy the topics over the "
             "network, with MirrorMaker for example"
         )
     if properties.get("version") != "1" or not {"cluster.id", "node.id"} <= properties.keys():
@@ -315,14 +107,15 @@ def read_properties(directory: Path) -> dict[str, str] | None:
     return properties
 
 
-def _pairs(text: str) -> dict[str, str]:
+def properties_in(text: str) -> dict[str, str]:
+    """Parse the text of a `meta.properties`."""
     pairs = (line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
     return {key.strip(): value.strip() for key, value in pairs}
 
 
 def check_format(directory: Path) -> None:
     """Refuse a log directory of a later version of mpbroker. Raises FatalError, OSError."""
-    _check_format(directory, _pairs((directory / META_PROPERTIES).read_text("utf-8", "replace")))
+    _check_format(directory, properties_in((directory / names.META_PROPERTIES).read_text("utf-8", "replace")))
 
 
 def _check_format(directory: Path, properties: Mapping[str, str]) -> None:
@@ -330,7 +123,7 @@ def _check_format(directory: Path, properties: Mapping[str, str]) -> None:
     found = properties.get(FORMAT_KEY, "1")
     if not re.fullmatch(r"[1-9][0-9]{0,8}", found):
         raise FatalError(
-            f"{directory / META_PROPERTIES}: {FORMAT_KEY}={found} is not a number. Restore the file"
+            f"{directory / names.META_PROPERTIES}: {FORMAT_KEY}={found} is not a number. Restore the file"
         )
     if int(found) > FORMAT:
         raise FatalError(
@@ -344,7 +137,7 @@ def _write_properties(directory: Path, cluster_id: str, node_id: int) -> None:
     stamp = time.strftime("%a %b %d %H:%M:%S UTC %Y", time.gmtime())
     lines = ["#", f"#{stamp}", f"cluster.id={cluster_id}", f"directory.id={uuid_text(uuid.uuid4().bytes)}"]
     lines += [f"node.id={node_id}", "version=1", ""]
-    _write(directory / META_PROPERTIES, "\n".join(lines).encode())
+    _write(directory / names.META_PROPERTIES, "\n".join(lines).encode())
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -353,19 +146,15 @@ def _write(path: Path, data: bytes) -> None:
         write_whole(path, data)
     except OSError as error:
         raise FatalError(
-            f"log.dirs: cannot write {path}: {os.strerror(error.errno or 0)}. Without it nobody could tell "
-            "whose directory that is; make room, or name another one"
+            f"log.dirs: cannot write {path}: {os.strerror(error.errno or 0)}. Without it the directory has "
+            "no owner; make room, or name another one"
         ) from error
 
 
-# ---- all log directories of one broker ----
-
-
 def _refuse_missing(found: Mapping[str, dict[str, str] | None]) -> None:
-    """Refuse a start that misses one of the broker's directories.
+    """Refuse a start without one of the broker's directories. Raises FatalError.
 
-    A disk that is not mounted is an empty directory: its partitions would be made anew, empty. Raises
-    FatalError.
+    A disk that is not mounted is an empty directory: its partitions would be created again, empty.
     """
     here = {properties.get("directory.id") for properties in found.values() if properties}
     for name in found:
@@ -373,9 +162,8 @@ def _refuse_missing(found: Mapping[str, dict[str, str] | None]) -> None:
             if directory_id not in here:
                 raise FatalError(
                     f"log.dirs: {path} (directory.id {directory_id}) is missing, and partitions of this "
-                    "broker may be there. Mount it, or name it where it is now. If it is gone for good, take "
-                    f"its line out of {ALL_DIRS} in each other one: what only it had is then made "
-                    "anew, empty"
+                    "broker may be there. Mount it, or name its present path. If it is lost, remove its line "
+                    f"from {names.ALL_DIRS} in each other one: its partitions are then created again, empty"
                 )
 
 
@@ -390,18 +178,19 @@ def name_all(log_dirs: Sequence[str]) -> None:
         known = _read_all(Path(name))
         if known != wanted and (len(wanted) > 1 or known):
             text = "".join(f"{directory_id} {path}\n" for directory_id, path in wanted.items())
-            _write(Path(name) / ALL_DIRS, text.encode("utf-8", "surrogateescape"))
+            _write(Path(name) / names.ALL_DIRS, text.encode("utf-8", "surrogateescape"))
+
+
+def listed_in(text: str) -> dict[str, str]:
+    """Parse the text of an `mpbroker.dirs`: paths by directory ids. Raises ValueError."""
+    return dict(line.split(" ", 1) for line in text.splitlines())
 
 
 def _read_all(directory: Path) -> dict[str, str]:
-    """Return the paths of all directories by identity; none if there is no such file. Raises FatalError."""
-    path = directory / ALL_DIRS
+    """Return the paths of all directories by identity; none without the file. Raises FatalError."""
+    path = directory / names.ALL_DIRS
     try:
-        found = {}
-        for line in path.read_text("utf-8", "surrogateescape").splitlines():
-            directory_id, name = line.split(" ", 1)
-            found[directory_id] = name
-        return found
+        return listed_in(path.read_text("utf-8", "surrogateescape"))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
@@ -411,12 +200,9 @@ def _read_all(directory: Path) -> dict[str, str]:
 
 
 def _refuse_foreign(directory: Path) -> None:
-    """Refuse a directory that has no identity but is not empty: it may belong to somebody else.
-
-    Raises FatalError.
-    """
+    """Refuse a directory without an identity that is not empty: its owner is unknown. Raises FatalError."""
     # A killed start may have left the lock and a half-written file.
-    ours = _OUR_FILES | NOT_PARTITIONS | {META_PROPERTIES + ".tmp"}
+    ours = _OUR_FILES | names.NOT_PARTITIONS | {names.META_PROPERTIES + ".tmp"}
     others = sorted(
         entry.name
         for entry in directory.iterdir()
@@ -424,41 +210,38 @@ def _refuse_foreign(directory: Path) -> None:
     )
     if others:
         raise FatalError(
-            f"log.dirs: {directory} has no {META_PROPERTIES} but is not empty (it contains {others[0]}). "
-            "Name an empty directory, or restore the file"
+            f"log.dirs: {directory} has no {names.META_PROPERTIES} but is not empty (it contains "
+            f"{others[0]}). Name an empty directory, or restore the file"
         )
 
 
 def own_files(log_dir: Path) -> list[Path]:
-    """List the files in a log directory that mpbroker alone has. Raises OSError.
-
-    A partition's directory is none, whatever its topic is called.
-    """
+    """List the files in a log directory that only mpbroker has; partitions do not count. Raises OSError."""
     with os.scandir(log_dir) as entries:
-        return [Path(one.path) for one in entries if one.name.startswith(OWN_PREFIX) and one.is_file()]
+        return [Path(one.path) for one in entries if one.name.startswith(names.OWN_PREFIX) and one.is_file()]
 
 
 def directories_in(log_dir: Path) -> Iterator[str]:
-    """Yield the names of the directories that should be partitions.
+    """Yield the names of the directories that should be partitions. Raises OSError.
 
-    They come one by one, since thousands at once take much memory. Whether one comes that is made, renamed
-    or removed meanwhile is open. Raises OSError.
+    One by one, since thousands at once take much memory. Directories that are created, renamed or removed
+    meanwhile may be missed.
     """
     with os.scandir(log_dir) as entries:
         for entry in entries:
             # A link that leads nowhere, or to itself, is not one.
             is_dir = entry.is_dir(follow_symlinks=False) or (entry.is_symlink() and Path(entry.path).is_dir())
-            if is_dir and entry.name not in NOT_PARTITIONS:
+            if is_dir and entry.name not in names.NOT_PARTITIONS:
                 yield entry.name
 
 
 def _refuse_unknown_directories(directory: Path) -> None:
     for name in directories_in(directory):
-        if is_live_partition(name):
+        if names.is_live_partition(name):
             continue
         try:
-            parse_partition(name)
-        except NotAPartition as error:
+            names.parse_partition(name)
+        except names.NotAPartition as error:
             raise FatalError(
                 f"log.dirs: {directory / name} is not the directory of a partition (<topic>-<number>). "
                 f"Move it out of {directory}"
@@ -466,9 +249,9 @@ def _refuse_unknown_directories(directory: Path) -> None:
 
 
 def take_clean_shutdown(directory: Path) -> bool:
-    """Return whether the last stop was clean, and remove the marker: a crash from now on must be seen."""
+    """Return whether the last stop was clean, and remove its marker, since a crash may follow."""
     try:
-        (directory / CLEAN_SHUTDOWN).unlink()
+        (directory / names.CLEAN_SHUTDOWN).unlink()
     except FileNotFoundError:
         return False
     fsync_directory(directory)
@@ -476,8 +259,8 @@ def take_clean_shutdown(directory: Path) -> bool:
 
 
 def write_clean_shutdown(directory: Path) -> None:
-    """Write the marker of a clean stop, the last thing written at one."""
+    """Write the marker of a clean stop, its last write."""
     write_whole(
-        directory / CLEAN_SHUTDOWN,
+        directory / names.CLEAN_SHUTDOWN,
         json.dumps({"version": 0, "brokerEpoch": -1}, separators=(",", ":")).encode(),
     )

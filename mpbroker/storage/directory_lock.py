@@ -1,10 +1,13 @@
-"""The lock on a log directory's `.lock`, which brokers of both kinds see (Kafka: FileLock).
+"""The lock on a log directory's `.lock`, which brokers of both kinds respect (Kafka: FileLock).
 
-mpbroker takes two locks on the same open file. flock(2) is what readers of the directory look at. Java's
-FileChannel.tryLock asks for a lock of fcntl(2) on all bytes, which does not see flock: so mpbroker takes one
-of these too, as an open file description lock. Such a lock lives as long as a process has this very open
-file. A lock of the process, which Java takes, would end when the process closes any descriptor of the file,
-and no child would have it.
+The supervisor takes the locks before it forks; children inherit the open file description, so no second
+broker starts on a directory while any process of this one lives.
+
+mpbroker takes two locks on the same open file. Readers of the directory test flock(2), as flock(1) of a shell
+can. Java's FileChannel.tryLock asks for a lock of fcntl(2) on all bytes, which ignores flock: so mpbroker
+takes one of these too, as an open file description lock. Such a lock lives as long as a process has this very
+open file. A lock of the process, which Java takes, would end when the process closes any descriptor of the
+file, and no child would have it.
 
 One byte of the lock is enough against Java. It is not one of those that the workers of a recovery lock
 (mpbroker.log.recovery.workers).
@@ -12,13 +15,32 @@ One byte of the lock is enough against Java. It is not one of those that the wor
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
+import shlex
+import stat
 import struct
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import msgspec
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.ipc.pointer import read_pointer
+from mpbroker.ipc.process import FatalError
+from mpbroker.storage.disk_errors import NO_ROOM
+from mpbroker.storage.names import LOCK
+
+# How long to wait for a lock whose holder is unknown.
+LOCK_PATIENCE_S, LOCK_POLL_S = 3.0, 0.02
+# How long to wait for one with a known holder: readers of the directory briefly test whether a broker has it.
+READERS_PATIENCE_S = 0.2
+# Directories of mode 0750 and files of mode 0640.
+UMASK = 0o027
 LOCKED_BYTE: Final = 1 << 32
 _FLOCK: Final = struct.Struct("@hhqqi4x")
 """struct flock: type, whence, start, length, pid."""
@@ -27,7 +49,7 @@ _OF_A_DESCRIPTION: Final = -1
 
 
 class Holder(NamedTuple):
-    """Names the holder of the lock of fcntl(2).
+    """The holder of the lock of fcntl(2).
 
     `pid` is 0 if it is unknown: of a process in another container, or of mpbroker, whose lock has no process.
     """
@@ -37,7 +59,7 @@ class Holder(NamedTuple):
 
 
 def take(fd: int) -> bool:
-    """Take both locks; return False, with neither, if somebody has one. Raises OSError."""
+    """Take both locks; return False, with neither, if one is taken. Raises OSError."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -55,10 +77,9 @@ def take(fd: int) -> bool:
 
 
 def holder_of(lock: Path) -> Holder | None:
-    """Return who has the lock of fcntl(2) on the file; None if nobody has, or there is no such file.
+    """Return the holder of the lock of fcntl(2) on the file, None without one. Raises OSError.
 
-    Takes nothing. Not for a process that has a lock of the process on the file: it would lose that. Raises
-    OSError.
+    Takes nothing. Not for a process that has a lock of the process on the file: it would lose that.
     """
     try:
         fd = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
@@ -73,9 +94,175 @@ def holder_of(lock: Path) -> Holder | None:
     return Holder(pid == _OF_A_DESCRIPTION, max(pid, 0))
 
 
+def has_broker(log_dir: Path) -> bool:
+    """Return whether a broker, ours or Kafka's, has locked the directory, in whatever container it runs.
+
+    Raises OSError.
+    """
+    lock = log_dir / LOCK
+    try:
+        return holder_of(lock) is not None
+    except PermissionError:
+        # This user may not open the file. The kernel lists the locks of this container.
+        found = lock.stat()
+        name = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+        return any(name in line.split() for line in Path("/proc/locks").read_text("ascii").splitlines())
+    except OSError as error:
+        # A broker does not start where nothing can be locked.
+        if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+            raise
+        return False
+
+
 def _wanted() -> bytes:
     return _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, LOCKED_BYTE, 1, 0)
 
 
 def _is_taken(error: OSError) -> bool:
     return error.errno in (errno.EAGAIN, errno.EACCES)
+
+
+def lock_log_dirs(config: BrokerConfig) -> list[int]:
+    """Lock the log directories, if nothing later can refuse the start; return the fds. Raises FatalError."""
+    return LogDirLocks(config).fds
+
+
+class LogDirLocks:
+    """The locks of all log directories, which are created if missing; held while any process has these `fds`.
+
+    Raises FatalError, with all created files removed again.
+    """
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self.fds: list[int] = []
+        self._made_locks: list[Path] = []
+        self._made_dirs: list[Path] = []
+        try:
+            for name in config.log_dirs:
+                self._lock(Path(name))
+        except BaseException:
+            self.undo()
+            raise
+
+    def undo(self) -> None:
+        """Remove the files of a refused start.
+
+        An empty directory with a lock in it would hinder a mount there, or a restored backup. A lock file is
+        removed while it is held: see `_is_there`.
+        """
+        for path in self._made_locks:
+            path.unlink(missing_ok=True)
+        remove_empty(self._made_dirs)
+        for fd in self.fds:
+            os.close(fd)
+        self.fds, self._made_locks, self._made_dirs = [], [], []
+
+    def _lock(self, directory: Path) -> None:
+        while True:
+            lock = directory / LOCK
+            try:
+                self._made_dirs += make_directory(directory)
+                is_new = not lock.exists()
+                fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            except OSError as error:
+                raise FatalError(f"log.dirs: cannot use {directory}: {_why(error, directory)}") from error
+            self.fds.append(fd)
+            _take(fd, directory)
+            if _is_there(fd, lock):
+                break
+            os.close(self.fds.pop())
+        if is_new:
+            self._made_locks.append(lock)
+
+
+def _why(error: OSError, directory: Path) -> str:
+    """Return why the directory cannot be used, and advice."""
+    reason = os.strerror(error.errno or 0)
+    if error.errno in NO_ROOM:
+        return f"{reason}. Make room"
+    if error.errno in (errno.EEXIST, errno.ENOTDIR):
+        file = next(path for path in (directory, *directory.parents) if os.path.lexists(path))
+        reason = f"{file} is not a directory" if file != directory else "it is not a directory"
+        return f"{reason}. Name one, or a path where one can be made"
+    advice = "Name a directory that this user may write"
+    return f"{reason}. {advice}, or run this as its owner" if directory.is_dir() else f"{reason}. {advice}"
+
+
+def _take(fd: int, directory: Path) -> None:
+    """Lock the file, with patience for a broker that was just killed. Raises FatalError."""
+    begun = time.monotonic()
+    try:
+        while not take(fd):
+            holder = locked_by(directory)
+            if time.monotonic() - begun >= (READERS_PATIENCE_S if holder else LOCK_PATIENCE_S):
+                raise FatalError(
+                    f"log.dirs: {directory} is locked by another broker{holder}. Stop that broker, or give "
+                    "this one its own directory with --log-dirs"
+                )
+            time.sleep(LOCK_POLL_S)
+    except OSError as error:
+        why = os.strerror(error.errno or 0)
+        raise FatalError(f"log.dirs: cannot lock {directory}: {why}") from error
+
+
+def _is_there(fd: int, lock: Path) -> bool:
+    """Return whether the open file still has that name: a refused start may have removed it."""
+    try:
+        return os.path.samestat(os.fstat(fd), lock.stat())
+    except FileNotFoundError:
+        return False
+
+
+@contextlib.contextmanager
+def restricted_new_files() -> Iterator[None]:
+    """Create directories with 0750 and files with 0640 meanwhile; the group (Spark) may read."""
+    before = os.umask(UMASK)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def open_modes(config: BrokerConfig) -> Iterator[str]:
+    """Yield a warning for each log directory that other users may read or write, as older ones are."""
+    for directory in map(Path, config.log_dirs):
+        with contextlib.suppress(OSError):
+            mode = stat.S_IMODE(directory.stat().st_mode)
+            if mode & UMASK:
+                may = "write" if mode & 0o022 else "read"
+                yield (
+                    f"log.dirs: other users may {may} {directory} (mode {mode:04o}). "
+                    f"Run chmod -R g-w,o= {shlex.quote(str(directory))}"
+                )
+
+
+def make_directory(directory: Path, mode: int = 0o777) -> list[Path]:
+    """Make the directory and its parents; return the missing ones, the lowest first. Raises OSError."""
+    missing = [path for path in (directory, *directory.parents) if not path.exists()]
+    directory.mkdir(mode, parents=True, exist_ok=True)
+    return missing
+
+
+def remove_empty(directories: Iterable[Path]) -> None:
+    """Remove the directories that are empty, the lowest first; used ones stay."""
+    for directory in sorted(directories, key=lambda path: len(path.parts), reverse=True):
+        with contextlib.suppress(OSError):
+            directory.rmdir()
+
+
+def locked_by(directory: Path) -> str:
+    """Return the broker that has the directory, and its pid, as text in brackets; "" if both are unknown.
+
+    A broker of ours that starts has not written its pid yet, and one that died had another.
+    """
+    try:
+        other = holder_of(directory / LOCK)
+        if other is not None and not other.is_mpbroker:
+            where = f"pid {other.pid}" if other.pid else "in another container"
+            return f" (Apache Kafka, {where})"
+        pointer = read_pointer(directory)
+    except (OSError, msgspec.DecodeError):
+        return ""
+    if pointer is None or not Path(f"/proc/{pointer.pid}").exists():
+        return ""
+    return f" (mpbroker, pid {pointer.pid})"

@@ -7,13 +7,13 @@ Entries are big-endian; offsets are relative to the segment's base offset.
     .timeindex  0  timestamp        i64   the largest seen in the segment ...
                 8  relative offset  i32   ... up to this offset, the last one of its batch
 
-An entry of zeros behind others is the unused tail of a preallocated file. Kafka writes both files through a
+An entry of zeros after others is the unused tail of a preallocated file. Kafka writes both files through a
 map of the full size. Here an entry is appended to a file that is as long as its entries: a full disk is an
 error and not a SIGBUS, a kill leaves no tail of zeros, and thousands of partitions need no maps. An index is
 sparse, so an entry that could not be written is merely missing.
 
 Entries rise. A start rebuilds the indexes if their last entry matches no batch (`index_sanity.py`), and
-batches are appended behind all others: only in a damaged segment can an entry come that is not above the last
+batches are appended after all others: only in a damaged segment can an entry come that is not above the last
 one. Such an entry is refused and counted, and logged when the segment ends (Kafka throws
 InvalidOffsetException). A full index takes no entry: its segment has ended (`roll_due`).
 """

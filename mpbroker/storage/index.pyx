@@ -32,7 +32,7 @@ cdef inline int64_t key_of(const uint8_t *entry, int size) noexcept nogil:
 cdef int64_t floor_entry(int fd, int64_t count, int size, int64_t key, uint8_t *found) noexcept nogil:
     """Copy the greatest entry with a key of at most `key` to `found` and return its place.
 
-    Returns -1 if there is none, -2 on a read error.
+    Returns -1 without one, -2 on a read error.
     """
     cdef uint8_t entry[16]
     cdef int64_t low = 0, high = count, middle, result = -1
@@ -40,7 +40,7 @@ cdef int64_t floor_entry(int fd, int64_t count, int size, int64_t key, uint8_t *
         middle = (low + high) // 2
         if pread(fd, entry, size, middle * size) != size:
             return -2
-        # Zeros behind the first entry are the unused tail, thus above every key.
+        # Zeros after the first entry are the unused tail, thus above every key.
         if (middle > 0 and unused(entry, size)) or key_of(entry, size) > key:
             high = middle
         else:
@@ -71,7 +71,7 @@ def entry_count(int fd, int size) -> int:
 def last_offset_entry(int fd, int64_t base) -> tuple[int, int, int]:
     """Return (entries, offset, position) of the last entry of an `.index` without a tail of zeros.
 
-    Returns (0, base - 1, 0) if there is no entry. Raises OSError.
+    Returns (0, base - 1, 0) without an entry. Raises OSError.
     """
     cdef uint8_t entry[16]
     cdef int64_t count = os.fstat(fd).st_size // OFFSET_ENTRY_BYTES
@@ -84,7 +84,7 @@ def last_offset_entry(int fd, int64_t base) -> tuple[int, int, int]:
 def last_time_entry(int fd, int64_t base) -> tuple[int, int, int]:
     """Return (entries, timestamp, offset) of the last entry of a `.timeindex` without a tail of zeros.
 
-    Returns (0, -1, base) if there is no entry. Raises OSError.
+    Returns (0, -1, base) without an entry. Raises OSError.
     """
     cdef uint8_t entry[16]
     cdef int64_t count = os.fstat(fd).st_size // TIME_ENTRY_BYTES
@@ -101,7 +101,7 @@ cdef int read_entry(int fd, int64_t place, int size, uint8_t *entry) except -1:
 
 
 def offset_floor(int fd, int64_t base, int64_t target) -> tuple[int, int]:
-    """Return (offset, position) of the last entry at or before `target`; (base, 0) if there is none."""
+    """Return (offset, position) of the last entry at or before `target`; (base, 0) without one."""
     cdef uint8_t found[16]
     cdef int64_t place
     cdef int64_t count = os.fstat(fd).st_size // OFFSET_ENTRY_BYTES
@@ -113,7 +113,7 @@ def offset_floor(int fd, int64_t base, int64_t target) -> tuple[int, int]:
 
 
 def offset_ceiling(int fd, int64_t base, int64_t position) -> int | None:
-    """Return the offset of the first entry at or behind a position of the segment; None if there is none."""
+    """Return the offset of the first entry at or after a position of the segment, or None."""
     cdef uint8_t entry[16]
     cdef int64_t count = os.fstat(fd).st_size // OFFSET_ENTRY_BYTES, low = 0, high = count, middle, found = -1
     with nogil:
@@ -181,7 +181,7 @@ def sound_times(int fd, int64_t base, int64_t below) -> tuple[int, int, int]:
 
 
 def time_floor(int fd, int64_t base, int64_t target_ms) -> tuple[int, int]:
-    """Return (timestamp, offset) of the last entry at or before `target_ms`; (-1, base) if there is none."""
+    """Return (timestamp, offset) of the last entry at or before `target_ms`; (-1, base) without one."""
     cdef uint8_t found[16]
     cdef int64_t place
     cdef int64_t count = os.fstat(fd).st_size // TIME_ENTRY_BYTES

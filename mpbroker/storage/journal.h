@@ -5,14 +5,14 @@
  *   mpbroker.journal
  *      0    head A     the valid head (by its CRC) with the larger version counts; they are written in
  *   4096    head B     turn, so that a torn one leaves the other
- *   8192    ring       records one behind the other, each from a multiple of 512 on: none shares a sector
+ *   8192    ring       records one after the other, each from a multiple of 512 on: none shares a sector
  *                      with one that was synced before
  *
  *   head    magic 8 | version 8 | nonce 8 | ring bytes 8 | start 8 | CRC-32C 4 of all in front of it
- *   record  magic 4 | CRC-32C 4 of all behind it | nonce 8 | sequence 8 | bytes 8, a multiple of 512 |
+ *   record  magic 4 | CRC-32C 4 of the rest | nonce 8 | sequence 8 | bytes 8, a multiple of 512 |
  *           extents 4 | first 4
  *           then its extents, then the batches of the first extent, of the second, ..., then zeros
- *   extent  topic id 16 | segment base offset 8 | position in the segment 8 | offset behind it 8 |
+ *   extent  topic id 16 | segment base offset 8 | position in the segment 8 | offset after it 8 |
  *           bytes 4 | partition 4
  *
  * All numbers are little endian. A record's sequence is the place at which it begins in an endless stream,

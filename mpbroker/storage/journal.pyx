@@ -21,7 +21,7 @@ BLOCK_BYTES = JOURNAL_BLOCK_BYTES
 cdef enum:
     LOOKED_AT_BYTES = 1 << 20
 
-# The bytes of one segment that a round made durable; `end_offset` lies behind the last record in them.
+# The bytes of one segment that a round made durable; `end_offset` is after the last record in them.
 class Extent(NamedTuple):
     topic_id: bytes
     partition: int
@@ -157,7 +157,7 @@ cdef class JournalFile:
             sequence += found.bytes
 
     cdef JournalRecord *next_record(self, bytearray room, uint64_t sequence) except? NULL:
-        """Read the record at `sequence` into `room`; return NULL if there is no whole one."""
+        """Read the record at `sequence` into `room`; return NULL without a whole one."""
         # In a ring that is full to the last byte, the next record would be the first one again.
         if sequence - self.head.start >= self.head.ring_bytes:
             return NULL
@@ -166,7 +166,7 @@ cdef class JournalFile:
     cdef int refuse_later(self, uint64_t sequence) except -1:
         """Refuse a record at `sequence` that is not whole in front of a whole one.
 
-        The last record may be torn, since its round was never finished. A whole one behind it
+        The last record may be torn, since its round was never finished. A whole one after it
         proves that the round was: then the record is damaged. Raises JournalDamaged.
         """
         cdef uint64_t at, inner
@@ -245,7 +245,7 @@ cdef class JournalFile:
                 raise
             return False
         # A file system that opens the file that way may still refuse the first write. Try one: a head that
-        # says the same as the last.
+        # is the same as the last.
         failed = journal_put_head(
             fd, self.head.version + 1, self.head.nonce, self.head.ring_bytes, self.head.start)
         if failed == errno.EINVAL:

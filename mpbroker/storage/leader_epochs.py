@@ -20,7 +20,7 @@ FIRST: Epochs = ((0, 0),)
 
 
 class EpochEnd(NamedTuple):
-    """An epoch and the offset behind its last one; both -1 if unknown."""
+    """An epoch and its last offset + 1; both -1 if unknown."""
 
     epoch: int
     offset: int

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import zlib
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from mpbroker.ipc.pointer import LOCK as LOCK
@@ -92,7 +91,7 @@ def parse_segment(name: str, suffix: str = LOG_SUFFIX) -> int | None:
 
 
 def is_live_partition(name: str) -> bool:
-    """Return whether a directory's name is of a partition that is not deleted, stray or a future replica.
+    """Return whether a name is of a partition that is not deleted, stray or a future replica.
 
     Takes a quarter of the time of `parse_partition`, for thousands of names.
     """
@@ -121,28 +120,6 @@ def renamed(topic: str, partition: int, unique: str, suffix: str) -> str:
     """Return the name of a deleted, stray or future directory; a long topic is cut to fit LONGEST_NAME."""
     tail = f"-{partition}.{unique}{suffix}"
     return topic[: LONGEST_NAME - len(tail)] + tail
-
-
-@dataclass(frozen=True)
-class LogWorker:
-    """The number of a log worker, and how many there are."""
-
-    number: int = 0
-    count: int = 1
-
-    @property
-    def is_first(self) -> bool:
-        return self.number == 0
-
-    @property
-    def is_alone(self) -> bool:
-        return self.count == 1
-
-    def owns(self, topic: str, partition: int) -> bool:
-        return self.is_alone or log_worker_of(topic, partition, self.count) == self.number
-
-
-ALONE = LogWorker()
 
 
 def log_worker_of(topic: str, partition: int, log_workers: int) -> int:

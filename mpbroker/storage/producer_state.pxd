@@ -3,8 +3,8 @@
 (Kafka: ProducerStateManager, ProducerStateEntry, ProducerAppendInfo.)
 
 An open-addressed table by producer id, which clients choose: the hash has a secret key. The state is a pure
-function of the batches in the log: recovery rebuilds it by replay. At most so many producers are remembered
-as `bound_producers` has said; those that have not written for longest are forgotten then, as after
+function of the batches in the log: recovery rebuilds it by replay. At most as many producers are remembered
+as `bound_producers` has set; those that have not written for longest are forgotten then, as after
 producer.id.expiration.ms. One with an open transaction never is.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t

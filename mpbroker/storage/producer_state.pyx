@@ -440,7 +440,7 @@ cdef class Producers:
                 self.put(table[i].id)[0] = table[i]
 
     def longest_search(self) -> int:
-        """Return how many places a search for one of the producers looks at, at most."""
+        """Return how many places a search for one of the producers reads, at most."""
         cdef uint64_t i, mask = self.ref.room - 1, longest = 0
         for i in range(self.ref.room):
             if self.ref.table[i].id != -1:

@@ -1,15 +1,14 @@
-"""A reader of a partition's files for other processes: handlers, and Spark beside a running broker.
+"""A reader of a partition's files for other processes: handlers, and Spark next to a running broker.
 
-A reader never sees a byte behind the bound it is given (from the partition table), and stays correct while
-the log process appends and rolls: it reads sealed segments to their end, and the bound's segment to the
-bound's position, or to its offset if that may be another file by now. (Kafka: LocalLog.read, LogSegment.read,
+A reader never reads a byte beyond its bound (from the partition table), and stays correct while the log
+process appends and rolls: it reads sealed segments to their end, and the bound's segment to the bound's
+position, or to its offset if that may be another file by now. (Kafka: LocalLog.read, LogSegment.read,
 UnifiedLog.fetchOffsetByTimestamp.)
 
-Compaction puts another file under the name of a segment, and retention removes segments. So what a reader
-remembers of a file is kept with the open file (`_OpenSegment`, `AbortedIndex`) and ends when that is closed.
-A position means nothing in another file, and an inode number may be another file's once this one is closed.
-Only the listing of the directory is remembered without open files. It is read again when a file is not where
-it says.
+Compaction puts another file under the name of a segment, and retention removes segments. So the knowledge of
+a file is kept with the open file (`_OpenSegment`, `AbortedIndex`) and ends when that is closed. A position
+means nothing in another file, and an inode number may be another file's once this one is closed. Only the
+listing of the directory is cached without open files. It is read again when it misses a file.
 """
 
 from __future__ import annotations
@@ -27,28 +26,11 @@ from mpbroker.ipc.slots import file_generation
 from mpbroker.records.batch import BATCH_HEADER_BYTES
 from mpbroker.records.record_search import BEGUN_WITH_BYTES, RecordSearch
 from mpbroker.records.validation import Pieces, at_once
-from mpbroker.storage import index, scan
+from mpbroker.storage import index, names, scan, transaction_index
 from mpbroker.storage.checkpoints import read_epochs
 from mpbroker.storage.damage import Damage, damages_of
-from mpbroker.storage.names import (
-    INDEX_SUFFIX,
-    INDEX_SUFFIXES,
-    LOG_SUFFIX,
-    SWAP_FILE_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
-    parse_segment,
-    segment_name,
-)
 from mpbroker.storage.residency import resident
 from mpbroker.storage.segments import offsets_of, segments_of
-from mpbroker.storage.transaction_index import (
-    AbortedIndex,
-    AbortedTransaction,
-    Entries,
-    TransactionIndexCorrupt,
-    aborted_between,
-)
 from mpbroker.storage.trusted_entries import (
     BEHIND_ALL,
     LATEST_TIME,
@@ -67,11 +49,11 @@ OPEN_SEGMENTS = OPEN_ABORTED_INDEXES = 4
 
 
 class OffsetOutOfRange(Exception):
-    """The offset is not in the log, or behind the bound."""
+    """The offset is not in the log, or beyond the bound."""
 
 
 class SegmentGone(Exception):
-    """The segment was deleted between listing and opening: look again at the partition table."""
+    """The segment was deleted between listing and opening: read the partition table again."""
 
 
 class NotResident(Exception):
@@ -107,7 +89,7 @@ class Slice(NamedTuple):
 
 
 class FoundOffset(NamedTuple):
-    """An answer of ListOffsets; both -1 if there is no such record."""
+    """An answer of ListOffsets; both -1 without such a record."""
 
     timestamp: int
     offset: int
@@ -117,7 +99,7 @@ NOTHING_FOUND = FoundOffset(NO_TIMESTAMP, NO_OFFSET)
 
 
 class TimedBatch(NamedTuple):
-    """A batch that a search for a time has found; its header is the bytes of it, and tells it from others."""
+    """The batch that a search for a time has found; its header is the bytes of it, which identify it."""
 
     base_offset: int
     last_offset: int
@@ -128,7 +110,7 @@ class TimedBatch(NamedTuple):
 
 @dataclass
 class _OpenSegment:
-    """The files of one segment, kept open for the next read, and what is known of these very files."""
+    """The files of one segment, kept open for the next read, and the knowledge of these very files."""
 
     base: int
     fd: int
@@ -149,18 +131,20 @@ class _OpenSegment:
     def open(cls, directory: Path, base: int) -> _OpenSegment:
         """Open a segment and its index, if it has one. Raises SegmentGone, OSError."""
         try:
-            fd = os.open(directory / segment_name(base), os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(directory / names.segment_name(base), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError as error:
-            raise SegmentGone(f"{directory / segment_name(base)} is gone") from error
+            raise SegmentGone(f"{directory / names.segment_name(base)} was deleted") from error
         try:
-            index_fd = os.open(directory / segment_name(base, INDEX_SUFFIX), os.O_RDONLY | os.O_CLOEXEC)
+            index_fd = os.open(
+                directory / names.segment_name(base, names.INDEX_SUFFIX), os.O_RDONLY | os.O_CLOEXEC
+            )
         except FileNotFoundError:
             # A missing index is legal for readers: the whole segment is scanned.
             index_fd = -1
         except OSError:
             os.close(fd)
             raise
-        path = (directory / segment_name(base)).absolute()
+        path = (directory / names.segment_name(base)).absolute()
         segment = cls(base, fd, index_fd, file_generation(os.fstat(fd)), os.fsencode(path))
         if not segment.is_in_place():
             # It was just replaced by the cleaner: the index may belong to the new file.
@@ -175,16 +159,17 @@ class _OpenSegment:
             return False
 
     def has_its_indexes(self) -> bool:
-        """Return False while the file is being swapped in, and files of the old one may be beside it."""
+        """Return False while the file is being swapped in: the old file's indexes may still exist."""
         if not self._has_its_indexes:
             path = Path(os.fsdecode(self.path))
             try:
-                swapped = path.with_suffix(LOG_SUFFIX + SWAP_FILE_SUFFIX).stat()
+                swapped = path.with_suffix(names.LOG_SUFFIX + names.SWAP_FILE_SUFFIX).stat()
             except FileNotFoundError:
                 self._has_its_indexes = True
             else:
                 self._has_its_indexes = file_generation(swapped) != self.inode or not any(
-                    path.with_suffix(suffix + SWAP_FILE_SUFFIX).exists() for suffix in INDEX_SUFFIXES
+                    path.with_suffix(suffix + names.SWAP_FILE_SUFFIX).exists()
+                    for suffix in names.INDEX_SUFFIXES
                 )
         return self._has_its_indexes
 
@@ -196,7 +181,7 @@ class _OpenSegment:
             self.positions.popitem(last=False)
 
     def end(self) -> int:
-        """Return the offset behind the last one of a sealed segment. Raises OSError."""
+        """Return a sealed segment's last offset + 1. Raises OSError."""
         if self._end is None:
             position = position_before(self.fd, self.index_fd, self.base, BEHIND_ALL)
             last = scan.last_batch(self.fd, position, os.fstat(self.fd).st_size)
@@ -224,7 +209,7 @@ class PartitionReader:
         # The `aborted_end` that the listing is known to cover.
         self._aborted_end = 0
         self._open: OrderedDict[int, _OpenSegment] = OrderedDict()
-        self._aborted: OrderedDict[int, AbortedIndex] = OrderedDict()
+        self._aborted: OrderedDict[int, transaction_index.AbortedIndex] = OrderedDict()
         # Searches for a time in a batch, of which some may be under way.
         self._searches: OrderedDict[tuple[bytes, int, int], RecordSearch] = OrderedDict()
         self._damages: list[Damage] = []
@@ -232,10 +217,7 @@ class PartitionReader:
         self._damage_version = 0
 
     def heed(self, damage_version: int) -> None:
-        """Load the damages of the partition if the version in its word of damage changed; 0: it has none.
-
-        Raises CheckpointCorrupt, a ValueError, or OSError.
-        """
+        """Load the damages for a new version in the word. Raises CheckpointCorrupt, a ValueError, OSError."""
         if damage_version != self._damage_version:
             found = damages_of(self.directory) if damage_version else []
             self._damages = [one for one in found if one.is_of_records]
@@ -254,13 +236,13 @@ class PartitionReader:
         self._open.clear()
 
     def has_deleted(self) -> bool:
-        """Return whether an open file has been deleted, so that only this reader keeps its space."""
+        """Return whether an open file was deleted, so that only this reader keeps its space."""
         return any(segment.is_deleted() for segment in self._open.values()) or any(
             aborted.is_deleted() for aborted in self._aborted.values()
         )
 
     def segments(self) -> list[int]:
-        """List the base offsets of all segments, read anew. Raises OSError.
+        """List the base offsets of all segments from the directory. Raises OSError.
 
         Closes all open segments: compaction may have merged later segments into one of them, whose offsets
         would be missed in the old file.
@@ -269,11 +251,11 @@ class PartitionReader:
         self._bases, self._with_aborted = segments_of(self.directory), None
         return self._bases
 
-    def _gone(self, base: int, how: str) -> SegmentGone:
-        """Have the directory listed anew, and return the exception to raise: look for the offset again."""
+    def _segment_gone(self, base: int, how: str) -> SegmentGone:
+        """Drop the listing, and return the exception to raise: search for the offset again."""
         self._close_segments()
         self._bases = []
-        return SegmentGone(f"{self.directory / segment_name(base)} {how}")
+        return SegmentGone(f"{self.directory / names.segment_name(base)} {how}")
 
     def epochs(self) -> list[tuple[int, int]]:
         """List (epoch, start offset), ascending. Raises CheckpointCorrupt, a ValueError, or OSError."""
@@ -313,7 +295,9 @@ class PartitionReader:
             segment.remember(bound.offset, limit)
         return Slice(segment.base, batch.position, length, segment.inode, segment.path)
 
-    def aborted(self, offset: int, piece: Slice, bound: Bound, aborted_end: int) -> list[AbortedTransaction]:
+    def aborted(
+        self, offset: int, piece: Slice, bound: Bound, aborted_end: int
+    ) -> list[transaction_index.AbortedTransaction]:
         """List aborted transactions that may have records in a slice, which was fetched from `offset` on.
 
         They are in the order of their markers, which lie below `aborted_end`. Raises SegmentGone,
@@ -325,12 +309,14 @@ class PartitionReader:
         bases = self._bases_with_aborted(piece, bound, aborted_end)
         segment = self._of(piece)
         if not segment.has_its_indexes():
-            raise self._gone(segment.base, "is just being put in place")
+            raise self._segment_gone(segment.base, "is just being put in place")
         end = self._end_of(segment, piece, bound)
-        found = list(aborted_between(map(self._aborted_in, bases), offset, end, segment.end))
+        found = list(
+            transaction_index.aborted_between(map(self._aborted_in, bases), offset, end, segment.end)
+        )
         if not segment.is_in_place():
             # The indexes may be of the file that took its place, and lack transactions.
-            raise self._gone(segment.base, "is another file now")
+            raise self._segment_gone(segment.base, "is another file now")
         return found
 
     def _bases_with_aborted(self, piece: Slice, bound: Bound, aborted_end: int) -> list[int]:
@@ -342,23 +328,23 @@ class PartitionReader:
         self._aborted_end = aborted_end
         if self._with_aborted is None:
             # Listed after the segments: those that were sealed by then have all their entries.
-            self._with_aborted = offsets_of(self.directory, TXN_INDEX_SUFFIX)
+            self._with_aborted = offsets_of(self.directory, names.TXN_INDEX_SUFFIX)
         # The last one was active when it was listed, and may have got its index since.
         later = {*self._with_aborted, *self._bases[-1:]}
         return [piece.segment_base, *sorted(base for base in later if base > piece.segment_base)]
 
     def _has_marker(self, offset: int) -> bool:
-        """Return whether the last segment of the listing has an abort marker at the offset or behind it."""
+        """Return whether the last listed segment has an abort marker at the offset or after it."""
         if not self._bases or self._bases[-1] in self._damaged_indexes:
             return False
         try:
             entries = self._aborted_in(self._bases[-1])
-        except TransactionIndexCorrupt:
+        except transaction_index.TransactionIndexCorrupt:
             # Only fetches that need its entries fail.
             return False
         return len(entries) > 0 and entries[len(entries) - 1].last_offset >= offset
 
-    def _aborted_in(self, base: int) -> Entries:
+    def _aborted_in(self, base: int) -> transaction_index.Entries:
         """Return the entries of a segment's `.txnindex`, of which only new ones are read."""
         damage = self._damaged_indexes.get(base)
         if damage is not None and damage.is_there(self.directory.parent):
@@ -369,11 +355,13 @@ class PartitionReader:
             known = None
         if known is None:
             try:
-                known = AbortedIndex(self.directory / segment_name(base, TXN_INDEX_SUFFIX))
+                known = transaction_index.AbortedIndex(
+                    self.directory / names.segment_name(base, names.TXN_INDEX_SUFFIX)
+                )
             except FileNotFoundError:
                 # The log file of a segment is removed before its indexes.
-                if not (self.directory / segment_name(base)).exists():
-                    raise self._gone(base, "is gone") from None
+                if not (self.directory / names.segment_name(base)).exists():
+                    raise self._segment_gone(base, "was deleted") from None
                 return ()
             self._aborted[base] = known
             if len(self._aborted) > OPEN_ABORTED_INDEXES:
@@ -382,7 +370,7 @@ class PartitionReader:
         return known
 
     def _end_of(self, segment: _OpenSegment, piece: Slice, bound: Bound) -> int:
-        """Return an offset behind all those of the slice, as near as indexes can tell."""
+        """Return an offset after all those of the slice, as near as indexes allow."""
         if segment.index_fd >= 0:
             end = piece.position + piece.length
             offset = index.offset_ceiling(segment.index_fd, segment.base, end)
@@ -398,7 +386,9 @@ class PartitionReader:
         """Return the segment of a slice. Raises SegmentGone, OSError."""
         segment = self._segment(piece.segment_base)
         if segment.inode != piece.inode:
-            raise SegmentGone(f"{self.directory / segment_name(piece.segment_base)} is another file now")
+            raise SegmentGone(
+                f"{self.directory / names.segment_name(piece.segment_base)} is another file now"
+            )
         return segment
 
     # ---- searches for a time ----
@@ -412,9 +402,8 @@ class PartitionReader:
         return at_once(offset_of_largest_time(lambda: self, bound, log_start))
 
     def batch_of_time(self, timestamp_ms: int, from_offset: int, bound: Bound) -> TimedBatch | None:
-        """Find the first batch from an offset on with a record at `timestamp_ms` or later.
-
-        Raises CorruptBatch, SegmentGone, OSError.
+        """Find the first batch with a record at `timestamp_ms` or later. Raises CorruptBatch, SegmentGone,
+        OSError.
         """
         for base in self._visible(bound, from_offset):
             segment = self._segment(base)
@@ -426,10 +415,7 @@ class PartitionReader:
         return None
 
     def batch_of_largest_time(self, bound: Bound, log_start: int) -> TimedBatch | None:
-        """Find the first batch with the largest timestamp, None if no record has one.
-
-        Raises CorruptBatch, SegmentGone, OSError.
-        """
+        """Find the first batch of the largest timestamp. Raises CorruptBatch, SegmentGone, OSError."""
         best: TimedBatch | None = None
         visible = self._visible(bound, log_start)
         for base in visible:
@@ -461,7 +447,7 @@ class PartitionReader:
         finally:
             search.askers -= 1
             if not (search.askers or search.is_over) and self._searches.get(key) is search:
-                # The last one that asked has gone: nobody would take its memory back.
+                # The last asker has ended, and nothing else would free its memory.
                 del self._searches[key]
         return search.found
 
@@ -488,7 +474,7 @@ class PartitionReader:
         self._refuse_damaged(offset)
         segment, position = self._start_for(offset, bound, unread)
         while True:
-            position = self._behind_damage(segment.base, position, offset)
+            position = self._after_damage(segment.base, position, offset)
             limit = self._limit(segment, bound, unread)
             if unread is not None:
                 _check_beginning(segment.fd, position, limit, unread)
@@ -497,8 +483,8 @@ class PartitionReader:
                 segment.remember(batch.last_offset + 1, batch.position + batch.length)
                 return segment, batch
             if segment.base < bound.segment_base and not segment.is_in_place():
-                # The new file may hold the offsets of segments that are gone.
-                raise self._gone(segment.base, "is another file now")
+                # The new file may hold the offsets of deleted segments.
+                raise self._segment_gone(segment.base, "is another file now")
             later = [base for base in self._visible(bound, offset) if base > segment.base]
             if not later:
                 return None
@@ -530,20 +516,20 @@ class PartitionReader:
     def _refuse_damaged(self, offset: int) -> None:
         """Raise RangeDamaged if the offset lies in a damaged range."""
         for one in self._damages:
-            if one.first <= offset < one.behind and one.is_there(self.directory.parent):
+            if one.first <= offset < one.end_offset and one.is_there(self.directory.parent):
                 raise RangeDamaged(str(one))
 
-    def _behind_damage(self, base: int, position: int, offset: int) -> int:
-        """Return where to search for an offset, from `position` on: behind all damage before the offset."""
+    def _after_damage(self, base: int, position: int, offset: int) -> int:
+        """Return where to search for an offset, from `position` on: after all damage before the offset."""
         ends = [
             one.end
             for one in self._damages
-            if one.base == base and one.behind <= offset and one.is_there(self.directory.parent)
+            if one.base == base and one.end_offset <= offset and one.is_there(self.directory.parent)
         ]
         return max([position, *ends])
 
     def _whole_until(self, segment: _OpenSegment, position: int, limit: int) -> int:
-        """Return where the first damage behind a position begins, at most `limit`."""
+        """Return where the first damage after a position begins, at most `limit`."""
         begins = [
             one.position
             for one in self._damages
@@ -583,7 +569,7 @@ class PartitionReader:
     def _position_of_bound(self, segment: _OpenSegment, offset: int, unread: int | None) -> int:
         """Return where the first batch that is not visible begins in a sealed segment."""
         size = os.fstat(segment.fd).st_size
-        position = self._behind_damage(segment.base, self._indexed(segment, offset, unread), offset)
+        position = self._after_damage(segment.base, self._indexed(segment, offset, unread), offset)
         if unread is not None:
             _check_beginning(segment.fd, position, size, unread)
         batch = scan.find_offset(segment.fd, position, size, offset, strict=True)
@@ -598,7 +584,7 @@ class PartitionReader:
             try:
                 segment = self._open[base] = _OpenSegment.open(self.directory, base)
             except SegmentGone:
-                self._bases = []  # to be listed anew
+                self._bases = []  # to be listed again
                 raise
             if len(self._open) > OPEN_SEGMENTS:
                 self._open.popitem(last=False)[1].close()
@@ -637,9 +623,9 @@ class PartitionReader:
     ) -> tuple[int, int]:
         """Return (timestamp, offset) of the last trusted time index entry at or before `timestamp_ms`.
 
-        Entries at or behind the offset `below` do not count. (NO_TIMESTAMP, base) if there is none.
+        Entries from the offset `below` on do not count. (NO_TIMESTAMP, base) without an entry.
         """
-        base, name = segment.base, segment_name(segment.base, TIME_INDEX_SUFFIX)
+        base, name = segment.base, names.segment_name(segment.base, names.TIME_INDEX_SUFFIX)
         try:
             fd = os.open(self.directory / name, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -677,10 +663,7 @@ def _check_resident(fd: int, position: int, length: int) -> None:
 
 
 def _check_beginning(fd: int, position: int, end: int, unread: int) -> None:
-    """Raise NotResident if the first read of a search would wait for the disk.
-
-    The exception names all that is going to be read.
-    """
+    """Raise NotResident if a search's first read would wait for the disk; it names all bytes to read."""
     left = max(end - position, 0)
     if not resident(fd, position, min(LOOKED_AT_BYTES, left)):
         raise NotResident(fd, position, min(max(unread, LOOKED_AT_BYTES), left))
@@ -691,7 +674,7 @@ def segment_bytes(directory: Path) -> int:
     total = 0
     with os.scandir(directory) as entries:
         for entry in entries:
-            if parse_segment(entry.name, LOG_SUFFIX) is not None:
+            if names.parse_segment(entry.name, names.LOG_SUFFIX) is not None:
                 with suppress(FileNotFoundError):
                     total += entry.stat().st_size
     return total

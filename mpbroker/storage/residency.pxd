@@ -1,4 +1,4 @@
-"""Tests whether parts of files are in the page cache; `residency.h` says how."""
+"""Tests whether parts of files are in the page cache (`residency.h`)."""
 from libc.stdint cimport int64_t
 
 cdef extern from "mpbroker/storage/residency.h" nogil:

@@ -60,7 +60,7 @@ cdef const uint8_t *have(Chunk *chunk, int fd, int64_t position, int64_t need, i
         if got < 0 and chunk.count >= need:
             break               # the failed part is not needed yet
         if got < 0 and want > need:
-            want = need         # the bad sector may lie behind what is needed
+            want = need         # the bad sector may be after the needed bytes
             continue
         if got < 0:
             chunk.error = errno
@@ -105,7 +105,7 @@ cdef class ChunkBuffer:
         free(self.chunk.bytes)
 
     cdef int raise_error(self) except -1:
-        """Raise OSError if a read failed: such an end of a walk says nothing about the file's content."""
+        """Raise OSError if a read failed: such an end of a walk proves nothing about the file."""
         if self.chunk.error:
             raise OSError(self.chunk.error, f"a segment cannot be read: {os.strerror(self.chunk.error)}")
         return 0

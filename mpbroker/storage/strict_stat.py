@@ -1,7 +1,7 @@
 """Tests for existence that raise on a failing disk.
 
-From Python 3.14 on Path.exists and Path.is_dir return False for any error. A path that cannot be looked at
-must not be taken for missing where something would be created, overwritten or believed because of it.
+From Python 3.14 on Path.exists and Path.is_dir return False for any error. A path that cannot be checked must
+not count as missing where something would be created, overwritten or trusted because of it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 def is_there(path: Path) -> bool:
-    """Return whether a path exists. Raises OSError if it cannot be looked at."""
+    """Return whether a path exists. Raises OSError if it cannot be checked."""
     return _status(path) is not None
 
 
 def is_directory(path: Path) -> bool:
-    """Return whether a path is a directory. Raises OSError if it cannot be looked at."""
+    """Return whether a path is a directory. Raises OSError if it cannot be checked."""
     status = _status(path)
     return status is not None and stat.S_ISDIR(status.st_mode)

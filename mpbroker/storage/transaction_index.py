@@ -17,7 +17,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple, Protocol, overload
 
-from mpbroker.storage.checkpoints import read_whole, write_whole
+from mpbroker.storage.checkpoints import opened, read_whole, write_whole
 
 _ENTRY = struct.Struct(">hqqqq")
 LATEST_VERSION = 0
@@ -165,8 +165,7 @@ def replace_aborted(path: Path, entries: Iterable[AbortedTransaction]) -> None:
 
 def add_aborted(path: Path, entry: AbortedTransaction) -> None:
     """Append an entry to a `.txnindex`. Raises OSError with the file as it was."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
+    with opened(path, os.O_WRONLY | os.O_CREAT) as fd:
         size = os.fstat(fd).st_size
         data = packed([entry])
         try:
@@ -175,8 +174,6 @@ def add_aborted(path: Path, entry: AbortedTransaction) -> None:
         except OSError:
             os.ftruncate(fd, size)
             raise
-    finally:
-        os.close(fd)
 
 
 def aborted_between(

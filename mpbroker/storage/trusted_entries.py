@@ -1,9 +1,9 @@
-"""Index look-ups that are believed only if the log agrees.
+"""Index look-ups that count only if the log agrees.
 
 An index has no checksum, and a start trusts those of synced segments. So a reader checks the batch that an
-entry points to. An `.index` entry with a later position than the true one would hide the records before it; a
-`.timeindex` entry could hide records, or let a segment seem older than it is. Entries that the log
-contradicts are ignored, and the segment is walked from its beginning.
+entry points to. An `.index` entry with too late a position would hide the records before it; a `.timeindex`
+entry could hide records, or let a segment seem older than it is. Entries that the log contradicts are
+ignored, and the segment is walked from its beginning.
 """
 
 from __future__ import annotations
@@ -19,10 +19,7 @@ NO_TIMESTAMP = -1
 
 
 def position_before(fd: int, index_fd: int, base: int, offset: int) -> int:
-    """Return the position of a batch at or before the offset. Raises OSError.
-
-    `index_fd` is -1 if there is no index.
-    """
+    """Return the position of a batch at or before the offset; `index_fd` may be -1. Raises OSError."""
     if index_fd < 0:
         return 0
     named, position = index.offset_floor(index_fd, base, offset)

@@ -11,6 +11,7 @@ from typing import Final
 from msgspec import structs
 
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.extras import pip_install
 from mpbroker.config.limits import resolved_overrides
 from mpbroker.config.listeners import parse_http_listener
 from mpbroker.config.otlp import OWN_SETTING, Destination, NotServed, destination
@@ -22,7 +23,8 @@ from mpbroker.security.listener import ListenerSecurity, SecurityError, secure_l
 from mpbroker.startup import buffers, runtime_dir, sockets
 from mpbroker.startup.activation import Inherited
 from mpbroker.startup.foreign_metadata import refuse_foreign_metadata
-from mpbroker.storage.directory_layout import LogDirLocks, check_log_dirs, name_log_dirs, remove_empty
+from mpbroker.storage.directory_layout import check_log_dirs, name_log_dirs
+from mpbroker.storage.directory_lock import LogDirLocks, remove_empty
 from mpbroker.supervisor.listeners import Listeners
 from mpbroker.supervisor.pointers import Pointers
 from mpbroker.supervisor.system_limits import raise_file_limit
@@ -30,7 +32,6 @@ from mpbroker.supervisor.system_limits import raise_file_limit
 # The status of a wrong setting (cli.errors): the service manager must not try again.
 EXIT_MISCONFIGURED: Final = 2
 _OTLP_PACKAGE: Final = "opentelemetry-exporter-otlp-proto-http"
-_OTLP_INSTALL: Final = "pip install 'mpbroker-server[otlp]'"
 
 log = logging.getLogger("mpbroker.supervisor")
 
@@ -135,7 +136,8 @@ def otlp_destination(config: BrokerConfig, environ: Mapping[str, str]) -> Destin
     try:
         metadata.version(_OTLP_PACKAGE)
     except metadata.PackageNotFoundError:
-        problem = f"{found.said_by} needs OpenTelemetry's exporter, which is not installed: {_OTLP_INSTALL}"
+        install = pip_install("otlp")
+        problem = f"{found.said_by} needs OpenTelemetry's exporter, which is not installed: {install}"
         if found.said_by == OWN_SETTING:
             raise FatalError(problem) from None
         log.warning("metrics are not sent by OTLP: %s", problem)

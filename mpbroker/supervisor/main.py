@@ -11,7 +11,7 @@ import time
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc import health, titles
 from mpbroker.ipc.process import FatalError
-from mpbroker.storage.directory_layout import restricted_new_files
+from mpbroker.storage.directory_lock import restricted_new_files
 from mpbroker.supervisor import logs, pause
 from mpbroker.supervisor.changing import AlteredSettings, Changing
 from mpbroker.supervisor.claim import Claim

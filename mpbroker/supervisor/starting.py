@@ -14,7 +14,7 @@ from mpbroker.ipc import topology
 from mpbroker.log import process as log_process
 from mpbroker.migration.snapshot_files import forget_exports
 from mpbroker.security import library
-from mpbroker.storage.directory_layout import open_modes
+from mpbroker.storage.directory_lock import open_modes
 from mpbroker.supervisor import progress, roles
 from mpbroker.supervisor.changing import Changing, new_handler, warn_of_audit_log
 from mpbroker.supervisor.child import Child

@@ -1,4 +1,4 @@
-"""Brokers for tests: real ones, each in processes and directories of its own, gone when the test is over.
+"""Brokers for tests: real ones, each in processes and directories of its own, removed with the test.
 
     from mpbroker.testing import Broker
 
@@ -9,6 +9,7 @@
 With pytest the fixtures of `mpbroker.testing.pytest_plugin` do that.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,16 +22,7 @@ __all__ = ["Broker", "BrokerFailed", "Fault"]
 
 def __getattr__(name: str) -> Any:
     # pytest imports this package at each start, whether its tests want a broker or not.
-    if name == "Broker":
-        from mpbroker.testing.broker import Broker
-
-        return Broker
-    if name == "BrokerFailed":
-        from mpbroker.testing.errors import BrokerFailed
-
-        return BrokerFailed
-    if name == "Fault":
-        from mpbroker.testing.faults import Fault
-
-        return Fault
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = {"Broker": "broker", "BrokerFailed": "errors", "Fault": "faults"}.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{module}"), name)

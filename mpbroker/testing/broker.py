@@ -143,7 +143,7 @@ class Broker:
         """Stop the broker as SIGTERM does, and remove its temporary directories unless `keep` is true.
 
         Does nothing if it does not run, or in a fork of the process that started it. Raises BrokerFailed if
-        it had ended by itself, or does not stop in time; it is gone then, too.
+        it had ended by itself, or does not stop in time; then it is killed.
         """
         if self._is_inherited():
             return
@@ -162,7 +162,7 @@ class Broker:
             raise BrokerFailed(f"{failure}\n{self.log_tail()}")
 
     def kill(self) -> None:
-        """End all processes of the broker by SIGKILL, as a crash does. `start` recovers what is on disk."""
+        """End all processes of the broker by SIGKILL, as a crash does. `start` recovers its data."""
         self._check_owner("kill")
         if self._process is None:
             raise BrokerFailed("the broker does not run")
@@ -213,7 +213,7 @@ class Broker:
 
     @property
     def log_dir(self) -> Path:
-        """Return the directory of its data (`log.dirs`). Raises BrokerFailed when there is none."""
+        """Return the directory of its data (`log.dirs`). Raises BrokerFailed without one."""
         if self._given_log_dir is not None:
             return self._given_log_dir
         if self._directory is None:
@@ -236,12 +236,9 @@ class Broker:
     # ---- topics
 
     def create_topic(
-        self,
-        name: str | None = None,
-        partitions: int = -1,
-        config: Mapping[str, object] | None = None,
+        self, name: str | None = None, partitions: int = -1, config: Mapping[str, object] | None = None
     ) -> str:
-        """Create a topic and return its name, which nobody else has if none is given. Raises BrokerFailed.
+        """Create a topic and return its name, a unique one by default. Raises BrokerFailed.
 
         `partitions` is `num.partitions` of the broker by default. `config` has settings of the topic by
         Kafka's names.
@@ -271,10 +268,7 @@ class Broker:
 
     @contextlib.contextmanager
     def topic(
-        self,
-        name: str | None = None,
-        partitions: int = -1,
-        config: Mapping[str, object] | None = None,
+        self, name: str | None = None, partitions: int = -1, config: Mapping[str, object] | None = None
     ) -> Iterator[str]:
         """Create a topic for a with statement, which gets its name; it is deleted at the end.
 
@@ -305,7 +299,7 @@ class Broker:
         broker does nothing with a request that fails or loses its connection; one that only waits is served
         then. Of several faults the oldest that is about a request counts. A broker that stops forgets them.
 
-        Use it in a with statement, or call `clear` of what it returns. Raises ValueError, BrokerFailed.
+        Use it in a with statement, or call `clear` of the fault. Raises ValueError, BrokerFailed.
         """
         from mpbroker.ipc import faults
         from mpbroker.testing.faults import Fault
@@ -321,7 +315,7 @@ class Broker:
         self._fault_number += 1
         assert self._memory is not None
         hits = self._memory / f"fault-{pid}-{self._fault_number}"
-        told = faults.Fault(
+        spec = faults.Fault(
             hits=str(hits),
             api_key=api_key(api),
             delay_ms=delay_ms,
@@ -330,7 +324,7 @@ class Broker:
             client_id=client_id,
             times=times,
         )
-        fault = Fault(told, self.clear_faults)
+        fault = Fault(spec, self.clear_faults)
         hits.touch(mode=0o600)
         try:
             self._tell_faults([*self._faults, fault])
@@ -347,17 +341,17 @@ class Broker:
         """
         if self._is_inherited():
             return
-        gone = [one for one in self._faults if not faults or one in faults]
-        if gone:
-            stay = [one for one in self._faults if one not in gone]
+        ended = [one for one in self._faults if not faults or one in faults]
+        if ended:
+            stay = [one for one in self._faults if one not in ended]
             if self.is_running:
                 self._tell_faults(stay)
             self._faults = stay
-            for one in gone:
+            for one in ended:
                 one.forget()
 
     def _tell_faults(self, faults: list[Fault]) -> None:
-        self.control("faults", faults=[one.told for one in faults])
+        self.control("faults", faults=[one.spec for one in faults])
 
     def control(self, command: str, **arguments: object) -> dict[str, object]:
         """Have the supervisor do a command of `mpbroker ctl`; return its answer. Raises BrokerFailed."""
@@ -381,11 +375,7 @@ class Broker:
         notices = f"mpbroker-testing-{secrets.token_hex(16)}"
         self._notices = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._notices.bind(f"\0{notices}")
-        environment = {
-            **os.environ,
-            RUNTIME_DIR: str(self._memory),
-            "NOTIFY_SOCKET": f"@{notices}",
-        }
+        environment = {**os.environ, RUNTIME_DIR: str(self._memory), "NOTIFY_SOCKET": f"@{notices}"}
         # It runs nothing of the test's. Without bytecode each start would compile six hundred modules.
         environment.pop(KEEP_NO_BYTECODE, None)
         # A session of its own: the keys of a terminal are for the test, and one signal reaches all of it.
@@ -523,7 +513,7 @@ def _how(code: int) -> str:
 def _kill_group(leader: int, pidfd: int) -> None:
     """Kill all processes of a group, and wait until those that are not its leader have ended.
 
-    `pidfd` is the leader's. Somebody else may have waited for it: the kernel, where SIGCHLD is ignored, or a
+    `pidfd` is the leader's. Others may have waited for it: the kernel, where SIGCHLD is ignored, or a
     `waitpid(-1)`. The number is the group's as long as this has members, and then perhaps a stranger's.
     """
     try:
@@ -553,7 +543,7 @@ def _open_members(group: int) -> Iterator[int]:
 
 
 def _has_ended(pidfd: int, patience_s: float | None = 0.0) -> bool:
-    """Return whether a process has ended within so many seconds; None: wait as long as it takes."""
+    """Return whether a process has ended within the patience; None: wait as long as it takes."""
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(None if patience_s is None else patience_s * 1000))

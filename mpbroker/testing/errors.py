@@ -2,4 +2,4 @@
 
 
 class BrokerFailed(Exception):
-    """A broker did not start, ended by itself, or refused what was asked; its last log lines are quoted."""
+    """A broker did not start, ended by itself, or refused a request; its last log lines are quoted."""

@@ -12,9 +12,9 @@ from mpbroker.ipc import faults
 class Fault:
     """A fault of `Broker.fault`, until `clear` or the end of the with statement that has it."""
 
-    def __init__(self, told: faults.Fault, clear: Callable[[Fault], None]) -> None:
-        """`told`: as the broker knows it. `clear`: has the broker forget it."""
-        self.told = told
+    def __init__(self, spec: faults.Fault, clear: Callable[[Fault], None]) -> None:
+        """`spec`: the broker's own description of it. `clear`: has the broker forget it."""
+        self.spec = spec
         self._clear = clear
         self._hits_at_the_end = 0
 
@@ -22,10 +22,10 @@ class Fault:
     def hits(self) -> int:
         """Return how many requests have met it."""
         try:
-            size = Path(self.told.hits).stat().st_size
+            size = Path(self.spec.hits).stat().st_size
         except FileNotFoundError:
             return self._hits_at_the_end
-        return min(size, self.told.times or size)
+        return min(size, self.spec.times or size)
 
     def clear(self) -> None:
         """Take the fault back: requests that come now do not meet it. Idempotent. Raises BrokerFailed."""
@@ -34,7 +34,7 @@ class Fault:
     def forget(self) -> None:
         """Remove the file that counts its hits, and keep their number."""
         self._hits_at_the_end = self.hits
-        Path(self.told.hits).unlink(missing_ok=True)
+        Path(self.spec.hits).unlink(missing_ok=True)
 
     def __enter__(self) -> Fault:
         return self

@@ -1,7 +1,7 @@
-"""Names of the directories of brokers, which say whose they are; removal of those whose owner has gone.
+"""Names of the directories of brokers, which contain their owner; removal after the owner's end.
 
 A broker removes its directories when its owner has ended. If the owner was killed while the broker did not
-run, or both in one moment, nobody does, until the same user starts another broker.
+run, or both in one moment, they stay until the same user starts another broker.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Names as tests write them, and names that nobody else has."""
+"""Names as tests write them, and unique names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mpbroker.protocol.topic_names import NAME_LENGTH_MAX
 
 
 def unique_name(beginning: str) -> str:
-    """Return a name for a topic that begins so, as far as topics may, and that nobody else has."""
+    """Return a unique name for a topic that begins so, as far as topics may."""
     end = f"-{uuid.uuid4().hex[:8]}"
     return re.sub(r"[^a-zA-Z0-9._-]+", "-", beginning)[: NAME_LENGTH_MAX - len(end)].strip("-") + end
 

@@ -1,8 +1,8 @@
 """The process that `Broker` starts: a supervisor as of `mpbroker serve`, owned by the process of a test.
 
 It reads a `ServeRequest` from standard input, since others on the host can read a command line. It makes its
-own directories, and when its owner has gone, however that ended, the broker stops and removes them. So there
-is no moment at which a death leaves them.
+own directories, and when its owner has ended, for any reason, the broker stops and removes them. So a
+death at any moment removes them, too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ EXIT_WITHOUT_OWNER = 3
 
 class ServeRequest(msgspec.Struct):
     """A request to serve. `owner` is the pid of our parent. `own_directories` are made, unless an earlier
-    start has left them, and removed when the owner has gone.
+    start has left them, and removed when the owner has ended.
     """
 
     owner: int
@@ -35,16 +35,16 @@ class ServeRequest(msgspec.Struct):
 
 
 def main() -> None:
-    """Serve what standard input asks for; exit with the status of the broker."""
-    told = sys.stdin.buffer.read()
-    if not told:
+    """Serve the request on standard input; exit with the status of the broker."""
+    given = sys.stdin.buffer.read()
+    if not given:
         sys.exit(EXIT_WITHOUT_OWNER)
-    request = msgspec.json.decode(told, type=ServeRequest)
+    request = msgspec.json.decode(given, type=ServeRequest)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
     owner_fd = -1
-    # The pid may be somebody else's by now, unless it is still that of our parent.
+    # The pid may be another process's by now, unless it is still that of our parent.
     with contextlib.suppress(ProcessLookupError):
         owner_fd = os.pidfd_open(request.owner)
     if owner_fd < 0 or os.getppid() != request.owner:

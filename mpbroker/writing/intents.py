@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from enum import StrEnum
+from enum import Enum, StrEnum
 
 from mpbroker.client.transactions import ProducerId
 
 
 class SinkError(RuntimeError):
-    """A batch cannot be ended exactly once; the text says what is in the topic and what to do."""
+    """A batch cannot be ended exactly once; the text names the rows in the topic and the remedy."""
+
+
+class Outcome(Enum):
+    """The outcome of a transaction that was to be committed."""
+
+    COMMITTED = 1
+    ABORTED = 2
+    UNKNOWN = 3
 
 
 class State(StrEnum):
@@ -21,7 +29,7 @@ class State(StrEnum):
     COMMITTED = "committed"
     """Every transaction is committed."""
     WITHDRAWN = "withdrawn"
-    """Every transaction was aborted before any was committed: the batch is to be written anew."""
+    """Every transaction was aborted before any was committed: the batch is to be written again."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +108,7 @@ class Intent:
                 return cls(Batch(content["query"], content["batch"]), State(content["state"]), transactions)
         except (ValueError, KeyError, TypeError) as error:
             raise SinkError(
-                f"the sink's record cannot be read, it is not a sink that has written it: {text[:100]!r}. "
+                f"the sink's record cannot be read, no sink wrote it: {text[:100]!r}. "
                 "Give the query another sinkId: its next batch may be in the topic already"
             ) from error
         raise SinkError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from mpbroker.client.admin import Admin
@@ -16,22 +16,21 @@ from mpbroker.client.backoff import monotonic_ms
 from mpbroker.client.cluster import Cluster
 from mpbroker.client.consumer import Consumer, Limits
 from mpbroker.client.errors import ApiFailed, RequestTimedOut, without_leader
-from mpbroker.client.isolation import READ_COMMITTED
-from mpbroker.client.partitioner import partition_for
 from mpbroker.client.producer import Producer
+from mpbroker.client.topics import partition_for
 from mpbroker.client.transactions import Transaction, TransactionFailed, Transactions
 from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.numbers import READ_COMMITTED
 from mpbroker.protocol.topic_names import SINK_TOPIC
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
-from mpbroker.writing.intents import Intent, Prepared
-from mpbroker.writing.two_phase import Outcome
+from mpbroker.writing.intents import Intent, Outcome, Prepared
 
 _LOG = logging.getLogger("mpbroker.spark")
 
 TOPIC: Final = SINK_TOPIC
 PARTITIONS: Final = 16
-# A driver that dies while it records holds up the others of its partition for so long.
+# A driver that dies while it records holds up the others of its partition for this long.
 RECORDING_TIMEOUT_MS: Final = 10_000
 FETCH_BYTES: Final = 1 << 20
 FETCH_WAIT_MS: Final = 100
@@ -84,7 +83,7 @@ def _is_open(transactions: Transactions, name: str) -> bool:
 
 
 class KafkaIntentLog:
-    """The IntentLog of one sink. Raises ClientError."""
+    """The durable record of one sink's decisions. Raises ClientError."""
 
     def __init__(self, cluster: Cluster, sink_id: str) -> None:
         self._cluster = cluster
@@ -95,7 +94,7 @@ class KafkaIntentLog:
         self._producer: Producer | None = None
 
     def fence(self) -> None:
-        """Create the topic, if this is the cluster's first sink; end what the last driver was recording."""
+        """Keep all earlier drivers from recording; create the topic if this is the cluster's first sink."""
         if not self._partitions():
             self._create()
         self._transaction = Transaction(Transactions(self._cluster), self._driver, RECORDING_TIMEOUT_MS)
@@ -136,6 +135,7 @@ class KafkaIntentLog:
         return None if found is None else Intent.from_json(found)
 
     def record(self, intent: Intent) -> None:
+        """Record the intent, durable and visible on return. If this raises, it may be recorded or not."""
         assert self._transaction is not None, "only who has fenced the others records"
         assert self._producer is not None
         key = self._sink_id.encode()
@@ -166,13 +166,14 @@ class KafkaIntentLog:
 
 
 class KafkaEnds:
-    """The Ends of one sink. Raises ClientError."""
+    """Ends the transactions of one sink's tasks. Raises ClientError."""
 
     def __init__(self, cluster: Cluster, sink_id: str) -> None:
         self._prefix = prefix_of(sink_id)
         self._transactions = Transactions(cluster)
 
     def commit(self, transaction: Prepared) -> Outcome:
+        """Commit the transaction; may be repeated."""
         name, producer = transaction.transactional_id, transaction.producer
         try:
             self._transactions.end(name, producer, committed=True)
@@ -191,12 +192,13 @@ class KafkaEnds:
                     raise
 
     def closed(self, transactions: Iterable[Prepared]) -> list[Prepared]:
+        """Return those that are no longer open."""
         return [one for one in transactions if self._state(one, of_it_alone=True) != "Ongoing"]
 
-    def abort_others(self, kept: Collection[str]) -> None:
+    def abort_all(self) -> None:
+        """Abort all open transactions of the sink."""
         for name in self._transactions.ongoing(self._prefix):
-            if name not in kept:
-                self._transactions.init(name, _STRAY_TIMEOUT_MS)
+            self._transactions.init(name, _STRAY_TIMEOUT_MS)
 
     def _state(self, transaction: Prepared, *, of_it_alone: bool = False) -> str:
         """Ask the coordinator for the transaction's state.

@@ -15,13 +15,13 @@ from typing import Final, TypeVar
 from mpbroker.client.config import ClientConfig, from_properties, parse_servers
 from mpbroker.client.errors import ConfigError
 from mpbroker.reading.errors import OptionError
-from mpbroker.reading.option_values import boolean, positive
+from mpbroker.reading.option_values import boolean, client_settings, positive
 from mpbroker.records.compression import Codec
 
 CLIENT_ID: Final = "mpbroker-spark"
 # Kafka's default of 16 KiB is for programs that send one record at a time.
 BATCH_BYTES: Final = 256 << 10
-# The most that brokers allow unless transaction.max.timeout.ms says otherwise.
+# The most that brokers allow by the default of transaction.max.timeout.ms.
 TRANSACTION_TIMEOUT_MS: Final = 900_000
 
 _T = TypeVar("_T")
@@ -86,10 +86,6 @@ def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
         parse_servers(bootstrap)
     except ConfigError as error:
         raise OptionError(f"kafka.bootstrap.servers: {error}") from error
-    try:
-        client = _of_the_client(options)
-    except ConfigError as error:
-        raise OptionError(f"kafka.{error}") from error
     return WriteOptions(
         bootstrap_servers=bootstrap,
         topic=options.get("topic", "").strip() or None,
@@ -100,7 +96,7 @@ def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
         sink_id=sink_id,
         sink_batch=_sink_batch(options, exactly_once),
         transaction_timeout_ms=_positive(options, "kafka.transaction.timeout.ms", TRANSACTION_TIMEOUT_MS),
-        client=client,
+        client=client_settings(options),
     )
 
 
@@ -128,18 +124,8 @@ def _sink_batch(options: Mapping[str, str], exactly_once: bool) -> tuple[str, in
             "numbers, and a number that was written is not written again"
         )
     if not exactly_once:
-        raise OptionError("sinkBatch needs exactlyOnce=true: only then what was written is known")
+        raise OptionError("sinkBatch needs exactlyOnce=true: only then the sink records what it wrote")
     return found[1], int(found[2])
-
-
-def _of_the_client(options: Mapping[str, str]) -> dict[str, str]:
-    given = {
-        name.removeprefix("kafka."): value
-        for name, value in options.items()
-        if name.startswith("kafka.") and name != "kafka.bootstrap.servers"
-    }
-    _, unknown = from_properties(given)
-    return {name: value for name, value in given.items() if name not in unknown}
 
 
 def _positive(options: Mapping[str, str], name: str, default: int) -> int:

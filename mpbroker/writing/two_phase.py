@@ -1,68 +1,32 @@
 """Commits a batch of many transactions as one: first the intent, durably, then the transactions.
 
 The order is that of Flink's two-phase sink. Tasks leave their transactions open. The driver
-1. fences whoever was driver of this sink before, and reads the sink's latest intent;
-2. finishes that, if somebody died between deciding and ending;
+1. fences earlier drivers of this sink, and reads the sink's latest intent;
+2. finishes that, if a driver died between deciding and ending;
 3. records the new intent: from here on the batch is committed, whatever dies;
 4. ends the transactions, and records that too.
-A batch that was decided is never written again: its tasks write nothing, or what they wrote is aborted.
+A batch that was decided is never written again: its tasks write nothing, or abort what they wrote.
 Sans-I/O: the log of intents and the transactions are given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from enum import Enum
-from typing import Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from mpbroker.writing.intents import Batch, Intent, Prepared, SinkError, State
+from mpbroker.writing.intents import Batch, Intent, Outcome, Prepared, SinkError, State
 
-
-class Outcome(Enum):
-    """The outcome of a transaction that was to be committed."""
-
-    COMMITTED = 1
-    ABORTED = 2
-    UNKNOWN = 3
+if TYPE_CHECKING:
+    from mpbroker.writing.kafka_sink import KafkaEnds, KafkaIntentLog
 
 
-class IntentLog(Protocol):
-    """The sink's durable record of its decisions."""
-
-    def fence(self) -> None:
-        """Keep every driver that began before from recording anything from now on."""
-
-    def latest(self) -> Intent | None:
-        """Return the last intent that was recorded."""
-
-    def record(self, intent: Intent) -> None:
-        """Record the intent: durable and visible on return.
-
-        If this raises, the intent may be recorded or not.
-        """
-
-
-class Ends(Protocol):
-    """Ends the transactions of the sink's tasks."""
-
-    def commit(self, transaction: Prepared) -> Outcome:
-        """Commit the transaction; may be repeated."""
-
-    def abort(self, transactions: Iterable[Prepared]) -> None:
-        """Abort those that are still open."""
-
-    def closed(self, transactions: Iterable[Prepared]) -> list[Prepared]:
-        """Return those that are not open any more."""
-
-    def abort_others(self, kept: Collection[str]) -> None:
-        """Abort open transactions of this sink whose transactional ids are not in `kept`."""
-
-
-def commit(log: IntentLog, ends: Ends, batch: Batch, prepared: Sequence[Prepared], skipped: bool) -> None:
+def commit(
+    log: KafkaIntentLog, ends: KafkaEnds, batch: Batch, prepared: Sequence[Prepared], skipped: bool
+) -> None:
     """Commit the batch. Return when it is committed, now or before.
 
-    `skipped` says that a task knew the batch as decided and wrote nothing. Raises SinkError if it cannot be
-    committed; the recorded intent then says how to go on.
+    `skipped`: a task knew the batch as decided and wrote nothing. Raises SinkError if it cannot be committed;
+    the next commit continues from the recorded intent.
     """
     log.fence()
     latest = log.latest()
@@ -70,29 +34,29 @@ def commit(log: IntentLog, ends: Ends, batch: Batch, prepared: Sequence[Prepared
         is_covered = latest.covers(batch)
         _finish(log, ends, latest)
         if is_covered:
-            ends.abort_others(())
+            ends.abort_all()
             return
     if skipped:
         raise SinkError(
             f"tasks of batch {batch.number} have written nothing because it was decided, but now it is not: "
-            "somebody has changed the records of this sinkId. Start the query again"
+            "the records of this sinkId were changed from outside. Start the query again"
         )
     if not prepared:
         return
-    if gone := ends.closed(prepared):
+    if closed := ends.closed(prepared):
         raise SinkError(
-            f"batch {batch.number}: {len(gone)} of {len(prepared)} transactions are not open any more, the "
-            f"first is {gone[0].transactional_id}. Nothing of the batch is committed. It took longer than "
-            "kafka.transaction.timeout.ms, or another query uses this sinkId: see to that and start the "
-            "query again"
+            f"batch {batch.number}: {len(closed)} of {len(prepared)} transactions are no longer open, the "
+            f"first is {closed[0].transactional_id}. Nothing of the batch is committed. It took longer than "
+            "kafka.transaction.timeout.ms, or another query uses this sinkId: mend that and start the query "
+            "again"
         )
     intent = Intent(batch, State.DECIDED, tuple(prepared))
     log.record(intent)
     _finish(log, ends, intent)
-    ends.abort_others(())
+    ends.abort_all()
 
 
-def abort(log: IntentLog, ends: Ends, batch: Batch, prepared: Sequence[Prepared]) -> None:
+def abort(log: KafkaIntentLog, ends: KafkaEnds, batch: Batch, prepared: Sequence[Prepared]) -> None:
     """Abort the batch after a failure, one of `commit` included. A decided batch stays decided.
 
     Raises SinkError, and touches nothing, if the sink belongs to another query.
@@ -102,11 +66,11 @@ def abort(log: IntentLog, ends: Ends, batch: Batch, prepared: Sequence[Prepared]
     if latest is not None and (latest.covers(batch) or latest.state is State.DECIDED):
         return
     ends.abort(prepared)
-    ends.abort_others(())
+    ends.abort_all()
 
 
-def settle(log: IntentLog, ends: Ends) -> None:
-    """Commit what was decided and abort all other transactions, after a query was stopped.
+def settle(log: KafkaIntentLog, ends: KafkaEnds) -> None:
+    """Commit a decided batch and abort all other transactions, after a query was stopped.
 
     An open transaction would hold up all readers of committed records until it times out. Raises SinkError.
     """
@@ -114,11 +78,11 @@ def settle(log: IntentLog, ends: Ends) -> None:
     latest = log.latest()
     if latest is not None:
         _finish(log, ends, latest)
-    ends.abort_others(())
+    ends.abort_all()
 
 
-def _finish(log: IntentLog, ends: Ends, intent: Intent) -> None:
-    """Commit what was decided. Raises SinkError if a transaction is lost."""
+def _finish(log: KafkaIntentLog, ends: KafkaEnds, intent: Intent) -> None:
+    """Commit a decided batch. Raises SinkError if a transaction is lost."""
     if intent.state is not State.DECIDED:
         return
     outcomes = [(one, ends.commit(one)) for one in intent.transactions]
@@ -132,13 +96,13 @@ def _finish(log: IntentLog, ends: Ends, intent: Intent) -> None:
         raise SinkError(
             f"all {count} transactions of batch {number} were aborted before the first could be committed: "
             "kafka.transaction.timeout.ms was over before the driver came back. Nothing of the batch is in "
-            "the topic. Start the query again: the batch is written anew"
+            "the topic. Start the query again, which writes the batch again"
         )
     raise SinkError(
-        f"batch {number} is decided, but {len(lost)} of its {count} transactions are not committed and "
-        f"cannot be any more, the first is {lost[0].transactional_id} of producer {lost[0].producer.id}: "
+        f"batch {number} is decided, but {len(lost)} of its {count} transactions can no longer be committed, "
+        f"the first is {lost[0].transactional_id} of producer {lost[0].producer.id}: "
         "kafka.transaction.timeout.ms was over before the driver came back. The rows of the others are in "
-        "the topic, those of the lost ones are not: writing the batch again would double rows, going on "
-        "would lose some. Look at the producers in the topic, then write what is missing and start with "
-        "another sinkId and a new checkpoint"
+        "the topic, those of the lost ones are not: writing the batch again would double rows, continuing "
+        "would lose some. Check the producers in the topic, write the missing rows and start with another "
+        "sinkId and a new checkpoint"
     )

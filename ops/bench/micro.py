@@ -36,7 +36,7 @@ from mpbroker.records.batch import BATCH_OK, assign_offset_and_epoch, bench_scan
 from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
-from mpbroker.storage.directory_layout import prepare_log_dirs
+from mpbroker.storage.directory_layout import check_log_dirs, name_log_dirs
 from shm._bench import ring_drain, ring_rounds, ring_stream, table_storm, table_verify
 from shm.arena import Arena
 from shm.counters import CounterPage, page_bytes
@@ -361,7 +361,7 @@ def log_turns(directory: Path, policy: str, at_once: int, given: argparse.Namesp
     config = msgspec.structs.replace(BrokerConfig(), log_dirs=(str(directory),), log_flush_policy=policy)
     with tempfile.TemporaryDirectory(dir="/dev/shm") as public:
         memory = SharedMemory(Path(public) / "region", Sizes(partition_slots=4096))
-        prepare_log_dirs(config)
+        name_log_dirs(config, check_log_dirs(config))
         process = LogProcess(ProcessContext(LOG, memory, config))
         process.start()
         topic = calls.EnsureTopic("bench", bytes(range(16)), list(range(given.partitions)), {}, 1)

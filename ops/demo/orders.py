@@ -8,6 +8,7 @@ from pyspark.sql.functions import sum as total
 
 
 def main(log_dir: str) -> None:
+    print("starting Spark, which takes some seconds", file=sys.stderr)
     spark = (
         SparkSession.builder.master("local[2]")
         .appName("mpbroker demo")
@@ -16,6 +17,7 @@ def main(log_dir: str) -> None:
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
+    print("Spark runs, the first query begins", file=sys.stderr)
     orders = spark.read.format("mpbroker").option("log.dir", log_dir).option("subscribe", "orders").load()
     text = orders.select(
         "partition", "offset", "timestamp", col("key").cast("string"), col("value").cast("string")

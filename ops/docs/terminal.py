@@ -13,8 +13,7 @@ from collections import Counter
 from html import escape, unescape
 from pathlib import Path
 
-from mpbroker.cli.top import theme
-from mpbroker.cli.top.app import TopApp
+from mpbroker.cli.top.app import DARK, LIGHT, TopApp
 from mpbroker.cli.top.columns import GROUPS, PARTITIONS, VIEWS, View
 from mpbroker.cli.top.watch import BrokerFlags, Watch
 from mpbroker.testing import Broker
@@ -100,7 +99,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--all", type=Path, metavar="DIR", help="each view, for a check by eye")
     where: Path | None = parser.parse_args().all
-    themes = (theme.DARK.name, theme.LIGHT.name)
+    themes = (DARK, LIGHT)
     if where is None:
         wanted = [(DOCS / f"top-{one.rpartition('-')[2]}.svg", SIZE, one, PARTITIONS) for one in themes]
     else:

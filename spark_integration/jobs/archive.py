@@ -1,6 +1,6 @@
 """Archives topics as Parquet, each record once: the records of a run become visible by one rename.
 
-A run belongs to topic ids. A topic that was deleted and created anew goes on from its new start, and a run
+A run belongs to topic ids. A topic that was deleted and recreated continues from its new start, and a run
 during which that happens is dropped. `lake` describes the directory, and what a crash leaves in it.
 """
 
@@ -9,8 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+from pyspark.sql.types import DateType, IntegerType, StringType, StructField, StructType
 
 from mpbroker.protocol.uuids import uuid_text
 from mpbroker.reading.catalogs import open_catalog
@@ -21,10 +26,7 @@ from spark_integration.jobs import iceberg
 from spark_integration.jobs.frame import JobError, Notice, Silent, Source, watched
 from spark_integration.jobs.iceberg import IcebergLake, IcebergTarget
 from spark_integration.jobs.lake import Lake, Log, Span, opened
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+from spark_integration.schema import FIELDS
 
 RECORDS_PER_RUN: Final = 20_000_000
 PARTITIONINGS: Final = {
@@ -71,8 +73,6 @@ class Slice:
 
     def edges(self) -> dict[str, str]:
         """Return the options that read exactly these offsets."""
-        from json import dumps
-
         topics: dict[str, list[int]] = {}
         starts: dict[str, dict[str, int]] = {}
         ends: dict[str, dict[str, int]] = {}
@@ -84,7 +84,7 @@ class Slice:
 
 
 def archive(spark: SparkSession, settings: ArchiveSettings, notice: Notice | None = None) -> Result:
-    """Archive what there is now, and return.
+    """Archive the present records.
 
     Raises JobError, OptionError, SourceUnavailable, DataLoss, PySparkException, OSError.
     """
@@ -125,7 +125,7 @@ class _Archiving:
             topic_id = None if raw_id is None else uuid_text(raw_id)
             start, is_new = where_to_begin(reached, (topic, topic_id, number), log_start)
             if is_new and topic not in ids:
-                self._notice.say(f"topic {topic} was made anew: its archive goes on with the new one")
+                self._notice.say(f"topic {topic} was recreated: its archive continues with the new one")
             ids[topic] = topic_id
             if start > end:
                 self._went_back(topic, number, start, end)
@@ -136,12 +136,12 @@ class _Archiving:
     def _went_back(self, topic: str, number: int, reached: int, end: int) -> None:
         text = (
             f"{topic}-{number} is archived up to offset {reached}, but may be read up to {end} only. After a "
-            "crash of the broker start it first; a topic that was made anew is told by its id, which needs "
-            "its files or a broker that knows ids"
+            "crash of the broker start it first; a recreated topic is recognised by its id, which needs its "
+            "files or a broker that knows ids"
         )
         if self._settings.source.fail_on_data_loss:
             raise DataLoss(text)
-        self._notice.say(f"{text}. Going on without it")
+        self._notice.say(f"{text}. Continuing without it")
 
     def _one_run(self, now: Slice, total: int) -> None:
         place = self._lake.new_place()
@@ -160,8 +160,6 @@ class _Archiving:
         self._notice.progress(self._result.records, total)
 
     def _frame(self, now: Slice) -> DataFrame:
-        from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
-
         source = self._settings.source
         options = {**source.options(), "includeHeaders": "true"}
         for strategy in ("subscribe", "subscribePattern"):
@@ -206,14 +204,11 @@ class _Archiving:
             if end > start:
                 spans.append(Span(topic, now.ids[topic], number, start, end, records))
         if counts:
-            raise JobError(f"the files of a run have records of {sorted(counts)}, which nobody asked for")
+            raise JobError(f"the files of a run have records of {sorted(counts)}, which are not part of it")
         return spans
 
     def _check_ids(self, now: Slice) -> None:
-        """Check that topic ids are still the same: then they were the same during the run.
-
-        Raises JobError.
-        """
+        """Check that topic ids are still the same, and so were during the run. Raises JobError."""
         options = self._settings.source.parsed()
         with closing(open_catalog(options)) as catalog:
             there = {one for one in selected(catalog, options) if one in now.spans}
@@ -223,8 +218,8 @@ class _Archiving:
             topic_id = None if found is None or found.topic_id is None else uuid_text(found.topic_id)
             if found is None or topic_id != now.ids[topic]:
                 raise JobError(
-                    f"topic {topic} was deleted, or made anew, while it was archived: nothing of this run "
-                    "was kept. Run the job again"
+                    f"topic {topic} was deleted or recreated while it was archived: nothing of this run was "
+                    "kept. Run the job again"
                 )
 
 
@@ -262,8 +257,6 @@ def without(whole: Slice, done: Slice) -> Slice:
 
 def counted(spark: SparkSession, *places: Path) -> dict[TopicPartition, tuple[int, int, int]]:
     """Return records, first and last offset by partition, counted in the Parquet files of runs."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     if not any(any(place.rglob("*.parquet")) for place in places):
         return {}
     # Without a schema Spark would take a topic named 0001 for a number.
@@ -274,10 +267,7 @@ def counted(spark: SparkSession, *places: Path) -> dict[TopicPartition, tuple[in
 
 @contextmanager
 def as_microseconds(spark: SparkSession) -> Iterator[None]:
-    """Have timestamps written as all readers of Parquet know them.
-
-    Spark's default is an old form of its own.
-    """
+    """Have timestamps written as all readers of Parquet know them, not in Spark's own old form."""
     name = "spark.sql.parquet.outputTimestampType"
     before = spark.conf.get(name)
     spark.conf.set(name, "TIMESTAMP_MICROS")
@@ -289,10 +279,6 @@ def as_microseconds(spark: SparkSession) -> Iterator[None]:
 
 def file_schema(partition_by: Sequence[str]) -> StructType:
     """Return the columns of the files, followed by those of the directories around them."""
-    from pyspark.sql.types import DateType, IntegerType, StringType, StructField, StructType
-
-    from spark_integration.schema import FIELDS
-
     of_directories = {
         "topic": FIELDS["topic"],
         "date": StructField("date", DateType()),
@@ -305,14 +291,10 @@ def file_schema(partition_by: Sequence[str]) -> StructType:
 
 def _date(timestamp: Column) -> Column:
     """Return the date in UTC, whatever the time zone of the session is."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     return F.date_from_unix_date(F.floor(F.unix_micros(timestamp) / _DAY_US).cast("int"))
 
 
 def _hour(timestamp: Column) -> Column:
-    from pyspark.sql import functions as F  # noqa: N812
-
     return F.pmod(F.floor(F.unix_micros(timestamp) / _HOUR_US), F.lit(24)).cast("int")
 
 

@@ -2,10 +2,10 @@
 
 The files are read by as many tasks as there are segments.
 
-A gap is a run of offsets between two batches that is in no batch. The cleaner's checkpoint tells offsets that
-compaction took from holes: compaction never went beyond it. Control records and aborted records are no gaps,
-because their batches are there. A duplicate is a batch whose producer id, epoch and sequence another batch of
-the partition has, too.
+A gap is a run of offsets between two batches that is in no batch. Below the cleaner's checkpoint compaction
+may have removed them; above it a gap is a hole. Control records and aborted records are not gaps, because
+their batches exist. A duplicate is a batch whose producer id, epoch and sequence another batch of the
+partition has, too.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+
 from mpbroker.reading.headers import HEADERS, Log, Segment, headers, logs
 from spark_integration.jobs.frame import Notice, Silent, Source
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
-    from pyspark.sql import DataFrame, SparkSession
 
-# At most so many findings of each kind are listed; all are counted.
+# Findings of each kind that are listed; all are counted.
 LISTED: Final = 1000
 BUCKETS: Final = 120
 _SECOND_MS: Final = 1000
@@ -184,8 +186,6 @@ def _fill(found: Audit, frame: DataFrame, whole: Sequence[Log]) -> None:
 
 
 def _numbers(frame: DataFrame, by_name: Mapping[tuple[str, int], PartitionAudit]) -> None:
-    from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
-
     data = F.col("isControl") == F.lit(False)
     covered = F.col("lastOffset") - F.col("firstOffset") + 1
     rows = frame.groupBy("topic", "partition").agg(
@@ -207,25 +207,22 @@ def _numbers(frame: DataFrame, by_name: Mapping[tuple[str, int], PartitionAudit]
 
 def _gaps(frame: DataFrame, bounds: Mapping[tuple[str, int], Log]) -> Iterator[Gap]:
     """Yield the gaps between batches, before the first and after the last."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F  # noqa: N812
-
     in_order = Window.partitionBy("topic", "partition").orderBy("firstOffset")
     there = frame.where("firstOffset is not null")
     ahead = there.withColumn("start", F.lag("lastOffset").over(in_order) + 1)
     rows = ahead.where("start < firstOffset").select("topic", "partition", "start", "firstOffset").collect()
     for topic, number, start, end in sorted(map(tuple, rows)):
-        yield from _told_apart(bounds[topic, number], start, end)
+        yield from _classified(bounds[topic, number], start, end)
     ends = there.groupBy("topic", "partition").agg(F.min("firstOffset"), F.max("lastOffset")).collect()
     seen = {(row[0], row[1]): (row[2], row[3] + 1) for row in ends}
     for one, log in sorted(bounds.items()):
-        first, behind = seen.get(one, (log.end, log.end))
-        yield from _told_apart(log, log.start, first)
-        yield from _told_apart(log, behind, log.end)
+        first, next_offset = seen.get(one, (log.end, log.end))
+        yield from _classified(log, log.start, first)
+        yield from _classified(log, next_offset, log.end)
 
 
-def _told_apart(log: Log, start: int, end: int) -> Iterator[Gap]:
-    """Split a gap at the cleaner's checkpoint: compaction took what is below, anything above is a hole."""
+def _classified(log: Log, start: int, end: int) -> Iterator[Gap]:
+    """Split a gap at the cleaner's checkpoint: compaction removed the part below, the rest is a hole."""
     start = max(start, log.start)
     middle = min(max(log.cleaned, start), end)
     if middle > start:
@@ -235,8 +232,6 @@ def _told_apart(log: Log, start: int, end: int) -> Iterator[Gap]:
 
 
 def _duplicates(found: Audit, frame: DataFrame, by_name: Mapping[tuple[str, int], PartitionAudit]) -> None:
-    from pyspark.sql import functions as F  # noqa: N812
-
     numbered = ("topic", "partition", "producerId", "producerEpoch", "sequence")
     there = frame.where("producerId >= 0 and sequence >= 0 and not isControl").groupBy(*numbered)
     several = there.agg(F.count("*").alias("times"), F.min("firstOffset"), F.max("firstOffset"))
@@ -252,8 +247,6 @@ def _duplicates(found: Audit, frame: DataFrame, by_name: Mapping[tuple[str, int]
 
 def _throughput(found: Audit, frame: DataFrame) -> None:
     """Count records in about 120 intervals of a round length."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     times = [
         (one.first_time_ms, one.last_time_ms)
         for one in found.partitions
@@ -274,8 +267,6 @@ def _throughput(found: Audit, frame: DataFrame) -> None:
 
 def _repeated_keys(spark: SparkSession, source: Source) -> dict[str, int]:
     """Return how many records of each topic have a key that an earlier record has, too."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     frame = spark.read.format("mpbroker").options(**source.options(columns="topic,key")).load()
     keys = frame.where("key is not null").groupBy("topic", "key").agg((F.count("*") - 1).alias("again"))
     rows = keys.groupBy("topic").agg(F.sum("again")).collect()

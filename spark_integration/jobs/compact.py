@@ -6,14 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from pyspark.sql import SparkSession
 
 from spark_integration.jobs.archive import as_microseconds, counted, file_schema
 from spark_integration.jobs.frame import JobError, Notice, Silent, watched
 from spark_integration.jobs.lake import Lake, Run, joined, opened
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 FILE_BYTES: Final = 128 << 20
 
@@ -54,7 +53,7 @@ def _compact(spark: SparkSession, lake: Lake, file_bytes: int, notice: Notice) -
     files = [file for run in chosen for file in run.files()]
     if not files:
         return Compacted()
-    columns = _partition_columns(files[0], chosen[0])
+    columns = [part.partition("=")[0] for part in files[0].parent.relative_to(chosen[0].path).parts]
     total = sum(run.state.records for run in chosen)
     place = lake.new_place()
     try:
@@ -66,10 +65,6 @@ def _compact(spark: SparkSession, lake: Lake, file_bytes: int, notice: Notice) -
         lake.drop(place)
     notice.progress(total, total)
     return Compacted(len(chosen), len(files), len(run.files()), total)
-
-
-def _partition_columns(file: Path, run: Run) -> list[str]:
-    return [part.partition("=")[0] for part in file.parent.relative_to(run.path).parts]
 
 
 def _rewrite(
@@ -97,5 +92,5 @@ def _check(spark: SparkSession, chosen: Sequence[Run], place: Path) -> None:
     if found != wanted:
         raise JobError(
             f"the compacted files have other records than the runs: {found} instead of {wanted}. The archive "
-            "is as it was; look for files that somebody else has changed in it"
+            "is unchanged; check it for files that other programs have changed"
         )

@@ -16,13 +16,13 @@ from mpbroker.reading.options import ReadOptions, parse_options
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LOOK_EVERY_S = 0.5
+POLL_EVERY_S = 0.5
 _LOG = logging.getLogger("mpbroker.spark")
 _RAISED = re.compile(r"^(?:[\w.]+\.)?(\w+): (.+)$")
 
 
 class JobError(Exception):
-    """A job cannot do its work; the text says what, where and what to do."""
+    """A job cannot do its work; the text names the problem, its place and the remedy."""
 
 
 _OURS = {error.__name__ for error in (OptionError, SourceUnavailable, DataLoss, CorruptLog, JobError)}
@@ -32,10 +32,10 @@ class Notice(Protocol):
     """Receives the progress of a job; the command line shows it on a terminal."""
 
     def say(self, text: str) -> None:
-        """Take something that the user should know, in one sentence."""
+        """Show one sentence that the user should know."""
 
     def progress(self, done: int, total: int | None) -> None:
-        """Take how many records are written, of about how many; None if nobody knows."""
+        """Show how many records are written, of about how many (None: unknown)."""
 
 
 class Silent:
@@ -62,7 +62,9 @@ class Source:
     def options(self, **more: str) -> dict[str, str]:
         """Return the options for `spark.read.format("mpbroker")`. Raises OptionError."""
         if any(name.lower() == "valueformat" for name in self.extra):
-            raise OptionError("valueFormat is no option of jobs: they take values as they are. Leave it out")
+            raise OptionError(
+                "valueFormat does not apply to jobs: they copy values as they are. Leave it out"
+            )
         chosen = {
             "subscribe": self.topics,
             "subscribePattern": self.pattern,
@@ -78,10 +80,7 @@ class Source:
 
 
 def check_sink(options: Mapping[str, str]) -> None:
-    """Check options of the sink before Spark is started.
-
-    Raises OptionError for what the sink would refuse.
-    """
+    """Check options of the sink before Spark is started. Raises OptionError."""
     from mpbroker.writing.options import parse_write_options
 
     parse_write_options(options)
@@ -107,10 +106,10 @@ def sentence_of(error: BaseException) -> str:
 
 @contextmanager
 def watched(spark: SparkSession, notice: Notice, total: int | None, done_before: int = 0) -> Iterator[None]:
-    """Tell the notice twice a second what Spark's running stages have written.
+    """Report twice a second how many rows Spark's running stages have written.
 
     Spark counts rows when tasks end and with each heartbeat of an executor. Sessions of Spark Connect have no
-    such counters: their notice hears only the end.
+    such counters, so only the end is reported.
     """
     context = getattr(spark, "_sc", None)
     if context is None:
@@ -119,8 +118,8 @@ def watched(spark: SparkSession, notice: Notice, total: int | None, done_before:
     store, tracker = context._jsc.sc().statusStore(), context.statusTracker()
     over = threading.Event()
 
-    def look() -> None:
-        while not over.wait(LOOK_EVERY_S):
+    def poll() -> None:
+        while not over.wait(POLL_EVERY_S):
             try:
                 stages = [store.lastStageAttempt(stage) for stage in tracker.getActiveStageIds()]
                 written = sum(stage.outputRecords() for stage in stages)
@@ -130,7 +129,7 @@ def watched(spark: SparkSession, notice: Notice, total: int | None, done_before:
             else:
                 notice.progress(done_before + written, total)
 
-    thread = threading.Thread(target=look, name="progress", daemon=True)
+    thread = threading.Thread(target=poll, name="progress", daemon=True)
     thread.start()
     try:
         yield

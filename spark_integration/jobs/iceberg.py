@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # Property of a snapshot: the offsets of everything in the table, not only of what the snapshot added.
 OFFSETS: Final = "mpbroker.offsets"
 _FILES: Final = "mpbroker"
-# The mark beside the files of a run until the catalog has them.
+# The mark with the files of a run until the catalog has them.
 UNCOMMITTED: Final = "_uncommitted"
 
 
@@ -55,14 +55,11 @@ class IcebergLake:
     """An open Iceberg table, with the methods that `lake.Lake` has for a directory; made by `opened`."""
 
     def __init__(self, target: IcebergTarget, catalog: Any) -> None:
+        self.name = f"table {target.table} of {target.uri}"
         self._target = target
         self._catalog = catalog
         self._making = target.warehouse / _FILES / target.table
         self._committed: set[Path] = set()
-
-    @property
-    def name(self) -> str:
-        return f"table {self._target.table} of {self._target.uri}"
 
     def ends(self) -> dict[Log, int]:
         """Return for each log the first offset that the table does not have. Raises JobError."""
@@ -81,7 +78,7 @@ class IcebergLake:
             shutil.rmtree(place, ignore_errors=True)
 
     def commit(self, place: Path, spans: list[Span]) -> None:
-        """Add the files to the table. Raises JobError if somebody else has changed the table since."""
+        """Add the files to the table. Raises JobError if another program has changed the table since."""
         from pyiceberg.exceptions import CommitFailedException
 
         files = sorted(str(path) for path in place.rglob("*.parquet"))
@@ -91,14 +88,14 @@ class IcebergLake:
         properties = {OFFSETS: msgspec.json.encode(whole).decode()}
         # By default pyiceberg retries on top of what another job has added, perhaps the same records.
         table.metadata.properties["commit.retry.num-retries"] = "0"
-        # The outcome of a commit may stay unknown; then the next job looks whether a snapshot has the files.
+        # The outcome of a commit may stay unknown; then the next job checks whether a snapshot has the files.
         self._committed.add(place)
         try:
             table.add_files([f"file://{file}" for file in files], snapshot_properties=properties)
         except CommitFailedException as error:
             self._committed.remove(place)
             raise JobError(
-                f"{self.name} was changed by somebody else at the same time: nothing of this run was kept. "
+                f"{self.name} was changed by another program at the same time: nothing of this run was kept. "
                 f"Run the job again ({error})"
             ) from error
         (place / UNCOMMITTED).unlink()
@@ -110,7 +107,8 @@ class IcebergLake:
             return
         table = self._table()
         # Compare names of directories, which are never used twice: paths change when a warehouse is moved.
-        kept = set() if table is None else {part for file in _files_of(table) for part in Path(file).parts}
+        files = [] if table is None else table.inspect.all_files().to_pylist()
+        kept = {part for file in files for part in Path(file["file_path"].removeprefix("file://")).parts}
         for place in begun:
             if place.name in kept:
                 (place / UNCOMMITTED).unlink()
@@ -147,15 +145,8 @@ class IcebergLake:
             parent = snapshot.parent_snapshot_id
             snapshot = None if parent is None else table.snapshot_by_id(parent)
         if table.current_snapshot() is not None:
-            raise JobError(
-                f"{self.name} has data, but no snapshot of an archive. Name a table that is not there yet"
-            )
+            raise JobError(f"{self.name} has data, but no snapshot of an archive. Name a new table")
         return ()
-
-
-def _files_of(table: Table) -> Iterator[str]:
-    for row in table.inspect.all_files().to_pylist():
-        yield str(row["file_path"]).removeprefix("file://")
 
 
 @contextmanager

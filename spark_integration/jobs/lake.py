@@ -5,7 +5,7 @@
       _generations/0000000003/
         run=0000000012/_archive.json      which offsets of which topic the run has
         run=0000000012/topic=…/date=…/*.parquet
-      _making/                            what is being written; emptied when the next job begins
+      _making/                            runs being written; emptied when the next job begins
       _lock
 
 A run is added by renaming its directory, with its state inside it, into the generation: that is one step, so
@@ -62,7 +62,7 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct, frozen=True):
-    """The file beside the data of a run. `is_compacted` says that the run was made of other runs."""
+    """The file with the data of a run. `is_compacted`: the run was made of other runs."""
 
     format: int
     run: int
@@ -86,16 +86,12 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Lake:
-    """An archive that only this process may change; made by `opened`."""
+    """An archive that only this process may change; made by `opened`. Readers are given the path `data`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.data = path / DATA
         self._making = path / MAKING
-
-    @property
-    def data(self) -> Path:
-        """Return the path that readers are given."""
-        return self.path / DATA
 
     def runs(self) -> list[Run]:
         """Return the runs that readers see, oldest first. Raises JobError, OSError."""
@@ -117,11 +113,11 @@ class Lake:
         return place
 
     def drop(self, place: Path) -> None:
-        """Remove what was not committed."""
+        """Remove a place that was not committed."""
         shutil.rmtree(place, ignore_errors=True)
 
     def commit(self, place: Path, spans: Sequence[Span]) -> Run:
-        """Make a run of what was written in the place; durable on return."""
+        """Make a run of the files in the place; durable on return."""
         number = self._next_number()
         _finish(place, State(FORMAT, number, tuple(spans)))
         final = self.data / _run_name(number)
@@ -130,7 +126,7 @@ class Lake:
         return _run(final)
 
     def replace(self, old: Sequence[Run], place: Path) -> Run:
-        """Show readers what was written in the place instead of the `old` runs; durable on return.
+        """Replace the `old` runs by a run of the files in the place; durable on return.
 
         The other runs keep their files, by hard links.
         """
@@ -138,9 +134,9 @@ class Lake:
         spans = joined([span for run in old for span in run.state.spans])
         _finish(place, State(FORMAT, number, spans, is_compacted=True))
         generation = self.new_place()
-        gone = {run.path.name for run in old}
+        replaced = {run.path.name for run in old}
         for run in self.runs():
-            if run.path.name not in gone:
+            if run.path.name not in replaced:
                 _link_tree(run.path, generation / run.path.name)
         place.rename(generation / _run_name(number))
         sync(generation)
@@ -173,18 +169,15 @@ class Lake:
                 shutil.rmtree(other)
 
     def _check_link(self, generations: Path) -> None:
-        """Check that an archive has its link.
-
-        Raises JobError if not: the job would begin anew, and delete the archive.
-        """
+        """Check that an archive has its link: without it the job would delete the runs. Raises JobError."""
         if self.data.is_symlink() or not generations.exists():
             return
         found = sorted(one.name for one in generations.iterdir() if any(one.iterdir()))
         if found:
             raise JobError(
-                f"{self.data} is not the symbolic link that says which of {generations} readers see. A copy "
-                f"that left links out has made it so? If {found[-1]} is whole, remove {DATA} if it is there "
-                f"and make the link again: ln -s {GENERATIONS}/{found[-1]} {self.data}"
+                f"{self.data} is not the symbolic link to one of {generations}, perhaps after a copy without "
+                f"links. If {found[-1]} is whole, remove {DATA} if it exists and make the link again: "
+                f"ln -s {GENERATIONS}/{found[-1]} {self.data}"
             )
 
     def _current(self) -> Path:
@@ -261,13 +254,13 @@ def _check_is_ours(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise JobError(f"{path} is not a directory. Name one for the archive, it may be a new one")
     if path.is_dir() and any(path.iterdir()) and not (path / LOCK).exists():
-        raise JobError(f"{path} has files, and is no archive. Name an empty or a new directory")
+        raise JobError(f"{path} has files, but is not an archive. Name an empty or a new directory")
 
 
 def _finish(place: Path, state: State) -> None:
-    """Write the state beside the data, and sync all of it."""
+    """Write the state to the data, and sync all of it."""
     for hidden in place.rglob(".*.crc"):
-        # Hadoop's own checksums: a hard link to a data file would not have them beside it.
+        # Hadoop's own checksums, which would not follow a hard link to a data file.
         hidden.unlink()
     (place / STATE).write_bytes(msgspec.json.format(msgspec.json.encode(state)))
     sync_tree(place)
@@ -286,7 +279,7 @@ def _run(path: Path) -> Run:
         state = msgspec.json.decode((path / STATE).read_bytes(), type=State)
     except (FileNotFoundError, msgspec.DecodeError) as error:
         raise JobError(
-            f"{path} has no readable {STATE} ({error}): it is no run of an archive. Move it out of there"
+            f"{path} has no readable {STATE} ({error}): it is not a run of an archive. Move it out of there"
         ) from error
     if state.format != FORMAT:
         raise JobError(f"{path / STATE} has format {state.format}, this version knows {FORMAT} only")
@@ -294,13 +287,7 @@ def _run(path: Path) -> Run:
 
 
 def _link_tree(source: Path, target: Path) -> None:
-    target.mkdir()
-    for parent, directories, names in os.walk(source):
-        there = target / Path(parent).relative_to(source)
-        for name in directories:
-            (there / name).mkdir()
-        for name in names:
-            os.link(Path(parent, name), there / name)
+    shutil.copytree(source, target, copy_function=os.link)
     for parent, _, _ in os.walk(target, topdown=False):
         sync(Path(parent))
 

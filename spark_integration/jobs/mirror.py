@@ -1,23 +1,24 @@
 """Mirrors topics from one cluster to another as they grow: a streaming query from the source into the sink.
 
 The query's checkpoint holds the progress. With `exactly_once` a batch is committed as one, and after a kill
-it is finished or written anew; otherwise the batch in which the job was killed may be written twice. The
-headers of each record tell where it was.
+it is finished or written again; otherwise the batch in which the job was killed may be written twice. The
+headers of each record name its source.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
 from mpbroker.writing.options import parse_write_options
 from spark_integration.jobs.frame import Notice, Silent, Source
 from spark_integration.jobs.mirror_targets import Targets
 from spark_integration.jobs.streams import Running, in_order, triggered
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+from spark_integration.schema import HEADERS
 
 # Headers. A record that was mirrored before has them twice; the last ones are of this mirror.
 SOURCE_TOPIC: Final = "__source.topic"
@@ -71,10 +72,6 @@ def mirror(spark: SparkSession, settings: MirrorSettings, notice: Notice | None 
 
 def copies(records: DataFrame, settings: MirrorSettings) -> DataFrame:
     """Return the rows for the sink."""
-    from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
-
-    from spark_integration.schema import HEADERS
-
     before = F.coalesce(F.col("headers"), F.array().cast(HEADERS))
     here = F.array(
         _header(SOURCE_TOPIC, F.col("topic")),
@@ -84,11 +81,9 @@ def copies(records: DataFrame, settings: MirrorSettings) -> DataFrame:
     columns = ["topic", "key", "value", "headers", "timestamp"]
     if settings.keep_partitions:
         columns.append("partition")
-    told = records.withColumn("headers", F.concat(before, here).cast(HEADERS))
-    return told.withColumn("topic", F.concat(F.lit(settings.prefix), F.col("topic"))).select(*columns)
+    marked = records.withColumn("headers", F.concat(before, here).cast(HEADERS))
+    return marked.withColumn("topic", F.concat(F.lit(settings.prefix), F.col("topic"))).select(*columns)
 
 
 def _header(name: str, value: Column) -> Column:
-    from pyspark.sql import functions as F  # noqa: N812
-
     return F.struct(F.lit(name).alias("key"), value.cast("string").cast("binary").alias("value"))

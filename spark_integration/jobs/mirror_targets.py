@@ -79,7 +79,7 @@ class Targets:
         """Create the topics that do not exist, and return their names.
 
         With `has_begun` a copy gets the partitions that its source has got since the mirror began; before
-        that a topic with too few is somebody else's. Raises JobError before anything is written if a topic
+        that a topic with too few belongs to others. Raises JobError before anything is written if a topic
         cannot be as needed, and OptionError, SourceUnavailable.
         """
         source = parse_options(dict(self.source), streaming=True)
@@ -117,7 +117,7 @@ class Targets:
 
 
 def _cluster_id(source: ReadOptions) -> str | None:
-    """Return the id of the cluster that is read; None if it tells none. Raises ClientError."""
+    """Return the id of the cluster that is read; None without one. Raises ClientError."""
     if source.bootstrap_servers is None:
         return next(iter(with_siblings(source.log_dirs).values())).cluster_id
     with closing(open_cluster(WriteOptions(source.bootstrap_servers, client=source.client))) as cluster:

@@ -11,16 +11,14 @@ import re
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
 from spark_integration.jobs.archive import file_schema
 from spark_integration.jobs.frame import JobError, Notice, Silent, watched
 from spark_integration.jobs.lake import FORMAT, Lake, Log, Run, Span, joined, locked, sync
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 _PREFIX = "_replay-"
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
@@ -30,10 +28,9 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 class ReplaySettings:
     """The records to write, and their target.
 
-    `name` is the replay's; its progress is kept beside the archive under that name. `topics` restricts it to
-    these. `to_topic` takes all records; without it each goes to the topic of its name. `keep_partitions`
-    writes into the partition of the same number, which has to exist. `options` are the sink's, such as
-    kafka.bootstrap.servers.
+    `name` is the replay's; the archive keeps its progress under that name. `topics` restricts it to these.
+    `to_topic` takes all records; without it each goes to the topic of its name. `keep_partitions` writes into
+    the partition of the same number, which has to exist. `options` are the sink's.
     """
 
     archive: Path
@@ -54,10 +51,7 @@ class Replayed:
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """The file beside the archive.
-
-    `id` names this replay to the sink; `step` is the number of the next step.
-    """
+    """The file of a replay. `id` names it to the sink; `step` is the number of the next step."""
 
     format: int
     id: str
@@ -74,15 +68,12 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 def replay(spark: SparkSession, settings: ReplaySettings, notice: Notice | None = None) -> Replayed:
-    """Write what the replay of this name has not written yet, and return.
-
-    Raises JobError, PySparkException, OSError.
-    """
+    """Write the rest of the replay of this name. Raises JobError, PySparkException, OSError."""
     if not _NAME.fullmatch(settings.name):
         raise JobError(f"a name is of letters, digits, '.', '_' and '-', at most 100; not '{settings.name}'")
     if not (settings.archive / "data").is_symlink():
         raise JobError(
-            f"{settings.archive} is no archive. Name what mpbroker spark archive was given as --to"
+            f"{settings.archive} is not an archive. Name the --to directory of mpbroker spark archive"
         )
     with locked(settings.archive, f"{_PREFIX}{settings.name}.lock"):
         return _replay(spark, settings, notice or Silent())
@@ -150,8 +141,6 @@ def _is_wanted(topic: str, settings: ReplaySettings) -> bool:
 
 def _frame(spark: SparkSession, paths: list[Path], wanted: tuple[Span, ...]) -> DataFrame:
     """Return the records of these offsets. The files have topics, ids and numbers of partitions."""
-    from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
-
     # With one schema Spark takes no topic named 0001 for a number. Dates and hours are not needed here.
     reader = spark.read.schema(file_schema(("topic",))).option("basePath", str(paths[0].parent))
     frame = reader.parquet(*map(str, paths))
@@ -167,12 +156,10 @@ def _key(log: Log) -> str:
 
 
 def _write(frame: DataFrame, settings: ReplaySettings, progress: Progress) -> None:
-    from pyspark.sql import functions as F  # noqa: N812
-
     columns = ["topic", "key", "value", "headers", "timestamp"]
     if settings.keep_partitions:
         columns.append("partition")
-    # One task writes what was one partition, in its order.
+    # One task writes each former partition, in its order.
     order = ("topic", "topicId", "partition", "offset")
     ordered = frame.repartition("topic", "partition").sortWithinPartitions(*order)
     chosen = ordered.select(*columns)

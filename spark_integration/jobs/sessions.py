@@ -1,21 +1,20 @@
 """Joins single events to visits: a session of a key ends when nothing came for as long as the gap.
 
-This is an example of a query with state, to be read and changed. The watermark says how late an event may be.
-A session is output once, when no event can belong to it any more, and its state is dropped. So the last
-session of a topic that nobody writes to stays open.
+This is an example of a query with state, to be read and changed. The watermark limits how late an event may
+be. A session is output once, when no more events can belong to it, and its state is dropped. So the last
+session of a topic without new records stays open.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
 from spark_integration.jobs.frame import Notice, Silent, Source
 from spark_integration.jobs.streams import Running, triggered
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,6 @@ def sessions(spark: SparkSession, settings: SessionSettings, notice: Notice | No
 
 def by_key(events: DataFrame, gap: str, lateness: str) -> DataFrame:
     """Return key, began, ended (of the last event) and events of each session."""
-    from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
-
     return (
         events.where("key is not null")
         .withWatermark("timestamp", lateness)
@@ -70,6 +67,4 @@ def by_key(events: DataFrame, gap: str, lateness: str) -> DataFrame:
 
 def as_records(found: DataFrame) -> DataFrame:
     """Return each session as a JSON document, with the key of its events."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     return found.select("key", F.to_json(F.struct("key", "began", "ended", "events")).alias("value"))

@@ -1,4 +1,4 @@
-"""Parts that jobs with streaming queries share: their progress, their end, and what they leave."""
+"""Parts that jobs with streaming queries share: progress, end, and settlement of the sink."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-LOOK_EVERY_S: Final = 1
+POLL_EVERY_S: Final = 1
 _BROKEN_ORDER: Final = ("minpartitions", "maxrecordsperpartition", "maxbytespertask")
 # Larger than any partition: one task reads a whole one, and so writes it in its order.
 _UNCUT_BYTES: Final = 1 << 62
@@ -32,20 +32,20 @@ class Running:
         self._notice = notice
         self._batch = -1
 
-    def wait(self, is_told: Callable[[], bool] = lambda: False) -> None:
-        """Return when the query has ended or `is_told` says to stop. Raises what the query failed with.
+    def wait(self, is_stopped: Callable[[], bool] = lambda: False) -> None:
+        """Return when the query has ended or `is_stopped` returns True. Raises the error of the query.
 
-        Handlers of signals set `is_told` and do not raise: an exception would cut a call to the JVM, and the
-        next call would get its answer.
+        Handlers of signals set `is_stopped` and do not raise: an exception would cut a call to the JVM, and
+        the next call would get its answer.
         """
-        while not is_told() and not self._query.awaitTermination(LOOK_EVERY_S):
-            self._look()
+        while not is_stopped() and not self._query.awaitTermination(POLL_EVERY_S):
+            self._report()
         self._query.stop()
-        self._look()
+        self._report()
         if self._sink is not None:
             settle(self._sink)
 
-    def _look(self) -> None:
+    def _report(self) -> None:
         for progress in self._query.recentProgress:
             if progress["batchId"] > self._batch:
                 self._batch = progress["batchId"]
@@ -59,7 +59,7 @@ def _behind(progress: Any) -> int:
     found = 0
     for source in progress["sources"]:
         with suppress(TypeError, ValueError, KeyError):
-            # A query that first finishes a batch of its checkpoint has not looked yet: null.
+            # A query that first finishes a batch of its checkpoint has not polled yet: null.
             latest, end = json.loads(source["latestOffset"]) or {}, json.loads(source["endOffset"])
             for topic, partitions in latest.items():
                 for number, offset in partitions.items():
@@ -68,7 +68,7 @@ def _behind(progress: Any) -> int:
 
 
 def triggered(writer: DataStreamWriter, *, once: bool, every_s: float) -> DataStreamWriter:
-    """Have the query read what is there now and end, or go on for ever."""
+    """Have the query end at the present records, or run for ever."""
     if once:
         return writer.trigger(availableNow=True)
     return writer.trigger(processingTime=f"{max(round(every_s * 1000), 0)} milliseconds")

@@ -44,8 +44,8 @@ def jar_path(spark_version: str | None = None) -> Path | None:
 def with_jvm_reader(wanted: Mapping[str, str], running: Mapping[str, str] | None) -> dict[str, str]:
     """Return the settings of a session with those added that give it the JVM reader.
 
-    `running` has the settings of a context that runs already: it cannot get a jar any more. If no jar was
-    built, a warning says that Python reads. Raises SparkSetupError.
+    `running` has the settings of a context that runs already, too late for a jar. Without a jar Python reads,
+    with a warning. Raises SparkSetupError.
     """
     jar = jar_path()
     if jar is None:
@@ -59,11 +59,7 @@ def with_jvm_reader(wanted: Mapping[str, str], running: Mapping[str, str] | None
             f"the Spark session that runs already was started without {jar}. "
             "Stop it (spark.stop()) and ask for the accelerated one again"
         )
-    return {
-        **wanted,
-        JARS: _with(wanted, JARS, str(jar)),
-        EXTENSIONS: _with(wanted, EXTENSIONS, EXTENSION),
-    }
+    return {**wanted, JARS: _with(wanted, JARS, str(jar)), EXTENSIONS: _with(wanted, EXTENSIONS, EXTENSION)}
 
 
 def _has(settings: Mapping[str, str], name: str, one: str) -> bool:

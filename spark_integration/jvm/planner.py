@@ -16,8 +16,7 @@ from pyspark.sql.worker.utils import worker_run
 from mpbroker.reading.manifest import manifest_of
 from mpbroker.reading.options import parse_options
 from spark_integration.schema import value_format
-from spark_integration.source import MpbrokerDataSource
-from spark_integration.tasks import SparkTask
+from spark_integration.source import MpbrokerDataSource, SparkTask
 
 _LENGTH = struct.Struct(">i")
 

@@ -5,7 +5,6 @@ import json
 import socket
 import struct
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +12,8 @@ import pytest
 
 from ops.bench import frames, scenarios
 from ops.bench.frames import CORRELATION_ID
-from tests.support.polling import PATIENCE_S
+from tests.support.programs import ran
+from tests.support.threaded_server import ThreadedServer
 
 pytestmark = pytest.mark.process
 
@@ -33,46 +33,26 @@ def answer_with(error_code: int, correlation_id: int = CORRELATION_ID, padding: 
     return lambda _: framed(payload)
 
 
-class Server:
+class Server(ThreadedServer):
     """Answers each request with what `answer` makes of it; an empty answer closes the connection."""
 
-    def __init__(self) -> None:
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self.listener.getsockname()[1]
-        self.answer: Answer = answer_with(0)
-        threading.Thread(target=self._accept, daemon=True).start()
+    answer: Answer = staticmethod(answer_with(0))
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self.listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
+    def talk(self, connection: socket.socket) -> None:
         """Until the generator hangs up, which may be in the middle of a request."""
-        with contextlib.suppress(OSError), connection, connection.makefile("rb") as stream:
-            while header := stream.read(4):
+        with contextlib.suppress(OSError), connection.makefile("rb") as stream:
+            while len(header := stream.read(4)) == 4:
                 size = int.from_bytes(header, "big")
                 payload = stream.read(size)
-                if len(payload) < size:
-                    return
-                answer = self.answer(payload)
-                if not answer:
+                if len(payload) < size or not (answer := self.answer(payload)):
                     return
                 connection.sendall(answer)
-
-    def close(self) -> None:
-        self.listener.shutdown(socket.SHUT_RDWR)
-        self.listener.close()
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    made = Server()
-    yield made
-    made.close()
+    with Server() as made:
+        yield made
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -91,13 +71,7 @@ def load(
     path.write_bytes(frames.api_versions().frame)
     command = [str(scenarios.GENERATOR), "--port", str(server.port), "--request", str(path), "--json"]
     for seconds in RUNS_S:
-        done = subprocess.run(
-            [*command, "--seconds", str(seconds), "--error-at", "8", *options],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
+        done = ran([*command, "--seconds", str(seconds), "--error-at", "8", *options])
         if "no response within" not in done.stderr and enough():
             return done
     pytest.fail(f"nothing comes in {RUNS_S[-1]} s: {done.stderr}")
@@ -141,10 +115,7 @@ def test_one_error_among_many_is_found(server: Server, tmp_path: Path) -> None:
         (answer_with(0, correlation_id=CORRELATION_ID + 1), "correlation id 8, expected 7"),
         (lambda _: b"", "closed a connection"),
         (lambda _: framed(struct.pack(">i", CORRELATION_ID)), "no error code"),
-        (
-            lambda _: framed(struct.pack(">ih", CORRELATION_ID, 0)) + b"more",
-            "bytes came where the response has",
-        ),
+        (lambda _: framed(struct.pack(">ih", CORRELATION_ID, 0)) + b"more", "bytes came where the response"),
     ],
     ids=["correlation id", "closed", "short", "long"],
 )

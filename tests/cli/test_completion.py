@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 
 from mpbroker.testing import Broker
 from tests.support.own_cli import OwnCli
-from tests.support.polling import PATIENCE_S
+from tests.support.programs import ran
 
 ROOT = Path(__file__).parents[2]
 PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -19,9 +18,7 @@ PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 
 def run(command: list[str], **variables: str) -> str:
     environment = {**os.environ, "PATH": PATH, "PYTHONPATH": str(ROOT), **variables}
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=PATIENCE_S, env=environment, check=False
-    )
+    done = ran(command, env=environment)
     assert done.stderr == ""
     return done.stdout
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from mpbroker.cli.main import app
 from mpbroker.cli.manual import page
 from mpbroker.config.environment import VARIABLES
 from tests.support.own_cli import OwnCli
+from tests.support.programs import ran
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,9 +50,7 @@ def test_roff_obeys_what_is_meant_and_nothing_else() -> None:
     assert macros == {".TH", ".SH", ".SS", ".B", ".I", ".PP", ".TP"}
     assert re.findall(r"(?<!\\)\\(?![-e&\[])", text) == []
     if (groff := shutil.which("groff")) is not None:
-        done = subprocess.run(
-            [groff, "-man", "-Tutf8", "-ww"], input=text, capture_output=True, text=True, check=True
-        )
+        done = ran([groff, "-man", "-Tutf8", "-ww"], input=text, check=True)
         assert done.stderr == ""
 
 

@@ -1,12 +1,10 @@
-"""`mpbroker docs`: lists pages, prints one or a part of it; each pointer of a message leads to one."""
+"""`mpbroker docs`: lists pages, prints one or a part of it."""
 
 from __future__ import annotations
 
-import ast
 import pydoc
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,9 +17,6 @@ from tests.support.own_cli import OwnCli
 
 ROOT = Path(__file__).parents[2]
 DECISIONS = sorted((ROOT / "docs/decisions").glob("0*.md"))
-ROOMS = ("mpbroker", "shm", "spark_integration", "pyspark_mpbroker")
-POINTER = re.compile(r"mpbroker docs ([a-z-]+(?:#[\w-]+)?)")
-FILE = re.compile(r"\bdocs/\w+|\b[A-Z]{3,}\.md\b")
 
 
 @pytest.fixture
@@ -59,7 +54,7 @@ def test_on_a_terminal_it_goes_through_a_pager(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(pydoc, "pager", shown.append)
     monkeypatch.setattr(sys, "stdout", SimpleNamespace(isatty=lambda: True))
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
-    pages.show("faq", wants_path=False, as_json=False)
+    pages.docs("faq")
     assert shown == [(ROOT / "docs/FAQ.md").read_text()]
 
 
@@ -89,9 +84,9 @@ def test_code_has_no_headings() -> None:
     [
         (
             "oprating",
-            "docs oprating: there is no such page; did you mean operating? mpbroker docs lists them",
+            "docs oprating: no such page; did you mean operating? mpbroker docs lists them",
         ),
-        ("systemd", "docs systemd: there is no such page; did you mean unit?"),
+        ("systemd", "docs systemd: no such page; did you mean unit?"),
         ("operating#quota", "the page has no such heading; did you mean operating#quotas?"),
     ],
 )
@@ -104,48 +99,3 @@ def test_a_wheel_has_its_own_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert shipped.directory() == tmp_path / "site"
     (tmp_path / "site/mpbroker/share").mkdir(parents=True)
     assert shipped.directory() == tmp_path / "site/mpbroker/share"
-
-
-# ---- pointers
-
-
-def texts(path: Path) -> Iterator[str]:
-    """The strings of a module without its docstrings; all of another file."""
-    if path.suffix != ".py":
-        yield path.read_text()
-        return
-    tree = ast.parse(path.read_text())
-    docs = {
-        id(node.body[0].value)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        and node.body
-        and isinstance(node.body[0], ast.Expr)
-    }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
-            yield node.value
-
-
-def messages() -> Iterator[tuple[Path, str]]:
-    """All that a user may read of the code, and of what is installed with it, but for the pages."""
-    suffixes = (".py", ".pyx", ".js", ".html", ".java", ".yml", ".json", ".service", ".socket", ".conf")
-    for room in (*ROOMS, "ops/prometheus", "ops/grafana", "ops/systemd"):
-        for path in (ROOT / room).rglob("*"):
-            if path.suffix in suffixes and path != Path(pages.__file__):
-                for text in texts(path):
-                    yield path, text
-
-
-def test_pointers_lead_somewhere() -> None:
-    found = {one for _, text in messages() for one in POINTER.findall(text)}
-    assert {"upgrading", "security#a-newer-openssl", "security#in-five-minutes"} <= found
-    for one in found:
-        name, _, anchor = one.partition("#")
-        page = pages.find(name)
-        assert not anchor or pages.section(page.path.read_text(), anchor, name)
-
-
-def test_no_message_names_a_file_that_only_a_clone_has() -> None:
-    named = [(path.name, text) for path, text in messages() if FILE.search(text)]
-    assert named == []

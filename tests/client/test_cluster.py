@@ -151,7 +151,9 @@ def test_an_advertised_address_that_is_not_there_is_not_tried_again() -> None:
         with closing(Cluster([(HOST, broker.port)], config)) as cluster:
             cluster.refresh()
             for _ in range(2):
-                with pytest.raises(AdvertisedUnreachable, match=f"the broker at {HOST}:{broker.port} tells"):
+                with pytest.raises(
+                    AdvertisedUnreachable, match=f"the broker at {HOST}:{broker.port} advertises"
+                ):
                     cluster.patiently(lambda: cluster.ask(NODE_ID, m.ListGroupsRequest()))
             assert cluster.ask_any(m.InitProducerIdRequest()).producer_id, "the bootstrap server serves"
             with pytest.raises(AdvertisedUnreachable):

@@ -73,7 +73,7 @@ def test_librdkafkas_names() -> None:
         ({"sasl.mechanism": "GSSAPI"}, "sasl.mechanism=GSSAPI is not one of"),
         ({"sasl.kerberos.service.name": "kafka"}, "sasl.kerberos.service.name is not supported"),
         ({"ssl.engine.factory.class": "x"}, "ssl.engine.factory.class is not supported"),
-        ({"ssl.truststore.location": "/nowhere"}, "there is no file /nowhere"),
+        ({"ssl.truststore.location": "/nowhere"}, "ssl.truststore.location: no such file: /nowhere"),
         ({"ssl.endpoint.identification.algorithm": "none"}, "is neither https nor empty"),
         ({"ssl.enabled.protocols": "TLSv1.1"}, "TLSv1.1 is not one of TLSv1.2, TLSv1.3"),
         ({"ssl.enabled.protocols": ""}, "names no version of TLS"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import struct
 from collections.abc import Iterator
@@ -160,14 +159,14 @@ def test_correlation_ids_leave_those_of_sasl_alone(ready: Pair, monkeypatch: pyt
 
 def test_a_response_that_nobody_asked_for_ends_the_connection(ready: Pair) -> None:
     ready.answer(RequestHeader(ApiKey.LIST_GROUPS, 0, 0), m.ListGroupsResponse())
-    with pytest.raises(InvalidReceive, match="it answered what nobody asked"):
+    with pytest.raises(InvalidReceive, match="it sent a response without a request"):
         ready.connection.progress(0)
 
 
 def test_a_response_to_half_a_request_ends_the_connection(ready: Pair) -> None:
     ready.send(large())
     ready.answer(RequestHeader(ApiKey.PRODUCE, 9, 1), m.ProduceResponse())
-    with pytest.raises(InvalidReceive, match="it answered what nobody asked"):
+    with pytest.raises(InvalidReceive, match="it sent a response without a request"):
         ready.connection.progress(0)
     assert len(ready.connection.in_flight) == 1, "the request has not been answered"
 
@@ -176,7 +175,7 @@ def test_a_response_that_is_none_ends_the_connection(ready: Pair) -> None:
     ready.send(m.ListGroupsRequest())
     header = ready.received()
     ready.peer.sendall(struct.pack(">ii", 4, header.correlation_id))
-    with pytest.raises(InvalidReceive, match=r"it sent a LIST_GROUPS v\d that is none"):
+    with pytest.raises(InvalidReceive, match=r"it sent a LIST_GROUPS v\d that is malformed"):
         ready.connection.progress(0)
     assert len(ready.connection.in_flight) == 1
 
@@ -211,29 +210,5 @@ def test_an_error_on_version_0_ends_the_connection(pair: Pair) -> None:
     pair.answer(pair.received(), refusal, version=0)
     pair.connection.progress(0)
     pair.answer(pair.received(), refusal)
-    with pytest.raises(InvalidReceive, match="it does not say what it speaks"):
+    with pytest.raises(InvalidReceive, match="it does not name its versions"):
         pair.connection.progress(0)
-
-
-def test_a_throttle_defers_what_is_in_flight(ready: Pair) -> None:
-    for _ in range(2):
-        ready.send(m.ListGroupsRequest(), now_ms=100)
-    assert ready.connection.next_expiry_ms() == 1_100
-    ready.answer(ready.received(), m.ListGroupsResponse(throttle_time_ms=50))
-    ready.connection.progress(200)
-    assert ready.connection.next_expiry_ms() == 1_150
-    assert [ready.connection.is_ready(now_ms) for now_ms in (249, 250)] == [False, True]
-
-
-def test_a_refused_connection_says_so() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        address = gone.getsockname()
-    sock = socket.socket()
-    sock.setblocking(False)
-    sock.connect_ex(address)
-    made = Connection(sock, PlaintextTransport, None, CONFIG, lambda _response: None)
-    try:
-        with pytest.raises(module.NotConnected, match=os.strerror(111)):
-            made.progress(0)
-    finally:
-        made.close()

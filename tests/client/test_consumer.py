@@ -11,9 +11,9 @@ from mpbroker.client.cluster import Cluster
 from mpbroker.client.config import ClientConfig
 from mpbroker.client.consumer import Consumer, Fetched, Limits, fetch_request
 from mpbroker.client.errors import ApiFailed
-from mpbroker.client.isolation import READ_COMMITTED, READ_UNCOMMITTED
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.numbers import READ_COMMITTED, READ_UNCOMMITTED
 from mpbroker.records.builder import build_batch, build_transaction_marker
 from mpbroker.records.markers import ABORT
 from mpbroker.records.record import NewRecord

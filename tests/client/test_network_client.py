@@ -66,17 +66,6 @@ def test_connected_is_not_ready(make_rig: MakeRig) -> None:
         make_rig().send()
 
 
-def test_a_response_belongs_to_the_oldest_request(rig: Rig) -> None:
-    rig.connect()
-    asked = [rig.send(body) for body in (m.ListGroupsRequest(), m.DescribeClusterRequest())]
-    rig.peer.answers(m.ListGroupsResponse(), nth=-2)
-    assert one(rig.poll()).request is asked[0]
-    rig.peer.answers(m.DescribeClusterResponse())
-    response = one(rig.poll())
-    assert response.request is asked[1]
-    assert isinstance(response.body, m.DescribeClusterResponse)
-
-
 def test_responses_that_come_together_end_one_poll_after_the_other_without_a_wait(rig: Rig) -> None:
     rig.connect()
     asked = [rig.send() for _ in range(3)]
@@ -294,7 +283,7 @@ def test_an_advertised_address_that_cannot_be_reached(make_rig: MakeRig, retries
         rig.client.poll(0)
     assert str(failure).startswith("cannot connect to advertised:9092: ")
     assert str(failure).endswith(
-        "; the broker at here:9092 tells clients to go there: set its advertised.listeners to an address "
+        "; the broker at here:9092 advertises that address: set its advertised.listeners to an address "
         "that this host can reach"
     )
     assert isinstance(failure, AdvertisedUnreachable)

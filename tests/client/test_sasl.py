@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -34,12 +33,6 @@ from tests.client.server import (
 from tests.support.forms import rounds
 
 
-@pytest.fixture
-def plain_listener() -> Iterator[Listener]:
-    with Listener() as listener:
-        yield listener
-
-
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_sasl(name: str) -> None:
     with Listener(offered()) as listener:
@@ -64,21 +57,6 @@ def test_a_mechanism_that_is_not_offered() -> None:
         expected = "it does not offer SCRAM-SHA-256 but PLAIN: set sasl.mechanism"
         with pytest.raises(AuthenticationFailed, match=expected):
             ask(listener, settings("SASL_PLAINTEXT", "SCRAM-SHA-256"))
-
-
-def test_sasl_where_nobody_asks_for_it(plain_listener: Listener) -> None:
-    with pytest.raises(
-        AuthenticationFailed, match=r"does not ask for SASL: set security\.protocol to PLAINTEXT"
-    ):
-        ask(plain_listener, settings("SASL_PLAINTEXT", "PLAIN"))
-
-
-def test_no_sasl_where_somebody_asks_for_it() -> None:
-    with (
-        Listener(offered()) as listener,
-        pytest.raises(ConnectionLost, match="is PLAINTEXT: does this listener want another"),
-    ):
-        ask(listener, settings("PLAINTEXT"))
 
 
 def test_sasl_in_the_clear_to_who_answers_nothing() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from mpbroker.client import cluster as cluster_module
 from mpbroker.client.cluster import Cluster
-from mpbroker.client.errors import AuthenticationFailed, ClientError, ConfigError, ConnectionLost
+from mpbroker.client.errors import AuthenticationFailed, ConfigError, ConnectionLost
 from mpbroker.client.network_client import NetworkClient
 from mpbroker.client.tls import TlsTransport, client_context
 from tests.client.server import HOST, MECHANISMS, Closes, Listener, ask, offered, settings
@@ -158,13 +158,6 @@ def test_a_refusal_is_told_though_the_connection_closes_before_the_first_request
         with pytest.raises(AuthenticationFailed, match="it refused the TLS handshake"):
             until(lambda: transport.send([b"a request"]) is None, "the closed connection is noticed")
         transport.close()
-
-
-def test_plaintext_to_a_port_of_tls(server_context: ssl.SSLContext) -> None:
-    """The alert that says so may be lost when the connection is reset behind it."""
-    expected = r"it speaks TLS: set security\.protocol to SSL|PLAINTEXT: does this listener want another\?"
-    with Listener(context=server_context) as listener, pytest.raises(ClientError, match=expected):
-        ask(listener, settings("PLAINTEXT"))
 
 
 def test_tls_to_a_port_of_plaintext(trusted: str) -> None:

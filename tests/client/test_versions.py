@@ -64,7 +64,7 @@ def test_the_talk_ends_with_what_the_node_speaks() -> None:
 
 def test_any_other_error_is_final() -> None:
     problem = ApiVersionsTalk().received(m.ApiVersionsResponse(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
-    assert problem == "it does not say what it speaks (ApiVersions failed with error 31)"
+    assert problem == "it does not name its versions (ApiVersions failed with error 31)"
 
 
 def test_only_a_produce_without_acks_has_no_response() -> None:

@@ -172,7 +172,7 @@ def test_what_helps_and_what_does_not_is_told_apart() -> None:
     text = refusal(["replica.fetch.max.bytes", "num.partitions"], of_all_brokers=False)
     assert text == (
         "Cannot update these configs dynamically: [num.partitions]. Change them in the broker's properties "
-        "file, then mpbroker ctl reload: it says what needs a restart. "
+        "file, then mpbroker ctl reload, which lists those that need a restart. "
         "Cannot update these configs dynamically: [replica.fetch.max.bytes]. They have no effect here, in "
         "the file neither: replica.fetch.max.bytes: this broker is a single node without replicas"
     )

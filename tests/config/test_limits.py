@@ -45,13 +45,13 @@ def test_who_is_privileged() -> None:
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        (["control.plane.listener.name=C"], "there is no such listener; there are A, B"),
-        (["inter.broker.listener.name=C"], "there is no such listener"),
+        (["control.plane.listener.name=C"], "listener C does not exist; there are A, B"),
+        (["inter.broker.listener.name=C"], "listener C does not exist"),
         (["control.plane.listener.name=A", "inter.broker.listener.name=A"], "must be different"),
-        (["max.connections.per.ip=0"], "lets nobody in"),
+        (["max.connections.per.ip=0"], "refuses all clients"),
         (["max.connections.per.ip.overrides=here"], "here is not HOST:COUNT"),
         (["max.connections.per.ip.overrides=h:99999999999"], "is not HOST:COUNT"),
-        (["listener.name.c.max.connections=1"], "there is no listener C"),
+        (["listener.name.c.max.connections=1"], "listener C does not exist"),
         (["listener.name.a.max.connections=-1"], "at least 0"),
     ],
 )

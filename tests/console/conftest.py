@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer
 
 from mpbroker.ipc import console_token
 from mpbroker.testing import Broker
 from tests.support.http_broker import HTTP, Answer, HttpClient, broker, own_broker
-from tests.support.polling import PATIENCE_S
+from tests.support.polling import PATIENCE_S, until
 
 __all__ = ["broker", "own_broker"]
 SETTINGS = {**HTTP, "http.console.write": "true"}
@@ -70,15 +72,17 @@ def transact(broker: Broker, topic: str, value: str, *, commits: bool) -> None:
     (producer.commit_transaction if commits else producer.abort_transaction)(PATIENCE_S)
 
 
-def commit(broker: Broker, group: str, topic: str, offset: int) -> None:
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": group})
-    consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
-    consumer.close()
-
-
-def pids(broker: Broker) -> dict[str, int]:
-    processes: Any = broker.control("status")["processes"]
-    return {each["name"]: each["pid"] for each in processes}
+@contextmanager
+def member(broker: Broker, group: str, topic: str) -> Iterator[Consumer]:
+    """A member of a group that has all partitions of a topic, and commits nothing by itself."""
+    settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": group}
+    consumer = Consumer({**settings, "enable.auto.commit": False})
+    consumer.subscribe([topic])
+    until(lambda: consumer.assignment() or consumer.poll(0.1), "the member has its partitions")
+    try:
+        yield consumer
+    finally:
+        consumer.close()
 
 
 @pytest.fixture(scope="module")

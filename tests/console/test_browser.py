@@ -8,11 +8,12 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import TopicPartition
 
 from mpbroker.testing import Broker
 from ops.docs.browser import Browser
-from tests.console.conftest import BIG_BYTES, HOSTILE, Api, commit, pids, produce, transact
+from tests.console.conftest import BIG_BYTES, HOSTILE, Api, member, produce, transact
+from tests.support.http_broker import commit, pids
 from tests.support.polling import until
 
 PHONE = (390, 844)
@@ -77,6 +78,20 @@ def show(page: Browser, api: Api, view: str, wanted: str = "main table, main .ca
         f"!document.querySelector('[data-old]') && !!document.querySelector({json.dumps(wanted)})",
         f"{view} is there",
     )
+
+
+def change_answers(page: Browser, place: str, change: str) -> None:
+    """Change what the page gets from a place: `found` is the answer."""
+    page.js(f"""
+      const ask = window.fetch;
+      window.fetch = async (place, ...more) => {{
+        const answer = await ask(place, ...more);
+        if (!String(place).includes({json.dumps(place)})) return answer;
+        const found = await answer.json();
+        {change};
+        return Response.json(found);
+      }};
+      null""")
 
 
 def test_every_view_by_click_and_by_key(page: Browser) -> None:
@@ -296,19 +311,9 @@ def test_changes_need_the_token_and_a_second_look(page: Browser, api: Api) -> No
 
 
 def test_a_topic_with_more_partitions_than_the_table_has(page: Browser, api: Api, filled: str) -> None:
-    page.js(f"location.hash = 'token={api.token}'; null")
-    page.until("document.getElementById('token').hidden", "the token counts")
+    with_token(page, api)
     # A topic of so many takes a minute to make.
-    page.js("""
-      const ask = window.fetch;
-      window.fetch = async (place, ...more) => {
-        const answer = await ask(place, ...more);
-        if (!String(place).includes("api/topic?")) return answer;
-        const found = await answer.json();
-        found.topic.partitions = 2100;
-        return Response.json(found);
-      };
-      null""")
+    change_answers(page, "api/topic?", "found.topic.partitions = 2100")
     visit(page, api, f"#/topics/{filled}/2099")
     page.until("document.querySelector('.records select')?.value === '2099'", "the last one is chosen")
     page.sees("has no partition 2099", ".records .said")
@@ -326,9 +331,7 @@ def test_a_topic_with_more_partitions_than_the_table_has(page: Browser, api: Api
 
 
 def test_offsets_are_reset_after_a_preview(page: Browser, api: Api, filled: str) -> None:
-    page.js(f"location.hash = 'token={api.token}'; null")
-    page.until("location.hash === '#/overview'", "the token is taken")
-    page.until("document.getElementById('token').hidden", "the token counts")
+    with_token(page, api)
     visit(page, api, "#/groups/billing")
     page.sees("Empty", ".facts")
     page.click("button", "Reset offsets")
@@ -496,25 +499,16 @@ def test_an_active_group_offers_no_reset_and_tells_what_is_not_committed(
     page: Browser, api: Api, broker: Broker, filled: str
 ) -> None:
     with_token(page, api)
-    consumer = Consumer(
-        {
-            "bootstrap.servers": broker.bootstrap_servers,
-            "group.id": "active",
-            "enable.auto.commit": False,
-        }
-    )
-    consumer.subscribe([filled])
-    until(lambda: consumer.assignment() or consumer.poll(0.1), "the member has its partitions")
-    consumer.commit(offsets=[TopicPartition(filled, 0, 1)], asynchronous=False)
-    visit(page, api, "#/groups/active")
-    page.sees("The group is Stable: stop its consumers to reset offsets", "main .title")
-    page.sees("in 1 partition; 1 partition has no commit", ".facts")
-    page.sees("A partition without a commit has no lag", ".said")
-    assert page.js(f"{button('Reset offsets')}.disabled")
-    visit(page, api, "#/groups")
-    page.sees("+ 1 without", "table tr.opens")
-    page.sees("partitions of the group's topics without a commit")
-    consumer.close()
+    with member(broker, "active", filled) as consumer:
+        consumer.commit(offsets=[TopicPartition(filled, 0, 1)], asynchronous=False)
+        visit(page, api, "#/groups/active")
+        page.sees("The group is Stable: stop its consumers to reset offsets", "main .title")
+        page.sees("in 1 partition; 1 partition has no commit", ".facts")
+        page.sees("A partition without a commit has no lag", ".said")
+        assert page.js(f"{button('Reset offsets')}.disabled")
+        visit(page, api, "#/groups")
+        page.sees("+ 1 without", "table tr.opens")
+        page.sees("partitions of the group's topics without a commit")
     visit(page, api, "#/groups/active")
     page.sees("Empty", ".facts")
     page.click("button", "Reset offsets")
@@ -533,14 +527,7 @@ def test_bars_and_shares_say_what_they_are(page: Browser, api: Api) -> None:
 
 
 def test_partitions_without_a_leader_are_told(page: Browser, api: Api) -> None:
-    page.js("""
-      const ask = window.fetch;
-      window.fetch = async (place, ...more) => {
-        const answer = await ask(place, ...more);
-        if (!String(place).includes("api/health")) return answer;
-        return Response.json({...(await answer.json()), offline_partitions: 2});
-      };
-      null""")
+    change_answers(page, "api/health", "found.offline_partitions = 2")
     visit(page, api, "#/health")
     page.sees("2 partitions offline", "main .state.bad")
     page.sees("2 partitions have no leader and can be neither read nor written", "main")
@@ -553,16 +540,7 @@ def test_each_ring_has_an_arrow_that_shows_when_it_is_full(
 ) -> None:
     between = {f"{one['from']} → {one['to']}" for one in api.found("live", after=0)["rings"]}
     assert between > {"log → processor", "coordinator → log", "log → coordinator", "background → log"}
-    page.js("""
-      const ask = window.fetch;
-      window.fetch = async (place, ...more) => {
-        const answer = await ask(place, ...more);
-        if (!String(place).includes("api/live?")) return answer;
-        const found = await answer.json();
-        for (const ring of found.rings) ring.fill = 0.9;
-        return Response.json(found);
-      };
-      null""")
+    change_answers(page, "api/live?", "found.rings.forEach((ring) => { ring.fill = 0.9; })")
     page.resize(*size)
     visit(page, api, "#/pipeline")
     page.until(f"document.querySelectorAll('.way.full').length === {len(between)}", "each full ring is shown")

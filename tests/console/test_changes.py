@@ -8,8 +8,8 @@ import pytest
 from mpbroker.client.acls import document
 from mpbroker.client.errors import InvalidArgument
 from mpbroker.client.offset_resets import Reset
-from mpbroker.console import access, changes, changes_audit
-from mpbroker.console.changes import CreateTopic, ResetOffsets, decode, work_of
+from mpbroker.console import access, changes_audit
+from mpbroker.console.changes import CreateTopic, ResetOffsets, decode
 
 NOW_MS = 1_800_000_000_000
 
@@ -69,7 +69,7 @@ def test_anything_else_is_refused(body: bytes) -> None:
     ],
 )
 def test_places(to: str, value: str, reset: Reset) -> None:
-    assert changes._reset_to(ResetOffsets("g", to, value), NOW_MS) == reset
+    assert ResetOffsets("g", to, value).place(NOW_MS) == reset
 
 
 @pytest.mark.parametrize(
@@ -85,20 +85,20 @@ def test_places(to: str, value: str, reset: Reset) -> None:
 )
 def test_places_that_are_none(to: str, value: str) -> None:
     with pytest.raises(msgspec.ValidationError):
-        work_of(ResetOffsets("g", to, value), 0)
+        ResetOffsets("g", to, value).work(0)
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (ResetOffsets("g", "to-datetime", "soon"), "'soon': this is no time"),
-        (ResetOffsets("g", "by-duration", "1w"), "'1w': this is no duration"),
+        (ResetOffsets("g", "to-datetime", "soon"), "'soon': not a time"),
+        (ResetOffsets("g", "by-duration", "1w"), "'1w': not a duration"),
         (ResetOffsets("g", "to-latest", "", ":x"), "topic ':x': this is not TOPIC or TOPIC:0,1,2"),
     ],
 )
 def test_times_and_topics_are_checked_as_the_command_does(change: ResetOffsets, said: str) -> None:
     with pytest.raises(msgspec.ValidationError, match=said) as caught:
-        work_of(change, 0)
+        change.work(0)
     assert "--" not in str(caught.value)
     assert "UTC" not in str(caught.value)
 

@@ -56,7 +56,7 @@ def test_nonsense_is_said_to_be_that(text: bytes, said: str) -> None:
     ("text", "said"),
     [
         (b"from=nowhere", "from 'nowhere': write beginning, end"),
-        (b"from=@yesterday", "from '@yesterday': this is no time; write"),
+        (b"from=@yesterday", "from '@yesterday': not a time; write"),
         (b"isolation=some", "isolation 'some': a level is one of"),
     ],
 )

@@ -59,7 +59,7 @@ def watch(tmp_path: Path) -> Watch:
 
 def test_a_look_that_finds_no_worker_is_skipped(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     workers = LateWorkers()
-    monkeypatch.setattr(watch, "_looks", workers)
+    monkeypatch.setattr(watch, "_samplers", workers)
     monkeypatch.setattr(watch_module, "EVERY_S", 0.0)
 
     async def ask() -> None:

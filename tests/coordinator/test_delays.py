@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from mpbroker.coordinator import delays
-from mpbroker.coordinator.delays import LOOK_EVERY_S, TOLD_AFTER_S, Delays, Now
+from mpbroker.coordinator.delays import CHECK_EVERY_S, LOG_AFTER_S, Delays, Progress
 from mpbroker.coordinator.log_link import LogLink
 from mpbroker.coordinator.metadata.state import Topic
 from mpbroker.coordinator.waiting import Awaited, Caller, Change, Token, WaitingCallers
@@ -21,7 +21,7 @@ from mpbroker.ipc.topology import handler, processor
 from tests.support.coordinator_tree import CoordinatorTree
 
 TOPIC_ID = bytes(range(16))
-IDLE = Now({TOPIC_ID: Topic("t", TOPIC_ID, 8)}, [], 0, None)
+IDLE = Progress({TOPIC_ID: Topic("t", TOPIC_ID, 8)}, [], 0, None)
 
 
 class Link:
@@ -45,12 +45,12 @@ class DelaysRig:
     def wait(self, number: int, token: Token) -> None:
         self.waiting.add(Caller(handler(number), 0, 1), Acknowledged(), {token})
 
-    def pass_s(self, seconds: float, now: Now = IDLE) -> list[str]:
+    def pass_s(self, seconds: float, now: Progress = IDLE) -> list[str]:
         """Let time pass, and return what is logged meanwhile."""
         self.caplog.clear()
-        for _ in range(round(seconds / LOOK_EVERY_S)):
-            self.time_s += LOOK_EVERY_S
-            self.delays.look(lambda: now)
+        for _ in range(round(seconds / CHECK_EVERY_S)):
+            self.time_s += CHECK_EVERY_S
+            self.delays.check(lambda: now)
         return [record.getMessage() for record in self.caplog.records]
 
 
@@ -62,48 +62,48 @@ def rig(caplog: pytest.LogCaptureFixture) -> DelaysRig:
 def test_who_has_not_opened_a_topic_is_named_once(rig: DelaysRig) -> None:
     rig.link.owes = {0, 2}
     rig.wait(1, (Awaited.USABLE, TOPIC_ID))
-    assert rig.pass_s(TOLD_AFTER_S) == []
+    assert rig.pass_s(LOG_AFTER_S) == []
     (told,) = rig.pass_s(60)
     assert told == (
         "Acknowledged for handler 1 has waited for 5 s: partitions of topic t are not opened by log 0, log 2"
-        ". `mpbroker ctl status` tells what each process is at"
+        ". `mpbroker ctl status` has the status of each process"
     )
     rig.waiting.settle({(Awaited.USABLE, TOPIC_ID)})
     (told,) = rig.pass_s(3)
-    assert told == "what was waited for has come, after 65 s at most"
+    assert told == "delayed changes completed; longest wait 65 s"
     assert rig.pass_s(10) == []
 
 
 def test_what_comes_in_time_is_not_told(rig: DelaysRig) -> None:
     for _ in range(10):
-        rig.wait(0, (Awaited.GONE, TOPIC_ID))
-        assert rig.pass_s(TOLD_AFTER_S - 1) == []
-        rig.waiting.settle({(Awaited.GONE, TOPIC_ID)})
+        rig.wait(0, (Awaited.REMOVED, TOPIC_ID))
+        assert rig.pass_s(LOG_AFTER_S - 1) == []
+        rig.waiting.settle({(Awaited.REMOVED, TOPIC_ID)})
         assert rig.pass_s(1) == []
 
 
 @pytest.mark.parametrize(
     ("token", "owes", "behind", "why"),
     [
-        ((Awaited.GONE, TOPIC_ID), {1}, [], "partitions of topic t are not removed by log 1"),
+        ((Awaited.REMOVED, TOPIC_ID), {1}, [], "partitions of topic t are not removed by log 1"),
         (Change(TOPIC_ID, 2, 9), {1}, [], "partitions of topic t are not opened by log 1"),
-        ((Awaited.USABLE, TOPIC_ID), set(), [], "news of topic t are not out. "),
+        ((Awaited.USABLE, TOPIC_ID), set(), [], "topic t is not announced. "),
         (
             (Awaited.USABLE, TOPIC_ID),
             set(),
             [handler(1)],
-            "are not out, handler 1 did not read the last ones",
+            "is not announced, handler 1 did not read the last announcements",
         ),
-        ((Awaited.GONE, bytes(16)), set(), [], "news of topic AAAAAAAAAAAAAAAAAAAAAA are not out"),
-        ((Awaited.QUOTAS, b"x"), set(), [handler(0)], "news of quotas are not out, handler 0 did not"),
+        ((Awaited.REMOVED, bytes(16)), set(), [], "topic AAAAAAAAAAAAAAAAAAAAAA is not announced"),
+        ((Awaited.QUOTAS, b"x"), set(), [handler(0)], "quotas are not announced, handler 0 did not"),
         (
             (Awaited.CREDENTIALS, b"x"),
             set(),
             [processor(0)],
-            "of credentials are not out, processor 0 did",
+            "credentials are not announced, processor 0 did",
         ),
-        ((Awaited.SETTINGS, bytes(8)), set(), [], "the supervisor has not followed what was altered"),
-        ((Awaited.RATES, b"x"), set(), [], "news of rates of addresses are not out"),
+        ((Awaited.SETTINGS, bytes(8)), set(), [], "the supervisor has not applied the altered"),
+        ((Awaited.RATES, b"x"), set(), [], "rates of addresses are not announced"),
     ],
 )
 def test_every_wait_has_its_reason(
@@ -123,14 +123,14 @@ def test_many_that_wait_are_one_line(rig: DelaysRig) -> None:
 
 
 def test_a_log_that_is_away_keeps_all_waiting(rig: DelaysRig) -> None:
-    away = Now({}, ["DeleteTopics", "CreateTopics", "CreateTopics"], 7, "waiting for a log process")
+    away = Progress({}, ["DeleteTopics", "CreateTopics", "CreateTopics"], 7, "waiting for a log process")
     (told,) = rig.pass_s(20, away)
     assert told.startswith(
         "CreateTopics, DeleteTopics has waited for 5 s, as 1 more: waiting for a log process"
     )
     rig.pass_s(5)
-    (told,) = rig.pass_s(20, Now({}, [], 7, "waiting for a log process"))
-    assert told.startswith("what clients ask the coordinator for (7 calls) has waited for 5 s: waiting for")
+    (told,) = rig.pass_s(20, Progress({}, [], 7, "waiting for a log process"))
+    assert told.startswith("7 calls to the coordinator has waited for 5 s: waiting for")
 
 
 def test_a_coordinator_that_was_stopped_itself_tells_of_nothing(rig: DelaysRig) -> None:
@@ -143,8 +143,8 @@ def test_a_coordinator_that_was_stopped_itself_tells_of_nothing(rig: DelaysRig) 
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[], str]]:
     """Yield a function that returns what a coordinator that is forked from now on has logged."""
-    monkeypatch.setattr(delays, "LOOK_EVERY_S", 0.01)
-    monkeypatch.setattr(delays, "TOLD_AFTER_S", 0.05)
+    monkeypatch.setattr(delays, "CHECK_EVERY_S", 0.01)
+    monkeypatch.setattr(delays, "LOG_AFTER_S", 0.05)
     log, path = logging.getLogger("mpbroker"), tmp_path / "log"
     to_file, before = logging.FileHandler(path), log.level
     log.addHandler(to_file)
@@ -177,7 +177,7 @@ def test_a_coordinator_names_the_log_process_that_does_not_answer(
     told("CreatedTopics for handler 0 has waited for a while: partitions of topic a are not opened by log 0")
     log.pump()
     tree.until(lambda: request in tree.handlers[0].answers)
-    told("what was waited for has come")
+    told("delayed changes completed")
     request = tree.handlers[0].call(DeleteTopics(["a"]))
     tree.until(tree.append_waits, pump_log=False)
     log.pump()

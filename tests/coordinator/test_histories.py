@@ -10,10 +10,9 @@ import pytest
 from mpbroker.coordinator.groups.records import OffsetKey, OffsetValue
 from mpbroker.coordinator.groups.records import decode as decode_offset
 from mpbroker.coordinator.groups.records import encode as encode_offset
-from mpbroker.coordinator.transactions.records import TransactionValue
+from mpbroker.coordinator.transactions.records import TransactionState, TransactionValue
 from mpbroker.coordinator.transactions.records import decode as decode_state
 from mpbroker.coordinator.transactions.records import encode as encode_state
-from mpbroker.coordinator.transactions.states import TransactionState
 from mpbroker.ipc.table import PAYLOAD_BYTES, unpack_partition
 from mpbroker.records.iterate import iterate_batches
 from tests.support.forms import pick, rounds

@@ -144,7 +144,7 @@ def test_questions_and_appends_wait_for_room_in_their_order(
     assert link.go_on() == []
     assert link.link.waits_for_room
     assert not link.link.idle
-    assert ["when there is room" in one.getMessage() for one in caplog.records] == [True], "it is told once"
+    assert ["wait for room" in one.getMessage() for one in caplog.records] == [True], "it is logged once"
     link.return_all()
     assert link.go_on() == ["appended 0 at 0", "opened a", "log answers", "opened b"]
     assert not link.link.waits_for_room
@@ -163,9 +163,9 @@ def test_an_append_that_waits_is_work_to_be_done(link: Link) -> None:
 def test_what_waits_for_room_is_void_when_a_log_worker_dies(link: Link) -> None:
     link.link.open(Topic("a", b"a" * 16, 1))
     link.append()
-    link.link.forget(0)
+    link.link.peer_down(0)
     link.return_all()
-    link.link.welcome(0)
+    link.link.peer_up(0)
     assert link.go_on() == []
     assert link.link.idle
     assert not link.link.is_appending

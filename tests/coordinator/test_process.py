@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from mpbroker.coordinator.log_link import QUESTIONS_UNDER_WAY
-from mpbroker.coordinator.process import Coordinator, Phase
+from mpbroker.coordinator.metadata_controller import Phase
+from mpbroker.coordinator.process import Coordinator
 from mpbroker.ipc.calls import (
     Acknowledged,
     AllocateProducerIds,
@@ -429,7 +430,7 @@ def test_a_large_topic_is_decided_in_pieces(
     make_tree: Callable[..., CoordinatorTree], monkeypatch: pytest.MonkeyPatch, drops_after: int | None
 ) -> None:
     """Check that others are heard between, and that a log that dies meanwhile lets it be decided anew."""
-    monkeypatch.setattr("mpbroker.coordinator.process.RECORDS_AT_ONCE", 2)
+    monkeypatch.setattr("mpbroker.coordinator.metadata_controller.RECORDS_AT_ONCE", 2)
     made = make_tree()
     context = ProcessContext(COORDINATOR, made.memory, made.config)
     coordinator = Coordinator(context, CLUSTER_ID, wall_ms, lambda: uuid.uuid4().bytes)
@@ -440,19 +441,19 @@ def test_a_large_topic_is_decided_in_pieces(
         for fake in made.handlers:
             fake.pump()
 
-    until(lambda: coordinator.phase is Phase.SERVING, "the coordinator serves", turn)
+    until(lambda: coordinator.metadata.phase is Phase.SERVING, "the coordinator serves", turn)
     first, second = made.handlers
     large = first.call(create("large", partitions=9))
     coordinator.step()
     small = second.call(create("small"))
     steps = 1
-    while coordinator._drafting is not None:
+    while coordinator.metadata._drafting is not None:
         assert coordinator.something_waits()
         if steps == drops_after:
-            coordinator._drop_draft()
+            coordinator.metadata._drop_draft()
         coordinator.step()
         steps += 1
-        assert [type(call) for _, call in coordinator._calls][-1:] == [CreateTopics], "it is heard"
+        assert [type(call) for _, call in coordinator.metadata._calls][-1:] == [CreateTopics], "it is heard"
     assert steps >= 8, "ten records, two at a time, are encoded and made true"
     until(lambda: large in first.answers and small in second.answers, "both are answered", turn)
     assert errors(first.answers[large]) == {"large": 0}

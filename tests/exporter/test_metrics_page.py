@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.exporter import page_text
+from mpbroker.exporter import metrics_page
 from mpbroker.exporter.app import App
-from mpbroker.exporter.metrics_page import MetricsPage
-from mpbroker.exporter.page_text import PageText
+from mpbroker.exporter.metrics_page import MetricsPage, PageText
 from mpbroker.http.server import Message
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.ipc.topology import EXPORTER, SharedMemory
@@ -69,10 +68,10 @@ def test_a_page_is_given_out_while_it_is_fresh(
         await metrics.fresh()
         await metrics.fresh()
 
-    monkeypatch.setattr(page_text, "FRESH_FACTOR", 1e9)
+    monkeypatch.setattr(metrics_page, "FRESH_FACTOR", 1e9)
     asyncio.run(ask_twice())
     assert len(looks) == 1
-    monkeypatch.setattr(page_text, "FRESH_FACTOR", 0.0)
+    monkeypatch.setattr(metrics_page, "FRESH_FACTOR", 0.0)
     asyncio.run(ask_twice())
     assert len(looks) == 3
 
@@ -80,7 +79,7 @@ def test_a_page_is_given_out_while_it_is_fresh(
 def test_a_page_that_nobody_gets_any_more_is_not_kept(
     metrics: MetricsPage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(page_text, "FRESH_FACTOR", 0.5)
+    monkeypatch.setattr(metrics_page, "FRESH_FACTOR", 0.5)
 
     async def ask() -> None:
         page = await metrics.fresh()

@@ -20,7 +20,8 @@ from mpbroker.exporter.exposition import Page
 from mpbroker.exporter.otlp_sender import Origin, Sender, cause_in
 from mpbroker.testing import Broker
 from tests.exporter.conftest import SETTINGS, Http
-from tests.exporter.test_with_broker import commit, pids, produce
+from tests.exporter.test_with_broker import produce
+from tests.support.http_broker import commit, pids
 from tests.support.otlp_receiver import OtlpReceiver, Received
 from tests.support.polling import until
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from mpbroker.exporter import mpbroker_metrics, partition_metrics
@@ -29,7 +29,9 @@ from mpbroker.observe.samples import Health
 from mpbroker.testing import Broker
 from tests.exporter.conftest import SETTINGS, Answer, Http
 from tests.support import client_tools
+from tests.support.http_broker import commit, pids
 from tests.support.polling import PATIENCE_S, until
+from tests.support.programs import ran
 
 # Names that Kafka's and kafka_exporter's users know, which promtool would choose otherwise.
 INHERITED = {
@@ -53,19 +55,6 @@ def produce(broker: Broker, topic: str, count: int, **settings: object) -> None:
 def consumer_of(broker: Broker, group: str) -> Consumer:
     settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": group, "enable.auto.commit": False}
     return Consumer({**settings, "auto.offset.reset": "earliest"})
-
-
-def commit(broker: Broker, group: str, topic: str, offset: int) -> None:
-    consumer = consumer_of(broker, group)
-    consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
-    consumer.close()
-
-
-def pids(broker: Broker) -> dict[str, int]:
-    answer = broker.control("status")
-    processes = answer["processes"]
-    assert isinstance(processes, list)
-    return {each["name"]: each["pid"] for each in processes}
 
 
 def test_a_scrape_has_what_was_done(broker: Broker, http: Http) -> None:
@@ -138,24 +127,6 @@ def test_the_lag_of_a_group_follows_its_commits(broker: Broker, http: Http) -> N
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     admin.delete_consumer_groups(["follows"])["follows"].result()
     until(lambda: http.value("kafka_consumergroup_lag", **lag) is None, "a group that is gone has no lag")
-
-
-def test_offsets_of_a_transaction_count_when_it_commits(broker: Broker, http: Http) -> None:
-    topic = broker.create_topic()
-    produce(broker, topic, 10)
-    commit(broker, "txn", topic, 1)
-    lag = {"consumergroup": "txn", "topic": topic, "partition": "0"}
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": topic})
-    producer.init_transactions(PATIENCE_S)
-    consumer = consumer_of(broker, "txn")
-    for offset, ends, wanted in ((4, producer.abort_transaction, 9), (6, producer.commit_transaction, 4)):
-        producer.begin_transaction()
-        metadata = consumer.consumer_group_metadata()
-        producer.send_offsets_to_transaction([TopicPartition(topic, 0, offset)], metadata, PATIENCE_S)
-        assert http.value("kafka_consumergroup_lag", **lag) == 9
-        ends(PATIENCE_S)
-        until(lambda now=wanted: http.value("kafka_consumergroup_lag", **lag) == now, "its end is told")
-    consumer.close()
 
 
 def test_pages_are_zipped_for_those_who_ask(http: Http) -> None:
@@ -244,45 +215,6 @@ def test_a_broker_that_dies_answers_whole_or_not_at_all(own_broker: Broker) -> N
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(http.place)
     own_broker.kill()
-
-
-GARBAGE = (
-    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500),  # TLS
-    b"\x00\x00\x00\x1a\x00\x12\x00\x03\x00\x00\x00\x01\x00\x04rdkafka\x00",  # ApiVersions of a Kafka client
-    b"GET /metrics HTTP/9.9\r\n\r\n",
-    b"GET /metrics HTTP/1.1\r\nHost: x\r\nX: " + b"y" * (1 << 16),
-    b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-    b"GET /metrics HTTP/1.1\nHost x\n\tfolded: y\r\n\r\n",
-    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-    bytes(range(256)) * 64,
-)
-
-
-def test_garbage_harms_nobody(broker: Broker, http: Http) -> None:
-    """The parser alone meets more of it in test_http_server."""
-    before, said = pids(broker)["exporter"], broker.logs()
-    held = [socket.create_connection(http.place) for _ in GARBAGE]
-    try:
-        for sock, garbage in zip(held, GARBAGE, strict=True):
-            sock.settimeout(PATIENCE_S)
-            # The server may have hung up by then.
-            with suppress(ConnectionError):
-                sock.sendall(garbage)
-        assert http.get("/metrics").status == 200
-        for sock in held:
-            with suppress(ConnectionError):
-                sock.shutdown(socket.SHUT_WR)
-                answer = sock.makefile("rb").read()
-                assert b"HTTP/1.1 200" not in answer
-                assert not answer or answer.startswith((b"HTTP/1.1 4", b"HTTP/1.1 501", b"HTTP/1.1 505")), (
-                    answer
-                )
-    finally:
-        for sock in held:
-            sock.close()
-    assert http.get("/healthz").status == 200
-    assert pids(broker)["exporter"] == before
-    assert broker.logs() == said
 
 
 def test_an_exporter_that_dies_is_replaced_and_nobody_else_notices(own_broker: Broker) -> None:
@@ -392,7 +324,7 @@ def test_a_name_that_was_led_here_reads_nothing(http: Http) -> None:
         assert answer.text == (
             "this broker is not called 'evil.example': use its address, or add the name to http.hosts\n"
         ), path
-    for path in ("/metrics", "/readyz", "/healthz"):
+    for path in ("/metrics", "/readyz", "/healthz", "/api/live"):
         assert http.get(path, origin="http://evil.example").status == 403
         assert http.get(path, sec_fetch_site="cross-site").status == 403
         assert http.get(path, host=socket.gethostname()).status == 200
@@ -400,12 +332,8 @@ def test_a_name_that_was_led_here_reads_nothing(http: Http) -> None:
 
 
 def test_a_port_that_is_taken_refuses_the_start(http: Http, tmp_path: Path) -> None:
-    found = subprocess.run(
+    found = ran(
         [sys.executable, "-m", "mpbroker", "serve", "--http", http.address, "--listeners", "PLAINTEXT://:0"],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
         cwd=tmp_path,
     )
     assert found.returncode == 1
@@ -444,7 +372,7 @@ def test_a_full_disk_is_seen_wherever_one_looks_and_so_is_its_end(own_broker: Br
     try_it()
     assert errors[0] is None
     assert refuses() == "0.0"
-    assert live.look().broker.health is Health.RUNNING
+    assert live.sample().broker.health is Health.RUNNING
     unlimited = resource.prlimit(log, resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
     try_it()
     assert errors[0] is not None
@@ -453,7 +381,7 @@ def test_a_full_disk_is_seen_wherever_one_looks_and_so_is_its_end(own_broker: Br
     assert "produces are refused until there is room" in said
     assert "Make the file system larger" in said
     assert http.get("/healthz").status == 200
-    status, seen, page = control.call("status"), live.look().broker, http.get("/api/live").json
+    status, seen, page = control.call("status"), live.sample().broker, http.get("/api/live").json
     assert (status["log_dirs"][0]["state"], seen.health) == ("refuses produces", Health.NOT_READY)
     problems = [control.call("ready")["problems"], status["problems"], [seen.note], page["problems"]]
     # How much is free changes from look to look.
@@ -465,7 +393,7 @@ def test_a_full_disk_is_seen_wherever_one_looks_and_so_is_its_end(own_broker: Br
     assert status["offline_partitions"] == health["offline_partitions"] == 0
     resource.prlimit(log, resource.RLIMIT_FSIZE, unlimited)
     until(lambda: http.get("/readyz").status == 200, "it is ready again")
-    assert live.look().broker.health is Health.RUNNING
+    assert live.sample().broker.health is Health.RUNNING
     assert control.call("status")["problems"] == []
     try_it()
     assert errors[0] is None

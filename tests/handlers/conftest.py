@@ -17,6 +17,13 @@ def rig() -> Iterator[Rig]:
 
 
 @pytest.fixture
+def ready(rig: Rig, request: pytest.FixtureRequest) -> Rig:
+    """Make a handler that knows the topics of the module's `READY`."""
+    rig.publish(*request.module.READY)
+    return rig
+
+
+@pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Mpbroker]:
     made = Mpbroker(tmp_path)
     try:

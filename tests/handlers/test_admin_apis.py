@@ -109,12 +109,7 @@ KAFKA_RANGES = {
 ORDERS = topic_image("orders", 1, partitions=2, retention_ms="1000")
 INTERNAL = topic_image("__consumer_offsets", 2, first_slot=4, internal=True)
 HIDDEN = topic_image("__cluster_metadata", 3, first_slot=5, internal=True)
-
-
-@pytest.fixture(name="ready")
-def _ready(rig: Rig) -> Rig:
-    rig.publish(ORDERS, INTERNAL, HIDDEN)
-    return rig
+READY = (ORDERS, INTERNAL, HIDDEN)
 
 
 def test_registration_is_what_kafka_advertises() -> None:
@@ -183,13 +178,6 @@ def test_an_exception_is_answered_with_the_error_of_the_api(
     assert "DescribeConfigs v4 of client 'test'" in caplog.text
 
 
-def test_an_exception_whose_error_cannot_be_built_closes(ready: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mpbroker.handlers.requests.exchange.encode_response_frame", None)
-    ready.processor.send(request_frame(METADATA, 1, MetadataRequest(topics=[])))
-    ready.turn()
-    assert [r.kind for r in ready.processor.replies()] == [SlotKind.CLOSE]
-
-
 def names(*found: str) -> list[MetadataRequest.MetadataRequestTopic]:
     return [MetadataRequest.MetadataRequestTopic(name=name) for name in found]
 
@@ -211,10 +199,6 @@ def test_metadata_of_everything(ready: Rig, version: int) -> None:
         assert response.cluster_id == CLUSTER
     if version >= 10:
         assert orders.topic_id == topic_id(1)
-
-
-def test_metadata_of_nothing(ready: Rig) -> None:
-    assert ready.ask(METADATA, 4, MetadataRequest(topics=[])).topics == []
 
 
 @pytest.mark.parametrize("version", [4, 9, 13])
@@ -302,7 +286,7 @@ def test_advertised_addresses() -> None:
     listeners = (Listener("PLAINTEXT", "PLAINTEXT", "", 9092),)
     with rig(BrokerConfig(listeners=listeners)) as made:
         session = SimpleNamespace(local_host="192.0.2.7", local_port=9092)
-        made.handler.broker.session = lambda _: cast(Session, session)
+        made.context.session = lambda _: cast(Session, session)  # type: ignore[method-assign]
         made.publish(ORDERS)
         (broker,) = made.ask(METADATA, 1, MetadataRequest(topics=[])).brokers
         assert (broker.host, broker.port) == ("192.0.2.7", 9092), "where the client has connected to"
@@ -377,7 +361,7 @@ def test_very_many_topics_are_asked_for_in_parts(ready: Rig, monkeypatch: pytest
     ready.processor.send(request_frame(CREATE, 7, asked))
     ready.work_off()
     parts = []
-    while ready.handler.open:
+    while ready.handler.intake.open:
         ((call, message),) = ready.coordinator.take()
         of_part = [topic.name for topic in message.topics]
         # The coordinator counts the partitions of all of them.
@@ -471,7 +455,7 @@ def test_who_waits_for_the_coordinator_is_told_after_its_own_time(ready: Rig, ke
     assert ready.processor.replies() == []
     assert len(caller) == 0
     assert caller.next_deadline_ms() is None
-    assert ready.handler.open == {}
+    assert ready.handler.intake.open == {}
 
 
 def test_delete_topics_by_id(ready: Rig) -> None:

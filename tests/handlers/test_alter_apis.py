@@ -28,12 +28,7 @@ TOPIC, BROKER, GROUP = 2, 4, 32
 INVALID_REQUEST, NOT_CONTROLLER, TIMED_OUT = 42, 41, 7
 Altered = IncrementalAlterConfigsRequest.AlterConfigsResource
 Change = IncrementalAlterConfigsRequest.AlterableConfig
-
-
-@pytest.fixture(name="ready")
-def _ready(rig: Rig) -> Rig:
-    rig.publish(topic_image("orders", 1, partitions=2))
-    return rig
+READY = (topic_image("orders", 1, partitions=2),)
 
 
 def altered(*changes: tuple[str, int, str | None], kind: int = TOPIC, name: str = "orders") -> Altered:

@@ -24,7 +24,6 @@ from tests.chaos.leaks import held
 from tests.support import attacks
 from tests.support.attacks import MEGABYTE, PARTITIONS, Protocol, commit_of_all, join
 from tests.support.client_tools import eventually
-from tests.support.group_rig import subscription
 from tests.support.metered_client import Meter
 from tests.support.real_brokers import create_topic, served, with_settings
 from tests.support.socket_client import SocketClient, own_bytes, pids_of
@@ -38,7 +37,7 @@ Group = OffsetFetchRequest.OffsetFetchRequestGroup
 @pytest.fixture(name="shared", scope="module")
 def _shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mpbroker]:
     made = Mpbroker(tmp_path_factory.mktemp("broker"))
-    settings = {"group.initial.rebalance.delay.ms": "0", "group.max.members.bytes": str(3 * MEGABYTE)}
+    settings = {"group.initial.rebalance.delay.ms": "0"}
     with served(with_settings(made, settings)) as broker:
         create_topic(broker.bootstrap, "t", PARTITIONS)
         yield broker
@@ -60,33 +59,6 @@ def test_a_large_assignment_is_refused(shared: Mpbroker) -> None:
     request = SyncGroupRequest("g", 1, "m", assignments=[assignment], protocol_type="c", protocol_name="r")
     with SocketClient(shared) as client:
         assert client.ask(ApiKey.SYNC_GROUP, 5, request).error_code == ErrorCode.MESSAGE_TOO_LARGE
-
-
-def test_a_protocol_that_is_named_twice_breaks_no_group(shared: Mpbroker) -> None:
-    metadata = subscription("t")
-    twice = join(Protocol("a", metadata), Protocol("a", metadata), Protocol("b", metadata), group="twice")
-    with SocketClient(shared) as client:
-        answer = client.ask(ApiKey.JOIN_GROUP, 3, twice)
-        assert (answer.error_code, answer.protocol_name) == (0, "a")
-        left = client.ask(ApiKey.LEAVE_GROUP, 0, LeaveGroupRequest("twice", answer.member_id))
-        assert left.error_code == 0
-
-
-def test_members_of_all_groups_take_no_more_than_is_allowed(shared: Mpbroker) -> None:
-    large = Protocol("range", bytes(MEGABYTE // 2))
-    with SocketClient(shared) as client:
-        answers = [client.ask(ApiKey.JOIN_GROUP, 3, join(large, group=f"large.{n}")) for n in range(10)]
-        assert {one.error_code for one in answers} == {0, ErrorCode.GROUP_MAX_SIZE_REACHED}
-        assert [one.error_code for one in answers[:4]] == [0] * 4
-        first = next(n for n, one in enumerate(answers) if one.error_code)
-        small = client.ask(ApiKey.JOIN_GROUP, 3, join(Protocol("range", b""), group="small"))
-        assert small.error_code == 0
-        for n in range(first):
-            leave = LeaveGroupRequest(f"large.{n}", answers[n].member_id)
-            assert client.ask(ApiKey.LEAVE_GROUP, 0, leave).error_code == 0
-        answer = client.ask(ApiKey.JOIN_GROUP, 3, join(large, group="large.again"))
-        assert answer.error_code == 0
-        client.ask(ApiKey.LEAVE_GROUP, 0, LeaveGroupRequest("large.again", answer.member_id))
 
 
 def test_a_join_that_waits_keeps_no_block(shared: Mpbroker) -> None:
@@ -116,19 +88,6 @@ def test_a_join_that_waits_keeps_no_block(shared: Mpbroker) -> None:
         for one in answers:
             leave = LeaveGroupRequest("waited", one.member_id)
             assert first.ask(ApiKey.LEAVE_GROUP, 0, leave).error_code == 0
-
-
-def test_members_that_leave_fill_no_log(shared: Mpbroker) -> None:
-    name = "n" * 32_000
-    static = join(Protocol("a", b""), group=name)
-    static.group_instance_id = "i"
-    with SocketClient(shared) as client:
-        assert client.ask(ApiKey.JOIN_GROUP, 5, static).error_code == 0
-        before = len(shared.output())
-        members = [LeaveGroupRequest.MemberIdentity(str(n), "i") for n in range(5000)]
-        answer = client.ask(ApiKey.LEAVE_GROUP, 5, LeaveGroupRequest(name, members=members))
-        assert {one.error_code for one in answer.members} == {ErrorCode.FENCED_INSTANCE_ID}
-    assert len(shared.output()) - before < 10_000
 
 
 def test_a_group_is_answered_once_however_often_it_is_named(shared: Mpbroker) -> None:

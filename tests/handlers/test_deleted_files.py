@@ -9,11 +9,11 @@ import shutil
 from pathlib import Path
 
 from mpbroker.handlers.fetch.partition_readers import LOOKED_AT_ONCE, Readers
+from mpbroker.handlers.hot_path.fetch_positions import FetchPositions
 from mpbroker.ipc.table import Partition
 from mpbroker.records.batch import assign_offset_and_epoch
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
-from mpbroker.storage.fetch_positions import FetchPositions
 from mpbroker.storage.reader import Bound
 from ops.bench import frames
 from ops.bench.brokers import Mpbroker
@@ -56,7 +56,7 @@ def read(readers: Readers, partition: Partition) -> None:
     assert piece.length == size
 
 
-def look_at_all(readers: Readers) -> None:
+def poll_all(readers: Readers) -> None:
     while readers.forget_deleted():
         pass
 
@@ -92,14 +92,14 @@ def test_readers_close_what_was_deleted_and_nothing_else(tmp_path: Path) -> None
     partitions = [partition_of(number, tmp_path) for number in range(2 * LOOKED_AT_ONCE + 3)]
     for partition in partitions:
         read(readers, partition)
-    look_at_all(readers)
+    poll_all(readers)
     kept = readers.get("t", partitions[1])
     gone = partitions[::7]
     for partition in gone:
         for suffix in ("log", "index"):
             (tmp_path / f"t-{partition.partition}" / f"{SEGMENT}.{suffix}").unlink()
     assert len(deleted_files("self", tmp_path)) == 2 * len(gone)
-    look_at_all(readers)
+    poll_all(readers)
     assert deleted_files("self", tmp_path) == []
     assert readers.get("t", partitions[1]) is kept
     readers.forget_all()
@@ -112,7 +112,7 @@ def test_a_file_that_took_the_place_of_a_deleted_one_is_read_anew(tmp_path: Path
     path = tmp_path / "t-0" / f"{SEGMENT}.log"
     (tmp_path / "new").write_bytes(path.read_bytes())
     (tmp_path / "new").rename(path)
-    look_at_all(readers)
+    poll_all(readers)
     assert deleted_files("self", tmp_path) == []
     read(readers, partition)
     readers.forget_all()
@@ -136,7 +136,7 @@ def test_the_directory_of_a_reader_without_files_is_let_go_of(tmp_path: Path) ->
     readers.get("t", partition_of(0, tmp_path))
     shutil.rmtree(tmp_path / "t-0")
     assert deleted_files("self", tmp_path) == [f"{tmp_path}/t-0 (deleted)"]
-    look_at_all(readers)
+    poll_all(readers)
     assert deleted_files("self", tmp_path) == []
 
 

@@ -308,7 +308,7 @@ def test_what_goes_wrong_after_log_workers_have_told_of_moves_is_answered(
 
 def test_every_api_that_asks_others_is_among_them() -> None:
     helpers = ("forwarding.", "pass_on_commit(", "forward_allowed(", "alter(", "change_token(")
-    words = (".later(", *helpers, *(f"ask_{whom}(" for whom in WHOM))
+    words = (".later(", ".wait(", *helpers, *(f"ask_{whom}(" for whom in WHOM))
     asking = {key for key in APIS if any(word in source_of(key) for word in words)}
     assert asking - {ApiKey.PRODUCE} == {*ASK_OTHERS, *ABOUT_TOKENS, *about_moves(Path())}
 

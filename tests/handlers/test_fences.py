@@ -23,11 +23,7 @@ from tests.support.handler_fences import TOPIC, kinds, produce
 from tests.support.handler_rig import HANDLER, PROCESSOR, Rig, fence, request_frame
 from tests.support.polling import until
 
-
-@pytest.fixture(name="ready")
-def _ready(rig: Rig) -> Rig:
-    rig.publish(TOPIC)
-    return rig
+READY = (TOPIC,)
 
 
 def answers(made: Rig) -> dict[int, bytes]:
@@ -61,7 +57,7 @@ def test_the_log_process_dies_and_comes_back(ready: Rig) -> None:
     ready.turn()
     (job,) = ready.log.take()
     assert (job.kind, job.connection) == (SlotKind.PRODUCE, 3)
-    assert ready.handler.open == {}
+    assert ready.handler.intake.open == {}
 
 
 def overfill(ready: Rig) -> None:
@@ -106,7 +102,7 @@ def test_nothing_is_appended_while_there_is_no_log_process(ready: Rig) -> None:
 def test_a_request_in_a_stale_block_closes_its_connection(ready: Rig) -> None:
     frame = request_frame(19, 5, CreateTopicsRequest([]))
     slot = unpack_request(ready.processor.slot(frame, connection=9))
-    ready.handler.serve_request(slot._replace(generation=slot.generation + 1))
+    ready.handler.intake.serve(slot._replace(generation=slot.generation + 1))
     ready.handler.flush()
     assert kinds(ready) == [(9, SlotKind.CLOSE)]
 
@@ -126,7 +122,7 @@ def test_an_unanswered_produce_that_cannot_be_charged_closes_its_connection(
     ready.log.append(job)
     ready.turn()
     assert kinds(ready) == [(5, SlotKind.CLOSE)]
-    assert ready.handler.open == {}
+    assert ready.handler.intake.open == {}
 
 
 def test_a_stale_job_of_the_dead_log_process_is_ignored(ready: Rig) -> None:
@@ -204,19 +200,19 @@ def test_a_processor_dies_and_comes_back(ready: Rig) -> None:
     # Another request is answered, and its block is lent to the processor when that dies.
     ready.processor.send(request_frame(19, 5, CreateTopicsRequest([])), connection=2)
     ready.turn()
-    assert ready.handler.broker.answers.lent_blocks == 1
+    assert ready.handler.broker.responses.lent_blocks == 1
     counted, arena = Counter.COUNT_ARENA_BYTES, ready.handler.arena
     before = ready.memory.counters(HANDLER).get(counted)
     assert before == arena.in_use_bytes > 0
     ready.processor.send(produce(), connection=3)
     fence(ready, PROCESSOR, alive=False)
-    assert ready.handler.broker.answers.lent_blocks == 0
+    assert ready.handler.broker.responses.lent_blocks == 0
     assert ready.memory.counters(HANDLER).get(counted) == arena.in_use_bytes < before
     # The append goes on; its result finds nobody to be told.
     (job,) = ready.log.take()
     ready.log.append(job)
     ready.turn()
-    assert ready.handler.open == {}
+    assert ready.handler.intake.open == {}
     assert ready.handler.arena.in_use_bytes == 0
     assert ready.memory.ring(HANDLER, LOG).waiting() == 0
     ready.memory.reset_rings_of(PROCESSOR)

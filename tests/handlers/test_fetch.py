@@ -30,7 +30,6 @@ from mpbroker.storage.reader import PartitionReader
 from tests.support.compacted_segments import (
     PER_SEGMENT,
     Segments,
-    clean_each,
     end_of,
     twelve_segments,
 )
@@ -87,7 +86,7 @@ def test_blocks_come_back(log: Logged) -> None:
     ask(log, fetch(0))
     log.rig.turn()
     assert log.rig.handler.arena.in_use_bytes == before
-    assert log.rig.handler.broker.answers.lent_blocks == 0
+    assert log.rig.handler.broker.responses.lent_blocks == 0
 
 
 def test_an_offset_inside_a_batch_gets_the_whole_batch(log: Logged) -> None:
@@ -168,7 +167,7 @@ def test_a_parked_fetch_is_answered_when_bytes_come(log: Logged) -> None:
     log.rig.turn()
     assert bytes(partition_of(answer(log, 12)).records) == log.batches[0]
     assert log.rig.memory.marks().waiting(0) == 0
-    assert log.rig.handler.open == {}
+    assert log.rig.handler.intake.open == {}
 
 
 def test_min_bytes_counts(log: Logged) -> None:
@@ -200,7 +199,7 @@ def test_a_parked_fetch_is_answered_empty_in_time(log: Logged) -> None:
 
     until(lambda: found, "the fetch is answered", work)
     assert time.monotonic() - started >= 0.02
-    frame = whole(log.rig, found[0], log.directory)
+    frame = whole(log.rig, found[0])
     assert bytes(partition_of(decode_response_frame(FETCH, 12, frame[4:])[1]).records) == b""
 
 
@@ -209,7 +208,7 @@ def test_a_closed_connection_cancels(log: Logged) -> None:
     log.rig.processor.cancel(9)
     log.rig.turn()
     assert len(log.rig.handler.broker.fetches) == 0
-    assert log.rig.handler.open == {}
+    assert log.rig.handler.intake.open == {}
     # Nothing is sent, but the lease of the request ends.
     assert [(r.connection, r.kind) for r in replies(log)] == [(9, SlotKind.NOOP)]
     log.append()
@@ -230,7 +229,7 @@ def test_a_fenced_processor_is_forgotten(log: Logged) -> None:
     log.append()
     log.rig.turn()
     assert replies(log) == []
-    assert log.rig.handler.open == {}
+    assert log.rig.handler.intake.open == {}
 
 
 def test_stopping_answers_who_waits(log: Logged) -> None:
@@ -265,7 +264,7 @@ def park_long(long: Logged, wait_ms: int, connection: int = 7) -> None:
         long.rig.turn()
         found = replies(long)
     assert [r.kind for r in found] == [SlotKind.PARKED]
-    assert long.rig.handler.has_heavy()
+    assert long.rig.handler.scheduler.has_work()
 
 
 def many_of(long: Logged) -> tuple[bytes, list[int]]:
@@ -294,7 +293,7 @@ def test_a_long_fetch_that_looks_again_and_again_holds_up_no_heavy_request(long:
             break
     assert [(one.kind, one.connection) for one in found] == [(SlotKind.SEND, 8)]
     long.rig.handler.finish()
-    assert not long.rig.handler.has_heavy()
+    assert not long.rig.handler.scheduler.has_work()
 
 
 def test_a_long_fetch_is_answered_between_other_requests(long: Logged) -> None:
@@ -302,18 +301,18 @@ def test_a_long_fetch_is_answered_between_other_requests(long: Logged) -> None:
     long.rig.processor.send(request_frame(FETCH, 12, of_many(0, 60_000)))
     long.rig.turn()
     pieces = 0
-    while long.rig.handler.has_heavy():
+    while long.rig.handler.scheduler.has_work():
         long.rig.turn()
         pieces += 1
     assert pieces > 5
     parked, reply = replies(long)
     assert parked.kind == SlotKind.PARKED
-    frame = whole(long.rig, reply, long.directory)
+    frame = whole(long.rig, reply)
     first, *others = decode_response_frame(FETCH, 12, frame[4:])[1].responses[0].partitions
     assert bytes(first.records) == long.batches[0]
     assert {one.error_code for one in others} == {3}
     assert len(long.rig.handler.broker.fetches) == 0
-    assert long.rig.handler.open == {}
+    assert long.rig.handler.intake.open == {}
     assert long.rig.memory.marks().waiting(0) == 0
 
 
@@ -333,13 +332,13 @@ def test_a_long_fetch_that_waits_is_answered_when_bytes_come(long: Logged) -> No
     long.append()
     long.rig.work_off()
     assert many_of(long) == (long.batches[0], [3] * 4)
-    assert long.rig.handler.open == {}
+    assert long.rig.handler.intake.open == {}
 
 
 def test_a_long_fetch_is_answered_empty_in_time(long: Logged) -> None:
     park_long(long, 30)
     patience = Patience(PATIENCE_S)
-    while long.rig.handler.open:
+    while long.rig.handler.intake.open:
         long.rig.handler.run_once(long.rig.handler.sleep_ms())
         assert not patience.is_over()
     assert many_of(long) == (b"", [3] * 4)
@@ -349,23 +348,23 @@ def test_a_long_fetch_is_answered_empty_in_time(long: Logged) -> None:
 def test_a_closed_connection_cancels_a_long_fetch(long: Logged) -> None:
     park_long(long, 60_000, connection=9)
     long.rig.turn()
-    assert long.rig.handler.has_heavy()
+    assert long.rig.handler.scheduler.has_work()
     long.rig.processor.cancel(9)
     long.rig.work_off()
     assert [(r.connection, r.kind) for r in replies(long)] == [(9, SlotKind.NOOP)]
     assert len(long.rig.handler.broker.fetches) == 0
-    assert long.rig.handler.open == {}
+    assert long.rig.handler.intake.open == {}
 
 
 def test_a_fenced_processor_ends_a_long_fetch(long: Logged) -> None:
     park_long(long, 60_000)
     long.rig.turn()
     fence(long.rig, PROCESSOR, alive=False)
-    assert not long.rig.handler.has_heavy()
+    assert not long.rig.handler.scheduler.has_work()
     long.append()
     long.rig.work_off()
     assert replies(long) == []
-    assert long.rig.handler.open == {}
+    assert long.rig.handler.intake.open == {}
 
 
 # ---- ListOffsets ----
@@ -454,7 +453,7 @@ def test_a_batch_is_searched_in_pieces_and_once_for_all_who_ask(
         log.rig.processor.send(request_frame(LIST_OFFSETS, 7, request), connection=connection)
     log.rig.turn()
     answered = []
-    while log.rig.handler.has_heavy():
+    while log.rig.handler.scheduler.has_work():
         log.rig.processor.send(request_frame(ApiKey.METADATA, 5, MetadataRequest([])), connection=9)
         log.rig.handler.take_and_serve(0)
         log.rig.handler.work()
@@ -491,35 +490,6 @@ def publish(log: Logged, segments: Segments, log_start: int = 0) -> None:
     seen = {"high_watermark": end, "high_watermark_segment": base, "high_watermark_position": position}
     stable = {"last_stable_offset": end, "last_stable_segment": base, "last_stable_position": position}
     log.publish(log_end_offset=end, log_start_offset=log_start, **seen, **stable)
-
-
-def first_offset(log: Logged, offset: int, named: int, version: int) -> int:
-    """Return the base offset of the first batch of the first of many partitions that a fetch names.
-
-    The fetch begins a session. The turn leaves it to Python.
-    """
-    request = fetch(offset, each=1, session_epoch=0)
-    others = [FetchRequest.FetchPartition(n, fetch_offset=0, partition_max_bytes=1) for n in range(1, named)]
-    request.topics[0].partitions += others
-    found = partition_of(ask(log, request, version))
-    assert found.error_code == 0
-    return int.from_bytes(bytes(found.records)[:8], "big")
-
-
-@pytest.mark.parametrize(("named", "version"), [(21, 17), (150, 12)])
-@pytest.mark.parametrize("sizes", [(20,), (20, 300, 7, 90)], ids=["equal", "unequal"])
-def test_a_consumer_in_the_middle_of_a_segment_that_is_compacted(
-    log: Logged, named: int, version: int, sizes: tuple[int, ...]
-) -> None:
-    segments = twelve_segments(log.directory, sizes)
-    publish(log, segments)
-    for offset in range(22):
-        assert first_offset(log, offset, named, version) == offset
-    for number in range(1, 7):
-        assert first_offset(log, number * PER_SEGMENT, named, version) == number * PER_SEGMENT
-    clean_each(segments)
-    publish(log, segments)
-    assert first_offset(log, 22, named, version) == 22
 
 
 @pytest.mark.parametrize("native", [False, True])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mpbroker.handlers.requests import reply_backpressure
+from mpbroker.handlers.requests import response_backpressure
 from mpbroker.ipc.slots import Reply, SlotKind
 from mpbroker.ipc.topology import LOG
 from mpbroker.protocol.api_keys import ApiKey
@@ -81,7 +81,7 @@ def test_after_a_while_its_connection_is_closed(
     made, _ = full
     made.processor.send(LIGHT, connection=2)
     made.turn()
-    made.handler.broker.waiting.retry(made.handler.broker.monotonic_ms() + reply_backpressure.PATIENCE_MS)
+    made.handler.broker.waiting.retry(made.handler.broker.monotonic_ms() + response_backpressure.PATIENCE_MS)
     made.handler.flush()
     assert kinds(made) == [(2, SlotKind.CLOSE)]
     assert not is_told(made)
@@ -95,19 +95,21 @@ def test_what_fails_when_there_is_room_is_closed_and_named(
     made, answer = full
     made.processor.send(LIGHT, connection=2)
     made.turn()
-    monkeypatch.setattr(made.handler.broker.answers, "_push", None)
+    monkeypatch.setattr(made.handler.broker.responses, "_allocate", None)
     made.processor.give_back(answer)
     made.turn()
     assert kinds(made) == [(2, SlotKind.CLOSE)]
-    said = f"closing connection {connection_id(made, 2)} on PLAINTEXT: what waited for room failed"
-    assert said in [record.getMessage() for record in caplog.records]
+    whose = f"connection {connection_id(made, 2)} on PLAINTEXT"
+    assert f"closing {whose}: a response or append that waited failed" in [
+        record.getMessage() for record in caplog.records
+    ]
 
 
 def test_no_more_waits_than_there_is_memory_for(
     full: tuple[Rig, Reply], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, answer = full
-    monkeypatch.setattr(reply_backpressure, "BYTES_MAX", 1)
+    monkeypatch.setattr(response_backpressure, "BYTES_MAX", 1)
     for connection in (2, 3):
         made.processor.send(LIGHT, connection=connection)
     made.turn()
@@ -126,7 +128,7 @@ def test_nothing_waits_for_a_dead_processor(full: tuple[Rig, Reply]) -> None:
     assert not is_told(made)
     made.turn()
     assert made.log.take() == []
-    assert made.handler.open == {}
+    assert made.handler.intake.open == {}
     assert made.handler.arena.in_use_bytes == 0
 
 
@@ -159,7 +161,7 @@ def test_an_append_that_waits_is_lost_with_the_log_process(full: tuple[Rig, Repl
     made.turn()
     assert kinds(made) == [(2, SlotKind.SEND), (3, SlotKind.CLOSE)]
     assert made.log.take() == []
-    assert made.handler.open == {}
+    assert made.handler.intake.open == {}
 
 
 def test_a_handler_that_goes_leaves_nobody_waiting(

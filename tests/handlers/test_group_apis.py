@@ -10,8 +10,9 @@ import pytest
 from mpbroker.handlers.api_parts import offset_commits
 from mpbroker.handlers.apis import all_apis, k09_offset_fetch
 from mpbroker.handlers.calls.forwarding import NAMES_AT_ONCE
-from mpbroker.handlers.requests import exchange
-from mpbroker.handlers.requests.limits import GROUP_IDS_MAX, SMALL_REQUEST_ELEMENTS_MAX
+from mpbroker.handlers.requests import request as handlers_request
+from mpbroker.handlers.requests.limits import SMALL_REQUEST_ELEMENTS_MAX
+from mpbroker.handlers.requests.request import ReceivedRequest
 from mpbroker.ipc.calls import Abandon, Acknowledged, Failed, ForwardedRequest, MalformedRequest
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.topology import COORDINATOR, processor
@@ -30,7 +31,6 @@ from mpbroker.protocol.messages import (
     JoinGroupRequest,
     JoinGroupResponse,
     LeaveGroupRequest,
-    LeaveGroupResponse,
     ListGroupsRequest,
     Message,
     OffsetCommitRequest,
@@ -82,12 +82,7 @@ REQUEST: dict[ApiKey, Callable[[int], Message]] = {
 EVERY = [
     (key, version) for key in REQUEST for version in range(all_apis()[key].oldest, all_apis()[key].latest + 1)
 ]
-
-
-@pytest.fixture(name="ready")
-def _ready(rig: Rig) -> Rig:
-    rig.publish(topic_image("t", 1))
-    return rig
+READY = (topic_image("t", 1),)
 
 
 def sent(ready: Rig, key: ApiKey, version: int, connection: int = 7) -> tuple[Any, ForwardedRequest]:
@@ -134,47 +129,6 @@ def test_a_heartbeat_of_the_consumer_protocol_is_refused(ready: Rig, version: in
     )
     assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
     assert "group.protocol=classic" in response.error_message
-
-
-@pytest.mark.parametrize("version", range(10))
-def test_a_join_is_answered_in_every_version(ready: Rig, version: int) -> None:
-    call, _ = sent(ready, ApiKey.JOIN_GROUP, version)
-    answered(ready, call, JoinGroupResponse(error_code=79, member_id="m2", protocol_name=None))
-    response = ready.answer(ApiKey.JOIN_GROUP, version)
-    assert (response.error_code, response.member_id) == (79, "m2")
-    assert response.protocol_name == (None if version >= 7 else "")
-
-
-@pytest.mark.parametrize("version", range(6))
-def test_the_error_of_a_member_that_leaves_alone(ready: Rig, version: int) -> None:
-    call, _ = sent(ready, ApiKey.LEAVE_GROUP, version)
-    members = [LeaveGroupResponse.MemberResponse("m", None, 25)]
-    answered(ready, call, LeaveGroupResponse(members=members))
-    response = ready.answer(ApiKey.LEAVE_GROUP, version)
-    assert response.error_code == (25 if version < 3 else 0)
-    assert [m.error_code for m in response.members] == ([] if version < 3 else [25])
-
-
-@pytest.mark.parametrize("version", range(1, 11))
-def test_offsets_in_every_version(ready: Rig, version: int) -> None:
-    call, _ = sent(ready, ApiKey.OFFSET_FETCH, version)
-    partition = OffsetFetchResponse.OffsetFetchResponsePartitions(3, 42, 1, "m")
-    topic = OffsetFetchResponse.OffsetFetchResponseTopics("t", ID, [partition])
-    group = OffsetFetchResponse.OffsetFetchResponseGroup("g", [topic])
-    answered(ready, call, OffsetFetchResponse(groups=[group]))
-    response = ready.answer(ApiKey.OFFSET_FETCH, version)
-    topics = response.groups[0].topics if version >= 8 else response.topics
-    assert [(p.partition_index, p.committed_offset, p.metadata) for p in topics[0].partitions] == [
-        (3, 42, "m")
-    ]
-
-
-@pytest.mark.parametrize("version", range(1, 11))
-def test_a_group_that_cannot_be_asked_for_its_offsets(ready: Rig, version: int) -> None:
-    call, _ = sent(ready, ApiKey.OFFSET_FETCH, version)
-    group = OffsetFetchResponse.OffsetFetchResponseGroup("g", error_code=14)
-    answered(ready, call, OffsetFetchResponse(groups=[group]))
-    assert 14 in set(errors_in(ready.answer(ApiKey.OFFSET_FETCH, version)))
 
 
 def test_all_offsets_in_version_10_are_those_of_topics_with_an_id(ready: Rig) -> None:
@@ -259,69 +213,6 @@ def test_groups_that_did_not_fit_into_an_answer_are_asked_for_again(ready: Rig) 
 
 AskedGroup = OffsetFetchRequest.OffsetFetchRequestGroup
 AskedTopic = OffsetFetchRequest.OffsetFetchRequestTopics
-TOO_MANY = GROUP_IDS_MAX + 1
-
-
-@pytest.mark.parametrize(
-    ("key", "version", "request_of"),
-    [
-        (ApiKey.DESCRIBE_GROUPS, 2, lambda: DescribeGroupsRequest([str(i) for i in range(TOO_MANY)])),
-        (ApiKey.DELETE_GROUPS, 2, lambda: DeleteGroupsRequest([str(i) for i in range(TOO_MANY)])),
-        (
-            ApiKey.LEAVE_GROUP,
-            5,
-            lambda: LeaveGroupRequest("g", "", [LeaveGroupRequest.MemberIdentity("m")] * TOO_MANY),
-        ),
-        (
-            ApiKey.JOIN_GROUP,
-            9,
-            lambda: JoinGroupRequest("g", protocols=[JoinGroupRequest.JoinGroupRequestProtocol()] * TOO_MANY),
-        ),
-        (ApiKey.LIST_GROUPS, 5, lambda: ListGroupsRequest([""] * TOO_MANY)),
-        (
-            ApiKey.SYNC_GROUP,
-            4,
-            lambda: SyncGroupRequest(
-                "g", assignments=[SyncGroupRequest.SyncGroupRequestAssignment()] * TOO_MANY
-            ),
-        ),
-        (
-            ApiKey.OFFSET_DELETE,
-            0,
-            lambda: OffsetDeleteRequest(
-                "g",
-                [
-                    OffsetDeleteRequest.OffsetDeleteRequestTopic(
-                        "t", [OffsetDeleteRequest.OffsetDeleteRequestPartition(0)] * GROUP_IDS_MAX
-                    )
-                ],
-            ),
-        ),
-        (
-            ApiKey.OFFSET_FETCH,
-            9,
-            lambda: OffsetFetchRequest(
-                groups=[AskedGroup("g", topics=[AskedTopic("t", partition_indexes=[*range(TOO_MANY)])])]
-            ),
-        ),
-        (
-            ApiKey.OFFSET_COMMIT,
-            9,
-            lambda: OffsetCommitRequest(
-                "g", topics=[OffsetCommitRequest.OffsetCommitRequestTopic("t")] * TOO_MANY
-            ),
-        ),
-    ],
-)
-def test_more_than_any_broker_has_closes_the_connection(
-    ready: Rig, caplog: pytest.LogCaptureFixture, key: ApiKey, version: int, request_of: Callable[[], Message]
-) -> None:
-    ready.processor.send(request_frame(key, version, request_of()))
-    ready.turn()
-    (reply,) = ready.processor.replies()
-    assert reply.kind == SlotKind.CLOSE
-    assert f"has more than {all_apis()[key].elements_max} elements in its arrays" in caplog.text
-    assert ready.coordinator.take() == []
 
 
 def test_a_commit_that_cannot_be_one_batch_is_refused_at_once(ready: Rig) -> None:
@@ -337,7 +228,7 @@ def test_a_commit_of_very_many_offsets_is_passed_on_in_parts(
     ready: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check that each partition has its outcome, in order, and that a topic that was split is whole again."""
-    monkeypatch.setattr(exchange, "DECODED_AT_ONCE", 10)
+    monkeypatch.setattr(handlers_request, "DECODED_AT_ONCE", 10)
     monkeypatch.setattr(offset_commits, "COMMITTED_AT_ONCE", 4)
     of_partition = OffsetCommitRequest.OffsetCommitRequestPartition
     of_topic = OffsetCommitRequest.OffsetCommitRequestTopic
@@ -351,7 +242,7 @@ def test_a_commit_of_very_many_offsets_is_passed_on_in_parts(
     ready.processor.send(request_frame(ApiKey.OFFSET_COMMIT, 9, request))
     ready.work_off()
     named, code = [], 0
-    while ready.handler.open:
+    while ready.handler.intake.open:
         ready.processor.replies()
         ((call, message),) = ready.coordinator.take()
         part = body_of(message)
@@ -403,7 +294,7 @@ def serve_in_parts(
     made.processor.send(request_frame(ApiKey.OFFSET_FETCH, 9, request))
     made.turn()
     parts = []
-    while made.handler.open:
+    while made.handler.intake.open:
         made.processor.replies()
         ((call, message),) = made.coordinator.take()
         parts.append(body_of(message))
@@ -458,7 +349,7 @@ def test_a_request_is_passed_on_as_it_came_and_not_read(ready: Rig, monkeypatch:
     def unread(*_: object) -> None:
         raise AssertionError("a handler reads what it passes on")
 
-    monkeypatch.setattr(exchange, "decode_request", unread)
+    monkeypatch.setattr(handlers_request, "decode_request", unread)
     request = JoinGroupRequest("g", member_id="m", protocols=[JoinGroupRequest.JoinGroupRequestProtocol()])
     call, message = hand_on(ready, ApiKey.JOIN_GROUP, 9, request)
     assert message.body == encode_bytes(encode_request(ApiKey.JOIN_GROUP, 9, request))
@@ -482,12 +373,12 @@ def test_the_request_log_has_what_was_passed_on_and_its_response(
 ) -> None:
     told: list[tuple[Any, Any]] = []
 
-    def describe(described: exchange.Exchange, _listener: str, response: Any) -> bytes:
+    def describe(described: ReceivedRequest, _listener: str, response: Any) -> bytes:
         told.append((described.body, response))
         return b"{"
 
-    monkeypatch.setattr(exchange, "describe", describe)
-    monkeypatch.setattr(ready.handler.broker, "tells_all", lambda: True)
+    monkeypatch.setattr("mpbroker.handlers.requests.response.describe", describe)
+    monkeypatch.setattr(ready.handler.broker, "logs_requests", lambda: True)
     call, _ = sent(ready, ApiKey.JOIN_GROUP, 9)
     answered(ready, call, JoinGroupResponse(member_id="m2"))
     ((request, response),) = told
@@ -502,7 +393,7 @@ def test_what_the_coordinator_cannot_read_closes_the_connection(
     ready.turn()
     assert [reply.kind for reply in ready.processor.replies()] == [SlotKind.CLOSE]
     assert "malformed JoinGroup v9: it is cut off" in caplog.text
-    assert (len(ready.handler.broker.forwarding), ready.handler.open) == (0, {})
+    assert (len(ready.handler.broker.forwarding), ready.handler.intake.open) == (0, {})
 
 
 def test_a_malformed_request_whose_coordinator_dies_closes_the_connection(
@@ -532,7 +423,7 @@ def test_a_closed_connection_ends_its_request_here_and_at_the_coordinator(ready:
     ready.turn()
     assert ready.processor.replies() == []
     assert (len(ready.handler.broker.forwarding), len(ready.handler.broker.coordinator)) == (0, 0)
-    assert ready.handler.open == {}
+    assert ready.handler.intake.open == {}
 
 
 def test_a_dead_processor_takes_its_requests_along(ready: Rig) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mpbroker.handlers.apis import k00_produce
-from mpbroker.handlers.requests.exchange import Exchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.ipc.metadata import TopicImage
 from mpbroker.ipc.slots import Request, SlotFlag, SlotKind
 from mpbroker.ipc.topology import LOG
@@ -24,12 +24,7 @@ from tests.support.handler_rig import HANDLER, PROCESSOR, Rig, for_python, reque
 PARTITIONS = 4
 TOPIC = topic_image("t", 1, PARTITIONS)
 LIGHT = request_frame(19, 5, CreateTopicsRequest([]))
-
-
-@pytest.fixture(name="ready")
-def _ready(rig: Rig) -> Rig:
-    rig.publish(TOPIC)
-    return rig
+READY = (TOPIC,)
 
 
 def produce(
@@ -69,13 +64,14 @@ def test_it_is_announced_from_before_it_is_taken_until_it_is_done(
     ready: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
-    request = ready.handler.request
+    serve = ready.handler.intake.serve
 
-    def watched(slot: Request) -> object:
+    def watched(slot: Request) -> Any:
         seen.append((slot.connection, announced(ready), ready.processor.from_handler.waiting()))
-        return request(slot)
+        return serve(slot)
 
-    monkeypatch.setattr(ready.handler, "request", watched)
+    monkeypatch.setattr(ready.handler.intake, "serve", watched)
+    monkeypatch.setattr(ready.handler.scheduler, "_begin", watched)
     ready.processor.send(LIGHT, connection=1, flags=SlotFlag.HEAVY)
     ready.processor.send(LIGHT, connection=2)
     ready.turn()
@@ -111,7 +107,7 @@ def test_light_requests_are_answered_between_its_pieces(ready: Rig) -> None:
     ready.log.append(job)
     ready.turn()
     assert answered(ready) == [1]
-    assert ready.handler.open == {}
+    assert ready.handler.intake.open == {}
 
 
 def test_heavy_work_goes_on_however_much_else_there_is(ready: Rig) -> None:
@@ -140,7 +136,6 @@ def test_the_log_process_dies_between_two_pieces(ready: Rig, partitions: int) ->
     send_heavy(ready, 1, partitions)
     send_heavy(ready, 2, partitions)
     ready.turn()
-    ready.turn()
     fence(ready, LOG, alive=False, stage=1)
     assert sorted((r.connection, r.kind) for r in ready.processor.replies()) == [
         (1, SlotKind.CLOSE),
@@ -154,7 +149,7 @@ def test_the_log_process_dies_between_two_pieces(ready: Rig, partitions: int) ->
     for _ in range(2 * PARTITIONS):
         ready.turn()
     assert ready.log.take() == []
-    assert ready.handler.open == {}
+    assert ready.handler.intake.open == {}
     assert not announced(ready)
     assert ready.handler.arena.in_use_bytes == 0
 
@@ -164,14 +159,13 @@ def test_its_processor_dies_between_two_pieces(ready: Rig, partitions: int) -> N
     send_heavy(ready, 1, partitions)
     send_heavy(ready, 2, partitions)
     ready.turn()
-    ready.turn()
     fence(ready, PROCESSOR, alive=False)
     assert ready.log.take() == []
     assert not announced(ready)
     for _ in range(2 * PARTITIONS):
         ready.turn()
     assert ready.log.take() == []
-    assert ready.handler.open == {}
+    assert ready.handler.intake.open == {}
     assert not announced(ready)
     assert ready.handler.arena.in_use_bytes == 0
 
@@ -180,11 +174,11 @@ def test_a_piece_that_fails_ends_its_request_only(ready: Rig, monkeypatch: pytes
     calls = []
     check = k00_produce.check
 
-    def breaks(exchange: Exchange, *others: Any) -> Any:
-        calls.append(exchange)
+    def breaks(context: RequestContext, *others: Any) -> Any:
+        calls.append(context)
         if len(calls) == 3:
             raise RuntimeError("a decompressor is broken")
-        return check(exchange, *others)
+        return check(context, *others)
 
     monkeypatch.setattr(k00_produce, "check", breaks)
     send_heavy(ready, 1)
@@ -296,9 +290,9 @@ def test_light_ones_that_take_long_end_with_whom_they_depend_on(ready: Rig) -> N
         for connection in connections:
             ready.processor.send(produce(Codec.ZSTD, value=MEGABYTES, partitions=1), connection=connection)
         ready.turn()
-        assert len(ready.handler.open) == 2
+        assert len(ready.handler.intake.open) == 2
         fence(ready, role, alive=False)
-        assert ready.handler.open == {}
+        assert ready.handler.intake.open == {}
         assert not announced(ready)
         assert [r.kind for r in ready.processor.replies()] == ([SlotKind.CLOSE] * 2 if role == LOG else [])
         assert ready.log.take() == []

@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from mpbroker.handlers.apis import all_apis
-from mpbroker.handlers.requests import exchange as handlers_exchange
 from mpbroker.handlers.requests import metadata as handlers_metadata
 from mpbroker.handlers.requests.limits import GROUP_IDS_MAX
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.protocol import topic_names
 from mpbroker.protocol.messages import (
     REQUESTS,
-    AlterClientQuotasRequest,
-    AlterConfigsRequest,
-    AlterUserScramCredentialsRequest,
-    CreatePartitionsRequest,
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
     DescribeClusterRequest,
     DescribeConfigsRequest,
     FindCoordinatorRequest,
-    IncrementalAlterConfigsRequest,
     Message,
     MetadataRequest,
 )
+from tests.support.filled_requests import filled
 from tests.support.handler_rig import Rig, delta, request_frame, topic_image
 
-METADATA, CREATE, DELETE, CONFIGS, CLUSTERS = 3, 19, 20, 32, 60
-
-
-@pytest.fixture(name="ready")
-def _ready(rig: Rig) -> Rig:
-    rig.publish(topic_image("t", 1))
-    return rig
+CONFIGS, CLUSTERS = 32, 60
+READY = (topic_image("t", 1),)
 
 
 def test_names_that_collide_follow_the_topics(ready: Rig) -> None:
@@ -76,13 +66,13 @@ def test_names_that_are_not_there_are_not_compared_with_all_that_are(
 def test_others_are_served_while_many_settings_are_described(
     ready: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handlers_exchange, "SEARCHES_PER_PIECE", 1)
+    monkeypatch.setattr("mpbroker.handlers.context.SEARCHES_PER_PIECE", 1)
     resource = DescribeConfigsRequest.DescribeConfigsResource
     named = [resource(2, name) for name in ("t", "none", "t", "u", "t")]
     ready.processor.send(request_frame(CONFIGS, 4, DescribeConfigsRequest(named)))
     ready.turn()
     served = 0
-    while ready.handler.has_heavy():
+    while ready.handler.scheduler.has_work():
         ready.processor.send(request_frame(CLUSTERS, 0, DescribeClusterRequest()), connection=2)
         ready.handler.take_and_serve(0)
         assert [reply.connection for reply in ready.processor.replies()] == [2]
@@ -93,38 +83,31 @@ def test_others_are_served_while_many_settings_are_described(
     assert [result.resource_name for result in results] == ["t", "none", "u"]
 
 
-@pytest.mark.parametrize(
-    ("key", "field", "entry"),
-    [
-        (METADATA, "topics", MetadataRequest.MetadataRequestTopic()),
-        (CREATE, "topics", CreateTopicsRequest.CreatableTopic("x", 1, 1)),
-        (DELETE, "topics", DeleteTopicsRequest.DeleteTopicState("x")),
-        (CONFIGS, "resources", DescribeConfigsRequest.DescribeConfigsResource(2, "t")),
-        (33, "resources", AlterConfigsRequest.AlterConfigsResource(2, "t")),
-        (44, "resources", IncrementalAlterConfigsRequest.AlterConfigsResource(2, "t")),
-        (37, "topics", CreatePartitionsRequest.CreatePartitionsTopic("t", 2, None)),
-        (49, "entries", AlterClientQuotasRequest.EntryData()),
-        (51, "deletions", AlterUserScramCredentialsRequest.ScramCredentialDeletion("u", 1)),
-    ],
-)
+def lists_in(request: Message) -> dict[str, list[Any]]:
+    values = {name: getattr(request, name) for name in request.__struct_fields__}
+    return {name: value for name, value in values.items() if isinstance(value, list) and value}
+
+
+@pytest.mark.parametrize("key", [key for key in all_apis() if lists_in(filled(REQUESTS[key]))])
 def test_more_than_any_broker_has_closes_the_connection(
-    ready: Rig, key: int, field: str, entry: Message
+    ready: Rig, caplog: pytest.LogCaptureFixture, key: int
 ) -> None:
     """Check the limit, which protects the one coordinator that serves all clients."""
-    request = REQUESTS[key]()
-    setattr(request, field, [entry] * (GROUP_IDS_MAX + 1))
+    request, most = filled(REQUESTS[key]), all_apis()[key].elements_max
+    assert most <= GROUP_IDS_MAX
+    for field, entries in lists_in(request).items():
+        setattr(request, field, entries * (most + 1))
     ready.processor.send(request_frame(key, all_apis()[key].latest, request))
-    ready.turn()
-    while ready.handler.has_heavy():
-        ready.turn()
+    ready.work_off()
     assert [reply.kind for reply in ready.processor.replies()] == [SlotKind.CLOSE]
+    assert f"has more than {most} elements in its arrays" in caplog.text
     assert ready.coordinator.take() == []
 
 
 def test_an_answer_that_grows_too_long_fails_its_request(
     ready: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(handlers_exchange, "RESPONSE_BYTES_MAX", 10_000)
+    monkeypatch.setattr("mpbroker.handlers.requests.response.RESPONSE_BYTES_MAX", 10_000)
     resource = DescribeConfigsRequest.DescribeConfigsResource
     named = [resource(2, "t"), resource(4, "1"), resource(2, "u")]
     request = DescribeConfigsRequest(named, include_documentation=True)
@@ -138,7 +121,7 @@ def test_an_answer_that_grows_too_long_fails_its_request(
 def test_a_connection_is_closed_if_even_the_error_is_too_long(
     ready: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handlers_exchange, "RESPONSE_BYTES_MAX", 10_000)
+    monkeypatch.setattr("mpbroker.handlers.requests.response.RESPONSE_BYTES_MAX", 10_000)
     request = FindCoordinatorRequest(coordinator_keys=[str(number) for number in range(1000)])
     ready.processor.send(request_frame(10, 6, request))
     ready.turn()

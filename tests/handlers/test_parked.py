@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 import struct
-import threading
 import time
 from pathlib import Path
 
@@ -17,13 +16,10 @@ import pytest
 
 from ops.bench import frames
 from ops.bench.brokers import Mpbroker
-from tests.chaos.leaks import held
 from tests.support.client_tools import eventually
 from tests.support.metered_client import Meter
-from tests.support.polling import is_soon
 from tests.support.real_brokers import control, create_topic, served, stop_cleanly, with_settings
 
-WAIT_MS = 2_000
 # Fetch v4: replica_id, max_wait_ms behind the header.
 MAX_WAIT_AT = struct.calcsize(">i hhi h") + len(frames.CLIENT_ID) + 4
 FETCHES = 20
@@ -36,23 +32,6 @@ PARKED = "kafka.server:type=DelayedOperationPurgatory,name=NumDelayedOperations,
 def handlers(broker: Mpbroker) -> list[int]:
     processes = control(broker).call("status")["processes"]
     return [each["pid"] for each in processes if each["name"].startswith("handler ")]
-
-
-def test_one_whose_client_goes_leaves_the_purgatory(broker: Mpbroker) -> None:
-    create_topic(broker.bootstrap, "t", 1)
-    meter = Meter(broker)
-    connections = [socket.create_connection(broker.address) for _ in range(FETCHES)]
-    for connection in connections:
-        connection.sendall(waiting_fetch(600_000).frame)
-    eventually(lambda: meter.get(PARKED, "Value") == FETCHES, "all are parked")
-    eventually(lambda: "processor 0: bytes" not in held(broker), "they hold no memory for requests")
-    assert held(broker)["processor 0: connections"] == FETCHES
-    for connection in connections[1:]:
-        connection.close()
-    eventually(lambda: meter.get(PARKED, "Value") == 1, "those that went are not")
-    connections[0].close()
-    eventually(lambda: meter.get(PARKED, "Value") == 0, "nobody waits")
-    stop_cleanly(broker)
 
 
 def test_what_comes_at_its_time_is_one_answer(broker: Mpbroker) -> None:
@@ -158,27 +137,3 @@ def test_each_is_answered_once_when_handlers_die(broker: Mpbroker, deaths: int) 
     for connection in connections:
         connection.close()
     stop_cleanly(broker)
-
-
-def test_it_ends_at_its_time(broker: Mpbroker) -> None:
-    create_topic(broker.bootstrap, "t", 1)
-
-    def all_wait() -> None:
-        took: list[float] = []
-
-        def fetch() -> None:
-            with frames.connected(broker.address) as connection:
-                start = time.monotonic()
-                assert frames.exchange(connection, waiting_fetch(WAIT_MS))[0] == 0
-                took.append(time.monotonic() - start)
-
-        threads = [threading.Thread(target=fetch) for _ in range(FETCHES)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert len(took) == FETCHES
-        # Deadlines are kept in whole milliseconds.
-        assert min(took) > (WAIT_MS - 1) / 1000 - 0.001
-
-    assert is_soon(all_wait, 2 * WAIT_MS / 1000)

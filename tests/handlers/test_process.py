@@ -15,9 +15,8 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.handlers.process import run
 from mpbroker.ipc.bulletin import BulletinPublisher
 from mpbroker.ipc.process import ExitCode, Order, ProcessContext, State
-from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.topology import COORDINATOR, LOG, SharedMemory
-from mpbroker.protocol.messages import ApiVersionsRequest, FetchRequest, MetadataRequest, ProduceRequest
+from mpbroker.protocol.messages import ProduceRequest
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
 from tests.support.handler_rig import (
@@ -88,10 +87,6 @@ class Forked:
         self.tell_to_stop()
         return self.reap()
 
-    @property
-    def has_ended(self) -> bool:
-        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
     def reap(self) -> int:
         _, status = os.waitpid(self.pid, 0)
         self.pid = 0
@@ -125,58 +120,6 @@ def test_ready_only_with_metadata_and_stops_when_told(forked: Forked) -> None:
     forked.ready()
     assert forked.stop() == ExitCode.STOPPED
     assert forked.memory.words("states").load(HANDLER) == State.STOPPED
-
-
-def test_requests_wake_it_and_are_answered(forked: Forked) -> None:
-    forked.start()
-    forked.publish()
-    forked.ready()
-    forked.processor.send(request_frame(18, 3, ApiVersionsRequest("a", "1")), connection=1)
-    forked.processor.send(request_frame(3, 9, MetadataRequest(topics=None)), connection=2)
-    replies: list[Any] = []
-    forked.until(lambda: replies.extend(forked.processor.replies()) or len(replies) == 2)
-    assert [(r.connection, r.kind) for r in replies] == [(1, SlotKind.SEND), (2, SlotKind.SEND)]
-    for reply in replies:
-        forked.processor.give_back(reply)
-    forked.processor.send(produce(), connection=3)
-    (job,) = forked.until(forked.log.take)
-    assert (job.kind, job.connection, job.processor) == (SlotKind.PRODUCE, 3, PROCESSOR)
-    assert forked.stop() == ExitCode.STOPPED
-
-
-def test_a_parked_fetch_is_answered_at_the_stop(forked: Forked) -> None:
-    forked.start()
-    forked.publish()
-    forked.ready()
-    wanted = [FetchRequest.FetchTopic("t", TOPIC.topic_id, [FetchRequest.FetchPartition(0)])]
-    forked.processor.send(request_frame(1, 12, FetchRequest(max_wait_ms=60_000, min_bytes=1, topics=wanted)))
-    replies: list[Any] = []
-    forked.until(lambda: replies.extend(forked.processor.replies()) or replies)
-    forked.tell_to_stop()
-    forked.until(lambda: replies.extend(forked.processor.replies()) or len(replies) == 2)
-    assert [r.kind for r in replies] == [SlotKind.PARKED, SlotKind.SEND]
-    forked.processor.give_back(replies[1])
-    assert forked.reap() == ExitCode.STOPPED
-
-
-def test_it_stays_until_its_answers_are_sent_and_serves_what_it_has(forked: Forked) -> None:
-    """Check that a leaving handler waits for slow clients: its successor gets the arena with the answers."""
-    forked.start()
-    forked.publish()
-    forked.ready()
-    api_versions = request_frame(18, 3, ApiVersionsRequest("a", "1"))
-    forked.processor.send(api_versions, connection=1)
-    forked.tell_to_stop()
-    replies: list[Any] = []
-    forked.until(lambda: replies.extend(forked.processor.replies()) or replies)
-    forked.processor.send(api_versions, connection=2)
-    turns = forked.memory.counters(HANDLER).turns
-    forked.until(lambda: replies.extend(forked.processor.replies()) or len(replies) == 2)
-    forked.until(lambda: forked.memory.counters(HANDLER).turns > turns + 20)
-    assert not forked.has_ended
-    for reply in replies:
-        assert len(forked.processor.frame_of(reply)) == reply.length
-    assert forked.reap() == ExitCode.STOPPED
 
 
 def test_killed_in_the_middle_and_replaced(forked: Forked) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.calls.forwarding import NAMES_AT_ONCE
+from mpbroker.handlers.context import RequestContext
 from mpbroker.ipc.calls import CreatedTopic, CreatedTopics, Failed
 from mpbroker.ipc.topology import log_worker
 from mpbroker.protocol.api_keys import ApiKey
@@ -25,7 +25,7 @@ from mpbroker.protocol.messages import (
 from ops.bench.brokers import Mpbroker
 from shm.clock import monotonic_ms
 from tests.support.forwarded_requests import answered, body_of, hand_on
-from tests.support.handler_rig import Rig, fence, request_frame, topic_image
+from tests.support.handler_rig import PROCESSOR, Rig, fence, request_frame, topic_image
 from tests.support.socket_client import SocketClient, own_bytes, pids_of
 
 HALF_AN_HOUR_MS = 30 * 60_000
@@ -94,30 +94,60 @@ def described(ready: Rig) -> None:
         answered(ready, call, DescribeGroupsResponse(groups=groups))
 
 
+def described_in_vain(ready: Rig) -> None:
+    """Close the connection of a request that is asked for a part at a time."""
+    ready.processor.send(request_frame(ApiKey.DESCRIBE_GROUPS, 5, DescribeGroupsRequest(["g"])))
+    ready.turn()
+    ((call, _),) = ready.coordinator.take()
+    ready.processor.cancel(7)
+    ready.turn()
+    answered(ready, call, DescribeGroupsResponse(groups=[DescribeGroupsResponse.DescribedGroup()]))
+
+
 def deleted_records(ready: Rig) -> None:
     """Ask a log worker, which dies."""
     topic = DeleteRecordsRequest.DeleteRecordsTopic("t", [DeleteRecordsRequest.DeleteRecordsPartition(0, 1)])
     ready.processor.send(request_frame(ApiKey.DELETE_RECORDS, 2, DeleteRecordsRequest([topic], 1000)))
     ready.turn()
-    assert len(ready.handler.open) == 1
+    assert len(ready.handler.intake.open) == 1
     fence(ready, log_worker(0), alive=False)
 
 
 @pytest.mark.parametrize(
     "ended",
-    [answered_in_time, answered_too_late, joined, failed_join, fetched, described, deleted_records],
+    [
+        answered_in_time,
+        answered_too_late,
+        joined,
+        failed_join,
+        fetched,
+        described,
+        described_in_vain,
+        deleted_records,
+    ],
 )
 def test_nothing_keeps_a_request_that_has_ended(ready: Rig, ended: Callable[[Rig], None]) -> None:
     # Of earlier tests: pytest keeps what a failure was about.
-    before = exchanges()
+    before = contexts()
     ended(ready)
     ready.turn()
     assert ready.processor.replies()
-    assert not [one for one in exchanges() if one not in before]
+    assert not [one for one in contexts() if one not in before]
 
 
-def exchanges() -> list[ApiExchange]:
-    return [one for one in gc.get_objects() if isinstance(one, ApiExchange)]
+def test_nothing_keeps_a_request_whose_processor_dies_while_it_waits(ready: Rig) -> None:
+    before = contexts()
+    create_topics(ready)
+    ((call, _),) = ready.coordinator.take()
+    fence(ready, PROCESSOR, alive=False)
+    ready.coordinator.answer(call, CreatedTopics([CreatedTopic("new", ErrorCode.TOPIC_ALREADY_EXISTS)]))
+    ready.turn()
+    assert ready.processor.replies() == []
+    assert not [one for one in contexts() if one not in before]
+
+
+def contexts() -> list[RequestContext]:
+    return [one for one in gc.get_objects() if isinstance(one, RequestContext)]
 
 
 def test_a_handler_does_not_grow_with_what_it_has_answered(broker: Mpbroker) -> None:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from kio.index import load_response_schema
-from kio.serial import entity_reader
 
 from mpbroker.handlers.apis import all_apis
 from mpbroker.handlers.calls.forwarding import NAMES_AT_ONCE
-from mpbroker.handlers.requests.limits import GROUP_IDS_MAX
 from mpbroker.ipc.calls import Abandon, Failed, ForwardedRequest
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.topology import COORDINATOR
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.headers import response_header_version
 from mpbroker.protocol.messages import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -82,10 +77,7 @@ def respond(key: ApiKey, code: int) -> Message:
             return ListTransactionsResponse(error_code=code, transaction_states=[listed])
 
 
-@pytest.fixture(name="ready")
-def _ready(rig: Rig) -> Rig:
-    rig.publish(topic_image("t", 1))
-    return rig
+READY = (topic_image("t", 1),)
 
 
 def sent(ready: Rig, key: ApiKey, version: int, connection: int = 7) -> tuple[Any, ForwardedRequest]:
@@ -122,17 +114,6 @@ def test_a_request_is_handed_on_and_its_answer_back(ready: Rig, key: ApiKey, ver
 
 
 @pytest.mark.parametrize(("key", "version"), EVERY)
-def test_kio_reads_every_answer_to_its_last_byte(ready: Rig, key: ApiKey, version: int) -> None:
-    call, _ = sent(ready, key, version)
-    answered(ready, call, respond(key, 3))
-    (reply,) = ready.processor.replies()
-    frame = ready.processor.frame_of(reply)
-    at = 8 + response_header_version(key, version)
-    body, read = entity_reader(load_response_schema(key, version))(frame, at)
-    assert (read, body is not None) == (len(frame) - at, True)
-
-
-@pytest.mark.parametrize(("key", "version"), EVERY)
 def test_a_failed_request_says_so_in_every_version(ready: Rig, key: ApiKey, version: int) -> None:
     call, _ = sent(ready, key, version)
     ready.coordinator.answer(call, Failed(ErrorCode.NOT_COORDINATOR, ""))
@@ -143,31 +124,6 @@ def test_a_failed_request_says_so_in_every_version(ready: Rig, key: ApiKey, vers
     ready.coordinator_dies()
     response = ready.ask_in_vain(key, version, REQUEST[key])
     assert ErrorCode.COORDINATOR_NOT_AVAILABLE in set(errors_in(response))
-
-
-@pytest.mark.parametrize(("key", "version"), EVERY)
-def test_who_is_fenced_hears_it_in_the_words_of_the_version(ready: Rig, key: ApiKey, version: int) -> None:
-    """Check the error of each version (KIP-588).
-
-    Old clients know INVALID_PRODUCER_EPOCH alone, and a TxnOffsetCommit has nothing else.
-    """
-    firsts = {ApiKey.INIT_PRODUCER_ID: 4, ApiKey.TXN_OFFSET_COMMIT: 6}
-    first = firsts.get(key, 2 if key < ApiKey.DESCRIBE_TRANSACTIONS else 0)
-    expected = ErrorCode.PRODUCER_FENCED if version >= first else ErrorCode.INVALID_PRODUCER_EPOCH
-    assert told(ready, key, version, ErrorCode.PRODUCER_FENCED) == {expected}
-    call, _ = sent(ready, key, version)
-    ready.coordinator.answer(call, Failed(ErrorCode.PRODUCER_FENCED, ""))
-    ready.turn()
-    assert set(errors_in(ready.answer(key, version))) - {0} == {expected}
-
-
-@pytest.mark.parametrize("version", range(6))
-def test_errors_that_old_commits_of_offsets_do_not_know(ready: Rig, version: int) -> None:
-    key = ApiKey.TXN_OFFSET_COMMIT
-    loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if version >= 2 else ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert told(ready, key, version, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) == {loading}
-    abortable = ErrorCode.TRANSACTION_ABORTABLE if version >= 4 else ErrorCode.INVALID_TXN_STATE
-    assert told(ready, key, version, ErrorCode.TRANSACTION_ABORTABLE) == {abortable}
 
 
 def test_errors_of_partitions_are_counted(ready: Rig) -> None:
@@ -230,30 +186,6 @@ def test_the_coordinator_dies_with_a_request(ready: Rig) -> None:
 
 def committing(topics: int, partitions: int) -> Message:
     return TxnOffsetCommitRequest("tx", "g", 9, 1, topics=[Offsets("t", [Offset(0)] * partitions)] * topics)
-
-
-@pytest.mark.parametrize(
-    ("key", "request_of"),
-    [
-        (
-            ApiKey.ADD_PARTITIONS_TO_TXN,
-            lambda: AddPartitionsToTxnRequest("tx", 9, 1, [Partitions("t", [0] * GROUP_IDS_MAX)]),
-        ),
-        (ApiKey.TXN_OFFSET_COMMIT, lambda: committing(GROUP_IDS_MAX + 1, 0)),
-        (
-            ApiKey.DESCRIBE_TRANSACTIONS,
-            lambda: DescribeTransactionsRequest([str(i) for i in range(GROUP_IDS_MAX + 1)]),
-        ),
-        (ApiKey.LIST_TRANSACTIONS, lambda: ListTransactionsRequest([], [0] * (GROUP_IDS_MAX + 1))),
-    ],
-)
-def test_more_than_any_broker_has_closes_the_connection(
-    ready: Rig, key: ApiKey, request_of: Callable[[], Message]
-) -> None:
-    ready.processor.send(request_frame(key, 0, request_of()))
-    ready.turn()
-    assert [reply.kind for reply in ready.processor.replies()] == [SlotKind.CLOSE]
-    assert not ready.coordinator.take()
 
 
 def test_offsets_that_are_no_single_batch_are_refused(ready: Rig) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Collection
 
 import pytest
 
-from mpbroker.config.broker import BrokerConfig
-from mpbroker.config.listeners import Listener
-from mpbroker.http.guard import has_token, own_names, refused_host, refused_origin
+from mpbroker.http.guard import has_token, refused_host, refused_origin
 from mpbroker.http.server import Scope
 
 TOKEN = "s3cret-Token_of-32-characters-xx"
@@ -103,17 +100,6 @@ def test_pages_of_others_may_not(headers: dict[str, str], is_change: bool) -> No
 
 def test_no_origin_is_that_of_a_request_without_host() -> None:
     assert refused_origin(scope(origin="http://"), is_change=True) is not None
-
-
-def test_the_names_of_a_broker_are_those_of_its_host_and_of_its_addresses() -> None:
-    config = BrokerConfig(
-        http_listener="Http.example:9644",
-        listeners=(Listener("PLAINTEXT", "PLAINTEXT", "", 9092),),
-        advertised_listeners=(Listener("PLAINTEXT", "PLAINTEXT", "mpbroker", 9092),),
-        http_hosts=("Scraped.example.",),
-    )
-    here = socket.gethostname().lower()
-    assert own_names(config) == {here, "http.example", "mpbroker", "scraped.example"}
 
 
 @pytest.mark.parametrize("given", [f"Bearer {TOKEN}", f"bearer {TOKEN}", f"BEARER   {TOKEN} "])

@@ -110,6 +110,11 @@ def test_requests_follow_one_another_on_a_connection() -> None:
     [
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200),
         b"\x00" * 1000 + b"\r\n\r\n",
+        b"\x00\x00\x00\x1a\x00\x12\x00\x03\x00\x00\x00\x01\x00\x04rdkafka\x00",  # ApiVersions of Kafka
+        b"GET /metrics HTTP/9.9\r\n\r\n",
+        b"GET /metrics HTTP/1.1\nHost x\n\tfolded: y\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        bytes(range(256)),
         b"GET / HTTP/1.1\r\n\r\n",  # no Host
         b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",

@@ -11,7 +11,7 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.topic_config import resolve
 from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.storage.checkpoints import write_offsets
-from mpbroker.storage.directory_layout import prepare_log_dirs
+from mpbroker.storage.directory_layout import check_log_dirs, name_log_dirs
 from mpbroker.storage.names import DURABLE_MARK, HIGH_WATERMARKS
 from tests.log import conftest as of_the_log
 from tests.support.inspected_log import BATCHES, RECORDS
@@ -24,7 +24,7 @@ rig, batch = of_the_log.rig, of_the_log.batch
 def directory(tmp_path: Path) -> Path:
     """A log directory with the partition t-0 of 30 batches in some segments."""
     config = BrokerConfig(log_dirs=(str(tmp_path),))
-    prepare_log_dirs(config)
+    name_log_dirs(config, check_log_dirs(config))
     topic = msgspec.structs.replace(resolve(config, {}), segment_bytes=4096, index_interval_bytes=400)
     writer = Writer(PartitionLog.create(tmp_path / "t-0", "t", 0, TOPIC_ID, topic))
     for number in range(BATCHES):

@@ -25,7 +25,7 @@ from mpbroker.inspection.findings import Severity
 from mpbroker.inspection.partition import check, segment_paths
 from mpbroker.inspection.segment import SEEN_BYTES, Segment, inspect
 from mpbroker.log.partition.partition_log import PartitionLog
-from mpbroker.storage.directory_layout import prepare_log_dirs
+from mpbroker.storage.directory_layout import check_log_dirs, name_log_dirs
 from mpbroker.storage.names import segment_name
 from tests.support.inspected_log import BATCHES, RECORDS
 from tests.support.log_writer import TOPIC_ID, Writer
@@ -68,7 +68,8 @@ def on_a_terminal(*arguments: str) -> Iterator[Callable[[str], str]]:
 @pytest.fixture
 def two(tmp_path: Path) -> Path:
     """A log directory with two partitions, each of a few segments, each of them with a batch."""
-    prepare_log_dirs(BrokerConfig(log_dirs=(str(tmp_path),)))
+    config = BrokerConfig(log_dirs=(str(tmp_path),))
+    name_log_dirs(config, check_log_dirs(config))
     config = msgspec.structs.replace(resolve(BrokerConfig(), {}), segment_bytes=100)
     for topic in (LONG, "z"):
         made = Writer(PartitionLog.create(tmp_path / f"{topic}-0", topic, 0, TOPIC_ID, config))

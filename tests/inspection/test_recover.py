@@ -16,7 +16,7 @@ from mpbroker.cli.main import app
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.storage.checkpoints import read_offsets, write_offsets
-from mpbroker.storage.directory_layout import lock_log_dirs
+from mpbroker.storage.directory_lock import lock_log_dirs
 from mpbroker.storage.names import (
     CLEAN_SHUTDOWN,
     DRY_RUN,
@@ -64,7 +64,7 @@ def journaled(rig: Rig) -> Broker:
     broker = Broker(rig)
     while broker.process.manager.journals.awaited:
         broker.process.work(1)
-        broker.process._keep_house()
+        broker.process._do_housekeeping()
     return broker
 
 
@@ -125,7 +125,7 @@ def test_what_is_derived_is_counted_and_only_json_names_it(directory: Path) -> N
     assert any(name.startswith("empty-1/") for name in files), files
     result = run("--dry-run", str(directory))
     assert "  without records: 1 of empty\n" in result.output
-    told = f"  made anew from the records: {len(files)} files of indexes and snapshots in 2 partitions;"
+    told = f"  rebuilt from the records: {len(files)} files of indexes and snapshots in 2 partitions;"
     assert told in result.output
     assert not any(name in result.output for name in files)
 

@@ -19,8 +19,9 @@ from mpbroker.log.recovery.log_loader import Known, PartitionDamaged, load
 from mpbroker.records.batch import LEADER_EPOCH_AT
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.storage.checkpoints import read_offsets
-from mpbroker.storage.directory_layout import lock_log_dirs
+from mpbroker.storage.directory_lock import lock_log_dirs
 from mpbroker.storage.names import HIGH_WATERMARKS
+from tests.support.flipped_bits import flip
 from tests.support.inspected_log import BATCHES, RECORDS
 from tests.support.log_writer import TOPIC_ID
 
@@ -46,12 +47,6 @@ def offsets(directory: Path) -> list[int]:
     ]
 
 
-def damage(path: Path, at: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[at] ^= 0x40
-    path.write_bytes(data)
-
-
 def segments(directory: Path) -> list[Path]:
     return sorted((directory / "t-0").glob("*.log"))
 
@@ -61,7 +56,7 @@ def test_one_damaged_batch_is_all_that_goes(directory: Path, place: int) -> None
     before = offsets(directory)
     path = segments(directory)[place]
     lost = next(iterate_batches(path.read_bytes())).header.base_offset
-    damage(path, 100)
+    flip(path, 100)
     whole = path.read_bytes()
     with pytest.raises(PartitionDamaged):
         opened(directory)
@@ -81,7 +76,7 @@ def test_what_a_repair_says_to_programs(directory: Path) -> None:
     first, last = segments(directory)[0], segments(directory)[-1]
     size = first.stat().st_size
     batches = [batch.header for batch in iterate_batches(first.read_bytes())]
-    damage(first, batches[0].position + 100)
+    flip(first, batches[0].position + 100)
     with last.open("r+b") as file:
         file.truncate(last.stat().st_size - 10)
     done = json.loads(run(directory, "--yes", "--json").stdout)
@@ -117,7 +112,7 @@ def test_killed_halfway_it_can_be_done_again(
 ) -> None:
     before = offsets(directory)
     for path in segments(directory)[:2]:
-        damage(path, 100)
+        flip(path, 100)
 
     class Killed(Exception):
         pass
@@ -145,16 +140,16 @@ def test_killed_halfway_it_can_be_done_again(
 
 def test_what_it_refuses(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     assert "nothing is damaged" in run(directory, "--yes").output
-    damage(segments(directory)[0], 100)
+    flip(segments(directory)[0], 100)
     whole = segments(directory)[0].read_bytes()
-    assert "say --yes" in str(run(directory).exception)
+    assert "add --yes" in str(run(directory).exception)
     with open(lock_log_dirs(BrokerConfig(log_dirs=(str(directory),)))[0]):
         assert "a broker has" in str(run(directory, "--yes").exception)
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     shutil.copytree(directory / "t-0", elsewhere / "t-0")
     refused = CliRunner().invoke(app, ["log", "repair", str(directory), "--yes"])
     assert f"{directory} is a whole log directory. Name a partition in it" in str(refused.exception)
-    assert "it is no log directory" in str(run(elsewhere, "--yes").exception)
+    assert "not a log directory" in str(run(elsewhere, "--yes").exception)
     assert segments(directory)[0].read_bytes() == whole
 
 
@@ -163,9 +158,9 @@ def test_a_wrong_leader_epoch_costs_no_record(directory: Path) -> None:
     first, second = segments(directory)[:2]
     whole = first.read_bytes(), second.read_bytes()
     batches = [batch.header for batch in iterate_batches(whole[0])]
-    damage(first, batches[0].position + 100)
-    damage(first, batches[2].position + LEADER_EPOCH_AT)
-    damage(second, LEADER_EPOCH_AT + 3)
+    flip(first, batches[0].position + 100)
+    flip(first, batches[2].position + LEADER_EPOCH_AT)
+    flip(second, LEADER_EPOCH_AT + 3)
     result = run(directory, "--yes")
     assert result.exit_code == 0, result.output
     assert result.output.count("1 batches get the leader epoch of their offsets") == 2

@@ -16,16 +16,17 @@ from typer.testing import CliRunner, Result
 from mpbroker.cli.main import app
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.topic_config import resolve
-from mpbroker.inspection.directory import is_locked, open_directory
+from mpbroker.inspection.directory import open_directory
 from mpbroker.inspection.findings import Severity
 from mpbroker.inspection.partition import check
-from mpbroker.log.directories.journal_creation import JournalCreation
+from mpbroker.log.directories.journal_file import JournalCreation
 from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.records.batch import LEADER_EPOCH_AT
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
 from mpbroker.storage.checkpoints import write_epochs, write_offsets
-from mpbroker.storage.directory_layout import lock_log_dirs, prepare_log_dirs
+from mpbroker.storage.directory_layout import check_log_dirs, name_log_dirs
+from mpbroker.storage.directory_lock import has_broker, lock_log_dirs
 from mpbroker.storage.index import read_offset_entries
 from mpbroker.storage.names import HIGH_WATERMARKS
 from tests.support.flipped_bits import flip
@@ -131,11 +132,9 @@ def test_damage_says_where_and_where_it_ends(directory: Path) -> None:
         file.write(b"\xff\xff")
     result = run("verify", str(directory))
     assert result.exit_code == 1
-    expected = (
-        f"damage: {path} at byte {length:,} (offset {RECORDS}): the CRC does not match; whole batches go on"
-    )
-    assert f"{expected} at byte {2 * length:,}" in result.output
-    assert f"To keep what is whole: mpbroker log repair {directory / 't-0'}\n" in result.output
+    assert f"damage: {path} at byte {length:,} (offset {RECORDS}): the CRC does not match; " in result.output
+    assert f"whole batches continue at byte {2 * length:,}" in result.output
+    assert f"To keep the whole batches: mpbroker log repair {directory / 't-0'}\n" in result.output
 
 
 def test_an_index_is_not_blamed_for_a_damaged_batch(directory: Path) -> None:
@@ -172,7 +171,7 @@ def test_a_torn_end_is_no_damage_unless_it_was_durable(directory: Path) -> None:
     write_offsets(directory / HIGH_WATERMARKS, {("t", 0): (BATCHES - 1) * RECORDS})
     result = run("verify", str(directory))
     assert result.exit_code == 0
-    assert "The next start cuts off what is torn" in result.output
+    assert "The next start cuts off torn ends" in result.output
 
 
 def test_a_segment_in_the_middle_must_be_whole(directory: Path) -> None:
@@ -197,7 +196,8 @@ def test_what_is_derived_is_told_apart(directory: Path, suffix: str, harm: Calla
 
 def test_a_partition_has_one_home(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     other = tmp_path_factory.mktemp("other")
-    prepare_log_dirs(BrokerConfig(log_dirs=(str(other),)))
+    config = BrokerConfig(log_dirs=(str(other),))
+    name_log_dirs(config, check_log_dirs(config))
     topic = resolve(BrokerConfig(), {})
     Writer(PartitionLog.create(other / "t-0", "t", 0, TOPIC_ID, topic)).log.close_cleanly()
     result = run("verify", str(directory), str(other))
@@ -206,12 +206,12 @@ def test_a_partition_has_one_home(directory: Path, tmp_path_factory: pytest.Temp
 
 
 def test_whether_a_broker_is_there(directory: Path) -> None:
-    assert not is_locked(directory)
+    assert not has_broker(directory)
     config = BrokerConfig(log_dirs=(str(directory),))
     with open(lock_log_dirs(config)[0], closefd=True):
-        assert is_locked(directory)
+        assert has_broker(directory)
         assert "in use by a broker" in run("verify", str(directory)).output
-    assert not is_locked(directory)
+    assert not has_broker(directory)
 
 
 def test_a_dump_names_everything(directory: Path) -> None:

@@ -14,9 +14,16 @@ import pytest
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.topic_config import TopicConfig, resolve
 from mpbroker.log.partition.partition_log import PartitionLog
+from tests.support.crash_checks import built_tracer
 from tests.support.log_node import Journaled, Node, nodes
 from tests.support.log_rig import Rig
 from tests.support.log_writer import TOPIC_ID, Writer, make_batch
+
+
+@pytest.fixture(scope="module")
+def tracer() -> Iterator[Path]:
+    with built_tracer() as library:
+        yield library
 
 
 @pytest.fixture

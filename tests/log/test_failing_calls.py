@@ -105,7 +105,7 @@ def test_retention_in_a_directory_that_fails(
     process, (first, second) = two_dirs(made)
     with monkeypatch.context() as disk:
         asked = failing("stat", made.dirs[1], disk)
-        look(process, process.deletion.looking())
+        look(process, process.deletion.deleting_expired())
         assert asked
     assert len(said(caplog, "its segments cannot be reached")) == 1
     assert is_offline(made, second)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from mpbroker.log.manager.measuring import measure
+from mpbroker.log.partition.partition_log import Sealed
 from mpbroker.storage.names import TIME_INDEX_SUFFIX
-from mpbroker.storage.segments import Sealed
 from tests.support import flips
 from tests.support.flipped_bits import flip
 from tests.support.forms import pick

@@ -16,7 +16,7 @@ import random
 import shutil
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,7 +27,6 @@ from tests.support.crash_checks import (
     Recover,
     Run,
     Task,
-    built_tracer,
     check,
     holes_in,
     note_offset,
@@ -56,12 +55,6 @@ KINDS = pytest.mark.parametrize(
     "how", [(), ("several",), ("moving",)], ids=["one worker", "several", "moving"]
 )
 Traced = Callable[..., Run]
-
-
-@pytest.fixture(scope="module")
-def tracer() -> Iterator[Path]:
-    with built_tracer() as library:
-        yield library
 
 
 @pytest.fixture(scope="module")

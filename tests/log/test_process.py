@@ -16,12 +16,14 @@ from typing import Any
 import pytest
 
 from mpbroker.ipc import calls
+from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import pack_fence
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.ipc.topology import COORDINATOR, LOG, SUPERVISOR
+from mpbroker.log.process import POINTS_EVERY_BYTES
 from mpbroker.log.recovery.scheduler import RecoveryScheduler
 from mpbroker.records.iterate import iterate_batches
-from mpbroker.storage.directory_layout import lock_log_dirs
+from mpbroker.storage.directory_lock import lock_log_dirs
 from mpbroker.storage.reader import Bound, PartitionReader
 from tests.support.log_rig import TOPIC_ID, Rig, ensure
 from tests.support.polling import until
@@ -299,8 +301,8 @@ def test_a_full_disk_is_told_with_when_space_comes_back(
     rig: Callable[..., Rig], caplog: pytest.LogCaptureFixture
 ) -> None:
     process = rig(log_segment_delete_delay_ms=7000).in_process()
-    process._say_no_room(errno.ENOSPC)
-    process._say_no_room(errno.ENOSPC)
+    process._report_no_room(errno.ENOSPC)
+    process._report_no_room(errno.ENOSPC)
     (said,) = [record.getMessage() for record in caplog.records if "No space left" in record.getMessage()]
     assert "delete topics" in said
     assert "gives its space back after file.delete.delay.ms (of topics that do not set it 7000 ms)" in said
@@ -328,13 +330,18 @@ def test_one_look_at_all_partitions_comes_between_two_rounds(
     looks: list[str] = []
     for name in ("write_high_watermarks", "write_recovery_points", "write_all_log_starts"):
         monkeypatch.setattr(process.manager.checkpoints, name, partial(looks.append, name))
-    process._next_marks = process._next_points = 0
+    process.due |= {"high watermarks": 0, "recovery points": 0}
     for number in range(1, 4):
-        process._keep_house()
+        process._do_housekeeping()
         assert len(looks) == number
     assert len(set(looks)) == 3
-    process._keep_house()
+    process._do_housekeeping()
     assert len(looks) == 3
+    # Many bytes bring the recovery points forward, once.
+    process.context.counters.add(Counter.COUNT_BYTES_APPENDED, POINTS_EVERY_BYTES)
+    for _ in range(3):
+        process._do_housekeeping()
+    assert looks[3:] == ["write_recovery_points", "write_all_log_starts"]
     process.io_thread.close()
     process.turn.close()
 

@@ -52,15 +52,3 @@ def test_memory_is_looked_up_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "MEMORY_EVERY_S", 0.0)
     looker.look({1: os.getpid()})
     assert looked.count("smaps_rollup") == 2
-
-
-def test_memory_that_the_kernel_does_not_tell_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = Path.read_bytes
-
-    def refused(path: Path) -> bytes:
-        if path.name == "smaps_rollup":
-            raise PermissionError
-        return read(path)
-
-    monkeypatch.setattr(Path, "read_bytes", refused)
-    assert ProcessLooker().look({1: os.getpid()})[1].pss_bytes is None

@@ -336,19 +336,6 @@ def test_clients_by_their_software(broker: Mpbroker, meter: Meter) -> None:
     eventually(lambda: connections() == 0, "all have gone")
 
 
-def test_a_parked_fetch_is_in_the_purgatory(client: Client, meter: Meter, topic: str) -> None:
-    size = "kafka.server:type=DelayedOperationPurgatory,name=NumDelayedOperations,delayedOperation=Fetch"
-    asking = threading.Thread(
-        target=client.call, args=(ApiKey.FETCH, FETCH_VERSION, fetch(topic, 0, wait_ms=3000))
-    )
-    asking.start()
-    eventually(lambda: meter.get(size, "Value") == 1, "the fetch is parked")
-    other = f"{TOPICS}TotalFetchRequestsPerSec,topic={topic}"
-    asking.join()
-    assert meter.get(other) == 1
-    eventually(lambda: meter.get(size, "Value") == 0, "it is answered")
-
-
 # ---- the command
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import re
 import shutil
@@ -19,8 +18,7 @@ from msgspec import structs
 from mpbroker.cli.errors import CliError
 from mpbroker.cli.host import migration
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.metadata.feature_levels import FEATURE_LEVELS
-from mpbroker.coordinator.metadata.metadata_records import build_metadata_batch, decode_record
+from mpbroker.coordinator.metadata.metadata_records import FEATURE_LEVELS, build_metadata_batch, decode_record
 from mpbroker.coordinator.metadata.state import MetadataState
 from mpbroker.ipc.process import FatalError
 from mpbroker.migration.errors import CannotMove
@@ -37,8 +35,8 @@ from mpbroker.protocol.messages import (
 )
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.startup.foreign_metadata import refuse_foreign_metadata
+from mpbroker.storage import directory_lock
 from mpbroker.storage.directory_layout import check_log_dirs, write_clean_shutdown
-from mpbroker.storage.durable import batches_of
 from mpbroker.storage.names import (
     CLEAN_SHUTDOWN,
     DURABLE_MARK,
@@ -47,6 +45,7 @@ from mpbroker.storage.names import (
     QUORUM_STATE,
     segment_name,
 )
+from mpbroker.storage.segments import batches_of
 from tests.support.file_trees import tree
 from tests.support.kafka_directory import NODE, KafkaDirectory, election, encoded, register
 
@@ -195,7 +194,7 @@ def test_an_unclean_stop(tmp_path: Path, refused: Refused) -> None:
 def test_a_running_kafka(tmp_path: Path, refused: Refused) -> None:
     kafka = KafkaDirectory(tmp_path).write()
     with (tmp_path / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert directory_lock.take(lock.fileno())
         assert f"a broker has {tmp_path} open. Stop it in order first" in refused(kafka)
 
 
@@ -262,7 +261,7 @@ def test_partitions_that_the_metadata_do_not_know(tmp_path: Path, refused: Refus
     kafka.make_partition("orders", 7)
     said = refused(kafka)
     assert f"knows no topic of 1 partitions that are there: {tmp_path}/orders-7. It may be a copy" in said
-    assert "With --set-aside-strays the import goes on" in said
+    assert "With --set-aside-strays the import continues" in said
     import_([tmp_path], is_dry=False, sets_strays_aside=True)
     check_ours(kafka)
 
@@ -281,17 +280,17 @@ def test_partitions_and_no_topic(tmp_path: Path) -> None:
 def test_a_damaged_state_of_the_quorum(tmp_path: Path, refused: Refused, text: str) -> None:
     kafka = KafkaDirectory(tmp_path).write()
     (kafka.metadata / QUORUM_STATE).write_text(text, "latin-1")
-    assert f"{kafka.metadata / QUORUM_STATE} is no state of a quorum: " in refused(kafka)
+    assert f"{kafka.metadata / QUORUM_STATE} is not a state of a quorum: " in refused(kafka)
 
 
 @pytest.mark.parametrize(
     ("key", "value", "says"),
     [
-        ("node.id", "x", "node.id=x is no id of a node. Restore the file"),
-        ("node.id", "-1", "node.id=-1 is no id of a node. Restore the file"),
-        ("node.id", "²", "node.id=² is no id of a node. Restore the file"),
-        ("directory.id", "x", "directory.id=x is no id ("),
-        ("directory.id", "ö", "directory.id=ö is no id ("),
+        ("node.id", "x", "node.id=x is not an id. Restore the file"),
+        ("node.id", "-1", "node.id=-1 is not an id. Restore the file"),
+        ("node.id", "²", "node.id=² is not an id. Restore the file"),
+        ("directory.id", "x", "directory.id=x is not an id ("),
+        ("directory.id", "ö", "directory.id=ö is not an id ("),
     ],
 )
 def test_damaged_properties(tmp_path: Path, refused: Refused, key: str, value: str, says: str) -> None:
@@ -402,14 +401,14 @@ def test_directories_that_are_none(tmp_path: Path) -> None:
 
 def test_the_command_says_what_it_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     KafkaDirectory(tmp_path, more=MORE).write()
-    migration.import_([tmp_path], is_dry=True, sets_strays_aside=False, as_json=False)
+    migration.import_([tmp_path], dry_run=True, set_aside_strays=False, json=False)
     assert capsys.readouterr().out.endswith("Nothing was changed.\n")
-    migration.import_([tmp_path], is_dry=False, sets_strays_aside=False, as_json=False)
+    migration.import_([tmp_path], dry_run=False, set_aside_strays=False, json=False)
     printed = capsys.readouterr().out
     assert "imported: 1 topic with 2 partitions, 1 SCRAM user, 0 ACLs, 0 quotas" in printed
     assert f"mpbroker serve --log-dirs {tmp_path} -o node.id=1" in printed
     with pytest.raises(CliError, match=r"is mpbroker's already.* Nothing was changed"):
-        migration.import_([tmp_path], is_dry=False, sets_strays_aside=False, as_json=False)
+        migration.import_([tmp_path], dry_run=False, set_aside_strays=False, json=False)
 
 
 # ---- kills

@@ -150,12 +150,12 @@ def test_several_directories_are_named_all(ours: KafkaDirectory, tmp_path: Path)
 
 
 def test_the_command(ours: KafkaDirectory, capsys: pytest.CaptureFixture[str]) -> None:
-    migration.export([ours.path], "[::1]:9", is_dry=True, as_json=False)
+    migration.export([ours.path], "[::1]:9", dry_run=True, json=False)
     printed = capsys.readouterr().out
     assert "would be exported: 1 topic with 2 partitions" in printed
     assert "  controller.quorum.bootstrap.servers=[::1]:9\n" in printed
     assert f"  log.dirs={ours.path}\n" in printed
-    migration.export([ours.path], "kafka:9093", is_dry=False, as_json=True)
+    migration.export([ours.path], "kafka:9093", dry_run=False, json=True)
     document = msgspec.json.decode(capsys.readouterr().out)
     assert document["dry_run"] is False
     assert "# or, instead of that line: controller.quorum.voters=1@kafka:9093" in document["settings"]
@@ -163,4 +163,4 @@ def test_the_command(ours: KafkaDirectory, capsys: pytest.CaptureFixture[str]) -
     assert "instead of PLAINTEXT://localhost:9092 mpbroker's listeners" in document["settings"][number - 2]
     for wrong in ("kafka", ":1", "kafka:0", "kafka:65536", "kafka:x"):
         with pytest.raises(CliError, match="write HOST:PORT"):
-            migration.export([ours.path], wrong, is_dry=False, as_json=False)
+            migration.export([ours.path], wrong, dry_run=False, json=False)

@@ -26,7 +26,7 @@ def test_groups_at_rest_are_as_transactions_were_decided(filled_broker: Broker) 
         else:
             producer.abort_transaction(30)
     filled_broker.stop(keep=True)
-    _, groups = at_rest.look([str(filled_broker.log_dir)])
+    _, groups = at_rest.sample([str(filled_broker.log_dir)])
     committed = {one.group: one.committed for one in groups.groups}
     assert committed["kept"] == {("orders", 0): 0, ("orders", 1): 9}
     assert committed["dropped"] == {("orders", 0): 0}
@@ -37,7 +37,7 @@ def test_a_partition_that_cannot_be_read_hides_no_other(filled_broker: Broker) -
     (segment,) = (filled_broker.log_dir / "orders-1").glob("*.log")
     segment.unlink()
     segment.symlink_to("a-disk-that-is-missing")
-    sample, _ = at_rest.look([str(filled_broker.log_dir)])
+    sample, _ = at_rest.sample([str(filled_broker.log_dir)])
     assert sample.broker.note == "cannot be read: orders-1"
     (left,) = [one for one in sample.partitions if one.topic == "orders"]
     assert (left.partition, left.log_end_offset) == (0, 0)
@@ -48,5 +48,5 @@ def test_a_groups_topic_that_is_too_large_is_left_alone(
 ) -> None:
     filled_broker.stop(keep=True)
     monkeypatch.setattr(at_rest, "GROUP_BYTES_MAX", 10)
-    _, groups = at_rest.look([str(filled_broker.log_dir)])
+    _, groups = at_rest.sample([str(filled_broker.log_dir)])
     assert (groups.groups, "start the broker" in groups.problem) == ((), True)

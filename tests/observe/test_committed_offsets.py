@@ -142,7 +142,7 @@ def test_it_goes_on_where_it_ended(log: Log, committed: CommittedOffsets) -> Non
     assert read == 2, "only what is new"
     assert committed.groups["g"].offsets == {("t", 0): 9, ("t", 1): 4}
     assert committed.groups["h"] == CommittedGroup({("t", 0): 1})
-    assert committed.behind == 0
+    assert committed.unread == 0
 
 
 def test_what_is_not_durable_does_not_count(log: Log, committed: CommittedOffsets) -> None:
@@ -217,7 +217,7 @@ def test_damage_is_told_once_and_counted(
     for _ in range(2):
         assert followed(committed, log)["g"].offsets == {("t", 0): 3}
     assert committed.unreadable == 1
-    assert committed.behind == 1
+    assert committed.unread == 1
     assert len(caplog.records) == 1
     assert f"{GROUP_TOPIC}-0 cannot be read from offset 1" in caplog.text
 
@@ -227,7 +227,7 @@ def test_a_reading_that_is_given_up_goes_on_later(log: Log, committed: Committed
         log.append(offset("g", 0, number))
     next(committed.follow(log.seen()))
     assert committed.groups["g"].offsets == {("t", 0): 0}
-    assert committed.behind == 4
+    assert committed.unread == 4
     assert followed(committed, log)["g"].offsets == {("t", 0): 4}
 
 

@@ -77,4 +77,4 @@ def test_reading_on_that_fails_is_told_and_begun_anew_by_the_next_look(
 
     monkeypatch.setattr(offset_follower, "READ_ON_PAUSE_S", 0.0)
     asyncio.run(asyncio.wait_for(ask(), PATIENCE_S))
-    assert "committed offsets are not read on" in caplog.text
+    assert "reading committed offsets stopped" in caplog.text

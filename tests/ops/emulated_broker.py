@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import platform
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -19,6 +18,7 @@ import mpbroker
 from mpbroker.records import batch
 from ops.bench.brokers import Broker, Mpbroker, execute, running
 from tests.support.polling import until
+from tests.support.programs import ran
 
 PROGRAM = Path(sys.executable).with_name("mpbroker")
 # <asm/hwcap.h> of arm64, and <elf.h>
@@ -55,18 +55,18 @@ def broker(tmp_path: Path) -> Emulated:
     return Emulated(tmp_path)
 
 
-def client(broker: Broker, *words: str, stdin: str = "") -> str:
-    command = [str(PROGRAM), *words, "-b", broker.bootstrap]
-    done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
+def printed(broker: Broker, command: list[object], stdin: str) -> str:
+    done = ran(command, input=stdin, timeout=900)
     assert done.returncode == 0, done.stderr + broker.output()
     return done.stdout
+
+
+def client(broker: Broker, *words: str, stdin: str = "") -> str:
+    return printed(broker, [PROGRAM, *words, "-b", broker.bootstrap], stdin)
 
 
 def kcat(broker: Broker, *words: str, stdin: str = "") -> str:
-    command = [str(shutil.which("kcat")), "-b", broker.bootstrap, *words]
-    done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr + broker.output()
-    return done.stdout
+    return printed(broker, [shutil.which("kcat"), "-b", broker.bootstrap, *words], stdin)
 
 
 def stored(broker: Broker, topic: str) -> list[str]:

@@ -31,6 +31,7 @@ from tests.support.distributions import (
     without_compiler,
 )
 from tests.support.polling import PATIENCE_S, until
+from tests.support.programs import ran
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(3600)]
 
@@ -62,10 +63,8 @@ class First:
     said: list[str]
 
     def cli(self, *words: str, stdin: str = "") -> str:
-        command = [str(self.clone / ".venv/bin/mpbroker"), *words, "-b", f"{HOST}:{self.port}"]
-        done = subprocess.run(
-            command, env=self.environment, input=stdin, capture_output=True, text=True, check=False
-        )
+        command = [self.clone / ".venv/bin/mpbroker", *words, "-b", f"{HOST}:{self.port}"]
+        done = ran(command, env=self.environment, input=stdin)
         assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}\n{''.join(self.said)}"
         return done.stdout
 
@@ -128,11 +127,8 @@ def test_records_go_in_and_out_with_the_command(first: First) -> None:
 
 def test_records_go_in_and_out_with_kcat(first: First) -> None:
     kcat = [program("kcat"), "-b", f"{HOST}:{first.port}", "-t", "by-kcat"]
-    subprocess.run([*kcat, "-P"], input=b"one\ntwo\n", check=True, timeout=PATIENCE_S)
-    read = subprocess.run(
-        [*kcat, "-C", "-e", "-q"], capture_output=True, check=True, timeout=PATIENCE_S
-    ).stdout
-    assert read == b"one\ntwo\n"
+    ran([*kcat, "-P"], input="one\ntwo\n", check=True)
+    assert ran([*kcat, "-C", "-e", "-q"], check=True).stdout == "one\ntwo\n"
 
 
 def test_the_console_and_the_metrics_are_there(first: First) -> None:

@@ -21,6 +21,7 @@ from mpbroker.cli.host.backup_copy import Incoming, whole_copies
 from mpbroker.cli.host.local_broker import LocalBroker
 from mpbroker.testing import Broker
 from ops.bench.brokers import Mpbroker, free_port
+from tests.support.committed_offsets import messages
 from tests.support.forms import rounds
 from tests.support.own_cli import OwnCli
 from tests.support.page_shell import Shell, pattern, shell, steps
@@ -138,25 +139,14 @@ class Load:
         assert self.errors == []
 
 
-def consumer_of(client: dict[str, str], **settings: object) -> Consumer:
-    return Consumer({**client, "group.id": GROUP, "enable.auto.commit": False, **settings})
+def consumer_of(client: dict[str, str]) -> Consumer:
+    return Consumer({**client, "group.id": GROUP, "enable.auto.commit": False})
 
 
 def read(client: dict[str, str], topic: str, partition: int) -> list[str]:
     """All committed values of the partition, in order."""
-    consumer = consumer_of(client, **{"isolation.level": "read_committed", "enable.partition.eof": True})
-    consumer.assign([TopicPartition(topic, partition, 0)])
-    found: list[str] = []
-    try:
-        while True:
-            for message in consumer.consume(5000, timeout=0.1):
-                error = message.error()
-                if error is not None:
-                    assert error.code() == KafkaError._PARTITION_EOF
-                    return found
-                found.append((message.value() or b"").decode())
-    finally:
-        consumer.close()
+    found = messages(client["bootstrap.servers"], topic, [partition])
+    return [(message.value() or b"").decode() for message in found]
 
 
 def check(copy: Path, before: Acknowledged) -> None:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 from mpbroker.cli.main import app
 from mpbroker.config.load import load
 from tests.support.empty_root import Containerfile
+from tests.support.programs import ran
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "Containerfile"
@@ -22,7 +22,7 @@ FILE = ROOT / "Containerfile"
 @pytest.mark.process
 def test_the_linter_has_nothing_to_say() -> None:
     hadolint = Path(sys.executable).parent / "hadolint"
-    done = subprocess.run([hadolint, FILE], capture_output=True, text=True, check=False)
+    done = ran([hadolint, FILE])
     assert (done.returncode, done.stdout) == (0, "")
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import sys
 import zipfile
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from tests.support.distributions import (
     run,
     unpack,
 )
+from tests.support.programs import ran
 from tests.support.real_brokers import stop_cleanly
 
 SOURCES = (
@@ -114,14 +114,8 @@ def look_for_pages(wheel: Path, directory: Path) -> None:
 
 def refused(directory: Path, **variables: str) -> str:
     """Return what setup.py says when it refuses to build a wheel."""
-    done = subprocess.run(
-        [sys.executable, "setup.py", "bdist_wheel"],
-        cwd=directory,
-        env={**outside(), **variables},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "setup.py", "bdist_wheel"]
+    done = ran(command, cwd=directory, env={**outside(), **variables})
     assert done.returncode == 1, done.stdout
     assert not (directory / "dist").exists()
     return done.stderr
@@ -171,16 +165,8 @@ def try_out(environment: Path, directory: Path) -> None:
     broker = Installed(directory, template=serve)
 
     def client(*words: str, stdin: str = "") -> str:
-        done = subprocess.run(
-            [str(program), *words, "-b", broker.bootstrap],
-            cwd=directory,
-            env=outside(),
-            input=stdin,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return done.stdout
+        command = [program, *words, "-b", broker.bootstrap]
+        return ran(command, cwd=directory, env=outside(), input=stdin, check=True).stdout
 
     with running(broker):
         assert "created topic orders with 2 partition(s)" in client(

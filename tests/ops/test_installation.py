@@ -3,12 +3,13 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+
+from tests.support.programs import ran
 
 pytestmark = pytest.mark.process
 
@@ -43,23 +44,15 @@ def test_an_editable_install_is_a_path(tmp_path: Path) -> None:
         (clone / name).mkdir(exist_ok=True)
         (clone / name / "__init__.py").touch()
     build = "import sys; from setuptools import build_meta; print(build_meta.build_editable(sys.argv[1]))"
-    run = subprocess.run(
+    run = ran(
         [sys.executable, "-c", build, str(built)],
         cwd=clone,
         env={**os.environ, "MPBROKER_NATIVE": "0"},
-        capture_output=True,
-        text=True,
-        check=False,
+        timeout=None,
     )
     assert run.returncode == 0, run.stderr
     (wheel,) = built.iterdir()
     with ZipFile(wheel) as archive:
         archive.extractall(installed)
-    listed = subprocess.run(
-        [sys.executable, "-I", "-c", LIST_MODULES, str(installed)],
-        cwd=elsewhere,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    listed = ran([sys.executable, "-I", "-c", LIST_MODULES, str(installed)], cwd=elsewhere, check=True)
     assert set(json.loads(listed.stdout)) >= set(PACKAGES)

@@ -175,20 +175,6 @@ def test_prometheus_loads_the_alerts_and_none_fires(prometheus: Prometheus) -> N
     ] == []
 
 
-def test_a_broker_that_dies_is_down_until_it_is_back(tmp_path: Path) -> None:
-    address = f"{HOST}:{free_port()}"
-    with Broker({"http.listener": address}) as broker:
-        watching = Prometheus(tmp_path, address)
-        try:
-            until(watching.is_scraping, "it is up")
-            broker.kill()
-            until(lambda: watching.query('up{job="mpbroker"} == 0'), "it is down")
-            broker.start()
-            until(watching.is_scraping, "it is up again")
-        finally:
-            watching.stop()
-
-
 def test_alerts_fire_where_they_should() -> None:
     promtool = client_tools.program("promtool")
     tests = RULES.with_suffix(".test.yml")

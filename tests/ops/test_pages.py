@@ -217,7 +217,8 @@ def test_messages_are_those_of_the_code() -> None:
 
 # Other texts that people meet.
 TEXTS = (
-    *("mpbroker/console/static/*.js", "ops/prometheus/*.rules.yml", "ops/systemd/*"),
+    *("mpbroker/console/static/*.js", "mpbroker/console/static/*.html", "mpbroker/**/*.pyx", "shm/*.pyx"),
+    *("ops/prometheus/*.yml", "ops/grafana/*.json", "ops/systemd/*"),
     *("spark_integration/jvm/java/**/*.java", "ops/demo/run.sh"),
 )
 # Verbs and the like, with which a sentence goes on after a name.
@@ -234,10 +235,14 @@ def helps(command: Any) -> Iterator[str]:
         yield from helps(inner)
 
 
+def written() -> tuple[str, ...]:
+    files = (path for pattern in TEXTS for path in sorted(ROOT.glob(pattern)))
+    return (*strings(), *(path.read_text() for path in files))
+
+
 @cache
 def told() -> tuple[str, ...]:
-    files = (path for pattern in TEXTS for path in sorted(ROOT.glob(pattern)))
-    return (*strings(), *helps(whole()), *(path.read_text() for path in files))
+    return (*written(), *helps(whole()))
 
 
 def test_commands_and_pages_that_messages_name_exist() -> None:
@@ -250,7 +255,7 @@ def test_commands_and_pages_that_messages_name_exist() -> None:
 
 def test_messages_name_no_file_that_a_wheel_lacks() -> None:
     """A wheel has the pages, by `mpbroker docs`; targets of make are told as those of a clone."""
-    assert [text for text in strings() if " " in text and re.search(r"\bdocs/|\b[A-Z]{3,}\.md\b", text)] == []
+    assert [text for text in written() if " " in text and re.search(r"\bdocs/|\b[A-Z]{3,}\.md\b", text)] == []
     targets = set(re.findall(r"^([a-z0-9-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = {one for text in told() for one in re.findall(r"\bmake ((?:setup|dist|test)[a-z-]*)\b", text)}
     assert named
@@ -284,8 +289,8 @@ OF_A_START = (
     *("startup/activation.py", "startup/foreign_metadata.py", "startup/runtime_dir.py"),
     *("startup/sockets.py", "supervisor/tree.py", "log/manager/log_manager.py"),
     *("supervisor/claim.py", "supervisor/main.py", "supervisor/starting.py"),
-    *("storage/directory_layout.py", "log/directories/journal_replay.py"),
-    *("log/directories/log_directory.py", "coordinator/process.py", "../shm/region.py"),
+    *("storage/directory_layout.py", "storage/directory_lock.py", "log/directories/journal_replay.py"),
+    *("log/directories/log_directory.py", "coordinator/metadata_controller.py", "../shm/region.py"),
 )
 ERRORS = ("FatalError", "BrokerStops", "RegionUnavailable", "_refusal")
 # Shorter pieces would be in any message.

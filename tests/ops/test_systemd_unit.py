@@ -2,14 +2,13 @@
 
 import configparser
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from mpbroker.cli.host.service import DATA, SETTINGS
 from mpbroker.config.listeners import DEFAULT_PROTOCOL_MAP, parse_listeners
-from tests.support.polling import PATIENCE_S
+from tests.support.programs import ran
 
 UNIT = Path(__file__).parents[2] / "ops/systemd/mpbroker.service"
 SOCKET = UNIT.with_suffix(".socket")
@@ -23,11 +22,8 @@ def test_systemd_accepts_it(tmp_path: Path) -> None:
     copy, socket_copy = tmp_path / UNIT.name, tmp_path / SOCKET.name
     copy.write_text(UNIT.read_text().replace("/opt/mpbroker/bin/mpbroker", executable))
     socket_copy.write_text(SOCKET.read_text())
-    verified = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(copy), str(socket_copy)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
+    verified = ran(
+        ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(copy), str(socket_copy)]
     )
     complaints = [line for line in verified.stderr.splitlines() if UNIT.name in line or SOCKET.name in line]
     assert (verified.returncode, complaints) == (0, [])

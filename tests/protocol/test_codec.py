@@ -51,9 +51,9 @@ def test_known_tags_are_read_among_unknown_ones() -> None:
 
 @pytest.mark.parametrize("value", [b"\x03idx", b"\x04id", b""])
 def test_a_known_tag_has_exactly_the_size_it_says(value: bytes) -> None:
-    with pytest.raises(MalformedMessage, match="tagged field 0 has not the size"):
+    with pytest.raises(MalformedMessage, match="tagged field 0 does not have its given size"):
         codec.decode_request(ApiKey.FETCH, 15, fetch_with_tags((0, value), (99, b"more")))
-    with pytest.raises(MalformedMessage, match="tagged field 0 has not the size"):
+    with pytest.raises(MalformedMessage, match="tagged field 0 does not have its given size"):
         codec.decode_request(ApiKey.FETCH, 15, fetch_with_tags((0, value)) + bytes(100))
 
 

@@ -24,8 +24,6 @@ from mpbroker.quotas.entities import (
 )
 
 KEY = PRODUCER_BYTE_RATE
-USERS: tuple[str | None, ...] = ("alice", None)
-CLIENTS: tuple[str | None, ...] = ("app", None)
 
 
 def entity(user: str | bool | None = False, client: str | bool | None = False) -> Entity:

@@ -303,14 +303,14 @@ def test_a_fetch_asks_for_no_more_than_its_quota_could_let_through(ready: Rig) -
     seen: list[tuple[int, int]] = []
     from mpbroker.handlers.apis.k01_fetch import Fetch
 
-    real = Fetch.start
+    real = Fetch.find_slots
 
-    def start(self: Any) -> None:
+    def find_slots(self: Any) -> Any:
         seen.append((self.limit, self.min_bytes))
-        real(self)
+        return real(self)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Fetch, "start", start)
+        patch.setattr(Fetch, "find_slots", find_slots)
         ready.ask(FETCH, 12, fetch_request(max_bytes=5000, min_bytes=4000))
         ready.ask(FETCH, 12, fetch_request(max_bytes=500, min_bytes=400))
     assert seen == [(1000, 1000), (500, 400)]
@@ -327,7 +327,6 @@ def test_keys_are_secret_and_per_kind(ready: Rig) -> None:
         ready.handler.turn.clients,
         ready.handler.turn.meters,
         bytes(16),
-        ready.context.session,
     )
     elsewhere = other._budget("producer_byte_rate", "alice", "app")
     assert one is not None

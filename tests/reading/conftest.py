@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from ops.bench.brokers import Broker
 from tests.support.real_brokers import make_broker, served
-from tests.support.spark_logs import FakeBroker, new_log_dir
+from tests.support.spark_logs import fake_broker, log_dir
 
-
-@pytest.fixture
-def log_dir(tmp_path: Path) -> Path:
-    return new_log_dir(tmp_path / "log")
-
-
-@pytest.fixture
-def fake_broker(log_dir: Path) -> Iterator[FakeBroker]:
-    broker = FakeBroker(log_dir)
-    yield broker
-    broker.stop()
+__all__ = ["fake_broker", "log_dir"]
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from mpbroker.reading.columns import MAX_ROWS
 from mpbroker.records.arrow_batches import arrow_batches
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
+from tests.support.programs import ran
 from tests.support.spark_logs import PartitionWriter, checkpoint, new_log_dir
 
 ROOT = Path(__file__).parents[2]
@@ -51,13 +51,7 @@ def test_readers_hold_one_bomb_at_a_time(tmp_path: Path, to: str) -> None:
         writer.append([NewRecord(bytes(BOMB_BYTES), timestamp=1)], codec=Codec.ZSTD)
     assert writer.position < 1 << 20
     checkpoint(log_dir, {("t", 0): writer.next_offset})
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(log_dir), to],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=False,
-    )
+    done = ran([sys.executable, "-c", PROGRAM, str(log_dir), to], cwd=ROOT)
     assert done.returncode == 0, done.stderr
     peak = int(done.stdout.split()[-1]) * 1024
     assert peak < PEAK_BYTES_MAX

@@ -1,5 +1,5 @@
-"""Transactions of a real client in a running broker's two log directories, read in place: also from other
-namespaces, and after the broker was stopped or killed.
+"""Transactions of a real client in a running broker's two log directories, read in place: also after
+the broker was stopped or killed.
 
 With MPBROKER_TEST_BROKER=kafka it is Apache Kafka, read after it was stopped or killed; its directories have
 to be named all, since it keeps no list of them.
@@ -8,8 +8,6 @@ to be named all, since it keeps no list of them.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -18,16 +16,13 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from mpbroker.reading.errors import FilesUnavailable
 from ops.bench.brokers import MPBROKER_COMMAND, Broker, Kafka, Mpbroker
 from tests.support.polling import PATIENCE_S, until
 from tests.support.reading_queries import UNCOMMITTED, read
-from tests.support.real_brokers import end
+from tests.support.real_brokers import served
 
-ROOT = Path(__file__).parents[2]
 IS_KAFKA = os.environ.get("MPBROKER_TEST_BROKER") == "kafka"
 PARTITIONS = 4
-AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root may make namespaces")
 BESIDE = pytest.mark.skipif(IS_KAFKA, reason="Apache Kafka publishes nothing outside of its own process")
 
 
@@ -49,11 +44,8 @@ def broker(directory: Path, log_dirs: list[Path]) -> Iterator[Broker]:
         found = Kafka(directory, properties=[f"log.dirs={named}"])
     else:
         found = Mpbroker(directory, template=MPBROKER_COMMAND.replace("{log_dir}", named))
-    try:
-        found.start()
-        yield found
-    finally:
-        end(found)
+    with served(found) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -109,33 +101,6 @@ def test_committed_records_of_all_directories(log_dirs: list[Path], written: int
     for log_dir in log_dirs:
         until(lambda log_dir=log_dir: len(read(log_dir)) == wanted, "all that is committed")
         assert len(read(log_dir, **UNCOMMITTED)) == PARTITIONS * (20 + 20 + 5 + 3)
-
-
-COUNTS = "import sys; from tests.support.reading_queries import read; print(len(read(sys.argv[1])))"
-
-
-def _elsewhere(namespace: list[str], program: str, log_dir: Path) -> subprocess.CompletedProcess[str]:
-    command = [*namespace, sys.executable, "-c", program, str(log_dir)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-
-
-@AS_ROOT
-@BESIDE
-@pytest.mark.usefixtures("broker")
-def test_from_a_container_that_shares_the_memory(log_dirs: list[Path], written: int) -> None:
-    done = _elsewhere(["unshare", "--pid", "--fork", "--mount-proc"], COUNTS, log_dirs[0])
-    assert done.stdout == f"{PARTITIONS * written}\n", done.stderr
-
-
-@AS_ROOT
-@BESIDE
-@pytest.mark.usefixtures("broker", "written")
-def test_from_a_container_with_a_memory_of_its_own(log_dirs: list[Path]) -> None:
-    hidden = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /dev/shm && exec "$@"', "sh"]
-    done = _elsewhere(hidden, COUNTS, log_dirs[0])
-    assert done.returncode == 1
-    assert f"{FilesUnavailable.__name__}: a broker has {log_dirs[0]}" in done.stderr
-    assert "runs in another container" in done.stderr
 
 
 def has_its_end(consumer: Consumer, partition: int) -> bool:

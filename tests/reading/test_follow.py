@@ -13,8 +13,7 @@ import pytest
 from mpbroker.ipc.table import PartitionFlag, read_partition_surely
 from mpbroker.reading import follow as follow_module
 from mpbroker.reading.errors import OptionError, SourceUnavailable
-from mpbroker.reading.file_alarm import FileAlarm
-from mpbroker.reading.follow import LocalFollower, follow
+from mpbroker.reading.follow import FileAlarm, LocalFollower, follow
 from mpbroker.reading.local import LocalCatalog
 from mpbroker.reading.options import parse_options
 from mpbroker.reading.plan import OffsetRange
@@ -39,7 +38,7 @@ def follower(log_dir: Path, writer: PartitionWriter) -> Iterator[LocalFollower]:
 
 
 def ends(follower: LocalFollower) -> dict[str, int]:
-    return {f"{topic}-{number}": found.end for (topic, number), found in follower.look().items()}
+    return {f"{topic}-{number}": found.end for (topic, number), found in follower.poll().items()}
 
 
 def test_what_is_published_is_seen(
@@ -55,7 +54,7 @@ def test_what_is_published_is_seen(
 
 
 def follower_range(follower: LocalFollower) -> OffsetRange:
-    return OffsetRange(("t", 0), 0, follower.look()["t", 0].end)
+    return OffsetRange(("t", 0), 0, follower.poll()["t", 0].end)
 
 
 def test_nothing_is_listed_or_attached_while_nothing_is_made(
@@ -64,7 +63,7 @@ def test_nothing_is_listed_or_attached_while_nothing_is_made(
     fake_broker: FakeBroker,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    follower.look()
+    follower.poll()
     monkeypatch.setattr(LocalFollower, "_opened", pytest.fail)
     for turn in range(3):
         fill(writer, 1)
@@ -76,7 +75,7 @@ def test_a_move_that_ends_while_directories_are_listed_is_noticed(
     follower: LocalFollower, log_dir: Path, fake_broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The old directory is listed, and what is watched from then on does not change any more."""
-    follower.look()
+    follower.poll()
     opened, listings = LocalFollower._opened, []
 
     def moves_meanwhile(follower: LocalFollower) -> LocalCatalog:
@@ -90,7 +89,7 @@ def test_a_move_that_ends_while_directories_are_listed_is_noticed(
     monkeypatch.setattr(LocalFollower, "_opened", moves_meanwhile)
     (log_dir / "u-0").mkdir()
     for _ in range(3):
-        follower.look()
+        follower.poll()
     assert len(listings) == 2
 
 
@@ -131,7 +130,7 @@ def test_a_topic_that_comes_behind_the_listing_is_seen(
 def test_a_wait_ends_with_what_is_published(
     follower: LocalFollower, writer: PartitionWriter, fake_broker: FakeBroker
 ) -> None:
-    follower.look()
+    follower.poll()
     begun = time.monotonic()
     follower.wait(0.02)
     assert time.monotonic() - begun >= 0.02
@@ -148,7 +147,7 @@ def test_a_wait_ends_with_what_is_published(
 def quiet(follower: LocalFollower, monkeypatch: pytest.MonkeyPatch) -> LocalFollower:
     """A follower for which nothing has come for long; alarms can be relied on at once."""
     monkeypatch.setattr(follow_module, "_ALARM_SETS_IN_S", 0.0)
-    follower.look()
+    follower.poll()
     monkeypatch.setattr(follower, "_stirred_at", -60.0)
     return follower
 
@@ -222,7 +221,7 @@ def test_while_no_broker_runs_what_it_published_holds(
     writer: PartitionWriter,
     fake_broker: FakeBroker,
 ) -> None:
-    follower.look()
+    follower.poll()
     fill(writer, 1)
     fake_broker.publish(writer)
     assert ends(follower) == {"t-0": 20}
@@ -237,10 +236,10 @@ def test_while_no_broker_runs_what_it_published_holds(
     successor = FakeBroker(log_dir)
     try:
         with pytest.raises(SourceUnavailable, match="t-0 cannot be read: the running broker"):
-            follower.look()
+            follower.poll()
         successor.publish(writer, flags=0)
         with pytest.raises(SourceUnavailable, match="t-0 cannot be read: it is offline"):
-            follower.look()
+            follower.poll()
         fill(writer, 1)
         successor.publish(writer, flags=PartitionFlag.PARTITION_LIVE)
         assert ends(follower) == {"t-0": 40}

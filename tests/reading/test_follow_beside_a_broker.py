@@ -33,7 +33,7 @@ def test_each_record_after_a_while_of_quiet_is_heard_of(
     assert isinstance(follower, LocalFollower)
     with closing(follower):
         for turn in range(4):
-            assert sum(bounds.end for bounds in follower.look().values()) == turn
+            assert sum(bounds.end for bounds in follower.poll().values()) == turn
             monkeypatch.setattr(follower, "_stirred_at", -60.0)
             waiting = threading.Thread(target=follower.wait, args=(10 * PATIENCE_S,))
             waiting.start()
@@ -42,5 +42,5 @@ def test_each_record_after_a_while_of_quiet_is_heard_of(
             assert producer.flush(PATIENCE_S) == 0
             waiting.join(PATIENCE_S)
             assert not waiting.is_alive()
-        assert sum(bounds.end for bounds in follower.look().values()) == 4
+        assert sum(bounds.end for bounds in follower.poll().values()) == 4
         assert follower._has_alarms

@@ -95,7 +95,7 @@ def test_what_matches(pattern: str, matching: list[str]) -> None:
         ("[a", "ends too early"),
         ("[z-a]", "goes backwards"),
         ("a\\", "ends too early"),
-        (r"\k{x}", "wants a name"),
+        (r"\k{x}", "cannot be honoured"),
         ("(?<=a|bc)d", "look-behind requires fixed-width pattern"),
     ],
 )

@@ -14,7 +14,7 @@ from ops.bench.brokers import Broker, Kafka
 from tests.reading.read_all import read_all
 from tests.support.client_tools import SMALL_JVM
 from tests.support.polling import PATIENCE_S
-from tests.support.real_brokers import end
+from tests.support.real_brokers import served
 
 TOPIC = "served"
 PARTITIONS = 2
@@ -26,9 +26,7 @@ ALL = {number: list(range(RECORDS // PARTITIONS)) for number in range(PARTITIONS
 
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    found = Kafka(tmp_path_factory.mktemp("kafka"), jvm=SMALL_JVM)
-    try:
-        found.start()
+    with served(Kafka(tmp_path_factory.mktemp("kafka"), jvm=SMALL_JVM)) as found:
         admin = AdminClient({"bootstrap.servers": found.bootstrap})
         admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(PATIENCE_S)
         for codec in CODECS:
@@ -37,8 +35,6 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
                 producer.produce(TOPIC, b"%d" % number * 10, partition=number % PARTITIONS)
             assert producer.flush(PATIENCE_S) == 0
         yield found
-    finally:
-        end(found)
 
 
 def test_everything_and_ranges(kafka: Broker) -> None:

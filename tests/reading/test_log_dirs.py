@@ -6,8 +6,6 @@ import json
 import logging
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -25,7 +23,6 @@ from mpbroker.reading.remote import RemoteCatalog
 from tests.support.reading_queries import offsets_of, planned, query, read
 from tests.support.spark_logs import FakeBroker, PartitionWriter, checkpoint, fill, new_log_dir
 
-ROOT = Path(__file__).parents[2]
 # Nobody is asked there: a catalog connects when it is first used.
 SERVERS = {"kafka.bootstrap.servers": "127.0.0.1:1"}
 IDS = ("AAAAAAAAAAAAAAAAAAAAAA", "BBBBBBBBBBBBBBBBBBBBBB")
@@ -205,18 +202,6 @@ def test_a_broker_whose_process_is_of_another_namespace(log_dir: Path, fake_brok
     assert read(log_dir) == list(range(30))
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may make a namespace of processes")
-@pytest.mark.process
-def test_from_another_namespace_of_processes(log_dir: Path, fake_broker: FakeBroker) -> None:
-    writer = PartitionWriter(log_dir, "t")
-    fill(writer, 3)
-    fake_broker.publish(writer)
-    program = "import sys; from tests.support.reading_queries import read; print(len(read(sys.argv[1])))"
-    namespace = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", program, str(log_dir)]
-    done = subprocess.run(namespace, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == "30\n"
-
-
 def test_a_region_that_another_user_can_replace(log_dir: Path, fake_broker: FakeBroker) -> None:
     """Its numbers would be theirs, and so would be what is read."""
     writer = PartitionWriter(log_dir, "t")
@@ -246,13 +231,13 @@ def test_a_broker_whose_region_is_not_here(log_dir: Path, fake_broker: FakeBroke
     pointer = log_dir / "mpbroker.json"
     found = json.loads(pointer.read_text())
     pointer.write_text(json.dumps(found | {"runtime_dir": "/dev/shm/mpbroker-of-another-container"}))
-    with pytest.raises(FilesUnavailable, match=r"another-container, is not here: it runs in another"):
+    with pytest.raises(FilesUnavailable, match=r"another-container is not here: it runs in another"):
         read(log_dir)
     with open_catalog_of(log_dir, **SERVERS) as catalog:
         assert isinstance(catalog, RemoteCatalog)
     # There may be something else at that path, which no broker has.
     pointer.write_text(json.dumps(found | {"runtime_dir": str(log_dir)}))
-    with pytest.raises(FilesUnavailable, match="none of a broker that runs"):
+    with pytest.raises(FilesUnavailable, match="no broker runs on"):
         read(log_dir)
     pointer.unlink()
     with pytest.raises(FilesUnavailable, match="it is starting"):
@@ -373,5 +358,5 @@ def test_no_permission_for_a_task(
 
 
 def test_a_named_directory_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="no broker's log directory"):
+    with pytest.raises(OptionError, match="not a broker's log directory"):
         LocalCatalog([str(tmp_path)])

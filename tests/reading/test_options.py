@@ -79,10 +79,7 @@ def test_assign() -> None:
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        (
-            {"log.dir": "/x"},
-            "One of the following options must be specified .*subscribe, subscribePattern, assign",
-        ),
+        ({"log.dir": "/x"}, "One of the following options must be specified .*subscribe, subscribePattern"),
         (BASE | {"assign": '{"t":[0]}'}, "Only one of the following options can be specified"),
         ({"subscribe": "t"}, "'log.dir' .* or 'kafka.bootstrap.servers' .*must be specified"),
         (BASE | {"subscribe": " , "}, "No topics to subscribe to .*'subscribe' is ' , '"),
@@ -92,19 +89,10 @@ def test_assign() -> None:
         ({"log.dir": "/x", "assign": "{}"}, "No topicpartitions to assign"),
         ({"log.dir": "/x", "assign": '{"t":[-1]}'}, "assign: Expected e.g."),
         ({"log.dir": "/x", "assign": '{"t":{"0":1}}'}, "assign: Expected e.g."),
-        (
-            BASE | {"startingOffsets": "latest"},
-            "starting offset can't be latest for batch queries on Kafka",
-        ),
-        (
-            BASE | {"endingOffsets": "earliest"},
-            "ending offset can't be earliest for batch queries on Kafka",
-        ),
+        (BASE | {"startingOffsets": "latest"}, "starting offset can't be latest for batch queries on Kafka"),
+        (BASE | {"endingOffsets": "earliest"}, "ending offset can't be earliest for batch queries on Kafka"),
         (BASE | {"startingOffsets": '{"t":{"0":-1}}'}, "startingOffsets for t-0 can't be latest"),
-        (
-            BASE | {"endingOffsets": '{"t":{"0":-2}}'},
-            "ending offset for t-0 can't be earliest for batch queries on Kafka",
-        ),
+        (BASE | {"endingOffsets": '{"t":{"0":-2}}'}, "ending offset for t-0 can't be earliest for batch"),
         (BASE | {"startingOffsets": "soon"}, "startingOffsets: Expected e.g.*got soon"),
         (BASE | {"startingOffsets": '{"t":{"0":-3}}'}, "startingOffsets: Expected e.g."),
         (BASE | {"startingOffsets": '{"t":{"0":true}}'}, "startingOffsets: Expected e.g."),
@@ -137,18 +125,12 @@ def test_assign() -> None:
         (BASE | {"maxBytesPerTask": "64m"}, "maxBytesPerTask must be positive, not '64m'"),
         (BASE | {"readMode": "fast"}, "readMode is auto, local or remote"),
         (BASE | {"readMode": "remote"}, "'kafka.bootstrap.servers' must be specified with readMode remote"),
-        (
-            {"subscribe": "t", "kafka.bootstrap.servers": "h:1", "readMode": "local"},
-            "'log.dir' must be specified",
-        ),
-        (
-            BASE | {"kafka.auto.offset.reset": "earliest"},
-            "'auto.offset.reset' is not supported.*startingOffsets",
-        ),
+        ({"subscribe": "t", "kafka.bootstrap.servers": "h:1", "readMode": "local"}, "dir' must be specified"),
+        (BASE | {"kafka.auto.offset.reset": "earliest"}, "reset' is not supported.*startingOffsets"),
         (BASE | {"kafka.key.deserializer": "x"}, "'key.deserializer' is not supported as keys"),
         (BASE | {"kafka.enable.auto.commit": "true"}, "'enable.auto.commit' is not supported"),
         (BASE | {"kafka.interceptor.classes": "x"}, "'interceptor.classes' is not supported"),
-        (BASE | {"kafka.isolation.level": "committed"}, "read_uncommitted or read_committed"),
+        (BASE | {"kafka.isolation.level": "committed"}, "read_committed or read_uncommitted"),
         (BASE | {"kafka.security.protocol": "TLS"}, "kafka.security.protocol=TLS is not one of PLAINTEXT"),
         (BASE | {"kafka.security.protocol": "SASL_SSL"}, "needs sasl.mechanism"),
         (BASE | {"kafka.ssl.engine.factory.class": "x"}, r"kafka\.ssl\.engine\.factory\.class is not supp"),

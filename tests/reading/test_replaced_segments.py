@@ -318,7 +318,7 @@ def test_a_followed_partition_is_cleaned_after_a_look(
     fake_broker.publish(writer)
     options = parse_options({"subscribe": "t", "log.dir": str(log_dir)}, streaming=True)
     with closing(follow(options)) as follower:
-        end = follower.look()["t", 0].end
+        end = follower.poll()["t", 0].end
         writer.roll()
         fill(writer, 1)
         clean_in_place(writer.directory, [0], even)

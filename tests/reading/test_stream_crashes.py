@@ -33,10 +33,9 @@ class Checkpoint:
 class Run:
     """One run of the query. (Spark: MicroBatchExecution.)"""
 
-    def __init__(self, checkpoint: Checkpoint, source: Stream, *, tells_start: bool) -> None:
+    def __init__(self, checkpoint: Checkpoint, source: Stream) -> None:
         self._checkpoint = checkpoint
         self._source = source
-        self._tells_start = tells_start
 
     def trigger(self, dies_at: int) -> bool:
         """Whether the run outlived it: it dies before what is written, before the batch or before its end."""
@@ -44,7 +43,7 @@ class Run:
         if checkpoint.finished < len(checkpoint.ends):
             return self._batch(dies_at)
         start = self._start()
-        end = json.dumps(self._source.next_end(start if self._tells_start else None))
+        end = json.dumps(self._source.next_end(start))
         if checkpoint.ends and end == checkpoint.ends[-1]:
             return dies_at != 0
         if dies_at == 0:
@@ -99,10 +98,9 @@ steps = st.lists(
     steps,
     st.sampled_from(("earliest", "latest")),
     st.sampled_from(({}, {"maxOffsetsPerTrigger": "7"}, {"maxBytesPerTrigger": "90"})),
-    st.booleans(),
 )
 def test_each_record_is_in_one_batch(
-    done: list[tuple[str, int, int]], starting: str, limits: dict[str, str], tells_start: bool
+    done: list[tuple[str, int, int]], starting: str, limits: dict[str, str]
 ) -> None:
     time = Time()
     topics = Topics(time)
@@ -111,7 +109,7 @@ def test_each_record_is_in_one_batch(
     options = {"startingOffsets": starting, "fetchOffset.numRetries": "1", **limits}
 
     def begun() -> Run:
-        return Run(checkpoint, stream(topics, **options), tells_start=tells_start)
+        return Run(checkpoint, stream(topics, **options))
 
     run = begun()
     for action, which, count in done:

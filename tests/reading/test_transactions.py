@@ -83,32 +83,6 @@ def fates(found: list[str]) -> list[str]:
     return [value.split()[0] for value in found]
 
 
-def test_committed_aborted_and_interleaved(broker: Broker) -> None:
-    made = Transactions(broker, "interleaved")
-    made.write_outside("seen", 4)
-    made.begin("a")
-    made.begin("b")
-    for _ in range(5):
-        made.write("a", "seen", 3)
-        made.write("b", "aborted", 2)
-        made.write_outside("seen", 1)
-    made.abort("b")
-    made.write("a", "seen", 2)
-    # The same producer again: its next transaction is another one.
-    made.begin("b")
-    made.write("b", "seen", 4)
-    made.commit("a")
-    made.commit("b")
-    everything = read(broker, "interleaved", "read_uncommitted")
-    assert fates(everything).count("aborted") == 10
-    committed = [value for value in everything if value.startswith("seen")]
-    assert len(committed) == 4 + 20 + 2 + 4
-    # A coordinator answers before its markers are in the partitions.
-    eventually(lambda: read(broker, "interleaved") == committed, "the committed records are read")
-    assert read(broker, "interleaved", minPartitions=16) == committed
-    assert read(broker, "interleaved", maxRecordsPerPartition=1) == committed
-
-
 def test_an_open_transaction_ends_what_is_read(broker: Broker) -> None:
     made = Transactions(broker, "open")
     made.write_outside("first", 4)

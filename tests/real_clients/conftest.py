@@ -12,7 +12,7 @@ import pytest
 from ops.bench.brokers import Broker
 from tests.support.client_adapters import READERS, WRITERS, Franz, Reader, Writer
 from tests.support.client_tools import java_command
-from tests.support.real_brokers import TopicMaker, create_topic, end, make_broker, served
+from tests.support.real_brokers import TopicMaker, create_topic, make_broker, served
 from tests.support.transactional_clients import IN_PYTHON, Open, Program, program
 
 
@@ -26,12 +26,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 @pytest.fixture
 def own_broker(tmp_path: Path) -> Iterator[Broker]:
     """A broker for one test, which stops or restarts it itself."""
-    running = make_broker(tmp_path / "broker")
-    try:
-        running.start()
+    with served(make_broker(tmp_path / "broker")) as running:
         yield running
-    finally:
-        end(running)
 
 
 @pytest.fixture

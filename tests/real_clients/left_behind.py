@@ -12,7 +12,6 @@ import logging
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -34,7 +33,7 @@ from mpbroker.storage.checkpoints import read_topic_id, write_topic_id
 from mpbroker.storage.names import INDEX_SUFFIX, METADATA_TOPIC, PARTITION_METADATA, TIME_INDEX_SUFFIX
 from ops.bench.brokers import Mpbroker
 from tests.log.test_faults import CASES, ROOT, built_faults
-from tests.real_clients.test_compaction import COMPACTED, Load, pid_of, swaps
+from tests.real_clients.test_compaction import COMPACTED, Load, swaps
 from tests.real_clients.test_compaction import FLAGS as COMPACTING
 from tests.support import flips
 from tests.support.adoption import Adopting, complaints
@@ -45,7 +44,7 @@ from tests.support.compacted_segments import Segments
 from tests.support.crash_checks import built_tracer, recovered, traced
 from tests.support.crash_images import Disk, write_image
 from tests.support.flipped_bits import flip
-from tests.support.real_brokers import create_topic, stop_cleanly
+from tests.support.real_brokers import create_topic, kill_worker, served, stop_cleanly
 
 # A call that fails is one of the first so many of its kind.
 CALLS = 40
@@ -168,17 +167,13 @@ def after_compaction(kafka: Adopting, scratch: Path, seed: int) -> None:
 def after_kills(kafka: Adopting, scratch: Path) -> None:
     """Two log workers under idempotent producers and a cleaner: one killed, then all, then a clean stop."""
     scratch.mkdir()
-    broker = Mpbroker(scratch, flags=("--log-workers", "2", *COMPACTING))
-    try:
-        broker.start()
+    with served(Mpbroker(scratch, flags=("--log-workers", "2", *COMPACTING))) as broker:
         create_topic(broker.bootstrap, "mixed", PARTITIONS, {"segment.bytes": str(SEGMENT_BYTES)})
         create_topic(broker.bootstrap, "kept", 1, COMPACTED)
         write_mixed(broker, 0)
         with Load(broker, "kept", "lz4"):
             eventually(lambda: swaps(broker) > 0, "it is compacted")
-            killed = pid_of(broker, "log 1")
-            os.kill(killed, signal.SIGKILL)
-            eventually(lambda: pid_of(broker, "log 1") not in (0, killed), "it is replaced")
+            kill_worker(broker, 1)
             write_mixed(broker, 1)
         broker.kill()
         take_all(kafka, "killed", broker.log_dir, stopped=False)
@@ -186,8 +181,6 @@ def after_kills(kafka: Adopting, scratch: Path) -> None:
         write_mixed(broker, 2)
         stop_cleanly(broker)
         take_all(kafka, "stopped", broker.log_dir, stopped=True)
-    finally:
-        broker.kill()
 
 
 def write_mixed(broker: Mpbroker, seed: int) -> None:

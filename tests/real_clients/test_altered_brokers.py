@@ -1,4 +1,4 @@
-"""Settings of brokers, altered and described by Kafka's tool and by librdkafka.
+"""Settings of brokers, altered and described by Kafka's tool.
 
 The tests state what Apache Kafka does, so they run against it, too.
 """
@@ -8,20 +8,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka import KafkaError
 
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.api_keys import ApiKey
 from ops.bench.brokers import Broker
 from tests.support.client_tools import ToolError, eventually, kafka_tool
-from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import TopicMaker
 from tests.support.socket_client import SocketClient
 
 CONFIGS = "kafka.admin.ConfigCommand"
-TIMEOUT_S = PATIENCE_S
-DYNAMIC_BROKER, DEFAULT = 2, 5
+DYNAMIC_BROKER = 2
 
 
 def configs(broker: Broker, *arguments: str, of: tuple[str, ...] = ("--entity-name", "1")) -> str:
@@ -65,10 +62,7 @@ def test_kafkas_tool_alters_describes_and_takes_back(broker: Broker, new_topic: 
     ("change", "says"),
     [
         ("broker.id=7", "Cannot update these configs dynamically"),
-        (
-            "max.connections=many",
-            "Invalid value many for configuration max.connections: Not a number of type INT",
-        ),
+        ("max.connections=many", "Invalid value many for configuration max.connections: Not a number of"),
     ],
 )
 def test_kafkas_tool_is_refused(broker: Broker, change: str, says: str) -> None:
@@ -79,32 +73,6 @@ def test_kafkas_tool_is_refused(broker: Broker, change: str, says: str) -> None:
 def test_a_default_cannot_have_what_belongs_to_one_broker(broker: Broker) -> None:
     with pytest.raises(ToolError, match="at default cluster level, broker id must be specified"):
         of_all(broker, "--alter", "--add-config", "listener.name.external.ssl.keystore.location=/x")
-
-
-def test_librdkafka_alters_and_describes(broker: Broker) -> None:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-
-    def alter(key: str, operation: AlterConfigOpType, value: str | None = None) -> None:
-        entry = ConfigEntry(key, value, incremental_operation=operation)
-        resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])
-        next(iter(admin.incremental_alter_configs([resource]).values())).result(TIMEOUT_S)
-
-    def described(key: str) -> ConfigEntry:
-        (told,) = admin.describe_configs([ConfigResource(ResourceType.BROKER, "1")]).values()
-        entry: ConfigEntry = told.result(TIMEOUT_S)[key]
-        return entry
-
-    alter("log.cleaner.backoff.ms", AlterConfigOpType.SET, "12345")
-    eventually(lambda: described("log.cleaner.backoff.ms").value == "12345", "it is described")
-    entry = described("log.cleaner.backoff.ms")
-    assert (entry.source, entry.is_read_only, entry.is_sensitive) == (DYNAMIC_BROKER, False, False)
-    assert described("num.partitions").is_read_only
-    alter("log.cleaner.backoff.ms", AlterConfigOpType.DELETE)
-    eventually(lambda: described("log.cleaner.backoff.ms").source == DEFAULT, "it is taken back")
-    with pytest.raises(KafkaException) as raised:
-        alter("num.partitions", AlterConfigOpType.SET, "3")
-    error: KafkaError = raised.value.args[0]
-    assert error.code() == KafkaError.INVALID_REQUEST
 
 
 TAKEN = {

@@ -1,11 +1,9 @@
-"""Topics that are altered while they are written to: settings, partitions; by clients and Kafka's tools."""
+"""Topics that are altered while they are written to."""
 
 from __future__ import annotations
 
-import re
-
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -15,20 +13,15 @@ from confluent_kafka.admin import (
     OffsetSpec,
     ResourceType,
 )
-from kafka.admin import KafkaAdminClient
-from kafka.admin import NewPartitions as PythonPartitions
 
 from ops.bench.brokers import Broker, Mpbroker
-from tests.support.client_tools import ToolError, eventually, kafka_tool
+from tests.support.client_tools import eventually
 from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import TopicMaker, stop_cleanly
 from tests.support.worker_load import Load
 
-CONFIGS = "kafka.admin.ConfigCommand"
-TOPICS = "org.apache.kafka.tools.TopicCommand"
 TIMEOUT_S = PATIENCE_S
-SET, DELETE = AlterConfigOpType.SET, AlterConfigOpType.DELETE
-APPEND, SUBTRACT = AlterConfigOpType.APPEND, AlterConfigOpType.SUBTRACT
+SET = AlterConfigOpType.SET
 
 
 @pytest.fixture
@@ -40,17 +33,13 @@ def alter(
     admin: AdminClient,
     name: str,
     *changes: tuple[str, AlterConfigOpType, str | None],
-    of: ResourceType = ResourceType.TOPIC,
 ) -> None:
     entries = [ConfigEntry(key, value, incremental_operation=operation) for key, operation, value in changes]
-    asked = admin.incremental_alter_configs([ConfigResource(of, name, incremental_configs=entries)])
+    asked = admin.incremental_alter_configs(
+        [ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)]
+    )
     (future,) = asked.values()
     future.result(TIMEOUT_S)
-
-
-def code_of(raised: pytest.ExceptionInfo[KafkaException]) -> int:
-    error: KafkaError = raised.value.args[0]
-    return error.code()
 
 
 def configs_of(admin: AdminClient, topic: str) -> dict[str, str | None]:
@@ -58,72 +47,6 @@ def configs_of(admin: AdminClient, topic: str) -> dict[str, str | None]:
     (future,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
     found: dict[str, ConfigEntry] = future.result(TIMEOUT_S)
     return {name: entry.value for name, entry in found.items() if entry.source == 1}
-
-
-def test_settings_by_librdkafka(admin: AdminClient, new_topic: TopicMaker) -> None:
-    topic = new_topic(1, {"retention.ms": "5000"})
-    alter(admin, topic, ("segment.ms", SET, "7000"), ("retention.ms", DELETE, None))
-    assert configs_of(admin, topic) == {"segment.ms": "7000"}
-    alter(admin, topic, ("cleanup.policy", APPEND, "compact"))
-    alter(admin, topic, ("cleanup.policy", SUBTRACT, "delete"))
-    assert configs_of(admin, topic) == {"segment.ms": "7000", "cleanup.policy": "compact"}
-    with pytest.raises(KafkaException) as raised:
-        alter(admin, topic, ("retention.ms", SET, "soon"))
-    assert code_of(raised) == KafkaError.INVALID_CONFIG
-    with pytest.raises(KafkaException) as raised:
-        alter(admin, "no-such-topic", ("retention.ms", SET, "1"))
-    assert code_of(raised) == KafkaError.UNKNOWN_TOPIC_OR_PART
-    with pytest.deprecated_call():
-        asked = admin.alter_configs([ConfigResource(ResourceType.TOPIC, topic, {"flush.messages": "1"})])
-    (future,) = asked.values()
-    future.result(TIMEOUT_S)
-    assert configs_of(admin, topic) == {"flush.messages": "1"}
-
-
-def test_the_brokers_own_settings_that_are_not_dynamic(admin: AdminClient) -> None:
-    with pytest.raises(KafkaException) as raised:
-        alter(admin, "1", ("num.partitions", SET, "8"), of=ResourceType.BROKER)
-    assert code_of(raised) == KafkaError.INVALID_REQUEST
-    assert "Cannot update these configs dynamically: [num.partitions]" in str(raised.value)
-
-
-def test_settings_by_kafkas_tool(broker: Broker, admin: AdminClient, new_topic: TopicMaker) -> None:
-    topic = new_topic(1)
-    of_topic = ("--bootstrap-server", broker.bootstrap, "--entity-type", "topics", "--entity-name", topic)
-    kafka_tool(
-        CONFIGS, *of_topic, "--alter", "--add-config", "retention.ms=1234,cleanup.policy=[compact,delete]"
-    )
-    described = kafka_tool(CONFIGS, *of_topic, "--describe")
-    assert "retention.ms=1234" in described
-    assert "cleanup.policy=compact,delete" in described
-    kafka_tool(CONFIGS, *of_topic, "--alter", "--delete-config", "retention.ms")
-    assert configs_of(admin, topic) == {"cleanup.policy": "compact,delete"}
-    with pytest.raises(ToolError, match="Unknown topic config name"):
-        kafka_tool(CONFIGS, *of_topic, "--alter", "--add-config", "nonsense=1")
-
-
-def test_partitions_by_librdkafka(admin: AdminClient, new_topic: TopicMaker) -> None:
-    topic = new_topic(2)
-    (future,) = admin.create_partitions([NewPartitions(topic, 4)]).values()
-    future.result(TIMEOUT_S)
-    eventually(lambda: len(admin.list_topics(topic).topics[topic].partitions) == 4, "all of them are listed")
-    (future,) = admin.create_partitions([NewPartitions(topic, 3)]).values()
-    with pytest.raises(KafkaException) as raised:
-        future.result(TIMEOUT_S)
-    assert code_of(raised) == KafkaError.INVALID_PARTITIONS
-    assert "currently has 4 partition(s); 3 would not be an increase" in str(raised.value)
-
-
-def test_partitions_by_others(broker: Broker, new_topic: TopicMaker) -> None:
-    topic = new_topic(1)
-    server = ("--bootstrap-server", broker.bootstrap, "--topic", topic)
-    kafka_tool(TOPICS, *server, "--alter", "--partitions", "3")
-    described = kafka_tool(TOPICS, *server, "--describe")
-    assert re.search(r"PartitionCount: 3\s", described)
-    client = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
-    client.create_partitions({topic: PythonPartitions(4)})
-    client.close()
-    assert re.search(r"PartitionCount: 4\s", kafka_tool(TOPICS, *server, "--describe"))
 
 
 def test_who_writes_meanwhile_loses_nothing(
@@ -168,4 +91,3 @@ def test_retention_that_is_altered_counts_at_once(own_broker: Broker) -> None:
     own_broker.start()
     assert configs_of(admin, "made") == {"retention.ms": "1"}
     assert earliest() == 10
-    stop_cleanly(own_broker)

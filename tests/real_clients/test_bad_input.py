@@ -11,34 +11,26 @@ import pytest
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.headers import RequestHeader, decode_response_frame, encode_request_frame
+from mpbroker.protocol.headers import decode_response_frame
 from mpbroker.protocol.messages import Message
-from mpbroker.records.batch import BATCH_HEADER_BYTES
-from mpbroker.records.builder import build_batch
-from mpbroker.records.compression import Codec, compress
-from mpbroker.records.record import NewRecord
-from mpbroker.records.stream import seal
 from ops.bench import frames
 from ops.bench.brokers import Broker
 from tests.support.client_adapters import confluent_write
 from tests.support.client_samples import CREATE_TIME_MS, Record
-from tests.support.client_tools import eventually, kafka_tool
+from tests.support.client_tools import eventually
 from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import TopicMaker
+from tests.support.socket_client import SocketClient, frame_of
 
 ANSWER_WITHIN_S = PATIENCE_S
 
 METADATA, UNKNOWN_API = 3, 999
-NONE, OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE, UNKNOWN_TOPIC, TOO_LARGE = 0, 1, 2, 3, 10
-UNSUPPORTED_VERSION, INVALID_RECORD = 35, 87
+OFFSET_OUT_OF_RANGE, UNSUPPORTED_VERSION = 1, 35
 
 REQUEST_BYTES_MAX = 100 << 20
 TLS_CLIENT_HELLO = bytes.fromhex("1603010200010001fc0303") + bytes(506)
 
-RECORD_BYTES = 100
 ONE_RECORD = Record(0, None, b"good", (), CREATE_TIME_MS)
-# Kafka: DefaultRecordBatch.
-BATCH_LENGTH_AT, BATCH_CRC_AT = 8, 17
 
 
 def request(api_key: int, version: int, body: bytes = b"") -> bytes:
@@ -126,51 +118,6 @@ def error_code(broker: Broker, sent: frames.Request) -> int:
         return frames.exchange(connection, sent)[0]
 
 
-def produced(topic: str, change: Callable[[bytearray], None]) -> frames.Request:
-    """A Produce request whose batch was changed."""
-    made = frames.produce(topic, 1, RECORD_BYTES)
-    batch = bytearray(frames.record_batch(1, RECORD_BYTES))
-    start = len(made.frame) - len(batch)
-    change(batch)
-    return frames.Request(made.frame[:start] + bytes(batch), made.error_at)
-
-
-def spoil_crc(batch: bytearray) -> None:
-    batch[BATCH_CRC_AT] ^= 1
-
-
-def spoil_record(batch: bytearray) -> None:
-    batch[-10] ^= 1
-
-
-def spoil_length(batch: bytearray) -> None:
-    """No whole batch is left then, where exactly one must be."""
-    struct.pack_into(">i", batch, BATCH_LENGTH_AT, len(batch) * 2)
-
-
-@pytest.mark.parametrize(
-    ("spoil", "error"),
-    [(spoil_crc, CORRUPT_MESSAGE), (spoil_record, CORRUPT_MESSAGE), (spoil_length, INVALID_RECORD)],
-)
-def test_a_corrupt_batch_is_refused(
-    broker: Broker, new_topic: TopicMaker, spoil: Callable[[bytearray], None], error: int
-) -> None:
-    topic = new_topic(1)
-    confluent_write(broker.bootstrap, topic, [ONE_RECORD], "none")
-    assert error_code(broker, produced(topic, spoil)) == error
-    assert error_code(broker, frames.produce(topic, 1, RECORD_BYTES)) == NONE
-    listed = kafka_tool(
-        "org.apache.kafka.tools.GetOffsetShell", "--bootstrap-server", broker.bootstrap, "--topic", topic
-    )
-    assert f"{topic}:0:2" in listed, "only the good batches are in the log"
-
-
-def test_unknown_topics(broker: Broker) -> None:
-    assert error_code(broker, frames.fetch("no-such-topic", 0, 1000)) == UNKNOWN_TOPIC
-    assert error_code(broker, frames.produce("no-such-topic", 1, RECORD_BYTES)) == UNKNOWN_TOPIC
-    assert error_code(broker, frames.delete_topic("no-such-topic")) == UNKNOWN_TOPIC
-
-
 @pytest.mark.parametrize("offset", [-5, 2, 1 << 62])
 def test_offsets_outside_of_the_log(broker: Broker, new_topic: TopicMaker, offset: int) -> None:
     topic = new_topic(1)
@@ -178,20 +125,11 @@ def test_offsets_outside_of_the_log(broker: Broker, new_topic: TopicMaker, offse
     assert error_code(broker, frames.fetch(topic, offset, 1000)) == OFFSET_OUT_OF_RANGE
 
 
-def test_a_batch_that_is_too_large(broker: Broker, new_topic: TopicMaker) -> None:
-    topic = new_topic(1, config={"max.message.bytes": "1000"})
-    confluent_write(broker.bootstrap, topic, [ONE_RECORD], "none")
-    assert error_code(broker, frames.produce(topic, 1, 2000)) == TOO_LARGE
-    assert error_code(broker, frames.produce(topic, 1, 500)) == NONE
-
-
 def ask(broker: Broker, api_key: ApiKey, version: int, body: Message) -> Any:
     """Ask with bytes that are no UTF-8 where the request, or its client id, has a "#"."""
-    frame = b"".join(encode_request_frame(RequestHeader(api_key, version, 7, "client#"), body))
-    with socket.create_connection(broker.address, timeout=ANSWER_WITHIN_S) as connection:
-        connection.sendall(frame.replace(b"#", b"\xe9"))
-        (size,) = struct.unpack(">i", frames.receive(connection, 4))
-        return decode_response_frame(api_key, version, frames.receive(connection, size))[1]
+    with SocketClient(broker) as client:
+        client.socket.sendall(frame_of(api_key, version, body, "client#").replace(b"#", b"\xe9"))
+        return decode_response_frame(api_key, version, client.receive())[1]
 
 
 def test_names_of_other_bytes(broker: Broker, new_topic: TopicMaker) -> None:
@@ -241,40 +179,3 @@ def test_names_of_other_bytes(broker: Broker, new_topic: TopicMaker) -> None:
     described = m.DescribeConfigsRequest.DescribeConfigsResource(2, "#")
     (refused,) = ask(broker, ApiKey.DESCRIBE_CONFIGS, 4, m.DescribeConfigsRequest([described])).results
     assert (refused.error_code, refused.resource_name) == (ErrorCode.INVALID_TOPIC_EXCEPTION, "\ufffd")
-
-
-def compressed(codec: Codec, stream: bytes, count: int) -> bytes:
-    """Return a batch of a stream that is packed already."""
-    batch = bytearray(BATCH_HEADER_BYTES) + stream
-    seal(
-        batch,
-        base_offset=0,
-        leader_epoch=-1,
-        attributes=codec,
-        last_offset_delta=count - 1,
-        base_timestamp=CREATE_TIME_MS,
-        max_timestamp=CREATE_TIME_MS,
-        producer_id=-1,
-        producer_epoch=-1,
-        base_sequence=-1,
-        count=count,
-    )
-    return bytes(batch)
-
-
-@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY])
-def test_streams_that_java_reads(broker: Broker, new_topic: TopicMaker, codec: Codec) -> None:
-    """Streams one after the other; and behind gzip anything, behind snappy less than the size of a block."""
-    records = [NewRecord(b"%d" % number * 10, None, CREATE_TIME_MS) for number in range(20)]
-    stream = bytes(build_batch(records))[BATCH_HEADER_BYTES:]
-    parts = [compress(codec, stream[:100]), compress(codec, stream[100:])]
-    topic = new_topic(1)
-    for packed in (
-        b"".join(parts),
-        b"".join(parts) + bytes(3),
-        *([compress(codec, stream) + bytes(100)] if codec is Codec.GZIP else []),
-    ):
-        batch = compressed(codec, packed, len(records))
-        assert error_code(broker, frames.produce_batch(topic, batch)) == NONE
-    bad = compressed(codec, compress(codec, stream) + compress(codec, b"more"), len(records))
-    assert error_code(broker, frames.produce_batch(topic, bad)) != NONE

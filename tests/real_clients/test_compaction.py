@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -18,10 +19,10 @@ from mpbroker.protocol.messages import FetchRequest
 from mpbroker.storage.names import segment_name
 from mpbroker.storage.segments import segments_of
 from ops.bench.brokers import Mpbroker
-from ops.bench.processes import title_of
 from tests.support.client_tools import dump, eventually
+from tests.support.committed_offsets import messages
 from tests.support.polling import PATIENCE_S, random_moment
-from tests.support.real_brokers import create_topic, served, stop_cleanly
+from tests.support.real_brokers import create_topic, pid_of, served, stop_cleanly
 from tests.support.socket_client import SocketClient
 
 KEYS = 200
@@ -42,17 +43,8 @@ LONG_METADATA = "m" * 4000
 @pytest.fixture
 def cleaning(tmp_path: Path) -> Iterator[Mpbroker]:
     """A broker that compacts whatever there is."""
-    (tmp_path / "broker").mkdir()
     with served(Mpbroker(tmp_path / "broker", flags=FLAGS)) as running:
         yield running
-
-
-def pid_of(broker: Mpbroker, role: str) -> int:
-    """0 while there is none."""
-    for one in broker.tree().members():
-        if title_of(one) == role:
-            return one.pid
-    return 0
 
 
 class Load:
@@ -98,25 +90,9 @@ class Load:
             self._ends.wait(0.02)
 
 
-def read_all(broker: Mpbroker, topic: str, offset: int = 0) -> list[tuple[int, bytes, bytes | None]]:
-    """Every record from that offset to what is the end now, as one consumer sees them."""
-    consumer = Consumer(
-        {"bootstrap.servers": broker.bootstrap, "group.id": "x", "enable.partition.eof": True}
-    )
-    consumer.assign([TopicPartition(topic, 0, offset)])
-    _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), TIMEOUT_S)
-    found: list[tuple[int, bytes, bytes | None]] = []
-    while True:
-        for message in consumer.consume(500, 1.0):
-            error = message.error()
-            if error is not None:
-                assert error.code() == -191, error
-                consumer.close()
-                return found
-            found.append((message.offset(), message.key(), message.value()))
-        if found and found[-1][0] >= end - 1:
-            consumer.close()
-            return found
+def read_all(broker: Mpbroker, topic: str) -> list[Any]:
+    """Offset, key and value of every record, as one consumer sees them."""
+    return [(one.offset(), one.key(), one.value()) for one in messages(broker.bootstrap, topic, [0])]
 
 
 def cleanings(broker: Mpbroker) -> list[str]:
@@ -127,8 +103,8 @@ def swaps(broker: Mpbroker) -> int:
     return len(cleanings(broker))
 
 
-def check(broker: Mpbroker, topic: str, last: dict[bytes, bytes | None], offset: int = 0) -> None:
-    seen = read_all(broker, topic, offset)
+def check(broker: Mpbroker, topic: str, last: dict[bytes, bytes | None]) -> None:
+    seen = read_all(broker, topic)
     offsets = [one[0] for one in seen]
     assert offsets == sorted(set(offsets))
     values = {key: value for _, key, value in seen}
@@ -203,7 +179,6 @@ def test_what_is_aborted_takes_no_value_along(cleaning: Mpbroker) -> None:
 
 def test_slow_consumers_of_segments_that_are_compacted_or_deleted(tmp_path: Path) -> None:
     """Check one in the middle of a segment that is compacted, and one at the end of one that is deleted."""
-    (tmp_path / "broker").mkdir()
     with served(Mpbroker(tmp_path / "broker", flags=(*FLAGS, "--handlers", "1"))) as broker:
         lag = "min.compaction.lag.ms"
         policy = {"cleanup.policy": "compact,delete", "retention.ms": "-1", lag: "1000000000"}
@@ -262,7 +237,6 @@ def first_offset(client: SocketClient, offset: int) -> int:
 
 def test_committed_offsets_are_compacted(tmp_path: Path) -> None:
     """Their own topic, and the coordinator reads what is left."""
-    (tmp_path / "broker").mkdir()
     small = (
         "-o",
         f"offsets.topic.segment.bytes={SEGMENT_BYTES}",

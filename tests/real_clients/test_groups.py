@@ -5,7 +5,6 @@ That a member of any client goes on where another has committed is in `test_matr
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -13,9 +12,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import aiokafka
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner, Result
 
@@ -25,6 +23,7 @@ from tests.support import client_adapters
 from tests.support.client_adapters import CONSUMER, MEMBERS
 from tests.support.client_samples import sample_records
 from tests.support.client_tools import dump, kafka_tool, kafka_tool_errors
+from tests.support.committed_offsets import offset_of
 from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import (
     TopicMaker,
@@ -100,14 +99,6 @@ def shares(*consumers: Consumer) -> list[set[int]]:
     return [{p.partition for p in consumer.assignment()} for consumer in consumers]
 
 
-def committed(broker: Broker, group: str, topic: str, partition: int = 0) -> int:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    asked = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, partition)])
-    found = admin.list_consumer_group_offsets([asked])[group].result(WITHIN_S)
-    offset: int = found.topic_partitions[0].offset
-    return offset
-
-
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 def test_two_members_share_partitions_and_one_takes_over(
     broker: Broker, new_topic: TopicMaker, strategy: str
@@ -166,7 +157,7 @@ def test_members_and_offsets_survive_restarts_in_records_that_are_kafkas(
             # The same member, in the same generation, or it would read from the committed offset again.
             assert read(consumer, 2) == [(0, first), (0, first + 1)]
         consumer.commit(asynchronous=False)
-    assert committed(broker, "g", "t") == 7
+    assert offset_of(broker, "g", "t") == 7
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.delete_consumer_groups(["g"])["g"].result(WITHIN_S)
     stop_cleanly(broker)
@@ -177,33 +168,6 @@ def test_members_and_offsets_survive_restarts_in_records_that_are_kafkas(
     assert '"group":"g","topic":"t","partition":0' in next(r for r in records if '"offset":7' in r)
     assert any('"protocolType":"consumer"' in r and '"members":[{' in r for r in records)
     assert sum("payload: null" in r or r.endswith("payload: <DELETE>") for r in records) == 2, printed
-
-
-async def _aiokafka_members(bootstrap: str, topic: str) -> set[tuple[int, int]]:
-    settings = {"bootstrap_servers": bootstrap, "group_id": topic, "auto_offset_reset": "earliest"}
-    members = [aiokafka.AIOKafkaConsumer(topic, **settings) for _ in range(2)]
-    seen: set[tuple[int, int]] = set()
-    for consumer in members:
-        await consumer.start()
-    try:
-        deadline = time.monotonic() + WITHIN_S
-        while len(seen) < 20 or any(len(consumer.assignment()) != 1 for consumer in members):
-            assert time.monotonic() < deadline, f"{len(seen)} records"
-            for consumer in members:
-                for records in (await consumer.getmany(timeout_ms=50)).values():
-                    seen |= {(record.partition, record.offset) for record in records}
-    finally:
-        for consumer in members:
-            await consumer.stop()
-    return seen
-
-
-def test_two_members_of_aiokafka(broker: Broker, new_topic: TopicMaker) -> None:
-    topic = new_topic(2)
-    write(broker, topic, 20, partitions=2)
-    assert len(asyncio.run(_aiokafka_members(broker.bootstrap, topic))) == 20
-    # It commits when it stops.
-    assert committed(broker, topic, topic, 0) + committed(broker, topic, topic, 1) == 20
 
 
 def test_kafkas_group_command(broker: Broker, new_topic: TopicMaker) -> None:
@@ -219,10 +183,10 @@ def test_kafkas_group_command(broker: Broker, new_topic: TopicMaker) -> None:
     assert row[:6] == ["java-members", topic, "0", "4", "10", "6"]
     reset = ("--reset-offsets", "--topic", topic, "--to-offset", "8", "--execute")
     kafka_tool(GROUPS, *group, *reset)
-    assert committed(broker, "java-members", topic) == 8
+    assert offset_of(broker, "java-members", topic) == 8
     assert MEMBERS["java"](broker.bootstrap, topic, "java-members", 2) == 2
     kafka_tool(GROUPS, *group, "--delete-offsets", "--topic", topic)
-    assert committed(broker, "java-members", topic) < 0
+    assert offset_of(broker, "java-members", topic) is None
     with member(broker, "java-members", topic) as consumer:
         read(consumer, 1)
         described = kafka_tool(GROUPS, *group, "--describe", "--members")
@@ -265,8 +229,6 @@ def test_our_own_command(broker: Broker, new_topic: TopicMaker) -> None:
         wanted = ["CONSUMER-ID", "GROUP-INSTANCE-ID", "HOST", "CLIENT-ID", "#PARTITIONS", "ASSIGNMENT"]
         assert members[1] == wanted
         assert [rows[mine]["member"], "-", "127.0.0.1", "reader", "1", f"{topic}({mine})"] in members
-        refused = own(broker, "delete", group)
-        assert f"group {group}: The group is not empty (NON_EMPTY_GROUP)" in str(refused.exception)
 
 
 RESETS = (

@@ -15,7 +15,7 @@ from ops.bench.processes import title_of
 from tests.real_clients.test_log_workers import JOURNAL, PARTITIONS, read_all, write_some
 from tests.support.forms import each
 from tests.support.polling import TRIES
-from tests.support.real_brokers import create_topic, stop_cleanly
+from tests.support.real_brokers import create_topic, served, stop_cleanly
 
 # Ten times this a recovery may stand still.
 HASTY = ("-o", "handler.hang.timeout.ms=100", "-o", "num.recovery.threads.per.data.dir=2")
@@ -72,9 +72,7 @@ class Hunter:
     ],
 )
 def test_the_start_goes_on_and_loses_nothing(tmp_path: Path, title: str, sent: signal.Signals) -> None:
-    broker = Mpbroker(tmp_path, flags=("--log-workers", "2", *JOURNAL, *HASTY))
-    try:
-        broker.start()
+    with served(Mpbroker(tmp_path, flags=("--log-workers", "2", *JOURNAL, *HASTY))) as broker:
         create_topic(broker.bootstrap, "t", PARTITIONS)
         for number in range(ROUNDS):
             write_some(broker, 3 * number)
@@ -83,9 +81,6 @@ def test_the_start_goes_on_and_loses_nothing(tmp_path: Path, title: str, sent: s
         stop_cleanly(broker)
         broker.start()
         check(broker, range(3 * ROUNDS))
-        stop_cleanly(broker)
-    finally:
-        broker.kill()
 
 
 def start_hunted(broker: Mpbroker, title: str, sent: signal.Signals, numbers: Sequence[int]) -> bool:

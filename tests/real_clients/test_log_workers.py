@@ -6,20 +6,18 @@ import os
 import random
 import re
 import signal
-import socket
-import struct
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from mpbroker.protocol.headers import RequestHeader, decode_response_frame, encode_request_frame
-from mpbroker.protocol.messages import ProduceRequest, ProduceResponse
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.messages import ProduceRequest
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
 from mpbroker.storage.names import log_worker_of
@@ -29,7 +27,8 @@ from tests.support.client_tools import eventually
 from tests.support.committed_offsets import read
 from tests.support.forms import each
 from tests.support.polling import PATIENCE_S
-from tests.support.real_brokers import create_topic, end, stop_cleanly
+from tests.support.real_brokers import create_topic, kill_worker, pid_of, served, stop_cleanly
+from tests.support.socket_client import SocketClient
 
 PARTITIONS = 24
 TIMEOUT_S = PATIENCE_S
@@ -44,31 +43,13 @@ Start = Callable[..., Mpbroker]
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """Brokers on one directory, one after the other, with so many log workers."""
-    made: list[Mpbroker] = []
+    with ExitStack() as made:
 
-    def begin(log_workers: int, *flags: str) -> Mpbroker:
-        broker = Mpbroker(tmp_path, flags=("--log-workers", str(log_workers), *JOURNAL, *flags))
-        made.append(broker)
-        broker.start()
-        return broker
+        def begin(log_workers: int, *flags: str) -> Mpbroker:
+            flags = ("--log-workers", str(log_workers), *JOURNAL, *flags)
+            return made.enter_context(served(Mpbroker(tmp_path, flags=flags)))
 
-    yield begin
-    for broker in made:
-        end(broker)
-
-
-def pid_of(broker: Mpbroker, worker: int) -> int:
-    """0 while there is none."""
-    for one in broker.tree().members():
-        if title_of(one) == f"log {worker}":
-            return one.pid
-    return 0
-
-
-def kill_worker(broker: Mpbroker, worker: int) -> None:
-    was = pid_of(broker, worker)
-    os.kill(was, signal.SIGKILL)
-    eventually(lambda: pid_of(broker, worker) not in (0, was), f"log {worker} is replaced")
+        yield begin
 
 
 @contextmanager
@@ -184,26 +165,10 @@ def write_some(broker: Mpbroker, first: int, count: int = 3) -> None:
     assert errors == []
 
 
-def produce_frame(partitions: list[int], *, acks: int, number: int = 0) -> bytes:
+def produced(partitions: list[int], *, acks: int, number: int = 0) -> ProduceRequest:
     batch = bytes(build_batch([NewRecord(value=str(number).encode(), key=None, timestamp=1)]))
     data = [ProduceRequest.PartitionProduceData(p, batch) for p in partitions]
-    request = ProduceRequest(None, acks, 10_000, [ProduceRequest.TopicProduceData("t", bytes(16), data)])
-    return b"".join(encode_request_frame(RequestHeader(0, PRODUCE_VERSION, 9, "raw"), request))
-
-
-def answer_from(connection: socket.socket) -> ProduceResponse:
-    def exactly(count: int) -> bytes:
-        data = b""
-        while len(data) < count:
-            piece = connection.recv(count - len(data))
-            assert piece, "the connection was closed"
-            data += piece
-        return data
-
-    (length,) = struct.unpack(">i", exactly(4))
-    _, response = decode_response_frame(0, PRODUCE_VERSION, memoryview(exactly(length)))
-    assert isinstance(response, ProduceResponse)
-    return response
+    return ProduceRequest(None, acks, 10_000, [ProduceRequest.TopicProduceData("t", bytes(16), data)])
 
 
 def test_one_request_over_all_workers(start: Start) -> None:
@@ -211,19 +176,20 @@ def test_one_request_over_all_workers(start: Start) -> None:
     create_topic(broker.bootstrap, "t", PARTITIONS)
     owned = [owned_by(worker, 3) for worker in range(3)]
     assert max(map(len, owned)) - min(map(len, owned)) <= 1, "they are spread evenly"
-    with socket.create_connection(broker.address, timeout=TIMEOUT_S) as connection:
+    with SocketClient(broker) as client:
         for number, acks in enumerate((-1, 1, 0, -1)):
-            connection.sendall(produce_frame(everywhere, acks=acks, number=number))
+            request = produced(everywhere, acks=acks, number=number)
             if acks:
-                (topic,) = answer_from(connection).responses
+                (topic,) = client.ask(ApiKey.PRODUCE, PRODUCE_VERSION, request).responses
                 told = [(p.index, p.error_code, p.base_offset) for p in topic.partition_responses]
                 assert told == [(p, 0, number) for p in everywhere]
+            else:
+                client.send(ApiKey.PRODUCE, PRODUCE_VERSION, request)
         # Also of what is wrong with one of them the others know nothing.
-        connection.sendall(produce_frame([*everywhere, PARTITIONS], acks=-1, number=4))
-        (topic,) = answer_from(connection).responses
+        request = produced([*everywhere, PARTITIONS], acks=-1, number=4)
+        (topic,) = client.ask(ApiKey.PRODUCE, PRODUCE_VERSION, request).responses
         assert [p.error_code for p in topic.partition_responses] == [0] * PARTITIONS + [3]
     assert read_all(broker) == {p: [0, 1, 2, 3, 4] for p in everywhere}
-    stop_cleanly(broker)
 
 
 def test_every_worker_is_killed_under_load(start: Start) -> None:
@@ -236,11 +202,11 @@ def test_every_worker_is_killed_under_load(start: Start) -> None:
         """Requests over all workers, whose connections may be closed, and must not hang."""
         while not stop.is_set():
             try:
-                with socket.create_connection(broker.address, timeout=TIMEOUT_S) as connection:
+                with SocketClient(broker) as client:
                     for _ in range(50):
-                        connection.sendall(produce_frame([0, 1, 2, 3, 4, 5], acks=-1, number=1 << 30))
-                        answer_from(connection)
-            except (AssertionError, ConnectionError):
+                        request = produced([0, 1, 2, 3, 4, 5], acks=-1, number=1 << 30)
+                        client.ask(ApiKey.PRODUCE, PRODUCE_VERSION, request)
+            except ConnectionError:
                 continue
             except OSError as error:
                 refused.append(error)
@@ -264,13 +230,12 @@ def test_every_worker_is_killed_under_load(start: Start) -> None:
     for partition, there in read_all(broker).items():
         ours = [number for number in there if number < 1 << 30]
         assert ours == load.acked[partition], f"partition {partition}"
-    stop_cleanly(broker)
 
 
 def test_the_others_go_on_while_one_is_stopped(start: Start) -> None:
     broker = start(3, "-o", "handler.hang.timeout.ms=60000")
     create_topic(broker.bootstrap, "t", PARTITIONS)
-    stopped = pid_of(broker, 1)
+    stopped = pid_of(broker, "log 1")
     others = [*owned_by(0, 3), *owned_by(2, 3)]
     with Load(broker, owned_by(1, 3)) as waiting, Load(broker, others) as load:
         os.kill(stopped, signal.SIGSTOP)
@@ -281,21 +246,19 @@ def test_the_others_go_on_while_one_is_stopped(start: Start) -> None:
             os.kill(stopped, signal.SIGCONT)
     assert load.errors == waiting.errors == []
     assert read_all(broker) == load.acked | waiting.acked
-    stop_cleanly(broker)
 
 
 def test_one_that_hangs_is_replaced(start: Start) -> None:
     broker = start(2, "-o", "handler.hang.timeout.ms=2000")
     create_topic(broker.bootstrap, "t", PARTITIONS)
     with Load(broker) as load:
-        hung = pid_of(broker, 1)
+        hung = pid_of(broker, "log 1")
         os.kill(hung, signal.SIGSTOP)
-        eventually(lambda: pid_of(broker, 1) not in (0, hung), "it is replaced")
+        eventually(lambda: pid_of(broker, "log 1") not in (0, hung), "it is replaced")
         before = {p: len(acked) for p, acked in load.acked.items()}
         eventually(lambda: all(len(load.acked[p]) > before[p] for p in before), "records are taken again")
     assert load.errors == []
     assert read_all(broker) == load.acked
-    stop_cleanly(broker)
 
 
 def checkpointed(broker: Mpbroker, name: str) -> dict[int, int]:
@@ -360,4 +323,3 @@ def test_topics_come_and_go_however_late_a_process_is(start: Start, seed: int) -
         create_topic(broker.bootstrap, "t", PARTITIONS)
     assert read_all(broker) == {p: [] for p in range(PARTITIONS)}
     assert "replaced" not in broker.output()
-    stop_cleanly(broker)

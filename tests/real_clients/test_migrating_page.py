@@ -22,6 +22,7 @@ from tests.support.committed_offsets import commit_offset, ends, offset_of
 from tests.support.forms import long_only
 from tests.support.kafka_directory import KafkaDirectory
 from tests.support.polling import PATIENCE_S
+from tests.support.programs import ran
 from tests.support.real_brokers import create_topic, served
 
 PAGE = Path(__file__).parents[2] / "docs" / "MIGRATING.md"
@@ -44,13 +45,7 @@ def run(words: list[str], places: dict[str, str]) -> str:
     """Run a command of ours with the places that are here."""
     assert words[0] == "mpbroker"
     here = [places.get(word, word) for word in words[1:]]
-    done = subprocess.run(
-        [sys.executable, "-m", "mpbroker", *here],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    done = ran([sys.executable, "-m", "mpbroker", *here])
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -14,23 +14,15 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
-from mpbroker.protocol.headers import RequestHeader, decode_response_frame, encode_request_frame
-from mpbroker.protocol.messages import (
-    AlterReplicaLogDirsRequest,
-    AlterReplicaLogDirsResponse,
-    DescribeLogDirsRequest,
-    DescribeLogDirsResponse,
-    Message,
-)
+from mpbroker.protocol.messages import AlterReplicaLogDirsRequest, DescribeLogDirsRequest
 from mpbroker.storage.names import log_worker_of
-from ops.bench import frames
 from ops.bench.brokers import MPBROKER_COMMAND, Broker, Kafka, Mpbroker
-from tests.real_clients.test_log_workers import kill_worker
 from tests.support.client_tools import ToolError, eventually, kafka_tool
 from tests.support.committed_offsets import read
-from tests.support.forms import each, long_only, pick
+from tests.support.forms import each, pick
 from tests.support.polling import PATIENCE_S
-from tests.support.real_brokers import create_topic, stop_cleanly
+from tests.support.real_brokers import create_topic, kill_worker, served
+from tests.support.socket_client import SocketClient
 from tests.support.worker_load import Load
 
 REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
@@ -55,9 +47,8 @@ def _two(tmp_path: Path) -> Iterator[Broker]:
         broker = Mpbroker(
             tmp_path, template=template, flags=("--log-workers", "2", "-o", "log.journal.bytes=1048576")
         )
-    broker.start()
-    yield broker
-    broker.kill()
+    with served(broker):
+        yield broker
 
 
 def load_of(broker: Broker) -> Load:
@@ -94,29 +85,6 @@ def plan_to(broker: Broker, tmp_path: Path, to: str, topic: str = TOPIC) -> Path
 
 def other_of(tmp_path: Path, here: str) -> str:
     return next(str(each) for each in two_dirs(tmp_path) if str(each) != here)
-
-
-@long_only("moves there and back beside a writer and a reader, without a death")
-def test_a_partition_moves_while_it_is_written_and_read(two: Broker, tmp_path: Path) -> None:
-    create_topic(two.bootstrap, TOPIC, 1, CONFIGS)
-    with load_of(two) as load:
-        for _ in range(2):
-            ((here, _, _, _),) = described(two)
-            to = other_of(tmp_path, here)
-            plan = plan_to(two, tmp_path, to)
-            assert f"Successfully started moving log directory to {to}" in reassign(two, plan, "--execute")
-            eventually(
-                lambda to=to: described(two) == [(to, 0, 0, False)], "the partition is in the other directory"
-            )
-            assert "Reassignment of replica t-0-1 completed successfully" in reassign(two, plan, "--verify")
-            load.goes_on()
-    left = [each.name for log_dir in two_dirs(tmp_path) for each in log_dir.glob(f"{TOPIC}-0*")]
-    assert [name for name in left if not name.endswith("-delete")] == [f"{TOPIC}-0"]
-    if isinstance(two, Mpbroker):
-        # Kafka does so after log.initial.task.delay.ms.
-        others = [each for log_dir in two_dirs(tmp_path) for each in log_dir.glob("*-delete")]
-        eventually(lambda: not any(each.exists() for each in others), "what was left of it elsewhere goes")
-    stop_cleanly(two)
 
 
 def throttles(broker: Broker) -> dict[str, str | None]:
@@ -157,7 +125,6 @@ def test_a_throttle_of_moves_holds_until_it_is_altered(two: Broker, tmp_path: Pa
     eventually(lambda: described(two) == [(to, 0, 0, False)], "it goes on faster")
     assert "completed successfully" in reassign(two, plan, "--verify")
     eventually(lambda: throttles(two) == {}, "the throttles are gone")
-    stop_cleanly(two)
 
 
 def test_a_directory_that_is_none_is_refused(two: Broker, tmp_path: Path) -> None:
@@ -168,7 +135,6 @@ def test_a_directory_that_is_none_is_refused(two: Broker, tmp_path: Path) -> Non
     with pytest.raises(ToolError, match=refused):
         reassign(two, plan, "--execute")
     assert described(two) == before
-    stop_cleanly(two)
 
 
 def test_killed_on_the_way_it_goes_on(two: Broker, tmp_path: Path) -> None:
@@ -195,7 +161,6 @@ def test_killed_on_the_way_it_goes_on(two: Broker, tmp_path: Path) -> None:
     two.start()
     eventually(lambda: described(two) == [(to, 0, 0, False)], "it arrives after a restart")
     assert [int(value) for value in read(two, TOPIC)[0]] == list(range(load.sent))
-    stop_cleanly(two)
 
 
 @pytest.fixture(name="beside_a_small_disk")
@@ -214,9 +179,8 @@ def _beside_a_small_disk(tmp_path: Path) -> Iterator[Mpbroker]:
         template=f"{' '.join(namespace)} {mount} {command}",
         flags=("-o", "log.journal.bytes=1048576"),
     )
-    broker.start()
-    yield broker
-    broker.kill()
+    with served(broker):
+        yield broker
 
 
 def test_a_full_disk_is_waited_for_and_the_partition_is_served(
@@ -238,30 +202,21 @@ def test_a_full_disk_is_waited_for_and_the_partition_is_served(
     assert future[2] > 0
     reassign(broker, plan_to(broker, tmp_path, data), "--execute")
     assert described(broker) == [(data, 0, 0, False)]
-    stop_cleanly(broker)
-
-
-def asked(broker: Broker, api_key: int, version: int, request: Message) -> Message:
-    """A request of our own: Kafka's tools take a second each."""
-    frame = b"".join(encode_request_frame(RequestHeader(api_key, version, 7, "raw"), request))
-    with frames.connected(broker.address) as connection:
-        connection.sendall(frame)
-        count = int.from_bytes(frames.receive(connection, 4), "big")
-        return decode_response_frame(api_key, version, memoryview(frames.receive(connection, count)))[1]
 
 
 def order(broker: Broker, to: str) -> int:
+    """Ask for a move. Kafka's tools take a second each."""
     request = AlterReplicaLogDirsRequest
     topic = request.AlterReplicaLogDirTopic(TOPIC, [0])
-    response = asked(broker, 34, 2, request([request.AlterReplicaLogDir(to, [topic])]))
-    assert isinstance(response, AlterReplicaLogDirsResponse)
-    return response.results[0].partitions[0].error_code
+    with SocketClient(broker) as client:
+        response = client.ask(34, 2, request([request.AlterReplicaLogDir(to, [topic])]))
+    return int(response.results[0].partitions[0].error_code)
 
 
 def where(broker: Broker) -> list[tuple[str, bool]]:
     """(log directory, is future)"""
-    response = asked(broker, 35, 4, DescribeLogDirsRequest(None))
-    assert isinstance(response, DescribeLogDirsResponse)
+    with SocketClient(broker) as client:
+        response = client.ask(35, 4, DescribeLogDirsRequest(None))
     return [
         (each.log_dir, partition.is_future_key)
         for each in response.results
@@ -294,4 +249,3 @@ def test_killed_again_and_again_nothing_is_lost_or_doubled(two: Broker, tmp_path
             eventually(lambda to=to: where(two) == [(to, False)], "it arrives all the same")
             load.goes_on()
     assert "is in " not in two.output(), "it was in two directories"
-    stop_cleanly(two)

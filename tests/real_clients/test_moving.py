@@ -39,7 +39,7 @@ from tests.support.committed_offsets import UNCOMMITTED, commit_offset, ends, is
 from tests.support.file_trees import tree
 from tests.support.polling import PATIENCE_S
 from tests.support.quota_client import alter, described
-from tests.support.real_brokers import TRANSACTIONS, create_topic, end, served, stop_cleanly, with_settings
+from tests.support.real_brokers import TRANSACTIONS, create_topic, served, with_settings
 from tests.support.transactional_clients import (
     Confluent,
     Fenced,
@@ -186,13 +186,9 @@ def seen(broker: Broker) -> dict[str, Any]:
 
 
 def leave(broker: Broker, java: Program) -> Left:
-    try:
-        broker.start()
+    with served(broker):
         producers = fill(broker, java)
         found = seen(broker)
-        stop_cleanly(broker)
-    finally:
-        end(broker)
     assert found["pending"] == [True] * 4
     assert set(found["open"].values()) == {(2, 3)}
     kept = [VALUE.format("kept", each) for _ in range(2 * ROUNDS // 3) for each in range(EACH)]

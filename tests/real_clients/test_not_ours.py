@@ -21,12 +21,13 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.process import FatalError
 from mpbroker.migration.errors import CannotMove
 from mpbroker.migration.from_kafka import import_
-from mpbroker.storage.directory_layout import lock_log_dirs
+from mpbroker.storage.directory_lock import lock_log_dirs
 from ops.bench.brokers import Broker, BrokerError, Kafka, Mpbroker, running
-from tests.real_clients.test_groups import committed, own, poll_until, shares
+from tests.real_clients.test_groups import own, poll_until, shares
 from tests.support.client_adapters import confluent_read, confluent_write
 from tests.support.client_samples import Stored, sample_records
 from tests.support.client_tools import SMALL_JVM
+from tests.support.committed_offsets import offset_of
 from tests.support.file_trees import tree
 from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import create_topic, stop_cleanly
@@ -88,7 +89,7 @@ def check_our_command_on_groups_of_the_consumer_protocol(kafka: Kafka) -> None:
         refused = own(kafka, "reset-offsets", "g", "--all-topics", "--to-earliest", "--execute")
         assert "group g is active (Stable, 1 member(s))" in str(refused.exception)
     own(kafka, "reset-offsets", "g", "--all-topics", "--to-earliest", "--execute")
-    assert committed(kafka, "g", TOPIC) == 0
+    assert offset_of(kafka, "g", TOPIC) == 0
     assert own(kafka, "delete-offsets", "g", "--topic", TOPIC).output == f"deleted the offset of {TOPIC}-0\n"
     assert own(kafka, "delete", "g").output == "deleted group g\n"
 

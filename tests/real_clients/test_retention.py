@@ -1,4 +1,4 @@
-"""Old records go and clients notice: DeleteRecords, log directories, retention under readers and writers."""
+"""Old records go and clients notice: DeleteRecords, retention under readers and writers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
-from kafka.admin import KafkaAdminClient
 
 from ops.bench.brokers import Broker, Mpbroker
 from tests.chaos import killer
@@ -21,16 +20,11 @@ from tests.support.client_samples import sample_records, stored_in
 from tests.support.client_tools import ToolError, dump, eventually, kafka_tool
 from tests.support.committed_offsets import read
 from tests.support.polling import PATIENCE_S
-from tests.support.real_brokers import TopicMaker, create_topic, stop_cleanly
+from tests.support.real_brokers import TopicMaker, create_topic, served, stop_cleanly
 
 DELETE_RECORDS = "org.apache.kafka.tools.DeleteRecordsCommand"
 TIMEOUT_S = PATIENCE_S
 SEGMENT = {"segment.bytes": str(1 << 20)}
-
-
-@pytest.fixture
-def admin(broker: Broker) -> AdminClient:
-    return AdminClient({"bootstrap.servers": broker.bootstrap})
 
 
 def delete_before(admin: AdminClient, topic: str, offset: int) -> int:
@@ -39,13 +33,6 @@ def delete_before(admin: AdminClient, topic: str, offset: int) -> int:
     (future,) = asked.values()
     watermark: int = future.result(TIMEOUT_S).low_watermark
     return watermark
-
-
-def error_of(admin: AdminClient, topic: str, offset: int) -> int:
-    with pytest.raises(KafkaException) as raised:
-        delete_before(admin, topic, offset)
-    error: KafkaError = raised.value.args[0]
-    return error.code()
 
 
 def earliest(admin: AdminClient, topic: str) -> int:
@@ -73,20 +60,6 @@ def read_from(broker: Broker, topic: str, offset: int, count: int) -> list[int]:
     return [each for each in found if each is not None]
 
 
-def test_delete_records_by_librdkafka(broker: Broker, admin: AdminClient, new_topic: TopicMaker) -> None:
-    topic = new_topic(1)
-    confluent_write(broker.bootstrap, topic, sample_records(1, 100, 1), "none")
-    assert delete_before(admin, topic, 40) == 40
-    assert earliest(admin, topic) == 40
-    assert read_from(broker, topic, 7, 60) == list(range(40, 100))
-    assert delete_before(admin, topic, 10) == 40
-    assert error_of(admin, topic, 101) == KafkaError.OFFSET_OUT_OF_RANGE
-    assert delete_before(admin, topic, -1) == 100
-    assert earliest(admin, topic) == 100
-    compacted = new_topic(1, {"cleanup.policy": "compact"})
-    assert error_of(admin, compacted, 0) == KafkaError.POLICY_VIOLATION
-
-
 def test_delete_records_by_kafkas_tool(broker: Broker, new_topic: TopicMaker, tmp_path: Path) -> None:
     topic, path = new_topic(3), tmp_path / "offsets.json"
     confluent_write(broker.bootstrap, topic, sample_records(2, 100, 1), "none")
@@ -102,29 +75,6 @@ def test_delete_records_by_kafkas_tool(broker: Broker, new_topic: TopicMaker, tm
     assert "OffsetOutOfRange" in printed, printed
 
 
-def test_delete_records_by_kafka_python(broker: Broker, admin: AdminClient, new_topic: TopicMaker) -> None:
-    from kafka import TopicPartition as Partition
-
-    topic = new_topic(1)
-    confluent_write(broker.bootstrap, topic, sample_records(1, 20, 1), "none")
-    client = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
-    client.delete_records({Partition(topic, 0): 5})
-    client.close()
-    assert earliest(admin, topic) == 5
-
-
-def test_log_dirs_by_kafka_python(broker: Broker, new_topic: TopicMaker) -> None:
-    topic = new_topic(1)
-    client = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
-    described = json.dumps(client.describe_log_dirs(), default=str)
-    client.close()
-    assert topic in described
-    assert str(broker.log_dir) in described
-
-
-# ---- retention ----
-
-
 @pytest.fixture
 def retaining(tmp_path: Path) -> Iterator[Mpbroker]:
     """A broker that looks all the time."""
@@ -133,12 +83,8 @@ def retaining(tmp_path: Path) -> Iterator[Mpbroker]:
         *("-o", "log.retention.check.interval.ms=20"),
         *("-o", "log.segment.delete.delay.ms=0"),
     )
-    running = Mpbroker(tmp_path, flags=flags)
-    try:
-        running.start()
+    with served(Mpbroker(tmp_path, flags=flags)) as running:
         yield running
-    finally:
-        running.kill()
 
 
 def bases(broker: Broker, partition: str) -> list[int]:
@@ -219,7 +165,6 @@ def test_readers_beside_retention_get_every_record_once_or_learn_where_the_log_s
     consumer.close()
     assert high == count
     assert read_from(retaining, "river", low, high - low) == list(range(low, high))
-    stop_cleanly(retaining)
 
 
 def follow(broker: Broker, number: int) -> None:
@@ -295,7 +240,6 @@ def test_the_log_process_dies_again_and_again_while_segments_go(retaining: Mpbro
     # A value is the number of its record, and so is its offset.
     values = read(retaining, "river")[0]
     assert [int(value) for value in values] == list(range(low, high))
-    stop_cleanly(retaining)
 
 
 def can_delete(admin: AdminClient, offset: int) -> bool:

@@ -18,14 +18,7 @@ from ops.bench.brokers import Broker
 from tests.support.client_tools import eventually, java_command
 from tests.support.committed_offsets import read
 from tests.support.polling import PATIENCE_S
-from tests.support.real_brokers import (
-    TRANSACTIONS,
-    create_topic,
-    end,
-    make_broker,
-    stop_cleanly,
-    with_settings,
-)
+from tests.support.real_brokers import TRANSACTIONS, create_topic, make_broker, served, with_settings
 
 WORDS, COUNTS = "words", "counts"
 PARTITIONS = 2
@@ -66,9 +59,7 @@ def counts(broker: Broker) -> list[str]:
 
 def test_each_word_is_counted_once(tmp_path: Path) -> None:
     """Each count is there once, and none is left out: after a clean start, a kill -9 of all, and another."""
-    broker = with_settings(make_broker(tmp_path / "broker"), TRANSACTIONS)
-    try:
-        broker.start()
+    with served(with_settings(make_broker(tmp_path / "broker"), TRANSACTIONS)) as broker:
         create_topic(broker.bootstrap, WORDS, PARTITIONS)
         create_topic(broker.bootstrap, COUNTS, PARTITIONS)
         write_words(broker)
@@ -82,6 +73,3 @@ def test_each_word_is_counted_once(tmp_path: Path) -> None:
             eventually(lambda: len(counts(broker)) >= 3 * EACH_TIME, "all is counted")
         expected = {f"word{kind}={1 + n}" for kind in range(KINDS) for n in range(3 * EACH_TIME // KINDS)}
         assert Counter(counts(broker)) == dict.fromkeys(expected, 1)
-        stop_cleanly(broker)
-    finally:
-        end(broker)

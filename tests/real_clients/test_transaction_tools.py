@@ -20,29 +20,19 @@ from ops.bench.brokers import HOST, Broker, free_port
 from tests.support.client_adapters import COMMITTED_READERS
 from tests.support.client_tools import dump, eventually, kafka_tool
 from tests.support.committed_offsets import ends, is_pending, offset_of, read
-from tests.support.own_cli import OwnCli, Said
 from tests.support.real_brokers import (
     TRANSACTIONS,
     TopicMaker,
     create_topic,
-    end,
     make_broker,
     served,
     stop_cleanly,
     with_settings,
 )
 from tests.support.tcp_relay import relaying
-from tests.support.transactional_clients import (
-    IN_PYTHON,
-    WITH_OFFSETS,
-    Open,
-    Program,
-    commits,
-    sends,
-)
+from tests.support.transactional_clients import IN_PYTHON, WITH_OFFSETS, Open, Program, commits, sends
 
 TRANSACTIONS_TOOL = "org.apache.kafka.tools.TransactionsCommand"
-PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
 SECOND_GENERATION = ("franz", "java")
 COMPLETE_COMMIT = 4
 
@@ -85,7 +75,7 @@ def test_readers_get_what_is_committed(broker: Broker, mixed: tuple[str, list[st
     assert COMMITTED_READERS[client](broker.bootstrap, topic, len(committed)) == committed
 
 
-# ---- kafka-transactions, kafka-features, kafka-producer-perf-test ----
+# ---- kafka-transactions ----
 
 
 def transactions(broker: Broker, *command: str) -> list[list[str]]:
@@ -98,10 +88,6 @@ def test_an_open_transaction_is_listed_described_and_aborted(
     broker: Broker, new_topic: TopicMaker, transacting_java: Program
 ) -> None:
     topic, name = new_topic(2), "described"
-
-    def own(*words: str, as_json: bool = True) -> Said:
-        return OwnCli(broker.bootstrap)("txn", *words, *["--json"] * as_json)
-
     producer = transacting_java.open(broker.bootstrap, name, 60_000)
     commits(producer, topic, "before")
     producer.begin()
@@ -115,21 +101,10 @@ def test_an_open_transaction_is_listed_described_and_aborted(
     )
     assert (its_id, state, timeout_ms) == (producer_id, "Ongoing", "60000")
     assert partitions == f"{topic}-0,{topic}-1"
-    (ours,) = own("describe", name).json
-    assert (str(ours["producer_id"]), str(ours["producer_epoch"]), ours["state"]) == (its_id, epoch, state)
-    assert ours["partitions"] == [[topic, 0], [topic, 1]]
-    assert [name, coordinator, producer_id, "Ongoing"] in own("list", as_json=False).table
     place = ("--topic", topic, "--partition", "0")
     ((of_it, its_epoch, *_, start),) = transactions(broker, "describe-producers", *place)
     assert (of_it, its_epoch, start) == (producer_id, epoch, "2")
-    first, _ = own("describe-producers", topic).json
-    assert (str(first["producer_id"]), str(first["producer_epoch"]), first["start_offset"]) == (
-        producer_id,
-        epoch,
-        2,
-    )
     assert transactions(broker, "find-hanging", "--broker-id", "1", "--max-transaction-timeout", "1") == []
-    assert own("find-hanging").json == []
     # An operator's abort is a marker in that partition alone, with the epoch that the producer has.
     transactions(broker, "abort", *place, "--start-offset", start)
     assert ends(broker, topic, 0) == (4, 4)
@@ -138,19 +113,6 @@ def test_an_open_transaction_is_listed_described_and_aborted(
     eventually(lambda: ends(broker, topic, 1) == (2, 2), "its own abort comes to the other one")
     assert read(broker, topic, 2) == {0: ["before"]}
     producer.close()
-
-
-def test_producer_performance_in_transactions(broker: Broker, new_topic: TopicMaker) -> None:
-    topic, count = new_topic(3), 20_000
-    load = ("--topic", topic, "--num-records", str(count), "--record-size", "100", "--throughput", "-1")
-    how = ("--transactional-id", "performance", "--transaction-duration-ms", "20")
-    printed = kafka_tool(PERFORMANCE, "--bootstrap-server", broker.bootstrap, *load, *how)
-    assert f"{count} records sent" in printed
-    everything = range(3)
-    eventually(lambda: all(len({*ends(broker, topic, each)}) == 1 for each in everything), "all is ended")
-    assert sum(map(len, read(broker, topic, 3).values())) == count
-    # There were some: each has a marker in the partitions that it came to.
-    assert sum(ends(broker, topic, each)[0] for each in everything) > count + 3
 
 
 # ---- which protocol ----
@@ -227,12 +189,10 @@ GONE: Mapping[str, Callable[[Broker], None]] = {"stopped": stop_cleanly, "killed
 @pytest.mark.parametrize("gone", GONE)
 def test_open_transactions_outlive_their_broker(tmp_path: Path, transacting_java: Program, gone: str) -> None:
     """Those of both protocols."""
-    broker = with_settings(make_broker(tmp_path / "broker"), TRANSACTIONS)
     clients = {"first": IN_PYTHON["confluent"], "second": transacting_java.open}
     committed, aborted = ([f"{what}-{protocol}" for protocol in clients] for what in ("committed", "aborted"))
     topics = committed + aborted
-    try:
-        broker.start()
+    with served(with_settings(make_broker(tmp_path / "broker"), TRANSACTIONS)) as broker:
         producers = {topic: clients[topic.rpartition("-")[2]](broker.bootstrap, topic) for topic in topics}
         for topic, producer in producers.items():
             create_topic(broker.bootstrap, topic, 1)
@@ -258,6 +218,3 @@ def test_open_transactions_outlive_their_broker(tmp_path: Path, transacting_java
         assert [offset_of(broker, topic, topic) for topic in topics] == [7, 7, None, None]
         for producer in producers.values():
             producer.close()
-        stop_cleanly(broker)
-    finally:
-        end(broker)

@@ -5,23 +5,17 @@ The tests state what Apache Kafka does, so they run against it, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from mpbroker.protocol import messages as m
-from mpbroker.protocol.api_keys import ApiKey
-from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.messages import Message
 from ops.bench.brokers import Broker
 from tests.support.client_adapters import Franz
 from tests.support.client_tools import eventually
 from tests.support.committed_offsets import UNCOMMITTED, ends, is_pending, offset_of, read
 from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import TRANSACTIONS, TopicMaker, make_broker, served, with_settings
-from tests.support.socket_client import SocketClient
 from tests.support.transactional_clients import (
     CLIENTS,
     GENERATIONS,
@@ -35,8 +29,6 @@ from tests.support.transactional_clients import (
 )
 
 TIMEOUT_MS = 1000
-# transaction.max.timeout.ms
-MAX_TIMEOUT_MS = 900_000
 
 
 @pytest.fixture(scope="module", name="broker")
@@ -75,25 +67,6 @@ def test_a_transaction_is_seen_whole_and_not_before_its_end(
         for topic in topics:
             eventually(lambda topic=topic: len({*ends(broker, topic), *ends(broker, topic, 1)}) == 1, topic)  # type: ignore[misc]
             assert read(broker, topic, 2) == seen
-    producer.close()
-
-
-@pytest.mark.parametrize("client", GENERATIONS, indirect=True)
-def test_an_empty_transaction_is_nothing(
-    broker: Broker, new_topic: TopicMaker, client: Open, name: str
-) -> None:
-    topic = new_topic(1)
-    producer = client(broker.bootstrap, name)
-    for end in (producer.commit, producer.abort, producer.commit):
-        producer.begin()
-        end()
-    commits(producer, topic, "one")
-    for end in (producer.abort, producer.commit):
-        producer.begin()
-        end()
-    commits(producer, topic, "other")
-    eventually(lambda: read(broker, topic) == {0: ["one", "other"]}, "both are seen")
-    assert ends(broker, topic) == (4, 4)
     producer.close()
 
 
@@ -160,22 +133,6 @@ def test_the_younger_producer_of_an_id_fences_the_older(
 
 
 @pytest.mark.parametrize("client", GENERATIONS, indirect=True)
-def test_a_fenced_producer_writes_nothing(
-    broker: Broker, new_topic: TopicMaker, client: Open, name: str
-) -> None:
-    topic = new_topic(1)
-    old = client(broker.bootstrap, name)
-    young = client(broker.bootstrap, name)
-    with pytest.raises(Fenced):
-        commits(old, topic, "old")
-    old.close()
-    commits(young, topic, "young")
-    eventually(lambda: read(broker, topic) == {0: ["young"]}, "it is seen")
-    assert read(broker, topic, 1, UNCOMMITTED) == {0: ["young"]}
-    young.close()
-
-
-@pytest.mark.parametrize("client", GENERATIONS, indirect=True)
 def test_a_transaction_that_nobody_ends_is_aborted_in_time(
     broker: Broker, new_topic: TopicMaker, client: Open, name: str
 ) -> None:
@@ -200,46 +157,6 @@ def test_a_transaction_that_nobody_ends_is_aborted_in_time(
 
 
 @pytest.mark.parametrize("client", GENERATIONS, indirect=True)
-def test_a_transaction_of_many_partitions(
-    broker: Broker, new_topic: TopicMaker, client: Open, name: str
-) -> None:
-    topics, partitions = [new_topic(60) for _ in range(3)], range(60)
-    producer = client(broker.bootstrap, name)
-    for value in ("aborted", "committed"):
-        producer.begin()
-        for topic in topics:
-            for partition in partitions:
-                producer.send(topic, partition, value)
-        producer.flush()
-        producer.commit() if value == "committed" else producer.abort()
-    whole = {partition: ["committed"] for partition in partitions}
-    for topic in topics:
-        eventually(lambda topic=topic: read(broker, topic, len(partitions)) == whole, topic)  # type: ignore[misc]
-    producer.close()
-
-
-@pytest.mark.parametrize("client", GENERATIONS, indirect=True)
-def test_others_in_the_same_partition(broker: Broker, new_topic: TopicMaker, client: Open, name: str) -> None:
-    """Who began first holds up what began later; each is seen at its place."""
-    topic = new_topic(1)
-    one, other = (client(broker.bootstrap, f"{name}-{which}") for which in range(2))
-    one.begin()
-    sends(one, topic, "one")
-    commits(other, topic, "other")
-    other.begin()
-    sends(other, topic, "aborted")
-    other.abort()
-    assert read(broker, topic) == {}
-    assert ends(broker, topic) == (0, 5)
-    sends(one, topic, "more")
-    one.commit()
-    eventually(lambda: read(broker, topic) == {0: ["one", "other", "more"]}, "all is seen")
-    assert ends(broker, topic) == (7, 7)
-    one.close()
-    other.close()
-
-
-@pytest.mark.parametrize("client", GENERATIONS, indirect=True)
 def test_a_topic_is_deleted_beneath_a_transaction(
     broker: Broker, new_topic: TopicMaker, client: Open, name: str
 ) -> None:
@@ -255,15 +172,6 @@ def test_a_topic_is_deleted_beneath_a_transaction(
     commits(producer, kept, "after")
     eventually(lambda: read(broker, kept) == {0: ["before", "after"]}, "both are seen")
     producer.close()
-
-
-@pytest.mark.parametrize("client", GENERATIONS, indirect=True)
-def test_no_transaction_may_take_longer_than_the_broker_allows(
-    broker: Broker, client: Open, name: str
-) -> None:
-    with pytest.raises(Refused, match=r"(?i)timeout"):
-        client(broker.bootstrap, name, MAX_TIMEOUT_MS + 1)
-    client(broker.bootstrap, name, MAX_TIMEOUT_MS).close()
 
 
 def test_a_franz_go_session_copies_exactly_once(
@@ -282,78 +190,3 @@ def test_a_franz_go_session_copies_exactly_once(
     # And the marker of the writer's commit.
     eventually(lambda: offset_of(broker, name, source) in (count // 2, count // 2 + 1), "with its offsets")
     writer.close()
-
-
-class RawProducer:
-    """A transactional id, asked by requests as they are."""
-
-    def __init__(self, client: SocketClient, name: str) -> None:
-        self.client = client
-        self.name = name
-
-    def settled(self, api_key: ApiKey, version: int, body: Message, error_in: Callable[[Any], int]) -> Any:
-        """Return the first answer without an error that passes."""
-        found: Any = None
-
-        def is_settled() -> bool:
-            nonlocal found
-            found = self.client.ask(api_key, version, body)
-            return not ErrorCode(error_in(found)).retriable
-
-        eventually(is_settled, "it is answered")
-        return found
-
-    def init(self, producer_id: int = -1, epoch: int = -1, timeout_ms: int = 60_000) -> tuple[int, int, int]:
-        """Return error, producer id and epoch."""
-        body = m.InitProducerIdRequest(self.name, timeout_ms, producer_id, epoch)
-        found = self.settled(ApiKey.INIT_PRODUCER_ID, 5, body, lambda found: found.error_code)
-        return found.error_code, found.producer_id, found.producer_epoch
-
-    def add(self, producer_id: int, epoch: int, topic: str) -> int:
-        topics = [m.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(topic, [0])]
-        body = m.AddPartitionsToTxnRequest(self.name, producer_id, epoch, topics)
-
-        def error_in(found: Any) -> int:
-            (result,) = found.results_by_topic_v3_and_below[0].results_by_partition
-            return int(result.partition_error_code)
-
-        return error_in(self.settled(ApiKey.ADD_PARTITIONS_TO_TXN, 3, body, error_in))
-
-    def end(self, producer_id: int, epoch: int, is_commit: bool, version: int = 5) -> tuple[int, int]:
-        """Return error and epoch of the answer."""
-        body = m.EndTxnRequest(self.name, producer_id, epoch, is_commit)
-        found = self.settled(ApiKey.END_TXN, version, body, lambda found: found.error_code)
-        return found.error_code, found.producer_epoch
-
-    def state(self) -> str:
-        body = m.DescribeTransactionsRequest([self.name])
-        (found,) = self.client.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, body).transaction_states
-        return str(found.transaction_state)
-
-
-def test_a_producer_goes_on_after_an_abort_that_it_has_not_asked_for(
-    broker: Broker, new_topic: TopicMaker, name: str
-) -> None:
-    topic = new_topic(1)
-    with SocketClient(broker) as client:
-        raw = RawProducer(client, name)
-        body = m.FindCoordinatorRequest(key_type=1, coordinator_keys=[name])
-        raw.settled(ApiKey.FIND_COORDINATOR, 4, body, lambda found: found.coordinators[0].error_code)
-        _, producer_id, epoch = raw.init(timeout_ms=TIMEOUT_MS)
-        assert epoch == 0
-        assert raw.add(producer_id, 0, topic) == 0
-        eventually(lambda: raw.state() == "CompleteAbort", "it has timed out")
-        assert raw.end(producer_id, 0, True) == (ErrorCode.INVALID_TXN_STATE, -1)
-        assert raw.end(producer_id, 0, False) == (ErrorCode.NONE, 1)
-        assert raw.end(producer_id, 0, False, version=4)[0] == ErrorCode.PRODUCER_FENCED
-        assert raw.init(producer_id, 0) == (ErrorCode.NONE, producer_id, 1)
-        assert raw.add(producer_id, 1, topic) == 0
-        assert raw.init(producer_id, 2) == (ErrorCode.NONE, producer_id, 3), "by the epoch that fences it"
-        assert raw.add(producer_id, 3, topic) == 0
-        assert raw.init(producer_id, 3) == (ErrorCode.NONE, producer_id, 4)
-        assert raw.add(producer_id, 4, topic) == 0
-        assert raw.end(producer_id, 4, True, version=4)[0] == ErrorCode.NONE
-        assert raw.end(producer_id, 3, True) == (ErrorCode.NONE, 4)
-        assert raw.end(producer_id, 3, False)[0] == ErrorCode.INVALID_TXN_STATE
-        assert raw.end(producer_id, 2, True)[0] == ErrorCode.PRODUCER_FENCED
-        assert raw.end(producer_id, 4, False) == (ErrorCode.NONE, 5)

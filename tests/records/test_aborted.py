@@ -21,7 +21,6 @@ from mpbroker.records.markers import ABORT, COMMIT
 from mpbroker.records.record import NewRecord
 from tests.support.forms import rounds
 
-PLAIN = 3
 PRODUCERS_MAX = 3
 OFFSETS = pa.schema([SCHEMA.field("offset")])
 

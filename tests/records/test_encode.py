@@ -15,7 +15,7 @@ from mpbroker.records.encode import Encoded, Encoder, assign_targets
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.record import NewRecord
 from mpbroker.records.stream import seal
-from mpbroker.writing.addresses import HEADERS, binary, headers, numbers, plain
+from mpbroker.writing.rows import HEADERS, binary, headers, numbers, plain
 
 CONTENT = st.none() | st.binary(max_size=300)
 HEADER = st.tuples(st.text(max_size=5), CONTENT)

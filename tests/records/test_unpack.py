@@ -26,11 +26,10 @@ from mpbroker.records.batch import (
     scan_batch,
     scan_records,
 )
-from mpbroker.records.builder import build_batch, with_records
+from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import SNAPPY_HEADER, Codec, compress, decompress
 from mpbroker.records.errors import CompressionError, InvalidRecords
 from mpbroker.records.record import NewRecord
-from mpbroker.records.stream import seal
 from mpbroker.records.unpack import (
     LEFT,
     LIBRARIES,
@@ -42,10 +41,11 @@ from mpbroker.records.unpack import (
     Unpacking,
 )
 from mpbroker.records.validation import TopicPolicy, validate
+from tests.support import record_reading
 from tests.support.forms import rounds
+from tests.support.record_reading import NOW
 
 PACKING = [codec for codec in Codec if codec is not Codec.NONE]
-NOW = 1_700_000_000_000
 UNPACKER = BatchUnpacker()
 
 record_lists = st.lists(
@@ -64,22 +64,7 @@ record_lists = st.lists(
 
 
 def sealed(stream: bytes, codec: Codec, count: int) -> bytes:
-    """A batch of a stream that is packed already."""
-    batch = with_records(stream)
-    seal(
-        batch,
-        base_offset=0,
-        leader_epoch=-1,
-        attributes=codec,
-        last_offset_delta=count - 1,
-        base_timestamp=NOW,
-        max_timestamp=NOW,
-        producer_id=-1,
-        producer_epoch=-1,
-        base_sequence=-1,
-        count=count,
-    )
-    return bytes(batch)
+    return bytes(record_reading.sealed(stream, count, codec))
 
 
 def records_stream(count: int, size: int = 100) -> bytes:

@@ -23,7 +23,7 @@ from mpbroker.records.batch import (
     scan_batch,
     scan_records,
 )
-from mpbroker.records.builder import build_batch, with_records
+from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import Codec, compress
 from mpbroker.records.errors import (
     CORRUPT_MESSAGE,
@@ -35,7 +35,7 @@ from mpbroker.records.errors import (
 )
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.record import LOG_APPEND_TIME, NewRecord
-from mpbroker.records.stream import RecordWalker, RecordWriter, Renumbering, seal
+from mpbroker.records.stream import RecordWalker, RecordWriter, Renumbering
 from mpbroker.records.validation import (
     PACKED_AT_ONCE_BYTES,
     RECORD_ERRORS_MAX,
@@ -44,9 +44,8 @@ from mpbroker.records.validation import (
     validate,
     validate_in_pieces,
 )
-from tests.support.record_reading import iterate_records
+from tests.support.record_reading import NOW, iterate_records, sealed
 
-NOW = 1700000000000
 RECORDS = [NewRecord(b"one", b"k", NOW), NewRecord(b"two", b"l", NOW + 7), NewRecord(b"three", b"m", NOW + 3)]
 
 
@@ -59,24 +58,6 @@ def changed(at: int, form: str, value: int, batch: bytearray | None = None) -> b
     batch = build_batch(RECORDS) if batch is None else batch
     struct.pack_into(form, batch, at, value)
     return mend(batch)
-
-
-def sealed(stream: bytes, count: int, codec: Codec = Codec.NONE) -> bytearray:
-    batch = with_records(stream)
-    seal(
-        batch,
-        base_offset=0,
-        leader_epoch=-1,
-        attributes=codec,
-        last_offset_delta=count - 1,
-        base_timestamp=NOW,
-        max_timestamp=NOW,
-        producer_id=-1,
-        producer_epoch=-1,
-        base_sequence=-1,
-        count=count,
-    )
-    return batch
 
 
 def refusal(batch: bytes | bytearray, policy: TopicPolicy | None = None, **options: bool) -> InvalidRecords:

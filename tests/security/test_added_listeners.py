@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 import psutil
 import pytest
 
-from mpbroker.ipc.control_client import ControlError
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.messages import AlterUserScramCredentialsRequest, MetadataRequest
 from mpbroker.security.scram import ScramType, salted_password
@@ -116,14 +115,6 @@ def test_a_listener_with_sasl_and_tls_comes_and_goes(broker: PlainBroker) -> Non
     again = broker.add(f"LATER://{HOST}:0")
     with broker.secure(again) as client:
         assert is_served(client, "ann")
-
-
-def test_a_listener_without_keys_is_refused_by_name(broker: PlainBroker) -> None:
-    refused = r"listener BARE \(SSL\) has no certificate: set listener\.name\.bare\.ssl\.keystore\.location"
-    with pytest.raises(ControlError, match=refused):
-        broker.add(f"BARE://{HOST}:0")
-    with pytest.raises(ControlError, match=r"listener NEW has no SASL mechanism|listener NEW enables GSSAPI"):
-        broker.add(f"NEW://{HOST}:0", protocol="SASL_PLAINTEXT")
 
 
 def test_keys_that_are_gone_when_the_first_client_comes(broker: PlainBroker) -> None:

@@ -15,12 +15,12 @@ from mpbroker.security.audit import (
     LINES_EACH,
     NAMES_MAX,
     Audit,
+    Entry,
     Event,
     Gap,
     Kind,
     LeftOut,
     Names,
-    Told,
     as_json,
     as_text,
     cut,
@@ -35,8 +35,8 @@ def event(kind: Kind = Kind.REFUSAL, principal: str = "User:ann", **more: str) -
     return Event(kind, principal, "10.0.0.1", "CLIENTS", "CREATE_TOPICS", **more)
 
 
-def told(level: str = "INFO") -> tuple[Audit, list[Told]]:
-    lines: list[Told] = []
+def told(level: str = "INFO") -> tuple[Audit, list[Entry]]:
+    lines: list[Entry] = []
     return Audit(lambda: BrokerConfig(audit_log_level=level), lines.append), lines
 
 

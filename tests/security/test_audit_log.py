@@ -163,7 +163,7 @@ def test_a_file_that_cannot_be_written_is_told_of_once(path: Path, caplog: pytes
     assert caplog.messages == [f"audit.log.file={missing} is written again: 3 line(s) are in this log alone"]
     gap, *told = (one[25:] for one in missing.read_text().splitlines())
     assert gap == (
-        "3 line(s) of a process are missing here and stand in the broker's log: No such file or directory"
+        "3 line(s) of a process are missing here and are in the broker's log: No such file or directory"
     )
     assert told == ["User:ann from ::1 on TLS has logged in: PLAIN"] * 2
 

@@ -94,24 +94,6 @@ def test_who_speaks_no_tls_is_guessed(broker: SecureBroker) -> None:
         eventually(lambda: "(a client without TLS?)" in broker.output(), "the log guesses")
 
 
-def test_two_requests_in_one_record(broker: SecureBroker) -> None:
-    """Both are decrypted at once; the second must not wait for another byte from the socket."""
-    with broker.connect("TLS") as client:
-        serves(client)
-
-        def both() -> None:
-            client.send(client.frame(*METADATA) + client.frame(*METADATA))
-            assert all(len(client.answer(ApiKey.METADATA, 12).brokers) == 1 for _ in range(2))
-
-        assert is_soon(both, SOON_S)
-        # Many, and one that is cut in the middle by the end of a record.
-        frames = b"".join(client.frame(*METADATA) for _ in range(600))
-        client.send(frames[:-3])
-        client.send(frames[-3:])
-        for _ in range(600):
-            client.answer(ApiKey.METADATA, 12)
-
-
 def test_a_frame_byte_by_byte(broker: SecureBroker) -> None:
     with broker.connect("BOTH") as client:
         for key, version, body in (
@@ -148,36 +130,6 @@ def _receive(sock: socket.socket) -> bytes:
         return b""
 
 
-def test_a_kafka_request_in_plain_text_on_a_tls_port(broker: SecureBroker) -> None:
-    with socket.create_connection((HOST, broker.ports["TLS"]), timeout=PATIENCE_S) as plain:
-        client = RawClient(plain)
-        client.send(client.frame(*METADATA))
-        while _receive(plain):
-            pass
-
-
-def test_a_slow_handshake_holds_up_nobody(broker: SecureBroker) -> None:
-    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    slow = broker.tls_context().wrap_bio(incoming, outgoing, server_hostname="localhost")
-    with socket.create_connection((HOST, broker.ports["TLS"]), timeout=PATIENCE_S) as plain:
-        with pytest.raises(ssl.SSLWantReadError):
-            slow.do_handshake()
-        hello = outgoing.read()
-        for at, byte in enumerate(hello):
-            plain.sendall(bytes([byte]))
-            if at % 100 == 0:
-                with broker.connect("TLS") as other:
-                    assert serves(other)
-        while True:
-            incoming.write(plain.recv(65536))
-            try:
-                slow.do_handshake()
-            except ssl.SSLWantReadError:
-                continue
-            break
-        plain.sendall(outgoing.read())
-
-
 def test_garbage_after_the_handshake(broker: SecureBroker) -> None:
     with broker.connect("TLS") as client:
         serves(client)
@@ -192,25 +144,6 @@ def test_oversized_and_negative_frames(broker: SecureBroker) -> None:
             assert client.ends()
     said = "before authentication, outside 0..sasl.server.max.receive.size"
     eventually(lambda: said in broker.output(), "the log says why")
-
-
-def test_certificates_are_exchanged_without_dropping_connections(broker: SecureBroker) -> None:
-    with broker.connect("TLS") as before:
-        serves(before)
-        assert isinstance(before.sock, ssl.SSLSocket)
-        old = before.sock.getpeercert(binary_form=True)
-        renewed = broker.signed("broker")
-        renewed.write(broker.directory / "new.pem").replace(broker.directory / "broker.pem")
-        deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline:
-            with broker.connect("TLS") as after:
-                assert isinstance(after.sock, ssl.SSLSocket)
-                if after.sock.getpeercert(binary_form=True) == renewed.der:
-                    break
-        else:
-            pytest.fail("the certificate was not exchanged")
-        assert old != renewed.der
-        assert serves(before)
 
 
 # ---- SASL
@@ -267,30 +200,6 @@ def test_what_comes_while_an_answer_is_held_back_is_ignored(broker: SecureBroker
         client.send(token + b"x" * 100_000)
         assert client.answer(ApiKey.SASL_AUTHENTICATE, 2).error_code == 58
         assert client.ends()
-
-
-def test_requests_out_of_order(broker: SecureBroker) -> None:
-    with broker.connect("SASL") as client:
-        client.send(client.frame(*METADATA))
-        assert client.ends()
-    with broker.connect("SASL") as client:
-        answer = client.handshake("GSSAPI")
-        assert answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
-        assert answer.mechanisms == ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
-        assert client.ends()
-    with broker.connect("SASL") as client:
-        client.ask(ApiKey.API_VERSIONS, 3, ApiVersionsRequest("a", "1"))
-        client.send(client.frame(ApiKey.API_VERSIONS, 3, ApiVersionsRequest("a", "1")))
-        assert client.ends()
-
-
-def test_bare_tokens(broker: SecureBroker) -> None:
-    with broker.connect("SASL") as client:
-        client.handshake("PLAIN", 0)
-        token = f"\0ann\0{PLAIN_PASSWORD}".encode()
-        client.send(struct.pack(">i", len(token)) + token)
-        assert client.raw_answer() == b""
-        assert serves(client)
 
 
 def test_scram_users_come_and_go(broker: SecureBroker) -> None:

@@ -29,6 +29,7 @@ from tests.network.test_real_broker import (
     serve_small_beside,
 )
 from tests.security.test_resizing import security
+from tests.support.acceptor_tools import options
 from tests.support.client_tools import eventually
 from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import create_topic, stop_cleanly
@@ -45,8 +46,7 @@ EXCHANGES = 4
 
 @contextlib.contextmanager
 def running(directory: Path, processors: int = 1, **settings: int) -> Iterator[SecureBroker]:
-    words = [word for key, value in settings.items() for word in ("-o", f"{key.replace('_', '.')}={value}")]
-    broker = SecureBroker(directory / "broker", flags=words, processors=processors)
+    broker = SecureBroker(directory / "broker", flags=options(**settings), processors=processors)
     try:
         broker.start()
         yield broker

@@ -73,7 +73,7 @@ def test_users_are_listed_and_deleted(users: SecureBroker, tmp_path: Path) -> No
     assert {"user": "gone", "mechanism": "SCRAM-SHA-512", "iterations": 4096} in rows
     assert [row["mechanism"] for row in rows if row["user"] == "dora"] == ["SCRAM-SHA-256", "SCRAM-SHA-512"]
     assert "deleted SCRAM-SHA-512" in command("user", "delete", "gone").out
-    assert "there is no such user" in command("user", "delete", "gone", code=1).err
+    assert "user gone does not exist" in command("user", "delete", "gone", code=1).err
     assert "--password-file" in command("user", "add", "x", code=2).err
     assert "is empty" in command("user", "add", "x", "--password-file", "-", code=2).err
     assert "not one of" in command("user", "add", "x", "--mechanism", "MD5", code=2).err

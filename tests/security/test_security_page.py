@@ -41,15 +41,3 @@ def test_five_minutes(tmp_path: Path) -> None:
         assert (secure / f"{user}.password").read_text().strip() not in said
     open_to_others = [one.name for one in secure.iterdir() if one.stat().st_mode & 0o007]
     assert open_to_others == []
-
-
-@pytest.mark.parametrize(("printed", "real"), [("a…c\n", "abc\n"), ("…\nb\n", "x\ny\nb\n")])
-def test_an_ellipsis_stands_for_anything(printed: str, real: str) -> None:
-    assert re.fullmatch(pattern(printed), real, re.DOTALL)
-    assert not re.fullmatch(pattern(printed), f"{real}more", re.DOTALL)
-
-
-def test_there_are_commands() -> None:
-    programs = {step.command.split()[0] for step in of_the_page()}
-    assert {"mkdir", "openssl", "mpbroker"} <= programs
-    assert len(of_the_page()) > 20

@@ -13,7 +13,9 @@ from pyspark.sql import SparkSession
 
 from mpbroker.cli import main
 from tests.support.spark_here import ROOT, Here
-from tests.support.spark_logs import FakeBroker, new_log_dir
+from tests.support.spark_logs import fake_broker, log_dir
+
+__all__ = ["fake_broker", "log_dir"]
 
 # select() takes none above 1023; a session and its queries need some.
 HIGHEST_FD = 800
@@ -102,18 +104,6 @@ def spark(shared_spark: SharedSession) -> Iterator[SparkSession]:
 def no_spark(shared_spark: SharedSession) -> None:
     """No session runs: the module starts one of its own."""
     shared_spark.stop()
-
-
-@pytest.fixture
-def log_dir(tmp_path: Path) -> Path:
-    return new_log_dir(tmp_path / "log")
-
-
-@pytest.fixture
-def fake_broker(log_dir: Path) -> Iterator[FakeBroker]:
-    broker = FakeBroker(log_dir)
-    yield broker
-    broker.stop()
 
 
 @pytest.fixture

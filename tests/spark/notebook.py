@@ -22,7 +22,7 @@ from nbclient import NotebookClient
 
 from ops.bench.brokers import HOST, Mpbroker
 from tests.support.polling import PATIENCE_S
-from tests.support.real_brokers import end, stop_cleanly
+from tests.support.real_brokers import served
 from tests.support.spark_here import ROOT
 
 NOTEBOOK = ROOT / "docs" / "spark-walkthrough.ipynb"
@@ -36,7 +36,7 @@ def read() -> Any:
 def run(directory: Path) -> Any:
     """The notebook with the outputs of now, without what programs say on standard error."""
     found = read()
-    with _broker(directory) as broker:
+    with served(Mpbroker(directory / "broker")) as broker:
         resources = {"metadata": {"path": str(directory)}}
         client = NotebookClient(found, timeout=5 * PATIENCE_S, kernel_name="python3", resources=resources)
         client.execute(env={**os.environ, **_variables(directory, broker)})
@@ -57,7 +57,7 @@ def cells_here(directory: Path) -> Iterator[list[Callable[[], str]]]:
     `os.environ`.
     """
     namespace: dict[str, Any] = {"__name__": "__main__"}
-    with _broker(directory) as broker:
+    with served(Mpbroker(directory / "broker")) as broker:
         os.environ.update(_variables(directory, broker))
         yield [partial(_cell, cell.source, namespace) for cell in read().cells if cell.cell_type == "code"]
 
@@ -111,18 +111,6 @@ def chapters_shown(notebook: Any) -> list[tuple[str, str]]:
 def _text(output: Any) -> str:
     text: str = output.get("text", "") or output.get("data", {}).get("text/plain", "")
     return text
-
-
-@contextmanager
-def _broker(directory: Path) -> Iterator[Mpbroker]:
-    found = Mpbroker(directory / "broker")
-    found.directory.mkdir()
-    try:
-        found.start()
-        yield found
-        stop_cleanly(found)
-    finally:
-        end(found)
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ from ops.bench.processes import Tree
 from tests.spark.exactly_once_query import PARTITIONS, PER_BATCH, PER_PART
 from tests.spark.test_sink import records
 from tests.support.polling import PATIENCE_S
-from tests.support.real_brokers import TRANSACTIONS, create_topic, end, make_broker, with_settings
+from tests.support.real_brokers import TRANSACTIONS, create_topic, make_broker, served, with_settings
 from tests.support.spark_here import ROOT
 
 BATCHES = 2
@@ -29,13 +29,8 @@ HELD_PARTITION = 1
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
-    found = with_settings(make_broker(tmp_path / "broker"), TRANSACTIONS)
-    try:
-        found.start()
-        yield found
-        found.stop()
-    finally:
-        end(found)
+    with served(with_settings(make_broker(tmp_path / "broker"), TRANSACTIONS)) as running:
+        yield running
 
 
 class Query:

@@ -117,7 +117,7 @@ def test_a_topic_made_anew_goes_on_from_its_start(
     append([anew], fake_broker, 1)
     heard = Heard()
     assert archive(spark, settings, heard).records == 10
-    assert heard.said == ["topic b was made anew: its archive goes on with the new one"]
+    assert heard.said == ["topic b was recreated: its archive continues with the new one"]
     found = spark.read.parquet(str(settings.target)).where("topic = 'b'").groupBy("topicId").count()
     assert sorted(row["count"] for row in found.collect()) == [10, 30]
     assert archive(spark, settings, heard).records == 0
@@ -141,7 +141,7 @@ def test_a_topic_made_anew_during_a_run(
         write(self, frame, place)  # type: ignore[arg-type]
 
     monkeypatch.setattr(job._Archiving, "_write", made_anew)
-    with pytest.raises(JobError, match=r"topic b was deleted, or made anew.*Run the job again"):
+    with pytest.raises(JobError, match=r"topic b was deleted or recreated.*Run the job again"):
         archive(spark, settings)
     assert list((settings.target / "data").iterdir()) == []
     monkeypatch.undo()
@@ -197,7 +197,7 @@ def test_two_at_once(settings: ArchiveSettings) -> None:
 
 def test_directories_that_are_something_else(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(JobError, match="has files, and is no archive"), lake.opened(tmp_path):
+    with pytest.raises(JobError, match="has files, but is not an archive"), lake.opened(tmp_path):
         pytest.fail("an archive between somebody's files")
     with pytest.raises(JobError, match="is not a directory"), lake.opened(tmp_path / "file"):
         pytest.fail("a file for an archive")
@@ -235,7 +235,7 @@ def test_files_that_somebody_changed_are_not_compacted(
 ) -> None:
     archive(spark, settings)
     next((settings.target / "data").rglob("topic=b/**/*.parquet")).unlink()
-    with pytest.raises(JobError, match="The archive is as it was"):
+    with pytest.raises(JobError, match="The archive is unchanged"):
         compact(spark, settings.target)
 
 
@@ -259,7 +259,7 @@ def test_a_table_of_iceberg_is_written_once(
     leftover = files / "of-a-job-that-was-killed"
     shutil.copytree(next(files.iterdir()), leftover)
     (leftover / iceberg.UNCOMMITTED).touch()
-    refused = pytest.raises(JobError, match=r"changed by somebody else at the same time.*Run the job again")
+    refused = pytest.raises(JobError, match=r"changed by another program at the same time.*Run the job again")
     with refused, iceberg.opened(target) as table_of_ours:
         assert not leftover.exists()
         place = table_of_ours.new_place()

@@ -6,7 +6,6 @@ The second worker stands for another host: the broker's directory is hidden from
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,8 +20,8 @@ from ops.bench.brokers import Mpbroker
 from tests.support.forms import long_only
 from tests.support.metered_client import Meter
 from tests.support.polling import PATIENCE_S, until
-from tests.support.real_brokers import end, stop_cleanly
-from tests.support.spark_cluster import Cluster, executor_settings, hidden, may_unshare, running_cluster
+from tests.support.real_brokers import served
+from tests.support.spark_cluster import Cluster, hidden, may_unshare, running_cluster, session_on
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -43,14 +42,9 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mpbroker]:
-    found = Mpbroker(tmp_path_factory.mktemp("broker"))
-    try:
-        found.start()
-        fill(found)
-        yield found
-        stop_cleanly(found)
-    finally:
-        end(found)
+    with served(Mpbroker(tmp_path_factory.mktemp("broker"))) as running:
+        fill(running)
+        yield running
 
 
 def fill(broker: Mpbroker) -> None:
@@ -76,27 +70,10 @@ def far_spark(
     no_spark: None,  # noqa: ARG001
 ) -> Iterator[SparkSession]:
     """A session on the cluster; the driver has the directory, as has the first worker."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
-        builder = SparkSession.builder.master(cluster.master).appName("mpbroker cluster tests")
-        settings = {
-            "spark.ui.enabled": "false",
-            "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.sql.session.timeZone": "UTC",
-            # Both executors have tasks from the first job on, and no failed task is tried on the other one.
-            "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-            "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
-            "spark.task.maxFailures": "1",
-            **executor_settings(),
-        }
-        for name, value in settings.items():
-            builder = builder.config(name, value)
-        session = builder.getOrCreate()
-        session.sparkContext.setLogLevel("ERROR")
+    place = tmp_path_factory.mktemp("warehouse")
+    # No failed task is tried on the other executor.
+    with session_on(cluster, place, sql_session_timeZone="UTC", task_maxFailures="1") as session:
         yield session
-        session.stop()
 
 
 def frame(spark: SparkSession, broker: Mpbroker, mode: str, *, bootstrap: bool = True) -> DataFrame:

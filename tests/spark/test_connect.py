@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from ops.bench.brokers import HOST, free_port
 from tests.support.polling import PATIENCE_S
+from tests.support.programs import ran
 from tests.support.spark_cluster import ROOT
 from tests.support.spark_logs import PartitionWriter, checkpoint, fill
 
@@ -53,13 +53,10 @@ def orders(log_dir: Path) -> Path:
 def through(server: str, how: str, log_dir: Path, place: Path) -> dict[str, Any]:
     """What a client process found."""
     environment = {"PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
-    done = subprocess.run(
+    done = ran(
         [sys.executable, "-m", "tests.spark.connect_client", server, how, str(log_dir), "orders", str(place)],
         env={**os.environ, **environment},
         cwd=place,
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=6 * PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ops.bench.brokers import Broker, Mpbroker
 from tests.support.real_brokers import TRANSACTIONS, served, with_settings
-from tests.support.spark_cluster import executor_settings, running_cluster
+from tests.support.spark_cluster import running_cluster, session_on
 from tests.support.spark_produced import make_topic, produce, records
 
 if TYPE_CHECKING:
@@ -45,25 +44,13 @@ def filled(broker: Broker) -> Broker:
 def spark(tmp_path_factory: pytest.TempPathFactory, no_spark: None) -> Iterator[SparkSession]:  # noqa: ARG001
     """A session on a cluster of one worker with two executors."""
     place = tmp_path_factory.mktemp("spark")
-    with running_cluster(place / "cluster", [[]], cores=2) as cluster, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
-        builder = SparkSession.builder.master(cluster.master).appName("mpbroker executor tests")
-        settings = {
-            "spark.ui.enabled": "false",
-            "spark.sql.warehouse.dir": str(place / "warehouse"),
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
-            **executor_settings(),
-            "spark.executor.cores": "1",
-            # Earlier sessions of this JVM may have said that a task has one attempt.
-            "spark.task.maxFailures": "4",
-        }
-        for name, value in settings.items():
-            builder = builder.config(name, value)
-        session = builder.getOrCreate()
-        session.sparkContext.setLogLevel("OFF")
+    # Earlier sessions of this JVM may have said that a task has one attempt.
+    settings = {"executor_cores": "1", "task_maxFailures": "4"}
+    with (
+        running_cluster(place / "cluster", [[]], cores=2) as cluster,
+        session_on(cluster, place / "warehouse", **settings) as session,
+    ):
         yield session
-        session.stop()
 
 
 def pid_of_executor() -> int:

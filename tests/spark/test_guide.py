@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ops.bench.brokers import HOST, Mpbroker
-from tests.spark.guide import Block, Guide, GuideError, blocks, sections
-from tests.support.real_brokers import end, stop_cleanly
+from tests.spark.guide import Guide, sections
+from tests.support.real_brokers import served
 from tests.support.spark_here import ROOT
 
 PAGE = ROOT / "docs" / "SPARK.md"
@@ -23,13 +23,8 @@ SECTIONS = sections(PAGE.read_text())
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mpbroker]:
-    found = Mpbroker(tmp_path_factory.mktemp("broker"))
-    try:
-        found.start()
-        yield found
-        stop_cleanly(found)
-    finally:
-        end(found)
+    with served(Mpbroker(tmp_path_factory.mktemp("broker"))) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -66,31 +61,3 @@ def test_the_guide_does_what_it_says(guide: Guide, section: str) -> None:
 
 def test_most_sections_have_something_to_run() -> None:
     assert len(SECTIONS) > 8
-
-
-def test_what_a_page_has_to_run() -> None:
-    page = "# a\n```python\nprint(1)\n```\n```text\n1\n```\n"
-    page += "## b\n<!-- skip: why -->\n```bash\nfalse\n```\nb\n```text\nx\n```\n### c\n```bash\n## d\n```\n"
-    assert blocks(page) == [
-        Block("", 2, "python", "print(1)\n", None, "1\n"),
-        Block("b", 10, "bash", "false\n", "why", None),
-        Block("c", 18, "bash", "## d\n", None, None),
-    ]
-    assert sections(page) == ["", "c"]
-    with pytest.raises(GuideError, match="line 1: a block of perl"):
-        blocks("```perl\nprint 1\n```\n")
-
-
-@pytest.mark.parametrize(
-    ("page", "text"),
-    [
-        ("```python\nprint(2)\n```\n```text\n3\n```\n", "prints\n2\n\nnot\n3"),
-        ("```python\n1 / 0\n```\n", "line 1: division by zero"),
-        ("x\n```bash\necho why >&2; false | true\n```\n", "line 2: ended with 1:\nwhy"),
-    ],
-)
-def test_what_does_not_do_what_it_says(tmp_path: Path, page: str, text: str) -> None:
-    path = tmp_path / "page.md"
-    path.write_text(page)
-    with pytest.raises(GuideError, match=text):
-        Guide(path, tmp_path, {}, {}).run("")

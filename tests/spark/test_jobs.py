@@ -205,7 +205,7 @@ def test_the_commands_of_archive_and_replay(
     assert "0 records written to" in capsys.readouterr().err
     assert len(records(broker, "again")) >= RECORDS
     assert here("replay", str(tmp_path), "-b", broker.bootstrap) == 1
-    assert "is no archive. Name what mpbroker spark archive was given as --to" in capsys.readouterr().err
+    assert "is not an archive. Name the --to directory of mpbroker spark archive" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("exactly_once", [False, True], ids=["at least once", "exactly once"])
@@ -290,9 +290,35 @@ def test_a_job_that_is_told_to_stop_says_so(stopped: Stopped) -> None:
     """What a kill leaves is in test_archive, between any two steps."""
     assert stopped.code == 128 + signal.SIGTERM, stopped.err
     last = stopped.err.splitlines()[-1]
-    assert last.startswith("mpbroker: stopped by SIGTERM. What was committed stays; run the")
+    assert last.startswith("mpbroker: stopped by SIGTERM. Committed work stays, and the same")
+    assert stopped.err.startswith("archive: starting Spark, which takes some seconds\n")
+    assert "\narchive: Spark runs, the first batch begins\n" in stopped.err
     # PySpark's own workers may say where the kill met them; no frame of ours is among those lines.
     assert "spark_integration/" not in stopped.err, stopped.err
+
+
+def test_a_key_that_stops_the_start_leaves_one_line(log_dir: Path, tmp_path: Path) -> None:
+    """The signal cuts a call to the JVM, or its start; Py4J and Spark's script describe both."""
+    with command("archive", "t", "--log-dir", str(log_dir), "--to", str(tmp_path / "lake")) as job:
+        assert job.stderr is not None
+        assert job.stderr.readline() == "archive: starting Spark, which takes some seconds\n"
+        children = Path(f"/proc/{job.pid}/task/{job.pid}/children")
+
+        def starts() -> bool:
+            for child in children.read_text().split():
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                    program, *arguments = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
+                    if program.endswith(b"java") and b"org.apache.spark.deploy.SparkSubmit" in arguments:
+                        return True
+            return False
+
+        goes_on(job, starts, "the start of the JVM")
+        os.killpg(job.pid, signal.SIGINT)
+        # A JVM that stays keeps the pipes open.
+        code, _, err = ended(job)
+    assert code == 128 + signal.SIGINT, err
+    (line,) = err.splitlines()
+    assert line.startswith("mpbroker: stopped by SIGINT. ")
 
 
 def test_an_archive_whose_job_was_told_to_stop_goes_on(

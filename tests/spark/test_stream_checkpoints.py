@@ -17,7 +17,7 @@ import pytest
 from ops.bench import connector
 from ops.bench.brokers import ROOT, Mpbroker
 from tests.support.forms import long_only
-from tests.support.real_brokers import end
+from tests.support.real_brokers import served
 from tests.support.spark_produced import PARTITIONS, make_topic, produce
 
 pytestmark = long_only("downloads another PySpark")
@@ -26,14 +26,8 @@ RECORDS = 300
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Mpbroker]:
-    found = Mpbroker(tmp_path / "broker")
-    found.directory.mkdir()
-    try:
-        found.start()
-        yield found
-        found.stop()
-    finally:
-        end(found)
+    with served(Mpbroker(tmp_path / "broker")) as running:
+        yield running
 
 
 @pytest.fixture

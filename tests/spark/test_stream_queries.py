@@ -17,7 +17,7 @@ from pyspark.sql.streaming import DataStreamReader, StreamingQuery
 
 from ops.bench.brokers import Mpbroker
 from tests.support.polling import PATIENCE_S, until
-from tests.support.real_brokers import end
+from tests.support.real_brokers import served
 from tests.support.spark_logs import FakeBroker, PartitionWriter, fill
 from tests.support.spark_produced import PARTITIONS, make_topic, produce
 
@@ -187,22 +187,16 @@ def test_a_topic_made_anew_between_two_runs(
         new = PartitionWriter(log_dir, "events", old.partition, topic_id=b"n" * 16)
         fill(new, 50)
         fake_broker.publish(new)
-    with pytest.raises(PySparkException, match="Topic events was deleted and made anew"):
+    with pytest.raises(PySparkException, match="Topic events was deleted and recreated"):
         rows.run(reader.load())
     assert rows.run(reader.option("failOnDataLoss", "false").load()) == offsets(0, 500)
 
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Mpbroker]:
-    found = Mpbroker(tmp_path / "broker")
-    found.directory.mkdir()
-    try:
-        found.start()
-        make_topic(found, "events")
-        yield found
-        found.stop()
-    finally:
-        end(found)
+    with served(Mpbroker(tmp_path / "broker")) as running:
+        make_topic(running, "events")
+        yield running
 
 
 @pytest.mark.parametrize("mode", ["local", "remote"])

@@ -18,10 +18,10 @@ from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from ops.bench import frames
 from ops.bench.brokers import MPBROKER_COMMAND, Broker, Kafka, Mpbroker
-from spark_integration.stream import MpbrokerStreamReader
+from spark_integration.source import MpbrokerStreamReader
 from tests.support.client_tools import SMALL_JVM
 from tests.support.polling import PATIENCE_S, until
-from tests.support.real_brokers import end
+from tests.support.real_brokers import served
 from tests.support.spark_produced import make_topic
 
 IS_KAFKA = os.environ.get("MPBROKER_TEST_BROKER") == "kafka"
@@ -51,11 +51,6 @@ class Query:
                 self.rows += batch.column("offset").to_pylist()
         self.at = end
         return True
-
-    def run_available_now(self) -> None:
-        self._reader.prepareForTriggerAvailableNow()
-        while self.trigger():
-            pass
 
     def until_at(self, topic: str, offset: int) -> None:
         """Markers of a transaction come a moment after its end was acknowledged."""
@@ -91,12 +86,8 @@ def broker(log_dirs: list[Path]) -> Iterator[Broker]:
         found = Kafka(log_dirs[0].parent, properties=[f"log.dirs={named}"], jvm=SMALL_JVM)
     else:
         found = Mpbroker(log_dirs[0].parent, template=MPBROKER_COMMAND.replace("{log_dir}", named))
-    try:
-        found.start()
-        yield found
-        found.stop()
-    finally:
-        end(found)
+    with served(found) as running:
+        yield running
 
 
 @pytest.fixture(params=MODES)
@@ -167,41 +158,6 @@ def test_a_partition_moves_while_it_is_followed(
         step()
     query.until_at(topic, written)
     assert query.rows == list(range(written)), "each record once, in order"
-
-
-@pytest.mark.parametrize("ends", ["commit", "abort"])
-def test_an_open_transaction_holds_the_end(
-    start: Start, broker: Broker, topic: str, transactional: Producer, ends: str
-) -> None:
-    write(plain(broker), topic, 10)
-    transactional.begin_transaction()
-    write(transactional, topic, 5)
-    write(plain(broker), topic, 3)
-    query = start(topic)
-    query.until_at(topic, 10)
-    assert not query.trigger(), "what follows is not stable"
-    if ends == "commit":
-        transactional.commit_transaction(PATIENCE_S)
-    else:
-        transactional.abort_transaction(PATIENCE_S)
-    query.until_at(topic, 19)
-    assert query.rows == [*range(10), *(range(10, 15) if ends == "commit" else ()), *range(15, 18)]
-    assert not query.trigger()
-
-
-def test_available_now_ends_beside_an_open_transaction(
-    start: Start, broker: Broker, topic: str, transactional: Producer
-) -> None:
-    write(plain(broker), topic, 10)
-    transactional.begin_transaction()
-    write(transactional, topic, 5)
-    query = start(topic, maxOffsetsPerTrigger="4")
-    query.run_available_now()
-    assert (query.rows, query.offset(topic)) == (list(range(10)), 10)
-    everything = start(topic, **{"kafka.isolation.level": "read_uncommitted"})
-    everything.run_available_now()
-    assert everything.rows == list(range(15))
-    transactional.abort_transaction(PATIENCE_S)
 
 
 def test_batches_without_a_row_go_on(

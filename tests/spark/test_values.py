@@ -20,7 +20,6 @@ from typing import Any
 import fastavro
 import msgspec
 import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import col
@@ -266,7 +265,7 @@ def test_a_schema_that_is_no_record_gives_one_field() -> None:
             {"type": "record", "name": "R", "fields": [{"name": "r", "type": ["null", "R"]}]},
             "contains itself",
         ),
-        (["string", {"type": "enum", "name": "E", "symbols": ["A"]}], "cannot be told apart"),
+        (["string", {"type": "enum", "name": "E", "symbols": ["A"]}], "do not show their branch"),
         ({"type": "bytes", "logicalType": "decimal", "precision": 50, "scale": 0}, "50 digits"),
     ],
 )
@@ -422,7 +421,7 @@ def test_a_registry_that_stumbles_is_asked_again_and_one_that_is_down_is_no_corr
     registry.failures = 100
     schemas = open_schemas(registry.url + "/")
     decode = framed_decoder(schemas, FIRST)
-    with pytest.raises(RegistryUnavailable, match=r"/schemas/ids/1: the registry says 503"):
+    with pytest.raises(RegistryUnavailable, match=r"/schemas/ids/1: the registry answers 503"):
         rows_of(AvroType(FIRST).spark, decode, [framed(1, FIRST, {"id": 5})])
 
 
@@ -448,7 +447,7 @@ def test_a_directory_is_a_registry(tmp_path: Path) -> None:
     reader = schemas.by_subject("users", "latest")
     (row,) = rows_of(AvroType(reader).spark, framed_decoder(schemas, reader), [framed(1, FIRST, {"id": 5})])
     assert row == {"id": 5, "city": None, CORRUPT: None}
-    with pytest.raises(UnknownSchema, match="there is no schema"):
+    with pytest.raises(UnknownSchema, match="does not exist"):
         schemas.by_id(2)
     with pytest.raises(RegistryUnavailable, match="cannot be read"):
         schemas.by_id(8)
@@ -476,20 +475,3 @@ def test_a_batch_query_decodes_and_leaves_out_what_cannot_be(spark: SparkSession
     assert [tuple(row) for row in found] == [(micros, 1, 5, None), (None, None, None, None)]
     with pytest.raises(Exception, match="Mode PERMISSIVE keeps such records"):
         frame.select(from_msgpack("m", "n int", mode="failfast")).collect()
-
-
-def test_a_stream_decodes(spark: SparkSession, tmp_path: Path) -> None:
-    packed = [bytearray(msgspec.msgpack.encode({"n": n})) for n in range(5)]
-    table = pa.table({"value": pa.array(packed, pa.binary())})
-    (tmp_path / "in").mkdir()
-    pq.write_table(table, tmp_path / "in/one.parquet")
-    stream = spark.readStream.schema("value binary").parquet(str(tmp_path / "in"))
-    query = (
-        stream.select(from_msgpack("value", "n int").alias("v"))
-        .writeStream.trigger(availableNow=True)
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .format("parquet")
-        .start(str(tmp_path / "out"))
-    )
-    assert query.awaitTermination(120)
-    assert pq.read_table(tmp_path / "out")["v"].combine_chunks().field("n").to_pylist() == [0, 1, 2, 3, 4]

@@ -11,13 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrameReader, SparkSession
 
 from ops.bench.brokers import Broker
-from tests.support.polling import PATIENCE_S
-from tests.support.real_brokers import end, make_broker, stop_cleanly
+from tests.support.real_brokers import make_broker, served
 from tests.support.spark_produced import AT, PARTITIONS, make_topic, produce
 
 RECORDS = 5_000
@@ -26,14 +23,8 @@ IS_KAFKA = os.environ.get("MPBROKER_TEST_BROKER") == "kafka"
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    found = make_broker(tmp_path_factory.mktemp("broker"))
-    try:
-        found.start()
-        yield found
-        if found.process is not None and found.process.poll() is None:
-            stop_cleanly(found)
-    finally:
-        end(found)
+    with served(make_broker(tmp_path_factory.mktemp("broker"))) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -92,22 +83,6 @@ def test_what_was_acknowledged_is_there_at_once(spark: SparkSession, broker: Bro
     for turn in range(3):
         produce(broker, "now", range(100))
         assert frame.load().count() == 100 * (turn + 1)
-
-
-@pytest.mark.parametrize("mode", ["remote"] if IS_KAFKA else ["local", "remote"])
-def test_what_was_deleted_is_not_read(spark: SparkSession, broker: Broker, mode: str) -> None:
-    name = f"deleted-{mode}"
-    make_topic(broker, name)
-    produce(broker, name, range(300))
-    frame = reader(spark, broker, mode).options(subscribe=name, columns="offset,partition")
-    assert frame.load().count() == 300
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    wanted = [TopicPartition(name, 0, 40), TopicPartition(name, 1, -1)]
-    for future in admin.delete_records(wanted).values():
-        future.result(PATIENCE_S)
-    found = {(row.partition, row.offset) for row in frame.load().collect()}
-    left = {(p, o) for p in range(2, PARTITIONS) for o in range(300 // PARTITIONS)}
-    assert found == left | {(0, o) for o in range(40, 300 // PARTITIONS)}
 
 
 def test_after_the_broker_was_stopped(spark: SparkSession, broker: Broker, topic: str) -> None:

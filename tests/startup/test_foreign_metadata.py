@@ -25,8 +25,7 @@ from mpbroker.records.record import NewRecord
 from mpbroker.startup import foreign_metadata
 from mpbroker.startup.foreign_metadata import refuse_foreign_metadata
 from mpbroker.storage.checkpoints import write_offsets
-from mpbroker.storage.directory_layout import prepare_log_dirs, write_clean_shutdown
-from mpbroker.storage.durable import READ_BYTES
+from mpbroker.storage.directory_layout import check_log_dirs, name_log_dirs, write_clean_shutdown
 from mpbroker.storage.names import (
     DURABLE_MARK,
     META_PROPERTIES,
@@ -36,6 +35,7 @@ from mpbroker.storage.names import (
     RECOVERY_POINTS,
     segment_name,
 )
+from mpbroker.storage.segments import READ_BYTES
 from tests.supervisor.test_serve import FAILED, refused
 from tests.support.file_trees import tree
 
@@ -71,7 +71,8 @@ def directory(tmp_path: Path) -> Path:
     """A log directory with one topic's partition, and metadata without a record yet."""
     home = tmp_path / "data"
     home.mkdir()
-    prepare_log_dirs(msgspec.structs.replace(BrokerConfig(), log_dirs=(str(home),)))
+    config = msgspec.structs.replace(BrokerConfig(), log_dirs=(str(home),))
+    name_log_dirs(config, check_log_dirs(config))
     for name in (METADATA_DIRECTORY, "ours-0"):
         (home / name).mkdir()
         (home / name / segment_name(0)).touch()
@@ -227,7 +228,7 @@ def test_a_kafka_with_zookeeper(tmp_path: Path) -> None:
     (tmp_path / "data" / METADATA_DIRECTORY).mkdir()
     before = tree(tmp_path / "data")
     code, said = refused(tmp_path, "--log-dirs", str(tmp_path / "data"))
-    assert (code, "belongs to an Apache Kafka that runs with ZooKeeper" in said) == (FAILED, True), said
+    assert (code, "belongs to an Apache Kafka with ZooKeeper" in said) == (FAILED, True), said
     after = tree(tmp_path / "data")
     # Its lock came and went.
     del before["."], after["."]

@@ -15,7 +15,7 @@ import pytest
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.process import FatalError
 from mpbroker.protocol.uuids import uuid_bytes, uuid_text
-from mpbroker.storage import checkpoints, directory_layout, names
+from mpbroker.storage import checkpoints, directory_layout, directory_lock, names
 from mpbroker.storage.index import read_offset_entries, read_time_entries
 from mpbroker.storage.producer_state import Producers, SnapshotCorrupt
 from tests.support.full_disk import files_take
@@ -122,23 +122,29 @@ def config_of(directory: Path, node_id: int = 1) -> BrokerConfig:
     return msgspec.structs.replace(BrokerConfig(), log_dirs=(str(directory),), node_id=node_id)
 
 
+def prepare(config: BrokerConfig) -> directory_layout.Identity:
+    identity = directory_layout.check_log_dirs(config)
+    directory_layout.name_log_dirs(config, identity)
+    return identity
+
+
 def test_identity_is_made_once_and_kept(tmp_path: Path) -> None:
-    first = directory_layout.prepare_log_dirs(config_of(tmp_path))
+    first = prepare(config_of(tmp_path))
     assert len(uuid_bytes(first.cluster_id)) == 16
-    assert directory_layout.prepare_log_dirs(config_of(tmp_path)) == first
+    assert prepare(config_of(tmp_path)) == first
     with pytest.raises(FatalError, match=r"belongs to node 1, this broker is node 2. Set node.id=1"):
-        directory_layout.prepare_log_dirs(config_of(tmp_path, node_id=2))
+        prepare(config_of(tmp_path, node_id=2))
 
 
 def test_foreign_directories_are_refused(tmp_path: Path) -> None:
     (tmp_path / "family.jpg").touch()
     with pytest.raises(FatalError, match=r"not empty \(it contains family.jpg\)"):
-        directory_layout.prepare_log_dirs(config_of(tmp_path))
+        prepare(config_of(tmp_path))
     (tmp_path / "family.jpg").unlink()
-    directory_layout.prepare_log_dirs(config_of(tmp_path))
+    prepare(config_of(tmp_path))
     (tmp_path / "photos").mkdir()
     with pytest.raises(FatalError, match="photos is not the directory of a partition"):
-        directory_layout.prepare_log_dirs(config_of(tmp_path))
+        prepare(config_of(tmp_path))
 
 
 def test_links_count_as_what_they_lead_to(tmp_path: Path) -> None:
@@ -170,10 +176,10 @@ def test_a_checkpoint_may_be_large_and_of_another_system(tmp_path: Path) -> None
 def test_directories_of_two_clusters_are_refused(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        directory_layout.prepare_log_dirs(config_of(tmp_path / name))
+        prepare(config_of(tmp_path / name))
     both = msgspec.structs.replace(BrokerConfig(), log_dirs=(str(tmp_path / "a"), str(tmp_path / "b")))
     with pytest.raises(FatalError, match="different clusters"):
-        directory_layout.prepare_log_dirs(both)
+        prepare(both)
 
 
 def test_a_directory_that_is_missing_is_named(tmp_path: Path) -> None:
@@ -183,20 +189,20 @@ def test_a_directory_that_is_missing_is_named(tmp_path: Path) -> None:
     other.mkdir()
     config_one = config_of(one)
     both = msgspec.structs.replace(config_one, log_dirs=(str(one), str(other)))
-    directory_layout.prepare_log_dirs(config_one)
+    prepare(config_one)
     assert not (one / "mpbroker.dirs").exists()
-    first = directory_layout.prepare_log_dirs(both)
+    first = prepare(both)
     missing = rf"log.dirs: {other} \(directory.id .{{22}}\) is missing"
     with pytest.raises(FatalError, match=missing):
-        directory_layout.prepare_log_dirs(config_one)
+        prepare(config_one)
     other.rename(moved)
     other.mkdir()
     with pytest.raises(FatalError, match=missing):
-        directory_layout.prepare_log_dirs(both)
+        prepare(both)
     # The mount point got no identity: the disk may come back.
     assert list(other.iterdir()) == []
     both_moved = msgspec.structs.replace(config_one, log_dirs=(str(one), str(moved)))
-    assert directory_layout.prepare_log_dirs(both_moved) == first
+    assert prepare(both_moved) == first
     assert (one / "mpbroker.dirs").read_text() == (moved / "mpbroker.dirs").read_text()
     assert [line.split()[1] for line in (one / "mpbroker.dirs").read_text().splitlines()] == [
         str(one),
@@ -205,25 +211,25 @@ def test_a_directory_that_is_missing_is_named(tmp_path: Path) -> None:
     # Gone for good, as an operator says it.
     listed = (one / "mpbroker.dirs").read_text().splitlines(keepends=True)
     (one / "mpbroker.dirs").write_text(listed[0])
-    directory_layout.prepare_log_dirs(config_one)
-    assert directory_layout.prepare_log_dirs(config_one) == first
+    prepare(config_one)
+    assert prepare(config_one) == first
     (one / "mpbroker.dirs").write_text("nonsense\n")
     with pytest.raises(FatalError, match=r"cannot read .*mpbroker.dirs"):
-        directory_layout.prepare_log_dirs(config_one)
+        prepare(config_one)
 
 
 def test_second_broker_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directory_layout, "LOCK_PATIENCE_S", 0.0)
-    held = directory_layout.lock_log_dirs(config_of(tmp_path))
+    monkeypatch.setattr(directory_lock, "LOCK_PATIENCE_S", 0.0)
+    held = directory_lock.lock_log_dirs(config_of(tmp_path))
     assert len(held) == 1
     with pytest.raises(FatalError, match=f"{tmp_path} is locked by another broker. Stop that broker"):
-        directory_layout.lock_log_dirs(config_of(tmp_path))
+        directory_lock.lock_log_dirs(config_of(tmp_path))
 
 
 def test_who_follows_a_broker_that_was_killed_waits_for_the_last_of_its_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (held,) = directory_layout.lock_log_dirs(config_of(tmp_path))
+    (held,) = directory_lock.lock_log_dirs(config_of(tmp_path))
     waits: list[float] = []
 
     def one_ends(seconds: float) -> None:
@@ -231,8 +237,8 @@ def test_who_follows_a_broker_that_was_killed_waits_for_the_last_of_its_processe
         if len(waits) == 2:
             os.close(held)
 
-    monkeypatch.setattr(directory_layout.time, "sleep", one_ends)
-    for fd in directory_layout.lock_log_dirs(config_of(tmp_path)):
+    monkeypatch.setattr(directory_lock.time, "sleep", one_ends)
+    for fd in directory_lock.lock_log_dirs(config_of(tmp_path)):
         os.close(fd)
     assert len(waits) == 2
 
@@ -240,18 +246,18 @@ def test_who_follows_a_broker_that_was_killed_waits_for_the_last_of_its_processe
 def test_locks_of_a_start_that_is_refused_leave_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(directory_layout, "LOCK_PATIENCE_S", 0.0)
+    monkeypatch.setattr(directory_lock, "LOCK_PATIENCE_S", 0.0)
     old, new, taken = tmp_path / "old", tmp_path / "far" / "new", tmp_path / "taken"
     old.mkdir()
     three = msgspec.structs.replace(BrokerConfig(), log_dirs=(str(old), str(new), str(taken)))
-    held = directory_layout.LogDirLocks(config_of(taken))
+    held = directory_lock.LogDirLocks(config_of(taken))
     with pytest.raises(FatalError, match=f"{taken} is locked by another broker"):
-        directory_layout.LogDirLocks(three)
+        directory_lock.LogDirLocks(three)
     assert list(old.iterdir()) == []
     assert not new.parent.exists()
     held.undo()
     assert not taken.exists()
-    directory_layout.LogDirLocks(three).undo()
+    directory_lock.LogDirLocks(three).undo()
     assert sorted(tmp_path.iterdir()) == [old]
 
 
@@ -259,15 +265,15 @@ def test_of_directories_within_what_was_made_nothing_is_left(tmp_path: Path) -> 
     two = msgspec.structs.replace(
         BrokerConfig(), log_dirs=(str(tmp_path / "data" / "a"), str(tmp_path / "data" / "b"))
     )
-    directory_layout.LogDirLocks(two).undo()
+    directory_lock.LogDirLocks(two).undo()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_full_disk_at_the_first_start_is_told_and_nothing_is_left(tmp_path: Path) -> None:
     config = config_of(tmp_path / "data")
-    locks = directory_layout.LogDirLocks(config)
+    locks = directory_lock.LogDirLocks(config)
     with files_take(10), pytest.raises(FatalError, match=r"meta\.properties: File too large.*make room"):
-        directory_layout.prepare_log_dirs(config)
+        prepare(config)
     locks.undo()
     assert list(tmp_path.iterdir()) == []
 
@@ -278,7 +284,7 @@ def test_a_lock_for_which_there_is_no_room(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(os, "open", full)
     with pytest.raises(FatalError, match=r"No space left on device\. Make room"):
-        directory_layout.LogDirLocks(config_of(tmp_path / "data"))
+        directory_lock.LogDirLocks(config_of(tmp_path / "data"))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -304,7 +310,7 @@ def test_a_lock_that_was_taken_away_meanwhile_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check that a new file is locked if a refused start has just removed the one that was opened."""
-    refused = directory_layout.LogDirLocks(config_of(tmp_path / "data"))
+    refused = directory_lock.LogDirLocks(config_of(tmp_path / "data"))
     flock = fcntl.flock
 
     def flock_late(fd: int, how: int) -> None:
@@ -312,7 +318,7 @@ def test_a_lock_that_was_taken_away_meanwhile_is_none(
         flock(fd, how)
 
     monkeypatch.setattr(fcntl, "flock", flock_late)
-    (fd,) = directory_layout.lock_log_dirs(config_of(tmp_path / "data"))
+    (fd,) = directory_lock.lock_log_dirs(config_of(tmp_path / "data"))
     assert os.path.samestat(os.fstat(fd), (tmp_path / "data" / ".lock").stat())
     os.close(fd)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 import tempfile
 from contextlib import closing, suppress
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from mpbroker.log.compaction.cleaner import Buffers, Cleaner
 from mpbroker.records import record_search

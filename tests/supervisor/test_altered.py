@@ -188,8 +188,6 @@ def test_workers_go_by_the_rule_and_the_last_word_counts(broker: Configured) -> 
 @pytest.mark.parametrize(
     ("name", "values", "says"),
     [
-        (OF_BROKER, {"num_partitions": "3"}, "Cannot update these configs dynamically: [num.partitions]"),
-        (OF_ALL, {"log_retention_hours": "3"}, "Cannot update these configs dynamically: [log.retention."),
         (OF_ALL, {"max_connections": "many"}, "Invalid value many for configuration max.connections: Not a"),
         (
             OF_ALL,
@@ -197,9 +195,6 @@ def test_workers_go_by_the_rule_and_the_last_word_counts(broker: Configured) -> 
             "above",
         ),
         (OF_BROKER, {"ssl_key_password": "geheim"}, "The metadata log keeps no passwords"),
-        (OF_BROKER, {"ssl_keystore_location": "/x"}, "only per-listener using the listener prefix: [ssl.key"),
-        (OF_ALL, {"listener_name_x_ssl_keystore_location": "/x"}, "at default cluster level, broker id must"),
-        (OF_BROKER, {"listener_name_x_ssl_keystore_location": "/x"}, "Cannot update these configs dynamica"),
         (OF_ALL, {"max_connections_per_ip_overrides": "localhost:3"}, "give addresses"),
         ("2", {"max_connections": "3"}, "Unexpected broker id, expected 1 or empty string, but received 2"),
     ],

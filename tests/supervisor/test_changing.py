@@ -70,7 +70,7 @@ def test_what_cannot_be_used_is_told_and_left_out(
     Coordinator(memory).tell(1, one={"max.connections": "5", "num.partitions": "2"})
     assert altering.poll()
     assert altering.now == Altered({"max.connections": "5"})
-    assert "num.partitions is no setting that can be altered" in caplog.text
+    assert "num.partitions cannot be altered" in caplog.text
 
 
 # ---- what a reload makes of it

@@ -8,13 +8,14 @@ from importlib import metadata
 import pytest
 
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.extras import pip_install
 from mpbroker.config.load import load
 from mpbroker.ipc.process import FatalError
 from mpbroker.supervisor.claim import otlp_destination
 
 URL = "http://127.0.0.1:4318"
 VARIABLE = {"OTEL_EXPORTER_OTLP_ENDPOINT": URL}
-ADVICE = "needs OpenTelemetry's exporter, which is not installed: pip install 'mpbroker-server[otlp]'"
+ADVICE = f"needs OpenTelemetry's exporter, which is not installed: {pip_install('otlp')}"
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from mpbroker.ipc.process import (
     FatalError,
 )
 from mpbroker.startup import runtime_dir
-from mpbroker.storage.directory_layout import remove_empty
+from mpbroker.storage.directory_lock import remove_empty
 from mpbroker.supervisor.changing import Resize
 from mpbroker.supervisor.child import (
     DEATHS_IN_A_ROW_MAX,

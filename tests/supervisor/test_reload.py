@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,6 @@ from mpbroker.ipc.control_client import ControlError
 from mpbroker.supervisor import config_diff
 from ops.bench import frames
 from ops.bench.brokers import ROOT, Mpbroker
-from tests.support.client_tools import eventually
 from tests.support.configured_tree import FIRST, PATIENCE_S, Configured, control, described, pids
 from tests.support.real_brokers import create_topic, stop_cleanly
 from tests.support.worker_load import Load
@@ -276,18 +274,6 @@ def test_the_command_says_what_changed_or_why_not(broker: Configured) -> None:
     stop_cleanly(broker)
 
 
-def test_what_cannot_change_is_named_and_the_rest_changes(broker: Configured) -> None:
-    text = FIRST + "node.id=2\nqueued.max.request.bytes=500000000\nnum.partitions=3\n"
-    for _ in range(2):
-        answer = broker.reload(text)
-        assert answer["at_next_start"] == ["node.id", "queued.max.request.bytes"]
-    assert described(broker)["num.partitions"] == "3"
-    assert described(broker)["node.id"] == "1"
-    warnings = [line for line in broker.output().splitlines() if " WARNING " in line]
-    assert len(warnings) == 4, "one line each, every time"
-    stop_cleanly(broker)
-
-
 def test_numbers_of_workers_change_with_the_file_and_not_without(broker: Configured) -> None:
     assert broker.reload(FIRST.replace("io.threads=2", "io.threads=4"))["changed"] == ["num.io.threads"]
     assert {name for name in pids(broker) if name.startswith("handler")} == {f"handler {n}" for n in range(4)}
@@ -304,42 +290,6 @@ def test_numbers_of_workers_change_with_the_file_and_not_without(broker: Configu
         "message.max.bytes",
     ]
     assert described(broker)["log.roll.hours"] == "168"
-    stop_cleanly(broker)
-
-
-VICTIMS = ("handler 2", "handler 0", "log 0", "processor 0", "coordinator", "acceptor", "handler 1")
-
-
-def test_who_dies_meanwhile_comes_back_with_the_new_settings(broker: Configured) -> None:
-    """Killed at any moment of a reload. Only the death of the additional handler, the first that has the new
-    settings, ends it: those that serve go on then.
-    """
-    killed: list[str] = []
-    told: list[str] = []
-
-    def reload() -> None:
-        try:
-            broker.reload(SECOND)
-        except ControlError as error:
-            told.append(str(error))
-
-    reloading = threading.Thread(target=reload)
-    reloading.start()
-    for name in VICTIMS:
-        # One that is being replaced may have ended by itself.
-        with suppress(ProcessLookupError):
-            if pid := pids(broker).get(name, 0):
-                os.kill(pid, signal.SIGKILL)
-                killed.append(name)
-    reloading.join(PATIENCE_S)
-    assert not reloading.is_alive()
-    assert {"log 0", "coordinator", "acceptor"} <= set(killed)
-    assert told == [] or "handler 2" in killed
-    eventually(lambda: all(pids(broker).values()), "all are back")
-    answer = broker.reload(SECOND + "log.roll.hours=3\n")
-    assert answer["replaced"] == ["handler 0", "handler 1"]
-    now = described(broker)
-    assert {name: now[name] for name in CHANGED} == CHANGED
     stop_cleanly(broker)
 
 

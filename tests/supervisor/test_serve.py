@@ -142,20 +142,6 @@ def test_a_second_broker_in_the_same_runtime_directory(broker: Mpbroker, tmp_pat
     assert [(one["log_dir"], one["state"]) for one in told["log_dirs"]] == [(str(broker.log_dir), "online")]
 
 
-def test_a_foreign_directory(tmp_path: Path) -> None:
-    (tmp_path / "photos").mkdir()
-    (tmp_path / "photos" / "cat.jpg").touch()
-    code, said = refused(tmp_path, "--log-dirs", str(tmp_path / "photos"))
-    assert (code, "is not empty (it contains cat.jpg)" in said) == (FAILED, True), said
-    assert [path.name for path in (tmp_path / "photos").iterdir()] == ["cat.jpg"]
-
-
-def test_the_directory_of_another_node(broker: Mpbroker, tmp_path: Path) -> None:
-    broker.stop()
-    code, said = refused(tmp_path, "--log-dirs", str(broker.log_dir), "-o", "node.id=5")
-    assert (code, "belongs to node 1, this broker is node 5" in said) == (FAILED, True), said
-
-
 def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
@@ -171,23 +157,6 @@ def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
 def test_what_has_no_certificate_or_users_is_never_served(tmp_path: Path, protocol: str, why: str) -> None:
     code, said = refused(tmp_path, "--listeners", f"{protocol}://{HOST}:{free_port()}")
     assert (code, why in said) == (WRONG_SETTINGS, True), said
-
-
-def test_a_keystore_that_cannot_be_used(tmp_path: Path) -> None:
-    """A wrong setting: the service manager must not try it again."""
-    keystore = tmp_path / "broker.pem"
-    keystore.write_text("no certificate")
-    code, said = refused(
-        tmp_path,
-        *("--listeners", f"SSL://{HOST}:{free_port()}"),
-        *("-o", f"ssl.keystore.location={keystore}"),
-    )
-    assert (code, str(keystore) in said) == (WRONG_SETTINGS, True), said
-
-
-def test_a_runtime_directory_that_is_not_in_memory(tmp_path: Path) -> None:
-    code, said = refused(tmp_path, runtime_dir="/proc/self")
-    assert (code, "is on proc, not on a tmpfs" in said) == (FAILED, True), said
 
 
 @pytest.mark.parametrize("is_first", [True, False])

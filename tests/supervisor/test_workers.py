@@ -191,37 +191,6 @@ def test_resizing_under_load_fails_no_request(broker: Mpbroker, load: Load) -> N
     stop_cleanly(broker)
 
 
-def test_plain_connections_feel_nothing_of_handlers_that_come_and_go(broker: Mpbroker) -> None:
-    """These retry nothing: each request is answered, on the connection that it was sent on."""
-    with frames.connected(broker.address) as connection:
-        frames.exchange(connection, frames.create_topic("plain", 1))
-    request = frames.produce("plain", 1, 100)
-    ending = threading.Event()
-    errors: list[str] = []
-
-    def send() -> None:
-        try:
-            with frames.connected(broker.address) as connection:
-                while not ending.is_set():
-                    code, _ = frames.exchange(connection, request)
-                    if code:
-                        errors.append(f"error {code}")
-        except OSError as error:
-            errors.append(repr(error))
-
-    threads = [threading.Thread(target=send) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for handlers in (4, 2, 1, 2, 4, 3, 6, 3, 2, 1) * 2:
-        control(broker).call("resize", handlers=handlers)
-        if handlers == 1:
-            control(broker).call("resize", handlers=2)
-    ending.set()
-    for thread in threads:
-        thread.join(PATIENCE_S)
-    assert errors == []
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

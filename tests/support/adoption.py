@@ -13,7 +13,7 @@ import shutil
 import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,6 +39,7 @@ from mpbroker.storage.names import (
 from mpbroker.storage.segments import segments_of
 from ops.bench.brokers import Kafka
 from tests.support.client_tools import SMALL_JVM, ToolError, dump
+from tests.support.committed_offsets import COMMITTED, UNCOMMITTED, consumer_of
 
 BOOTSTRAP = "bootstrap.checkpoint"
 NODE_ID = 1
@@ -243,7 +244,7 @@ def differences(kafka: Adopting) -> list[str]:
     timestamps, where the log begins and ends; and which records are committed.
     """
     wanted = {left.name: left.records() for left in kafka.lefts}
-    with consumer_of(kafka, "read_uncommitted") as consumer:
+    with closing(consumer_of(kafka.bootstrap, UNCOMMITTED)) as consumer:
         got = consume_all(consumer, {name: len(records) for name, records in wanted.items()})
         found = []
         for left in kafka.lefts:
@@ -259,32 +260,12 @@ def differences(kafka: Adopting) -> list[str]:
         for left in kafka.lefts
         if left.committed is not None
     }
-    with consumer_of(kafka, "read_committed") as consumer:
+    with closing(consumer_of(kafka.bootstrap, COMMITTED)) as consumer:
         seen = consume_all(consumer, {name: len(offsets) for name, offsets in known.items()})
     for name, offsets in known.items():
         if offsets != {one[0] for one in seen[name]}:
             found.append(f"{name} has {len(offsets)} committed records, Kafka serves {len(seen[name])}")
     return found
-
-
-@contextmanager
-def consumer_of(kafka: Adopting, isolation: str) -> Iterator[Consumer]:
-    consumer = Consumer(
-        {
-            "bootstrap.servers": kafka.bootstrap,
-            "group.id": "unused",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "check.crcs": True,
-            "isolation.level": isolation,
-            # Behind a fetch that waits for more, all else waits, too.
-            "fetch.wait.max.ms": 5,
-        }
-    )
-    try:
-        yield consumer
-    finally:
-        consumer.close()
 
 
 def consume_all(consumer: Consumer, counts: Mapping[str, int]) -> dict[str, Records]:

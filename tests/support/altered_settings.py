@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from mpbroker.protocol.api_keys import ApiKey
-from mpbroker.protocol.headers import RequestHeader, decode_response_frame, encode_request_frame
 from mpbroker.protocol.messages import (
     DescribeConfigsRequest,
     IncrementalAlterConfigsRequest,
     Message,
 )
 from mpbroker.protocol.numbers import ConfigOperation, ResourceType
-from ops.bench import frames
 from ops.bench.brokers import Mpbroker
+from tests.support.socket_client import SocketClient
 
 OF_BROKER, OF_ALL = "1", ""
 DYNAMIC_TOPIC, DYNAMIC_BROKER, DYNAMIC_DEFAULT, STATIC, DEFAULT = 1, 2, 3, 4, 5
@@ -31,11 +30,8 @@ class Told:
 
 
 def ask(broker: Mpbroker, key: ApiKey, version: int, body: Message) -> Any:
-    frame = b"".join(encode_request_frame(RequestHeader(key, version, 7, "test"), body))
-    with frames.connected(broker.address, timeout_s=60) as connection:
-        connection.sendall(frame)
-        size = int.from_bytes(frames.receive(connection, 4))
-        return decode_response_frame(key, version, memoryview(frames.receive(connection, size)))[1]
+    with SocketClient(broker) as client:
+        return client.ask(key, version, body)
 
 
 def alter(

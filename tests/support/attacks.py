@@ -23,7 +23,7 @@ from mpbroker.protocol.messages import (
 )
 from mpbroker.records.compression import Codec, compress
 from ops.bench import frames
-from tests.records.test_unpack import sealed
+from tests.support.record_reading import sealed
 from tests.support.socket_client import SocketClient
 
 MEGABYTE = 1 << 20
@@ -124,9 +124,9 @@ def batch_of(producer_id: int) -> bytes:
 
 def zstd_bomb(unpacked_bytes: int) -> bytes:
     """Return a batch of a few KB that unpacks to zeros: as many records of no bytes, each of them wrong."""
-    return sealed(compress(Codec.ZSTD, bytes(unpacked_bytes)), Codec.ZSTD, unpacked_bytes)
+    return bytes(sealed(compress(Codec.ZSTD, bytes(unpacked_bytes)), unpacked_bytes, Codec.ZSTD))
 
 
 def empty_members(count: int) -> bytes:
     """Return a gzip batch of so many members with nothing in them."""
-    return sealed(gzip.compress(b"") * count, Codec.GZIP, 1)
+    return bytes(sealed(gzip.compress(b"") * count, 1, Codec.GZIP))

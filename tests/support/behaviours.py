@@ -20,7 +20,7 @@ BEHAVIOURS: Mapping[str, Sequence[str]] = {
         *("supervisor/full_disk", "supervisor/recovery", "supervisor/workers"),
     ),
     "whole brokers or processes, as clients and operators meet them": (
-        *("client/secure_broker", "handlers/acknowledged_end", "handlers/clients", "handlers/parked"),
+        *("client/secure_broker", "handlers/acknowledged_end", "handlers/parked"),
         "inspection/not_yours",
         *("inspection/progress", "inspection/verify", "metrics/known_load"),
         *("metrics/request_log", "exporter/with_broker", "metrics/with_broker", "network/real_broker"),
@@ -42,6 +42,7 @@ BEHAVIOURS: Mapping[str, Sequence[str]] = {
     ),
     "a rule that several modules keep together": (
         *("coordinator/histories", "coordinator/request_paths", "handlers/busy_slots"),
+        "handlers/request_paths",
         *("handlers/deleted_files", "log/histories"),
         *(
             "handlers/bounds",
@@ -74,7 +75,7 @@ BEHAVIOURS: Mapping[str, Sequence[str]] = {
         )
     ),
     "bytes from elsewhere: other implementations, examples, chance": (
-        *("client/hostile_brokers", "handlers/oracles", "network/fuzz", "protocol/hostile_input"),
+        *("client/hostile_brokers", "network/fuzz", "protocol/hostile_input"),
         *("network/hostile", "network/slow_readers", "security/hostile_tls", "security/tables"),
         *("protocol/kio_oracle", "protocol/schema", "records/fuzz", "records/golden", "records/oracles"),
         *("records/roundtrip", "security/fuzz"),

@@ -203,15 +203,7 @@ def kafka_python_write(
     )
     try:
         sent = [
-            producer.send(
-                topic,
-                value=r.value,
-                key=r.key,
-                headers=list(r.headers),
-                partition=r.partition,
-                timestamp_ms=r.timestamp_ms,
-            )
-            for r in records
+            producer.send(topic, **vars(record) | {"headers": list(record.headers)}) for record in records
         ]
         return [future.get(timeout=READ_TIMEOUT_S).offset for future in sent]
     finally:
@@ -295,15 +287,8 @@ async def _aiokafka_write(bootstrap: str, topic: str, records: Sequence[Record],
     await producer.start()
     try:
         sent = [
-            await producer.send(
-                topic,
-                value=r.value,
-                key=r.key,
-                headers=list(r.headers),
-                partition=r.partition,
-                timestamp_ms=r.timestamp_ms,
-            )
-            for r in records
+            await producer.send(topic, **vars(record) | {"headers": list(record.headers)})
+            for record in records
         ]
         return [(await asyncio.wait_for(future, READ_TIMEOUT_S)).offset for future in sent]
     finally:

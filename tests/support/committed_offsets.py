@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import closing
 
 import confluent_kafka
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from ops.bench.brokers import Broker
@@ -16,10 +17,10 @@ Values = dict[int, list[str]]
 COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
 
 
-def consumer_of(broker: Broker, isolation: str) -> Consumer:
+def consumer_of(bootstrap: str, isolation: str) -> Consumer:
     return Consumer(
         {
-            "bootstrap.servers": broker.bootstrap,
+            "bootstrap.servers": bootstrap,
             "group.id": "unused",
             "isolation.level": isolation,
             # Where records are deleted.
@@ -33,27 +34,32 @@ def consumer_of(broker: Broker, isolation: str) -> Consumer:
     )
 
 
-def read(broker: Broker, topic: str, partitions: int = 1, isolation: str = COMMITTED) -> Values:
-    """To the end of each partition as it is for such a reader now; nothing of those that are empty."""
-    values: Values = {}
-    open_ends = set(range(partitions))
-    consumer = consumer_of(broker, isolation)
-    try:
+def messages(
+    bootstrap: str, topic: str, partitions: Iterable[int], isolation: str = COMMITTED
+) -> list[Message]:
+    """To the end of each partition as it is for such a reader now."""
+    found: list[Message] = []
+    open_ends = set(partitions)
+    with closing(consumer_of(bootstrap, isolation)) as consumer:
         # From 0 on: librdkafka takes half a second to ask where the beginning is.
         consumer.assign([TopicPartition(topic, each, 0) for each in open_ends])
         while open_ends:
             message = consumer.poll(PATIENCE_S)
-            assert message is not None, f"{topic}: {values} and no end of {open_ends}"
-            error, partition, value = message.error(), message.partition(), message.value()
-            assert partition is not None
-            if error is not None:
-                assert error.code() == KafkaError._PARTITION_EOF, error
-                open_ends.discard(partition)
+            assert message is not None, f"{topic}: {len(found)} records and no end of {open_ends}"
+            error = message.error()
+            if error is None:
+                found.append(message)
                 continue
-            assert value is not None
-            values.setdefault(partition, []).append(value.decode())
-    finally:
-        consumer.close()
+            assert error.code() == KafkaError._PARTITION_EOF, error
+            open_ends.discard(message.partition() or 0)
+    return found
+
+
+def read(broker: Broker, topic: str, partitions: int = 1, isolation: str = COMMITTED) -> Values:
+    """Return the values of each partition; nothing of those that are empty."""
+    values: Values = {}
+    for message in messages(broker.bootstrap, topic, range(partitions), isolation):
+        values.setdefault(message.partition() or 0, []).append((message.value() or b"").decode())
     return values
 
 
@@ -61,9 +67,8 @@ def ends(broker: Broker, topic: str, partition: int = 0) -> tuple[int, int]:
     """The last stable offset and the high watermark."""
     found = []
     for isolation in (COMMITTED, UNCOMMITTED):
-        consumer = consumer_of(broker, isolation)
-        found.append(consumer.get_watermark_offsets(TopicPartition(topic, partition), PATIENCE_S)[1])
-        consumer.close()
+        with closing(consumer_of(broker.bootstrap, isolation)) as consumer:
+            found.append(consumer.get_watermark_offsets(TopicPartition(topic, partition), PATIENCE_S)[1])
     return found[0], found[1]
 
 

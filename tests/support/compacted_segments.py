@@ -9,8 +9,10 @@ from pathlib import Path
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.topic_config import resolve
+from mpbroker.ipc.calls import ToClean
 from mpbroker.log.compaction.cleanable import Dirty, Limits, dirty_part
-from mpbroker.log.compaction.cleaner import Buffers, Cleaned, Cleaner, Task
+from mpbroker.log.compaction.cleaner import Buffers, Cleaned, Cleaner
+from mpbroker.log.partition.partition_log import Segment
 from mpbroker.log.partition.segment_swap import begin_swap, swap_in
 from mpbroker.records.batch import assign_offset_and_epoch
 from mpbroker.records.builder import build_batch, build_transaction_marker
@@ -29,7 +31,6 @@ from mpbroker.storage.names import (
 )
 from mpbroker.storage.producer_state import Producers
 from mpbroker.storage.reader import Bound
-from mpbroker.storage.segments import Segment
 from mpbroker.storage.transaction_index import AbortedTransaction, add_aborted, read_aborted
 
 T0 = 1_700_000_000_000
@@ -141,11 +142,13 @@ class Segments:
 
     def task(
         self, *, now_ms: int = T0, segment_bytes: int = 1 << 20, producers: bytes = b"", young: int = 0
-    ) -> Task:
+    ) -> ToClean:
         """Return a task over all segments that may be cleaned."""
         dirty = self.dirty(now_ms, young)
-        return Task(
-            self.directory,
+        return ToClean(
+            1,
+            str(self.directory),
+            False,
             [base for base in self.bases if base < dirty.end],
             dirty.first_dirty,
             dirty.end,

@@ -52,7 +52,7 @@ from mpbroker.ipc.topology import COORDINATOR, LOG, PROCESSES, SharedMemory, Siz
 from mpbroker.protocol.topic_names import METADATA_TOPIC_ID
 from mpbroker.records.batch import assign_offset_and_epoch
 from mpbroker.records.iterate import iterate_batches
-from mpbroker.storage.directory_layout import prepare_log_dirs
+from mpbroker.storage.directory_layout import check_log_dirs, name_log_dirs
 from tests.support.polling import PATIENCE_S
 
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
@@ -317,7 +317,7 @@ class CoordinatorTree:
         self.log_lives = 1
         self.log: FakeLog | None = None
         if real_log:
-            prepare_log_dirs(self.config)
+            name_log_dirs(self.config, check_log_dirs(self.config))
             return
         (directory / "meta.properties").write_text(f"version=1\ncluster.id={CLUSTER_ID}\nnode.id=1\n")
         self.log = FakeLog(self.memory, directory, 1)

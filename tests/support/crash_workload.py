@@ -335,11 +335,11 @@ class MovingWorkload(Workload):
         super().produce()
         for _ in range(self.random.choice((0, 1, 3))):
             self.process.work(1)
-            self.process.do_chores()
+            self.process.advance_tasks()
 
     def step(self) -> None:
         self.process.work(1)
-        self.process.do_chores()
+        self.process.advance_tasks()
 
     def settle(self) -> None:
         until(lambda: self.process.turn.is_settled, "the turn settles", self.step)

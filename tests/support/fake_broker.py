@@ -54,7 +54,6 @@ class FakeBroker(ThreadedServer):
         self.silent: list[ApiKey] = []
         self._came = threading.Condition()
         self.next_sequence: dict[tuple[str, int, int], int] = {}
-        self.only_api_versions_v0 = False
         self.requests: list[tuple[ApiKey, int]] = []
         self._handlers: dict[ApiKey, Callable[[Any], m.Message]] = {
             ApiKey.PRODUCE: self._produce,
@@ -100,14 +99,10 @@ class FakeBroker(ThreadedServer):
             if fault == "hang up":
                 return
             version = header.api_version
-            if key is ApiKey.API_VERSIONS and version and self.only_api_versions_v0:
-                response: m.Message = m.ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
-                version = 0
-            else:
-                request, _end = decode_request(key, version, frame, position)
-                response = self._handlers[key](request)
-                if key is ApiKey.PRODUCE and request.acks == 0:
-                    continue
+            request, _end = decode_request(key, version, frame, position)
+            response = self._handlers[key](request)
+            if key is ApiKey.PRODUCE and request.acks == 0:
+                continue
             if fault == "swallow":
                 return
             for segment in encode_response_frame(key, version, header.correlation_id, response):

@@ -176,7 +176,7 @@ def retain(scenario: Scenario, fail: Callable[[], None]) -> None:
     process = scenario.node.process
     assert process is not None
     fail()
-    finished(process, process.deletion.looking())
+    finished(process, process.deletion.deleting_expired())
 
 
 # ---- moves
@@ -196,8 +196,8 @@ def move(scenario: Scenario, fail: Callable[[], None]) -> None:
         if time.monotonic() > deadline:
             raise Broken("the move never ends")
         process.work(1)
-        process.do_chores()
-        process._keep_house()
+        process.advance_tasks()
+        process._do_housekeeping()
 
 
 SERVING = {"read": read, "scrub": scrub, "clean": clean, "retain": retain, "move": move}

@@ -13,11 +13,13 @@ from collections.abc import Callable
 from typing import Any
 
 from mpbroker.cli.main import main
-from mpbroker.coordinator.runtime.envelope import Envelopes
+from mpbroker.coordinator.runtime.requests import Answers
 from mpbroker.handlers import apis
-from mpbroker.handlers.apis import Api, k00_produce
+from mpbroker.handlers.apis import k00_produce
 from mpbroker.handlers.apis.k01_fetch import Fetch
-from mpbroker.handlers.requests.exchange import Exchange, Outcome
+from mpbroker.handlers.context import RequestContext
+from mpbroker.handlers.requests.request import Api, Outcome, ReceivedRequest
+from mpbroker.handlers.requests.response import PendingRequest
 from mpbroker.ipc.process import FatalError
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import Message
@@ -41,23 +43,23 @@ class Nonsense(Message):
 
 
 def faulty(api: Api) -> Api:
-    def handle(exchange: Exchange) -> Outcome:
-        if exchange.client_id in (RAISES, RAISES_TWICE):
+    def handle(context: RequestContext) -> Outcome:
+        if context.client_id in (RAISES, RAISES_TWICE):
             raise RuntimeError(f"{api.name} is broken")
-        if exchange.client_id == ANSWERS_NONSENSE:
+        if context.client_id == ANSWERS_NONSENSE:
             return Nonsense()
-        if exchange.client_id == HANGS:
+        if context.client_id == HANGS:
             signal.pause()
-        if exchange.client_id == DIES:
+        if context.client_id == DIES:
             os.kill(os.getpid(), signal.SIGKILL)
-        if exchange.client_id == IS_FATAL:
+        if context.client_id == IS_FATAL:
             raise FatalError(f"{api.name}: the planet is gone. Find another", status=FATAL_STATUS)
-        return api.handle(exchange)
+        return api.handle(context)
 
-    def failed(exchange: Exchange, code: ErrorCode) -> Message | None:
-        if exchange.client_id == RAISES_TWICE:
+    def failed(context: RequestContext, code: ErrorCode) -> Message | None:
+        if context.client_id == RAISES_TWICE:
             raise RuntimeError(f"{api.name} is broken twice")
-        return api.failed(exchange, code)
+        return api.failed(context, code)
 
     return dataclasses.replace(api, handle=handle, failed=failed)
 
@@ -77,18 +79,18 @@ def put_around(owner: Any, name: str, is_faulty: Callable[..., bool]) -> None:
 
 
 def put_faults() -> None:
-    later = Exchange.later
-    Exchange.later = lambda exchange, then: later(  # type: ignore[method-assign]
-        exchange, broken if exchange.client_id == RAISES_LATER else then
+    later = PendingRequest.later
+    PendingRequest.later = lambda context, then: later(  # type: ignore[method-assign]
+        context, broken if context.client_id == RAISES_LATER else then
     )
     put_around(
         Fetch,
-        "_look",
-        lambda fetch: fetch.exchange.client_id == (RAISES_AT_THE_END if fetch.overdue else RAISES_AT_A_LOOK),
+        "poll",
+        lambda fetch: fetch.context.client_id == (RAISES_AT_THE_END if fetch.overdue else RAISES_AT_A_LOOK),
     )
-    put_around(Exchange, "_read", lambda exchange: exchange.client_id == RAISES_IN_DECODING)
-    put_around(Envelopes, "open", lambda _, request: request.client_id == RAISES_IN_DECODING)
-    put_around(k00_produce, "check", lambda exchange, *_: exchange.client_id == RAISES_IN_A_PIECE)
+    put_around(ReceivedRequest, "_decode", lambda context: context.client_id == RAISES_IN_DECODING)
+    put_around(Answers, "open", lambda _, request: request.client_id == RAISES_IN_DECODING)
+    put_around(k00_produce, "check", lambda context, *_: context.client_id == RAISES_IN_A_PIECE)
 
 
 if __name__ == "__main__":

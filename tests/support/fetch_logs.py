@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,19 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.ipc import slots
-from mpbroker.ipc.slots import PartKind, SlotKind
 from mpbroker.protocol.headers import decode_response_frame
 from mpbroker.protocol.messages import FetchRequest, FetchResponse
 from mpbroker.records.batch import assign_offset_and_epoch
 from mpbroker.records.builder import build_batch
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.record import NewRecord
-from tests.support.handler_rig import Rig, partition_payload, piece, request_frame, rig, topic_image
+from tests.support.handler_logs import whole
+from tests.support.handler_rig import Rig, partition_payload, request_frame, rig, topic_image
 
 FETCH = 1
 T0 = 1_700_000_000_000
-_PART = struct.Struct("<IIQIIqQII")
 PARTITIONS = 4
 TOPIC = topic_image("logged", 1, partitions=PARTITIONS)
 
@@ -68,23 +65,7 @@ class Logs:
     partitions: list[PartitionFiles]
 
     def frame(self, reply: Any) -> bytes:
-        """Frame the response as the processor puts it on the wire."""
-        if reply.kind == SlotKind.SEND:
-            return self.rig.processor.frame_of(reply)
-        assert reply.kind == SlotKind.SEND_PARTS
-        arena = self.rig.memory.arena(reply.owner)
-        frame = b""
-        for i in range(reply.length):
-            at = reply.position + i * slots.PART_BYTES_EACH
-            kind, length, position, slot, *_ = _PART.unpack(
-                piece(arena, reply.block, at, slots.PART_BYTES_EACH)
-            )
-            if kind == PartKind.PART_BYTES:
-                frame += bytes(piece(arena, reply.block, position, length))
-            else:
-                frame += self.partitions[slot].path.read_bytes()[position : position + length]
-        self.rig.processor.give_back(reply)
-        return frame
+        return whole(self.rig, reply)
 
     def ask(self, version: int, request: FetchRequest, **send: Any) -> bytes:
         """The frame of an answer that comes at once."""

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import struct
-from pathlib import Path
-from typing import Any
-
-from mpbroker.ipc.slots import PART_BYTES_EACH, PartKind, SlotFlag, SlotKind, file_generation
+from mpbroker.ipc.slots import SlotFlag, SlotKind
 from mpbroker.ipc.table import Partition, pack_partition
 from mpbroker.ipc.topology import LOG
 from mpbroker.protocol.headers import decode_response_frame
 from mpbroker.protocol.messages import FetchRequest, FetchResponse
-from tests.support.handler_rig import Rig, fence, piece, request_frame, topic_image
+from tests.support.handler_logs import whole
+from tests.support.handler_rig import Rig, fence, request_frame, topic_image
 
 _FETCH, _VERSION = 1, 12
 _TOPIC = topic_image("t", 1)
-_PART = struct.Struct("<IIQIIqQII")
 
 
 class Fetcher:
@@ -50,7 +45,7 @@ class Fetcher:
             self._rig.work_off()
             (reply,) = (one for one in self._rig.processor.replies() if one.kind != SlotKind.PARKED)
             try:
-                response = decode_response_frame(_FETCH, _VERSION, self._frame(reply)[4:])[1]
+                response = decode_response_frame(_FETCH, _VERSION, whole(self._rig, reply)[4:])[1]
             except FileNotFoundError:
                 assert not flags, "a handler that was asked again names a file that is gone"
                 flags = SlotFlag.AGAIN
@@ -64,24 +59,3 @@ class Fetcher:
         while handler.broker.readers.forget_deleted():
             pass
         handler.broker.places.forget_deleted()
-
-    def _frame(self, reply: Any) -> bytes:
-        """Frame the response as the processor puts it on the wire. Raises FileNotFoundError."""
-        if reply.kind == SlotKind.SEND:
-            return self._rig.processor.frame_of(reply)
-        arena = self._rig.memory.arena(reply.owner)
-        frame = b""
-        try:
-            for i in range(reply.length):
-                raw = bytes(piece(arena, reply.block, reply.position + i * PART_BYTES_EACH, PART_BYTES_EACH))
-                kind, length, position, _, _, _, generation, name, name_bytes = _PART.unpack(raw)
-                if kind == PartKind.PART_BYTES:
-                    frame += bytes(piece(arena, reply.block, position, length))
-                    continue
-                path = Path(os.fsdecode(bytes(piece(arena, reply.block, name, name_bytes))))
-                if file_generation(path.stat()) != generation:
-                    raise FileNotFoundError(path)
-                frame += path.read_bytes()[position : position + length]
-            return frame
-        finally:
-            self._rig.processor.give_back(reply)

@@ -104,7 +104,7 @@ def make_images(scratch: Path) -> list[Image]:
         manager = broker.process.manager
         while manager.journals.awaited:
             broker.process.work(1)
-            broker.process._keep_house()
+            broker.process._do_housekeeping()
         for log in manager.logs.values():
             log.apply_config(replace(log.config, segment_bytes=4096, index_interval_bytes=300))
         fill(broker, 30)
@@ -210,7 +210,7 @@ def run(directory: Path, scratch: Path, *, stops: bool = False) -> Outcome:
         rig.call(calls.Recovered({"t": TOPIC_ID}))
         settle(process)
         rig.take_answer()
-        for _ in process.deletion.looking():
+        for _ in process.deletion.deleting_expired():
             process.work(0)
         found = [read(rig, one) for one in sorted(answer.partitions, key=lambda one: one.partition)]
         if stops:

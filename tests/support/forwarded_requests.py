@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from mpbroker.coordinator.runtime.envelope import Envelopes
+from mpbroker.coordinator.runtime.requests import Answers
 from mpbroker.coordinator.waiting import Caller
 from mpbroker.ipc.calls import ForwardedRequest
 from mpbroker.ipc.slots import SlotKind
@@ -61,5 +61,5 @@ def answered(rig: Rig, call: Any, response: Message) -> None:
         rig.coordinator.answer(call, message)
         return True
 
-    Envelopes(answer).answer(caller, response)
+    Answers(answer).answer(caller, response)
     rig.turn()

@@ -8,8 +8,8 @@ from typing import Any
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.groups.coordinator import GroupCoordinator
-from mpbroker.coordinator.runtime.batches import Marker, Producer
 from mpbroker.coordinator.runtime.requests import RequestContext
+from mpbroker.coordinator.runtime.write_queue import Marker, Producer
 from mpbroker.ipc.table import PAYLOAD_BYTES, unpack_partition
 from mpbroker.protocol.errors import ErrorCode, error_code
 from mpbroker.protocol.messages import (
@@ -322,6 +322,10 @@ class GroupRig:
 def code_of(answer: Any) -> ErrorCode:
     """The error of a whole answer."""
     return answer if isinstance(answer, ErrorCode) else error_code(answer.error_code)
+
+
+def error_of(rig: GroupRig, waiter: int) -> ErrorCode:
+    return code_of(rig.answers[waiter])
 
 
 def outcome(rig: GroupRig, waiter: int) -> ErrorCode:

@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.ipc import slots
-from mpbroker.ipc.slots import PartKind, SlotKind, file_generation
+from mpbroker.handlers.hot_path.fetch_positions import FetchPositions
+from mpbroker.ipc.slots import PART_BYTES_EACH, PartKind, SlotKind, file_generation
 from mpbroker.protocol.headers import decode_response_frame
 from mpbroker.protocol.messages import FetchRequest
 from mpbroker.records.batch import assign_offset_and_epoch
 from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
-from mpbroker.storage.fetch_positions import FetchPositions
 from tests.support.handler_rig import (
     Rig,
     partition_payload,
@@ -119,27 +118,31 @@ def fetch(
     return request
 
 
-def whole(made: Rig, reply: Any, directory: Path) -> bytes:
-    """The frame as the processor puts it on the wire."""
+def whole(made: Rig, reply: Any) -> bytes:
+    """Frame a response as the processor puts it on the wire.
+
+    Raises FileNotFoundError if a file was deleted or replaced meanwhile.
+    """
     if reply.kind == SlotKind.SEND:
         return made.processor.frame_of(reply)
     assert reply.kind == SlotKind.SEND_PARTS
     arena = made.memory.arena(reply.owner)
     frame = b""
     assert reply.position % 8 == 0
-    for i in range(reply.length):
-        raw = bytes(
-            piece(arena, reply.block, reply.position + i * slots.PART_BYTES_EACH, slots.PART_BYTES_EACH)
-        )
-        kind, length, position, slot, generation, base, file, name, name_length = PART.unpack(raw)
-        if kind == PartKind.PART_BYTES:
-            frame += bytes(piece(arena, reply.block, position, length))
-            continue
-        path = directory / f"{base:020d}.log"
-        assert bytes(piece(arena, reply.block, name, name_length)) == os.fsencode(path)
-        assert (slot, generation, file) == (0, 5, file_generation(path.stat()))
-        frame += path.read_bytes()[position : position + length]
-    made.processor.give_back(reply)
+    try:
+        for i in range(reply.length):
+            raw = piece(arena, reply.block, reply.position + i * PART_BYTES_EACH, PART_BYTES_EACH)
+            kind, length, position, slot, generation, base, file, name, name_length = PART.unpack(bytes(raw))
+            if kind == PartKind.PART_BYTES:
+                frame += bytes(piece(arena, reply.block, position, length))
+                continue
+            path = Path(os.fsdecode(bytes(piece(arena, reply.block, name, name_length))))
+            assert (path.parent.name.endswith(f"-{slot}"), generation, base) == (True, 5, int(path.stem))
+            if file_generation(path.stat()) != file:
+                raise FileNotFoundError(path)
+            frame += path.read_bytes()[position : position + length]
+    finally:
+        made.processor.give_back(reply)
     return frame
 
 
@@ -149,7 +152,7 @@ def replies(log: Logged) -> list[Any]:
 
 def answer(log: Logged, version: int) -> Any:
     (reply,) = replies(log)
-    frame = whole(log.rig, reply, log.directory)
+    frame = whole(log.rig, reply)
     assert struct.unpack_from(">i", frame)[0] == len(frame) - 4
     return decode_response_frame(FETCH, version, frame[4:])[1]
 

@@ -205,19 +205,8 @@ class ProcessorEnd:
             with ours, theirs:
                 self.sessions.open(channel, connection, ours.fileno(), 0, 0, protocol, False)
 
-    def send(
-        self,
-        frame: bytes,
-        *,
-        connection: int = 7,
-        room: int = ROOM_FOR_ANSWER,
-        flags: int = 0,
-        network_ns: int = 0,
-        listener: int = 0,
-    ) -> bytes:
-        slot = self.slot(
-            frame, connection=connection, room=room, flags=flags, network_ns=network_ns, listener=listener
-        )
+    def send(self, frame: bytes, **options: int) -> bytes:
+        slot = self.slot(frame, **options)
         assert self.to_handler.push(slot)
         self.handler_bell.ring()
         return slot
@@ -410,7 +399,7 @@ class Rig:
     def work_off(self) -> None:
         """Turn until no request is worked on in pieces."""
         self.turn()
-        while self.handler.has_heavy():
+        while self.handler.scheduler.has_work():
             self.turn()
 
     def coordinator_dies(self) -> None:

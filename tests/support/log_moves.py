@@ -49,8 +49,8 @@ def order(process: LogProcess, number: int, partition: int = 0, topic_id: bytes 
 def turn_until(process: LogProcess, condition: Callable[[], bool]) -> None:
     def step() -> None:
         process.work(1)
-        process.do_chores()
-        process._keep_house()
+        process.advance_tasks()
+        process._do_housekeeping()
 
     until(condition, "what the process is stepped for", step)
 

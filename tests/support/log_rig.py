@@ -31,7 +31,7 @@ from mpbroker.ipc.table import Partition, read_partition
 from mpbroker.ipc.topology import COORDINATOR, LOG, SUPERVISOR, SharedMemory, Sizes, handler, processor
 from mpbroker.log.process import LogProcess, run
 from mpbroker.records.batch import scan_batch
-from mpbroker.storage.directory_layout import prepare_log_dirs
+from mpbroker.storage.directory_layout import check_log_dirs, name_log_dirs
 from tests.support.polling import until
 
 TOPIC_ID = bytes(range(16))
@@ -70,7 +70,7 @@ class Rig:
             BrokerConfig(),
             **{"log_dirs": (str(self.directory),), "log_journal_bytes": 1 << 20, **self.options},
         )
-        prepare_log_dirs(self.config)
+        name_log_dirs(self.config, check_log_dirs(self.config))
         self.memory = SharedMemory(self.public, replace(SIZES, log_workers=self.workers))
         self.handler, self.processor = handler(0), processor(0)
         self.replies_arena = self.memory.arena(self.handler)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import socket
-import struct
 from typing import Any
 
 from mpbroker.ipc.pointer import PUBLIC_NAME
@@ -12,20 +11,16 @@ from mpbroker.metrics import catalogue, snapshot
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.headers import RequestHeader, decode_response_frame, encode_request_frame
 from mpbroker.protocol.messages import Message
+from ops.bench import frames
 from ops.bench.brokers import Mpbroker
 from tests.support.polling import PATIENCE_S
-
-_SIZE = struct.Struct(">i")
-
-
-TIMEOUT_S = PATIENCE_S
 
 
 class Client:
     """One connection; `call` waits for the answer, `send` does not."""
 
     def __init__(self, broker: Mpbroker, name: str = "metrics-test") -> None:
-        self.socket = socket.create_connection(broker.address, timeout=TIMEOUT_S)
+        self.socket = socket.create_connection(broker.address, timeout=PATIENCE_S)
         self.name = name
         self._correlations = itertools.count(1)
         self.body_bytes = 0
@@ -39,8 +34,8 @@ class Client:
         return len(frame) - 14 - len(self.name) - flexible
 
     def receive(self, key: ApiKey, version: int) -> Any:
-        (size,) = _SIZE.unpack(self._exactly(4))
-        return decode_response_frame(key, version, self._exactly(size))[1]
+        size = int.from_bytes(frames.receive(self.socket, 4))
+        return decode_response_frame(key, version, frames.receive(self.socket, size))[1]
 
     def call(self, key: ApiKey, version: int, body: Message) -> Any:
         self.body_bytes += self.send(key, version, body)
@@ -51,14 +46,6 @@ class Client:
 
     def close(self) -> None:
         self.socket.close()
-
-    def _exactly(self, size: int) -> bytes:
-        found = b""
-        while len(found) < size:
-            more = self.socket.recv(size - len(found))
-            assert more, "the broker closed the connection"
-            found += more
-        return found
 
 
 class Meter:

@@ -5,13 +5,19 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
+import subprocess
+import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from mpbroker.cli.main import run
+
+ROOT = Path(__file__).parents[2]
 
 
 class Said(NamedTuple):
@@ -53,6 +59,33 @@ class OwnCli:
         said = Said(out.getvalue().decode(), err.getvalue())
         assert ended == code, f"{' '.join(words)} ended with {ended}\n{said.out}{said.err}"
         return said
+
+    def refused(self, *words: str, says: str, code: int = 2) -> None:
+        """Check that a command ends with this code and one line, in which this text is."""
+        err = self(*words, code=code).err
+        assert says in err
+        assert err.count("\n") == 1
+
+    @contextmanager
+    def running(self, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+        """A command in a process of its own."""
+        environment = {**os.environ, "MPBROKER_BOOTSTRAP_SERVER": self.bootstrap, "PYTHONPATH": str(ROOT)}
+        # What a shell starts in the background ignores Ctrl-C, and so would whatever these tests start.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        pipe = subprocess.PIPE
+        with subprocess.Popen(
+            [sys.executable, "-m", "mpbroker", *words], stdin=pipe, stdout=pipe, stderr=pipe, env=environment
+        ) as process:
+            signal.signal(signal.SIGINT, before)
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    def committed(self, group: str) -> dict[int, int]:
+        """The offsets of a group by partition."""
+        (document,) = self("group", "describe", group, "--json").json
+        return {row["partition"]: row["committed"] for row in document["partitions"]}
 
     def produce(self, topic: str, lines: Sequence[str], *words: str, code: int = 0) -> Said:
         return self.feed(topic, "".join(f"{line}\n" for line in lines).encode(), *words, code=code)

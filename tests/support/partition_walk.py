@@ -37,7 +37,6 @@ from typing import Any, TypeAlias
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc import calls
 from mpbroker.log.compaction.cleaner import Buffers, Cleaner
-from mpbroker.log.compaction.cleaner_process import task_of
 from mpbroker.log.compaction.offset_map import OffsetMap
 from mpbroker.log.process import LogProcess
 from mpbroker.protocol.errors import ErrorCode
@@ -253,7 +252,7 @@ class Walk:
         """Time passes, and retention looks. It may delete segments whose records have all expired."""
         self._wait(RETENTION_MS // 2)
         bases = [*self._bases(), self.model.end]
-        self._done(self._process.deletion.looking())
+        self._done(self._process.deletion.deleting_expired())
         settle(self._process)
         start = self.node.rig.partition(self._target.slot).log_start_offset
         if start == self.model.log_start:
@@ -272,7 +271,7 @@ class Walk:
         if isinstance(granted, calls.NothingToClean):
             return
         assert isinstance(granted, calls.ToClean)
-        cleaner = WatchedCleaner(task_of(granted), Buffers(dedupe_bytes=1 << 16, io_bytes=1 << 14))
+        cleaner = WatchedCleaner(granted, Buffers(dedupe_bytes=1 << 16, io_bytes=1 << 14))
         for new in cleaner.run():
             swap = calls.SwapSegments(granted.ticket, new.bases, new.size, new.largest_ms, new.first_ms)
             assert self._done(self._process.compaction.swapping(swap)) == calls.Swapped(True)

@@ -19,24 +19,16 @@ from mpbroker.protocol.messages import (
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
 from ops.bench.brokers import Broker
+from ops.bench.frames import receive
 from tests.support.client_tools import eventually
-from tests.support.polling import PATIENCE_S, is_readable
+from tests.support.polling import PATIENCE_S
 
-PRODUCE, FETCH, METADATA, CREATE_TOPICS, DESCRIBE, ALTER = 0, 1, 3, 19, 48, 49
-
-
+PRODUCE, DESCRIBE, ALTER = 0, 48, 49
 # Versions that every Kafka since 2.7 serves; topics by name.
-VERSIONS = {PRODUCE: 9, FETCH: 12, METADATA: 9, CREATE_TOPICS: 6, DESCRIBE: 1, ALTER: 1}
-
-
+VERSIONS = {PRODUCE: 9, DESCRIBE: 1, ALTER: 1}
 TIMEOUT_S = PATIENCE_S
-
-
 SAMPLES, WINDOW_MS = 11, 1000
-
-
 _numbers = itertools.count(1)
-
 
 Entity = Sequence[tuple[str, str | None]]
 
@@ -59,25 +51,14 @@ class Peer:
 
     def receive(self) -> tuple[Any, int]:
         """The answer to the oldest request, and its size."""
-        size = int.from_bytes(self._read(4))
+        size = int.from_bytes(receive(self.socket, 4))
         api_key = self.asked.pop(0)
-        _, response = decode_response_frame(api_key, VERSIONS[api_key], self._read(size))
+        _, response = decode_response_frame(api_key, VERSIONS[api_key], receive(self.socket, size))
         return response, size
 
     def ask(self, api_key: int, body: Message) -> Any:
         self.send(api_key, body)
         return self.receive()[0]
-
-    def has_answer(self) -> bool:
-        return is_readable(self.socket)
-
-    def _read(self, size: int) -> bytes:
-        received = bytearray()
-        while len(received) < size:
-            part = self.socket.recv(size - len(received))
-            assert part, "the broker closed the connection"
-            received += part
-        return bytes(received)
 
 
 @contextlib.contextmanager

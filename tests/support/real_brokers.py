@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from mpbroker.ipc.control_client import ControlClient
 from ops.bench.brokers import Broker, Kafka, Mpbroker
+from ops.bench.processes import title_of
 from tests.support.client_tools import SMALL_JVM, eventually
 from tests.support.polling import PATIENCE_S
 
@@ -33,6 +35,10 @@ TRANSACTIONS = {
     "transaction.state.log.num.partitions": "4",
     "offsets.topic.num.partitions": "4",
 }
+
+
+# Exit codes of a broker that a test has stopped, the last one that of a JVM, or has killed.
+ENDED = (0, -signal.SIGKILL, 143)
 
 
 AnyBroker = TypeVar("AnyBroker", bound=Broker)
@@ -68,6 +74,18 @@ def shared_files(broker: Broker) -> set[Path]:
     return {path for path in files if path.exists()}
 
 
+def pid_of(broker: Broker, title: str) -> int:
+    """The process of the broker with this title; 0 while there is none."""
+    return next((one.pid for one in broker.tree().members() if title_of(one) == title), 0)
+
+
+def kill_worker(broker: Broker, worker: int) -> None:
+    title = f"log {worker}"
+    was = pid_of(broker, title)
+    os.kill(was, signal.SIGKILL)
+    eventually(lambda: pid_of(broker, title) not in (0, was), f"{title} is replaced")
+
+
 def control(broker: Mpbroker) -> ControlClient:
     """Return a client of the supervisor, which may be late on a machine that is busy."""
     return ControlClient(broker.runtime_dir, timeout_seconds=PATIENCE_S)
@@ -98,11 +116,12 @@ def end(broker: Broker) -> None:
 
 @contextmanager
 def served(broker: AnyBroker) -> Iterator[AnyBroker]:
-    """A broker that runs, must stop cleanly at the end, and outlives no failure."""
+    """A broker that runs, must stop cleanly unless its test has ended it, and outlives no failure."""
     try:
         broker.start()
         yield broker
-        stop_cleanly(broker)
+        if broker.process is not None and broker.process.returncode not in ENDED:
+            stop_cleanly(broker)
     finally:
         end(broker)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 
-from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import Order, ProcessContext, State, pack_fence
 from mpbroker.ipc.topology import COORDINATOR, LOG
 from mpbroker.log import process as log_process
@@ -31,9 +30,6 @@ class RealLog:
 
     def is_ready(self) -> bool:
         return bool(self.tree.memory.words("states").load(LOG) == State.READY)
-
-    def has_its_answers_back(self) -> bool:
-        return self.tree.memory.counters(LOG).get(Counter.COUNT_ARENA_BYTES) == 0
 
     def fence(self, incarnation: int) -> None:
         """Orders it to fence (0) or to welcome a coordinator."""

@@ -264,7 +264,7 @@ def make(version: str) -> None:
         with tarfile.open(RELEASES / f"{version}.tar.xz", "w:xz", preset=9) as archive:
             for label, broker in (("stopped", stopped), ("killed", killed)):
                 archive.add(broker.log_dir, label, filter=_anonymous)
-        (RELEASES / f"{version}.json").write_text(json.dumps(expected, indent=1) + "\n")
+        (RELEASES / f"{version}.json").write_text(json.dumps(expected) + "\n")
 
 
 def contents_of_copy(broker: Mpbroker, directory: Path) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import psutil
 import pyspark
+import pytest
+from pyspark.sql import SparkSession
 
 from ops.bench.brokers import HOST, free_port
 from tests.support import spark_classes
@@ -162,14 +164,30 @@ def running_cluster(directory: Path, workers: Sequence[Sequence[str]], cores: in
         cluster.stop()
 
 
-def executor_settings() -> dict[str, str]:
-    """Return the settings of executors for a cluster on which the package is not installed."""
-    return {
-        "spark.executorEnv.PYTHONPATH": PYTHON_PATH,
-        "spark.executorEnv.PYSPARK_PYTHON": sys.executable,
-        "spark.executor.memory": EXECUTOR_MEMORY,
-        "spark.executor.extraJavaOptions": spark_classes.jvm_options(),
-        # All executors before the first task: the tests say which of them read what.
-        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-        "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
-    }
+@contextmanager
+def session_on(cluster: Cluster, warehouse: Path, **settings: str) -> Iterator[SparkSession]:
+    """A session whose executors are on the cluster; `task_maxFailures` is `spark.task.maxFailures`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        builder = SparkSession.builder.master(cluster.master).appName("mpbroker cluster tests")
+        wanted = {
+            "spark.ui.enabled": "false",
+            "spark.sql.warehouse.dir": str(warehouse),
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            # The package is not installed on the cluster.
+            "spark.executorEnv.PYTHONPATH": PYTHON_PATH,
+            "spark.executorEnv.PYSPARK_PYTHON": sys.executable,
+            "spark.executor.memory": EXECUTOR_MEMORY,
+            "spark.executor.extraJavaOptions": spark_classes.jvm_options(),
+            # All executors before the first task: the tests say which of them read what.
+            "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+            "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
+            **{f"spark.{name.replace('_', '.')}": value for name, value in settings.items()},
+        }
+        for name, value in wanted.items():
+            builder = builder.config(name, value)
+        session = builder.getOrCreate()
+        session.sparkContext.setLogLevel("OFF")
+        yield session
+        session.stop()

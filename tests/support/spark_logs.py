@@ -10,14 +10,17 @@ import shutil
 import struct
 import tempfile
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+
+import pytest
 
 from mpbroker.ipc.table import Partition, PartitionFlag, pack_partition
 from mpbroker.ipc.topology import LAYOUT_VERSION, PUBLIC_MAGIC, attach_table, public_blocks
 from mpbroker.records.builder import build_batch, build_transaction_marker
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
+from mpbroker.storage import directory_lock
 from mpbroker.storage.checkpoints import write_offsets, write_topic_id
 from mpbroker.storage.names import (
     HIGH_WATERMARKS,
@@ -135,7 +138,8 @@ class FakeBroker:
         self.runtime_dir = Path(tempfile.mkdtemp(dir="/dev/shm", prefix="mpbroker-spark-test-"))
         self._remove = weakref.finalize(self, shutil.rmtree, self.runtime_dir, ignore_errors=True)
         (log_dir / LOCK).touch()
-        self._locks = [_locked(log_dir / LOCK), _locked(self.runtime_dir)]
+        self._locks = [_locked(self.runtime_dir), os.open(log_dir / LOCK, os.O_RDWR | os.O_CLOEXEC)]
+        assert directory_lock.take(self._locks[1])
         region = Region.create_public(
             self.runtime_dir / "public", PUBLIC_MAGIC, LAYOUT_VERSION, public_blocks(64)
         )
@@ -220,3 +224,15 @@ def fill(
         writer.append(
             numbered(per_batch, first=writer.next_offset, value_bytes=value_bytes), codec=next(turn)
         )
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    return new_log_dir(tmp_path / "log")
+
+
+@pytest.fixture
+def fake_broker(log_dir: Path) -> Iterator[FakeBroker]:
+    broker = FakeBroker(log_dir)
+    yield broker
+    broker.stop()

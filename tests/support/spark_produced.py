@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from ops.bench.brokers import Broker
+from tests.support.committed_offsets import messages
 from tests.support.polling import PATIENCE_S
 
 PARTITIONS = 3
@@ -40,29 +41,6 @@ def produce(broker: Broker, topic: str, numbers: range, codec: str = "none") -> 
 
 
 def records(broker: Broker, topic: str) -> list[Message]:
-    """Return all committed records, partition after partition."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": broker.bootstrap,
-            "group.id": "reader",
-            "isolation.level": "read_committed",
-            "enable.partition.eof": "true",
-        }
-    )
-    found = []
-    try:
-        partitions = consumer.list_topics(topic, PATIENCE_S).topics[topic].partitions
-        consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
-        waiting = len(partitions)
-        while waiting:
-            message = consumer.poll(PATIENCE_S)
-            assert message is not None, f"{waiting} partitions of {topic} have not ended"
-            error = message.error()
-            if error is None:
-                found.append(message)
-            else:
-                assert error.code() == KafkaError._PARTITION_EOF, error
-                waiting -= 1
-    finally:
-        consumer.close()
-    return found
+    """Return all committed records, of each partition in their order."""
+    topics = AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=PATIENCE_S).topics
+    return messages(broker.bootstrap, topic, topics[topic].partitions if topic in topics else ())

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.runtime import batches
-from mpbroker.coordinator.runtime.batches import Marker, PartitionBatch
+from mpbroker.coordinator.runtime import write_queue
 from mpbroker.coordinator.runtime.requests import RequestContext
+from mpbroker.coordinator.runtime.write_queue import Marker, PartitionBatch
 from mpbroker.coordinator.transactions.coordinator import TransactionCoordinator
 from mpbroker.coordinator.transactions.records import TransactionValue, decode, encode
 from mpbroker.ipc.calls import CheckedTransaction, CheckTransaction
@@ -278,7 +278,7 @@ class TransactionRig:
         """Return the list in which the answer will be."""
         heard: list[ErrorCode] = []
         checks = self.coordinator.add_partitions
-        checks.check_offsets("x", batches.Producer(*producer), partition, adds, heard.append)
+        checks.check_offsets("x", write_queue.Producer(*producer), partition, adds, heard.append)
         return heard
 
     # --- what it has come to

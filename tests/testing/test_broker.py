@@ -18,6 +18,7 @@ from mpbroker.ipc.pointer import read_pointer
 from mpbroker.testing.broker import MEMORY, Broker, _kill_group
 from mpbroker.testing.errors import BrokerFailed
 from tests.support.polling import PATIENCE_S, is_readable, until
+from tests.support.programs import ran
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +66,7 @@ with Broker() as broker, broker.topic() as topic, broker.fault("Heartbeat", dela
         assert broker.bootstrap_servers
         sys.exit(7)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-    print(broker.is_running, (broker.log_dir / f"{topic}-0").is_dir(), os.path.exists(fault.told.hits))
+    print(broker.is_running, (broker.log_dir / f"{topic}-0").is_dir(), os.path.exists(fault.spec.hits))
     broker.kill()
     broker.start()
 """
@@ -345,7 +346,7 @@ def test_the_next_start_removes_what_a_killed_owner_has_left() -> None:
 
 
 def test_a_fork_leaves_the_broker_to_its_owner() -> None:
-    done = subprocess.run([sys.executable, "-c", FORKING_OWNER], capture_output=True, text=True, check=False)
+    done = ran([sys.executable, "-c", FORKING_OWNER])
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["7", "True", "True", "True"], done.stderr
 
@@ -362,7 +363,7 @@ def test_a_fork_leaves_the_broker_to_its_owner() -> None:
 )
 def test_somebody_else_may_wait_for_it(before: str, end: str) -> None:
     source = CARELESS_OWNER.format(before=before, end=end)
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
+    done = ran([sys.executable, "-c", source])
     assert (done.returncode, done.stderr) == (0, "")
     for directory in done.stdout.split():
         assert not Path(directory).exists()

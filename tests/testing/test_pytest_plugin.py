@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from mpbroker.testing.broker import Broker
+from tests.support.programs import ran
 
 CONFTEST = """
 import pytest
@@ -73,7 +74,7 @@ def test_that_forks(mpbroker_broker, mpbroker_own_broker, mpbroker_topic, mpbrok
     os.waitpid(child, 0)
     assert mpbroker_broker.is_running and mpbroker_own_broker.is_running
     assert (mpbroker_broker.log_dir / f"{mpbroker_topic}-0").is_dir()
-    assert os.path.exists(fault.told.hits)
+    assert os.path.exists(fault.spec.hits)
 """
 
 
@@ -91,13 +92,8 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[list[str]]
 def run_pytest(directory: Path, *arguments: str) -> str:
     """Run pytest on the tests in a directory, as if none ran already; return what it prints."""
     environment = {name: text for name, text in os.environ.items() if not name.startswith("PYTEST_")}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
-        capture_output=True,
-        text=True,
-        cwd=directory,
-        env=environment,
-        check=False,
+    done = ran(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments], cwd=directory, env=environment
     )
     return done.stdout + done.stderr
 

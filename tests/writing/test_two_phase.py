@@ -5,15 +5,15 @@ The log of intents and the transactions are played; what the core decides is wha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpbroker.client.transactions import ProducerId
-from mpbroker.writing.intents import JOB, Batch, Intent, Prepared, SinkError, State
-from mpbroker.writing.two_phase import Outcome, abort, commit, settle
+from mpbroker.writing.intents import JOB, Batch, Intent, Outcome, Prepared, SinkError, State
+from mpbroker.writing.two_phase import abort, commit, settle
 
 ROWS_PER_TASK = 2
 
@@ -106,11 +106,10 @@ class Ends:
         opened = self.world.open
         return [one for one in transactions if opened.get(one.transactional_id, (None,))[0] != one.producer]
 
-    def abort_others(self, kept: Collection[str]) -> None:
+    def abort_all(self) -> None:
         for name in [*self.world.open]:
             self.world.step()
-            if name not in kept:
-                self.world.abort_named(name)
+            self.world.abort_named(name)
 
 
 def run_batch(world: World, number: int, tasks: int, run: int, dies_as_job: bool) -> None:
@@ -187,7 +186,7 @@ def test_transactions_that_are_gone_before_the_decision_leave_nothing() -> None:
     world = World()
     prepared = [world.begin("s/1/0/0", [1]), world.begin("s/1/1/0", [2])]
     world.time_out(["s/1/1/0"])
-    with pytest.raises(SinkError, match=r"1 of 2 transactions are not open any more.*s/1/1/0"):
+    with pytest.raises(SinkError, match=r"1 of 2 transactions are no longer open.*s/1/1/0"):
         commit(Log(world), Ends(world), Batch("query", 0), prepared, False)
     abort(Log(world), Ends(world), Batch("query", 0), prepared)
     assert (world.visible, world.open, world.recorded) == ([], {}, [])

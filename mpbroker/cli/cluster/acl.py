@@ -6,9 +6,12 @@ Flags mean what those of kafka-acls.sh mean.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
-from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.app import App
+from mpbroker.cli.cluster.client import open_admin
+from mpbroker.cli.errors import USAGE_ERROR, CliError, of_flag
+from mpbroker.cli.flags import ClusterAddress, DryRun, Json, Yes, flag, option
 from mpbroker.cli.text.confirm import confirm
 from mpbroker.cli.text.output import print_rows, say_each
 from mpbroker.client.acls import (
@@ -23,8 +26,6 @@ from mpbroker.client.acls import (
     filter_of,
     operation_of,
 )
-from mpbroker.client.admin import open_admin
-from mpbroker.client.cluster_address import ClusterAddress
 from mpbroker.protocol import messages as m
 from mpbroker.security.acls import (
     CLUSTER_NAME,
@@ -38,10 +39,35 @@ from mpbroker.security.acls import (
     kafka_word,
 )
 
-# What --producer and --consumer stand for.
+acl_app = App(no_args_is_help=True)
+# The operations of --producer and --consumer.
 _PRODUCER: Final = (Operation.WRITE, Operation.DESCRIBE, Operation.CREATE)
 _CONSUMER: Final = (Operation.READ, Operation.DESCRIBE)
 _TRANSACTIONAL: Final = (Operation.WRITE, Operation.DESCRIBE)
+
+Topics = Annotated[list[str] | None, option("--topic", "NAME", "A topic, * for all; repeatable.")]
+Groups = Annotated[list[str] | None, option("--group", "NAME", "A consumer group, * for all; repeatable.")]
+TransactionalIds = Annotated[list[str] | None, option("--transactional-id", "ID", "* for all; repeatable.")]
+DelegationTokens = Annotated[
+    list[str] | None, option("--delegation-token", "ID", "A delegation token, * for all; repeatable.")
+]
+UserPrincipals = Annotated[
+    list[str] | None,
+    option("--user-principal", "User:NAME", "Whose delegation tokens, * for all; repeatable."),
+]
+Cluster = Annotated[bool, flag("--cluster", "The cluster itself.")]
+Prefixed = Annotated[bool, flag("--prefixed", "The names are prefixes of names, and none of them is *.")]
+Allowed = Annotated[list[str] | None, option("--allow-principal", "User:NAME", "User:* for all; repeatable.")]
+Denied = Annotated[list[str] | None, option("--deny-principal", "User:NAME", "Wins over all that allow.")]
+Hosts = Annotated[list[str] | None, option("--host", "ADDRESS", "Clients at this address; default: all.")]
+Operations = Annotated[
+    list[str] | None, option("--operation", "NAME", "Read, Write, Create, Describe, All …; repeatable.")
+]
+Producer = Annotated[
+    bool, flag("--producer", "Write, Describe and Create of topics; Write of transactional ids.")
+]
+Consumer = Annotated[bool, flag("--consumer", "Read and Describe of topics, Read of groups; needs both.")]
+Idempotent = Annotated[bool, flag("--idempotent", "IdempotentWrite of the cluster.")]
 
 
 class Resources(NamedTuple):
@@ -56,7 +82,7 @@ class Resources(NamedTuple):
     is_prefix: bool = False
 
     def each(self) -> list[tuple[ResourceType, str, PatternType]]:
-        """Return type, name and pattern type of each resource. Raises CliError if there is none."""
+        """Return type, name and pattern type of each resource. Raises CliError without one."""
         pattern = PatternType.PREFIXED if self.is_prefix else PatternType.LITERAL
         named = (
             (ResourceType.TOPIC, self.topics),
@@ -68,7 +94,7 @@ class Resources(NamedTuple):
         found = [(kind, name, pattern) for kind, names in named for name in names or ()]
         if self.is_prefix and any(name == WILDCARD for _, name, _ in found):
             raise CliError(
-                "--prefixed: * is no beginning of a name; leave out --prefixed for all", USAGE_ERROR
+                "--prefixed: * is not a prefix of names; leave out --prefixed for all", USAGE_ERROR
             )
         if self.cluster:
             found.append((ResourceType.CLUSTER, CLUSTER_NAME, PatternType.LITERAL))
@@ -79,14 +105,14 @@ class Resources(NamedTuple):
 
 
 class Principals(NamedTuple):
-    """Principals to allow and to deny, and the hosts that this counts for; no hosts: all."""
+    """Principals to allow and to deny, and their hosts; no hosts: all."""
 
     allowed: list[str]
     denied: list[str]
     hosts: list[str]
 
     def each(self) -> list[tuple[str, str, Permission]]:
-        """Return principal, host and permission of each entry. Raises CliError for what is no principal."""
+        """Return principal, host and permission of each entry. Raises CliError, InvalidArgument."""
         pairs = [(one, Permission.ALLOW) for one in self.allowed] + [
             (one, Permission.DENY) for one in self.denied
         ]
@@ -95,7 +121,7 @@ class Principals(NamedTuple):
         for principal, _ in pairs:
             check_is_principal(principal)
         for host in self.hosts:
-            check_host(host)
+            of_flag("--host", host, check_host)
         return [(one, host, what) for one, what in pairs for host in self.hosts or [WILDCARD]]
 
 
@@ -119,17 +145,128 @@ class AclOperations(NamedTuple):
         return list(dict.fromkeys(found))
 
 
-def check_sets(resources: Resources, what: AclOperations) -> None:
-    """Raise CliError if --producer or --consumer stand for less than they promise (Kafka: AclCommand)."""
+@acl_app.command("add")
+def acl_add(
+    topic: Topics = None,
+    group: Groups = None,
+    transactional_id: TransactionalIds = None,
+    delegation_token: DelegationTokens = None,
+    user_principal: UserPrincipals = None,
+    cluster: Cluster = False,
+    prefixed: Prefixed = False,
+    allow_principal: Allowed = None,
+    deny_principal: Denied = None,
+    host: Hosts = None,
+    operation: Operations = None,
+    producer: Producer = False,
+    consumer: Consumer = False,
+    idempotent: Idempotent = False,
+    dry_run: DryRun = False,
+    *,
+    where: ClusterAddress,
+    json: Json = False,
+) -> None:
+    """Allow principals to do something, or deny it."""
+    acls = _entries(
+        Resources(topic, group, transactional_id, delegation_token, user_principal, cluster, prefixed),
+        Principals(allow_principal or [], deny_principal or [], host or []),
+        AclOperations(operation or [], producer, consumer, idempotent),
+    )
+    with open_admin(where) as client:
+        if dry_run:
+            there = set(describe(client, EVERYTHING))
+            _say([("is there already" if acl in there else "would add", acl) for acl in acls], as_json=json)
+            return
+        create(client, acls)
+    _say([("added", acl) for acl in acls], as_json=json)
+
+
+@acl_app.command("remove")
+def acl_remove(
+    topic: Topics = None,
+    group: Groups = None,
+    transactional_id: TransactionalIds = None,
+    delegation_token: DelegationTokens = None,
+    user_principal: UserPrincipals = None,
+    cluster: Cluster = False,
+    prefixed: Prefixed = False,
+    allow_principal: Allowed = None,
+    deny_principal: Denied = None,
+    host: Hosts = None,
+    operation: Operations = None,
+    producer: Producer = False,
+    consumer: Consumer = False,
+    idempotent: Idempotent = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    *,
+    where: ClusterAddress,
+    json: Json = False,
+) -> None:
+    """Remove access control lists.
+
+    These are the ones that `add` with the same flags adds; without a principal, all about the resources.
+    """
+    filters = _filters(
+        Resources(topic, group, transactional_id, delegation_token, user_principal, cluster, prefixed),
+        Principals(allow_principal or [], deny_principal or [], host or []),
+        AclOperations(operation or [], producer, consumer, idempotent),
+    )
+    if not dry_run:
+        confirm("remove the ACLs that match? --dry-run lists them", is_sure=yes)
+    with open_admin(where) as client:
+        if dry_run:
+            matching = dict.fromkeys(acl for one in filters for acl in describe(client, one))
+            _say([("would remove", acl) for acl in matching], as_json=json)
+            _check_any(matching)
+            return
+        removed = delete(client, filters)
+    _say([("removed", acl) for acl in removed], as_json=json)
+    _check_any(removed)
+
+
+@acl_app.command("list")
+def acl_list(
+    topic: Topics = None,
+    group: Groups = None,
+    transactional_id: TransactionalIds = None,
+    delegation_token: DelegationTokens = None,
+    user_principal: UserPrincipals = None,
+    cluster: Cluster = False,
+    principal: Annotated[str | None, option("--principal", "User:NAME", "Only entries that name it.")] = None,
+    *,
+    where: ClusterAddress,
+    json: Json = False,
+) -> None:
+    """List access control lists.
+
+    For a topic, group or id also those for a prefix of it and for all.
+    """
+    resources = Resources(topic, group, transactional_id, delegation_token, user_principal, cluster)
+    if principal is not None:
+        check_is_principal(principal)
+    named = resources.each() if any(resources) else [(ResourceType.ANY, None, PatternType.ANY)]
+    one = m.DeleteAclsRequest.DeleteAclsFilter
+    with open_admin(where) as client:
+        found = [
+            acl
+            for kind, name, _ in named
+            for acl in describe(client, one(kind, name, PatternType.MATCH, principal, None, *ANY))
+        ]
+    print_rows(list(map(document, dict.fromkeys(found))), as_json=json, nothing="no ACLs")
+
+
+def _check_sets(resources: Resources, what: AclOperations) -> None:
+    """Check that --producer or --consumer have all their resources (Kafka: AclCommand). Raises CliError."""
     if what.is_consumer and not (resources.topics and resources.groups):
         raise CliError("--consumer needs --topic and --group", USAGE_ERROR)
     if what.is_producer and not (resources.topics or resources.transactional_ids):
         raise CliError("--producer needs --topic or --transactional-id", USAGE_ERROR)
 
 
-def entries(resources: Resources, whom: Principals, what: AclOperations) -> list[Acl]:
-    """Return the entries that flags stand for. Raises CliError for those that can have no effect."""
-    check_sets(resources, what)
+def _entries(resources: Resources, whom: Principals, what: AclOperations) -> list[Acl]:
+    """Return the entries of the flags. Raises CliError for those that can have no effect."""
+    _check_sets(resources, what)
     if what.is_idempotent and not resources.cluster:
         resources = resources._replace(cluster=True)
     made: list[Acl] = []
@@ -142,7 +279,9 @@ def entries(resources: Resources, whom: Principals, what: AclOperations) -> list
         for operation in operations:
             if operation != Operation.ALL and operation not in OPERATIONS[kind]:
                 possible = ", ".join(map(kafka_word, (*OPERATIONS[kind], Operation.ALL)))
-                text = f"nobody can {kafka_word(operation)} a {kafka_word(kind)}; it is one of {possible}"
+                text = (
+                    f"a {kafka_word(kind)} has no operation {kafka_word(operation)}; it is one of {possible}"
+                )
                 raise CliError(text, USAGE_ERROR)
             made += [
                 Acl(kind, name, pattern, principal, host, operation, permission)
@@ -151,82 +290,25 @@ def entries(resources: Resources, whom: Principals, what: AclOperations) -> list
     return list(dict.fromkeys(made))
 
 
-def add(where: ClusterAddress, acls: list[Acl], *, dry_run: bool, as_json: bool) -> None:
-    """Add entries, or say which of them would be new."""
-    with open_admin(where) as client:
-        if dry_run:
-            there = set(describe(client, EVERYTHING))
-            _say(
-                [("is there already" if acl in there else "would add", acl) for acl in acls], as_json=as_json
-            )
-            return
-        create(client, acls)
-    _say([("added", acl) for acl in acls], as_json=as_json)
-
-
-def remove(
-    where: ClusterAddress,
-    filters: list[m.DeleteAclsRequest.DeleteAclsFilter],
-    *,
-    dry_run: bool,
-    is_sure: bool,
-    as_json: bool,
-) -> None:
-    """Remove the entries that filters match, or say which those are. Raises CliError if there are none."""
-    if not dry_run:
-        confirm("remove the ACLs that match? --dry-run says which", is_sure=is_sure)
-    with open_admin(where) as client:
-        if dry_run:
-            matching = dict.fromkeys(acl for one in filters for acl in describe(client, one))
-            _say([("would remove", acl) for acl in matching], as_json=as_json)
-            _check_any(matching)
-            return
-        removed = delete(client, filters)
-    _say([("removed", acl) for acl in removed], as_json=as_json)
-    _check_any(removed)
-
-
 def _say(done: list[tuple[str, Acl]], *, as_json: bool) -> None:
-    """Print entries with what has been done to them, or would be."""
+    """Print entries, each with its outcome."""
     say_each([(f"{what}: {acl}", {"done": what, **document(acl)}) for what, acl in done], as_json=as_json)
 
 
 def _check_any(found: Iterable[Acl]) -> None:
     if not list(found):
-        raise CliError("no ACL matches; mpbroker acl list shows what there is")
+        raise CliError("no ACL matches; mpbroker acl list shows all")
 
 
-def filters(
+def _filters(
     resources: Resources, whom: Principals, what: AclOperations
 ) -> list[m.DeleteAclsRequest.DeleteAclsFilter]:
-    """Return filters for the entries that flags stand for; without a principal, for all about the resources.
-
-    Raises CliError if no resource is named.
-    """
+    """Return filters for these entries; without a principal, for all about the resources. Raises CliError."""
     one = m.DeleteAclsRequest.DeleteAclsFilter
     if whom.allowed or whom.denied:
-        return [filter_of(acl) for acl in entries(resources, whom, what)]
+        return [filter_of(acl) for acl in _entries(resources, whom, what)]
     if whom.hosts or any(what):
         whose = "say for whom: --allow-principal or --deny-principal"
         text = f"{whose}; without them all about a resource is removed"
         raise CliError(text, USAGE_ERROR)
     return [one(kind, name, pattern, None, None, *ANY) for kind, name, pattern in resources.each()]
-
-
-def show_list(where: ClusterAddress, resources: Resources, principal: str | None, *, as_json: bool) -> None:
-    """Print the entries about resources and their principal, all if neither is given. Raises CliError."""
-    if principal is not None:
-        check_is_principal(principal)
-    named = resources.each() if any(resources) else [(ResourceType.ANY, None, PatternType.ANY)]
-    one = m.DeleteAclsRequest.DeleteAclsFilter
-    with open_admin(where) as client:
-        found = [
-            acl
-            for kind, name, _ in named
-            for acl in describe(client, one(kind, name, PatternType.MATCH, principal, None, *ANY))
-        ]
-    show(dict.fromkeys(found), as_json=as_json)
-
-
-def show(acls: Iterable[Acl], *, as_json: bool) -> None:
-    print_rows(list(map(document, acls)), as_json=as_json, nothing="no ACLs")

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
+from mpbroker.cli.cluster.client import open_admin
+from mpbroker.cli.flags import ClusterAddress, Json, flag
 from mpbroker.cli.text.output import print_json, print_table
-from mpbroker.client.admin import Admin, open_admin
-from mpbroker.client.cluster_address import ClusterAddress
+from mpbroker.client.admin import Admin
 from mpbroker.client.errors import ApiFailed, ClientError, raise_all
 from mpbroker.client.versions import SOFTWARE_NAME, SOFTWARE_VERSION
 from mpbroker.protocol import messages as m
@@ -23,11 +24,16 @@ _HEADINGS = {
 }
 
 
-def show(where: ClusterAddress, *, with_apis: bool, as_json: bool) -> None:
-    """Print what a cluster is; `with_apis` adds the versions of each API that each broker speaks.
-
-    A broker that cannot be reached where it says hides nothing else: that is what to look at then.
-    """
+def cluster(
+    api_versions: Annotated[
+        bool, flag("--api-versions", "The versions of each API that each broker speaks.")
+    ] = False,
+    *,
+    where: ClusterAddress,
+    json: Json = False,
+) -> None:
+    """Print the cluster's id, controller, brokers and features."""
+    # The error of a broker that cannot be reached is raised at the end: the rest helps to find the cause.
     failed: list[ClientError] = []
     with open_admin(where) as client:
         about: m.DescribeClusterResponse = client.cluster.ask_any(m.DescribeClusterRequest())
@@ -43,9 +49,9 @@ def show(where: ClusterAddress, *, with_apis: bool, as_json: bool) -> None:
         ],
         "features": _features(next(iter(spoken.values()))) if spoken else [],
     }
-    if with_apis:
+    if api_versions:
         document["apis"] = [row for node, versions in sorted(spoken.items()) for row in _apis(node, versions)]
-    if as_json:
+    if json:
         print_json(document)
     else:
         _print(document)
@@ -53,7 +59,7 @@ def show(where: ClusterAddress, *, with_apis: bool, as_json: bool) -> None:
 
 
 def _print(document: dict[str, Any]) -> None:
-    """Print tables whose headings say what the keys of the document leave to their place in it."""
+    """Print tables. Their headings are longer than the keys, which are qualified by their place."""
     print_table(["cluster_id", "controller_id"], [[document["cluster_id"], document["controller"]]])
     for name, headings in _HEADINGS.items():
         if rows := document.get(name):
@@ -62,7 +68,7 @@ def _print(document: dict[str, Any]) -> None:
 
 
 def _versions(client: Admin, nodes: list[int], failed: list[ClientError]) -> dict[int, m.ApiVersionsResponse]:
-    """Return the versions that each broker speaks; add an error for each that does not tell."""
+    """Return the versions of each broker; add an error for each that does not answer."""
     spoken: dict[int, m.ApiVersionsResponse] = {}
     for node in nodes:
         try:

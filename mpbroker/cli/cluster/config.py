@@ -5,14 +5,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from mpbroker.cli.cluster.client import open_admin
 from mpbroker.cli.cluster.topic import parse_setting
 from mpbroker.cli.errors import USAGE_ERROR, CliError, with_advice
+from mpbroker.cli.flags import ClusterAddress
 from mpbroker.cli.text.output import print_json, print_table, say_each
-from mpbroker.client.admin import Admin, open_admin
-from mpbroker.client.cluster_address import ClusterAddress
+from mpbroker.client.admin import Admin
 from mpbroker.client.errors import ApiFailed, not_done
 from mpbroker.config import known
 from mpbroker.config.broker import BROKER_KEYS
@@ -94,6 +96,8 @@ def alter(
             _check_known(resource, unset, _described(client, resource, unset))
         result = client.alter_configs(resource.type, resource.name, changes, validate_only=is_dry)
         _check(client, resource, changes, result)
+        if resource.type == ResourceType.BROKER:
+            _warn_of_unknown(resource, [key for key, value in changes.items() if value is not None])
     would = "would be " if is_dry else ""
     say_each(
         [
@@ -157,6 +161,17 @@ def _check_known(
     if missing := [key for key in keys if key not in there]:
         guess = known.hint(missing, resource.keys)
         raise CliError(f"{resource.text} has no setting {', '.join(missing)}{guess}", USAGE_ERROR)
+
+
+def _warn_of_unknown(resource: Resource, keys: Sequence[str]) -> None:
+    """Print which settings have no effect. Brokers store whatever they do not know, as Kafka's do."""
+    for key in keys:
+        if key in resource.keys or known.is_known(key):
+            continue
+        of_topics = key in TOPIC_KEYS
+        advice = "; --topic NAME sets it of a topic" if of_topics else known.hint([key], resource.keys)
+        text = f"{key} is stored and has no effect: {resource.text} has no such setting{advice}"
+        print(f"mpbroker: {printable(text)}", file=sys.stderr)
 
 
 def _is_set(resource: Resource, entry: m.DescribeConfigsResponse.DescribeConfigsResourceResult) -> bool:

@@ -5,9 +5,16 @@ from typing import Annotated
 import typer
 
 from mpbroker.cli.app import App
-from mpbroker.cli.flags import DEFAULT_BOOTSTRAP, Bootstrap, CommandConfig, DryRun, Json, complete_settings
+from mpbroker.cli.flags import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    ClusterAddress,
+    CommandConfig,
+    DryRun,
+    Json,
+    complete_settings,
+)
 from mpbroker.cli.text.numbers import INT
-from mpbroker.client.cluster_address import ClusterAddress
 
 config_app = App(no_args_is_help=True)
 

@@ -1,22 +1,31 @@
-"""`mpbroker group`: list, describe and delete consumer groups (Kafka: ConsumerGroupCommand)."""
+"""`mpbroker group`: lists, describes and deletes consumer groups (Kafka: ConsumerGroupCommand).
+
+`group_offsets` has the commands that set and delete committed offsets.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import Annotated, Any
 
+import typer
+
+from mpbroker.cli.app import App
+from mpbroker.cli.cluster.client import open_admin
+from mpbroker.cli.flags import ClusterAddress, GroupNames, Json, Yes, flag, option
 from mpbroker.cli.text.confirm import confirm
 from mpbroker.cli.text.output import counted, print_json, print_rows, print_table, say_each
 from mpbroker.client import groups
-from mpbroker.client.admin import Admin, open_admin
-from mpbroker.client.cluster_address import ClusterAddress
+from mpbroker.client.admin import Admin
 from mpbroker.client.consumer_protocol import TopicPartition
 from mpbroker.client.errors import ApiFailed, ClientError, raise_all
 from mpbroker.client.groups import Group, Member
 from mpbroker.client.topics import Topic
+from mpbroker.observe.lag import Ends, lag_behind
 from mpbroker.protocol.numbers import LATEST
 from mpbroker.protocol.printable import printable
 
+group_app = App(no_args_is_help=True)
 # Headings of kafka-consumer-groups.sh, and the names in --json.
 PARTITIONS = {
     "TOPIC": "topic",
@@ -31,10 +40,19 @@ PARTITIONS = {
 MEMBERS = ("CONSUMER-ID", "GROUP-INSTANCE-ID", "HOST", "CLIENT-ID", "#PARTITIONS", "ASSIGNMENT")
 
 
-def show_list(
-    where: ClusterAddress, states: Collection[str], types: Collection[str], *, as_json: bool
+@group_app.command("list")
+def group_list(
+    state: Annotated[
+        list[str] | None, option("--state", "STATE", "Only those that are Stable, Empty …; repeatable.")
+    ] = None,
+    kind: Annotated[
+        list[str] | None, option("--type", "TYPE", "Only those that are classic, consumer …; repeatable.")
+    ] = None,
+    *,
+    where: ClusterAddress,
+    json: Json = False,
 ) -> None:
-    """Print the groups of all brokers; with `states` or `types` only those, whatever their case."""
+    """List all groups."""
     with open_admin(where) as client:
         listed = groups.list_groups(client)
     rows = [
@@ -45,20 +63,20 @@ def show_list(
             "protocol_type": one.protocol_type,
         }
         for one in listed
-        if _is_among(one.group_state, states) and _is_among(one.group_type, types)
+        if _is_among(one.group_state, state or ()) and _is_among(one.group_type, kind or ())
     ]
-    print_rows(rows, as_json=as_json, nothing="no groups")
+    print_rows(rows, as_json=json, nothing="no groups")
 
 
-def _is_among(name: str, wanted: Collection[str]) -> bool:
-    return not wanted or name.lower() in {one.lower() for one in wanted}
-
-
-def describe(where: ClusterAddress, names: Sequence[str], *, with_members: bool, as_json: bool) -> None:
-    """Print groups with their lag in each partition, or with their members; all groups if none is named.
-
-    JSON has both. A group that cannot be described does not hide the others.
-    """
+@group_app.command("describe")
+def group_describe(
+    names: Annotated[list[str] | None, typer.Argument(metavar="GROUP...", hidden=True)] = None,
+    members: Annotated[bool, flag("--members", "Their names, and the partitions of each.")] = False,
+    *,
+    where: ClusterAddress,
+    json: Json = False,
+) -> None:
+    """Committed offsets, lag and members of groups. Default: of all."""
     failed: list[ClientError] = []
     documents = []
     with open_admin(where) as client:
@@ -67,7 +85,7 @@ def describe(where: ClusterAddress, names: Sequence[str], *, with_members: bool,
                 documents.append(_document(client, groups.describe(client, name)))
             except ApiFailed as error:
                 failed.append(error)
-    if as_json:
+    if json:
         print_json(documents)
     elif not documents and not failed:
         print("no groups")
@@ -75,8 +93,30 @@ def describe(where: ClusterAddress, names: Sequence[str], *, with_members: bool,
         for index, document in enumerate(documents):
             if index:
                 print()
-            _print(document, with_members=with_members)
+            _print(document, with_members=members)
     raise_all(failed)
+
+
+@group_app.command("delete")
+def group_delete(names: GroupNames, yes: Yes = False, *, where: ClusterAddress, json: Json = False) -> None:
+    """Delete groups without members, and their offsets."""
+    confirm(f"delete {', '.join(names)} and all committed offsets?", is_sure=yes)
+    failed: list[ClientError] = []
+    done = []
+    with open_admin(where) as client:
+        for name in names:
+            try:
+                groups.delete(client, name)
+            except ApiFailed as error:
+                failed.append(error)
+            else:
+                done.append((f"deleted group {name}", {"group": name, "deleted": True}))
+    say_each(done, as_json=json)
+    raise_all(failed)
+
+
+def _is_among(name: str, wanted: Collection[str]) -> bool:
+    return not wanted or name.lower() in {one.lower() for one in wanted}
 
 
 def _print(document: dict[str, Any], *, with_members: bool) -> None:
@@ -94,7 +134,7 @@ def _print(document: dict[str, Any], *, with_members: bool) -> None:
 
 
 def lag_text(lag: int | None, committed: int, uncommitted: int) -> str:
-    """Say of how many partitions a lag is the sum, and how many have none since nothing is committed."""
+    """Write a lag with the number of partitions that it sums up, and of those without a commit."""
     known = f"lag {lag:,} in {counted(committed, 'partition')}" if lag is not None else "no lag is known"
     missing = f"{counted(uncommitted, 'partition has', 'partitions have')} no commit"
     return f"{known}; {missing}" if uncommitted else known
@@ -110,30 +150,13 @@ def _row_of_member(member: dict[str, Any]) -> list[Any]:
     return [*who, len(member["partitions"]), assignment or None]
 
 
-def delete(where: ClusterAddress, names: Sequence[str], *, is_sure: bool, as_json: bool) -> None:
-    """Delete groups without members, and their offsets. A failure does not keep the others from deletion."""
-    confirm(f"delete {', '.join(names)} and all committed offsets?", is_sure=is_sure)
-    failed: list[ClientError] = []
-    done = []
-    with open_admin(where) as client:
-        for name in names:
-            try:
-                groups.delete(client, name)
-            except ApiFailed as error:
-                failed.append(error)
-            else:
-                done.append((f"deleted group {name}", {"group": name, "deleted": True}))
-    say_each(done, as_json=as_json)
-    raise_all(failed)
-
-
 def _document(client: Admin, group: Group) -> dict[str, Any]:
     owners = {place: member for member in group.members for place in member.partitions}
     committed = groups.committed(client, group.name)
-    names = sorted({topic for topic, _ in {*committed, *owners}})
+    places = sorted({*committed, *owners})
+    names = sorted({topic for topic, _ in places})
     topics = client.topics(names) if names else []
-    partitions = list(_partitions(client, topics, committed, owners))
-    lags = [row["lag"] for row in partitions if row["lag"] is not None]
+    ends = _ends(client, topics, places)
     there = {(topic.name, one.index) for topic in topics for one in topic.partitions}
     return {
         "group": group.name,
@@ -151,36 +174,39 @@ def _document(client: Admin, group: Group) -> dict[str, Any]:
             }
             for one in group.members
         ],
-        "lag": sum(lags) if lags else None,
+        "lag": Ends(ends).lag(committed),
         "committed_partitions": len(committed),
         "uncommitted": len(there - committed.keys()),
-        "partitions": partitions,
+        "partitions": [
+            _row(place, committed.get(place), ends.get(place), owners.get(place)) for place in places
+        ],
     }
 
 
-def _partitions(
-    client: Admin,
-    topics: Sequence[Topic],
-    committed: dict[TopicPartition, int],
-    owners: dict[TopicPartition, Member],
-) -> Iterator[dict[str, Any]]:
-    """Yield the partitions that have a committed offset or an owner, in order. None is a missing offset."""
-    places = sorted({*committed, *owners})
+def _ends(
+    client: Admin, topics: Sequence[Topic], places: Sequence[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Return the high watermarks of partitions that have a leader."""
     ends: dict[TopicPartition, int] = {}
     for topic in topics:
         there = {partition.index for partition in topic.partitions if partition.leader >= 0}
         asked = [number for name, number in places if name == topic.name and number in there]
         found = client.list_offsets(topic, dict.fromkeys(asked, LATEST))
         ends |= {(topic.name, number): one.offset for number, one in found.items()}
-    for place in places:
-        offset, end, owner = committed.get(place), ends.get(place), owners.get(place)
-        yield {
-            "topic": place[0],
-            "partition": place[1],
-            "committed": offset,
-            "end_offset": end,
-            "lag": None if offset is None or end is None else max(end - offset, 0),
-            "client": owner.client if owner else None,
-            "host": owner.host if owner else None,
-            "member": owner.id if owner else None,
-        }
+    return ends
+
+
+def _row(
+    place: TopicPartition, committed: int | None, end: int | None, owner: Member | None
+) -> dict[str, Any]:
+    """Return the row of a partition with a committed offset or an owner; missing values are None."""
+    return {
+        "topic": place[0],
+        "partition": place[1],
+        "committed": committed,
+        "end_offset": end,
+        "lag": None if committed is None or end is None else lag_behind(end, committed),
+        "client": owner.client if owner else None,
+        "host": owner.host if owner else None,
+        "member": owner.id if owner else None,
+    }

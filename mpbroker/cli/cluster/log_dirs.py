@@ -1,27 +1,62 @@
-"""`mpbroker log-dirs`: log directories of brokers and what is in them (Kafka: LogDirsCommand)."""
+"""`mpbroker log-dirs`: log directories of brokers and their partitions (Kafka: LogDirsCommand)."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+import typer
+
+from mpbroker.cli.cluster.client import open_admin
 from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.flags import COMPLETE_TOPICS, ClusterAddress, Json, option
+from mpbroker.cli.text.numbers import INT, SECONDS
 from mpbroker.cli.text.output import print_json, print_table
 from mpbroker.cli.text.progress import progress_bar
-from mpbroker.client.admin import Admin, open_admin
-from mpbroker.client.cluster_address import ClusterAddress
+from mpbroker.client.admin import Admin
 from mpbroker.client.errors import ApiFailed
 from mpbroker.client.log_dirs import described
 from mpbroker.client.topics import Topic, by_leader, partitions_of
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode, error_code
 
-LOOK_AGAIN_S: Final = 0.1
+POLL_S: Final = 0.1
 
 
-def show(where: ClusterAddress, topics: Sequence[str], brokers: Sequence[int], *, as_json: bool) -> None:
+def log_dirs(
+    topics: Annotated[
+        list[str] | None, typer.Argument(metavar="TOPIC...", hidden=True, autocompletion=COMPLETE_TOPICS)
+    ] = None,
+    broker: Annotated[
+        list[int] | None, option("--broker", "ID", "Only of this one; repeatable.", callback=INT)
+    ] = None,
+    to: Annotated[
+        str | None, option("--to", "DIR", "With move TOPIC [PARTITION]...: where they are to be.")
+    ] = None,
+    wait: Annotated[
+        float | None,
+        option("--wait", "[SECONDS]", "With --to: until they are there; 60.", min=0, callback=SECONDS),
+    ] = None,
+    *,
+    where: ClusterAddress,
+    json: Json = False,
+) -> None:
+    """Print log directories and sizes of partitions, or move some.
+
+    Default: of all topics. A future partition is one that moves there. mpbroker log-dirs move orders 0 2 --to
+    DIR moves two partitions while they are served; without numbers all of the topic.
+    """
+    if to is not None:
+        _move(where, topics or [], broker or [], to, wait, as_json=json)
+    elif wait is not None:
+        raise CliError("--wait is for log-dirs move, which needs --to DIR", USAGE_ERROR)
+    else:
+        _show(where, topics or [], broker or [], as_json=json)
+
+
+def _show(where: ClusterAddress, topics: Sequence[str], brokers: Sequence[int], *, as_json: bool) -> None:
     """Print directories with their partitions, of these topics and brokers or of all."""
     with open_admin(where) as client:
         wanted = None
@@ -32,7 +67,7 @@ def show(where: ClusterAddress, topics: Sequence[str], brokers: Sequence[int], *
         there = client.broker_ids()
         if strange := sorted(set(brokers) - set(there)):
             known = ", ".join(map(str, there))
-            raise CliError(f"--broker {strange[0]}: there is no such broker; there is {known}", USAGE_ERROR)
+            raise CliError(f"--broker {strange[0]} does not exist; there is {known}", USAGE_ERROR)
         documents = [
             _document(broker, result)
             for broker in sorted(brokers or there)
@@ -49,7 +84,7 @@ def show(where: ClusterAddress, topics: Sequence[str], brokers: Sequence[int], *
         print_table(columns, [list(row.values()) for row in rows], title=title(document))
 
 
-def move(
+def _move(
     where: ClusterAddress,
     words: Sequence[str],
     brokers: Sequence[int],
@@ -58,11 +93,7 @@ def move(
     *,
     as_json: bool,
 ) -> None:
-    """Move partitions of a topic to another log directory of their broker (AlterReplicaLogDirs).
-
-    `words`: move TOPIC [PARTITION]… `wait_s`: how long to wait until they are there; None: not at all. Raises
-    CliError, ApiFailed.
-    """
+    """Move partitions by AlterReplicaLogDirs. `words`: move TOPIC [PARTITION]… Raises CliError, ApiFailed."""
     if len(words) < 2 or words[0] != "move" or brokers or not all(map(str.isdecimal, words[2:])):
         raise CliError("write mpbroker log-dirs move TOPIC [PARTITION]... --to DIR", USAGE_ERROR)
     with open_admin(where) as client:
@@ -87,10 +118,7 @@ def move(
 
 
 def _resolved(client: Admin, brokers: Iterable[int], to: str) -> str:
-    """Return the log directory that a relative path names; `to` itself if none or several may be meant.
-
-    Raises ApiFailed.
-    """
+    """Resolve a relative path; return it as it is if none or several log directories may be meant."""
     wanted = PurePosixPath(to)
     if wanted.is_absolute():
         return to
@@ -119,10 +147,7 @@ def _begin(client: Admin, broker: int, topic: Topic, partitions: list[int], to: 
 def _follow(
     client: Admin, topic: Topic, partitions: list[int], to: str, wait_s: float | None
 ) -> list[dict[str, Any]]:
-    """Return where the partitions are, as soon as all of them are there or the time is over.
-
-    Raises CliError if it is over, or if a move has ended elsewhere.
-    """
+    """Wait until the partitions are there; return their rows. Raises CliError if they are not in time."""
     deadline = time.monotonic() + (wait_s or 0)
     with progress_bar(0) as update:
         while True:
@@ -137,11 +162,11 @@ def _follow(
                 )
             total, size = sum(row["size"] for row in rows), sum(row["copied"] for row in rows)
             update(total=total, completed=size, description=f"{len(late)} of {len(rows)} move to {to}")
-            time.sleep(LOOK_AGAIN_S)
+            time.sleep(POLL_S)
 
 
 def _lag(row: dict[str, Any]) -> str:
-    """Return what a future replica lacks; its log worker may have to find out."""
+    """Return the lag of a future replica; -1 means that its log worker does not know it yet."""
     return f"{row['offset_lag']} offset(s)" if row["offset_lag"] >= 0 else "some offsets"
 
 
@@ -169,7 +194,7 @@ def _on_the_way(client: Admin, topic: Topic, partitions: list[int], to: str) -> 
         elif row["copied"] < 0:
             raise CliError(
                 f"{topic.name}-{number} stays in {homes.get(number, 'an offline directory')}: its move "
-                f"to {to} has ended. The broker's log says why"
+                f"to {to} has ended. The broker's log has the reason"
             )
     return list(found.values())
 

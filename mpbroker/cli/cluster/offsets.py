@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+from mpbroker.cli.cluster.client import open_admin
 from mpbroker.cli.errors import of_flag
+from mpbroker.cli.flags import COMPLETE_TOPICS, ClusterAddress, IsolationLevel, Json, option
+from mpbroker.cli.text.numbers import PARTITION
 from mpbroker.cli.text.output import print_rows
-from mpbroker.client.admin import Admin, open_admin
-from mpbroker.client.cluster_address import ClusterAddress
+from mpbroker.client.admin import Admin
+from mpbroker.client.consumer import parse_isolation
 from mpbroker.client.errors import ApiFailed, ClientError, raise_all
-from mpbroker.client.isolation import READ_COMMITTED, READ_UNCOMMITTED
 from mpbroker.client.list_offsets import OffsetAndTimestamp
 from mpbroker.client.times import format_time, parse_time
 from mpbroker.client.topics import Topic, led, partitions_of
@@ -25,38 +29,49 @@ def parse_at(text: str, now_ms: int) -> int:
     return NAMED_TIMES[text] if text in NAMED_TIMES else of_flag("--time", text, parse_time, now_ms)
 
 
-def show(
-    where: ClusterAddress,
-    names: Sequence[str],
-    partitions: Sequence[int],
-    at: str | None,
+def offsets(
+    topics: Annotated[
+        list[str] | None, typer.Argument(metavar="TOPIC...", hidden=True, autocompletion=COMPLETE_TOPICS)
+    ] = None,
+    partition: Annotated[
+        list[int] | None, option("--partition -p", "N", "Only this one; repeatable.", callback=PARTITION)
+    ] = None,
+    at: Annotated[
+        str | None,
+        option(
+            "--time",
+            "TIME",
+            "Of the first record from then on: earliest, latest, max-timestamp, 2026-01-31T12:00:00, "
+            "ms since 1970, -2h.",
+        ),
+    ] = None,
+    isolation_level: IsolationLevel = "read_uncommitted",
     *,
-    committed: bool,
-    as_json: bool,
+    where: ClusterAddress,
+    json: Json = False,
 ) -> None:
-    """Print where partitions begin and end, or their offset at a time; of all topics if none is named.
+    """Print where partitions begin and end, or an offset by time.
 
-    `committed`: a partition ends before the first open transaction. A topic that is not there hides no other,
-    nor does a partition that has no leader, or whose leader answers with an error.
+    Default: of all topics. With read_committed a partition ends before its first open transaction.
     """
+    isolation = of_flag("--isolation-level", isolation_level, parse_isolation)
     timestamp = None if at is None else parse_at(at, time.time_ns() // 1_000_000)
-    isolation = READ_COMMITTED if committed else READ_UNCOMMITTED
     failed: list[ClientError] = []
     rows: list[dict[str, Any]] = []
     with open_admin(where) as client:
-        for topic in _topics(client, names, failed):
-            wanted = partitions_of(topic, partitions or None)
+        for topic in _topics(client, topics, failed):
+            wanted = partitions_of(topic, partition or None)
             asked = led(topic, wanted, failed)
             if timestamp is None:
                 rows += _ends(client, topic, wanted, asked, isolation, failed)
             else:
                 found = client.list_offsets(topic, dict.fromkeys(asked, timestamp), isolation, failed)
-                rows += [_at(topic.name, number, found.get(number), as_json=as_json) for number in wanted]
-    print_rows(rows, as_json=as_json, nothing="no partitions")
+                rows += [_at(topic.name, number, found.get(number), as_json=json) for number in wanted]
+    print_rows(rows, as_json=json, nothing="no partitions")
     raise_all(failed)
 
 
-def _topics(client: Admin, names: Sequence[str], failed: list[ClientError]) -> list[Topic]:
+def _topics(client: Admin, names: Sequence[str] | None, failed: list[ClientError]) -> list[Topic]:
     if not names:
         return client.topics()
     found = []
@@ -76,7 +91,7 @@ def _ends(
     isolation: int,
     failed: list[ClientError],
 ) -> list[dict[str, Any]]:
-    """Return where partitions begin and end; None where nobody was asked, or the answer was an error."""
+    """Return where partitions begin and end; None of those without a leader, or with an error."""
     starts = client.list_offsets(topic, dict.fromkeys(asked, EARLIEST), failed=failed)
     ends = client.list_offsets(topic, dict.fromkeys(starts, LATEST), isolation, failed)
     return [
@@ -91,10 +106,7 @@ def _ends(
 
 
 def _at(topic: str, partition: int, found: OffsetAndTimestamp | None, *, as_json: bool) -> dict[str, Any]:
-    """Return the row of what was found at a time; its offset is None where no record is that late.
-
-    Both are None in the row of a partition without a leader, or with an error.
-    """
+    """Return the row of the first record from a time on. Its members are None without one."""
     time_ms = None if found is None else found.timestamp
     return {
         "topic": topic,

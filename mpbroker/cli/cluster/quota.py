@@ -1,11 +1,15 @@
 """`mpbroker quota`: set, list and delete the quotas of users, client ids and addresses."""
 
-from typing import NamedTuple
+from typing import Annotated
 
+import typer
+
+from mpbroker.cli.app import App
+from mpbroker.cli.cluster.client import open_admin
 from mpbroker.cli.errors import USAGE_ERROR, CliError, with_advice
+from mpbroker.cli.flags import Address, ClientId, ClusterAddress, Defaults, Json, User
 from mpbroker.cli.text.output import print_json, print_table, say
-from mpbroker.client.admin import Admin, open_admin
-from mpbroker.client.cluster_address import ClusterAddress
+from mpbroker.client.admin import Admin
 from mpbroker.client.errors import ApiFailed
 from mpbroker.config import known
 from mpbroker.protocol.messages import (
@@ -16,59 +20,41 @@ from mpbroker.protocol.messages import (
 )
 from mpbroker.quotas.entities import OF_ADDRESSES, OF_CLIENTS
 
+quota_app = App(no_args_is_help=True)
 TYPES = ("user", "client-id", "ip")
+Entity = list[tuple[str, str | None]]
+"""The owner of a quota: types and names, None for all clients without a quota of their own."""
 
 
-class QuotaEntity(NamedTuple):
-    """The owner of a quota. `defaults`: types that stand for all clients without a quota of their own."""
+@quota_app.command("set")
+def quota_set(
+    quotas: Annotated[list[str], typer.Argument(metavar="QUOTA=NUMBER...", hidden=True)],
+    user: User = None,
+    client_id: ClientId = None,
+    ip: Address = None,
+    default: Defaults = None,
+    *,
+    where: ClusterAddress,
+    json: Json = False,
+) -> None:
+    """Limit what clients may use.
 
-    user: str | None
-    client_id: str | None
-    ip: str | None
-    defaults: list[str]
-
-    def entity(self) -> list[tuple[str, str | None]]:
-        names = dict(zip(TYPES, (self.user, self.client_id, self.ip), strict=True))
-        pairs: list[tuple[str, str | None]] = [
-            (kind, name) for kind, name in names.items() if name is not None
-        ]
-        for kind in dict.fromkeys(self.defaults):
-            if kind not in TYPES:
-                raise CliError(f"--default {kind}: it is one of {', '.join(TYPES)}", USAGE_ERROR)
-            if names[kind] is not None:
-                raise CliError(f"--default {kind}: a {kind} is named already", USAGE_ERROR)
-            pairs.append((kind, None))
-        if not pairs:
-            raise CliError("say whose quota: --user, --client-id, --ip or --default", USAGE_ERROR)
-        return pairs
-
-
-def set_quotas(where: ClusterAddress, whom: QuotaEntity, settings: list[str], *, as_json: bool) -> None:
-    """Set quotas. `settings` are KEY=NUMBER."""
-    wanted = dict(_parsed(setting) for setting in settings)
-    _alter(where, whom, wanted)
-    document = {"entity": dict(whom.entity()), "quotas": wanted}
-    say(f"{entity_text(whom.entity())}: {', '.join(settings)}", document, as_json=as_json)
+    QUOTA is producer_byte_rate, consumer_byte_rate, request_percentage or controller_mutation_rate, of
+    addresses connection_creation_rate.
+    """
+    entity = _entity(user, client_id, ip, default or [])
+    wanted = dict(map(_parsed, quotas))
+    _alter(where, entity, wanted)
+    document = {"entity": dict(entity), "quotas": wanted}
+    say(f"{entity_text(entity)}: {', '.join(quotas)}", document, as_json=json)
 
 
-def delete_quotas(where: ClusterAddress, whom: QuotaEntity, keys: list[str], *, as_json: bool) -> None:
-    with open_admin(where) as client:
-        present = next(
-            (quotas for entity, quotas in describe_quotas(client) if entity == dict(whom.entity())), {}
-        )
-    if missing := [key for key in keys if key not in present]:
-        guess = known.hint(missing, (*OF_CLIENTS, *OF_ADDRESSES))
-        raise CliError(f"{entity_text(whom.entity())} has no {', '.join(missing)}{guess}")
-    _alter(where, whom, dict.fromkeys(keys))
-    document = {"entity": dict(whom.entity()), "deleted": keys}
-    say(f"{entity_text(whom.entity())}: deleted {', '.join(keys)}", document, as_json=as_json)
-
-
-def show_list(where: ClusterAddress, *, as_json: bool) -> None:
-    """Print all quotas that are set."""
+@quota_app.command("list")
+def quota_list(*, where: ClusterAddress, json: Json = False) -> None:
+    """All quotas that are set."""
     with open_admin(where) as client:
         found = describe_quotas(client)
-    if as_json:
+    if json:
         print_json([{"entity": entity, "quotas": quotas} for entity, quotas in found])
         return
     table = [
@@ -80,6 +66,29 @@ def show_list(where: ClusterAddress, *, as_json: bool) -> None:
         print_table(("of", "quota", "value"), sorted(table))
     else:
         print("no quotas")
+
+
+@quota_app.command("delete")
+def quota_delete(
+    quotas: Annotated[list[str], typer.Argument(metavar="QUOTA...", hidden=True)],
+    user: User = None,
+    client_id: ClientId = None,
+    ip: Address = None,
+    default: Defaults = None,
+    *,
+    where: ClusterAddress,
+    json: Json = False,
+) -> None:
+    """Take a limit away."""
+    entity = _entity(user, client_id, ip, default or [])
+    with open_admin(where) as client:
+        present = next((set_ for one, set_ in describe_quotas(client) if one == dict(entity)), {})
+    if missing := [key for key in quotas if key not in present]:
+        guess = known.hint(missing, (*OF_CLIENTS, *OF_ADDRESSES))
+        raise CliError(f"{entity_text(entity)} has no {', '.join(missing)}{guess}")
+    _alter(where, entity, dict.fromkeys(quotas))
+    document = {"entity": dict(entity), "deleted": quotas}
+    say(f"{entity_text(entity)}: deleted {', '.join(quotas)}", document, as_json=json)
 
 
 def describe_quotas(client: Admin) -> list[tuple[dict[str, str | None], dict[str, float]]]:
@@ -96,6 +105,25 @@ def describe_quotas(client: Admin) -> list[tuple[dict[str, str | None], dict[str
     ]
 
 
+def entity_text(entity: Entity) -> str:
+    return ", ".join(f"default {kind}" if name is None else f"{kind} '{name}'" for kind, name in entity)
+
+
+def _entity(user: str | None, client_id: str | None, ip: str | None, defaults: list[str]) -> Entity:
+    """Return the owner that the flags name. Raises CliError."""
+    names = dict(zip(TYPES, (user, client_id, ip), strict=True))
+    pairs: Entity = [(kind, name) for kind, name in names.items() if name is not None]
+    for kind in dict.fromkeys(defaults):
+        if kind not in TYPES:
+            raise CliError(f"--default {kind}: it is one of {', '.join(TYPES)}", USAGE_ERROR)
+        if names[kind] is not None:
+            raise CliError(f"--default {kind}: a {kind} is named already", USAGE_ERROR)
+        pairs.append((kind, None))
+    if not pairs:
+        raise CliError("say whose quota: --user, --client-id, --ip or --default", USAGE_ERROR)
+    return pairs
+
+
 def _parsed(setting: str) -> tuple[str, float]:
     key, _, value = (part.strip() for part in setting.partition("="))
     try:
@@ -104,31 +132,25 @@ def _parsed(setting: str) -> tuple[str, float]:
         raise CliError(f"{setting}: this is not KEY=NUMBER", USAGE_ERROR) from None
 
 
-def _alter(where: ClusterAddress, whom: QuotaEntity, changes: dict[str, float] | dict[str, None]) -> None:
-    entity = [AlterClientQuotasRequest.EntityData(kind, name) for kind, name in whom.entity()]
+def _alter(where: ClusterAddress, entity: Entity, changes: dict[str, float] | dict[str, None]) -> None:
+    request = AlterClientQuotasRequest
+    parts = [request.EntityData(*part) for part in entity]
     ops = [
-        AlterClientQuotasRequest.OpData(key, 0.0 if value is None else value, value is None)
-        for key, value in changes.items()
+        request.OpData(key, 0.0 if value is None else value, value is None) for key, value in changes.items()
     ]
     with open_admin(where) as client:
-        response: AlterClientQuotasResponse = client.cluster.ask_any(
-            AlterClientQuotasRequest([AlterClientQuotasRequest.EntryData(entity, ops)])
-        )
+        response: AlterClientQuotasResponse = client.cluster.ask_any(request([request.EntryData(parts, ops)]))
     (result,) = response.entries
     if result.error_code:
-        failed = ApiFailed(entity_text(whom.entity()), result.error_code, result.error_message)
-        raise with_advice(failed, _advice(whom, list(changes)))
+        failed = ApiFailed(entity_text(entity), result.error_code, result.error_message)
+        raise with_advice(failed, _advice(entity, list(changes)))
 
 
-def _advice(whom: QuotaEntity, keys: list[str]) -> str:
-    """Return the end of a sentence if one of the keys is no quota of this owner."""
-    is_address = any(kind == "ip" for kind, _name in whom.entity())
+def _advice(entity: Entity, keys: list[str]) -> str:
+    """Return the end of a sentence if one of the keys is not a quota of this owner."""
+    is_address = any(kind == "ip" for kind, _name in entity)
     theirs = OF_ADDRESSES if is_address else OF_CLIENTS
     if all(key in theirs for key in keys):
         return ""
     owner = "an address" if is_address else "a client"
     return known.hint(keys, theirs) or f"; {owner} has {', '.join(theirs)}"
-
-
-def entity_text(entity: list[tuple[str, str | None]]) -> str:
-    return ", ".join(f"default {kind}" if name is None else f"{kind} '{name}'" for kind, name in entity)

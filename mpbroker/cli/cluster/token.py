@@ -1,24 +1,29 @@
-"""`mpbroker token`: delegation tokens, by the four APIs that are about them (KIP-48).
+"""`mpbroker token`: delegation tokens (KIP-48).
 
-A token is named by its id. Requests name it by its HMAC, which is a password: it is asked of the broker, and
-shown once, when the token is made. Never is it on a command line, which everybody on the host can read.
+Commands name a token by its id, requests by its HMAC, which is a password: the broker is asked for it. It is
+shown once, when the token is made, and is never on a command line, which everybody on the host can read.
 """
 
 from __future__ import annotations
 
 import base64
-from typing import Final
+from typing import Annotated, Final
 
+import typer
+
+from mpbroker.cli.app import App
+from mpbroker.cli.cluster.client import open_admin
 from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.flags import ClusterAddress, Json, option
+from mpbroker.cli.text.numbers import LONG
 from mpbroker.cli.text.output import print_json, print_rows, say
-from mpbroker.client.admin import open_admin
-from mpbroker.client.cluster_address import ClusterAddress
 from mpbroker.client.errors import ApiFailed
 from mpbroker.client.times import LAST_MS, format_time
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode, error_code
 from mpbroker.security.principals import USER
 
+token_app = App(no_args_is_help=True)
 OWNER: Final = "--owner-principal"
 RENEWER: Final = "--renewer-principal"
 # Periods with a meaning: as long as the broker allows, and at once.
@@ -27,35 +32,43 @@ NOW_MS: Final = -1
 HINTS: Final = {
     ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED: "the broker has no delegation tokens: set "
     "delegation.token.secret.key there",
-    ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED: "a connection may not ask for tokens if it has not "
-    "logged in, or has by a token: name a listener with TLS or SASL, and with --command-config who you are",
+    ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED: "a connection without a login, or with one by a token, "
+    "may not ask for tokens: name a listener with TLS or SASL, and a user with --command-config",
     ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED: "that needs the permission CreateTokens on its owner",
     ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH: "only its owner and its renewers may do that",
     ErrorCode.DELEGATION_TOKEN_EXPIRED: "it has expired: create another one",
     ErrorCode.INVALID_PRINCIPAL_TYPE: "owner and renewers are users: User:NAME",
     ErrorCode.POLICY_VIOLATION: "there are too many tokens, of this owner or of all: expire some first",
 }
+TokenId = Annotated[str, typer.Argument(metavar="TOKEN-ID", hidden=True)]
 
 
-def principal(text: str, flag: str) -> tuple[str, str]:
-    """Split `User:NAME`. Raises CliError."""
-    kind, colon, name = text.partition(":")
-    if kind != USER or not colon or not name:
-        raise CliError(f"{flag} {text!r} is not {USER}:NAME", USAGE_ERROR)
-    return kind, name
-
-
-def create(
-    where: ClusterAddress, owner: str | None, renewers: list[str], lifetime_ms: int | None, *, as_json: bool
+@token_app.command("create")
+def token_create(
+    owner: Annotated[str | None, option(OWNER, "User:NAME", "Default: the user of this command.")] = None,
+    renewer: Annotated[
+        list[str] | None, option(RENEWER, "User:NAME", "May renew and expire it, too; repeatable.")
+    ] = None,
+    max_life_time_period: Annotated[
+        int | None,
+        option(
+            "--max-life-time-period",
+            "MS",
+            "However often it is renewed; default: the broker's delegation.token.max.lifetime.ms.",
+            min=1,
+            callback=LONG,
+        ),
+    ] = None,
+    *,
+    where: ClusterAddress,
+    json: Json = False,
 ) -> None:
-    """Create a token and print it."""
-    owner_type, owner_name = principal(owner, OWNER) if owner is not None else ("", "")
-    renewer = m.CreateDelegationTokenRequest.CreatableRenewers
+    """Create a token and print it, with the HMAC that is its password."""
+    renewing = m.CreateDelegationTokenRequest.CreatableRenewers
     request = m.CreateDelegationTokenRequest(
-        owner_type,
-        owner_name,
-        [renewer(*principal(one, RENEWER)) for one in renewers],
-        BROKERS_MS if lifetime_ms is None else lifetime_ms,
+        *(_principal(owner, OWNER) if owner is not None else ("", "")),
+        [renewing(*_principal(one, RENEWER)) for one in renewer or []],
+        BROKERS_MS if max_life_time_period is None else max_life_time_period,
     )
     with open_admin(where) as client:
         made: m.CreateDelegationTokenResponse = client.cluster.ask_any(request)
@@ -67,7 +80,7 @@ def create(
         "expires": _time(made.expiry_timestamp_ms),
         "renewable_until": _time(made.max_timestamp_ms),
     }
-    if as_json:
+    if json:
         print_json(row)
         return
     for name, value in row.items():
@@ -79,8 +92,16 @@ def create(
     )
 
 
-def show_list(where: ClusterAddress, owners: list[str] | None, *, as_json: bool) -> None:
-    """Print tokens, but not their HMACs."""
+@token_app.command("list")
+def token_list(
+    owner: Annotated[
+        list[str] | None, option(OWNER, "User:NAME", "Only what it owns, created or may renew; repeatable.")
+    ] = None,
+    *,
+    where: ClusterAddress,
+    json: Json = False,
+) -> None:
+    """List the tokens that you may see, without their HMACs."""
     rows = [
         {
             "token_id": token.token_id,
@@ -91,53 +112,85 @@ def show_list(where: ClusterAddress, owners: list[str] | None, *, as_json: bool)
             "expires": _time(token.expiry_timestamp),
             "renewable_until": _time(token.max_timestamp),
         }
-        for token in _described(where, owners)
+        for token in _described(where, owner)
     ]
-    print_rows(rows, as_json=as_json, nothing="no tokens")
+    print_rows(rows, as_json=json, nothing="no tokens")
 
 
-def renew(where: ClusterAddress, token_id: str, period_ms: int | None, *, as_json: bool) -> None:
-    """Move a token's expiry."""
-    mac = _hmac_of(where, token_id)
-    request = m.RenewDelegationTokenRequest(mac, BROKERS_MS if period_ms is None else period_ms)
+@token_app.command("renew")
+def token_renew(
+    token_id: TokenId,
+    renew_time_period: Annotated[
+        int | None,
+        option(
+            "--renew-time-period",
+            "MS",
+            "From now on; default: the broker's delegation.token.expiry.time.ms.",
+            min=1,
+            callback=LONG,
+        ),
+    ] = None,
+    *,
+    where: ClusterAddress,
+    json: Json = False,
+) -> None:
+    """Let a token live longer."""
+    period_ms = BROKERS_MS if renew_time_period is None else renew_time_period
+    request = m.RenewDelegationTokenRequest(_hmac_of(where, token_id), period_ms)
     with open_admin(where) as client:
         done: m.RenewDelegationTokenResponse = client.cluster.ask_any(request)
     _raise_failure(f"token {token_id}", done.error_code)
     expires = _time(done.expiry_timestamp_ms)
-    say(f"token {token_id} expires {expires}", {"token_id": token_id, "expires": expires}, as_json=as_json)
+    say(f"token {token_id} expires {expires}", {"token_id": token_id, "expires": expires}, as_json=json)
 
 
-def expire(where: ClusterAddress, token_id: str, period_ms: int | None, *, as_json: bool) -> None:
-    """Remove a token, or have it expire later."""
-    mac = _hmac_of(where, token_id)
-    request = m.ExpireDelegationTokenRequest(mac, NOW_MS if period_ms is None else period_ms)
+@token_app.command("expire")
+def token_expire(
+    token_id: TokenId,
+    expiry_time_period: Annotated[
+        int | None, option("--expiry-time-period", "MS", "From now on; default: now.", min=0, callback=LONG)
+    ] = None,
+    *,
+    where: ClusterAddress,
+    json: Json = False,
+) -> None:
+    """Remove a token, or have it expire soon."""
+    period_ms = NOW_MS if expiry_time_period is None else expiry_time_period
+    request = m.ExpireDelegationTokenRequest(_hmac_of(where, token_id), period_ms)
     with open_admin(where) as client:
         done: m.ExpireDelegationTokenResponse = client.cluster.ask_any(request)
     _raise_failure(f"token {token_id}", done.error_code)
-    expires = None if period_ms is None else _time(done.expiry_timestamp_ms)
+    expires = None if expiry_time_period is None else _time(done.expiry_timestamp_ms)
     text = f"token {token_id} {'is removed' if expires is None else f'expires {expires}'}"
-    say(text, {"token_id": token_id, "expires": expires}, as_json=as_json)
+    say(text, {"token_id": token_id, "expires": expires}, as_json=json)
+
+
+def _principal(text: str, flag: str) -> tuple[str, str]:
+    """Split `User:NAME`. Raises CliError."""
+    kind, colon, name = text.partition(":")
+    if kind != USER or not colon or not name:
+        raise CliError(f"{flag} {text!r} is not {USER}:NAME", USAGE_ERROR)
+    return kind, name
 
 
 def _described(
     where: ClusterAddress, owners: list[str] | None
 ) -> list[m.DescribeDelegationTokenResponse.DescribedDelegationToken]:
     owner = m.DescribeDelegationTokenRequest.DescribeDelegationTokenOwner
-    named = None if owners is None else [owner(*principal(one, OWNER)) for one in owners]
+    named = None if owners is None else [owner(*_principal(one, OWNER)) for one in owners]
+    request = m.DescribeDelegationTokenRequest(named)
     with open_admin(where) as client:
-        found: m.DescribeDelegationTokenResponse = client.cluster.ask_any(
-            m.DescribeDelegationTokenRequest(named)
-        )
+        found: m.DescribeDelegationTokenResponse = client.cluster.ask_any(request)
     _raise_failure("tokens", found.error_code)
     return found.tokens
 
 
 def _hmac_of(where: ClusterAddress, token_id: str) -> bytes:
-    """Return the HMAC of a token that this user may see. Raises CliError if there is none."""
+    """Return the HMAC of a token that this user may see. Raises CliError."""
     for token in _described(where, None):
         if token.token_id == token_id:
             return token.hmac
-    raise CliError(f"token {token_id}: there is no such token that you may see; see mpbroker token list")
+    raise CliError(f"token {token_id} does not exist, or you may not see it; see mpbroker token list")
 
 
 def _raise_failure(what: str, code: int) -> None:

@@ -2,11 +2,12 @@
 
 from typing import Any, NamedTuple
 
+from mpbroker.cli.cluster.client import open_admin
 from mpbroker.cli.errors import USAGE_ERROR, CliError, with_advice
+from mpbroker.cli.flags import ClusterAddress
 from mpbroker.cli.text.confirm import confirm
 from mpbroker.cli.text.output import print_json, print_rows, print_table, say, say_each
-from mpbroker.client.admin import Admin, open_admin
-from mpbroker.client.cluster_address import ClusterAddress
+from mpbroker.client.admin import Admin
 from mpbroker.client.errors import ApiFailed, ClientError, raise_all
 from mpbroker.client.times import in_ms
 from mpbroker.client.topics import Topic, refuse_internal
@@ -28,7 +29,7 @@ class NewTopic(NamedTuple):
 def create(
     where: ClusterAddress, new: NewTopic, timeout_s: float, *, if_not_exists: bool, as_json: bool
 ) -> None:
-    """Create one topic and print what it got. Raises CliError."""
+    """Create one topic and print its partitions and settings. Raises CliError."""
     configs = dict(parse_setting(setting) for setting in new.settings)
     with open_admin(where) as client:
         try:

@@ -2,78 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Annotated
 
+from mpbroker.cli.cluster.client import open_admin
 from mpbroker.cli.cluster.topic import parse_setting
-from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.cluster.topic_flags import TopicSettings
+from mpbroker.cli.cluster.topic_flags import topic_app as topic_app
+from mpbroker.cli.errors import USAGE_ERROR, CliError, of_flag
+from mpbroker.cli.flags import ClusterAddress, Json, Timeout, TopicName, Yes, option
 from mpbroker.cli.text.confirm import confirm
+from mpbroker.cli.text.numbers import INT, PARTITION_OR_ALL
 from mpbroker.cli.text.output import say, say_each
-from mpbroker.client.admin import open_admin
-from mpbroker.client.cluster_address import ClusterAddress
 from mpbroker.client.errors import ClientError, raise_all
 from mpbroker.client.positions import parse_before
 from mpbroker.client.topics import partitions_of
 
 
-class Changes(NamedTuple):
-    """Changes to a topic.
-
-    `settings` are KEY=VALUE, `deleted` keys to remove, `partitions` how many in all.
-    """
-
-    settings: Sequence[str]
-    deleted: Sequence[str]
-    partitions: int | None
-
-
-def alter(where: ClusterAddress, name: str, changes: Changes, timeout_s: float, *, as_json: bool) -> None:
-    """Alter the settings at once, all or none, and then the partitions. Raises CliError."""
-    settings = dict(parse_setting(setting) for setting in changes.settings)
-    if both := settings.keys() & set(changes.deleted):
+@topic_app.command("alter")
+def topic_alter(
+    name: TopicName,
+    config: TopicSettings = None,
+    delete_config: Annotated[
+        list[str] | None, option("--delete-config", "KEY", "Reset it to the broker's default; repeatable.")
+    ] = None,
+    partitions: Annotated[
+        int | None, option("--partitions -p", "N", "How many in all; never fewer.", min=1, callback=INT)
+    ] = None,
+    timeout: Timeout = 30.0,
+    *,
+    where: ClusterAddress,
+    json: Json = False,
+) -> None:
+    """Change settings of a topic, or give it more partitions."""
+    settings = dict(parse_setting(setting) for setting in config or ())
+    deleted = delete_config or []
+    if both := settings.keys() & set(deleted):
         raise CliError(f"--delete-config {min(both)}: -c sets it, too", USAGE_ERROR)
-    if not (settings or changes.deleted or changes.partitions):
+    if not (settings or deleted or partitions):
         raise CliError("nothing to alter: give -c KEY=VALUE, --delete-config KEY or -p N", USAGE_ERROR)
     texts = []
     with open_admin(where) as client:
-        if settings or changes.deleted:
-            client.alter_topic(name, {**settings, **dict.fromkeys(changes.deleted)})
-            said = [f"{key}={value}" for key, value in settings.items()]
-            said += [f"{key} reset to the broker's default" for key in changes.deleted]
-            texts.append(f"altered topic {name}: {', '.join(said)}")
-        if changes.partitions:
-            client.create_partitions(name, changes.partitions, timeout_s)
-            texts.append(f"topic {name} has {changes.partitions} partition(s)")
-    document = {
-        "name": name,
-        "configs": settings,
-        "unset": [*changes.deleted],
-        "partitions": changes.partitions,
-    }
-    say("\n".join(texts), document, as_json=as_json)
+        if settings or deleted:
+            client.alter_topic(name, {**settings, **dict.fromkeys(deleted)})
+            changes = [f"{key}={value}" for key, value in settings.items()]
+            changes += [f"{key} reset to the broker's default" for key in deleted]
+            texts.append(f"altered topic {name}: {', '.join(changes)}")
+        if partitions:
+            client.create_partitions(name, partitions, timeout)
+            texts.append(f"topic {name} has {partitions} partition(s)")
+    document = {"name": name, "configs": settings, "unset": deleted, "partitions": partitions}
+    say("\n".join(texts), document, as_json=json)
 
 
-def delete_records(
-    where: ClusterAddress,
-    name: str,
-    partition: int,
-    before: str,
-    timeout_s: float,
+@topic_app.command("delete-records")
+def topic_delete_records(
+    name: TopicName,
+    before: Annotated[str, option("--before", "OFFSET|latest", "Delete the records below it; latest: all.")],
+    partition: Annotated[int, option("--partition", "N", "-1: all.", callback=PARTITION_OR_ALL)] = -1,
+    yes: Yes = False,
+    timeout: Timeout = 30.0,
     *,
-    is_sure: bool,
-    as_json: bool,
+    where: ClusterAddress,
+    json: Json = False,
 ) -> None:
-    """Delete the records before an offset, or all (latest), in one partition or in all (-1).
-
-    A refusal of one partition does not keep the others from deletion. Raises InvalidArgument, ApiFailed.
-    """
+    """Delete the records of a topic below an offset."""
     failed: list[ClientError] = []
-    offset = parse_before(before)
+    offset = of_flag("--before", before, parse_before)
     with open_admin(where) as client:
         topic = client.topic(name)
         numbers = partitions_of(topic, [partition] if partition >= 0 else None)
-        confirm(f"delete the records of {name} before {before}?", is_sure=is_sure)
-        starts = client.delete_records(topic, dict.fromkeys(numbers, offset), timeout_s, failed)
+        confirm(f"delete the records of {name} before {before}?", is_sure=yes)
+        starts = client.delete_records(topic, dict.fromkeys(numbers, offset), timeout, failed)
     done = [
         (
             f"{name}-{number}: log start offset {start:,}",
@@ -81,5 +80,5 @@ def delete_records(
         )
         for number, start in starts.items()
     ]
-    say_each(done, as_json=as_json)
+    say_each(done, as_json=json)
     raise_all(failed)

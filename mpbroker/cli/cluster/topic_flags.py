@@ -9,6 +9,7 @@ from mpbroker.cli.flags import (
     COMPLETE_TOPICS,
     DEFAULT_BOOTSTRAP,
     Bootstrap,
+    ClusterAddress,
     CommandConfig,
     DryRun,
     Json,
@@ -16,8 +17,7 @@ from mpbroker.cli.flags import (
     TopicName,
     Yes,
 )
-from mpbroker.cli.text.numbers import INT, PARTITION_OR_ALL, SHORT
-from mpbroker.client.cluster_address import ClusterAddress
+from mpbroker.cli.text.numbers import INT, SHORT
 
 topic_app = App(no_args_is_help=True)
 TopicSettings = Annotated[
@@ -79,55 +79,6 @@ def topic_describe(
     from mpbroker.cli.cluster import topic as command
 
     command.describe(ClusterAddress(bootstrap, command_config), names or [], as_json=json)
-
-
-@topic_app.command("alter")
-def topic_alter(
-    name: TopicName,
-    config: TopicSettings = None,
-    delete_config: Annotated[
-        list[str] | None,
-        typer.Option("--delete-config", metavar="KEY", help="Reset it to the broker's default; repeatable."),
-    ] = None,
-    partitions: Annotated[
-        int | None,
-        typer.Option(
-            "--partitions", "-p", min=1, callback=INT, metavar="N", help="How many in all; never fewer."
-        ),
-    ] = None,
-    timeout: Timeout = 30.0,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    command_config: CommandConfig = None,
-    json: Json = False,
-) -> None:
-    """Change settings of a topic, or give it more partitions."""
-    from mpbroker.cli.cluster import topic_changes
-
-    changes = topic_changes.Changes(config or [], delete_config or [], partitions)
-    topic_changes.alter(ClusterAddress(bootstrap, command_config), name, changes, timeout, as_json=json)
-
-
-@topic_app.command("delete-records")
-def topic_delete_records(
-    name: TopicName,
-    before: Annotated[
-        str,
-        typer.Option("--before", metavar="OFFSET|latest", help="Delete the records below it; latest: all."),
-    ],
-    partition: Annotated[
-        int, typer.Option("--partition", callback=PARTITION_OR_ALL, metavar="N", help="-1: all.")
-    ] = -1,
-    yes: Yes = False,
-    timeout: Timeout = 30.0,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    command_config: CommandConfig = None,
-    json: Json = False,
-) -> None:
-    """Delete the records of a topic below an offset."""
-    from mpbroker.cli.cluster import topic_changes
-
-    where = ClusterAddress(bootstrap, command_config)
-    topic_changes.delete_records(where, name, partition, before, timeout, is_sure=yes, as_json=json)
 
 
 @topic_app.command("delete")

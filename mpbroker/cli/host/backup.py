@@ -35,8 +35,8 @@ from mpbroker.inspection import directory as inspected
 from mpbroker.inspection.directory import InspectedDirectory
 from mpbroker.inspection.findings import Finding, Severity
 from mpbroker.ipc.control_client import ControlClient, ControlError
-from mpbroker.ipc.pointer import has_broker
 from mpbroker.ipc.process import FatalError
+from mpbroker.storage.directory_lock import has_broker
 from mpbroker.storage.names import ALL_DIRS, META_PROPERTIES
 
 # The last pass, in the pause, begins when a pass copied less than this, or after so many passes.
@@ -303,8 +303,13 @@ def _newest(target: Path) -> Iterator[Copy]:
             if is_there:
                 yield copies[-1]
                 return
-    begun = ", only one that was not finished: run mpbroker backup again"
-    raise CliError(f"{target} has no copy{begun if (target / INCOMING).exists() else ''}", USAGE_ERROR)
+    if (target / INCOMING).exists():
+        why = "has no copy, only one that was not finished: run mpbroker backup again"
+    elif target.is_dir():
+        why = "has no copy: name a directory that mpbroker backup has filled"
+    else:
+        why = "does not exist: name a directory that mpbroker backup has filled"
+    raise CliError(f"{target} {why}", USAGE_ERROR)
 
 
 def _refuse_nested(target: Path, log_dirs: Sequence[Path]) -> None:

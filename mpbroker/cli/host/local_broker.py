@@ -1,15 +1,17 @@
 """The broker on this host that a command is about: by its data directory, or by where it listens.
 
 By its address or port a broker is found among the runtime directories in memory. Anybody may make a directory
-there, so the one counts whose owner also owns the listening socket, as the kernel tells.
+there, so only one whose owner also owns the listening socket counts.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +21,8 @@ from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError, with_advic
 from mpbroker.config.environment import BOOTSTRAP_SERVER, DEFAULT_BOOTSTRAP, RUNTIME_DIR
 from mpbroker.config.listeners import port_of, reachable
 from mpbroker.ipc.control_client import ControlClient, ControlError
-from mpbroker.ipc.pointer import CONTROL_NAME, POINTER_NAME, has_broker, is_locked, read_pointer
+from mpbroker.ipc.pointer import CONTROL_NAME, POINTER_NAME, is_locked, read_pointer
+from mpbroker.storage.directory_lock import has_broker
 
 # Where runtime directories are: of brokers that users start, and of services.
 PLACES = ("/dev/shm/*", "/dev/shm/mpbroker-*/*", "/run/*", "/run/user/*/*")
@@ -50,8 +53,11 @@ class LocalBroker(NamedTuple):
                 f"{' and '.join(given)} exclude each other: each of them names the broker", USAGE_ERROR
             )
 
-    def control(self) -> ControlClient:
-        """Return a client of the broker's supervisor. Raises CliError if it is not found."""
+    def control(self, *, or_default: bool = True) -> ControlClient:
+        """Return a client of the broker's supervisor. Raises CliError if it is not found.
+
+        `or_default`: without ./data, take the broker on the default port, and print that it is this one.
+        """
         self.check()
         if self.port is not None:
             return by_port(self.port)
@@ -62,29 +68,54 @@ class LocalBroker(NamedTuple):
                 return by_address(address)
             except CliError as error:
                 raise with_advice(
-                    error, f". {BOOTSTRAP_SERVER} says so: unset it, or name another broker with a flag"
+                    error, f". {BOOTSTRAP_SERVER} names it: unset that, or name another broker with a flag"
                 ) from error
         try:
             return by_log_dirs(self.log_dirs)
         except CliError:
-            if self.log_dirs is None and not os.environ.get(RUNTIME_DIR) and not Path("data").is_dir():
+            is_named = self.log_dirs is not None or os.environ.get(RUNTIME_DIR)
+            if or_default and not is_named and not Path("data").is_dir():
                 with suppress(CliError):
-                    return by_address(DEFAULT_BOOTSTRAP)
+                    found = by_address(DEFAULT_BOOTSTRAP)
+                    _name_default()
+                    return found
             raise
 
 
-def bootstrap_of_data() -> str | None:
-    """Return where the broker listens that runs on ./data; None if none does.
+@cache
+def _name_default() -> None:
+    """Print once which broker a command is about that names none."""
+    print(f"mpbroker: no ./data here: this is about the broker on {DEFAULT_BOOTSTRAP}", file=sys.stderr)
 
-    A listener without TLS and logins comes first: its name says that it is one.
+
+def bootstrap_of_data() -> str | None:
+    """Return the address of the broker that runs on ./data; None if ./data is not a log directory.
+
+    A listener without TLS and logins comes first: its name says that it is one. Raises CliError if no broker
+    runs on ./data: the one on the default port is another one.
     """
+    # Probes import this module often, and need none of that.
+    from mpbroker.storage.names import META_PROPERTIES
+
     directory = Path("data")
     try:
-        pointer = read_pointer(directory)
-        if pointer is None or not pointer.listeners or not has_broker(directory):
+        if not (directory / META_PROPERTIES).is_file():
             return None
+        pointer = read_pointer(directory)
+        runs = has_broker(directory)
     except (OSError, msgspec.DecodeError):
+        # Of another user.
         return None
+    if not runs:
+        raise CliError(
+            f"no broker is running on {directory.absolute()}: start it (mpbroker serve, make run), or name "
+            f"another one with -b HOST:PORT or {BOOTSTRAP_SERVER}"
+        )
+    if pointer is None or not pointer.listeners:
+        raise CliError(
+            f"the broker on {directory.absolute()} does not listen yet: mpbroker ctl ready --wait waits for "
+            "that"
+        )
     return reachable(pointer.listeners.get("PLAINTEXT") or next(iter(pointer.listeners.values())))
 
 
@@ -96,10 +127,7 @@ def bootstrap_of_environment() -> str | None:
 
 
 def by_address(bootstrap: str) -> ControlClient:
-    """Return a client of the broker that listens at HOST:PORT (the first of several) or unix:/path.
-
-    Raises CliError.
-    """
+    """Return a client of the broker at HOST:PORT (the first of several) or unix:/path. Raises CliError."""
     # Most calls name no address, and probes call often.
     from mpbroker.client.config import UNIX, parse_servers
     from mpbroker.client.errors import ConfigError
@@ -116,7 +144,7 @@ def by_address(bootstrap: str) -> ControlClient:
         raise CliError(f"-b {bootstrap}: {host} cannot be resolved ({error.strerror})") from error
     if not any(is_of_this_host(one) for one in found):
         raise CliError(
-            f"-b {bootstrap}: {host} is no address of this host, and this command is about a broker that is",
+            f"-b {bootstrap}: {host} is not an address of this host, where this command needs the broker",
             USAGE_ERROR,
         )
     return by_port(port)
@@ -134,10 +162,7 @@ def is_of_this_host(found: tuple[int, int, int, str, tuple[object, ...]]) -> boo
 
 
 def by_log_dirs(log_dirs: str | None) -> ControlClient:
-    """Return a client of the broker that the environment names, else of the first log directory's.
-
-    `log_dirs` is what --log-dirs says; None: ./data. Raises CliError.
-    """
+    """Return a client of the environment's broker, else of the first log directory's. Raises CliError."""
     if runtime_dir := os.environ.get(RUNTIME_DIR):
         return ControlClient(Path(runtime_dir))
     directory = Path((log_dirs or "data").split(",")[0].strip())
@@ -256,6 +281,5 @@ def _no_directory(directory: Path, log_dirs: str | None, why: str) -> CliError:
     """Make an error about a directory: a wrong --log-dirs is a usage error, a missing default is not."""
     given = "--log-dirs: " if log_dirs else "no broker is running here: "
     return CliError(
-        f"{given}{directory.absolute()} {why}; {_HOW_TO_NAME}",
-        USAGE_ERROR if log_dirs else RUNTIME_ERROR,
+        f"{given}{directory.absolute()} {why}; {_HOW_TO_NAME}", USAGE_ERROR if log_dirs else RUNTIME_ERROR
     )

@@ -7,11 +7,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Annotated, Any, TextIO
 
 import msgspec
+import typer
 
+from mpbroker.cli.app import App
 from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError, file_named
+from mpbroker.cli.flags import DryRun, Json, LocalBootstrap, LogDirs, Port, flag
+from mpbroker.cli.host import recover as recovering
+from mpbroker.cli.host import scrub as scrubbing
+from mpbroker.cli.host.local_broker import LocalBroker
 from mpbroker.cli.text.confirm import confirm
 from mpbroker.cli.text.output import counted, log_offsets, print_json
 from mpbroker.cli.text.progress import progress_bar
@@ -30,15 +36,81 @@ from mpbroker.ipc.process import FatalError
 from mpbroker.protocol.printable import printable
 from mpbroker.storage.strict_stat import is_there
 
+log_app = App(no_args_is_help=True)
+
+
+@log_app.command("dump")
+def log_dump(
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", hidden=True, readable=False)],
+    records: Annotated[bool, flag("--records", "The records of each batch, too.")] = False,
+    json: Annotated[bool, flag("--json", "A JSON document per line.")] = False,
+) -> None:
+    """Batches, index entries, producers and checkpoints, one by one.
+
+    PATH is the directory of a partition, or a file in it.
+    """
+    dump(paths, with_records=records, as_json=json)
+
+
+@log_app.command("verify")
+def log_verify(
+    paths: Annotated[list[Path], typer.Argument(metavar="DIR...", hidden=True, readable=False)],
+    json: Json = False,
+) -> None:
+    """Read everything; list damaged, torn and derived files.
+
+    DIR is a directory of log.dirs, or of one partition. The exit code is 1 if records are damaged.
+    """
+    verify(paths, as_json=json)
+
+
+@log_app.command("repair")
+def log_repair(
+    path: Annotated[Path, typer.Argument(metavar="DIR", hidden=True, readable=False)],
+    yes: Annotated[bool, flag("--yes -y", "Do not ask; scripts need it.")] = False,
+    json: Json = False,
+) -> None:
+    """Take damaged batches out of the partition in DIR.
+
+    The broker has to be stopped. Whole batches stay, and the damaged files are kept under other names.
+    """
+    repair(path, is_sure=yes, as_json=json)
+
+
+@log_app.command("recover")
+def log_recover(
+    paths: Annotated[list[Path], typer.Argument(metavar="DIR...", hidden=True, readable=False)],
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> None:
+    """Do to a stopped broker's directories what its next start would.
+
+    DIR: all of its log.dirs. The exit code is 1 if a partition is damaged and stays as it is.
+    """
+    recovering.recover(paths, is_dry=dry_run, as_json=json)
+
+
+@log_app.command("scrub")
+def log_scrub(
+    log_dirs: LogDirs = None,
+    port: Port = None,
+    bootstrap: LocalBootstrap = None,
+    status: Annotated[bool, flag("--status", "Only print the state.")] = False,
+    json: Json = False,
+) -> None:
+    """Have the running broker check its sealed segments for damage now.
+
+    The last segment of a partition is still written, and not checked. Prints the scrubber's progress and
+    findings.
+    """
+    scrubbing.scrub(LocalBroker(log_dirs, port, bootstrap), only_status=status, as_json=json)
+
 
 def dump(paths: list[Path], *, with_records: bool, as_json: bool) -> None:
-    """Print entries of files: a line per entry, or one JSON document per line, which names its file.
-
-    Raises CliError, OSError.
-    """
+    """Print entries of files: a line, or a JSON document with the file's name. Raises CliError, OSError."""
     for path in paths:
         if not is_there(path):
-            raise CliError(f"{path}: there is no such file or directory", USAGE_ERROR)
+            raise CliError(f"{path}: no such file or directory", USAGE_ERROR)
         files = dumping.files_of(path)
         if not files:
             raise CliError(
@@ -69,10 +141,7 @@ def _dump_file(file: Path, with_records: bool, as_json: bool) -> None:
 
 
 def verify(paths: list[Path], *, as_json: bool, damaged: str | None = None) -> None:
-    """Read everything and report it. The exit code is 1 if records are damaged. Raises CliError, OSError.
-
-    `damaged`: what to say of damaged records, instead of how to repair a broker's.
-    """
+    """Read and report everything; exit with 1 for damage. `damaged`: the verdict for it. Raises OSError."""
     try:
         directories = [open_directory(path) for path in paths]
     except NotALogDirectory as error:
@@ -115,14 +184,11 @@ def repair(path: Path, *, is_sure: bool, as_json: bool) -> None:
         sys.stdout.write(f"{path}: nothing is damaged\n")
     else:
         sys.stdout.writelines(f"kept the damaged file as {one}\n" for one in kept)
-        sys.stdout.write("repaired; the next start of the broker checks it and makes its indexes anew\n")
+        sys.stdout.write("repaired; the next start of the broker checks it and rebuilds its indexes\n")
 
 
 def _carried_out(plan: repairing.Plan, *, is_sure: bool, as_json: bool) -> list[Path]:
-    """Tell the plan to whoever decides, and carry it out; return the damaged files that are kept.
-
-    Raises CliError.
-    """
+    """Print the plan, ask, and carry it out; return the damaged files that are kept. Raises CliError."""
     if plan.is_empty:
         return []
     if not as_json:
@@ -134,7 +200,7 @@ def _carried_out(plan: repairing.Plan, *, is_sure: bool, as_json: bool) -> list[
 
 
 def _repair_document(plan: repairing.Plan, kept: list[Path]) -> dict[str, Any]:
-    """Return what was repaired. Offsets `first` to `last` are lost; `last` is null where nobody knows it."""
+    """Return the repairs. Offsets `first` to `last` are lost; `last` is null if it is unknown."""
     durable = plan.partition.durable
     return {
         "path": str(plan.partition.path),
@@ -145,8 +211,7 @@ def _repair_document(plan: repairing.Plan, kept: list[Path]) -> dict[str, Any]:
                 "bytes": cut.segment.size,
                 "lost_bytes": cut.lost_bytes,
                 "lost": [
-                    {"first": first, "last": behind - 1 if behind >= 0 else None}
-                    for first, behind in cut.lost
+                    {"first": first, "last": after - 1 if after >= 0 else None} for first, after in cut.lost
                 ],
                 "corrected_epochs": len(cut.segment.odd_epochs),
             }
@@ -160,14 +225,14 @@ def _repair_document(plan: repairing.Plan, kept: list[Path]) -> dict[str, Any]:
 def _print_plan(plan: repairing.Plan, to: TextIO) -> None:
     for cut in plan.cuts:
         to.write(f"{cut.segment.path}: {cut.lost_bytes:,} of {cut.segment.size:,} bytes are no batches\n")
-        for first, behind in cut.lost:
-            until = f"to {behind - 1:,}" if behind >= 0 else "and all after it"
+        for first, after in cut.lost:
+            until = f"to {after - 1:,}" if after >= 0 else "and all after it"
             to.write(f"  lost: offset {first:,} {until}\n")
         if odd := len(cut.segment.odd_epochs):
             to.write(f"  {odd:,} batches get the leader epoch of their offsets\n")
     if plan.lowered is not None and plan.partition.durable is not None:
-        gone = f"acknowledged offsets from {plan.lowered:,} to {plan.partition.durable - 1:,}"
-        to.write(f"{plan.partition.path}: {gone} are lost and will be given to other records\n")
+        lost = f"acknowledged offsets from {plan.lowered:,} to {plan.partition.durable - 1:,}"
+        to.write(f"{plan.partition.path}: {lost} are lost and will be given to other records\n")
 
 
 def _all_findings(directories: Iterable[InspectedDirectory]) -> Iterator[Finding]:
@@ -218,18 +283,15 @@ def _print_report(
     for directory in directories if damaged is None else ():
         broker = "stop the broker and " if directory.is_live else ""
         for partition in filter(repairing.helps, directory.partitions):
-            write(f"To keep what is whole: {broker}mpbroker log repair {partition.path}\n")
+            write(f"To keep the whole batches: {broker}mpbroker log repair {partition.path}\n")
     if directories and any(directory.is_live for directory in directories):
-        write("A broker is writing there: what is torn or derived may be its work of this moment.\n")
+        write("A broker is writing there: torn and derived files may be its work of this moment.\n")
     worst = max((_RANK[one.severity] for one in findings), default=0)
     write((damaged if damaged and worst == _RANK[Severity.DAMAGE] else _VERDICTS[worst]) + "\n")
 
 
 def _print_partitions(partitions: list[Partition]) -> None:
-    """Print a row per partition, and one line for those without a batch.
-
-    `__consumer_offsets` alone has dozens of these.
-    """
+    """Print a row per partition, and one line for those without a batch, which may be dozens."""
     empty: Counter[str] = Counter()
     for partition in partitions:
         row = _summary(partition)
@@ -249,15 +311,15 @@ def _print_partitions(partitions: list[Partition]) -> None:
 _RANK = {Severity.NOTE: 0, Severity.DERIVED: 1, Severity.TORN: 2, Severity.DAMAGE: 3}
 _VERDICTS = (
     "All records are whole.",
-    "All records are whole; what is derived from them is made anew at the next start.",
-    "The next start cuts off what is torn; nothing of it was acknowledged as durable.",
+    "All records are whole; the next start rebuilds the derived files.",
+    "The next start cuts off torn ends; nothing of them was acknowledged as durable.",
     "Records are damaged: see above. Restore the files from a copy, repair them, or delete the topic.",
 )
 
 
 @contextmanager
 def _progress(partitions: list[Partition]) -> Iterator[Any]:
-    """Show how much is read of what there was at the beginning: a broker may be writing there."""
+    """Show how much of the bytes at the beginning is read: a broker may be writing more."""
     from rich.progress import DownloadColumn, TimeRemainingColumn
 
     sizes = {one.path: log_bytes(one) for one in partitions}

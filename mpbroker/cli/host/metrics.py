@@ -1,6 +1,6 @@
 """`mpbroker ctl metrics`: reads the broker's public region, without asking any process.
 
-It works beside a jammed broker, and after a crash for as long as the region's file exists.
+It works while the broker is jammed, and after a crash for as long as the region's file exists.
 """
 
 import time
@@ -30,7 +30,7 @@ def show(
         print_json({bean.name: bean.attributes for bean in found})
         return
     if not now.alive:
-        print(f"the broker (pid {public.owner_pid}) does not run any more; these are its last counts")
+        print(f"the broker (pid {public.owner_pid}) does not run; these are its last counts")
     print_groups(
         (bean.name, {name: _number(value) for name, value in bean.attributes.items()}) for bean in found
     )

@@ -8,32 +8,28 @@ from mpbroker.cli.host.local_broker import LocalBroker
 from mpbroker.cli.text.output import print_json
 from mpbroker.ipc.control_client import ControlError
 
-# Between two looks while it is waited for: soon at first, since most starts take a moment.
+# Between two polls: short at first, since most starts take a moment.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.5
 # A probe has to come to an end; the supervisor of a broker that lives answers in some milliseconds.
 ANSWER_TIMEOUT_S = 5.0
-# Somebody who waits for the wrong broker wants to know before the time is over.
-TELLS_AFTER_S = 3.0
+# Print the reason this early, in case the flags name the wrong broker.
+PRINTS_AFTER_S = 3.0
 
 
 def ready(here: LocalBroker, wait_s: float | None, *, as_json: bool) -> int:
-    """Print whether the broker is ready, and if not, why; return the exit code.
-
-    `wait_s`: how long to wait for it, also for one that has not been started yet. Without that a wrong
-    directory is a usage error. Raises CliError.
-    """
+    """Print whether the broker is ready, waiting up to `wait_s`; return the exit code. Raises CliError."""
     began = time.monotonic()
     deadline = began + (wait_s or 0)
-    pause_s, told = FIRST_PAUSE_S, False
+    pause_s, is_printed = FIRST_PAUSE_S, False
     while problems := _problems(here, waits=wait_s is not None):
         left_s = deadline - time.monotonic()
         if left_s <= 0:
             break
-        if not told and time.monotonic() > began + TELLS_AFTER_S:
+        if not is_printed and time.monotonic() > began + PRINTS_AFTER_S:
             print(
                 f"mpbroker: waiting {left_s:.0f} s more: {'; '.join(problems)}", file=sys.stderr, flush=True
             )
-            told = True
+            is_printed = True
         time.sleep(min(pause_s, left_s))
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
     if as_json:
@@ -45,7 +41,8 @@ def ready(here: LocalBroker, wait_s: float | None, *, as_json: bool) -> int:
 
 def _problems(here: LocalBroker, *, waits: bool) -> list[str]:
     try:
-        client = here.control()
+        # One that is still to start must not be taken for another one that serves.
+        client = here.control(or_default=not waits)
         client.timeout_seconds = ANSWER_TIMEOUT_S
         problems: list[str] = client.call("ready")["problems"]
     except (CliError, ControlError) as error:

@@ -1,4 +1,4 @@
-"""`mpbroker log recover`: recovers the log directories of a stopped broker, or prints what that would do."""
+"""`mpbroker log recover`: recovers the log directories of a stopped broker; dry runs only report."""
 
 from __future__ import annotations
 
@@ -68,9 +68,7 @@ def _print(report: recovering.Report, is_dry: bool) -> None:
     if derived:
         files = counted(derived["files"], "file")
         where = counted(derived["partitions"], "partition")
-        write(
-            f"  made anew from the records: {files} of indexes and snapshots in {where}; --json names them\n"
-        )
+        write(f"  rebuilt from the records: {files} of indexes and snapshots in {where}; --json names them\n")
     _print_changes(report.changes, "  ")
     if is_dry:
         write("Nothing was changed: this is what a recovery would do.\n")

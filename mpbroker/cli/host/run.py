@@ -1,6 +1,6 @@
 """`mpbroker run`: a command with a broker of its own, for tests in any language.
 
-The broker is that of `mpbroker.testing`: free ports, directories of its own, nothing left behind.
+The broker is that of `mpbroker.testing`: free ports, and directories of its own, which are removed.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Annotated, Final
+
+import typer
 
 from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError
+from mpbroker.cli.flags import Overrides, flag, option
 from mpbroker.cli.host.serve import read_config
 from mpbroker.cli.text.interrupt import Interrupt
 from mpbroker.config.environment import BOOTSTRAP_SERVER
@@ -29,17 +32,25 @@ _FOR_COMMAND: Final = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIG
 _AWAITED: Final = (*_FOR_COMMAND, signal.SIGCHLD)
 
 
-def run(command: Sequence[str], topics: Sequence[str], options: Sequence[str], *, is_verbose: bool) -> int:
-    """Run the command beside a broker; return its exit status, 128 + n if signal n ended it.
+def run(
+    command: Annotated[list[str], typer.Argument(metavar="[--] CMD...", hidden=True)],
+    topics: Annotated[
+        list[str] | None, option("--topic", "NAME[:PARTITIONS]", "Create this topic before; repeatable.")
+    ] = None,
+    options: Overrides = None,
+    verbose: Annotated[bool, flag("--verbose -v", "Print the broker's log at the end.")] = False,
+) -> None:
+    """Run a command with a broker of its own, which ends with it.
 
-    Raises CliError about the call and the broker.
+    CMD finds the broker in MPBROKER_BOOTSTRAP_SERVER and KAFKA_BOOTSTRAP_SERVERS. The exit code is CMD's, or
+    128 + n if signal n ended it.
     """
-    wanted = [_topic(text) for text in topics]
-    settings = dict(option.partition("=")[::2] for option in options)
-    read_config(None, options, {})
+    wanted = [_topic(text) for text in topics or ()]
+    settings = dict(option.partition("=")[::2] for option in options or ())
+    read_config(None, options or (), {})
     program = shutil.which(command[0])
     if program is None:
-        raise CliError(f"{command[0]}: there is no such command", USAGE_ERROR)
+        raise CliError(f"{command[0]}: no such command", USAGE_ERROR)
     try:
         broker = Broker(settings)
     except ValueError as error:
@@ -51,12 +62,13 @@ def run(command: Sequence[str], topics: Sequence[str], options: Sequence[str], *
             with broker:
                 for name, partitions in wanted:
                     broker.create_topic(name, partitions)
-                return _run(program, command, broker)
+                code = _run(program, command, broker)
         except BrokerFailed as error:
             raise CliError(str(error)) from error
         finally:
-            if is_verbose:
+            if verbose:
                 sys.stderr.write(broker.logs())
+    raise typer.Exit(code)
 
 
 def _topic(text: str) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""`mpbroker log scrub`: has a running broker look for damage now, or prints what it has found."""
+"""`mpbroker log scrub`: has a running broker check its segments for damage, or prints its findings."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def _print(reply: dict[str, Any], *, has_begun: bool) -> None:
     write = sys.stdout.write
     if reply["running"]:
         done, total = reply["pass_bytes"], reply["pass_total_bytes"]
-        count = f"{done:,} of {total:,} bytes" if total else "it counts what there is"
+        count = f"{done:,} of {total:,} bytes" if total else "counting the segments"
         write(f"{'scrub begun' if has_begun else 'scrubbing'}: {count}\n")
     else:
         write("scrub done: there was little to read\n" if has_begun else "not scrubbing now\n")
-    write("It reads what is sealed: each partition's last segment is still written, and is not scrubbed.\n")
+    write("Only sealed segments are scrubbed: each partition's last one is still written.\n")
     for row in reply["directories"]:
         write(f"{row['directory']}: {_directory(row)}\n")
     for one in reply["findings"]:

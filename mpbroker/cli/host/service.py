@@ -15,9 +15,11 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
+from mpbroker.cli.app import App
 from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.flags import DryRun, Json, Yes, flag, option
 from mpbroker.cli.host import shipped
 from mpbroker.cli.text.confirm import confirm
 from mpbroker.cli.text.output import counted, print_json
@@ -25,6 +27,7 @@ from mpbroker.config.keys import ConfigError
 from mpbroker.config.load import load
 from mpbroker.config.sample import sample
 
+service_app = App(no_args_is_help=True)
 USER = "mpbroker"
 SETTINGS = "/etc/mpbroker/server.properties"
 DATA = "/var/lib/mpbroker"
@@ -34,7 +37,7 @@ WANTED = f"/etc/systemd/system/multi-user.target.wants/{UNIT}"
 USER_FILE = "/etc/sysusers.d/mpbroker.conf"
 # In the unit of the repository.
 _COMMAND, _STATE = "/opt/mpbroker/bin/mpbroker", "StateDirectory=mpbroker\n"
-# What systemd and a shell read in one way only.
+# Characters that systemd and a shell read in the same way.
 _PLAIN = re.compile(r"[\w@+=:,./-]+", re.ASCII)
 # The unit has ProtectHome.
 _HIDDEN = tuple(f"/{name}" for name in ("home", "root", "run/user"))
@@ -44,6 +47,15 @@ _HOW_TO_INSTALL = (
 )
 # Is there where systemd runs (sd_booted).
 BOOTED = Path("/run/systemd/system")
+Root = Annotated[
+    Path | None,
+    option(
+        "--root",
+        "DIR",
+        "Only write files, below this directory, as for systemctl: for packages and images.",
+        readable=False,
+    ),
+]
 
 
 class Step(NamedTuple):
@@ -55,7 +67,7 @@ class Step(NamedTuple):
 
 
 class Host(NamedTuple):
-    """Where a service is installed: on this host, or below a directory that becomes another one's root."""
+    """The host of a service: this one, or one whose root will be a directory here."""
 
     root: Path | None = None
 
@@ -73,12 +85,36 @@ class Host(NamedTuple):
         return self.is_this and BOOTED.is_dir()
 
 
-def install(host: Host, *, is_dry: bool, is_sure: bool, starts: bool, as_json: bool) -> None:
-    """Install the service, or print what would be done. Raises CliError.
+@service_app.command("install")
+def service_install(
+    now: Annotated[bool, flag("--now", "Start it, and with each boot (systemctl enable --now).")] = False,
+    root: Root = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    json: Json = False,
+) -> None:
+    """Make this installation a service of systemd.
 
-    A command that the user of the service could not run is refused. With --root, which a packager may move,
-    that is a warning.
+    Creates the user mpbroker, /etc/mpbroker/server.properties unless it exists, the log directories it names,
+    and the unit. Repeat it after a failure, after a change of log.dirs, or from another installation. With
+    --root, owners are not set.
     """
+    install(Host(root), is_dry=dry_run, is_sure=yes, starts=now, as_json=json)
+
+
+@service_app.command("uninstall")
+def service_uninstall(
+    root: Root = None, dry_run: DryRun = False, yes: Yes = False, json: Json = False
+) -> None:
+    """Stop the service and remove its unit.
+
+    Keeps the log directories, the settings and the user mpbroker.
+    """
+    uninstall(Host(root), is_dry=dry_run, is_sure=yes, as_json=json)
+
+
+def install(host: Host, *, is_dry: bool, is_sure: bool, starts: bool, as_json: bool) -> None:
+    """Install the service, or print the steps. Raises CliError, also if its user cannot run the command."""
     if starts and not host.has_systemd:
         why = "of this host does not run" if host.is_this else "of --root cannot be asked"
         raise CliError(f"--now: the systemd {why}", USAGE_ERROR)
@@ -98,7 +134,7 @@ def install(host: Host, *, is_dry: bool, is_sure: bool, starts: bool, as_json: b
     if problem and host.is_this:
         raise CliError(f"this would be refused: {problem}")
     if problem:
-        # Behind the steps, also where both go to one file.
+        # After the steps, also where both go to one file.
         sys.stdout.flush()
         print(f"mpbroker: warning: {problem}", file=sys.stderr)
 
@@ -274,7 +310,7 @@ def hidden_from_service(command: Sequence[str]) -> str | None:
 
 
 def account() -> pwd.struct_passwd | None:
-    """Return the account of the service's user, None if there is none."""
+    """Return the account of the service's user, or None."""
     try:
         return pwd.getpwnam(USER)
     except KeyError:
@@ -336,7 +372,7 @@ def _write(path: Path, text: str, mode: int, *, is_shared: bool = False) -> None
 
 
 def _property(name: str) -> str:
-    """Return what systemd says of the unit."""
+    """Return a property of the unit."""
     return _call("systemctl", "show", "--value", "--property", name, UNIT).strip()
 
 

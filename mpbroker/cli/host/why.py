@@ -1,17 +1,21 @@
-"""`mpbroker why`: sentences about what holds up a topic or a group.
+"""`mpbroker why`: reads facts about a topic or a group, and prints the causes of a delay.
 
-Everything is asked of the cluster, damage also of the supervisor, if the broker is on this host.
+The cluster has all facts but damage, which the supervisor of a broker on this host reports.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Annotated, Final
 
+import typer
+
+from mpbroker.cli.cluster.client import open_admin
 from mpbroker.cli.cluster.quota import describe_quotas, entity_text
 from mpbroker.cli.cluster.txn import producers
 from mpbroker.cli.errors import CliError
+from mpbroker.cli.flags import ClusterAddress, Json, option
 from mpbroker.cli.host.local_broker import by_address
 from mpbroker.cli.host.why_checks import (
     Damage,
@@ -22,33 +26,39 @@ from mpbroker.cli.host.why_checks import (
     Quota,
     findings,
 )
+from mpbroker.cli.text.numbers import SECONDS
 from mpbroker.cli.text.output import print_json
 from mpbroker.client import groups
-from mpbroker.client.admin import Admin, open_admin
-from mpbroker.client.cluster_address import ClusterAddress
+from mpbroker.client.admin import Admin
 from mpbroker.client.consumer_protocol import TopicPartition
 from mpbroker.client.errors import ApiFailed
 from mpbroker.client.groups import Group
-from mpbroker.client.isolation import READ_COMMITTED
 from mpbroker.client.log_dirs import described
 from mpbroker.client.topics import Topic
 from mpbroker.config import known
 from mpbroker.ipc.control_client import ControlError
 from mpbroker.protocol.errors import ErrorCode, error_code
-from mpbroker.protocol.numbers import LATEST
+from mpbroker.protocol.numbers import LATEST, READ_COMMITTED
 from mpbroker.protocol.printable import printable
 
 _CLIENT_ID: Final = "client-id"
-# Somebody waits, and there is more to say than that the coordinator does not answer.
+# A coordinator that does not answer must not hide the other facts for long.
 _PATIENCE_MS: Final = 5_000
 _NO_SUCH_GROUP: Final = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.INVALID_GROUP_ID)
 
 
-def why(where: ClusterAddress, name: str, look_s: float, *, as_json: bool) -> None:
-    """Print what holds up the topic, the group, or both if both have that name.
+def why(
+    name: Annotated[str, typer.Argument(metavar="TOPIC|GROUP", hidden=True)],
+    look: Annotated[
+        float, option("--look", "SECONDS", "Time between two reads of offsets.", min=0, callback=SECONDS)
+    ] = 2.0,
+    *,
+    where: ClusterAddress,
+    json: Json = False,
+) -> None:
+    """Print what holds up a topic or group, and what to do.
 
-    A group that is behind is looked at twice, `look_s` apart, to see whether it moves. Raises CliError,
-    ApiFailed.
+    The offsets of a group with lag are read twice, to see whether they move.
     """
     with open_admin(where) as client:
         there = client.topics()
@@ -67,12 +77,12 @@ def why(where: ClusterAddress, name: str, look_s: float, *, as_json: bool) -> No
         if group is not None:
             before = groups.committed(client, name)
             facts = _of_group(client, where, group, before)
-            if group.members and _lag(facts)["lag"]:
-                time.sleep(look_s)
+            if group.members and facts.lagging():
+                time.sleep(look)
                 facts = _of_group(client, where, group, before)
             about["group"] = facts
     found = {kind: findings(facts) for kind, facts in about.items()}
-    if as_json:
+    if json:
         print_json(
             [
                 {"kind": kind, "name": name, "findings": found[kind], "not_checked": facts.unseen}
@@ -82,7 +92,7 @@ def why(where: ClusterAddress, name: str, look_s: float, *, as_json: bool) -> No
         )
         return
     for kind, facts in about.items():
-        lag = f", {_lag(facts)['lag']:,} offsets behind" if facts.group is not None else ""
+        lag = f", lag {_lag(facts)['lag']:,}" if facts.group is not None else ""
         print(printable(f"{kind} {name}{lag}"))
         for one in found[kind]:
             print(printable(f"* {one.what}"))
@@ -94,14 +104,11 @@ def why(where: ClusterAddress, name: str, look_s: float, *, as_json: bool) -> No
 
 
 def _lag(facts: Facts) -> dict[str, int]:
-    return {} if facts.group is None else {"lag": sum(map(facts.lag, facts.partitions))}
+    return {} if facts.group is None else {"lag": facts.ends().lag(facts.committed) or 0}
 
 
 def _group(client: Admin, name: str) -> tuple[Group | None, ApiFailed | None]:
-    """Return the group, None if there is none, and the error if its coordinator cannot say.
-
-    Raises ApiFailed.
-    """
+    """Return the group, None if it does not exist, and a coordinator's retriable error. Raises ApiFailed."""
     try:
         return groups.describe(client, name, _PATIENCE_MS), None
     except ApiFailed as error:
@@ -118,7 +125,7 @@ def _of_group(
     committed = groups.committed(client, group.name)
     places = {*committed, *(place for one in group.members for place in one.partitions)}
     names = sorted({topic for topic, _ in places})
-    # A partition of its topics without an owner or an offset may be what it misses.
+    # It may miss a partition of its topics that has neither an owner nor an offset.
     topics = [one for one in client.topics(names) if not one.error_code] if names else []
     return _of_topics(client, where, topics, group, committed, before)
 
@@ -135,7 +142,7 @@ def _of_topics(
     partitions = {place: one for topic in topics for place, one in _partitions(client, topic).items()}
     unseen: list[str] = []
     directories = [one for node in client.broker_ids() for one in _directories(client, node, unseen)]
-    # What is not open yet is in no directory, and any of them may have the group's offsets.
+    # A partition that is not open is in no directory, and any of them may have the group's offsets.
     waits = bool(group or refused) or not all(one.has_leader for one in partitions.values())
     here = [
         one
@@ -185,7 +192,7 @@ def _partitions(client: Admin, topic: Topic) -> dict[TopicPartition, PartitionFa
 
 
 def _directories(client: Admin, node: int, unseen: list[str]) -> list[DirectoryFacts]:
-    """Return the directories of a broker; none, and a line of `unseen`, if it refuses."""
+    """Return the directories of a broker; add a line to `unseen` if it refuses."""
     try:
         found = described(client.cluster, node, None)
         return [
@@ -208,7 +215,7 @@ def _directories(client: Admin, node: int, unseen: list[str]) -> list[DirectoryF
 def _damages(
     where: ClusterAddress, partitions: Iterable[TopicPartition], unseen: list[str]
 ) -> dict[TopicPartition, list[Damage]]:
-    """Return the damage that the scrubber knows of; a line of `unseen` if it cannot be asked."""
+    """Return the damage that the scrubber found; add a line to `unseen` if it cannot be asked."""
     found: dict[TopicPartition, list[Damage]] = {}
     wanted = {f"{topic}-{number}": (topic, number) for topic, number in partitions}
     try:
@@ -221,7 +228,7 @@ def _damages(
 
 
 def _quotas(client: Admin, unseen: list[str]) -> list[Quota]:
-    """Return all quotas; none, and a line of `unseen`, if the broker refuses."""
+    """Return all quotas; add a line to `unseen` if the broker refuses."""
     try:
         return [
             Quota(entity_text(list(entity.items())), entity.get(_CLIENT_ID), key, value)

@@ -1,4 +1,4 @@
-"""What may hold up a topic or a group: checks of facts that were asked for before, each with what to do."""
+"""Checks of facts about a topic or a group: each yields causes of a delay, with advice."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from mpbroker.client.consumer_protocol import TopicPartition
 from mpbroker.client.groups import Group
 from mpbroker.client.times import format_time
 from mpbroker.config.broker import ROOM_BYTES
+from mpbroker.observe.lag import Ends, lag_behind
 
 # Warn below this. Produces are refused only when a write finds no room.
 _LOW_ROOM_BYTES: Final = 128 << 20
@@ -19,7 +20,7 @@ _EMPTY: Final = "Empty"
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """A sentence about what holds something up, and one about what to do."""
+    """The sentence that names a cause, and the sentence with advice."""
 
     what: str
     do: str
@@ -44,10 +45,7 @@ class PartitionFacts(msgspec.Struct, frozen=True):
 
 
 class DirectoryFacts(msgspec.Struct, frozen=True):
-    """A log directory. `error` says why it is offline; `usable_bytes` is None if unknown.
-
-    `has_others`: the broker has more of them.
-    """
+    """A log directory. `error`: why it is offline; `has_others`: the broker has more of them."""
 
     name: str
     error: str | None
@@ -57,10 +55,10 @@ class DirectoryFacts(msgspec.Struct, frozen=True):
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """Offsets `first` to `behind`, which is not one of them, cannot be read."""
+    """Offsets from `first`, up to and without `end`, cannot be read."""
 
     first: int
-    behind: int
+    end: int
 
 
 class Quota(msgspec.Struct, frozen=True):
@@ -73,11 +71,7 @@ class Quota(msgspec.Struct, frozen=True):
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """Facts that checks look at.
-
-    `committed` and `before` are the group's offsets at the second look and at the first. `unseen`: what could
-    not be asked for, and why. `refused`: the error of a coordinator that cannot speak of the group.
-    """
+    """Facts. `before`, `committed`: offsets at two times. `unseen`: missing facts. `refused`: an error."""
 
     partitions: Mapping[TopicPartition, PartitionFacts]
     directories: Sequence[DirectoryFacts] = ()
@@ -89,13 +83,17 @@ class Facts(msgspec.Struct, frozen=True):
     unseen: list[str] = []
     refused: str | None = None
 
-    def lag(self, place: TopicPartition) -> int:
-        """Return how many offsets the group is behind, or has to read if it has committed none."""
-        there = self.partitions.get(place)
-        if there is None or not there.has_leader:
-            return 0
-        start = there.log_start_offset
-        return there.high_watermark - max(self.committed.get(place, start), start)
+    def ends(self) -> Ends:
+        """Return the high watermarks of partitions that have a leader."""
+        return Ends({place: one.high_watermark for place, one in self.partitions.items() if one.has_leader})
+
+    def lagging(self) -> list[TopicPartition]:
+        """Return the partitions with records that the group has not committed."""
+        starts = {place: one.log_start_offset for place, one in self.partitions.items()}
+        ends = self.ends().of
+        return [
+            place for place in ends if lag_behind(ends[place], self.committed.get(place, starts[place])) > 0
+        ]
 
     def owners(self) -> dict[TopicPartition, str]:
         """Return the clients that have partitions."""
@@ -110,10 +108,9 @@ def offline(facts: Facts) -> Iterator[Finding]:
     lost = [place for place, one in facts.partitions.items() if not one.has_leader]
     if lost:
         yield Finding(
-            f"{_names(lost)} cannot be served: no produce or read gets through.",
-            "The broker's log says why (an ERROR line names file and offset). If the disk is full, free some "
-            "space: they open by themselves. Else repair the disk and restart the broker, or see mpbroker "
-            "log verify.",
+            f"{_names(lost)} cannot be served: produces and reads fail.",
+            "An ERROR line of the broker's log names file and offset. If the disk is full, free some space: "
+            "they open by themselves. Else repair the disk and restart the broker (mpbroker log verify).",
         )
 
 
@@ -128,7 +125,7 @@ def directories(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 f"The disk of {one.name} is full, {one.usable_bytes:,} bytes are left: produces, new "
                 "partitions, joins and commits of groups are refused.",
-                "Free some space, delete topics, or shorten retention.ms: then they go on by themselves.",
+                "Free some space, delete topics, or shorten retention.ms: then they resume by themselves.",
             )
         elif one.usable_bytes is not None and one.usable_bytes < _LOW_ROOM_BYTES:
             yield Finding(
@@ -144,7 +141,7 @@ def coordinator(facts: Facts) -> Iterator[Finding]:
     if facts.refused is not None:
         yield Finding(
             f"The coordinator is not available ({facts.refused}): members can neither join nor commit.",
-            "The broker's log says why (__consumer_offsets). Members wait and try again by themselves.",
+            "The broker's log has the reason (__consumer_offsets). Members wait and retry by themselves.",
         )
 
 
@@ -158,8 +155,8 @@ def transactions(facts: Facts) -> Iterator[Finding]:
                 f"read_committed consumers of {_name(place)} stop at offset {one.last_stable_offset:,}, of "
                 f"{one.high_watermark:,}: producer {each.producer_id} has a transaction open there; its last "
                 f"record is of {format_time(each.last_timestamp_ms)}.",
-                "Let it commit or abort. It is aborted after its timeout; mpbroker txn list says whose it is,"
-                " and mpbroker txn abort ends it. If mpbroker txn find-hanging lists it, nothing else will.",
+                "Let it commit or abort. It is aborted after its timeout; mpbroker txn list has its id, and "
+                "mpbroker txn abort ends it. If mpbroker txn find-hanging lists it, nothing else will.",
             )
 
 
@@ -167,9 +164,9 @@ def damaged(facts: Facts) -> Iterator[Finding]:
     for place, damages in facts.damages.items():
         for one in damages:
             yield Finding(
-                f"Offsets {one.first:,} to {one.behind - 1:,} of {_name(place)} are damaged: reads of them "
+                f"Offsets {one.first:,} to {one.end - 1:,} of {_name(place)} are damaged: reads of them "
                 "fail.",
-                "Let readers begin behind them (mpbroker group reset-offsets), or repair them (mpbroker log "
+                "Let readers begin after them (mpbroker group reset-offsets), or repair them (mpbroker log "
                 "repair).",
             )
 
@@ -179,7 +176,7 @@ def produce_quotas(facts: Facts) -> Iterator[Finding]:
         if one.key in ("producer_byte_rate", "request_percentage"):
             yield Finding(
                 f"The quota {one.key}={one.value:g} of {one.whose} makes producers beyond it wait.",
-                "Compare it with what they send (produce-throttle-time-avg of the client); mpbroker quota "
+                "Compare it with their rate (produce-throttle-time-avg of the client); mpbroker quota "
                 "set changes it.",
             )
 
@@ -190,18 +187,18 @@ def consumer_quotas(facts: Facts) -> Iterator[Finding]:
         if one.key in ("consumer_byte_rate", "request_percentage") and one.client_id in (None, *clients):
             yield Finding(
                 f"The quota {one.key}={one.value:g} of {one.whose} makes consumers beyond it wait.",
-                "Compare it with what they read (fetch-throttle-time-avg of the client); mpbroker quota "
+                "Compare it with their rate (fetch-throttle-time-avg of the client); mpbroker quota "
                 "set changes it.",
             )
 
 
 def no_members(facts: Facts) -> Iterator[Finding]:
-    if facts.group is not None and facts.group.state == _EMPTY and _behind(facts):
+    if facts.group is not None and facts.group.state == _EMPTY and facts.lagging():
         yield Finding(
             "The group has no members: its partitions are not read.",
             "Start its consumers. If they run, they were removed from the group: a poll that comes later "
-            "than max.poll.interval.ms ends the membership, and the client's log says so. Those that assign "
-            "partitions themselves are no members, and only have to commit.",
+            "than max.poll.interval.ms ends the membership, as the client's log reports. Consumers that "
+            "assign partitions themselves never join, and only have to commit.",
         )
 
 
@@ -209,7 +206,7 @@ def rebalances(facts: Facts) -> Iterator[Finding]:
     if facts.group is not None and facts.group.state in _REBALANCES:
         yield Finding(
             f"The group rebalances ({facts.group.state}): its members wait for each other.",
-            "Look for a member that does not poll, or comes and goes: mpbroker group describe --members. A "
+            "Find a member that does not poll, or comes and goes: mpbroker group describe --members. A "
             "rebalance waits for max.poll.interval.ms at most; static members (group.instance.id) need none.",
         )
 
@@ -218,10 +215,10 @@ def without_owner(facts: Facts) -> Iterator[Finding]:
     if facts.group is None or not facts.group.members or facts.group.state in _REBALANCES:
         return
     owners = facts.owners()
-    free = [place for place in _behind(facts) if place not in owners]
+    free = [place for place in facts.lagging() if place not in owners]
     if free:
         yield Finding(
-            f"No member has {_names(free)}, where the group is behind.",
+            f"No member has {_names(free)}, where the group has a lag.",
             "Its members have not subscribed to that topic, or have not seen its new partitions yet "
             "(metadata.max.age.ms).",
         )
@@ -229,32 +226,33 @@ def without_owner(facts: Facts) -> Iterator[Finding]:
 
 def not_committing(facts: Facts) -> Iterator[Finding]:
     owners = facts.owners()
-    for place in _behind(facts):
+    for place in facts.lagging():
         client = owners.get(place)
         now = facts.committed.get(place)
         if client is None or now != facts.before.get(place):
             continue
         one = facts.partitions[place]
         if now is not None and 0 <= one.last_stable_offset <= now:
-            continue  # a transaction holds it, which is said elsewhere
+            continue  # a transaction holds it, which has a finding of its own
         state = (
             "has committed nothing" if now is None else f"stays at offset {now:,} of {one.high_watermark:,}"
         )
         yield Finding(
             f"{client} has {_name(place)} and {state}.",
             "It has paused the partition, works on a record for long, fails at one again and again, or does "
-            "not commit (enable.auto.commit): look at its log, and what is at that offset.",
+            "not commit (enable.auto.commit): read its log, and the record at that offset.",
         )
 
 
 def slower(facts: Facts) -> Iterator[Finding]:
-    moving = [
-        place for place in _behind(facts) if facts.committed.get(place, 0) > facts.before.get(place, 1 << 63)
-    ]
+    moving = {
+        place: facts.committed[place]
+        for place in facts.lagging()
+        if facts.committed.get(place, 0) > facts.before.get(place, 1 << 63)
+    }
     if moving:
-        lag = sum(map(facts.lag, moving))
         yield Finding(
-            f"The group reads {_names(moving)}, and is {lag:,} offsets behind.",
+            f"The group reads {_names(list(moving))}, with a lag of {facts.ends().lag(moving) or 0:,}.",
             "Let it catch up, or give it more members, up to one for each partition.",
         )
 
@@ -270,13 +268,12 @@ def out_of_range(facts: Facts) -> Iterator[Finding]:
         where = (
             f"before the log start offset {start:,}: retention has removed records that were not read"
             if offset < start
-            else f"behind the high watermark {end:,}: the topic was deleted and created again, or restored "
+            else f"above the high watermark {end:,}: the topic was deleted and created again, or restored "
             "from a copy"
         )
         yield Finding(
             f"The committed offset {offset:,} of {_name(place)} is {where}.",
-            "auto.offset.reset decides where its consumer goes on; mpbroker group reset-offsets sets another "
-            "offset.",
+            "auto.offset.reset decides where its consumer continues; see also mpbroker group reset-offsets.",
         )
 
 
@@ -293,10 +290,6 @@ def findings(facts: Facts) -> list[Finding]:
     """Return what all checks find."""
     checks = OF_TOPICS if facts.group is None else OF_GROUPS
     return [found for check in checks for found in check(facts)]
-
-
-def _behind(facts: Facts) -> list[TopicPartition]:
-    return [place for place in facts.partitions if facts.lag(place) > 0]
 
 
 def _name(place: TopicPartition) -> str:

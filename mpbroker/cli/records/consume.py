@@ -8,13 +8,14 @@ from typing import BinaryIO
 
 import msgspec
 
+from mpbroker.cli.cluster.client import open_admin
 from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError
+from mpbroker.cli.flags import ClusterAddress
 from mpbroker.cli.records import json_lines
 from mpbroker.cli.records.template import Part, compile_template
 from mpbroker.cli.text.interrupt import Interrupt
-from mpbroker.client.admin import Admin, open_admin
+from mpbroker.client.admin import Admin
 from mpbroker.client.backoff import monotonic_ms
-from mpbroker.client.cluster_address import ClusterAddress
 from mpbroker.client.consumer import MAX_WAIT_MS, PATIENCE_MS, Consumer, Fetched
 from mpbroker.client.errors import ApiFailed
 from mpbroker.client.group_member import GroupMember, quietly_leave

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mpbroker.cli.errors import USAGE_ERROR, CliError, of_flag
-from mpbroker.client.cluster_address import ClusterAddress
-from mpbroker.client.isolation import parse_isolation
+from mpbroker.cli.flags import ClusterAddress
+from mpbroker.client.consumer import parse_isolation
 from mpbroker.client.positions import BEGINNING, END, Start, parse_start
 from mpbroker.client.times import parse_time
 

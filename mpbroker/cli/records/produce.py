@@ -16,16 +16,16 @@ from functools import partial
 
 import msgspec
 
+from mpbroker.cli.cluster.client import open_admin
 from mpbroker.cli.errors import USAGE_ERROR, CliError, with_advice
+from mpbroker.cli.flags import ClusterAddress
 from mpbroker.cli.records.line_records import Format, LineRecords
 from mpbroker.cli.text.interrupt import Interrupt
-from mpbroker.client.admin import Admin, open_admin
-from mpbroker.client.cluster_address import ClusterAddress
+from mpbroker.client.admin import Admin
 from mpbroker.client.consumer import PATIENCE_MS
 from mpbroker.client.errors import ApiFailed, ClientError, RequestTimedOut, without_leader
-from mpbroker.client.partitioner import partition_for
 from mpbroker.client.producer import Producer
-from mpbroker.client.topics import Topic, no_partition, partitions_of
+from mpbroker.client.topics import Topic, no_partition, partition_for, partitions_of
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import Header, NewRecord
@@ -239,7 +239,7 @@ class Lines:
             acks=ACKS[settings.acks],
             codec=CODECS[settings.compression],
             delivery_timeout_ms=client.cluster.config.delivery_timeout_ms,
-            trouble=_say,
+            trouble=self._retried,
         )
 
     def append(self, lines: list[bytes]) -> None:
@@ -292,6 +292,12 @@ class Lines:
                 USAGE_ERROR,
             )
         return named
+
+    def _retried(self, text: str) -> None:
+        """Print why a batch is sent again. A full disk has no error code of its own in Kafka's protocol."""
+        storage = ErrorCode.KAFKA_STORAGE_ERROR.name in text
+        disk = f". Its disk is full or broken: mpbroker why {self.topic} says which" if storage else ""
+        _say(f"{text}{disk}")
 
     @property
     def topic(self) -> str:

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from mpbroker.cli.cluster.client import read_entries
 from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.flags import ClusterAddress
 from mpbroker.cli.text.output import counted
 from mpbroker.cli.text.progress import progress_bar
-from mpbroker.client.cluster_address import ClusterAddress
-from mpbroker.client.command_config import read_entries
 from mpbroker.client.positions import Ends, Start
+from mpbroker.config.extras import pip_install
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -53,7 +54,7 @@ def write(where: ClusterAddress, settings: Settings) -> None:
         from mpbroker.reading import arrow
     except ModuleNotFoundError as error:
         raise CliError(
-            f"--to needs PyArrow: pip install 'mpbroker-server[arrow]' ({error.name} is missing)", USAGE_ERROR
+            f"--to needs PyArrow: {pip_install('arrow')} ({error.name} is missing)", USAGE_ERROR
         ) from error
     from mpbroker.reading import errors as of_reading
 

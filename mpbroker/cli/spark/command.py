@@ -1,61 +1,302 @@
-"""The commands of `mpbroker spark …`: a session, a job, its progress, and one sentence where it fails."""
+"""The commands of `mpbroker spark`.
+
+They also run under spark-submit, which gets this package's `__main__.py` and the same words: Spark's settings
+are then those of spark-submit.
+"""
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
-from mpbroker.cli.errors import INTERRUPTED, USAGE_ERROR, CliError, file_named
+import typer
+
+from mpbroker.cli.app import App
+from mpbroker.cli.errors import USAGE_ERROR, CliError, file_named
+from mpbroker.cli.flags import Json, flag, option
+from mpbroker.cli.spark.job import measured, rate, running, until_stopped
+from mpbroker.cli.text.numbers import INT, LONG, SECONDS
 from mpbroker.cli.text.output import counted, print_json, print_table
-from mpbroker.reading.errors import CorruptLog, DataLoss, OptionError, SourceUnavailable
+from mpbroker.reading.errors import OptionError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from mpbroker.spark.jobs import ArchiveSettings, Audit, IcebergTarget, Source
 
-    from mpbroker.spark.jobs import Audit, IcebergTarget, Notice, Running, Source
+spark_app = App(no_args_is_help=True)
 
-TERMINATED = 128 + signal.SIGTERM
-CANCEL_EVERY_S = 0.1
-GOES_ON = "What was committed stays; run the same command again and it goes on from there"
+Topics = Annotated[str | None, typer.Argument(metavar="TOPIC,…", hidden=True, show_default=False)]
+Pattern = Annotated[
+    str | None, option("--pattern", "REGEX", "Topics whose whole name matches, instead of TOPIC,…")
+]
+LogDir = Annotated[
+    str | None, option("--log-dir", "DIR,…", "The broker's log directories, to read its files.")
+]
+Servers = Annotated[
+    str | None, option("--bootstrap-server -b", "HOST:PORT,…", "Brokers, to read over the network.")
+]
+Extra = Annotated[
+    list[str] | None,
+    option(
+        "--option",
+        "KEY=VALUE",
+        "Any option of format mpbroker, such as kafka.security.protocol=SSL; repeatable.",
+    ),
+]
+Loss = Annotated[
+    bool,
+    flag(
+        "--fail-on-data-loss/--no-fail-on-data-loss",
+        "Whether records that were deleted before they were read are an error.",
+    ),
+]
+Master = Annotated[
+    str | None, option("--master", "URL", "Of Spark; default: spark-submit's, or all cores of this host.")
+]
+Checkpoint = Annotated[
+    Path,
+    option(
+        "--checkpoint",
+        "DIR",
+        "How far the job is; one directory for each job, made if need be.",
+        readable=False,
+    ),
+]
+Once = Annotated[bool, flag("--once", "Only the present records; default: run until stopped.")]
+Every = Annotated[
+    float, option("--every-s", "S", "The shortest interval between two reads.", min=0.0, callback=SECONDS)
+]
+SinkOption = Annotated[
+    list[str] | None, option("--sink-option", "KEY=VALUE", "Any option of the sink; repeatable.")
+]
 
 
-@dataclass(frozen=True)
-class Archive:
-    """Flags of `archive`. `compact_mb` is None if it must not compact."""
+@spark_app.command("archive")
+def spark_archive(
+    to: Annotated[Path, option("--to", "DIR", "The archive; made if it is not there.", readable=False)],
+    topics: Topics = None,
+    pattern: Pattern = None,
+    log_dir: LogDir = None,
+    bootstrap: Servers = None,
+    partition_by: Annotated[
+        str, option("--partition-by", "COLUMNS", "Directories: topic; topic,date; or topic,date,hour (UTC).")
+    ] = "topic,date",
+    compact: Annotated[
+        bool, flag("--compact", "Afterwards make few large files of many small ones.")
+    ] = False,
+    file_mb: Annotated[
+        int, option("--file-mb", "N", "How large compacted files get.", min=1, callback=INT)
+    ] = 128,
+    form: Annotated[
+        str, option("--format", "parquet|iceberg", "Directories, or a table of a catalog.")
+    ] = "parquet",
+    catalog: Annotated[
+        str | None, option("--catalog", "URI", "Of Iceberg; default: sqlite:///DIR/catalog.db.")
+    ] = None,
+    table: Annotated[
+        str, option("--table", "NAMESPACE.NAME", "Of Iceberg; made if need be.")
+    ] = "mpbroker.records",
+    records_per_run: Annotated[
+        int, option("--records-per-run", "N", "Records that are committed at once.", min=1, callback=LONG)
+    ] = 20_000_000,
+    fail_on_data_loss: Loss = True,
+    option: Extra = None,
+    json: Json = False,
+    master: Master = None,
+) -> None:
+    """Write new records as Parquet, each record once.
 
-    source: Source
-    target: Path | IcebergTarget
-    partition_by: str
-    records_per_run: int
-    compact_mb: int | None
-    as_json: bool
+    Readers of DIR see a run when all of it is there: spark.read.parquet("DIR/data"). They never see the rest
+    of a killed job, and the next job continues from the last run.
+    """
+    from mpbroker.spark import jobs
+
+    source = _source(topics, pattern, log_dir, bootstrap, option, fail_on_data_loss=fail_on_data_loss)
+    target = _target(form, to, catalog, table, compacts=compact)
+    try:
+        columns = tuple(jobs.partitioning(partition_by))
+    except jobs.JobError as error:
+        raise CliError(str(error), USAGE_ERROR) from error
+    settings = jobs.ArchiveSettings(source, target, columns, records_per_run)
+    _archive(settings, master, file_mb if compact else None, as_json=json)
 
 
-@dataclass(frozen=True)
-class Replay:
-    """Flags of `replay`."""
+@spark_app.command("replay")
+def spark_replay(
+    archive: Annotated[Path, typer.Argument(metavar="DIR", hidden=True, readable=False)],
+    bootstrap: Annotated[str, option("--bootstrap-server -b", "HOST:PORT,…", "Brokers to write to.")],
+    topics: Annotated[str | None, option("--topics", "TOPIC,…", "Only these; default: all.")] = None,
+    to_topic: Annotated[
+        str | None, option("--to-topic", "TOPIC", "All into this one; default: each into its own.")
+    ] = None,
+    keep_partitions: Annotated[
+        bool, flag("--keep-partitions", "Into partitions of the same numbers; else by key.")
+    ] = False,
+    name: Annotated[
+        str, option("--name", "NAME", "Of this replay; its progress is kept under it.")
+    ] = "replay",
+    exactly_once: Annotated[
+        bool, flag("--exactly-once", "In transactions: readers of committed records see each record once.")
+    ] = False,
+    option: Annotated[
+        list[str] | None, option("--option", "KEY=VALUE", "Any option of the sink; repeatable.")
+    ] = None,
+    json: Json = False,
+    master: Master = None,
+) -> None:
+    """Write an archive back into topics.
 
-    directory: Path
-    bootstrap: str
-    topics: str | None
-    to_topic: str | None
-    name: str
-    keep_partitions: bool
-    exactly_once: bool
-    extra: list[str] | None
-    as_json: bool
+    DIR is an archive. Keys, values, headers, timestamps and the order in each partition stay. Records that a
+    job of the same name wrote are not written again, but for the step in which it was killed; with
+    --exactly-once these are not either.
+    """
+    _needs_spark()
+    from mpbroker.spark import jobs
+
+    settings = jobs.ReplaySettings(
+        archive,
+        _sink({**_options(option), "kafka.bootstrap.servers": bootstrap}),
+        name,
+        tuple(one for one in (topics or "").split(",") if one),
+        to_topic,
+        keep_partitions=keep_partitions,
+        exactly_once=exactly_once,
+    )
+    began = time.monotonic()
+    with running("replay", master, as_json=json) as (spark, notice):
+        done = jobs.replay(spark, settings, notice)
+        notice.end(
+            f"{counted(done.records, 'record')} written to {bootstrap} in "
+            f"{counted(done.steps, 'step')}, {rate(done.records, began)}",
+            {**measured(done.records, began), "steps": done.steps, "bootstrap_servers": bootstrap},
+        )
 
 
-def source(
+@spark_app.command("mirror")
+def spark_mirror(
+    to: Annotated[str, option("--to", "HOST:PORT,…", "Brokers to write to.")],
+    checkpoint: Checkpoint,
+    topics: Topics = None,
+    pattern: Pattern = None,
+    log_dir: LogDir = None,
+    bootstrap: Servers = None,
+    name: Annotated[
+        str, option("--name", "NAME", "Of this mirror; it belongs to the checkpoint.")
+    ] = "mirror",
+    prefix: Annotated[str, option("--prefix", "TEXT", "Before the names of topics there.")] = "",
+    keep_partitions: Annotated[
+        bool, flag("--keep-partitions/--by-key", "Partitions of the same numbers, or those of keys.")
+    ] = True,
+    exactly_once: Annotated[
+        bool, flag("--exactly-once/--at-least-once", "In transactions, or faster and perhaps twice.")
+    ] = True,
+    once: Once = False,
+    every_s: Every = 1.0,
+    fail_on_data_loss: Loss = True,
+    option: Extra = None,
+    sink_option: SinkOption = None,
+    json: Json = False,
+    master: Master = None,
+) -> None:
+    """Copy topics to another cluster as they grow.
+
+    Either side may be mpbroker or Apache Kafka. Topics that do not exist there are created as they are here.
+    The headers __source.topic, __source.partition and __source.offset name the origin of a record. SIGTERM
+    and Ctrl-C end the job, and leave no transaction open.
+    """
+    source = _source(topics, pattern, log_dir, bootstrap, option, fail_on_data_loss=fail_on_data_loss)
+    from mpbroker.spark import jobs
+
+    settings = jobs.MirrorSettings(
+        source,
+        _sink({**_options(sink_option), "kafka.bootstrap.servers": to}),
+        checkpoint,
+        name,
+        prefix,
+        keep_partitions=keep_partitions,
+        exactly_once=exactly_once,
+        once=once,
+        every_s=every_s,
+    )
+    with running("mirror", master, polls=True, as_json=json) as (spark, notice):
+        start = partial(jobs.mirror, spark, settings, notice)
+        until_stopped(start, notice, checkpoint, f"mirrored to {to}", once=once)
+
+
+@spark_app.command("sessions")
+def spark_sessions(
+    checkpoint: Checkpoint,
+    topics: Topics = None,
+    pattern: Pattern = None,
+    log_dir: LogDir = None,
+    bootstrap: Servers = None,
+    to: Annotated[Path | None, option("--to", "DIR", "Parquet files, readable with Spark.")] = None,
+    to_topic: Annotated[
+        str | None, option("--to-topic", "TOPIC", "JSON in a topic of --bootstrap-server; or --to.")
+    ] = None,
+    gap: Annotated[str, option("--gap", "TIME", "Of no events, which ends a session.")] = "30 minutes",
+    lateness: Annotated[str, option("--lateness", "TIME", "How late an event may be.")] = "10 minutes",
+    once: Once = False,
+    every_s: Every = 1.0,
+    fail_on_data_loss: Loss = True,
+    option: Extra = None,
+    sink_option: SinkOption = None,
+    json: Json = False,
+    master: Master = None,
+) -> None:
+    """Find the sessions of each key, an example of state.
+
+    A session is written once, when later events cannot belong to it. It has the key, when it began and
+    ended, and its number of events.
+    """
+    source = _source(topics, pattern, log_dir, bootstrap, option, fail_on_data_loss=fail_on_data_loss)
+    target, options = _sessions_target(to, to_topic, bootstrap, sink_option)
+    from mpbroker.spark import jobs
+
+    settings = jobs.SessionSettings(
+        source, checkpoint, target, options, gap, lateness, once=once, every_s=every_s
+    )
+    with running("sessions", master, polls=True, as_json=json) as (spark, notice):
+        start = partial(jobs.sessions, spark, settings, notice)
+        until_stopped(start, notice, checkpoint, "read", once=once)
+
+
+@spark_app.command("audit")
+def spark_audit(
+    topics: Topics = None,
+    pattern: Pattern = None,
+    log_dir: LogDir = None,
+    keys: Annotated[bool, flag("--keys", "Count records with a key that an earlier one has, too.")] = False,
+    svg: Annotated[Path | None, option("--svg", "FILE", "Draw it, too.", readable=False)] = None,
+    json: Json = False,
+    option: Extra = None,
+    master: Master = None,
+) -> None:
+    """Find gaps, duplicates and damage in whole logs.
+
+    This runs on a host that has their files. The exit code is 1 if records are missing, twice, or damaged.
+    Offsets that compaction removed are counted apart.
+    """
+    source = _source(topics, pattern, log_dir, None, option, fail_on_data_loss=True)
+    from mpbroker.spark import jobs
+
+    with running("audit", master) as (spark, notice):
+        found = jobs.audit(spark, source, notice, keys=keys)
+    if svg is not None:
+        with file_named(str(svg)):
+            svg.write_text(jobs.draw(found), encoding="utf-8")
+    if json:
+        print_json(found.document())
+    else:
+        _print_audit(found)
+    if not found.is_whole:
+        raise CliError("the audit found records that are missing, twice, or damaged")
+
+
+def _source(
     topics: str | None,
     pattern: str | None,
     log_dir: str | None,
@@ -64,7 +305,7 @@ def source(
     *,
     fail_on_data_loss: bool,
 ) -> Source:
-    """Check the flags of a source before Spark is started, which takes seconds. Raises CliError."""
+    """Return the source of the flags, checked before Spark starts, which takes seconds. Raises CliError."""
     _needs_spark()
     from mpbroker.spark.jobs import Source
 
@@ -95,10 +336,10 @@ def _options(given: list[str] | None) -> dict[str, str]:
     return options
 
 
-def target(
+def _target(
     form: str, directory: Path, catalog: str | None, table: str, *, compacts: bool
 ) -> Path | IcebergTarget:
-    """Return the target that the flags describe. Raises CliError."""
+    """Return the target of the flags. Raises CliError."""
     if form == "parquet":
         if catalog is not None:
             raise CliError("--catalog is for --format iceberg", USAGE_ERROR)
@@ -117,142 +358,7 @@ def target(
     return IcebergTarget(uri, directory, table)
 
 
-def archive(wanted: Archive, master: str | None) -> None:
-    """Run the archive job. Raises CliError."""
-    from mpbroker.spark import jobs
-
-    try:
-        columns = tuple(jobs.partitioning(wanted.partition_by))
-    except jobs.JobError as error:
-        raise CliError(str(error), USAGE_ERROR) from error
-    settings = jobs.ArchiveSettings(wanted.source, wanted.target, columns, wanted.records_per_run)
-    began = time.monotonic()
-    with running("archive", master, as_json=wanted.as_json) as (spark, notice):
-        done = jobs.archive(spark, settings, notice)
-        topics = f" of {counted(len(done.topics), 'topic')}" if done.topics else ""
-        where = _shown(wanted.target)
-        notice.end(
-            f"{counted(done.records, 'record')}{topics} archived in {counted(done.runs, 'run')}, "
-            f"{_rate(done.records, began)}; readers find them in {where}",
-            {
-                **_measured(done.records, began),
-                "topics": sorted(done.topics),
-                "runs": done.runs,
-                "target": where,
-                "compacted": None,
-            },
-        )
-        if wanted.compact_mb is not None and isinstance(wanted.target, Path):
-            made = jobs.compact(spark, wanted.target, wanted.compact_mb << 20, notice)
-            notice.end(
-                f"{counted(made.files_before, 'file')} of {counted(made.runs, 'run')} compacted to "
-                f"{counted(made.files_after, 'file')}"
-                if made.runs
-                else "nothing to compact",
-                {"compacted": asdict(made)},
-            )
-
-
-def _shown(target: Path | IcebergTarget) -> str:
-    return str(target / "data") if isinstance(target, Path) else f"table {target.table} of {target.uri}"
-
-
-def audit(source: Source, master: str | None, *, with_keys: bool, svg: Path | None, as_json: bool) -> None:
-    """Audit logs and print the findings. Raises CliError, also if a log is not whole."""
-    from mpbroker.spark import jobs
-
-    with running("audit", master) as (spark, notice):
-        found = jobs.audit(spark, source, notice, keys=with_keys)
-    if svg is not None:
-        with file_named(str(svg)):
-            svg.write_text(jobs.draw(found), encoding="utf-8")
-    if as_json:
-        print_json(found.document())
-    else:
-        _print_audit(found)
-    if not found.is_whole:
-        raise CliError("the audit found records that are missing, twice, or damaged")
-
-
-def replay(wanted: Replay, master: str | None) -> None:
-    """Run the replay job. Raises CliError."""
-    _needs_spark()
-    from mpbroker.spark import jobs
-
-    options = _sink({**_options(wanted.extra), "kafka.bootstrap.servers": wanted.bootstrap})
-    only = tuple(one for one in (wanted.topics or "").split(",") if one)
-    settings = jobs.ReplaySettings(
-        *(wanted.directory, options, wanted.name, only, wanted.to_topic),
-        keep_partitions=wanted.keep_partitions,
-        exactly_once=wanted.exactly_once,
-    )
-    began = time.monotonic()
-    with running("replay", master, as_json=wanted.as_json) as (spark, notice):
-        done = jobs.replay(spark, settings, notice)
-        notice.end(
-            f"{counted(done.records, 'record')} written to {wanted.bootstrap} in "
-            f"{counted(done.steps, 'step')}, {_rate(done.records, began)}",
-            {**_measured(done.records, began), "steps": done.steps, "bootstrap_servers": wanted.bootstrap},
-        )
-
-
-@dataclass(frozen=True)
-class Stream:
-    """Flags that all jobs without an end share."""
-
-    checkpoint: Path
-    once: bool
-    every_s: float
-    as_json: bool
-
-
-def mirror(
-    source: Source,
-    to: str,
-    stream: Stream,
-    name: str,
-    prefix: str,
-    extra: list[str] | None,
-    master: str | None,
-    *,
-    keep_partitions: bool,
-    exactly_once: bool,
-) -> None:
-    """Run the mirror job. Raises CliError."""
-    from mpbroker.spark import jobs
-
-    options = _sink({**_options(extra), "kafka.bootstrap.servers": to})
-    settings = jobs.MirrorSettings(
-        *(source, options, stream.checkpoint, name, prefix),
-        keep_partitions=keep_partitions,
-        exactly_once=exactly_once,
-        once=stream.once,
-        every_s=stream.every_s,
-    )
-    with running("mirror", master, looks=True, as_json=stream.as_json) as (spark, notice):
-        _until_told(lambda: jobs.mirror(spark, settings, notice), notice, stream, f"mirrored to {to}")
-
-
-def sessions(
-    source: Source,
-    target: Path | str,
-    options: dict[str, str],
-    stream: Stream,
-    gap: str,
-    lateness: str,
-    master: str | None,
-) -> None:
-    """Run the sessions job. Raises CliError."""
-    from mpbroker.spark import jobs
-
-    settings = jobs.SessionSettings(
-        *(source, stream.checkpoint, target, options, gap, lateness), once=stream.once, every_s=stream.every_s
-    )
-    with running("sessions", master, looks=True, as_json=stream.as_json) as (spark, notice):
-        _until_told(lambda: jobs.sessions(spark, settings, notice), notice, stream, "read")
-
-
-def sessions_target(
+def _sessions_target(
     directory: Path | None, topic: str | None, bootstrap: str | None, extra: list[str] | None
 ) -> tuple[Path | str, dict[str, str]]:
     """Return a directory or a topic, and the options of the sink. Raises CliError."""
@@ -266,29 +372,6 @@ def sessions_target(
     if bootstrap is None:
         raise CliError("--to-topic needs --bootstrap-server, the brokers to write to", USAGE_ERROR)
     return topic, _sink({**options, "kafka.bootstrap.servers": bootstrap})
-
-
-def _until_told(start: Callable[[], Running], notice: Terminal, stream: Stream, done: str) -> None:
-    """Run a query until it ends or a signal comes.
-
-    A signal is the normal end of a job without --once. With --once the job is not done yet then: raises
-    CliError.
-    """
-    began = time.monotonic()
-    running_query = start()
-    running_query.wait(lambda: bool(notice.told))
-    if notice.told and stream.once:
-        raise _stopped(notice.told)
-    how = f"stopped by {signal.Signals(notice.told[0]).name}: " if notice.told else ""
-    notice.end(
-        f"{how}{counted(running_query.records, 'record')} {done}, {_rate(running_query.records, began)}; the "
-        f"same command goes on from {stream.checkpoint}",
-        {
-            **_measured(running_query.records, began),
-            "stopped_by": signal.Signals(notice.told[0]).name if notice.told else None,
-            "checkpoint": str(stream.checkpoint),
-        },
-    )
 
 
 def _sink(options: dict[str, str]) -> dict[str, str]:
@@ -344,159 +427,47 @@ def _time(timestamp_ms: int | None) -> str | None:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(timestamp_ms / 1000))
 
 
-def _rate(records: int, began: float) -> str:
-    return f"{records / max(time.monotonic() - began, 0.001):,.0f} records/s"
+def _archive(settings: ArchiveSettings, master: str | None, compact_mb: int | None, *, as_json: bool) -> None:
+    """Run the archive job; compact afterwards, unless `compact_mb` is None. Raises CliError."""
+    from mpbroker.spark import jobs
 
-
-def _measured(records: int, began: float) -> dict[str, Any]:
-    """Return what the summary of every job has for programs."""
-    return {"records": records, "seconds": time.monotonic() - began}
-
-
-# ---- around every job
-
-
-class Terminal:
-    """A job's notice on standard error: a line that moves on a terminal, and lines that stay.
-
-    `document` gathers the summary for programs; None: its lines are printed for people.
-    """
-
-    def __init__(
-        self, show: Callable[..., None] | None, name: str, document: dict[str, Any] | None = None
-    ) -> None:
-        self._document = document
-        self._show = show
-        self._name = name
-        self._stream = sys.stderr
-        self._began = time.monotonic()
-        self.told: list[int] = []
-        """Signals that came, for a job that looks for them itself."""
-
-    def say(self, text: str) -> None:
-        print(f"mpbroker: {text}", file=self._stream)
-
-    def progress(self, done: int, total: int | None) -> None:
-        if self._show is None:
-            return
-        left = "" if total is None else f", {max(total - done, 0):,} behind"
-        text = f"{self._name}: {done:,} records, {_rate(done, self._began)}{left}"
-        self._show(completed=done, total=total, description=text)
-
-    def end(self, text: str, document: Mapping[str, Any]) -> None:
-        """Print a line of the summary, or take its members."""
-        if self._document is None:
-            print(text, file=self._stream)
-        else:
-            self._document |= document
-
-
-@contextmanager
-def running(
-    name: str, master: str | None, *, looks: bool = False, as_json: bool = False
-) -> Iterator[tuple[SparkSession, Terminal]]:
-    """Open a session for one job and stop it at the end. Raises CliError: one sentence for any failure.
-
-    With `as_json` the summary is printed at the end: what a job that fails has done before, too.
-
-    A signal cancels what Spark does, unless the job `looks` itself whether it was told to stop. The handler
-    raises nothing: that would cut a call of the JVM, and the next call would get its answer. The second
-    signal ends this process at once.
-    """
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-
-    from mpbroker.cli.text.progress import progress_bar
-    from mpbroker.spark import session
-
-    told: list[int] = []
-    document: dict[str, Any] | None = {} if as_json else None
-    stderr, nobody = sys.stderr, open(os.devnull, "w")  # noqa: SIM115 (threads use it to the end)
-    over = threading.Event()
-
-    def cancel() -> None:
-        # Cancel again and again: the job may be between two queries.
-        with suppress(Py4JError, OSError):  # the JVM has ended, if it got the signal as well
-            while not over.wait(CANCEL_EVERY_S):
-                spark.sparkContext.cancelAllJobs()
-
-    canceller = threading.Thread(target=cancel, name="cancel", daemon=True)
-
-    def tell(number: int, _frame: FrameType | None) -> None:
-        told.append(number)
-        # The JVM may have got the signal, too. Threads of PySpark would describe each call that its end cuts.
-        sys.stderr = nobody
-        if len(told) > 1:
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-        elif not looks:
-            canceller.start()
-
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        with _in_a_sentence(told):
-            spark = session(f"mpbroker {name}", master, quiet=True)
-            spark.sparkContext.setLogLevel("OFF")
-            # Install the handlers after the session, which has a handler of its own for one of the signals.
-            for number in before:
-                signal.signal(number, tell)
-            try:
-                with progress_bar(1) as show:
-                    notice = Terminal(show, name, document)
-                    notice.told = told
-                    yield spark, notice
-            finally:
-                for number in before:
-                    signal.signal(number, signal.SIG_IGN)
-                over.set()
-                if canceller.is_alive():
-                    canceller.join()
-                spark.stop()
-    finally:
-        sys.stderr = stderr
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        if document:
-            print_json(document)
-
-
-@contextmanager
-def _in_a_sentence(told: list[int]) -> Iterator[None]:
-    """Raise what a job fails with as CliError. `told`: signals that came."""
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
-    from mpbroker.spark import SparkSetupError
-    from mpbroker.spark.jobs import JobError, sentence_of
-
-    try:
-        yield
-    except KeyboardInterrupt as error:
-        raise _stopped(told or [signal.SIGINT]) from error
-    except SparkSetupError as error:
-        raise CliError(str(error)) from error
-    except OptionError as error:
-        raise CliError(str(error), USAGE_ERROR) from error
-    except (JobError, DataLoss, CorruptLog, SourceUnavailable, PySparkException, Py4JError, OSError) as error:
-        # A cancelled Spark raises an error that is not the cause.
-        raise _stopped(told) if told else CliError(sentence_of(error)) from error
-
-
-def _stopped(told: list[int]) -> CliError:
-    code = TERMINATED if told[0] == signal.SIGTERM else INTERRUPTED
-    return CliError(f"stopped by {signal.Signals(told[0]).name}. {GOES_ON}", code)
+    target = settings.target
+    where = str(target / "data") if isinstance(target, Path) else f"table {target.table} of {target.uri}"
+    began = time.monotonic()
+    with running("archive", master, as_json=as_json) as (spark, notice):
+        done = jobs.archive(spark, settings, notice)
+        topics = f" of {counted(len(done.topics), 'topic')}" if done.topics else ""
+        notice.end(
+            f"{counted(done.records, 'record')}{topics} archived in {counted(done.runs, 'run')}, "
+            f"{rate(done.records, began)}; readers find them in {where}",
+            {
+                **measured(done.records, began),
+                "topics": sorted(done.topics),
+                "runs": done.runs,
+                "target": where,
+                "compacted": None,
+            },
+        )
+        if compact_mb is not None and isinstance(target, Path):
+            made = jobs.compact(spark, target, compact_mb << 20, notice)
+            notice.end(
+                f"{counted(made.files_before, 'file')} of {counted(made.runs, 'run')} compacted to "
+                f"{counted(made.files_after, 'file')}"
+                if made.runs
+                else "nothing to compact",
+                {"compacted": asdict(made)},
+            )
 
 
 def _needs_spark() -> None:
     """Check that PySpark and PyArrow are installed. Raises CliError."""
     from importlib.util import find_spec
 
+    from mpbroker.config.extras import pip_install
+
     if find_spec("pyspark") is None or find_spec("pyarrow") is None:
         raise CliError(
             "this command needs PySpark and PyArrow, which are not installed: "
-            "pip install 'mpbroker-server[spark]', or in a clone make setup-spark",
+            f"{pip_install('spark')}, or in a clone make setup-spark",
             USAGE_ERROR,
         )
-
-
-if TYPE_CHECKING:
-    _: Notice = Terminal(None, "")

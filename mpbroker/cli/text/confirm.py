@@ -1,6 +1,6 @@
-"""Questions before what cannot be undone, to people at a terminal only.
+"""Questions before commands that cannot be undone, for people at a terminal.
 
-Scripts are not asked. What loses records for good, they have to want with --yes.
+Scripts are not asked. They need --yes for commands that lose records for good.
 """
 
 from __future__ import annotations
@@ -12,15 +12,12 @@ from mpbroker.protocol.printable import printable
 
 
 def confirm(question: str, *, is_sure: bool, scripts_need_yes: bool = False) -> None:
-    """Ask, unless the caller is sure (--yes) or nobody is there to answer.
-
-    Raises CliError if the answer is not yes, or, with `scripts_need_yes`, if nobody is there.
-    """
+    """Ask on the terminal, if any, unless the caller is sure. Raises CliError unless the answer is yes."""
     if is_sure:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         if scripts_need_yes:
-            raise CliError(f"{printable(question)} Nobody is there to answer: say --yes", USAGE_ERROR)
+            raise CliError(f"{printable(question)} It needs a terminal to ask on: add --yes", USAGE_ERROR)
         return
     sys.stderr.write(f"{printable(question)} [y/N] ")
     sys.stderr.flush()

@@ -12,7 +12,7 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupt:
-    """While entered, Ctrl-C or SIGTERM asks for the end of a command, which finishes what it has begun.
+    """While entered, Ctrl-C or SIGTERM asks for the end of a command, which finishes its current work.
 
     A second one ends it at once. The first sets a flag, because an exception could leave anything half done.
     While `raises` is true nothing is begun: the first one is an exception then, too.

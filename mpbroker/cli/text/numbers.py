@@ -15,11 +15,7 @@ SECONDS_MAX = INT_MAX // 1000
 
 
 def limited_to(low: float, high: float) -> Callable[[Any], Any]:
-    """Return a callback of an option that refuses a number, or one of several, below `low` or above `high`.
-
-    It refuses nan, which passes Typer's min and max. Those also stand in the help, where the limits of a type
-    help nobody.
-    """
+    """Return a callback that refuses numbers out of range, and nan, which passes Typer's min and max."""
 
     def check(given: Any) -> Any:
         for number in given if isinstance(given, (list, tuple)) else [given]:

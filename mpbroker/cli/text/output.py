@@ -1,6 +1,6 @@
 """Tables for people and JSON for programs.
 
-Names in them are what clients have chosen: they reach a terminal without control characters.
+Clients chose the names in them: they reach a terminal without control characters.
 """
 
 import re
@@ -29,18 +29,12 @@ def print_json(value: Any) -> None:
 
 
 def log_offsets(start: int, end: int) -> str:
-    """Name both ends in Kafka's words.
-
-    A range leaves open whether it includes its end, and a log may be empty.
-    """
+    """Name both ends in Kafka's words: a range would leave open whether it includes its end."""
     return f"log start offset {start:,}, log end offset {end:,}"
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> None:
-    """Print a table with numbers to the right; its headings are `columns` as Kafka's tools write them.
-
-    On a terminal it fits the width. Piped output is never cut, so that programs find a row in one line.
-    """
+    """Print a table; on a terminal it fits the width, piped output is never folded."""
     is_terminal = sys.stdout.isatty()
     table = [list(row) for row in rows]
     right = {index for index, column in enumerate(zip(*table, strict=True)) if _is_numeric(column)}
@@ -51,15 +45,16 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: st
         [list(map(_text, row)) for row in table],
         right=right,
         width=shutil.get_terminal_size().columns if is_terminal else None,
-        emphasis=BOLD if is_terminal else ("", ""),
     )
     if not any(columns):
         del lines[0]
+    elif is_terminal and columns and lines[0].split() == list(map(heading, columns)):
+        lines[0] = lines[0].join(BOLD)
     sys.stdout.writelines(f"{line}\n" for line in lines)
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, nothing: str) -> None:
-    """Print rows that have the same keys, as JSON or as a table; `nothing` is said of an empty table."""
+    """Print rows that have the same keys, as JSON or as a table; `nothing` in place of an empty table."""
     if as_json:
         print_json(rows)
     elif rows:
@@ -69,7 +64,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, nothing: str
 
 
 def say(text: str, document: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print what a command has done: a line for people, or an object."""
+    """Print the result of a command: a line for people, or an object."""
     if as_json:
         print_json(document)
     else:
@@ -77,7 +72,7 @@ def say(text: str, document: Mapping[str, Any], *, as_json: bool) -> None:
 
 
 def say_each(done: Iterable[tuple[str, Mapping[str, Any]]], *, as_json: bool) -> None:
-    """Print what a command has done, thing by thing: a line each, or one list of objects."""
+    """Print the results of a command: a line each, or one list of objects."""
     pairs = list(done)
     if as_json:
         print_json([document for _, document in pairs])

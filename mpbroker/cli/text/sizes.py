@@ -1,6 +1,6 @@
 """Sizes as text for people.
 
-Reports give bytes exactly (`1,234 bytes`). Where there is no room for that, a size that is compared with
+Reports have exact bytes (`1,234 bytes`). In narrow columns, a size that is compared with
 settings is in binary units, and one that is watched is in decimal units, as disks and networks count.
 """
 

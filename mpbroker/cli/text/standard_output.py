@@ -18,7 +18,7 @@ NAME = "standard output"
 
 
 class ReaderGone(Exception):
-    """Nobody reads standard output any more (`| head`). Typer would end with 1 for a BrokenPipeError."""
+    """Standard output has no reader (`| head`). Typer would end with 1 for a BrokenPipeError."""
 
 
 @contextmanager
@@ -31,10 +31,7 @@ def _named() -> Iterator[None]:
 
 
 class _Buffered(io.BufferedWriter):
-    """A stream that names its failures above the buffer.
-
-    Below it, Ctrl-C between a write and the buffer's note of it would have the bytes written twice.
-    """
+    """A stream that names its failures. Below its buffer, Ctrl-C could have bytes written twice."""
 
     def write(self, data: ReadableBuffer, /) -> int:
         with _named():
@@ -70,11 +67,11 @@ def name_failures() -> None:
 
 
 def flush() -> None:
-    """Write what is still buffered. Raises OSError: at Python's exit it could not be reported well."""
+    """Write the buffered output. Raises OSError: at Python's exit it could not be reported well."""
     if sys.stdout is not None:
         sys.stdout.flush()
 
 
 def give_up() -> None:
-    """Discard what could not be written, or Python would try and complain again when it ends."""
+    """Discard the rest of the output, or Python would write it, and fail, again when it ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,17 +1,17 @@
 """The layout of tables for people, without I/O.
 
-A table that is too wide for its terminal gets narrower gaps, then its longest texts are folded. One that is
-still too wide becomes a list of its rows, as in the expanded display of psql. Headings are never broken.
+A table that is too wide for its terminal is folded by rich. One that is still too wide becomes a list of its
+rows, as in the expanded display of psql. Headings are never broken.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from itertools import zip_longest
+from io import StringIO
 
-# The least that a column is folded to, if its heading is shorter.
+# The least width of a folded column, if its heading is shorter.
 FOLDED_MIN = 8
-GAPS = (2, 1)
+GAP = 2
 
 
 def heading(name: str) -> str:
@@ -20,26 +20,29 @@ def heading(name: str) -> str:
 
 
 def layout(
-    headings: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    right: Collection[int],
-    width: int | None,
-    emphasis: tuple[str, str] = ("", ""),
+    headings: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[int], width: int | None
 ) -> list[str]:
-    """Return the lines of a table, the headings first. `right`: columns that stand to the right.
-
-    `width`: that of the terminal in characters, None for no limit. `emphasis` stands around headings.
-    """
-    natural = [max(map(cells_of, column)) for column in zip(headings, *rows, strict=True)]
-    for gap in GAPS:
-        if width is None or sum(natural) + gap * (len(natural) - 1) <= width:
-            return _emphasised(_lines(headings, rows, natural, right, gap), emphasis)
-    assert width is not None
-    folded = _fold(natural, headings, right, width - GAPS[-1] * (len(natural) - 1))
-    if folded is None:
-        return _records(headings, rows, emphasis)
-    return _emphasised(_lines(headings, rows, folded, right, GAPS[-1]), emphasis)
+    """Return the lines of a table. `right`: indexes of columns to align. `width`: None for no limit."""
+    widths = [max(map(cells_of, column)) for column in zip(headings, *rows, strict=True)]
+    gaps = GAP * (len(widths) - 1)
+    if width is None or sum(widths) + gaps <= width:
+        table = [
+            [
+                " " * (widths[index] - cells_of(cell)) + cell
+                if index in right
+                else cell + " " * (widths[index] - cells_of(cell))
+                for index, cell in enumerate(row)
+            ]
+            for row in (headings, *rows)
+        ]
+        return [(" " * GAP).join(row).rstrip() for row in table]
+    least = [
+        widths[index] if index in right else min(widths[index], max(cells_of(name), FOLDED_MIN))
+        for index, name in enumerate(headings)
+    ]
+    if sum(least) + gaps > width:
+        return _records(headings, rows)
+    return _folded(headings, rows, least, right, width)
 
 
 def cells_of(text: str) -> int:
@@ -51,69 +54,39 @@ def cells_of(text: str) -> int:
     return cell_len(text)
 
 
-def fold(text: str, width: int) -> list[str]:
-    """Cut a text into pieces that take at most `width` cells each; at least one, which may be empty."""
-    pieces, piece, taken = [], "", 0
-    for character in text:
-        cells = cells_of(character)
-        if piece and taken + cells > width:
-            pieces.append(piece)
-            piece, taken = "", 0
-        piece += character
-        taken += cells
-    return [*pieces, piece]
-
-
-def _fold(
-    natural: Sequence[int], headings: Sequence[str], right: Collection[int], width: int
-) -> list[int] | None:
-    """Return widths with the widest texts folded so that all fit, None if that is not enough."""
-    least = [
-        natural[index] if index in right else min(natural[index], max(cells_of(name), FOLDED_MIN))
-        for index, name in enumerate(headings)
-    ]
-    if sum(least) > width:
-        return None
-    widths = list(natural)
-    for _ in range(sum(natural) - width):
-        widest = max(range(len(widths)), key=lambda index: (widths[index] > least[index], widths[index]))
-        widths[widest] -= 1
-    return widths
-
-
-def _lines(
+def _folded(
     headings: Sequence[str],
     rows: Sequence[Sequence[str]],
-    widths: Sequence[int],
+    least: Sequence[int],
     right: Collection[int],
-    gap: int,
+    width: int,
 ) -> list[str]:
-    lines = []
-    for row in (headings, *rows):
-        folded = [fold(cell, width) for cell, width in zip(row, widths, strict=True)]
-        for pieces in zip_longest(*folded, fillvalue=""):
-            padded = [
-                " " * (widths[index] - cells_of(piece)) + piece
-                if index in right
-                else piece + " " * (widths[index] - cells_of(piece))
-                for index, piece in enumerate(pieces)
-            ]
-            lines.append((" " * gap).join(padded).rstrip())
-    return lines
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
+    for index, (name, least_cells) in enumerate(zip(headings, least, strict=True)):
+        is_right = index in right
+        table.add_column(
+            name,
+            min_width=least_cells,
+            justify="right" if is_right else "left",
+            no_wrap=is_right,
+            overflow="fold",
+        )
+    for row in rows:
+        table.add_row(*map(Text, row))
+    lines = StringIO()
+    Console(file=lines, width=width, color_system=None).print(table)
+    return [line.rstrip() for line in lines.getvalue().splitlines()]
 
 
-def _emphasised(lines: list[str], emphasis: tuple[str, str]) -> list[str]:
-    return [lines[0].join(emphasis), *lines[1:]]
-
-
-def _records(headings: Sequence[str], rows: Sequence[Sequence[str]], emphasis: tuple[str, str]) -> list[str]:
+def _records(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     width = max(map(cells_of, headings))
-    blocks = [
-        [
-            f"{name.join(emphasis)}{' ' * (width - cells_of(name))}  {cell}".rstrip()
-            for name, cell in zip(headings, row, strict=True)
-        ]
-        for row in rows
-    ]
-    lines = [line for block in blocks for line in (*block, "")]
+    lines = []
+    for row in rows:
+        pairs = zip(headings, row, strict=True)
+        lines += [f"{name}{' ' * (width - cells_of(name))}  {cell}".rstrip() for name, cell in pairs]
+        lines.append("")
     return lines[:-1]

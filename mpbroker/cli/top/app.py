@@ -1,25 +1,26 @@
-"""The terminal application of `mpbroker top`: shows what the model has, and takes keys."""
+"""The terminal application of `mpbroker top`: shows the model's rows, and takes keys."""
 
 from __future__ import annotations
 
 import os
-from typing import Any, ClassVar, Final
+import threading
+import time
+from collections.abc import Mapping
+from typing import ClassVar, Final
 
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
-from textual.message import Message
 from textual.screen import ModalScreen
-from textual.widgets import Input, Static
+from textual.widgets import DataTable, Input, Static
 
-from mpbroker.cli.top import theme
 from mpbroker.cli.top.columns import DRAWN, GROUPS, PARTITIONS, PROCESSES, VIEWS, View, arranged
-from mpbroker.cli.top.looks import Looks
-from mpbroker.cli.top.panels import Cards, Headline, Tabs
-from mpbroker.cli.top.table import Table
+from mpbroker.cli.top.panels import Cards, headline, tabs
+from mpbroker.cli.top.table import ROWS_MAX, Table
 from mpbroker.cli.top.text import text_of
-from mpbroker.cli.top.watch import BrokerFlags, Watch
+from mpbroker.cli.top.watch import BrokerFlags, GroupWatch, Watch
+from mpbroker.client.errors import ConfigError
 from mpbroker.observe.lag import lag_behind
 from mpbroker.observe.model import Model, Row
 from mpbroker.observe.samples import Groups, Health, Sample
@@ -27,7 +28,12 @@ from mpbroker.protocol.printable import printable
 from mpbroker.protocol.topic_names import OWN_TOPICS
 
 TALL_LINES: Final = 34
-"""Terminals of so many lines have room for charts of twice the height."""
+"""A terminal of this height has room for charts of twice the height."""
+DARK: Final = "textual-dark"
+LIGHT: Final = "textual-light"
+_DARK_BACKGROUNDS: Final = frozenset("0123468")
+GROUPS_EVERY_S: Final = 2.0
+"""Groups are asked for over the network, and a second makes little difference to a lag."""
 HELP: Final = """\
 1 … 5          the views; also tab, ← and →
 ↑ ↓ PgUp PgDn  the rows; also Home, End, j, k, g, G
@@ -36,29 +42,24 @@ enter          everything about a row
 s, S           sort by the next column, or the one before
 r              the other way round
 i              partitions of internal topics too, or not
-p              pause: what is shown stays
+p              pause, or resume
 t              light or dark
 q              quit
 
-Rates are of the time since the last look, percentiles of
+Rates are of the time since the last sample, percentiles of
 the last ten seconds. PSS counts memory that processes
 share once. CPU is in percent of one CPU.
 QUEUED, ANSWERS: requests in a processor's queue, answers
-that it found in its rings. WAITING: what waits for a
-commit, for records or for others. RING FULL, MEM FULL:
+that it found in its rings. WAITING: requests that wait for
+a commit, for records or for others. RING FULL, MEM FULL:
 how often there was no room."""
 
 
-class SampleSeen(Message):
-    def __init__(self, sample: Sample) -> None:
-        super().__init__()
-        self.sample = sample
-
-
-class GroupsSeen(Message):
-    def __init__(self, groups: Groups) -> None:
-        super().__init__()
-        self.groups = groups
+def theme_of(environ: Mapping[str, str]) -> str:
+    """Return the theme for the terminal's background, which some terminals put into COLORFGBG."""
+    background = environ.get("COLORFGBG", "").rpartition(";")[2]
+    is_light = background.isdecimal() and background not in _DARK_BACKGROUNDS
+    return LIGHT if is_light else DARK
 
 
 class TextScreen(ModalScreen[None]):
@@ -78,7 +79,7 @@ class TextScreen(ModalScreen[None]):
 
 
 class TopApp(App[None]):
-    """`mpbroker top`. `first` is the first sample: that it could be taken is why the application starts."""
+    """`mpbroker top`. `first` is the first sample, without which the application does not start."""
 
     CSS_PATH = "app.tcss"
     ENABLE_COMMAND_PALETTE = False
@@ -110,9 +111,7 @@ class TopApp(App[None]):
         view: View = PROCESSES,
     ) -> None:
         super().__init__()
-        self.register_theme(theme.DARK)
-        self.register_theme(theme.LIGHT)
-        self.theme = theme.fitting(os.environ)
+        self.theme = theme_of(os.environ)
         self.model = Model()
         self.model.add(first)
         self.is_paused = False
@@ -120,23 +119,17 @@ class TopApp(App[None]):
         self.view = view
         self.wanted_text = ""
         self.sorting: dict[str, tuple[str | None, bool]] = {one.key: (one.sorted_by, False) for one in VIEWS}
-        groups = watch.groups_at_rest()
-        if groups is not None:
-            self.model.add_groups(groups)
-        self._looks = Looks(
-            watch,
-            wanted,
-            interval_s,
-            lambda sample: self.post_message(SampleSeen(sample)),
-            lambda groups: self.post_message(GroupsSeen(groups)),
-        )
+        self._watch, self._group_watch = watch, GroupWatch(wanted)
+        self._interval_s = interval_s
+        self._ended, self._wants_groups = threading.Event(), threading.Event()
 
     def compose(self) -> ComposeResult:
-        yield Headline()
+        yield Static(id="headline")
         yield Static(id="note")
-        yield Cards(self.model)
-        yield Tabs()
+        yield Cards()
+        yield Static(id="tabs")
         yield Table()
+        yield Static(id="more")
         yield Static(id="keys")
         text = Input(
             id="filter", placeholder="text, or a pattern with * and ?; enter: keep, esc: all", compact=True
@@ -146,48 +139,70 @@ class TopApp(App[None]):
 
     def on_mount(self) -> None:
         self.query_one(Table).focus()
-        self._looks.want_groups(self.view is GROUPS)
-        self._looks.start()
-        self._fit_height(self.size.height)
-        self._show()
+        for work in (self._take_samples, self._ask_for_groups):
+            # The program ends without waiting for a broker that does not answer.
+            threading.Thread(target=work, name=f"mpbroker top: {work.__name__}", daemon=True).start()
+        self._choose(self.view)
 
     def on_unmount(self) -> None:
-        self._looks.end()
+        self._ended.set()
+        self._wants_groups.set()
 
     def on_resize(self) -> None:
-        self._fit_height(self.size.height)
+        self.query_one(Cards).styles.height = 4 if self.size.height < TALL_LINES else 6
+        self.call_after_refresh(self._show)
 
-    def _fit_height(self, lines: int) -> None:
-        self.query_one(Cards).styles.height = 4 if lines < TALL_LINES else 6
+    # ---- samples, by threads
 
-    # ---- what was seen
+    def _take_samples(self) -> None:
+        self.call_later(self._add, None, self._watch.groups_at_rest())
+        while not self._ended.wait(self._interval_s):
+            sample = self._watch.sample()
+            self.call_later(self._add, sample, self._watch.groups_at_rest())
 
-    def on_sample_seen(self, message: SampleSeen) -> None:
-        self.model.add(message.sample)
-        self._show_unless_paused()
+    def _ask_for_groups(self) -> None:
+        """Ask the broker for groups while their view is shown."""
+        while self._wants_groups.wait() and not self._ended.is_set():
+            broker = self.model.sample.broker if self.model.sample is not None else None
+            pause_s = self._interval_s
+            if broker is not None and broker.health in (Health.RUNNING, Health.NOT_READY):
+                try:
+                    groups = self._group_watch.groups(broker)
+                except ConfigError as error:  # of --command-config
+                    groups = Groups(time.monotonic_ns(), problem=str(error))
+                self.call_later(self._add, None, groups)
+                pause_s = max(pause_s, GROUPS_EVERY_S)
+            self._ended.wait(pause_s)
+        self._group_watch.close()
 
-    def on_groups_seen(self, message: GroupsSeen) -> None:
-        self.model.add_groups(message.groups)
+    def _add(self, sample: Sample | None, groups: Groups | None) -> None:
+        if sample is not None:
+            self.model.add(sample)
+        if groups is not None:
+            self.model.add_groups(groups)
         self._show_unless_paused()
 
     def _show_unless_paused(self) -> None:
-        # At the end the widgets go before the last messages come.
-        if not self.is_paused and self.query(Headline):
+        # At the end widgets are removed before the last messages come.
+        if not self.is_paused and self.query(Cards):
             self._show()
 
     def _show(self) -> None:
-        sample = self.model.sample
-        assert sample is not None, "there is one from the start"
-        self.query_one(Headline).show(sample, is_paused=self.is_paused)
+        sample, colours = self.model.sample, self.theme_variables
+        assert sample is not None, "the first one was given"
+        self.query_one("#headline", Static).update(headline(sample, colours, is_paused=self.is_paused))
         self._show_note(sample)
-        self.query_one(Cards).refresh()
-        self.query_one(Tabs).show(self.view)
+        self.query_one(Cards).show(self.model, colours)
+        self.query_one("#tabs", Static).update(tabs(self.view))
         key, is_reversed = self.sorting[self.view.key]
         found = self.view.rows(self.model)
         if self.view is PARTITIONS and self.hides_internal:
             found = [row for row in found if row["topic"] not in OWN_TOPICS]
         rows = arranged(found, self.view, self.wanted_text, key, is_reversed=is_reversed)
-        self.query_one(Table).show(self.view, rows, key, is_reversed=is_reversed, nothing=self._nothing())
+        self.query_one(Table).show(self.view, rows, key, is_reversed=is_reversed)
+        more = f"and {len(rows) - ROWS_MAX:,} more: / filters them" if len(rows) > ROWS_MAX else ""
+        self.query_one("#more", Static).update(Text(more if rows else self._nothing()))
+        self.query_one("#more").display = bool(more or not rows)
         self._show_keys()
 
     def _show_note(self, sample: Sample) -> None:
@@ -204,7 +219,7 @@ class TopApp(App[None]):
             return f"nothing has {self.wanted_text!r}; esc shows all"
         assert self.model.sample is not None
         if self.model.sample.counts is None and self.view.key in ("processes", "requests", "memory"):
-            return "the broker does not run; 4 shows what its directories have"
+            return "the broker does not run; 4 shows the partitions in its directories"
         if self.view is GROUPS:
             return "no groups yet" if self.model.groups is not None else "asking the broker …"
         return "nothing yet"
@@ -213,27 +228,23 @@ class TopApp(App[None]):
         key, _ = self.sorting[self.view.key]
         sort = next((f"sort: {one.title}" for one in self.view.columns if one.key == key), "sort")
         shown = f"filter: {printable(self.wanted_text)}" if self.wanted_text else "filter"
+        pause = "resume" if self.is_paused else "pause"
+        theme_key = ("t", "light" if self._is_dark() else "dark")
+        # A narrow terminal has no room for the last ones.
         pairs = (
-            *(("/", shown), ("s", sort), ("enter", "details"), ("p", "go on" if self.is_paused else "pause")),
-            # Those at the right are the first for which there is no room.
-            *(
-                ("?", "help"),
-                ("q", "quit"),
-                ("r", "reverse"),
-                ("i", "internal topics"),
-                ("t", "light" if self._is_dark() else "dark"),
-            ),
+            *(("/", shown), ("s", sort), ("enter", "details"), ("p", pause), ("?", "help"), ("q", "quit")),
+            *(("r", "reverse"), ("i", "internal topics"), theme_key),
         )
         text, room = Text(no_wrap=True), self.size.width
         for name, what in pairs:
             if len(text.plain) + len(name) + len(what) + 3 > room:
                 break
             text.append(f" {name}", style=f"bold {self.theme_variables['primary']}")
-            text.append(f" {what} ", style=self.theme_variables["quiet"])
+            text.append(f" {what} ", style="dim")
         self.query_one("#keys", Static).update(text)
 
     def _is_dark(self) -> bool:
-        return self.theme == theme.DARK.name
+        return self.theme == DARK
 
     # ---- keys
 
@@ -243,12 +254,12 @@ class TopApp(App[None]):
     def action_turn(self, by: int) -> None:
         self._choose(VIEWS[(VIEWS.index(self.view) + by) % len(VIEWS)])
 
-    def on_tabs_chosen(self, message: Tabs.Chosen) -> None:
-        self._choose(message.view)
-
     def _choose(self, view: View) -> None:
         self.view = view
-        self._looks.want_groups(view is GROUPS)
+        if view is GROUPS:
+            self._wants_groups.set()
+        else:
+            self._wants_groups.clear()
         self._show()
 
     def action_internal(self) -> None:
@@ -274,11 +285,11 @@ class TopApp(App[None]):
         self.sorting[self.view.key] = (key, not is_reversed)
         self._show()
 
-    def on_table_header_clicked(self, message: Table.HeaderClicked) -> None:
+    def on_data_table_header_selected(self, message: DataTable.HeaderSelected) -> None:
         key, is_reversed = self.sorting[self.view.key]
-        column = next(one for one in self.view.columns if one.key == message.key)
+        column = next(one for one in self.view.columns if one.key == message.column_key.value)
         if column.title and column.kind not in DRAWN:
-            self.sorting[self.view.key] = (message.key, key == message.key and not is_reversed)
+            self.sorting[self.view.key] = (column.key, key == column.key and not is_reversed)
             self._show()
 
     def action_filter(self) -> None:
@@ -309,26 +320,28 @@ class TopApp(App[None]):
         self._show()
 
     def action_turn_theme(self) -> None:
-        self.theme = theme.LIGHT.name if self._is_dark() else theme.DARK.name
+        self.theme = LIGHT if self._is_dark() else DARK
         self._show()
 
     def action_help(self) -> None:
         self.push_screen(TextScreen("mpbroker top", Text(HELP)))
 
-    def on_table_opened(self, message: Table.Opened) -> None:
-        self.push_screen(TextScreen(self.view.title, self._details(message.row)))
+    def on_data_table_row_selected(self, _message: DataTable.RowSelected) -> None:
+        row = self.query_one(Table).selected
+        if row is not None:
+            self.push_screen(TextScreen(self.view.title, self._details(row)))
 
     def _details(self, row: Row) -> Text:
-        """Return everything about a row, also what the terminal has no column for."""
-        titles = {one.key: one for one in self.view.columns if one.kind not in DRAWN and one.title}
-        pairs = [(one.key, text_of(row[key], one.kind)) for key, one in titles.items()]
-        pairs += [
-            (key, printable(str(value))) for key, value in row.items() if _is_extra(key, value, self.view)
-        ]
+        """Return all values of a row, also those that the terminal has no column for."""
+        kinds = {one.key: one.kind for one in self.view.columns}
+        titled = [one.key for one in self.view.columns if one.kind not in DRAWN and one.title]
+        pairs = [(key, text_of(row[key], kinds[key])) for key in titled]
+        others = [(key, value) for key, value in row.items() if value is not None and key not in kinds]
+        pairs += [(key, printable(str(value))) for key, value in others]
         width = max(len(key) for key, _ in pairs)
         text = Text()
         for key, value in pairs:
-            text.append(f"{key.ljust(width)}  ", style=self.theme_variables["quiet"])
+            text.append(f"{key.ljust(width)}  ", style="dim")
             text.append(f"{value}\n")
         if self.view is GROUPS:
             text.append(f"\n{self._lags(row['group'])}")
@@ -341,7 +354,3 @@ class TopApp(App[None]):
             at = "-" if offset is None else f"{offset:,}"
             lines.append(f"{topic}-{partition}: {at} of {end:,}, lag {lag}")
         return "\n".join(map(printable, lines))
-
-
-def _is_extra(key: str, value: Any, view: View) -> bool:
-    return value is not None and key not in {one.key for one in view.columns}

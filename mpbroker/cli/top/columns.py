@@ -11,7 +11,7 @@ from mpbroker.observe.model import Model, Row
 
 
 class Kind(Enum):
-    """How a value is written: see `text`."""
+    """The ways to write a value: see `text`."""
 
     TEXT = "text"
     STATE = "state"
@@ -26,10 +26,7 @@ class Kind(Enum):
 
 
 class Column(NamedTuple):
-    """A column. It is shown where the terminal has at least `from_columns` columns.
-
-    `is_wide`: it takes the room that the others leave.
-    """
+    """A column for terminals of at least `from_columns` columns. `is_wide`: it takes the remaining width."""
 
     key: str
     title: str
@@ -39,10 +36,7 @@ class Column(NamedTuple):
 
 
 class View(NamedTuple):
-    """A view: what `--view` calls it, its tab, its rows, its columns, and by which it is sorted at first.
-
-    Rows with the same value stand in the order in which the model has them.
-    """
+    """A view: its name for `--view`, its title, rows and columns, and its first sort column."""
 
     key: str
     title: str
@@ -140,7 +134,7 @@ GROUPS: Final = View(
     "lag",
 )
 VIEWS: Final = (PROCESSES, REQUESTS, MEMORY, PARTITIONS, GROUPS)
-# Drawn only: the same values stand in other columns, or are no values of this moment.
+# Drawn only: the same values are in other columns, or are of the past.
 DRAWN: Final = (Kind.TREND,)
 
 
@@ -149,8 +143,8 @@ def arranged(
 ) -> list[Row]:
     """Return the rows that have the wanted text, sorted by a column; None keeps the model's order.
 
-    The wanted text is part of any text of the row, or a pattern of one with * and ?. Numbers begin with the
-    largest, texts and offsets with the first; what is not known is last in either direction.
+    The wanted text is a part of a text in the row, or a pattern with * and ?. Numbers begin with the largest,
+    texts and offsets with the smallest. Unknown values come last in either direction.
     """
     kinds = {column.key: column.kind for column in view.columns}
     texts = [name for name, kind in kinds.items() if kind in (Kind.TEXT, Kind.STATE)]

@@ -1,39 +1,57 @@
-"""`mpbroker top`: chooses between the terminal and plain text, and says what is missing for the terminal."""
+"""`mpbroker top`: chooses between the terminal and plain text, and names what the terminal lacks."""
 
 from __future__ import annotations
 
 import sys
 from importlib.util import find_spec
+from typing import Annotated
 
 from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.flags import CommandConfig, LocalBootstrap, LogDirs, Port, flag, option
+from mpbroker.cli.text.numbers import SECONDS
 from mpbroker.cli.top.columns import GROUPS, VIEWS, View
 from mpbroker.cli.top.watch import BrokerFlags, Watch
+from mpbroker.config.extras import pip_install
 
-_INSTALL = "pip install 'mpbroker-server[top]'"
 
+def top(
+    log_dirs: LogDirs = None,
+    port: Port = None,
+    bootstrap: LocalBootstrap = None,
+    command_config: CommandConfig = None,
+    view: Annotated[
+        str | None, option("--view", "NAME", "processes, requests, memory, partitions or groups.")
+    ] = None,
+    interval: Annotated[
+        float, option("--interval", "SECONDS", "Time between samples.", min=0.1, callback=SECONDS)
+    ] = 1.0,
+    once: Annotated[bool, flag("--once", "Print tables of now and exit.")] = False,
+    json: Annotated[bool, flag("--json", "With or without --once: JSON of now.")] = False,
+) -> None:
+    """Watch a broker on this host, or show a stopped one.
 
-def run(wanted: BrokerFlags, interval_s: float, view: str | None, *, once: bool, as_json: bool) -> None:
-    """Show the broker. Raises CliError."""
-    chosen = _view(view)
-    if once or as_json:
+    It is live; of a stopped broker it shows the directories. -b with --log-dirs is the address to ask for
+    groups.
+    """
+    wanted, chosen = BrokerFlags(log_dirs, bootstrap, command_config, port), _view(view)
+    if once or json:
         from mpbroker.cli.top import plain
 
         views = VIEWS if chosen is None else (chosen,)
-        model = plain.seen_once(wanted, interval_s, with_groups=GROUPS in views)
-        plain.show(model, views, as_json=as_json)
+        model = plain.seen_once(wanted, interval, with_groups=GROUPS in views)
+        plain.show(model, views, as_json=json)
         return
     # Textual draws on standard error.
     if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
-        raise CliError(
-            "mpbroker top draws on a terminal, and this is none: add --once, or --json", USAGE_ERROR
-        )
+        raise CliError("mpbroker top needs a terminal to draw on: add --once, or --json", USAGE_ERROR)
     if find_spec("textual") is None:
-        raise CliError(f"mpbroker top needs Textual, which is not installed: {_INSTALL}; or add --once")
+        install = pip_install("top")
+        raise CliError(f"mpbroker top needs Textual, which is not installed: {install}; or add --once")
     watch = Watch(wanted)
     first = watch.first()
     from mpbroker.cli.top.app import TopApp
 
-    TopApp(watch, wanted, first, interval_s=interval_s, view=chosen or VIEWS[0]).run()
+    TopApp(watch, wanted, first, interval_s=interval, view=chosen or VIEWS[0]).run()
 
 
 def _view(name: str | None) -> View | None:

@@ -1,4 +1,4 @@
-"""`mpbroker top --once`: what is seen at one moment, as tables or as one JSON document, for pipes."""
+"""`mpbroker top --once`: the rows of one moment, as tables or as one JSON document, for pipes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from mpbroker.protocol.topic_names import OWN_TOPICS
 
 
 def seen_once(wanted: BrokerFlags, interval_s: float, *, with_groups: bool) -> Model:
-    """Look twice, so that there are rates; at directories at rest once. Raises CliError, ConfigError."""
+    """Take two samples, so that there are rates; one of directories at rest. Raises CliError, ConfigError."""
     watch, model = Watch(wanted), Model()
     first = watch.first()
     model.add(first)
     if first.broker.pid is not None and interval_s > 0:
         time.sleep(interval_s)
-        model.add(watch.look())
+        model.add(watch.sample())
     if with_groups:
         model.add_groups(_groups(watch, wanted, model))
     return model
@@ -36,7 +36,7 @@ def _groups(watch: Watch, wanted: BrokerFlags, model: Model) -> Groups:
     assert model.sample is not None
     groups = GroupWatch(wanted)
     try:
-        return groups.look(model.sample.broker)
+        return groups.groups(model.sample.broker)
     finally:
         groups.close()
 
@@ -93,7 +93,7 @@ def show(model: Model, views: Iterable[View], *, as_json: bool) -> None:
 
 
 def _is_empty_of_broker(row: Row) -> bool:
-    """Tell whether a partition is one of the broker's own without records: there are dozens of them."""
+    """Return whether a partition is one of the broker's own without records: there are dozens of them."""
     return row["topic"] in OWN_TOPICS and row["log_start_offset"] == row["log_end_offset"]
 
 

@@ -18,12 +18,12 @@ _RIGHT: Final = frozenset(Kind) - {Kind.TEXT, Kind.STATE, Kind.BAR, Kind.TREND}
 
 
 def is_right(kind: Kind) -> bool:
-    """Tell whether values of this kind stand at the right of their column."""
+    """Return whether values of this kind are aligned to the right."""
     return kind in _RIGHT
 
 
 def text_of(value: Any, kind: Kind) -> str:
-    """Write a value; None is a dash where there can be numbers, and nothing where something is drawn."""
+    """Write a value. None is a dash, or empty in a column that is drawn."""
     if kind is Kind.TREND:
         return trend(value or ())
     if kind is Kind.BAR:
@@ -58,7 +58,7 @@ def short(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Write how long something lasts: 8 s, 3:04:05, 12 d 03:04."""
+    """Write a duration: 8 s, 3:04:05, 12 d 03:04."""
     whole = int(seconds)
     days, hours, minutes = whole // 86400, whole // 3600 % 24, whole // 60 % 60
     if days:
@@ -69,7 +69,7 @@ def duration(seconds: float) -> str:
 def bar(percent: float, cells: int = BAR_CELLS) -> str:
     """Draw a part of a hundred in `cells` characters."""
     eighths = round(min(max(percent, 0.0), 100.0) / 100 * cells * 8)
-    # What is not nothing is seen.
+    # A small value is visible.
     eighths = max(eighths, int(percent > 0))
     full, rest = divmod(eighths, 8)
     return ("█" * full + (_LEFT_EIGHTHS[rest] if rest else "")).ljust(cells)
@@ -80,21 +80,6 @@ def trend(values: Sequence[float], cells: int = TREND_CELLS) -> str:
     last = values[-cells:]
     largest = max(last, default=0.0)
     return "".join(_EIGHTHS[_height(value, largest, 7)] for value in last).rjust(cells)
-
-
-def columns_of(values: Sequence[float], cells: int, lines: int) -> list[str]:
-    """Draw the last `cells` values as columns of up to `lines` characters, the newest at the right.
-
-    The largest has the full height; what is not 0 has at least an eighth of a character.
-    """
-    last = list(values[-cells:])
-    largest = max(last, default=0.0)
-    heights = [_height(value, largest, lines * 8) for value in last]
-    drawn = []
-    for line in range(lines - 1, -1, -1):
-        row = "".join(_EIGHTHS[min(max(height - line * 8, 0), 8)] for height in heights)
-        drawn.append(row.rjust(cells))
-    return drawn
 
 
 def _height(value: float, largest: float, full: int) -> int:

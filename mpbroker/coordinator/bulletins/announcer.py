@@ -1,10 +1,10 @@
 """Announces topics, quotas and access control entries to the handlers, in a bulletin.
 
-The bulletin says which topics can be used, in which slots, who has which quotas, and who may do what. A word
-in shared memory tells the processors whether anybody has a quota on request time.
+The bulletin has the usable topics with their slots, all quotas and all access control entries. A word in
+shared memory shows the processors whether there is a quota on request time.
 
-A change is announced when it is durable and the log process serves it. An action that may only happen after
-all handlers can see a change is queued with `then` and runs after the message is out.
+A change is announced when it is durable and the log process serves it. `then` queues an action for the time
+after the announcement.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mpbroker.security.acls import Acl
 from shm.word import Words
 
 
-class Announcer:
+class Announcer(BulletinWriter):
     """The writer of the handlers' bulletin.
 
     `slots` has the partitions of every topic that the log process has opened, `topics` the topic as it was
@@ -32,10 +32,10 @@ class Announcer:
     def __init__(
         self, publisher: BulletinPublisher, request_quotas: Words, cluster_id: str, node_id: int
     ) -> None:
+        super().__init__(publisher, "topics and quotas")
         self.slots: dict[bytes, Places] = {}
         self.topics: dict[bytes, Topic] = {}
         self.announced: dict[bytes, Topic] = {}
-        self._writer = BulletinWriter(publisher, "topics and quotas")
         self._request_quotas = request_quotas
         self._cluster_id = cluster_id
         self._node_id = node_id
@@ -44,51 +44,40 @@ class Announcer:
         self._quotas: dict[Entity, None] = {}
         self._acls: dict[Acl, None] = {}
 
-    @property
-    def has_news(self) -> bool:
-        return self._writer.has_news
-
     def opened(self, topic: Topic, partitions: Places) -> bool:
-        """Note where the log process has a topic. Return whether that is news."""
+        """Note the slots of a topic. Return whether they are new."""
         topic_id = topic.topic_id
         if self.slots.get(topic_id) == partitions and self.announced.get(topic_id) == topic:
             return False
         self.slots[topic_id] = partitions
         self.topics[topic_id] = topic
         self._changed.add(topic_id)
-        self._writer.changed()
+        self.has_news = True
         return True
 
-    def gone(self, topic_id: bytes, then: Callable[[], None]) -> None:
+    def removed(self, topic_id: bytes, then: Callable[[], None]) -> None:
         self.slots.pop(topic_id, None)
         self.topics.pop(topic_id, None)
         self._changed.discard(topic_id)
         self.announced.pop(topic_id, None)
         self._removed.append(topic_id)
-        self._writer.changed()
+        self.has_news = True
         self.then(then)
 
     def quotas_changed(self, entities: list[Entity]) -> None:
         self._quotas.update(dict.fromkeys(entities))
-        self._writer.changed()
+        self.has_news = True
 
     def acls_changed(self, acls: list[Acl]) -> None:
-        """Note entries that came or went."""
+        """Note entries that were created or deleted."""
         self._acls.update(dict.fromkeys(acls))
-        self._writer.changed()
-
-    def then(self, action: Callable[[], None]) -> None:
-        """Run the action when everything noted so far is announced."""
-        self._writer.then(action)
+        self.has_news = True
 
     def publish(self, state: MetadataState) -> bool:
-        """Announce what is new.
-
-        Return False if nothing is, or if a base waits until all readers follow the last one.
-        """
+        """Announce changes. Return False without any, or if a base waits for readers of the last one."""
         if not self.has_news:
             return False
-        written = self._writer.write(lambda: self._delta(state), lambda: self._base(state))
+        written = self.write(lambda: self._delta(state), lambda: self._base(state))
         if written is Written.DELTA:
             self.announced |= {topic_id: self.topics[topic_id] for topic_id in self._changed}
         elif written is Written.BASE:
@@ -103,16 +92,12 @@ class Announcer:
         self._acls.clear()
         return True
 
-    def run_actions(self) -> None:
-        """Run the actions that waited for the announcement. Call it after the handlers were rung."""
-        self._writer.run_actions()
-
     def _delta(self, state: MetadataState) -> MetadataDelta:
         changed = [self._image(self.topics[topic_id]) for topic_id in sorted(self._changed)]
         quotas = [QuotaImage(list(entity), state.quotas.of(entity)) for entity in self._quotas]
         there = [AclImage(*acl) for acl in self._acls if acl in state.acls]
-        gone = [AclImage(*acl) for acl in self._acls if acl not in state.acls]
-        return MetadataDelta(state.next_offset, changed, self._removed, quotas, there, gone)
+        deleted = [AclImage(*acl) for acl in self._acls if acl not in state.acls]
+        return MetadataDelta(state.next_offset, changed, self._removed, quotas, there, deleted)
 
     def _base(self, state: MetadataState) -> MetadataBase:
         topics = [self._image(topic) for topic in self.topics.values()]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 
 import msgspec
 
 from mpbroker.ipc.bulletin import BaseTooLarge, BulletinFull, BulletinPublisher
+from mpbroker.ipc.topology import ACCEPTORS, HANDLERS, PROCESSORS, SUPERVISOR, SharedMemory
 
 _log = logging.getLogger("mpbroker.coordinator")
 
@@ -25,9 +26,8 @@ class Written(Enum):
 class BulletinWriter:
     """The writer of one bulletin; `what` is its content in an operator's words, for the log.
 
-    `has_news` says that there is something to write, which a base that is too large no longer is. The loop
-    reads it on every turn.
-    Actions that wait for an announcement run when it is out.
+    `has_news`: there is something to write. It is False after a base that was too large, until a change may
+    have made it smaller. Actions that wait for an announcement run after it.
     """
 
     def __init__(self, publisher: BulletinPublisher, what: str) -> None:
@@ -38,19 +38,17 @@ class BulletinWriter:
         self._then: list[Callable[[], None]] = []
         self._encoder = msgspec.msgpack.Encoder()
 
-    def changed(self) -> None:
-        """Note that there is news. A base that was too large is tried again: it may have become smaller."""
-        self.has_news = True
-
     def replaced(self) -> None:
-        """Have the next message be a base: what was announced before may not be true any more."""
+        """Make the next message a base: earlier announcements may be wrong."""
         self._needs_base = True
         self.has_news = True
 
     def then(self, action: Callable[[], None]) -> None:
+        """Run the action when everything noted so far is announced."""
         self._then.append(action)
 
     def run_actions(self) -> None:
+        """Run the actions that waited for the announcement. Call it after the readers were rung."""
         actions, self._then = self._then, []
         for action in actions:
             action()
@@ -74,3 +72,31 @@ class BulletinWriter:
             return Written.TOO_LARGE
         self._needs_base = False
         return Written.BASE
+
+
+class Bulletins:
+    """All bulletins of the coordinator. `is_alive` returns whether a role has a process."""
+
+    def __init__(self, memory: SharedMemory, is_alive: Callable[[int], bool]) -> None:
+        self._memory = memory
+        self._is_alive = is_alive
+        self.topics = self._publisher("bulletin", "bulletin_acks", HANDLERS)
+        self.credentials = self._publisher("credentials", "credential_acks", PROCESSORS)
+        self.limits = self._publisher("limits", "limit_acks", ACCEPTORS)
+        # The supervisor always counts as alive: without it no process is.
+        self.brokers = self._publisher("brokers", "broker_acks", (SUPERVISOR,), lambda _: True)
+
+    def lagging(self) -> list[int]:
+        """Return the readers that lag, so that no bulletin can be written from its start again."""
+        publishers = (self.topics, self.credentials, self.limits, self.brokers)
+        return [reader for publisher in publishers for reader in publisher.lagging()]
+
+    def _publisher(
+        self, block: str, acks: str, readers: Iterable[int], is_alive: Callable[[int], bool] | None = None
+    ) -> BulletinPublisher:
+        counts = is_alive or self._is_alive
+        return BulletinPublisher(
+            self._memory.private.block(block),
+            self._memory.words(acks),
+            lambda: [reader for reader in readers if counts(reader)],
+        )

@@ -1,9 +1,8 @@
-"""Bulletins for processes other than handlers, one for each matter.
+"""Bulletins for processes other than handlers, one for each purpose.
 
-Processors learn who may log in, acceptors how fast an address may connect, the supervisor which of the
-broker's settings clients have altered. Only the processes that need a matter read its bulletin: a request
-handler cannot give away credentials that it never holds, and an acceptor does not read the metadata of all
-topics for a few rates.
+Processors get credentials, acceptors the connection rates of addresses, the supervisor the altered broker
+settings. Each process reads only the bulletins that it needs: a handler holds no credentials that it could
+leak, and an acceptor does not read the metadata of all topics for a few rates.
 """
 
 from __future__ import annotations
@@ -29,12 +28,10 @@ CredentialKey: TypeAlias = tuple[str, int] | str
 """A user and a mechanism, or the id of a delegation token."""
 
 
-class NewsAnnouncer(Generic[K]):
+class NewsAnnouncer(BulletinWriter, Generic[K]):
     """The writer of one bulletin.
 
-    Changes are noted with `changed`; actions that wait for them run when they are out.
-
-    `everything` and `some` make the messages of a base and of a delta, from the state and what changed.
+    `everything` and `some` make the messages of a base and of a delta, from the state and the changed keys.
     """
 
     def __init__(
@@ -44,38 +41,25 @@ class NewsAnnouncer(Generic[K]):
         everything: Callable[[MetadataState], msgspec.Struct],
         some: Callable[[MetadataState, Iterable[K]], msgspec.Struct],
     ) -> None:
-        self._writer = BulletinWriter(publisher, what)
+        super().__init__(publisher, what)
         self._everything = everything
         self._some = some
         self._changed: dict[K, None] = {}
 
-    @property
-    def has_news(self) -> bool:
-        return self._writer.has_news
-
     def changed(self, keys: Iterable[K], then: Callable[[], None]) -> None:
-        self._writer.changed()
+        self.has_news = True
         self._changed.update(dict.fromkeys(keys))
-        self._writer.then(then)
-
-    def replaced(self) -> None:
-        """Have the next message be a base: the state was read from the log anew."""
-        self._writer.replaced()
+        self.then(then)
 
     def publish(self, state: MetadataState) -> bool:
-        """Announce what is new.
-
-        Return False if nothing is, or if a base waits until all readers follow the last one.
-        """
+        """Announce changes. Return False without any, or if a base waits for readers of the last one."""
         if not self.has_news:
             return False
-        written = self._writer.write(
-            lambda: self._some(state, self._changed), lambda: self._everything(state)
-        )
+        written = self.write(lambda: self._some(state, self._changed), lambda: self._everything(state))
         if written is Written.NOTHING:
             return False
         self._changed.clear()
-        self._writer.run_actions()
+        self.run_actions()
         return True
 
 
@@ -85,7 +69,7 @@ class NewsAnnouncer(Generic[K]):
 def credential_news(
     publisher: BulletinPublisher, macs: TokenMacs | None = None
 ) -> NewsAnnouncer[CredentialKey]:
-    """Make the announcer of credentials. Without `macs` no token is announced: nobody can log in by one."""
+    """Make the announcer of credentials. Without `macs` tokens are disabled, and none is announced."""
     return NewsAnnouncer(
         publisher,
         "credentials",
@@ -135,7 +119,7 @@ def limit_news(publisher: BulletinPublisher) -> NewsAnnouncer[Entity]:
 
 
 def limited(entities: Iterable[Entity]) -> list[Entity]:
-    """Return the entities that acceptors hear about."""
+    """Return the entities that acceptors limit."""
     return [entity for entity in entities if entity[0][0] == IP]
 
 

@@ -1,7 +1,7 @@
-"""Groups as the records of `__consumer_offsets` say, for those who read its files; does no I/O.
+"""Groups read from the files of `__consumer_offsets`; does no I/O.
 
-The coordinator itself keeps more of them (`loading`). Offsets of a transaction count from its marker on.
-(Kafka: GroupCoordinatorRecordSerde)
+The coordinator itself keeps more of them (`group_manager`). Offsets of a transaction count from its marker
+on. (Kafka: GroupCoordinatorRecordSerde)
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _CONSUMERS = "consumer"
 class CommittedGroup:
     """A group: offsets by (topic, partition), and its members as of its last generation.
 
-    `assignments` are those of the members in the format of consumers (ConsumerProtocolAssignment).
+    `assignments` are in the format of consumers (ConsumerProtocolAssignment).
     """
 
     offsets: dict[tuple[str, int], int] = field(default_factory=dict)
-    members: int | None = None  # None: it never had any, or is gone
+    members: int | None = None  # None: it never had any, or was deleted
     assignments: tuple[bytes, ...] = ()
 
 
@@ -38,12 +38,12 @@ class CommittedGroups:
         self._pending: dict[tuple[int, int], list[tuple[OffsetKey, int]]] = {}
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Start again without any group."""
         self.groups.clear()
         self._pending.clear()
 
     def take(self, partition: int, batch: Batch) -> None:
-        """Do what the next batch of a partition says. Raises CorruptBatch, UnreadableRecord."""
+        """Apply the next batch of a partition. Raises CorruptBatch, UnreadableRecord."""
         transaction = partition, batch.header.producer_id
         if batch.is_control:
             ended = self._pending.pop(transaction, [])
@@ -90,7 +90,7 @@ class CommittedGroups:
 
 
 def _assignments(value: GroupValue | None) -> tuple[bytes, ...]:
-    """Return what each member was given; nothing of members that are no consumers."""
+    """Return each member's assignment; none for members that are not consumers."""
     if value is None or value.protocol_type != _CONSUMERS:
         return ()
     return tuple(member.assignment for member in value.members if member.assignment)

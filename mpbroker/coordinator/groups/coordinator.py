@@ -1,7 +1,7 @@
-"""The coordinator of consumer groups: which method serves which request, and what happens without one.
+"""The coordinator of consumer groups: the methods that serve requests, and periodic work.
 
-It is fed with decoded requests, a clock and what the log says. It answers through `answers` and writes
-through `queue`. A decision is answered when its record is durable. (Kafka: GroupCoordinatorService, -Shard.)
+It gets decoded requests, a clock and the records of its topic, answers through `answers` and writes through
+`queue`. A decision is answered when its record is durable. (Kafka: GroupCoordinatorService, -Shard.)
 """
 
 from __future__ import annotations
@@ -12,19 +12,18 @@ from typing import Final
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.groups.delete_groups import DeleteGroups
 from mpbroker.coordinator.groups.describe import DescribeGroups
-from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
+from mpbroker.coordinator.groups.group_manager import GroupContents, GroupMetadataManager
 from mpbroker.coordinator.groups.join_group import JoinGroup
-from mpbroker.coordinator.groups.loading import GroupContents
 from mpbroker.coordinator.groups.members import Members
 from mpbroker.coordinator.groups.offset_manager import OffsetMetadataManager
 from mpbroker.coordinator.groups.offsets import Offsets
 from mpbroker.coordinator.groups.rebalances import Rebalances
 from mpbroker.coordinator.groups.records import Entry, encode
 from mpbroker.coordinator.groups.txn_offset_commit import Transactions, TxnOffsetCommit
+from mpbroker.coordinator.runtime.host import Host
 from mpbroker.coordinator.runtime.partitions import TopicPartitions
 from mpbroker.coordinator.runtime.requests import Answers, Handler, Waiter
 from mpbroker.coordinator.runtime.timers import Clock, Timers
-from mpbroker.coordinator.runtime.topic_index import TopicIndex
 from mpbroker.coordinator.runtime.write_queue import WriteQueue
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -40,13 +39,13 @@ class GroupCoordinator:
         config: BrokerConfig,
         clock: Clock,
         answers: Answers,
-        topics: TopicIndex,
+        host: Host,
         new_id: Callable[[], str],
         transactions: Transactions,
     ) -> None:
         self._clock = clock
         self._answers = answers
-        self._topics = topics
+        self._host = host
         self.timers = Timers()
         self.partitions = TopicPartitions()
         self.queue = queue = WriteQueue[Entry](
@@ -64,7 +63,7 @@ class GroupCoordinator:
         )
         self.contents = GroupContents(manager, self.offsets)
         self._offset_manager = offset_manager = OffsetMetadataManager(
-            config, clock, queue, self.offsets, topics, manager, rebalances, answers
+            config, clock, queue, self.offsets, host, manager, rebalances, answers
         )
         self.txn_offset_commit = TxnOffsetCommit(
             clock, queue, self.offsets, offset_manager, manager, transactions, answers
@@ -93,20 +92,20 @@ class GroupCoordinator:
         self.waiters = rebalances.waiters
 
     def topic_loaded(self) -> None:
-        """Delete offsets of topics that were deleted while nobody was here to do it."""
-        self.topics_deleted({name for name in self.offsets.topics() if not self._topics.id_of(name)})
+        """Delete offsets of topics that were deleted while no coordinator ran."""
+        self.topics_deleted({name for name in self.offsets.topics() if not self._host.id_of(name)})
 
     def topics_deleted(self, names: Iterable[str]) -> None:
-        """Delete the offsets of deleted topics: a new topic of that name begins anew."""
+        """Delete the offsets of deleted topics: a new topic of that name starts without offsets."""
         for group_id, keys in list(self.offsets.keys_of_topics(names)):
             self._offset_manager.expire(group_id, keys)
 
     def tick(self) -> None:
-        """Do what is due."""
+        """Run the timers that have expired."""
         self.timers.run(self._clock.monotonic_ms(), "group", self.refuse_waiters)
 
     def refuse_waiters(self, group_id: str, waiter: Waiter | None = None) -> None:
-        """Tell those who wait that something failed by a fault of ours: the request, or all of the group."""
+        """Fail a request, or all waiting requests of the group, because of an internal error."""
         group = self.manager.find(group_id)
         if waiter is not None:
             self._answers.fail(waiter, ErrorCode.UNKNOWN_SERVER_ERROR)

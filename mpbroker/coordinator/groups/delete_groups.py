@@ -1,15 +1,15 @@
-"""DeleteGroups, and the deletion of what is too old. (Kafka: GroupCoordinatorShard.cleanupGroupMetadata.)"""
+"""DeleteGroups, and the expiry of offsets and groups. (Kafka: GroupCoordinatorShard.cleanupGroupMetadata.)"""
 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from functools import partial
 
 from mpbroker.config.broker import MINUTE_MS, BrokerConfig
 from mpbroker.coordinator.groups.group import Group, GroupState
 from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
 from mpbroker.coordinator.groups.offset_manager import OffsetMetadataManager
-from mpbroker.coordinator.groups.offsets import Offsets
 from mpbroker.coordinator.groups.rebalances import Rebalances
 from mpbroker.coordinator.groups.records import Entry, GroupKey
 from mpbroker.coordinator.runtime.requests import Answers, RequestContext, Then, Waiter, response_error
@@ -21,27 +21,19 @@ from mpbroker.protocol.messages import DeleteGroupsRequest, DeleteGroupsResponse
 log = logging.getLogger("mpbroker.coordinator.groups")
 
 
+@dataclass(eq=False)
 class DeleteGroups:
-    def __init__(
-        self,
-        config: BrokerConfig,
-        clock: Clock,
-        timers: Timers,
-        queue: WriteQueue[Entry],
-        manager: GroupMetadataManager,
-        offset_manager: OffsetMetadataManager,
-        rebalances: Rebalances,
-        answers: Answers,
-    ) -> None:
-        self._config = config
-        self._clock = clock
-        self._timers = timers
-        self._queue = queue
-        self._manager = manager
-        self._offset_manager = offset_manager
-        self._offsets: Offsets = offset_manager.offsets
-        self._rebalances = rebalances
-        self._answers = answers
+    _config: BrokerConfig
+    _clock: Clock
+    _timers: Timers
+    _queue: WriteQueue[Entry]
+    _manager: GroupMetadataManager
+    _offset_manager: OffsetMetadataManager
+    _rebalances: Rebalances
+    _answers: Answers
+
+    def __post_init__(self) -> None:
+        self._offsets = self._offset_manager.offsets
         self._set_cleanup()
 
     def delete(self, context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse | None:
@@ -72,10 +64,10 @@ class DeleteGroups:
         return None if doomed else DeleteGroupsResponse(results=results)
 
     def _bury(self, group: Group, then: Then, waiter: Waiter | None = None) -> None:
-        """Delete the group with all its offsets. Until that is durable it is dead, and nobody can join."""
+        """Delete the group with all its offsets. Until that is durable it is dead and cannot be joined."""
         group.enter(GroupState.DEAD, self._clock.wall_ms())
         self._rebalances.end_group(group, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        group.expect_nobody()
+        group.expect_no_joins()
         keys = self._offsets.keys_of(group.group_id)
 
         def written(error: ErrorCode) -> None:
@@ -92,14 +84,14 @@ class DeleteGroups:
         entries: list[Entry] = [*((key, None) for key in keys), (GroupKey(group.group_id), None)]
         self._queue.append(group.group_id, entries, written, waiter)
 
-    # --- what nobody asks for
+    # --- periodic work
 
     def _set_cleanup(self) -> None:
         at = self._clock.monotonic_ms() + self._config.offsets_retention_check_interval_ms
         self._timers.set("cleanup", at, self._cleanup)
 
     def _cleanup(self) -> None:
-        """Delete offsets that are too old, and groups that have neither members nor offsets any more."""
+        """Delete expired offsets, and groups with neither members nor offsets."""
         self._set_cleanup()
         now_ms, retention_ms = self._clock.wall_ms(), self._config.offsets_retention_minutes * MINUTE_MS
         for group in list(self._manager.groups.values()):
@@ -114,5 +106,5 @@ class DeleteGroups:
                 self._offset_manager.expire(group.group_id, keys)
 
     def _is_awaited(self, group: Group) -> bool:
-        """Return whether somebody is about to use the group, though no record says so yet."""
+        """Return whether a join or a transaction is about to use the group."""
         return bool(group.pending_joins) or self._offsets.is_in_transaction(group.group_id)

@@ -28,10 +28,7 @@ class DescribeGroups:
         self._manager = manager
 
     def describe(self, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-        """Describe the first groups, at least one and as many as fit.
-
-        The handler process asks for the rest.
-        """
+        """Describe the first groups, as many as fit. The handler process asks for the others."""
         described: list[DescribeGroupsResponse.DescribedGroup] = []
         size = 0
         for name in request.groups:

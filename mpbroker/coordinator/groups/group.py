@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, TypeAlias
 
-from mpbroker.coordinator.groups.member_memory import MEMBER_BYTES, NAME_BYTES, MemberMemory
 from mpbroker.coordinator.groups.records import GroupValue, MemberValue
 from mpbroker.coordinator.runtime.requests import Waiter
 from mpbroker.protocol.errors import ApiError, ErrorCode
@@ -24,7 +23,7 @@ from mpbroker.protocol.messages import JoinGroupResponse
 from mpbroker.protocol.wire import REPLACED, MalformedMessage
 
 Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
-"""Name and metadata of each protocol that a member supports, the best liked first."""
+"""Name and metadata of each protocol that a member supports, in its order of preference."""
 
 CONSUMER_PROTOCOL: Final = "consumer"
 # Topics of a member's subscription that are read, and of all members together. If there are more, the group
@@ -36,6 +35,26 @@ NAME_SHOWN_MAX: Final = 255
 NO_MEMBER: Final = ""
 
 log = logging.getLogger("mpbroker.coordinator.groups")
+
+
+# An estimate of a member, or of a member id that was given out: objects, places in tables, a timer.
+MEMBER_BYTES: Final = 1024
+# An estimate of a name in a set.
+NAME_BYTES: Final = 100
+
+
+class MemberMemory:
+    """A counter of the bytes that groups keep for their members, an estimate.
+
+    Kafka has no such bound: a client that keeps joining groups fills the heap.
+    """
+
+    def __init__(self) -> None:
+        self.used_bytes = 0
+
+    def charge(self, size: int) -> None:
+        """Charge bytes, or release them if `size` is negative."""
+        self.used_bytes += size
 
 
 class GroupState(Enum):
@@ -53,7 +72,7 @@ REBALANCES_FROM: Final = (GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, Gro
 class Member:
     """`is_new`: the member came after the last rebalance began, and its join was not answered yet.
 
-    `knows_its_id`: the client was told its member id before it joined (KIP-394).
+    `knows_its_id`: the client had its member id before it joined (KIP-394).
     """
 
     member_id: str
@@ -79,10 +98,7 @@ class Member:
 
     @property
     def is_alive_without_heartbeats(self) -> bool:
-        """True for a member that waits for a rebalance and cannot send heartbeats.
-
-        A new member may be gone.
-        """
+        """Whether the member waits for a rebalance and cannot send heartbeats. A new one may have died."""
         return not self.is_new and (self.awaits_join is not None or self.awaits_sync is not None)
 
     def metadata(self, protocol: str | None) -> bytes:
@@ -199,7 +215,7 @@ class Group:
     def _pending_size(self, member_id: str) -> int:
         return MEMBER_BYTES + len(self.group_id) + len(member_id)
 
-    def expect_nobody(self) -> None:
+    def expect_no_joins(self) -> None:
         for member_id in list(self.pending_joins):
             self._expect_no_more(member_id)
 
@@ -213,7 +229,7 @@ class Group:
         member.charged_bytes = size
 
     def remove(self, member_id: str) -> None:
-        """Remove a member, or an id that is pending. If the leader goes another member leads."""
+        """Remove a member, or an id that is pending. If it led the group another member does."""
         member = self.members.pop(member_id, None)
         if member is not None:
             assert (member.awaits_join, member.awaits_sync) == (None, None)
@@ -237,7 +253,7 @@ class Group:
         self._charge(member)
 
     def replace_static(self, member: Member, new_id: str) -> None:
-        """Give a static member a new member id. Clients that use the old one are fenced from now on."""
+        """Give a static member a new member id. Clients that use the old one are fenced."""
         assert member.instance_id is not None
         assert (member.awaits_join, member.awaits_sync) == (None, None)
         self.members = {
@@ -289,7 +305,7 @@ class Group:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def elect_leader_who_joined(self) -> bool:
-        """Replace a leader that did not join again by a member that did. Returns False if none did."""
+        """Replace a leader that did not rejoin by a member that did. Returns False if none did."""
         if self.leader is None:
             return False
         if self.members[self.leader].awaits_join is not None:
@@ -311,9 +327,7 @@ class Group:
         return self.protocol_type == protocol_type and any(self._supported[name] == count for name in names)
 
     def select_protocol(self) -> str:
-        """Return the protocol that all members support and most like best, of several the first that was
-        voted for.
-        """
+        """Return the protocol that all members support and most prefer; of several the first with a vote."""
         count = len(self.members)
         votes: Counter[str] = Counter()
         for member in self.members.values():
@@ -321,10 +335,7 @@ class Group:
         return max(votes, key=lambda name: votes[name])
 
     def subscribed_topics(self) -> frozenset[str] | None:
-        """Return the topics of the members' subscriptions.
-
-        None if these are not of Kafka's consumer protocol, or too many to be read.
-        """
+        """Return the subscribed topics; None without Kafka's consumer protocol, or if there are too many."""
         if self.protocol_type != CONSUMER_PROTOCOL:
             return None
         if not self.members:
@@ -361,7 +372,7 @@ class Group:
         return self.state in REBALANCES_FROM
 
     def next_generation(self, now_ms: int) -> None:
-        """Begin the generation that the join phase has led to."""
+        """Begin the generation that the join phase ended with."""
         self.generation += 1
         self.protocol = self.select_protocol() if self.members else None
         self.subscribed = self.subscribed_topics()
@@ -369,7 +380,7 @@ class Group:
         self.pending_syncs.clear()
 
     def for_leader(self) -> list[JoinGroupResponse.JoinGroupResponseMember]:
-        """Return the members as the leader is told of them, to assign partitions."""
+        """Return the members for the leader, which assigns partitions."""
         return [
             JoinGroupResponse.JoinGroupResponseMember(m.member_id, m.instance_id, m.metadata(self.protocol))
             for m in self.members.values()
@@ -377,33 +388,28 @@ class Group:
 
 
 def size_of(protocols: Protocols) -> int:
-    """Return about how many bytes of memory the protocols of a member take.
-
-    The topics of one of them will be read; each is a string then.
-    """
+    """Return about how many bytes a member's protocols take, with the topics of one as strings."""
     names = max((names_in(metadata) for _, metadata in protocols), default=0)
     return NAME_BYTES * names + sum(NAME_BYTES + len(name) + len(metadata) for name, metadata in protocols)
 
 
 def names_in(subscription: bytes) -> int:
-    """Return how many topics `topics_in` will find, at most."""
+    """Return how many topics `topics_in` finds, at most."""
     count = int.from_bytes(subscription[2:6], signed=True)
     return min(count, len(subscription) // 2) if 0 < count <= SUBSCRIPTION_MAX else 0
 
 
 def shown(names: Sequence[str]) -> str:
-    """Return the names for a log message: clients choose how many there are, and how long they are."""
+    """Return names for a log message: clients choose their number and length."""
     text = ", ".join(f"{name:.{NAME_SHOWN_MAX}}" for name in names[:NAMES_SHOWN_MAX])
     more = len(names) - NAMES_SHOWN_MAX
     return f"{text} and {more} more" if more > 0 else text
 
 
 def topics_in(subscription: bytes) -> list[str]:
-    """Return the topics of a ConsumerProtocolSubscription. All versions begin as version 0 does.
+    """Return the topics of a ConsumerProtocolSubscription. Raises MalformedMessage.
 
-    Raises MalformedMessage.
-
-    version i16 | topics: count i32, each length i16 and bytes | …
+    All versions begin as version 0 does: version i16 | topics: count i32, each length i16 and bytes | …
     """
     at = 6
     topics = []
@@ -411,7 +417,7 @@ def topics_in(subscription: bytes) -> list[str]:
     if len(subscription) < at or count < 0:
         raise MalformedMessage("a subscription is cut off")
     if count > SUBSCRIPTION_MAX:
-        raise MalformedMessage(f"it says {count} topics, more than {SUBSCRIPTION_MAX}")
+        raise MalformedMessage(f"it has {count} topics, more than {SUBSCRIPTION_MAX}")
     for _ in range(count):
         head = subscription[at : at + 2]
         length = int.from_bytes(head, signed=True)

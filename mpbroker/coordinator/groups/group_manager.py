@@ -1,39 +1,33 @@
-"""The groups there are, as the records of `__consumer_offsets` say and members have changed since.
-
-(Kafka: GroupMetadataManager.)
-"""
+"""The groups: the records of `__consumer_offsets`, and later changes. (Kafka: GroupMetadataManager.)"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.groups.group import Group, GroupState
-from mpbroker.coordinator.groups.member_memory import MemberMemory
-from mpbroker.coordinator.groups.offsets import Offsets
+from mpbroker.coordinator.groups.group import Group, GroupState, MemberMemory
+from mpbroker.coordinator.groups.offsets import Offsets, TransactionKey
 from mpbroker.coordinator.groups.rebalances import Rebalances
-from mpbroker.coordinator.groups.records import GroupValue
+from mpbroker.coordinator.groups.records import GroupValue, OffsetKey, OffsetValue, decode
 from mpbroker.coordinator.runtime.partitions import LoadState, TopicPartitions
 from mpbroker.coordinator.runtime.timers import Clock
+from mpbroker.ipc.table import Partition
 from mpbroker.protocol.errors import ApiError, ErrorCode
+from mpbroker.records.iterate import Batch
+from mpbroker.records.markers import COMMIT, marker_of
 
 
+@dataclass(eq=False)
 class GroupMetadataManager:
-    """`groups` has them by id. `offsets` has what they have committed, also what of it has no group left."""
+    """`groups` has them by id. `_offsets` has their committed offsets, also those without a group."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        clock: Clock,
-        partitions: TopicPartitions,
-        offsets: Offsets,
-        rebalances: Rebalances,
-    ) -> None:
-        self.groups: dict[str, Group] = {}
-        self.memory = MemberMemory()
-        self.partitions = partitions
-        self._config = config
-        self._clock = clock
-        self._offsets = offsets
-        self._rebalances = rebalances
+    _config: BrokerConfig
+    _clock: Clock
+    partitions: TopicPartitions
+    _offsets: Offsets
+    _rebalances: Rebalances
+    groups: dict[str, Group] = field(default_factory=dict, init=False)
+    memory: MemberMemory = field(default_factory=MemberMemory, init=False)
 
     def find(self, group_id: str) -> Group | None:
         return self.groups.get(group_id)
@@ -47,7 +41,7 @@ class GroupMetadataManager:
         self.groups.setdefault(group.group_id, group)
 
     def remove(self, group: Group) -> None:
-        """Remove a group, unless another one of that id has taken its place."""
+        """Remove a group, unless another one of that id has replaced it."""
         if self.groups.get(group.group_id) is group:
             del self.groups[group.group_id]
 
@@ -63,25 +57,22 @@ class GroupMetadataManager:
         return group
 
     def existing(self, group_id: str) -> Group:
-        """Return a group, that of consumers without a group id included.
-
-        Raises ApiError if there is none, or if it is being deleted.
-        """
+        """Return a group, also that of consumers without a group id. Raises ApiError if it does not exist."""
         group = self._find_loaded(group_id)
         if group is None or group.state is GroupState.DEAD:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND)
         return group
 
     def _find_loaded(self, group_id: str) -> Group | None:
-        """Raise ApiError unless it is known whether there is such a group."""
+        """Return a group or None. Raises ApiError until its partition is loaded."""
         self.partitions.check_loaded(group_id)
         return self.groups.get(group_id)
 
     # --- loading and unloading
 
     def load(self, partition: int, values: dict[str, GroupValue | None]) -> None:
-        """Believe the records of a partition: `values` has the last of each group, offsets are applied."""
-        # Groups of other partitions are known, or not read yet; there may be very many of them.
+        """Add the groups of a partition: `values` has each one's last record, offsets are applied."""
+        # Groups of other partitions are known, or not read yet; there may be many.
         new = (name for name in self._offsets.groups() if name not in self.groups)
         names = {name for name in new if self.partitions.partition_for(name) == partition}
         for name, value in values.items():
@@ -97,7 +88,7 @@ class GroupMetadataManager:
         self.partitions.set(partition, LoadState.LOADED)
 
     def fail(self, partition: int) -> None:
-        """Note that the partition cannot be read, and drop what was read of it."""
+        """Mark the partition offline, and drop the offsets read from it."""
         for name in self._offsets.groups():
             if self.partitions.partition_for(name) == partition:
                 self._offsets.drop_group(name)
@@ -105,13 +96,56 @@ class GroupMetadataManager:
         self.partitions.set(partition, LoadState.OFFLINE)
 
     def unload(self) -> None:
-        """Forget all that the topic says, and end all waits."""
+        """Drop all groups and offsets, and end all waits."""
         for group in self.groups.values():
             self._rebalances.end_group(group, ErrorCode.NOT_COORDINATOR)
         for name in self._offsets.groups():
             self._offsets.drop_group(name)
         self._offsets.drop_transactions()
         self.groups.clear()
-        # Not that of the groups that are gone: what still ends for one of them charges its own.
+        # A new counter: waits of dropped groups that end later charge the old one.
         self.memory = MemberMemory()
         self.partitions.close()
+
+
+class GroupContents:
+    """Applies offsets one by one, those of transactions with their markers; keeps each group's last record.
+
+    The offsets of a transaction whose marker is missing stay pending: its coordinator will send the marker.
+    """
+
+    def __init__(self, manager: GroupMetadataManager, offsets: Offsets) -> None:
+        self._manager = manager
+        self._offsets = offsets
+        self._groups: dict[str, GroupValue | None] = {}
+
+    def begin(self) -> None:
+        self._groups = {}
+
+    def read(self, partition: int, batch: Batch) -> None:
+        transaction = TransactionKey(partition, batch.header.producer_id)
+        if batch.is_control:
+            # A control batch that the cleaner has emptied has no transaction left to end.
+            if (marker := marker_of(batch.bytes)) is not None:
+                self._offsets.end_transaction(transaction, marker[0] == COMMIT)
+            return
+        for record in batch.records():
+            entry = decode(record.key, record.value)
+            if entry is None:
+                continue
+            key, value = entry
+            if isinstance(key, OffsetKey):
+                assert value is None or isinstance(value, OffsetValue)
+                if batch.is_transactional and value is not None:
+                    self._offsets.pend(transaction, key, value)
+                else:
+                    self._offsets.apply(key, value)
+            else:
+                assert value is None or isinstance(value, GroupValue)
+                self._groups[key.group] = value
+
+    def end(self, end: Partition) -> None:
+        self._manager.load(end.partition, self._groups)
+
+    def fail(self, partition: int) -> None:
+        self._manager.fail(partition)

@@ -1,7 +1,7 @@
-"""JoinGroup: makes clients members of a group under an id, and starts a rebalance where that is needed.
+"""JoinGroup: adds clients to a group under an id, and starts rebalances.
 
-(Kafka: GroupMetadataManager.classicGroupJoinToClassicGroup and what it calls; KIP-345 static members, KIP-394
-member ids, KIP-814 static leaders that keep their assignment.)
+(Kafka: GroupMetadataManager.classicGroupJoinToClassicGroup; KIP-345 static members, KIP-394 member ids,
+KIP-814 static leaders that keep their assignment.)
 """
 
 from __future__ import annotations
@@ -12,15 +12,18 @@ from dataclasses import dataclass
 from typing import Final
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.groups.group import NO_MEMBER, Group, GroupState, Member, Protocols, size_of
-from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
-from mpbroker.coordinator.groups.member_memory import MEMBER_BYTES
-from mpbroker.coordinator.groups.offsets import Offsets
-from mpbroker.coordinator.groups.rebalances import (
-    NEW_MEMBER_JOIN_TIMEOUT_MS,
-    Rebalances,
-    refused_join,
+from mpbroker.coordinator.groups.group import (
+    MEMBER_BYTES,
+    NO_MEMBER,
+    Group,
+    GroupState,
+    Member,
+    Protocols,
+    size_of,
 )
+from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
+from mpbroker.coordinator.groups.offsets import Offsets
+from mpbroker.coordinator.groups.rebalances import NEW_MEMBER_JOIN_TIMEOUT_MS, Rebalances, refused_join
 from mpbroker.coordinator.groups.records import Entry
 from mpbroker.coordinator.runtime.requests import RequestContext, Waiter, response_error
 from mpbroker.coordinator.runtime.write_queue import WriteQueue
@@ -62,26 +65,17 @@ class Join:
         return (self.request.reason or "not provided")[:REASON_LENGTH_MAX]
 
 
+@dataclass(eq=False)
 class JoinGroup:
     """`new_id` makes the random part of a member id."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        queue: WriteQueue[Entry],
-        manager: GroupMetadataManager,
-        offsets: Offsets,
-        rebalances: Rebalances,
-        new_id: Callable[[], str],
-        answer: Callable[[Waiter, Message], None],
-    ) -> None:
-        self._config = config
-        self._queue = queue
-        self._manager = manager
-        self._offsets = offsets
-        self._rebalances = rebalances
-        self._new_id = new_id
-        self._answer = answer
+    _config: BrokerConfig
+    _queue: WriteQueue[Entry]
+    _manager: GroupMetadataManager
+    _offsets: Offsets
+    _rebalances: Rebalances
+    _new_id: Callable[[], str]
+    _answer: Callable[[Waiter, Message], None]
 
     def join(self, context: RequestContext, request: JoinGroupRequest) -> None:
         """Serve a request. It is answered when the join phase ends, or at once. Raises ApiError."""
@@ -101,7 +95,7 @@ class JoinGroup:
             self._manager.remove(group)
 
     def _group_for(self, request: JoinGroupRequest) -> Group:
-        """Return the group, a new one if there is none. Raises ApiError."""
+        """Return the group; create a missing one. Raises ApiError."""
         if not request.group_id:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
         shortest_ms = self._config.group_min_session_timeout_ms
@@ -130,10 +124,7 @@ class JoinGroup:
         self._answer(join.context.waiter, refused_join(NO_MEMBER, ErrorCode.GROUP_MAX_SIZE_REACHED))
 
     def _has_room(self, group: Group, member_id: str) -> bool:
-        """Return whether one more can join.
-
-        While a group rebalances only members that have joined again count.
-        """
+        """Return whether one more can join. During a rebalance only members that have rejoined count."""
         most = self._config.group_max_size
         member = group.members.get(member_id)
         if group.state is GroupState.EMPTY:
@@ -144,10 +135,7 @@ class JoinGroup:
         return member is not None or len(group.members) < most
 
     def _has_memory(self, group: Group, join: Join) -> bool:
-        """Return whether there is memory for what the member brings, beside that of all other members.
-
-        A member that comes back with no more than it has is never refused.
-        """
+        """Return whether the member's data fits; a rejoin with no more than it has always does."""
         instance_id = join.request.group_instance_id
         member_id = group.static_members.get(instance_id or "", join.request.member_id)
         known = group.members.get(member_id)
@@ -209,10 +197,10 @@ class JoinGroup:
     # --- static members that come back
 
     def _replace(self, group: Group, join: Join, member: Member, new_id: str) -> None:
-        """Give an instance that was started anew the place of its former self, which is fenced."""
+        """Give a restarted instance the place of its old member, which is fenced."""
         old_id, old_leader = member.member_id, group.leader
         log.info(
-            "group %.255s: instance %s was %s and is %s now",
+            "group %.255s: instance %s: member %s is replaced by %s",
             group.group_id,
             member.instance_id,
             old_id,
@@ -232,7 +220,7 @@ class JoinGroup:
         elif group.state is GroupState.PREPARING_REBALANCE:
             rebalances.complete_join_phase_if_due(group)
         else:
-            rebalances.prepare(group, f"instance {member.instance_id} joins anew: {join.reason}")
+            rebalances.prepare(group, f"instance {member.instance_id} rejoins: {join.reason}")
 
     def _store_replaced(
         self,
@@ -243,7 +231,7 @@ class JoinGroup:
         old_leader: str | None,
         before: tuple[Protocols, int, int],
     ) -> None:
-        """Write the group with the new id, without a rebalance: nothing changes for the other members."""
+        """Write the group with the new id, without a rebalance: the other members are not affected."""
         new_id = member.member_id
 
         def written(error: ErrorCode) -> None:
@@ -265,7 +253,7 @@ class JoinGroup:
             if join.context.version >= FIRST_VERSION_WITH_SKIPPED_ASSIGNMENT:
                 response.skip_assignment = group.leader == new_id
             else:
-                # The client must not believe that it leads: it would assign partitions that nobody asked for.
+                # The client must not act as leader: it would assign partitions without a rebalance.
                 response.leader, response.members = old_leader or NO_MEMBER, []
             self._rebalances.end_join(member, response)
 
@@ -295,7 +283,7 @@ class JoinGroup:
             # A leader that joins again wants a rebalance, for instance because a topic has grown.
             self._rejoin(group, join, member, "as leader")
         else:
-            # The answer to its join got lost, or it asks for nothing new.
+            # The answer to its join was lost, or nothing has changed.
             response = self._rebalances.joined(group, member)
             if group.state is GroupState.STABLE:
                 response.members = []

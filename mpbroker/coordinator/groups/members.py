@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.groups.group import NO_MEMBER, Group, GroupState, shown
@@ -25,14 +26,14 @@ from mpbroker.protocol.messages import (
 log = logging.getLogger("mpbroker.coordinator.groups")
 
 
+@dataclass(eq=False)
 class Members:
-    def __init__(self, config: BrokerConfig, manager: GroupMetadataManager, rebalances: Rebalances) -> None:
-        self._config = config
-        self._manager = manager
-        self._rebalances = rebalances
+    _config: BrokerConfig
+    _manager: GroupMetadataManager
+    _rebalances: Rebalances
 
     def sync(self, context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse | None:
-        """Return the member's assignment, None if it has to wait for the leader's. Raises ApiError."""
+        """Return the member's assignment, None if it waits for the leader's. Raises ApiError."""
         group = self._manager.live(request.group_id)
         if group.state is GroupState.EMPTY:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -47,7 +48,7 @@ class Members:
                 raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if group.state is GroupState.PREPARING_REBALANCE:
             raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS)
-        # Of the leader's assignment only what members get is kept.
+        # Only the assignments of members are kept.
         assignments = {a.member_id: a.assignment for a in request.assignments if a.member_id in group.members}
         is_leader = group.leader == member.member_id
         if is_leader and group.state is GroupState.COMPLETING_REBALANCE:
@@ -63,7 +64,7 @@ class Members:
         return None
 
     def _check_memory(self, group: Group, assignments: dict[str, bytes]) -> None:
-        """Raise ApiError if there is no memory for an assignment."""
+        """Raise ApiError if the assignment exceeds the members' memory."""
         most = self._config.group_max_members_bytes
         more = sum(map(len, assignments.values()))
         more -= sum(len(member.assignment) for member in group.members.values())
@@ -77,12 +78,12 @@ class Members:
             raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED)
 
     def heartbeat(self, _context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
-        """Extend the member's session. Raises ApiError, also to tell the member that it has to join again."""
+        """Extend the member's session. Raises ApiError, also REBALANCE_IN_PROGRESS."""
         try:
             group = self._manager.live(request.group_id)
         except ApiError as error:
             if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-                # The member cannot be known yet; that it lives is all it wanted to say.
+                # The member cannot be known yet, but it is alive.
                 return HeartbeatResponse()
             raise
         member = group.check_member(request.member_id, request.group_instance_id)
@@ -94,10 +95,7 @@ class Members:
         return HeartbeatResponse()
 
     def leave(self, _context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
-        """Remove members.
-
-        Raises ApiError if the group cannot be asked; errors of a member are in its result.
-        """
+        """Remove members. Raises ApiError for the group; a member's error is in its result."""
         # Each once: a request may name the same member very often.
         asked = list({(m.member_id, m.group_instance_id): m for m in request.members}.values())
         results = [LeaveGroupResponse.MemberResponse(m.member_id, m.group_instance_id) for m in asked]
@@ -114,11 +112,11 @@ class Members:
                 self._leave_one(group, identity)
             except ApiError as error:
                 result.error_code = error.code
-        gone = [r.member_id or f"instance {r.group_instance_id}" for r in results if not r.error_code]
-        if not gone:
+        left = [r.member_id or f"instance {r.group_instance_id}" for r in results if not r.error_code]
+        if not left:
             return LeaveGroupResponse(members=results)
         # One line: a request may remove very many members.
-        names, reason = shown(gone), shown([asked[0].reason or "not provided"])
+        names, reason = shown(left), shown([asked[0].reason or "not provided"])
         log.info("group %.255s: %s left (%s)", group.group_id, names, reason)
         if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
             self._rebalances.rebalance_or_complete(group, f"{names} left")
@@ -127,7 +125,7 @@ class Members:
         return LeaveGroupResponse(members=results)
 
     def _leave_one(self, group: Group, identity: LeaveGroupRequest.MemberIdentity) -> None:
-        """Remove a member. Raises ApiError. Operators name static members without knowing their member id."""
+        """Remove a member. Raises ApiError. Operators name static members without a member id."""
         member_id, instance_id = identity.member_id, identity.group_instance_id
         if member_id == NO_MEMBER and instance_id is not None:
             member_id = group.static_members.get(instance_id, NO_MEMBER)

@@ -6,6 +6,7 @@ ids, which are translated here.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from mpbroker.config.broker import BrokerConfig
@@ -15,49 +16,31 @@ from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
 from mpbroker.coordinator.groups.offsets import NO_OFFSET, Offsets
 from mpbroker.coordinator.groups.rebalances import Rebalances
 from mpbroker.coordinator.groups.records import NO_EPOCH, NO_TIME, Entry, OffsetKey, OffsetValue
+from mpbroker.coordinator.runtime.host import Host
 from mpbroker.coordinator.runtime.requests import Answers, RequestContext, Then, Waiter, response_error
 from mpbroker.coordinator.runtime.timers import Clock
-from mpbroker.coordinator.runtime.topic_index import TopicIndex
 from mpbroker.coordinator.runtime.write_queue import WriteQueue
+from mpbroker.protocol import messages
 from mpbroker.protocol.errors import ApiError, ErrorCode
-from mpbroker.protocol.messages import (
-    ZERO_UUID,
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetDeleteRequest,
-    OffsetDeleteResponse,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-)
 
 FIRST_COMMIT_VERSION_WITH_GROUP_ERROR: Final = 9
 
-FetchedGroup: TypeAlias = OffsetFetchResponse.OffsetFetchResponseGroup
-FetchedTopic: TypeAlias = OffsetFetchResponse.OffsetFetchResponseTopics
-FetchedPartition: TypeAlias = OffsetFetchResponse.OffsetFetchResponsePartitions
-CommittedPartition: TypeAlias = OffsetCommitResponse.OffsetCommitResponsePartition
+FetchedGroup: TypeAlias = messages.OffsetFetchResponse.OffsetFetchResponseGroup
+FetchedTopic: TypeAlias = messages.OffsetFetchResponse.OffsetFetchResponseTopics
+FetchedPartition: TypeAlias = messages.OffsetFetchResponse.OffsetFetchResponsePartitions
+CommittedPartition: TypeAlias = messages.OffsetCommitResponse.OffsetCommitResponsePartition
 
 
+@dataclass(eq=False)
 class OffsetMetadataManager:
-    def __init__(
-        self,
-        config: BrokerConfig,
-        clock: Clock,
-        queue: WriteQueue[Entry],
-        offsets: Offsets,
-        topics: TopicIndex,
-        manager: GroupMetadataManager,
-        rebalances: Rebalances,
-        answers: Answers,
-    ) -> None:
-        self.offsets = offsets
-        self._config = config
-        self._clock = clock
-        self._queue = queue
-        self._topics = topics
-        self._manager = manager
-        self._rebalances = rebalances
-        self._answers = answers
+    _config: BrokerConfig
+    _clock: Clock
+    _queue: WriteQueue[Entry]
+    offsets: Offsets
+    _host: Host
+    _manager: GroupMetadataManager
+    _rebalances: Rebalances
+    _answers: Answers
 
     def _write(
         self,
@@ -66,7 +49,7 @@ class OffsetMetadataManager:
         then: Then,
         waiter: Waiter | None = None,
     ) -> None:
-        """Append offsets, None for a tombstone, and believe them when they are durable."""
+        """Append offsets, None for a tombstone, and apply them when they are durable."""
         keys = [key for key, _ in offsets]
 
         def written(error: ErrorCode) -> None:
@@ -85,15 +68,14 @@ class OffsetMetadataManager:
 
     # --- commit
 
-    def commit(self, context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse | None:
-        """Commit offsets.
-
-        Raises ApiError if the client may commit none; errors of a partition are in its result.
-        """
+    def commit(
+        self, context: RequestContext, request: messages.OffsetCommitRequest
+    ) -> messages.OffsetCommitResponse | None:
+        """Commit offsets. Raises ApiError for the group; a partition's error is in its result."""
         self._manager.partitions.check_loaded(request.group_id)
         group = self._group_for(request, context.version)
         self._manager.add(group)
-        response = OffsetCommitResponse()
+        response = messages.OffsetCommitResponse()
         entries: list[tuple[OffsetKey, OffsetValue | None]] = []
         accepted: list[CommittedPartition] = []
         now_ms = self._clock.wall_ms()
@@ -114,7 +96,7 @@ class OffsetMetadataManager:
                     entries.append((key, value))
                     accepted.append(result)
             response.topics.append(
-                OffsetCommitResponse.OffsetCommitResponseTopic(topic.name, topic.topic_id, results)
+                messages.OffsetCommitResponse.OffsetCommitResponseTopic(topic.name, topic.topic_id, results)
             )
         if not entries:
             return response
@@ -127,8 +109,8 @@ class OffsetMetadataManager:
         self._write(group.group_id, entries, written, context.waiter)
         return None
 
-    def _group_for(self, request: OffsetCommitRequest, version: int) -> Group:
-        """Return the group, a new one for a consumer that assigns its partitions itself. Raises ApiError."""
+    def _group_for(self, request: messages.OffsetCommitRequest, version: int) -> Group:
+        """Return the group; make one for a consumer that assigns its own partitions. Raises ApiError."""
         group = self._manager.find(request.group_id)
         if group is not None:
             self._check_commit(group, request)
@@ -138,7 +120,7 @@ class OffsetMetadataManager:
         knows_it = version >= FIRST_COMMIT_VERSION_WITH_GROUP_ERROR
         raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND if knows_it else ErrorCode.ILLEGAL_GENERATION)
 
-    def _check_commit(self, group: Group, request: OffsetCommitRequest) -> None:
+    def _check_commit(self, group: Group, request: messages.OffsetCommitRequest) -> None:
         """Raise ApiError unless the client may commit offsets of the group now."""
         generation, member_id = request.generation_id_or_member_epoch, request.member_id
         if group.state is GroupState.DEAD:
@@ -146,7 +128,7 @@ class OffsetMetadataManager:
         if generation < 0 and group.state is GroupState.EMPTY:
             return
         if generation < 0 and member_id == NO_MEMBER and request.group_instance_id is None:
-            # The client is no member, and the group has members.
+            # A client that is not a member, of a group with members.
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
         member = group.check_member(member_id, request.group_instance_id)
         if generation != group.generation:
@@ -156,36 +138,38 @@ class OffsetMetadataManager:
         self._rebalances.keep_alive(group, member)
 
     def problem_with(self, name: str, partition: int, metadata: str) -> ErrorCode:
-        """Return why no offset of that partition can be committed, NONE if one can."""
-        if not 0 <= partition < self._topics.partitions_of(name):
+        """Return the error of a commit for that partition, NONE if it is valid."""
+        if not 0 <= partition < self._host.partitions_of(name):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if _java_length(metadata) > self._config.offset_metadata_max_bytes:
             return ErrorCode.OFFSET_METADATA_TOO_LARGE
         return ErrorCode.NONE
 
     def _resolve(self, name: str, topic_id: bytes) -> tuple[str, bytes, ErrorCode]:
-        """Return name and id of a topic, and why there is none."""
-        if topic_id != ZERO_UUID:
-            found = self._topics.name_of(topic_id)
+        """Return name and id of a topic, and the error if it does not exist."""
+        if topic_id != messages.ZERO_UUID:
+            found = self._host.name_of(topic_id)
             return found or "", topic_id, ErrorCode.UNKNOWN_TOPIC_ID if found is None else ErrorCode.NONE
-        known = self._topics.id_of(name)
+        known = self._host.id_of(name)
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if known is None else ErrorCode.NONE
-        return name, known or ZERO_UUID, unknown
+        return name, known or messages.ZERO_UUID, unknown
 
     # --- fetch
 
-    def fetch(self, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse | None:
+    def fetch(
+        self, context: RequestContext, request: messages.OffsetFetchRequest
+    ) -> messages.OffsetFetchResponse | None:
         """Fetch offsets of the request's `groups`. Errors of a group are in its result.
 
-        With `require_stable` the answer waits for the commits that are under way, and has no offset that a
-        transaction is about to replace.
+        With `require_stable` the answer waits for the commits under way, and lacks offsets that an open
+        transaction may replace.
         """
-        by_id = any(t.topic_id != ZERO_UUID for g in request.groups for t in g.topics or ())
+        by_id = any(t.topic_id != messages.ZERO_UUID for g in request.groups for t in g.topics or ())
         missing = 0
 
-        def fetch_all() -> OffsetFetchResponse:
+        def fetch_all() -> messages.OffsetFetchResponse:
             found = [self._fetch_group(g, by_id, request.require_stable) for g in request.groups]
-            return OffsetFetchResponse(groups=found)
+            return messages.OffsetFetchResponse(groups=found)
 
         def settled(_error: ErrorCode) -> None:
             nonlocal missing
@@ -202,10 +186,7 @@ class OffsetMetadataManager:
         return None
 
     def _fetch_group(
-        self,
-        asked: OffsetFetchRequest.OffsetFetchRequestGroup,
-        by_id: bool,
-        require_stable: bool,
+        self, asked: messages.OffsetFetchRequest.OffsetFetchRequestGroup, by_id: bool, require_stable: bool
     ) -> FetchedGroup:
         found = FetchedGroup(asked.group_id)
         try:
@@ -242,36 +223,40 @@ class OffsetMetadataManager:
         topics: dict[str, FetchedTopic] = {}
         for (name, index), value in offsets.items():
             if name not in topics:
-                topics[name] = FetchedTopic(name, self._topics.id_of(name) or ZERO_UUID)
+                topics[name] = FetchedTopic(name, self._host.id_of(name) or messages.ZERO_UUID)
             error = self._instability(group_id, name, index, require_stable)
             topics[name].partitions.append(_fetched(index, value, error))
         return list(topics.values())
 
     # --- delete
 
-    def delete(self, context: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse | None:
-        """Delete offsets, but for topics that members are subscribed to. Raises ApiError."""
+    def delete(
+        self, context: RequestContext, request: messages.OffsetDeleteRequest
+    ) -> messages.OffsetDeleteResponse | None:
+        """Delete offsets, but for topics with subscribed members. Raises ApiError."""
         if not request.group_id:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
         group = self._manager.existing(request.group_id)
         if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL:
             raise ApiError(ErrorCode.NON_EMPTY_GROUP)
-        response = OffsetDeleteResponse()
+        response = messages.OffsetDeleteResponse()
         known = set(self.offsets.keys_of(group.group_id))
         doomed: list[OffsetKey] = []
         for topic in request.topics:
             results = []
             for asked in topic.partitions:
-                result = OffsetDeleteResponse.OffsetDeleteResponsePartition(asked.partition_index)
+                result = messages.OffsetDeleteResponse.OffsetDeleteResponsePartition(asked.partition_index)
                 results.append(result)
                 key = OffsetKey(group.group_id, topic.name, asked.partition_index)
-                if not 0 <= asked.partition_index < self._topics.partitions_of(topic.name):
+                if not 0 <= asked.partition_index < self._host.partitions_of(topic.name):
                     result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 elif group.is_subscribed_to(topic.name):
                     result.error_code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
                 elif key in known:
                     doomed.append(key)
-            response.topics.append(OffsetDeleteResponse.OffsetDeleteResponseTopic(topic.name, results))
+            response.topics.append(
+                messages.OffsetDeleteResponse.OffsetDeleteResponseTopic(topic.name, results)
+            )
         if not doomed:
             return response
 
@@ -286,8 +271,8 @@ class OffsetMetadataManager:
 
 
 def _is_of(value: OffsetValue, topic_id: bytes) -> bool:
-    """Return False if the offset is one of another topic, which had the name before."""
-    return ZERO_UUID in (value.topic_id, topic_id) or value.topic_id == topic_id
+    """Return False if the offset belongs to an earlier topic of that name."""
+    return messages.ZERO_UUID in (value.topic_id, topic_id) or value.topic_id == topic_id
 
 
 def _fetched(index: int, value: OffsetValue | None, error: ErrorCode) -> FetchedPartition:

@@ -1,20 +1,129 @@
-"""Committed offsets: what is durable, on its way, or pending in a transaction, and when one expires.
+"""Committed offsets: durable, under way, or pending in a transaction; and their expiry.
 
-Deletions take all of them; clients see the durable ones that count. (Kafka:
-OffsetMetadataManager, OffsetExpirationConditionImpl; KIP-211 for the expiry.)
+Deletions take all of them; clients see the durable ones that count. (Kafka: OffsetMetadataManager,
+OffsetExpirationConditionImpl; KIP-211 for the expiry.)
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from mpbroker.coordinator.groups.group import CONSUMER_PROTOCOL, Group, GroupState
-from mpbroker.coordinator.groups.pending import PendingOffsets, TransactionKey
 from mpbroker.coordinator.groups.records import NO_TIME, OffsetKey, OffsetValue
 
 NO_OFFSET: Final = -1
+
+
+class TransactionKey(NamedTuple):
+    """Identifies the open transaction of a producer in a partition of `__consumer_offsets`."""
+
+    partition: int
+    producer_id: int
+
+
+class _Pending(NamedTuple):
+    """`order` grows with each record of the log."""
+
+    order: int
+    value: OffsetValue
+
+
+@dataclass(eq=False)
+class _OpenTransaction:
+    """`groups` keeps a group also when it has no more offsets here."""
+
+    offsets: dict[OffsetKey, _Pending] = field(default_factory=dict)
+    groups: set[str] = field(default_factory=set)
+
+
+@dataclass(eq=False)
+class _KeyState:
+    """`overtaken_before`: earlier records no longer count."""
+
+    transactions: set[TransactionKey] = field(default_factory=set)
+    overtaken_before: int = 0
+
+
+class PendingOffsets:
+    """Offsets that transactions have committed, and that count once the marker is written.
+
+    The later record of a key counts, however it was committed: the end of a transaction does not undo an
+    offset that was written while it was open. Compaction keeps the last record and has the same result. A
+    group or a key may have any number of open transactions; only an end iterates over them. (Kafka:
+    OffsetMetadataManager.pendingTransactionalOffsets, openTransactionsByGroup.)
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[TransactionKey, _OpenTransaction] = {}
+        self._of_group: dict[str, set[TransactionKey]] = {}
+        self._of_key: dict[OffsetKey, _KeyState] = {}
+        self._next_order = 0
+
+    def add(self, transaction: TransactionKey, key: OffsetKey, value: OffsetValue) -> None:
+        """Add a durable record."""
+        one = self._open.setdefault(transaction, _OpenTransaction())
+        one.offsets[key] = _Pending(self._next_order, value)
+        one.groups.add(key.group)
+        self._next_order += 1
+        self._of_group.setdefault(key.group, set()).add(transaction)
+        self._of_key.setdefault(key, _KeyState()).transactions.add(transaction)
+
+    def overtake(self, key: OffsetKey, before: int | None = None) -> None:
+        """Note an offset of the key that counts: written just now, or at the place `before` in the order."""
+        if (found := self._of_key.get(key)) is not None:
+            before = self._next_order if before is None else before
+            found.overtaken_before = max(found.overtaken_before, before)
+
+    def remove(self, key: OffsetKey) -> None:
+        """Drop the offsets of a key: a tombstone was written after all of them."""
+        if (found := self._of_key.pop(key, None)) is not None:
+            for transaction in found.transactions:
+                del self._open[transaction].offsets[key]
+
+    def end(self, transaction: TransactionKey) -> list[tuple[OffsetKey, OffsetValue, int]]:
+        """End a transaction whose marker is durable. Returns the records that count, with their order."""
+        ended = self._open.pop(transaction, _OpenTransaction())
+        for group_id in ended.groups:
+            self._of_group[group_id].discard(transaction)
+            if not self._of_group[group_id]:
+                del self._of_group[group_id]
+        counts = []
+        for key, (order, value) in ended.offsets.items():
+            of_key = self._of_key[key]
+            if order >= of_key.overtaken_before:
+                counts.append((key, value, order))
+            of_key.transactions.discard(transaction)
+            if not of_key.transactions:
+                del self._of_key[key]
+        return counts
+
+    def drop_partition(self, partition: int) -> None:
+        """Drop the transactions of a partition that was unloaded."""
+        for transaction in [one for one in self._open if one.partition == partition]:
+            self.end(transaction)
+
+    def clear(self) -> None:
+        self._open.clear()
+        self._of_group.clear()
+        self._of_key.clear()
+
+    def is_open(self, group_id: str) -> bool:
+        """Return whether an open transaction has committed offsets of the group."""
+        return group_id in self._of_group
+
+    def has(self, key: OffsetKey) -> bool:
+        return key in self._of_key
+
+    def keys_of(self, group_id: str) -> list[OffsetKey]:
+        ones = [self._open[one].offsets for one in self._of_group.get(group_id, ())]
+        return list(dict.fromkeys(key for offsets in ones for key in offsets if key.group == group_id))
+
+    def groups(self) -> set[str]:
+        """Return the groups that have pending offsets."""
+        return {key.group for key in self._of_key}
 
 
 class Offsets:
@@ -109,23 +218,23 @@ class Offsets:
         return {key.topic for group_id in self.groups() for key in self.keys_of(group_id)}
 
     def keys_of(self, group_id: str) -> list[OffsetKey]:
-        """Return the keys that have to be deleted for no offset of the group to be left."""
+        """Return the keys to delete so that the group has no offset."""
         found = dict.fromkeys(self.of(group_id)) | dict.fromkeys(self._under_way.get(group_id, ()))
         keys = [OffsetKey(group_id, topic, partition) for topic, partition in found]
         return list(dict.fromkeys([*keys, *self._pending.keys_of(group_id)]))
 
     def keys_of_topics(self, topics: Iterable[str]) -> Iterator[tuple[str, list[OffsetKey]]]:
         """Yield each group that has offsets of these topics, with their keys."""
-        gone = frozenset(topics)
+        deleted = frozenset(topics)
         for group_id in self._durable.keys() | self._under_way.keys() | self._pending.groups():
-            keys = [key for key in self.keys_of(group_id) if key.topic in gone]
+            keys = [key for key in self.keys_of(group_id) if key.topic in deleted]
             if keys:
                 yield group_id, keys
 
     def expired(self, group: Group, now_ms: int, retention_ms: int) -> list[OffsetKey]:
         """Return the group's offsets of topics without subscribers that are older than the retention.
 
-        The age counts from the commit, for a group without members from when it became empty.
+        The age counts from the commit; for a group without members, from when it became empty.
         """
         is_idle = group.protocol_type is not None and group.state is GroupState.EMPTY
         is_simple = group.protocol_type is None

@@ -1,14 +1,15 @@
-"""The way of a group from one generation to the next: join phase, sync phase, and what ends either.
+"""Rebalances of a group: join phase, sync phase, and the events that end either.
 
 (Kafka: GroupMetadataManager.prepareRebalance, completeClassicGroupJoin, expireClassicGroupMemberHeartbeat,
-expirePendingSync.) A request that waits is answered exactly once: at the end of the phase, when its member is
-removed, or when a later request of the member takes its place.
+expirePendingSync.) A waiting request is answered exactly once: at the end of the phase, when its member is
+removed, or when a later request of the member replaces it.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -35,25 +36,18 @@ def refused_join(member_id: str, error: ErrorCode) -> JoinGroupResponse:
     return JoinGroupResponse(error_code=error, member_id=member_id)
 
 
+@dataclass(eq=False)
 class Rebalances:
-    """`answer(waiter, response)` answers a request that waited."""
+    """`_answer(waiter, response)` answers a request that waited."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        timers: Timers,
-        clock: Clock,
-        queue: WriteQueue[Entry],
-        answer: Callable[[Waiter, Message], None],
-    ) -> None:
-        self._config = config
-        self._timers = timers
-        self._clock = clock
-        self._queue = queue
-        self._answer = answer
-        self._waiting: dict[Waiter, tuple[Group, Member]] = {}
+    _config: BrokerConfig
+    _timers: Timers
+    _clock: Clock
+    _queue: WriteQueue[Entry]
+    _answer: Callable[[Waiter, Message], None]
+    _waiting: dict[Waiter, tuple[Group, Member]] = field(default_factory=dict, init=False)
 
-    # --- who waits
+    # --- waiting requests
 
     @property
     def waiting(self) -> int:
@@ -82,7 +76,7 @@ class Rebalances:
         return self._end(waiter, response)
 
     def fence_sync(self, member: Member) -> None:
-        """End the wait of a static member whose place another client has taken."""
+        """End the wait of a static member that another client has replaced."""
         self.end_sync(member, SyncGroupResponse(error_code=ErrorCode.FENCED_INSTANCE_ID))
 
     def _end(self, waiter: Waiter | None, response: Message) -> bool:
@@ -93,18 +87,17 @@ class Rebalances:
         return True
 
     def abandon(self, waiter: Waiter) -> None:
-        """End the wait of a request whose connection is gone. The member may come back within its session.
+        """End the wait of a request whose connection is closed. The member may return within its session.
 
-        A member that was never told its id cannot come back and is removed at once, or the others would wait
-        for it. (Kafka does not notice closed connections and lets such members pile up for five minutes.)
+        A member without an id cannot return and is removed at once, or the others would wait for it. (Kafka
+        does not notice closed connections and keeps such members for five minutes.)
         """
         found = self._waiting.get(waiter)
         if found is None:
             return
         group, member = found
-        nobody = SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
         if member.awaits_sync == waiter:
-            self.end_sync(member, nobody)
+            self.end_sync(member, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
             self.keep_alive(group, member)
         elif member.knows_its_id or member.instance_id is not None or not member.is_new:
             self.end_join(member, refused_join(member.member_id, ErrorCode.REBALANCE_IN_PROGRESS))
@@ -113,10 +106,7 @@ class Rebalances:
             self.remove_and_update(group, member, f"the connection of {member.member_id} is closed")
 
     def withdraw(self, waiter: Waiter) -> None:
-        """Forget the wait of a request that failed, and is answered with its error.
-
-        Its member has its session's time to ask again.
-        """
+        """Forget the wait of a request that is answered with its error; its member may retry."""
         found = self._waiting.pop(waiter, None)
         if found is None:
             return
@@ -129,7 +119,7 @@ class Rebalances:
             self.keep_alive(group, member)
 
     def end_waits(self, group: Group, error: ErrorCode) -> None:
-        """End all waits of the group with an error that clients retry. A join phase begins its time anew."""
+        """End all waits of the group with an error that clients retry. A join phase restarts its time."""
         patience_ms = 0
         if group.state is GroupState.PREPARING_REBALANCE:
             self._end_join_after(group)
@@ -153,12 +143,12 @@ class Rebalances:
     # --- sessions
 
     def keep_alive(self, group: Group, member: Member, timeout_ms: int | None = None) -> None:
-        """Begin the member's session anew. `timeout_ms`: another time than its session timeout."""
+        """Restart the member's session, for `timeout_ms` if that is given."""
         patience_ms = member.session_timeout_ms if timeout_ms is None else timeout_ms
         self.expect(group, member.member_id, patience_ms)
 
     def expect(self, group: Group, member_id: str, timeout_ms: int) -> None:
-        """Remove the member, or the client that was given this id, unless it is heard of in time."""
+        """Remove the member, or the client that was given this id, unless it sends a request in time."""
         self._timers.set(
             ("member", group.group_id, member_id),
             self._clock.monotonic_ms() + timeout_ms,
@@ -177,7 +167,7 @@ class Rebalances:
         member = group.members.get(member_id)
         if member is None or member.is_alive_without_heartbeats:
             return
-        log.info("group %.255s: the session of %s has expired, it is removed", group.group_id, member_id)
+        log.info("group %.255s: the session of %s has expired; it is removed", group.group_id, member_id)
         self.remove_and_update(group, member, f"the session of {member_id} has expired")
 
     def remove_and_update(self, group: Group, member: Member, reason: str) -> None:
@@ -188,7 +178,7 @@ class Rebalances:
             self.complete_join_if_all_are_there(group)
 
     def remove(self, group: Group, member: Member) -> None:
-        """Remove a member. Its requests that wait are answered with UNKNOWN_MEMBER_ID, so it joins anew."""
+        """Remove a member. Its waiting requests get UNKNOWN_MEMBER_ID, so that it rejoins."""
         self.end_join(member, refused_join(NO_MEMBER, ErrorCode.UNKNOWN_MEMBER_ID))
         self.end_sync(member, SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
         self.expect_no_more(group, member.member_id)
@@ -203,7 +193,7 @@ class Rebalances:
             self.complete_join_phase_if_due(group)
 
     def prepare(self, group: Group, reason: str) -> None:
-        """Ask all members to join again: they learn of it from their heartbeats."""
+        """Begin a rebalance: heartbeats ask all members to rejoin."""
         if group.state is GroupState.COMPLETING_REBALANCE:
             self.reset_assignment(group, ErrorCode.REBALANCE_IN_PROGRESS)
         group.pending_syncs.clear()
@@ -236,7 +226,7 @@ class Rebalances:
         )
 
     def _first_join_delayed(self, group: Group, delay_ms: int, remaining_ms: int) -> None:
-        """Extend the delay if somebody joined meanwhile, up to the rebalance timeout."""
+        """Extend the delay if a member has joined, up to the rebalance timeout."""
         if not (group.member_joined_meanwhile and remaining_ms):
             self.complete_join(group)
             return
@@ -250,18 +240,12 @@ class Rebalances:
             self.complete_join(group)
 
     def complete_join_phase_if_due(self, group: Group) -> None:
-        """Complete the join phase if all have joined.
-
-        The first rebalance of a group lasts its delay in any case.
-        """
+        """Complete the join phase if all have joined, but never before the delay of a first rebalance."""
         if group.previous_state is not GroupState.EMPTY:
             self.complete_join_if_all_are_there(group)
 
     def complete_join(self, group: Group) -> None:
-        """End the join phase: all have joined, or the time is up.
-
-        Dynamic members that did not join are removed.
-        """
+        """End the join phase: all have joined, or time is up. Remove dynamic members that did not."""
         if group.state is not GroupState.PREPARING_REBALANCE:
             return
         self._timers.cancel(("join", group.group_id))
@@ -270,7 +254,7 @@ class Rebalances:
                 log.info("group %.255s: %s did not rejoin and is removed", group.group_id, member.member_id)
                 self.remove(group, member)
         if group.members and not group.elect_leader_who_joined():
-            log.info("group %.255s: nobody rejoined, waiting until the sessions expire", group.group_id)
+            log.info("group %.255s: no member rejoined, waiting until the sessions expire", group.group_id)
             self._end_join_after(group)
             return
         group.member_joined_meanwhile = False
@@ -297,7 +281,7 @@ class Rebalances:
         )
 
     def joined(self, group: Group, member: Member) -> JoinGroupResponse:
-        """Return the response that tells a member of the generation. The leader's lists all members."""
+        """Return the response with the member's generation. The leader's lists all members."""
         return JoinGroupResponse(
             generation_id=group.generation,
             protocol_type=group.protocol_type,
@@ -308,14 +292,11 @@ class Rebalances:
         )
 
     def _write_empty(self, group: Group) -> None:
-        """Write that the group is empty.
-
-        If the record is lost, a replay brings back the generation before, whose sessions expire again.
-        """
+        """Write the empty group. (Lost, a replay has the generation before, whose sessions expire.)"""
 
         def written(error: ErrorCode) -> None:
             if error:
-                log.warning("group %.255s: that it is empty was not written: %s", group.group_id, error.name)
+                log.warning("group %.255s: its empty state was not written: %s", group.group_id, error.name)
 
         self._queue.append(group.group_id, [self.entry(group, {})], written)
 
@@ -332,10 +313,7 @@ class Rebalances:
             self._timers.cancel(("sync", group.group_id))
 
     def store_assignment(self, group: Group, assignments: dict[str, bytes]) -> None:
-        """Write the leader's assignment.
-
-        It counts when it is durable, unless the group has moved on by then.
-        """
+        """Write the leader's assignment. It counts when durable, unless the generation has changed."""
         generation = group.generation
 
         def written(error: ErrorCode) -> None:
@@ -356,7 +334,7 @@ class Rebalances:
         self._queue.append(group.group_id, [self.entry(group, assignments)], written)
 
     def _hold_join(self, group: Group, error: ErrorCode) -> None:
-        """Put off the end of the next join phase, since the last assignment could not be written."""
+        """Delay the end of the next join phase, since the last assignment could not be written."""
         wait_ms = min(WRITE_RETRY_MS << min(group.failed_writes, 8), WRITE_RETRY_MAX_MS)
         group.failed_writes += 1
         log.warning(
@@ -386,7 +364,7 @@ class Rebalances:
                 self.keep_alive(group, member)
 
     def _expire_syncs(self, group: Group, generation: int) -> None:
-        """Remove members that joined and then did not ask for their assignment."""
+        """Remove members that joined and did not fetch their assignment."""
         late = [group.members[member_id] for member_id in group.pending_syncs if member_id in group.members]
         if group.generation != generation or not late or not group.can_rebalance:
             return

@@ -1,14 +1,13 @@
-"""The records of `__consumer_offsets`, as Kafka's GroupCoordinatorRecordSerde writes and reads them.
+"""The records of `__consumer_offsets` in the format of Kafka's GroupCoordinatorRecordSerde.
 
 A key begins with its type, a value with its version; a null value is a tombstone.
 
     key 0, 1   OffsetCommitKey    group, topic, partition
     key 2      GroupMetadataKey   group
 
-Values are written in the versions that Kafka 4.3 writes: those of offsets in version 4, with the id of the
-topic, and in version 1 if the offset has an expiry of its own (OffsetCommit v2-4); those of groups in version
-3. Versions 0-4 are read. Other types of keys belong to kinds of groups that this broker does not have; their
-records are skipped, as Kafka does with types it does not know.
+Values are written in the versions of Kafka 4.3: offsets in version 4, with the topic id, or in version 1 with
+an expiry of their own (OffsetCommit v2-4); groups in version 3. Versions 0-4 are read. Records with other
+keys belong to kinds of groups that this broker does not have; they are skipped, as Kafka skips unknown ones.
 """
 
 from __future__ import annotations

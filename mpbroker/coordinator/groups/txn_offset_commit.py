@@ -1,26 +1,25 @@
 """TxnOffsetCommit, and the markers by which its offsets count or are dropped.
 
-The transaction coordinator says whether the transaction is open and has our partition; what is appended at
-that moment comes before the marker. (Kafka: OffsetMetadataManager.commitTransactionalOffset,
--.replayEndTransactionMarker; GroupCoordinatorService.completeTransaction; KIP-98, KIP-447, KIP-890.)
+The transaction coordinator checks that the transaction is open and has our partition; records appended then
+precede the marker. (Kafka: OffsetMetadataManager.commitTransactionalOffset, -.replayEndTransactionMarker;
+GroupCoordinatorService.completeTransaction; KIP-98, KIP-447, KIP-890.)
 """
 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol, TypeAlias
 
 from mpbroker.coordinator.groups.group import NO_MEMBER, Group, GroupState
 from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
 from mpbroker.coordinator.groups.offset_manager import OffsetMetadataManager
-from mpbroker.coordinator.groups.offsets import Offsets
-from mpbroker.coordinator.groups.pending import TransactionKey
+from mpbroker.coordinator.groups.offsets import Offsets, TransactionKey
 from mpbroker.coordinator.groups.records import Entry, OffsetKey, OffsetValue
-from mpbroker.coordinator.runtime.batches import Marker, Producer
 from mpbroker.coordinator.runtime.requests import Answers, RequestContext, Then, Waiter, response_error
 from mpbroker.coordinator.runtime.timers import Clock
-from mpbroker.coordinator.runtime.write_queue import WriteQueue
+from mpbroker.coordinator.runtime.write_queue import Marker, Producer, WriteQueue
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
@@ -37,15 +36,14 @@ class Transactions(Protocol):
     def check_offsets(
         self, transactional_id: str, producer: Producer, partition: int, adds: bool, then: Then
     ) -> None:
-        """Check whether offsets may be appended to that partition in the transaction.
+        """Call `then` with NONE at the moment when offsets may be appended to that partition, or an error.
 
-        `then` is called with NONE at the moment at which they may. `adds`: if the transaction lacks the
-        partition it gets it.
+        `adds`: add the partition if the transaction lacks it.
         """
 
 
 class _Commit:
-    """A request, and the response that it gets when its offsets are durable."""
+    """A request, and its response when its offsets are durable."""
 
     def __init__(self, context: RequestContext, request: TxnOffsetCommitRequest) -> None:
         self.waiter: Waiter = context.waiter
@@ -57,7 +55,7 @@ class _Commit:
         self._results: list[CommittedPartition] = []
 
     def check(self, offset_manager: OffsetMetadataManager, now_ms: int) -> None:
-        """Sort out for which partitions an offset can be committed now."""
+        """Sort the partitions into valid offsets and errors."""
         self.response.topics.clear()
         self.entries.clear()
         self._results.clear()
@@ -76,30 +74,21 @@ class _Commit:
             self.response.topics.append(CommittedTopic(topic.name, results))
 
     def settle(self, error: ErrorCode) -> TxnOffsetCommitResponse:
-        """Set the outcome of the partitions for which an offset could be committed. Returns the response."""
+        """Set the outcome of the valid partitions. Returns the response."""
         for result in self._results:
             result.error_code = error
         return self.response
 
 
+@dataclass(eq=False)
 class TxnOffsetCommit:
-    def __init__(
-        self,
-        clock: Clock,
-        queue: WriteQueue[Entry],
-        offsets: Offsets,
-        offset_manager: OffsetMetadataManager,
-        manager: GroupMetadataManager,
-        transactions: Transactions,
-        answers: Answers,
-    ) -> None:
-        self._clock = clock
-        self._queue = queue
-        self._offsets = offsets
-        self._offset_manager = offset_manager
-        self._manager = manager
-        self._transactions = transactions
-        self._answers = answers
+    _clock: Clock
+    _queue: WriteQueue[Entry]
+    _offsets: Offsets
+    _offset_manager: OffsetMetadataManager
+    _manager: GroupMetadataManager
+    _transactions: Transactions
+    _answers: Answers
 
     def commit(
         self, context: RequestContext, request: TxnOffsetCommitRequest
@@ -130,7 +119,7 @@ class TxnOffsetCommit:
         return self._manager.new_group(request.group_id)
 
     def _append(self, commit: _Commit, error: ErrorCode) -> None:
-        """Append the offsets, unless the transaction coordinator refuses with an error."""
+        """Append the offsets, or answer with the transaction coordinator's error."""
         if error:
             self._answers.answer(commit.waiter, commit.settle(error))
             return
@@ -152,11 +141,7 @@ class TxnOffsetCommit:
             self._answers.fail(commit.waiter, ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def _check_again(self, commit: _Commit) -> Group:
-        """Check the group and the partitions once more: they may have changed while the transaction was
-        checked.
-
-        Raises ApiError.
-        """
+        """Check group and partitions again, which may have changed meanwhile. Raises ApiError."""
         group = self._group_for(commit.request)
         commit.check(self._offset_manager, self._clock.wall_ms())
         return group
@@ -171,10 +156,7 @@ class TxnOffsetCommit:
         self._answers.answer(commit.waiter, commit.settle(response_error(error)))
 
     def write_marker(self, partition: int, marker: Marker, then: Then) -> None:
-        """End a transaction in that partition of `__consumer_offsets`.
-
-        `then` hears when the marker is durable or refused. Refused markers may be tried again later.
-        """
+        """Append a marker to that partition; `then` is called when it is durable or refused."""
         if not self._manager.partitions.is_loaded(partition):
             then(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return
@@ -189,10 +171,7 @@ class TxnOffsetCommit:
 
 
 def _check_member(group: Group, request: TxnOffsetCommitRequest) -> None:
-    """Raise ApiError if the client names a member or generation that is not the group's.
-
-    A client that names none is believed, whatever state the group is in.
-    """
+    """Raise ApiError if the client names a wrong member or generation. Naming none is allowed."""
     if group.state is GroupState.DEAD:
         raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     generation, member_id = request.generation_id, request.member_id

@@ -36,7 +36,7 @@ AclTable: TypeAlias = dict[Acl, bytes]
 
 
 def acl_in(record: AccessControlEntryRecord) -> Acl:
-    """Return the entry that the record is about."""
+    """Return the record's entry."""
     return Acl(
         record.resource_type,
         record.resource_name,
@@ -51,10 +51,7 @@ def acl_in(record: AccessControlEntryRecord) -> Acl:
 def create(
     acls: AclTable, call: CreateAcls, room: int, new_id: Callable[[], bytes]
 ) -> tuple[AlteredResources, list[AccessControlEntryRecord]]:
-    """Return the answer, one result per entry, and the records that make it true.
-
-    Changes nothing. `room` is the bytes that are left for what handlers are told.
-    """
+    """Return a result per entry, and the records for it. `room`: bytes left in the ACL bulletin."""
     answer, records = AlteredResources([]), []
     made: set[Acl] = set()
     for image in call.acls:
@@ -95,7 +92,7 @@ def _matching(acls: AclTable, asked: AclFilter) -> list[Acl]:
 
 
 def delete(acls: AclTable, call: DeleteAcls) -> tuple[DeletedAcls, list[RemoveAccessControlEntryRecord]]:
-    """Return the answer, one result per filter, and the records that make it true. Changes nothing."""
+    """Return the answer, one result per filter, and the records for it. Changes nothing."""
     answer = DeletedAcls([])
     removed: dict[bytes, None] = {}
     compared = 0
@@ -108,7 +105,7 @@ def delete(acls: AclTable, call: DeleteAcls) -> tuple[DeletedAcls, list[RemoveAc
             continue
         compared += 0 if asked.is_exact else len(acls)
         if compared > COMPARED_MAX and not asked.is_exact:
-            text = "The filters leave too much open for so many entries; send fewer at once"
+            text = "The filters match too many entries; send fewer filters at once"
             answer.results.append(DeletedAclsOfFilter(ErrorCode.POLICY_VIOLATION, text))
             continue
         found = _matching(acls, asked)

@@ -1,8 +1,8 @@
 """Alterations of the broker's settings, checked as a whole before they are recorded.
 
 A resource is one broker, by its node id, or all of them: "". Each is kept in the metadata log as Kafka keeps
-it. The result must be a configuration that the running broker can take over completely (config.dynamic), as
-if it had stood in the file. (Kafka: ConfigAdminManager, DynamicBrokerConfig.validate, as of 4.3.)
+it. The running broker must be able to adopt the resulting configuration as a whole (config.dynamic), as if
+the file had it. (Kafka: ConfigAdminManager, DynamicBrokerConfig.validate, as of 4.3.)
 """
 
 from __future__ import annotations
@@ -25,18 +25,15 @@ from mpbroker.protocol.numbers import ConfigOperation, ResourceType
 
 ALL_BROKERS = ""
 Brokers = Mapping[str, Configs]
-# The longest form of what can be altered with an effect, of this broker and of all. What has no effect
-# shares the room. The log may hold more than this, left by another version.
+# The longest form of all settings that alterations affect, of this broker and of all. Settings without effect
+# share the room. The log may hold more than this, written by another version.
 BROKERS_BYTES_MAX: Final = 2 * sum(
     config_bytes(key, "x" * CONFIG_VALUE_LENGTH_MAX) for key in dynamic.DYNAMIC
 )
 
 
 def altered(brokers: Brokers, alteration: ConfigAlteration, now: BrokerConfig) -> list[ConfigRecord]:
-    """Return the records of an alteration; `now` is the configuration that the broker runs with.
-
-    Raises Refused if the result is no valid configuration, or has no room.
-    """
+    """Return the records of an alteration of `now`. Raises Refused if it is invalid or too large."""
     name = alteration.name
     before = brokers.get(name, {})
     wanted = [one.name for one in alteration.changes if one.operation != ConfigOperation.DELETE]
@@ -67,8 +64,8 @@ def _check_room(before: Brokers, after: Brokers) -> None:
     if taken > max(BROKERS_BYTES_MAX, brokers_bytes(before)):
         raise Refused(
             ErrorCode.POLICY_VIOLATION,
-            f"All that is altered of brokers would take {taken} bytes, and {BROKERS_BYTES_MAX} at most fit. "
-            "Delete what has no effect: the broker's log names it at each start",
+            f"The altered settings of brokers would take {taken} bytes; at most {BROKERS_BYTES_MAX} fit. "
+            "Delete settings without effect: the broker's log names them at each start",
         )
 
 

@@ -34,8 +34,8 @@ def after(
 ) -> dict[str, str | None]:
     """Return a resource's own settings after the alteration, not checked.
 
-    `beneath` gives the text of a setting that the resource inherits. Raises Refused for an operation on a
-    list where the setting is none.
+    `beneath` gives the text of an inherited setting. Raises Refused for a list operation on a setting of
+    another type.
     """
     result: dict[str, str | None] = {} if alteration.replaces else dict(configs)
     for change in alteration.changes:
@@ -47,13 +47,13 @@ def after(
 
 def records(kind: ResourceType, name: str, before: Configs, after: Configs) -> list[ConfigRecord]:
     """Return the records that turn `before` into `after`; unchanged settings need none."""
-    gone = {key: None for key in before if key not in after}
+    removed = {key: None for key in before if key not in after}
     changed = {key: value for key, value in after.items() if before.get(key) != value}
-    return [ConfigRecord(kind, name, key, value) for key, value in {**gone, **changed}.items()]
+    return [ConfigRecord(kind, name, key, value) for key, value in {**removed, **changed}.items()]
 
 
 def growth(before: Configs, after: Configs) -> int:
-    """Return by how many bytes the alteration enlarges what handlers are told."""
+    """Return by how many bytes the alteration enlarges the metadata bulletin."""
     return sum(config_bytes(*one) for one in after.items()) - sum(
         config_bytes(*one) for one in before.items()
     )
@@ -62,15 +62,14 @@ def growth(before: Configs, after: Configs) -> int:
 def _value(
     configs: Configs, change: ConfigChange, keys: Mapping[str, Key], beneath: Callable[[Key], str]
 ) -> str | None:
-    """Return the value after one change. Raises Refused if it needs a list and the setting is none."""
+    """Return the value after one change. Raises Refused for a list operation on another type."""
     if change.operation not in (ConfigOperation.APPEND, ConfigOperation.SUBTRACT):
         return change.value
     key = keys.get(change.name)
     if key is None or key.type is not ConfigType.LIST:
         operation = ConfigOperation(change.operation).name
         raise Refused(
-            ErrorCode.INVALID_CONFIG,
-            f"Can't {operation} to key {change.name} because its type is not LIST.",
+            ErrorCode.INVALID_CONFIG, f"Can't {operation} to key {change.name} because its type is not LIST."
         )
     there = _parts(configs.get(change.name) or beneath(key))
     named = _parts(change.value or "")

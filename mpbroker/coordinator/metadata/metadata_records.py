@@ -7,28 +7,13 @@ is in the log as a whole or not at all. Records of types that this program does 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from itertools import islice
 from typing import Final, NamedTuple
 
+from mpbroker.protocol import messages
 from mpbroker.protocol.codec import data_key, prepare_data
-from mpbroker.protocol.messages import (
-    AccessControlEntryRecord,
-    ClientQuotaRecord,
-    ConfigRecord,
-    DelegationTokenRecord,
-    FeatureLevelRecord,
-    Message,
-    PartitionRecord,
-    ProducerIdsRecord,
-    RemoveAccessControlEntryRecord,
-    RemoveDelegationTokenRecord,
-    RemoveTopicRecord,
-    RemoveUserScramCredentialRecord,
-    TopicRecord,
-    UserScramCredentialRecord,
-)
 from mpbroker.protocol.metadata_records import decode_metadata_record, encode_metadata_record, read_frame
 from mpbroker.protocol.wire import Buffer, MalformedMessage, UnsupportedVersion
 from mpbroker.records.builder import build_batch
@@ -42,42 +27,53 @@ class KeptRecord(NamedTuple):
 
 
 MetadataRecord = (
-    TopicRecord
-    | PartitionRecord
-    | ConfigRecord
-    | RemoveTopicRecord
-    | UserScramCredentialRecord
-    | ClientQuotaRecord
-    | ProducerIdsRecord
-    | RemoveUserScramCredentialRecord
-    | AccessControlEntryRecord
-    | RemoveAccessControlEntryRecord
-    | DelegationTokenRecord
-    | RemoveDelegationTokenRecord
-    | FeatureLevelRecord
+    messages.TopicRecord
+    | messages.PartitionRecord
+    | messages.ConfigRecord
+    | messages.RemoveTopicRecord
+    | messages.UserScramCredentialRecord
+    | messages.ClientQuotaRecord
+    | messages.ProducerIdsRecord
+    | messages.RemoveUserScramCredentialRecord
+    | messages.AccessControlEntryRecord
+    | messages.RemoveAccessControlEntryRecord
+    | messages.DelegationTokenRecord
+    | messages.RemoveDelegationTokenRecord
+    | messages.FeatureLevelRecord
     | KeptRecord
 )
 
 # PartitionRecord: version 1 has its replicas' directories; 2 adds what only a cluster needs (KIP-966).
-_VERSIONS: Final[dict[type[Message], int]] = {
-    TopicRecord: 0,
-    PartitionRecord: 1,
-    ConfigRecord: 0,
-    RemoveTopicRecord: 0,
-    UserScramCredentialRecord: 0,
-    ClientQuotaRecord: 0,
-    ProducerIdsRecord: 0,
-    RemoveUserScramCredentialRecord: 0,
-    AccessControlEntryRecord: 0,
-    RemoveAccessControlEntryRecord: 0,
-    DelegationTokenRecord: 0,
-    RemoveDelegationTokenRecord: 0,
-    FeatureLevelRecord: 0,
+_VERSIONS: Final[dict[type[messages.Message], int]] = {
+    messages.TopicRecord: 0,
+    messages.PartitionRecord: 1,
+    messages.ConfigRecord: 0,
+    messages.RemoveTopicRecord: 0,
+    messages.UserScramCredentialRecord: 0,
+    messages.ClientQuotaRecord: 0,
+    messages.ProducerIdsRecord: 0,
+    messages.RemoveUserScramCredentialRecord: 0,
+    messages.AccessControlEntryRecord: 0,
+    messages.RemoveAccessControlEntryRecord: 0,
+    messages.DelegationTokenRecord: 0,
+    messages.RemoveDelegationTokenRecord: 0,
+    messages.FeatureLevelRecord: 0,
 }
 
 RECORDS_PER_BATCH: Final = 1024
 """Records in a batch. Kafka reads batches of at most 8 MiB (KafkaRaftClient.MAX_BATCH_SIZE_BYTES)."""
 _TYPES: Final = {data_key(record): record for record in _VERSIONS}
+
+
+FEATURE_LEVELS: Final[Mapping[str, int]] = {"metadata.version": 30, "transaction.version": 2}
+"""The levels of this version: 4.3-IV0 (MetadataVersion), and KIP-890 part 2."""
+
+
+def feature_records() -> list[messages.FeatureLevelRecord]:
+    """Return the records with which a log begins."""
+    return [
+        messages.FeatureLevelRecord(name=name, feature_level=level) for name, level in FEATURE_LEVELS.items()
+    ]
 
 
 class UnreadableMetadata(Exception):
@@ -86,12 +82,12 @@ class UnreadableMetadata(Exception):
 
 def prepare() -> None:
     """Compile the decoders of topic records ahead of use, as `codec.prepare` does."""
-    for record in (TopicRecord, PartitionRecord):
+    for record in (messages.TopicRecord, messages.PartitionRecord):
         prepare_data(record, _VERSIONS[record])
 
 
 def encode_record(record: MetadataRecord) -> bytes:
-    """Return the value of the record in the log. Raises KeyError for a kept one: it is in the log already."""
+    """Return the value of the record in the log. A kept record has no encoding: KeyError."""
     assert not isinstance(record, KeptRecord)
     return encode_metadata_record(record, _VERSIONS[type(record)])
 
@@ -121,10 +117,7 @@ def is_known(kind: int) -> bool:
 
 
 def check_version(value: Buffer) -> None:
-    """Check the version of a record without reading its fields.
-
-    Raises UnreadableMetadata for those that `decode_record` refuses.
-    """
+    """Raise UnreadableMetadata for a record that `decode_record` refuses for its version."""
     try:
         api_key, version, _ = read_frame(value)
     except MalformedMessage as error:

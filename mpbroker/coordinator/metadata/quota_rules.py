@@ -22,15 +22,12 @@ Kafka sets no bound; here every handler holds them all.
 
 
 def entity_in(record: ClientQuotaRecord) -> Entity:
-    """Return the entity that the record is about."""
+    """Return the record's entity."""
     return tuple(sorted(((e.entity_type, e.entity_name) for e in record.entity), key=lambda pair: pair[0]))
 
 
 def alter(quotas: QuotaTable, call: AlterQuotas, room: int) -> tuple[AlteredQuotas, list[ClientQuotaRecord]]:
-    """Return the answer, and the records that make it true.
-
-    Changes nothing. `room` is the bytes that are left.
-    """
+    """Return the answer and the records for it. Changes nothing. `room`: bytes left in the bulletin."""
     times = Counter(tuple(sorted(a.entity, key=str)) for a in call.alterations)
     answer, records = AlteredQuotas([]), []
     for alteration in call.alterations:
@@ -78,7 +75,7 @@ def _check_names(entity: Entity) -> None:
 
 
 def _growth(quotas: QuotaTable, changes: list[ClientQuotaRecord]) -> int:
-    """Return by how many bytes one entity's changes enlarge what handlers hold; negative for removals."""
+    """Return by how many bytes the changes enlarge the bulletin; negative for removals."""
     if not changes:
         return 0
     entity = entity_in(changes[0])

@@ -1,7 +1,4 @@
-"""Reads `__cluster_metadata-0` in place at start, up to the durable end that the partition table names.
-
-The log process alone writes the files. Nothing at or above the high watermark is read. Read-only.
-"""
+"""Reads `__cluster_metadata-0` in place at a start, below the high watermark. Read-only."""
 
 from __future__ import annotations
 
@@ -14,15 +11,12 @@ from mpbroker.ipc.table import Partition
 from mpbroker.protocol.messages import RemoveTopicRecord
 from mpbroker.protocol.topic_names import METADATA_TOPIC
 from mpbroker.records.errors import CorruptBatch
-from mpbroker.storage.durable import batches_below
 from mpbroker.storage.names import partition_name
+from mpbroker.storage.segments import batches_below
 
 
 def replay(log_dirs: tuple[str, ...], end: Partition) -> tuple[MetadataState, dict[bytes, str]]:
-    """Return the state as of the durable end, and the names by id of all topics that were ever removed.
-
-    Raises FatalError if the metadata cannot be read: it is never guessed.
-    """
+    """Return the durable state, and removed topics' names by id. Raises FatalError: it is never guessed."""
     directory = Path(log_dirs[end.log_dir]) / partition_name(METADATA_TOPIC, 0)
     state = MetadataState()
     removed: dict[bytes, str] = {}

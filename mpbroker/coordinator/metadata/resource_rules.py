@@ -31,7 +31,7 @@ _UNNAMED: Final = {
 
 
 def altered(settings: Settings, alteration: ConfigAlteration, broker: BrokerConfig) -> list[ConfigRecord]:
-    """Return the records of an alteration. Raises Refused if the result is not valid, or has no room."""
+    """Return the records of an alteration. Raises Refused if the result is invalid or too large."""
     kind, name = ResourceType(alteration.kind), alteration.name
     if not name:
         raise Refused(ErrorCode.INVALID_REQUEST, _UNNAMED[kind])
@@ -56,7 +56,7 @@ def _bytes_of(configs: Mapping[str, str]) -> int:
 
 
 def apply(settings: Settings, record: ConfigRecord) -> None:
-    """Apply a durable record. A resource without settings is forgotten."""
+    """Apply a durable record. A resource without settings is dropped."""
     resource = record.resource_type, record.resource_name
     configs = {name: value for name, value in settings.get(resource, {}).items() if name != record.name}
     if record.value is not None:
@@ -67,6 +67,6 @@ def apply(settings: Settings, record: ConfigRecord) -> None:
 
 
 def read(settings: Settings, call: ReadSettings) -> SettingsRead:
-    """Return the settings of some resources, which may have none, or of all that have some."""
+    """Return the settings of the named resources, or of all that have some."""
     resources = settings.keys() if call.resources is None else call.resources
     return SettingsRead([(kind, name, settings.get((kind, name), {})) for kind, name in resources])

@@ -33,7 +33,7 @@ def credential_in(record: UserScramCredentialRecord) -> ScramCredential:
 
 
 def alter(credentials: Credentials, call: AlterScram) -> tuple[ScramUsers, list[Alteration]]:
-    """Return the answer, one entry per user, and the records that make it true. Changes nothing."""
+    """Return the answer, one entry per user, and the records for it. Changes nothing."""
     refused: dict[str, Refusal] = {}
     accepted: set[str] = set()
 
@@ -117,7 +117,7 @@ def _missing(credentials: Credentials, user: str, mechanism: int) -> Refusal | N
 
 
 def describe(credentials: Credentials, call: DescribeScram) -> ScramUsers:
-    """Return mechanisms and iterations. Nothing else of a credential ever leaves the broker."""
+    """Return mechanisms and iterations, which alone of a credential leave the broker."""
     known: dict[str, list[tuple[int, int]]] = {}
     for (user, mechanism), credential in sorted(credentials.items()):
         known.setdefault(user, []).append((mechanism, credential.iterations))

@@ -1,11 +1,11 @@
 """The metadata state machine: the state that the log describes, and decisions that add to it.
 
-No I/O; time and ids are given.
+No I/O; time and ids are parameters.
 
-`MetadataState` is the outcome of applying every record of `__cluster_metadata` in order, nothing else.
-`decide` answers a call from a state with the records that would make the answer true; it changes nothing.
-Decisions that are not durable yet live in a `draft`, a copy that either becomes the state or is dropped, so
-that a decision which the disk refuses was never part of the state.
+`MetadataState` is the result of all records of `__cluster_metadata`, applied in order. `decide` answers a
+call from a state, with the records that make the answer true; it changes nothing. Decisions that are not
+durable yet live in a `draft`, a copy that becomes the state or is dropped: a decision that the disk refuses
+was never part of the state.
 
 Kafka: ReplicationControlManager, ProducerIdControlManager, ControllerApis.
 """
@@ -42,52 +42,9 @@ from mpbroker.coordinator.metadata.scram_rules import Credentials
 from mpbroker.coordinator.metadata.token_rules import TokenTable
 from mpbroker.coordinator.metadata.topic_rules import Refused
 from mpbroker.coordinator.waiting import Change
-from mpbroker.ipc.calls import (
-    Account,
-    AllocateProducerIds,
-    AlteredResources,
-    AlterQuotas,
-    AlterScram,
-    AlterSettings,
-    ChangeToken,
-    ConfigAlteration,
-    CreateAcls,
-    CreatedTopic,
-    CreatedTopics,
-    CreatePartitions,
-    CreateToken,
-    CreateTopic,
-    CreateTopics,
-    DeleteAcls,
-    DeletedTopic,
-    DeletedTopics,
-    DeleteTopics,
-    DescribeScram,
-    DescribeTokens,
-    Failed,
-    Message,
-    MorePartitions,
-    ProducerIds,
-    ReadSettings,
-    RemovedTokens,
-    RemoveExpiredTokens,
-)
+from mpbroker.ipc import calls
+from mpbroker.protocol import messages
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.messages import (
-    AccessControlEntryRecord,
-    ClientQuotaRecord,
-    ConfigRecord,
-    DelegationTokenRecord,
-    FeatureLevelRecord,
-    PartitionRecord,
-    ProducerIdsRecord,
-    RemoveAccessControlEntryRecord,
-    RemoveDelegationTokenRecord,
-    RemoveTopicRecord,
-    RemoveUserScramCredentialRecord,
-    TopicRecord,
-    UserScramCredentialRecord,
-)
 from mpbroker.protocol.numbers import ResourceType
 from mpbroker.protocol.topic_names import GROUP_TOPIC, METADATA_TOPIC, TRANSACTION_TOPIC, collision_key
 from mpbroker.protocol.uuids import uuid_text
@@ -130,9 +87,9 @@ class Topic:
 class MetadataState:
     """The state that the log describes. `next_offset` is one above the last record that was applied.
 
-    `image_bytes` is an upper bound of what all of it takes in the handlers' bulletin. `brokers` has altered
-    settings by node id, "" for all; `brokers_version` grows with each of their records. `settings` has those
-    of groups and of subscriptions to client metrics, which no bulletin has.
+    `image_bytes`: an upper bound of the state's size in the handlers' bulletin. `brokers`: altered settings
+    by node id, "" for all; `brokers_version` grows with each of their records. `settings`: those of groups
+    and of subscriptions to client metrics, which are in no bulletin.
     """
 
     topics: dict[bytes, Topic] = field(default_factory=dict)
@@ -170,7 +127,7 @@ class MetadataState:
         )
 
     def colliding_with(self, name: str) -> str | None:
-        """Return an existing topic whose name differs only in dots and underscores; None if there is none."""
+        """Return an existing topic whose name differs only in dots and underscores, or None."""
         key = collision_key(name)
         names = self._colliding.get(key, ()) if key is not None else ()
         return names[0] if names else None
@@ -183,7 +140,7 @@ class MetadataState:
 
     def _apply(self, record: MetadataRecord) -> None:
         match record:
-            case TopicRecord():
+            case messages.TopicRecord():
                 if record.name in self.ids or record.topic_id in self.topics:
                     self._inconsistent(f"topic {record.name} is there already")
                 self.ids[record.name] = record.topic_id
@@ -191,41 +148,41 @@ class MetadataState:
                 self.image_bytes += topic_bytes(record.name, 0, {})
                 if key := collision_key(record.name):
                     self._colliding[key] = (*self._colliding.get(key, ()), record.name)
-            case PartitionRecord():
+            case messages.PartitionRecord():
                 self._add_partition(record)
-            case ConfigRecord():
+            case messages.ConfigRecord():
                 self._set_config(record)
-            case RemoveTopicRecord():
+            case messages.RemoveTopicRecord():
                 self._remove(record.topic_id)
-            case ClientQuotaRecord():
+            case messages.ClientQuotaRecord():
                 entity = quota_rules.entity_in(record)
                 self.image_bytes -= quota_bytes(entity, self.quotas.of(entity))
                 self.quotas.change(entity, record.key, None if record.remove else record.value)
                 self.image_bytes += quota_bytes(entity, self.quotas.of(entity))
-            case UserScramCredentialRecord():
+            case messages.UserScramCredentialRecord():
                 self.credentials[record.name, record.mechanism] = scram_rules.credential_in(record)
-            case RemoveUserScramCredentialRecord():
+            case messages.RemoveUserScramCredentialRecord():
                 if self.credentials.pop((record.name, record.mechanism), None) is None:
                     self._inconsistent("a credential is to be removed and does not exist")
-            case AccessControlEntryRecord():
+            case messages.AccessControlEntryRecord():
                 self._add_acl(record.id, acl_rules.acl_in(record))
-            case RemoveAccessControlEntryRecord():
+            case messages.RemoveAccessControlEntryRecord():
                 self._remove_acl(record.id)
-            case DelegationTokenRecord():
+            case messages.DelegationTokenRecord():
                 self.tokens[record.token_id] = token_rules.token_in(record)
-            case RemoveDelegationTokenRecord():
+            case messages.RemoveDelegationTokenRecord():
                 if self.tokens.pop(record.token_id, None) is None:
                     self._inconsistent(f"token {record.token_id} is to be removed and does not exist")
-            case FeatureLevelRecord():
+            case messages.FeatureLevelRecord():
                 self.features[record.name] = record.feature_level
             case KeptRecord():
                 pass
-            case ProducerIdsRecord():
+            case messages.ProducerIdsRecord():
                 if record.next_producer_id < self.next_producer_id:
                     self._inconsistent(f"producer ids go back to {record.next_producer_id}")
                 self.next_producer_id = record.next_producer_id
 
-    def _add_partition(self, record: PartitionRecord) -> None:
+    def _add_partition(self, record: messages.PartitionRecord) -> None:
         topic = self.topics.get(record.topic_id)
         if topic is None:
             self._inconsistent(f"a partition of topic id {record.topic_id.hex()}, which does not exist")
@@ -235,7 +192,7 @@ class MetadataState:
         self.partitions += 1
         self.image_bytes += PARTITION_BYTES
 
-    def _set_config(self, record: ConfigRecord) -> None:
+    def _set_config(self, record: messages.ConfigRecord) -> None:
         if record.resource_type == ResourceType.BROKER:
             self._set_broker_config(record)
             return
@@ -253,7 +210,7 @@ class MetadataState:
             configs[record.name] = record.value
         self.topics[topic_id] = replace(topic, configs=configs, config_version=topic.config_version + 1)
 
-    def _set_broker_config(self, record: ConfigRecord) -> None:
+    def _set_broker_config(self, record: messages.ConfigRecord) -> None:
         configs = dict(self.brokers.get(record.resource_name, {}))
         configs.pop(record.name, None)
         if record.value is not None:
@@ -297,14 +254,13 @@ class MetadataState:
 class Decision:
     """The outcome of a call.
 
-    The answer is true once `records` are durable, the topics of `awaits` can be used, those of `removes` are
-    gone, the handlers can see the `changes` of topics, the new quotas of `quotas` and which of the entries in
-    `acls` are there, the processors the new `credentials` and `tokens` (their ids), and the supervisor has
-    done what it can for the `brokers_version`. If the decision comes to nothing, `mutation` gets back what it
-    took from its account.
+    The answer is true once `records` are durable, the topics of `awaits` are usable and those of `removes`
+    removed, the handlers have the `changes` of topics, the `quotas` and the `acls`, the processors the
+    `credentials` and `tokens` (their ids), and the supervisor has applied the `brokers_version`. A decision
+    that is dropped refunds its `mutation`.
     """
 
-    answer: Message
+    answer: calls.Message
     records: list[MetadataRecord] = field(default_factory=list)
     awaits: list[bytes] = field(default_factory=list)
     removes: list[Topic] = field(default_factory=list)
@@ -330,8 +286,8 @@ class Decider:
     """Answers calls from a state.
 
     `new_id` makes 16 random bytes; `partition_limit` is how many partitions fit; `image_bytes_max` bounds the
-    size of everything that handlers are told; `now_ms` is the wall clock, for delegation tokens. What clients
-    have used of their accounts is no part of the state: it is kept in `mutations`.
+    metadata bulletin; `now_ms` is the wall clock, for delegation tokens. Clients' use of their quotas is not
+    part of the state; `mutations` has it.
     """
 
     def __init__(
@@ -352,90 +308,97 @@ class Decider:
         self._new_id = new_id
         self._image_bytes_max = image_bytes_max
 
-    def decide(self, state: MetadataState, call: Message) -> Decision:
+    def decide(self, state: MetadataState, call: calls.Message) -> Decision:
         """Decide a call. Does not change the state."""
         match call:
-            case CreateTopics():
+            case calls.CreateTopics():
                 return self._create_topics(state.draft(), call)
-            case DeleteTopics():
+            case calls.DeleteTopics():
                 return self._delete_topics(state, call)
-            case AlterSettings():
+            case calls.AlterSettings():
                 return self._alter(state.draft(), call)
-            case CreatePartitions():
+            case calls.CreatePartitions():
                 return self._create_partitions(state.draft(), call)
-            case AlterQuotas():
+            case calls.AlterQuotas():
                 answer, changes = quota_rules.alter(
                     state.quotas, call, self._image_bytes_max - state.image_bytes
                 )
                 entities = list(dict.fromkeys(map(quota_rules.entity_in, changes)))
                 return Decision(answer, list(changes), quotas=entities)
-            case AlterScram():
+            case calls.AlterScram():
                 users, altered = scram_rules.alter(state.credentials, call)
                 return Decision(users, list(altered), credentials=[(r.name, r.mechanism) for r in altered])
-            case ReadSettings():
+            case calls.ReadSettings():
                 return Decision(resource_rules.read(state.settings, call))
-            case DescribeScram():
+            case calls.DescribeScram():
                 return Decision(scram_rules.describe(state.credentials, call))
-            case CreateAcls():
+            case calls.CreateAcls():
                 room = self._image_bytes_max - state.image_bytes
                 made, created = acl_rules.create(state.acls, call, room, self._new_id)
                 return Decision(made, list(created), acls=[acl_rules.acl_in(one) for one in created])
-            case DeleteAcls():
-                gone, removed = acl_rules.delete(state.acls, call)
-                return Decision(gone, list(removed), acls=[state.acls_by_id[one.id] for one in removed])
-            case CreateToken() | ChangeToken() | DescribeTokens() | RemoveExpiredTokens():
+            case calls.DeleteAcls():
+                deleted, removed = acl_rules.delete(state.acls, call)
+                return Decision(deleted, list(removed), acls=[state.acls_by_id[one.id] for one in removed])
+            case (
+                calls.CreateToken()
+                | calls.ChangeToken()
+                | calls.DescribeTokens()
+                | calls.RemoveExpiredTokens()
+            ):
                 return self._decide_token(state, call)
-            case AllocateProducerIds():
+            case calls.AllocateProducerIds():
                 return self._allocate_producer_ids(state)
             case _:
-                text = f"{type(call).__name__} is no call to the coordinator"
-                return Decision(Failed(ErrorCode.UNKNOWN_SERVER_ERROR, text))
+                text = f"{type(call).__name__} is not a call to the coordinator"
+                return Decision(calls.Failed(ErrorCode.UNKNOWN_SERVER_ERROR, text))
 
     def _decide_token(
-        self, state: MetadataState, call: CreateToken | ChangeToken | DescribeTokens | RemoveExpiredTokens
+        self,
+        state: MetadataState,
+        call: calls.CreateToken | calls.ChangeToken | calls.DescribeTokens | calls.RemoveExpiredTokens,
     ) -> Decision:
         tokens, macs, now_ms, config = state.tokens, self.macs, self._now_ms(), self._config
         match call:
-            case CreateToken():
+            case calls.CreateToken():
                 while (token_id := uuid_text(self._new_id())).startswith("-"):
-                    pass  # it would look like a flag of a command (Kafka: Uuid.randomUuid)
+                    pass  # a leading dash begins a flag of a command (Kafka: Uuid.randomUuid)
                 made, records = token_rules.create(tokens, call, macs, token_id, now_ms, config)
                 return Decision(made, list(records), tokens=[one.token_id for one in records])
-            case ChangeToken():
+            case calls.ChangeToken():
                 changed, records = token_rules.change(tokens, call, macs, now_ms, config)
                 return Decision(changed, list(records), tokens=[one.token_id for one in records])
-            case DescribeTokens():
+            case calls.DescribeTokens():
                 return Decision(token_rules.describe(tokens, call, macs))
-            case RemoveExpiredTokens():
-                gone = token_rules.expired(tokens, now_ms)
-                names = [one.token_id for one in gone]
-                return Decision(RemovedTokens(names), list(gone), tokens=names)
+            case calls.RemoveExpiredTokens():
+                expired = token_rules.expired(tokens, now_ms)
+                names = [one.token_id for one in expired]
+                return Decision(calls.RemovedTokens(names), list(expired), tokens=names)
 
-    def _begin_mutation(self, state: MetadataState, account: Account | None) -> Mutation | None:
+    def _begin_mutation(self, state: MetadataState, account: calls.Account | None) -> Mutation | None:
         if self._mutations is None or account is None:
             return None
         return self._mutations.begin(state.quotas, account.user, account.client_id, strict=account.strict)
 
-    def _create_topics(self, draft: MetadataState, call: CreateTopics) -> Decision:
-        """Decide new topics.
-
-        `draft` collects those of this call, so that they are checked against each other.
-        """
+    def _create_topics(self, draft: MetadataState, call: calls.CreateTopics) -> Decision:
+        """Decide new topics. `draft` collects them, so that they are checked against each other."""
         mutation = self._begin_mutation(draft, call.account)
-        decision = Decision(answers := CreatedTopics([]), mutation=mutation)
+        decision = Decision(answers := calls.CreatedTopics([]), mutation=mutation)
         default = self._config.num_partitions
         asked = call.beside + sum(topic.partitions_asked(default) for topic in call.topics)
         if asked > topic_rules.PARTITIONS_PER_REQUEST_MAX:
             text = topic_rules.too_many_text(asked)
-            answers.topics = [CreatedTopic(t.name, ErrorCode.POLICY_VIOLATION, text) for t in call.topics]
+            answers.topics = [
+                calls.CreatedTopic(t.name, ErrorCode.POLICY_VIOLATION, text) for t in call.topics
+            ]
             return decision
         times = Counter(topic.name for topic in call.topics)
         duplicates = [name for name, count in times.items() if count > 1]
         answers.topics = [
-            CreatedTopic(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name.") for name in duplicates
+            calls.CreatedTopic(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            for name in duplicates
         ]
         most = self._most_partitions(call.account)
-        # The coordinator's own topics are nobody's.
+        # The coordinator's own topics count for no principal.
         payer = call.account if call.automatic else None
         share = self._config.max_auto_created_partitions_per_principal
         used = self._automatic.used(payer.user, draft.topics) if payer is not None else 0
@@ -453,7 +416,7 @@ class Decider:
                     self._automatic.check(payer.user, more, used, draft.partitions, share)
                 records = self._create_topic(draft, topic, mutation, most)
             except Refused as refused:
-                answers.topics.append(CreatedTopic(topic.name, refused.error, refused.message))
+                answers.topics.append(calls.CreatedTopic(topic.name, refused.error, refused.message))
                 continue
             draft.apply_all(records)
             made = draft.topics[draft.ids[topic.name]]
@@ -471,9 +434,9 @@ class Decider:
         return decision
 
     def _create_topic(
-        self, state: MetadataState, topic: CreateTopic, mutation: Mutation | None, most: int
+        self, state: MetadataState, topic: calls.CreateTopic, mutation: Mutation | None, most: int
     ) -> list[MetadataRecord]:
-        """Return the records of a new topic. Raises Refused with the error that Kafka would find first."""
+        """Return the records of a new topic. Raises Refused with the error that Kafka finds first."""
         if topic.name == METADATA_TOPIC:
             raise Refused(
                 ErrorCode.INVALID_REQUEST, f"Creation of internal topic {METADATA_TOPIC} is prohibited."
@@ -495,25 +458,25 @@ class Decider:
         topic_id = self._fresh_id(state)
         node = self._config.node_id
         return [
-            TopicRecord(topic.name, topic_id),
-            *(ConfigRecord(ResourceType.TOPIC, topic.name, name, value) for name, value in configs.items()),
+            messages.TopicRecord(topic.name, topic_id),
+            *(
+                messages.ConfigRecord(ResourceType.TOPIC, topic.name, name, value)
+                for name, value in configs.items()
+            ),
             *(lone_partition(number, topic_id, node) for number in range(partitions)),
         ]
 
     def _fresh_id(self, state: MetadataState) -> bytes:
-        """Return a random id, none that Kafka reserves or that looks like a command line option.
-
-        (Kafka: Uuid.randomUuid.)
-        """
+        """Return a random id, not reserved by Kafka and without a leading dash. (Kafka: Uuid.randomUuid.)"""
         while True:
             topic_id = self._new_id()
             reserved = int.from_bytes(topic_id) < RESERVED_IDS
             if not (reserved or uuid_text(topic_id).startswith("-") or topic_id in state.topics):
                 return topic_id
 
-    def _alter(self, draft: MetadataState, call: AlterSettings) -> Decision:
+    def _alter(self, draft: MetadataState, call: calls.AlterSettings) -> Decision:
         """Decide alterations of settings. `draft` collects those of this call."""
-        decision = Decision(answers := AlteredResources([]))
+        decision = Decision(answers := calls.AlteredResources([]))
         for alteration in call.alterations:
             try:
                 if alteration.kind == ResourceType.BROKER:
@@ -532,7 +495,11 @@ class Decider:
         return decision
 
     def _alter_broker(
-        self, draft: MetadataState, alteration: ConfigAlteration, decision: Decision, validate_only: bool
+        self,
+        draft: MetadataState,
+        alteration: calls.ConfigAlteration,
+        decision: Decision,
+        validate_only: bool,
     ) -> None:
         """Decide one alteration of a broker's settings. Raises Refused."""
         records = broker_rules.altered(draft.brokers, alteration, self._config)
@@ -541,7 +508,7 @@ class Decider:
             decision.records += records
             decision.brokers_version = draft.brokers_version
 
-    def _alter_topic(self, state: MetadataState, alteration: ConfigAlteration) -> list[MetadataRecord]:
+    def _alter_topic(self, state: MetadataState, alteration: calls.ConfigAlteration) -> list[MetadataRecord]:
         """Return the records of one alteration of a topic's settings. Raises Refused."""
         topic = state.topics.get(state.ids.get(alteration.name, ZERO_ID))
         if topic is None:
@@ -552,9 +519,9 @@ class Decider:
         self._check_room(state, config_rules.growth(topic.configs, after))
         return [*config_rules.records(ResourceType.TOPIC, topic.name, topic.configs, after)]
 
-    def _create_partitions(self, draft: MetadataState, call: CreatePartitions) -> Decision:
+    def _create_partitions(self, draft: MetadataState, call: calls.CreatePartitions) -> Decision:
         mutation = self._begin_mutation(draft, call.account)
-        decision = Decision(answers := AlteredResources([]), mutation=mutation)
+        decision = Decision(answers := calls.AlteredResources([]), mutation=mutation)
         most = self._most_partitions(call.account)
         for more in call.topics:
             try:
@@ -568,7 +535,7 @@ class Decider:
         return decision
 
     def _add_partitions(
-        self, state: MetadataState, more: MorePartitions, mutation: Mutation | None, most: int
+        self, state: MetadataState, more: calls.MorePartitions, mutation: Mutation | None, most: int
     ) -> list[MetadataRecord]:
         """Return the records of new partitions of a topic. Raises Refused."""
         topic = state.topics.get(state.ids.get(more.name, ZERO_ID))
@@ -606,11 +573,8 @@ class Decider:
         decision.records += records
         decision.changes.append(Change(topic.topic_id, topic.config_version, topic.partitions))
 
-    def _most_partitions(self, account: Account | None) -> int:
-        """Return how many partitions there may be after a creation.
-
-        If there are permissions, the last ones are for super users and for topics of the coordinator itself.
-        """
+    def _most_partitions(self, account: calls.Account | None) -> int:
+        """Return the limit of partitions; with an authorizer the last ones are for super users."""
         if account is None or not self._config.authorizer_class_name:
             return self._partition_limit
         if f"User:{account.user}" in super_users_in(self._config.super_users):
@@ -618,10 +582,7 @@ class Decider:
         return self._partition_limit - self._partition_limit // SUPER_USERS_SHARE
 
     def _check_room(self, state: MetadataState, more_bytes: int) -> None:
-        """Check that handlers' bulletins have room for `more_bytes`.
-
-        Raises Refused if not. A decrease always fits.
-        """
+        """Raise Refused if the bulletin has no room for `more_bytes`. A decrease always fits."""
         if more_bytes > 0 and state.image_bytes + more_bytes > self._image_bytes_max:
             raise Refused(
                 ErrorCode.POLICY_VIOLATION,
@@ -629,15 +590,15 @@ class Decider:
                 f"quotas and has used {state.image_bytes}.",
             )
 
-    def _delete_topics(self, state: MetadataState, call: DeleteTopics) -> Decision:
-        """Decide deletions as Kafka's ControllerApis.deleteTopics does: it checks the whole request first."""
+    def _delete_topics(self, state: MetadataState, call: calls.DeleteTopics) -> Decision:
+        """Decide deletions as Kafka's ControllerApis.deleteTopics, which checks the whole request first."""
         mutation = self._begin_mutation(state, call.account)
-        decision = Decision(answers := DeletedTopics([]), mutation=mutation)
+        decision = Decision(answers := calls.DeletedTopics([]), mutation=mutation)
         names, ids = Counter(call.names), Counter(call.ids)
         wanted: dict[bytes, str | None] = {}
         for topic_id, times in ids.items():
             if times > 1:
-                refusal = DeletedTopic(None, topic_id, ErrorCode.INVALID_REQUEST, "Duplicate topic id.")
+                refusal = calls.DeletedTopic(None, topic_id, ErrorCode.INVALID_REQUEST, "Duplicate topic id.")
                 answers.topics.append(refusal)
             else:
                 wanted[topic_id] = None
@@ -651,12 +612,12 @@ class Decider:
                 text = "The provided topic name maps to an ID that was already supplied."
                 wrong = (ErrorCode.INVALID_REQUEST, text)
                 wanted.pop(found, None)
-                answers.topics.append(DeletedTopic(name, found, *wrong))
+                answers.topics.append(calls.DeletedTopic(name, found, *wrong))
                 continue
             else:
                 wanted[found] = name
                 continue
-            answers.topics.append(DeletedTopic(name, ZERO_ID, *wrong))
+            answers.topics.append(calls.DeletedTopic(name, ZERO_ID, *wrong))
         for topic_id, asked_name in wanted.items():
             self._delete_topic(state, topic_id, asked_name, decision, answers)
         answers.throttle_ms = mutation.throttle_ms() if mutation else 0
@@ -668,9 +629,9 @@ class Decider:
         topic_id: bytes,
         asked_name: str | None,
         decision: Decision,
-        answers: DeletedTopics,
+        answers: calls.DeletedTopics,
     ) -> None:
-        answer = DeletedTopic(asked_name, topic_id)
+        answer = calls.DeletedTopic(asked_name, topic_id)
         answers.topics.append(answer)
         topic = state.topics.get(topic_id)
         if topic_id == ZERO_ID:
@@ -683,7 +644,7 @@ class Decider:
             answer.error, answer.message = EXCEEDED, EXCEEDED.message
         else:
             answer.name = topic.name
-            decision.records.append(RemoveTopicRecord(topic_id))
+            decision.records.append(messages.RemoveTopicRecord(topic_id))
             decision.removes.append(topic)
 
     def _allocate_producer_ids(self, state: MetadataState) -> Decision:
@@ -693,16 +654,18 @@ class Decider:
                 "Exhausted all producerIds as the next block's end producerId has exceeded the int64 type "
                 "limit"
             )
-            return Decision(Failed(ErrorCode.UNKNOWN_SERVER_ERROR, text))
-        record = ProducerIdsRecord(
+            return Decision(calls.Failed(ErrorCode.UNKNOWN_SERVER_ERROR, text))
+        record = messages.ProducerIdsRecord(
             broker_id=self._config.node_id, next_producer_id=first + PRODUCER_IDS_PER_BLOCK
         )
-        return Decision(ProducerIds(first, PRODUCER_IDS_PER_BLOCK), [record])
+        return Decision(calls.ProducerIds(first, PRODUCER_IDS_PER_BLOCK), [record])
 
 
-def lone_partition(number: int, topic_id: bytes, node: int, leader_epoch: int = 0) -> PartitionRecord:
+def lone_partition(
+    number: int, topic_id: bytes, node: int, leader_epoch: int = 0
+) -> messages.PartitionRecord:
     """Return the record of a partition that the only broker leads."""
-    return PartitionRecord(
+    return messages.PartitionRecord(
         partition_id=number,
         topic_id=topic_id,
         replicas=[node],
@@ -714,8 +677,8 @@ def lone_partition(number: int, topic_id: bytes, node: int, leader_epoch: int = 
     )
 
 
-def _created(topic: Topic) -> CreatedTopic:
-    return CreatedTopic(
+def _created(topic: Topic) -> calls.CreatedTopic:
+    return calls.CreatedTopic(
         topic.name,
         topic_id=topic.topic_id,
         partitions=topic.partitions,

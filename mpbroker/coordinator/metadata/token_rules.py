@@ -12,15 +12,7 @@ from typing import Final, TypeAlias
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.integers import LONG_MAX
-from mpbroker.ipc.calls import (
-    ChangedToken,
-    ChangeToken,
-    CreatedToken,
-    CreateToken,
-    DescribedTokens,
-    DescribeTokens,
-    TokenDetails,
-)
+from mpbroker.ipc import calls
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import DelegationTokenRecord, RemoveDelegationTokenRecord
 from mpbroker.security.delegation import Token, TokenMacs
@@ -63,8 +55,8 @@ def _record(token: Token) -> DelegationTokenRecord:
     )
 
 
-def details(token: Token, mac: bytes) -> TokenDetails:
-    return TokenDetails(
+def details(token: Token, mac: bytes) -> calls.TokenDetails:
+    return calls.TokenDetails(
         token.token_id,
         token.owner,
         token.requester,
@@ -78,15 +70,15 @@ def details(token: Token, mac: bytes) -> TokenDetails:
 
 def create(
     tokens: TokenTable,
-    call: CreateToken,
+    call: calls.CreateToken,
     macs: TokenMacs | None,
     token_id: str,
     now_ms: int,
     config: BrokerConfig,
-) -> tuple[CreatedToken, list[TokenRecord]]:
-    """Return the answer and the record that makes it true. Changes nothing."""
+) -> tuple[calls.CreatedToken, list[TokenRecord]]:
+    """Return the answer and its record. Changes nothing."""
     if macs is None:
-        return CreatedToken(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED), []
+        return calls.CreatedToken(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED), []
     life_ms = config.delegation_token_max_lifetime_ms
     if call.max_lifetime_ms > 0:
         life_ms = min(life_ms, call.max_lifetime_ms)
@@ -94,8 +86,8 @@ def create(
     expires_ms = min(max_ms, now_ms + config.delegation_token_expiry_time_ms)
     token = Token(token_id, call.owner, call.requester, tuple(call.renewers), now_ms, max_ms, expires_ms)
     if not _has_room(tokens, token):
-        return CreatedToken(ErrorCode.POLICY_VIOLATION), []
-    return CreatedToken(token=details(token, macs.of(token_id))), [_record(token)]
+        return calls.CreatedToken(ErrorCode.POLICY_VIOLATION), []
+    return calls.CreatedToken(token=details(token, macs.of(token_id))), [_record(token)]
 
 
 def _has_room(tokens: TokenTable, new: Token) -> bool:
@@ -109,60 +101,57 @@ def _has_room(tokens: TokenTable, new: Token) -> bool:
 
 
 def change(
-    tokens: TokenTable, call: ChangeToken, macs: TokenMacs | None, now_ms: int, config: BrokerConfig
-) -> tuple[ChangedToken, list[TokenRecord]]:
-    """Return the answer to a renewal or an expiry, and the record that makes it true. Changes nothing."""
+    tokens: TokenTable, call: calls.ChangeToken, macs: TokenMacs | None, now_ms: int, config: BrokerConfig
+) -> tuple[calls.ChangedToken, list[TokenRecord]]:
+    """Return the answer to a renewal or an expiry, and its record. Changes nothing."""
     if macs is None:
-        return ChangedToken(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED), []
+        return calls.ChangedToken(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED), []
     token = macs.find(call.hmac, tokens)
     if token is None:
-        return ChangedToken(ErrorCode.DELEGATION_TOKEN_NOT_FOUND), []
-    # Kafka tells everybody who has the HMAC that a token which it is asked to renew has expired.
+        return calls.ChangedToken(ErrorCode.DELEGATION_TOKEN_NOT_FOUND), []
+    # Kafka answers any renewal with the right HMAC that the token has expired.
     if not call.expires and token.has_expired(now_ms):
-        return ChangedToken(ErrorCode.DELEGATION_TOKEN_EXPIRED), []
+        return calls.ChangedToken(ErrorCode.DELEGATION_TOKEN_EXPIRED), []
     if not token.may_be_renewed_by(call.requester):
-        return ChangedToken(ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH), []
+        return calls.ChangedToken(ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH), []
     if call.expires and call.period_ms < 0:
-        gone = RemoveDelegationTokenRecord(token.token_id)
-        return ChangedToken(expires_ms=now_ms, token_id=token.token_id), [gone]
+        removal = RemoveDelegationTokenRecord(token.token_id)
+        return calls.ChangedToken(expires_ms=now_ms, token_id=token.token_id), [removal]
     if token.has_expired(now_ms):
-        return ChangedToken(ErrorCode.DELEGATION_TOKEN_EXPIRED), []
+        return calls.ChangedToken(ErrorCode.DELEGATION_TOKEN_EXPIRED), []
     period_ms = call.period_ms
     if not call.expires:
         longest_ms = config.delegation_token_expiry_time_ms
         period_ms = min(longest_ms, period_ms) if period_ms > 0 else longest_ms
     renewed = replace(token, expires_ms=min(token.max_ms, now_ms + period_ms))
-    return ChangedToken(expires_ms=renewed.expires_ms, token_id=token.token_id), [_record(renewed)]
+    return calls.ChangedToken(expires_ms=renewed.expires_ms, token_id=token.token_id), [_record(renewed)]
 
 
 def expired(tokens: TokenTable, now_ms: int) -> list[RemoveDelegationTokenRecord]:
     """Return the records that remove expired tokens, at most REMOVED_AT_ONCE."""
-    gone = (token.token_id for token in tokens.values() if token.has_expired(now_ms))
-    return [RemoveDelegationTokenRecord(token_id) for token_id in islice(gone, REMOVED_AT_ONCE)]
+    ids = (token.token_id for token in tokens.values() if token.has_expired(now_ms))
+    return [RemoveDelegationTokenRecord(token_id) for token_id in islice(ids, REMOVED_AT_ONCE)]
 
 
-def describe(tokens: TokenTable, call: DescribeTokens, macs: TokenMacs | None) -> DescribedTokens:
-    """Return the tokens of these owners (None: all) that come after the one with the id `after`.
-
-    A principal's tokens are those that it owns, has requested or may renew.
-    """
+def describe(tokens: TokenTable, call: calls.DescribeTokens, macs: TokenMacs | None) -> calls.DescribedTokens:
+    """Return tokens that these owners (None: all) own, requested or may renew, after the id `after`."""
     if macs is None:
-        return DescribedTokens(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED)
+        return calls.DescribedTokens(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED)
     owners = None if call.owners is None else frozenset(call.owners)
-    found: list[TokenDetails] = []
+    found: list[calls.TokenDetails] = []
     left = DESCRIBED_BYTES
     for token in _from(tokens, call.after):
         if owners is not None and not token.concerns_any_of(owners):
             continue
         if left <= 0:
-            return DescribedTokens(tokens=found, are_all=False)
+            return calls.DescribedTokens(tokens=found, are_all=False)
         left -= token.size_bytes
         found.append(details(token, macs.of(token.token_id)))
-    return DescribedTokens(tokens=found)
+    return calls.DescribedTokens(tokens=found)
 
 
 def _from(tokens: TokenTable, after: str) -> Iterator[Token]:
-    """Iterate from the token behind `after`, or over all tokens if that is gone or empty."""
+    """Iterate over the tokens after `after`, over all if that does not exist or is empty."""
     if after not in tokens:
         return iter(tokens.values())
     return islice(dropwhile(lambda token: token.token_id != after, tokens.values()), 1, None)

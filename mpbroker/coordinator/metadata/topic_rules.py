@@ -20,7 +20,7 @@ PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 
 
 class Refused(Exception):
-    """A client asks for something that cannot be done; the text is for the client."""
+    """A request that cannot be fulfilled; the text is for the client."""
 
     def __init__(self, error: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -61,7 +61,7 @@ def check_lengths(configs: Mapping[str, str], error: ErrorCode) -> None:
 
 
 def too_many_text(asked: int) -> str:
-    """Return the text about too many partitions, which begins as Kafka's does."""
+    """Return the text for too many partitions, which begins as Kafka's does."""
     most = PARTITIONS_PER_REQUEST_MAX
     return f"Excessively large number of partitions per request: {asked}, and {most} at most."
 
@@ -115,10 +115,7 @@ def check_placement(topic: CreateTopic, broker: BrokerConfig) -> int:
 
 
 def _check_assignments(topic: CreateTopic, node_id: int) -> int:
-    """Return the number of partitions of a manual assignment, checked as Kafka does for one broker.
-
-    Raises Refused.
-    """
+    """Count the partitions of a manual assignment, checked as Kafka does for one broker. Raises Refused."""
     if topic.replication_factor != -1 or topic.partitions != -1:
         what = "replication factor" if topic.replication_factor != -1 else "numPartitions"
         raise Refused(

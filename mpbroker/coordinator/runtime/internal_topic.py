@@ -1,25 +1,29 @@
 """A coordinator's topic: created when it is first needed, followed, read, and written in rounds.
 
-If a log worker dies nobody knows what became of a round that was under way: whoever waits is told so, and
-the partitions are read again, as after a restart.
+If a log worker dies the outcome of a round under way is unknown: its callers get an error, and the partitions
+are read again, as after a restart.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from mpbroker.coordinator.runtime.host import Host
 from mpbroker.coordinator.runtime.loading import Contents, Loader
 from mpbroker.coordinator.runtime.partitions import TopicPartitions
+from mpbroker.coordinator.runtime.requests import Handler, Waiter
+from mpbroker.coordinator.runtime.timers import Timers
 from mpbroker.coordinator.runtime.write_queue import WriteQueue
 from mpbroker.ipc.calls import CreatedTopics, CreateTopic, CreateTopics, Message
 from mpbroker.ipc.metadata import PartitionImage, Places
+from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 
-# How long reading the log may keep everything else waiting, and how soon a partition is looked at again.
+# How long reading may delay other work, and how soon a partition is read again.
 LOAD_SECONDS: Final = 0.02
 LOAD_RETRY_MS: Final = 20
 # Clients retry several times a second, and a failed creation costs a round of metadata and a line of the log.
@@ -31,9 +35,9 @@ log = logging.getLogger("mpbroker.coordinator")
 
 @dataclass(frozen=True)
 class TopicSpec:
-    """How a topic is created, and how messages to operators name what is in it.
+    """How a topic is created, and its names in messages to operators.
 
-    `held` names what is lost with the topic, `kept_by` those who cannot do without it.
+    `held`: the contents that are lost with the topic. `kept_by`: the clients that need it.
     """
 
     name: str
@@ -43,8 +47,19 @@ class TopicSpec:
     kept_by: str
 
 
-class TopicState(Protocol):
-    """The state that the topic's records describe."""
+class Shard(Protocol):
+    """A coordinator's state machine: no I/O, no clock but the one it was given."""
+
+    @property
+    def handlers(self) -> Mapping[ApiKey, Handler]:
+        """The method that serves each API."""
+
+    @property
+    def creators(self) -> Set[ApiKey]:
+        """The APIs whose requests may write a first record: those wait until the topic exists."""
+
+    @property
+    def timers(self) -> Timers: ...
 
     @property
     def partitions(self) -> TopicPartitions: ...
@@ -55,19 +70,34 @@ class TopicState(Protocol):
     @property
     def contents(self) -> Contents: ...
 
+    def tick(self) -> None:
+        """Run the timers that have expired."""
+
+    def topic_loaded(self) -> None:
+        """Act on a topic that was read completely."""
+
     def unload(self) -> None:
-        """Forget all that the topic says, and fail all who wait for something of it."""
+        """Drop the topic's contents, and fail all requests that wait for them."""
+
+    def abandon(self, waiter: Waiter) -> None:
+        """End the wait of a request whose client has disconnected. Its changes stay."""
+
+    def withdraw(self, waiter: Waiter) -> None:
+        """Forget the wait, if any, of a request that failed after it had begun to wait."""
+
+    def waiters(self) -> list[Waiter]:
+        """Return the requests that wait for others."""
 
 
 class TopicListener(Protocol):
     def creation_failed(self) -> None: ...
 
     def topic_loaded(self) -> None:
-        """Act on a topic, or on more of its partitions, having been read."""
+        """Act on a topic, or on more of its partitions, that was read."""
 
 
 class InternalTopic:
-    def __init__(self, spec: TopicSpec, host: Host, state: TopicState, listener: TopicListener) -> None:
+    def __init__(self, spec: TopicSpec, host: Host, state: Shard, listener: TopicListener) -> None:
         self._spec = spec
         self._host = host
         self._state = state
@@ -83,7 +113,7 @@ class InternalTopic:
         self._life = 0
 
     def create(self) -> None:
-        """Have the topic created, but not just after a failure. It is read as soon as it is there."""
+        """Have the topic created, but not just after a failure. It is read once it exists."""
         if time.monotonic() < self._create_at:
             self._listener.creation_failed()
             return
@@ -110,7 +140,7 @@ class InternalTopic:
     # --- following and reading it
 
     def unload(self) -> None:
-        """Drop all that is known of the topic: a log worker died, or the topic is gone."""
+        """Drop the topic's contents: a log worker died, or the topic was deleted."""
         self._life += 1
         self._state.queue.fail_all(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self._state.unload()
@@ -119,7 +149,7 @@ class InternalTopic:
         self._topic_id = None
 
     def load(self) -> None:
-        """Look for the topic, and read on in it for a moment if it is not read yet."""
+        """Look up the topic, and read on in it for a moment if it is not read yet."""
         self._follow()
         if self._loader is None:
             return
@@ -143,7 +173,7 @@ class InternalTopic:
         return min(most_ms, LOAD_RETRY_MS if self._is_stuck else 0)
 
     def _follow(self) -> None:
-        """Find out whether the topic has come or gone since the last look."""
+        """Check whether the topic was created or deleted since the last call."""
         topic_id = self._host.metadata.ids.get(self._spec.name)
         images = None if topic_id is None else self._host.images_of(topic_id)
         if topic_id == self._topic_id and self._state.partitions.states is not None:
@@ -153,7 +183,7 @@ class InternalTopic:
         if topic_id is not None and images is None:
             return
         if self._topic_id is not None:
-            log.error("%s is gone, and with it all %s", self._spec.name, self._spec.held)
+            log.error("%s was deleted, and with it all %s", self._spec.name, self._spec.held)
             self.unload()
         self._topic_id = topic_id
         self._images = images if images is not None else Places()
@@ -162,7 +192,7 @@ class InternalTopic:
             self._begin_loading(list(images.values()))
 
     def _load_changed(self, images: Places) -> None:
-        """Read partitions that were offline and that the log workers could open since."""
+        """Read partitions that were offline and that the log workers have opened since."""
         changed = [image for number, image in images.items() if self._images.get(number, image) != image]
         self._images = images
         offline = [image for image in changed if self._state.partitions.reopen(image.partition)]
@@ -170,7 +200,7 @@ class InternalTopic:
             self._begin_loading(offline)
 
     def _begin_loading(self, images: list[PartitionImage]) -> None:
-        """Read these partitions. Those that are not open yet are read when they are: see `_load_changed`."""
+        """Read these partitions. Unopened ones are read later (`_load_changed`)."""
         for image in images:
             if not image.slot_generation:
                 self._state.contents.fail(image.partition)
@@ -181,13 +211,12 @@ class InternalTopic:
         self._loader = Loader(self._spec.name, lost, self._state.contents, table, log_dirs, images)
 
     def _note_unopened(self) -> None:
-        """Log that partitions cannot be opened for now, and the end of that. The log workers say why."""
+        """Log when partitions cannot be opened, and when all are. The log workers log the reasons."""
         before, self._unopened = self._unopened, sum(not one.slot_generation for one in self._images.values())
         if self._unopened and not before:
             log.warning(
-                "%d of %d partitions of %s cannot be opened for now: the line about %s from the log process "
-                "says why and what to do. The %s in them are unavailable until they are open; they are tried "
-                "again every second",
+                "%d of %d partitions of %s cannot be opened for now: see the log process's line about %s. "
+                "The %s in them are unavailable; they are tried again every second",
                 self._unopened,
                 len(self._images),
                 self._spec.name,

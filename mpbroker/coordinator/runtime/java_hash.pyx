@@ -1,6 +1,6 @@
-"""Java's hash of a string, which says in which partition of a coordinator's topic a name has its records.
+"""Java's hash of a string, by which a name has its records in a partition of a coordinator's topic.
 
-It is computed anew each time: names are chosen by clients, and a cache would keep the longest of them.
+It is computed each time: names are chosen by clients, and a cache would keep the longest of them.
 """
 from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport uint32_t

@@ -1,14 +1,15 @@
-"""Reading a coordinator's topic from its files, up to the durable end that the partition table names.
+"""Reads a coordinator's topic from its files, up to the durable end in the partition table.
 
-The loader reads a piece at a time, so that the coordinator serves everything else meanwhile. It reads a
-partition only when all of it is durable: records above the high watermark may yet be lost. It writes nothing.
-(Kafka: CoordinatorLoaderImpl.)
+The loader reads a piece at a time, so that the coordinator serves other requests meanwhile. It reads a
+partition only when all of it is durable: records above the high watermark may yet be lost. Read-only. (Kafka:
+CoordinatorLoaderImpl.)
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -17,55 +18,48 @@ from mpbroker.ipc.metadata import PartitionImage
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import Batch
-from mpbroker.storage.durable import batches_below
 from mpbroker.storage.names import partition_name
+from mpbroker.storage.segments import batches_below
 from shm.table import SlotBusy, SlotTable
 
 log = logging.getLogger("mpbroker.coordinator")
 
 
 class Contents(Protocol):
-    """Takes in what is read: one partition after the other, each batch by batch."""
+    """Takes the records that are read: one partition after the other, each batch by batch."""
 
     def begin(self) -> None:
-        """Begin a partition. Drop the batches since the last `end`: a log worker died before their partition
-        was read as a whole.
-        """
+        """Begin a partition. Drop an unfinished one: a log worker died while it was read."""
 
     def read(self, partition: int, batch: Batch) -> None:
-        """Take in the next batch. Raises UnreadableRecord or CorruptBatch."""
+        """Take the next batch. Raises UnreadableRecord or CorruptBatch."""
 
     def end(self, end: Partition) -> None:
-        """Believe what was read since `begin`: the partition was read as a whole."""
+        """Apply the records since `begin`: the partition was read completely."""
 
     def fail(self, partition: int) -> None:
-        """Note that the partition cannot be read; what was read of it does not count."""
+        """Note that the partition cannot be read; its records do not count."""
 
 
+@dataclass(eq=False)
 class Loader:
     """Loads the partitions of a topic one after the other.
 
-    `images` has their slots of the table; each has one. `lost` is a sentence for the operator: what is
-    unavailable when one of the partitions cannot be read.
+    `_images` has their slots of the table. `_lost`: a sentence for the operator about the contents of an
+    unreadable partition.
     """
 
-    def __init__(
-        self,
-        topic: str,
-        lost: str,
-        contents: Contents,
-        table: SlotTable,
-        log_dirs: tuple[str, ...],
-        images: list[PartitionImage],
-    ) -> None:
-        self._topic = topic
-        self._lost = lost
-        self._contents = contents
-        self._table = table
-        self._log_dirs = log_dirs
-        self._waiting = list(reversed(images))
-        self._end: Partition | None = None
-        self._reading: Iterator[None] | None = None
+    _topic: str
+    _lost: str
+    _contents: Contents
+    _table: SlotTable
+    _log_dirs: tuple[str, ...]
+    _images: list[PartitionImage]
+    _end: Partition | None = None
+    _reading: Iterator[None] | None = None
+
+    def __post_init__(self) -> None:
+        self._waiting = self._images[::-1]
 
     @property
     def done(self) -> bool:

@@ -1,4 +1,4 @@
-"""The partitions of a coordinator's topic: which one a name belongs to, and how far each has been read."""
+"""The partitions of a coordinator's topic: the one for each name, and how far each has been read."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ class LoadState(Enum):
 
 
 class TopicPartitions:
-    """`states`: None while it is not known whether there is a topic, empty while there is none."""
+    """`states`: None until the topic was looked up, empty if it does not exist."""
 
     def __init__(self) -> None:
         self.states: list[LoadState] | None = None
 
     @property
     def is_missing(self) -> bool:
-        """True if it is certain that there is no topic."""
+        """Whether the topic is known not to exist."""
         return self.states == []
 
     def open(self, count: int) -> None:
-        """Note that the topic has this many partitions, and that none was read yet. 0: there is no topic."""
+        """Note the number of partitions, none of which was read yet; 0 without a topic."""
         self.states = [LoadState.LOADING] * count
 
     def close(self) -> None:
-        """Note that nothing is known any more."""
+        """Note that the topic has to be looked up again."""
         self.states = None
 
     def set(self, partition: int, state: LoadState) -> None:
@@ -40,7 +40,7 @@ class TopicPartitions:
         self.states[partition] = state
 
     def reopen(self, partition: int) -> bool:
-        """Let an offline partition load once more. Returns False if it was not offline."""
+        """Let an offline partition load again. Returns False if it was not offline."""
         if self.states is None or self.states[partition] is not LoadState.OFFLINE:
             return False
         self.states[partition] = LoadState.LOADING
@@ -55,10 +55,7 @@ class TopicPartitions:
         return java_hash(name) % len(self.states) if self.states else 0
 
     def check_loaded(self, name: str) -> None:
-        """Raise ApiError unless the partition of the name is loaded, or there is no topic.
-
-        (Kafka answers NOT_COORDINATOR for a partition that another broker leads.)
-        """
+        """Raise ApiError unless the name's partition is loaded, or the topic does not exist."""
         if self.states is None:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         if not self.states:
@@ -70,6 +67,6 @@ class TopicPartitions:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def check_none_is_loading(self) -> None:
-        """Raise ApiError while a list of all names would be half a list that looks like a whole one."""
+        """Raise ApiError while a list of all names would be incomplete."""
         if self.states is None or LoadState.LOADING in self.states:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)

@@ -1,15 +1,21 @@
-"""A request to a coordinator: who waits for its answer, what it came with, and how the answer gets there."""
+"""Requests to a coordinator: their contexts, the callers that wait, and the answers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
+from mpbroker.coordinator.waiting import Caller
+from mpbroker.ipc.calls import Failed, ForwardedRequest, ForwardedResponse, MalformedRequest
+from mpbroker.ipc.calls import Message as Call
+from mpbroker.protocol.codec import decode_request, encode_bytes, encode_response
+from mpbroker.protocol.error_counts import error_counts
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import Message
+from mpbroker.protocol.version_rules import in_latest_form, in_version
 
 Waiter: TypeAlias = Hashable
-"""Identifies a request that waits for its answer. A coordinator hands it back and looks at nothing in it."""
+"""Identifies a request that waits for its answer; opaque to a coordinator."""
 Then: TypeAlias = Callable[[ErrorCode], None]
 """Called once with the outcome of something; NONE means that it was done."""
 
@@ -30,18 +36,39 @@ Raises ApiError if the whole request fails.
 """
 
 
-class Answers(Protocol):
-    def answer(self, waiter: Waiter, response: Message) -> None: ...
+class Answers:
+    """Decodes the requests that handlers forward as clients sent them, and encodes the responses (KIP-590).
+
+    Both happen once, in the version of the client; a handler frames the response. (Kafka: EnvelopeRequest,
+    EnvelopeResponse.) `send` sends an answer; it returns False if its handler has died or the arena is full.
+    """
+
+    def __init__(self, send: Callable[[Any, Call], bool]) -> None:
+        self.send = send
+
+    def open(self, request: ForwardedRequest) -> Message:
+        """Decode the request. Raises MalformedMessage, or ApiError if its version forbids a value."""
+        body, _ = decode_request(request.api_key, request.version, request.body)
+        message: Message = in_latest_form(request.api_key, request.version, body)
+        return message
+
+    def answer(self, waiter: Waiter, response: Message) -> None:
+        assert isinstance(waiter, Caller)
+        response = in_version(waiter.api_key, waiter.version, response)
+        body = encode_bytes(encode_response(waiter.api_key, waiter.version, response))
+        self.send(waiter, ForwardedResponse(body, error_counts(response)))
 
     def fail(self, waiter: Waiter, error: ErrorCode) -> None:
         """Answer that the whole request failed. The handler process makes a response of its API of that."""
+        self.send(waiter, Failed(error, error.message))
+
+    def refuse(self, waiter: Waiter, reason: str) -> None:
+        """Answer that the request's bytes are malformed: its handler closes the connection."""
+        self.send(waiter, MalformedRequest(reason))
 
 
 def response_error(append_error: ErrorCode) -> ErrorCode:
-    """Return what a client is told of an append that failed with this error.
-
-    (Kafka: TransactionStateManager.appendTransactionToLog, CoordinatorOperationExceptionHelper.)
-    """
+    """Return the client's error for a failed append (Kafka: TransactionStateManager)."""
     if append_error in (
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.NOT_ENOUGH_REPLICAS,

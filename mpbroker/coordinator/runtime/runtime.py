@@ -1,26 +1,20 @@
-"""A coordinator within the coordinator process: its requests, its topic, and the loop's view of both.
+"""A coordinator within the coordinator process: its requests, its topic, and its part of the loop.
 
 (Kafka: CoordinatorRuntime, which runs a CoordinatorShard.) A decoded request goes straight to the method that
-serves its API, so a debugger's stack from the ring to the queued record fits on a screen; the test
-`tests/coordinator/test_request_paths.py` holds that to eight calls.
+serves its API, in at most eight calls from the ring to the queued record
+(`tests/coordinator/test_request_paths.py`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Set
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Generic, TypeVar
 
-from mpbroker.coordinator.runtime.envelope import Envelopes
 from mpbroker.coordinator.runtime.host import Host
-from mpbroker.coordinator.runtime.internal_topic import InternalTopic, TopicSpec
-from mpbroker.coordinator.runtime.loading import Contents
-from mpbroker.coordinator.runtime.partitions import TopicPartitions
-from mpbroker.coordinator.runtime.requests import Handler, RequestContext, Waiter
-from mpbroker.coordinator.runtime.timers import Timers
-from mpbroker.coordinator.runtime.write_queue import WriteQueue
+from mpbroker.coordinator.runtime.internal_topic import InternalTopic, Shard, TopicSpec
+from mpbroker.coordinator.runtime.requests import Answers, Handler, RequestContext, Waiter
 from mpbroker.ipc.calls import ForwardedRequest
-from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.wire import MalformedMessage
 from shm import clock
@@ -28,53 +22,14 @@ from shm import clock
 log = logging.getLogger("mpbroker.coordinator")
 
 
-class Shard(Protocol):
-    """A coordinator's state machine: no I/O, no clock but the one it was given."""
-
-    @property
-    def handlers(self) -> Mapping[ApiKey, Handler]:
-        """The method that serves each API."""
-
-    @property
-    def creators(self) -> Set[ApiKey]:
-        """The APIs whose requests may write a first record: those wait until there is a topic for it."""
-
-    @property
-    def timers(self) -> Timers: ...
-
-    @property
-    def partitions(self) -> TopicPartitions: ...
-
-    @property
-    def queue(self) -> WriteQueue[Any]: ...
-
-    @property
-    def contents(self) -> Contents: ...
-
-    def tick(self) -> None:
-        """Do what is due."""
-
-    def topic_loaded(self) -> None:
-        """Act on a topic that was read as a whole."""
-
-    def unload(self) -> None:
-        """Forget all that the topic says, and fail all who wait for something of it."""
-
-    def abandon(self, waiter: Waiter) -> None:
-        """End the wait of a request whose client is gone. What it has changed stays."""
-
-    def withdraw(self, waiter: Waiter) -> None:
-        """Forget the wait of a request that failed after it had begun to wait, if there is one."""
-
-    def waiters(self) -> list[Waiter]:
-        """Return the requests that wait for others."""
+ShardT = TypeVar("ShardT", bound=Shard)
 
 
-class CoordinatorRuntime:
-    def __init__(self, spec: TopicSpec, host: Host, shard: Shard, envelopes: Envelopes) -> None:
-        self._shard = shard
+class CoordinatorRuntime(Generic[ShardT]):
+    def __init__(self, spec: TopicSpec, host: Host, shard: ShardT, answers: Answers) -> None:
+        self.coordinator = shard
         self._handlers: Mapping[int, Handler] = {int(key): serve for key, serve in shard.handlers.items()}
-        self._envelopes = envelopes
+        self._answers = answers
         self._topic = InternalTopic(spec, host, shard, self)
         # Requests for which the topic has to be created.
         self._held: list[tuple[Waiter, ForwardedRequest]] = []
@@ -82,20 +37,20 @@ class CoordinatorRuntime:
     # --- requests
 
     def receive(self, waiter: Waiter, request: ForwardedRequest) -> None:
-        """Serve a request. One that cannot be served is answered with an error and harms no other."""
+        """Serve a request. A failure is answered with an error and affects no other request."""
         try:
             # Before a topic is made for it: bytes that are no request make none.
-            message = self._envelopes.open(request)
-            if self._shard.partitions.is_missing and request.api_key in self._shard.creators:
+            message = self._answers.open(request)
+            if self.coordinator.partitions.is_missing and request.api_key in self.coordinator.creators:
                 self._hold(waiter, request)
                 return
             serve = self._handlers[request.api_key]
             context = RequestContext(waiter, request.version, request.client_id, request.client_host)
             response = serve(context, message)
             if response is not None:
-                self._envelopes.answer(waiter, response)
+                self._answers.answer(waiter, response)
         except MalformedMessage as error:
-            self._envelopes.refuse(waiter, str(error))
+            self._answers.refuse(waiter, str(error))
         except ApiError as error:
             self._fail(waiter, error.code)
         except Exception:
@@ -103,9 +58,9 @@ class CoordinatorRuntime:
             self._fail(waiter, ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def _fail(self, waiter: Waiter, error: ErrorCode) -> None:
-        """Answer a request that failed, once: it may have begun to wait for others before."""
-        self._shard.withdraw(waiter)
-        self._envelopes.fail(waiter, error)
+        """Answer a failed request once: it may have begun to wait for others before."""
+        self.coordinator.withdraw(waiter)
+        self._answers.fail(waiter, error)
 
     def _hold(self, waiter: Waiter, request: ForwardedRequest) -> None:
         self._held.append((waiter, request))
@@ -113,34 +68,34 @@ class CoordinatorRuntime:
             self._topic.create()
 
     def abandon(self, waiter: Waiter) -> None:
-        """Answer a request whose client is gone, to end it."""
+        """End a request whose client has disconnected."""
         if any(held == waiter for held, _ in self._held):
             self._held = [entry for entry in self._held if entry[0] != waiter]
-            self._envelopes.fail(waiter, ErrorCode.NETWORK_EXCEPTION)
+            self._answers.fail(waiter, ErrorCode.NETWORK_EXCEPTION)
         self._end_wait(waiter)
 
-    def abandon_all(self, is_gone: Callable[[Waiter], bool]) -> None:
+    def abandon_all(self, has_died: Callable[[Waiter], bool]) -> None:
         """Drop the requests of a handler that died."""
-        self._held = [entry for entry in self._held if not is_gone(entry[0])]
-        for waiter in filter(is_gone, self._shard.waiters()):
+        self._held = [entry for entry in self._held if not has_died(entry[0])]
+        for waiter in filter(has_died, self.coordinator.waiters()):
             self._end_wait(waiter)
 
     def _end_wait(self, waiter: Waiter) -> None:
-        """End the wait of one request. A failure must not end those of others, nor this process."""
+        """End the wait of one request. A failure must not affect others, nor this process."""
         try:
-            self._shard.abandon(waiter)
+            self.coordinator.abandon(waiter)
         except Exception:
-            log.exception("the wait of a request whose client is gone could not be ended")
+            log.exception("the wait of a disconnected client's request could not be ended")
 
-    # --- what became of the topic
+    # --- the topic
 
     def creation_failed(self) -> None:
         held, self._held = self._held, []
         for waiter, _ in held:
-            self._envelopes.fail(waiter, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            self._answers.fail(waiter, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def topic_loaded(self) -> None:
-        self._shard.topic_loaded()
+        self.coordinator.topic_loaded()
         held, self._held = self._held, []
         for waiter, request in held:
             self.receive(waiter, request)
@@ -148,32 +103,32 @@ class CoordinatorRuntime:
     # --- the loop's view
 
     def log_died(self) -> None:
-        """Tell all who wait NOT_COORDINATOR: nobody knows what became of what was under way."""
+        """Answer all waiting requests with NOT_COORDINATOR: the outcome of appends is unknown."""
         self._topic.unload()
 
     def step(self, is_serving: bool) -> None:
-        """Do all that can be done now. `is_serving`: the log workers are there and have opened all topics."""
+        """Do all possible work. `is_serving`: the log workers are up and have opened all topics."""
         if is_serving:
             self._topic.load()
-        self._shard.tick()
+        self.coordinator.tick()
         if is_serving:
             self._topic.append_round()
 
     def sleep_ms(self, most_ms: int) -> int:
-        """Return how long there is nothing to do, at most `most_ms`."""
+        """Return how long the loop may sleep, at most `most_ms`."""
         if self._topic.is_loading:
             return self._topic.load_delay_ms(most_ms)
-        deadline_ms = self._shard.timers.next_deadline_ms()
+        deadline_ms = self.coordinator.timers.next_deadline_ms()
         if deadline_ms is None:
             return most_ms
         return max(0, min(most_ms, deadline_ms - clock.monotonic_ms()))
 
     @property
     def has_work(self) -> bool:
-        """True if a round of records can begin."""
-        return self._shard.queue.has_work
+        """Whether a round of records can begin."""
+        return self.coordinator.queue.has_work
 
     @property
     def is_idle(self) -> bool:
-        """True if nothing is on its way to the log. Requests that wait for others may wait in vain."""
-        return self._shard.queue.is_idle
+        """Whether no append is pending. Requests that wait for other members do not count."""
+        return self.coordinator.queue.is_idle

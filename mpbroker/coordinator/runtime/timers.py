@@ -1,7 +1,7 @@
 """Deadlines by name, each with an action (Kafka: CoordinatorTimer).
 
-Setting a timer anew moves it. The heap keeps the entry of a timer that was moved or cancelled until it comes
-up; the heap is built again when most of its entries are of that kind.
+Setting a timer again moves it. The heap keeps the entries of moved and cancelled timers until they come up,
+and is rebuilt when most of its entries are of that kind.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Timers:
         return self._heap[0][0] if self._heap else None
 
     def due(self, now_ms: int) -> list[tuple[Hashable, Action]]:
-        """End the timers whose time has come. Returns their names and actions, the earliest first."""
+        """End the expired timers. Returns their names and actions, the earliest first."""
         actions = []
         while self._heap and self._heap[0][0] <= now_ms:
             entry = heapq.heappop(self._heap)
@@ -76,10 +76,10 @@ class Timers:
         return actions
 
     def run(self, now_ms: int, noun: str, on_fault: Callable[[str], None]) -> None:
-        """Do what is due. A fault in one action must not keep others from being done.
+        """Run the actions of expired timers. A fault in one must not affect the others.
 
-        A timer's name is a kind, or a tuple of a kind and the name of what it is for, which log messages call
-        a `noun`. `on_fault` is called with that name if the action raised.
+        A timer's name is a kind, or a tuple of a kind and the name of its object, a `noun` in log messages.
+        `on_fault` is called with that name if the action raised.
         """
         if not self._heap or self._heap[0][0] > now_ms:
             return
@@ -88,10 +88,10 @@ class Timers:
                 action()
             except Exception:
                 if isinstance(name, tuple):
-                    log.exception("%s %s: what was due failed (%s)", noun, name[1], name[0])
+                    log.exception("%s %s: a timer failed (%s)", noun, name[1], name[0])
                     on_fault(name[1])
                 else:
-                    log.exception("what was due for every %s failed (%s)", noun, name)
+                    log.exception("the timer for every %s failed (%s)", noun, name)
 
     def _pop(self, name: Hashable) -> None:
         if self._live.pop(name, None) is not None:

@@ -1,9 +1,8 @@
-"""Records on their way into a coordinator's topic: rounds of batches, several for a partition, in order.
+"""Records to be appended to a coordinator's topic: rounds of batches, several for a partition, in order.
 
-One round is under way at a time; what is appended meanwhile goes into the next. Within a partition appends
-end in the order in which they came, and a batch that is refused does not keep others from the log. Records of
-a producer's transaction have a batch of their own, and so has the marker that ends it. (Kafka:
-CoordinatorRuntime with its one pending batch per partition.)
+One round is under way at a time; later appends go into the next. Within a partition appends end in their
+order, and a refused batch does not affect others. Records of a producer's transaction have a batch of their
+own, and so has its marker. (Kafka: CoordinatorRuntime with its one pending batch per partition.)
 """
 
 from __future__ import annotations
@@ -11,14 +10,14 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from dataclasses import dataclass, field
+from typing import Final, Generic, NamedTuple, TypeVar
 
-from mpbroker.coordinator.runtime.batches import NOBODY, Marker, PartitionBatch, Producer, marker_batch
 from mpbroker.coordinator.runtime.requests import Then, Waiter
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.records.batch import TRANSACTIONAL_BIT
-from mpbroker.records.builder import build_batch
+from mpbroker.records.batch import CONTROL_BIT, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TRANSACTIONAL_BIT
+from mpbroker.records.builder import build_batch, build_transaction_marker
+from mpbroker.records.markers import ABORT, COMMIT
 from mpbroker.records.record import NewRecord
 
 # The most of one partition in a round, below the largest batch that a log accepts; a round with all
@@ -33,11 +32,51 @@ EntryT = TypeVar("EntryT")
 log = logging.getLogger("mpbroker.coordinator")
 
 
+class Producer(NamedTuple):
+    """The producer of a transaction's records."""
+
+    producer_id: int
+    epoch: int
+
+
+NOBODY: Final = Producer(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+
+
+class PartitionBatch(NamedTuple):
+    partition: int
+    batch: bytes
+    record_count: int
+    max_timestamp: int
+    producer: Producer = NOBODY
+    attributes: int = 0
+
+
+class Marker(NamedTuple):
+    """The end of a transaction, written to each of its partitions (Kafka: TxnMarkerEntry)."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    is_commit: bool
+
+
+def marker_batch(partition: int, marker: Marker, timestamp: int) -> PartitionBatch:
+    data = build_transaction_marker(
+        COMMIT if marker.is_commit else ABORT,
+        producer_id=marker.producer_id,
+        producer_epoch=marker.producer_epoch,
+        coordinator_epoch=marker.coordinator_epoch,
+        timestamp=timestamp,
+    )
+    producer = Producer(marker.producer_id, marker.producer_epoch)
+    return PartitionBatch(partition, bytes(data), 1, timestamp, producer, TRANSACTIONAL_BIT | CONTROL_BIT)
+
+
 @dataclass(eq=False)
 class _Append:
     """Records that are written together or not at all, or a marker.
 
-    Without either it keeps a place in the order: it ends when everything before it has ended.
+    Without either it is a barrier: it ends when all earlier appends have ended.
     """
 
     name: str | None
@@ -53,32 +92,24 @@ class _Append:
         return not (self.records or self.marker)
 
 
+@dataclass(eq=False)
 class WriteQueue(Generic[EntryT]):
-    """`noun` and a name identify an append in log messages. `encode` makes key and value of an entry.
+    """`_noun` and a name identify an append in log messages. `_encode` makes key and value of an entry.
 
-    `partition_for` returns the partition of a name. `most_bytes` returns the largest batch that the topic
-    takes. `on_fault` is called with a name, and the waiter of its append, when `then` of that append raised.
+    `_partition_for` returns the partition of a name, `_most_bytes` the largest batch of the topic.
+    `_on_fault` is called with a name, and the waiter of its append, if `then` of that append raised.
     """
 
-    def __init__(
-        self,
-        noun: str,
-        encode: Callable[[EntryT], tuple[bytes, bytes | None]],
-        partition_for: Callable[[str], int],
-        now_ms: Callable[[], int],
-        most_bytes: Callable[[], int],
-        on_fault: Callable[[str, Waiter | None], None],
-    ) -> None:
-        self._noun = noun
-        self._encode = encode
-        self._partition_for = partition_for
-        self._now_ms = now_ms
-        self._most_bytes = most_bytes
-        self._on_fault = on_fault
-        # By partition.
-        self._waiting: dict[int, deque[_Append]] = {}
-        # What is in each batch of the round that is under way.
-        self._round: list[list[_Append]] = []
+    _noun: str
+    _encode: Callable[[EntryT], tuple[bytes, bytes | None]]
+    _partition_for: Callable[[str], int]
+    _now_ms: Callable[[], int]
+    _most_bytes: Callable[[], int]
+    _on_fault: Callable[[str, Waiter | None], None]
+    # By partition.
+    _waiting: dict[int, deque[_Append]] = field(default_factory=dict, init=False)
+    # The appends of each batch of the round under way.
+    _round: list[list[_Append]] = field(default_factory=list, init=False)
 
     @property
     def is_idle(self) -> bool:
@@ -86,7 +117,7 @@ class WriteQueue(Generic[EntryT]):
 
     @property
     def has_work(self) -> bool:
-        """True if a round can begin."""
+        """Whether a round can begin."""
         return bool(self._waiting and not self._round)
 
     def append(
@@ -99,7 +130,7 @@ class WriteQueue(Generic[EntryT]):
     ) -> None:
         """Append entries to the partition of a name; `then` is called when they are durable or refused.
 
-        `waiter`: the request that is answered then. `producer`: whose transaction the records belong to.
+        `waiter`: the request that is answered then. `producer`: the one whose transaction has the records.
         """
         stamp = self._now_ms()
         records = [NewRecord(value, key, stamp) for key, value in map(self._encode, entries)]
@@ -108,14 +139,14 @@ class WriteQueue(Generic[EntryT]):
         self._waiting.setdefault(self._partition_for(name), deque()).append(append)
 
     def append_marker(self, partition: int, marker: Marker, then: Then) -> None:
-        """End a producer's transaction in the partition, behind all that was appended before."""
+        """End a producer's transaction in the partition, after all earlier appends."""
         batch = marker_batch(partition, marker, self._now_ms())
         size = len(batch.batch) - BATCH_OVERHEAD_BYTES
         append = _Append(None, [], size, then, producer=batch.producer, marker=batch)
         self._waiting.setdefault(partition, deque()).append(append)
 
     def next_round(self) -> list[PartitionBatch]:
-        """Return the batches to append now, none if nothing waits. What is too large for one is refused."""
+        """Return the batches to append now. Records that exceed a batch are refused."""
         assert not self._round
         batches: list[PartitionBatch] = []
         total = 0
@@ -147,7 +178,7 @@ class WriteQueue(Generic[EntryT]):
         return size
 
     def _take(self, queue: deque[_Append], most_bytes: int) -> list[_Append]:
-        """Take from the queue what goes into the next batch, at least one append."""
+        """Take the appends of the next batch, at least one, from the queue."""
         taken: list[_Append] = []
         size = BATCH_OVERHEAD_BYTES
         filled: _Append | None = None
@@ -186,22 +217,19 @@ class WriteQueue(Generic[EntryT]):
         producer = first.producer
         bits = TRANSACTIONAL_BIT if producer != NOBODY else 0
         batch = build_batch(
-            records,
-            producer_id=producer.producer_id,
-            producer_epoch=producer.epoch,
-            transactional=bool(bits),
+            records, producer_id=producer.producer_id, producer_epoch=producer.epoch, transactional=bool(bits)
         )
         stamp = max(record.timestamp for record in records)
         return PartitionBatch(partition, bytes(batch), len(records), stamp, producer, bits)
 
     def finish(self, errors: list[ErrorCode]) -> None:
-        """End the round that is under way. `errors` has the outcome of each batch, NONE if it is durable."""
+        """End the round under way. `errors` has the outcome of each batch, NONE if it is durable."""
         done, self._round = self._round, []
         for taken, error in zip(done, errors, strict=True):
             self._end(taken, error)
 
     def fail_all(self, error: ErrorCode) -> None:
-        """End everything with an error: nobody knows what became of the round."""
+        """End everything with an error: the outcome of the round is unknown."""
         while self._round or self._waiting:
             done, self._round = self._round, []
             waiting, self._waiting = self._waiting, {}
@@ -211,16 +239,16 @@ class WriteQueue(Generic[EntryT]):
                 self._end(list(queue), error)
 
     def _end(self, done: list[_Append], error: ErrorCode) -> None:
-        """Tell the outcome. A fault in one `then` must not keep others from hearing theirs."""
+        """Report the outcome. A fault in one `then` must not affect the others."""
         for append in done:
             try:
                 append.then(error)
             except Exception:
                 if append.name is None:
                     log.exception(
-                        "what follows the end of a transaction failed: producer %d",
+                        "the callback of a transaction marker failed: producer %d",
                         append.producer.producer_id,
                     )
                     continue
-                log.exception("%s %s: what follows a record of it failed", self._noun, append.name)
+                log.exception("%s %s: the callback of an append failed", self._noun, append.name)
                 self._on_fault(append.name, append.waiter)

@@ -1,37 +1,31 @@
 """The partitions of a transaction: AddPartitionsToTxn, AddOffsetsToTxn, and checks before an append.
 
 (Kafka: TransactionCoordinator.handleAddPartitionsToTransaction, -VerifyPartitionsInTransaction.) A partition
-that is not in the transaction gets no marker: a batch that was appended to it would be open for ever.
+outside the transaction gets no marker: a batch appended to it would stay open.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeAlias
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.runtime.batches import Producer
+from mpbroker.coordinator.runtime.host import Host
 from mpbroker.coordinator.runtime.java_hash import java_hash
 from mpbroker.coordinator.runtime.requests import Answers, RequestContext, Then, Waiter
 from mpbroker.coordinator.runtime.timers import Clock
-from mpbroker.coordinator.runtime.topic_index import TopicIndex
+from mpbroker.coordinator.runtime.write_queue import Producer
 from mpbroker.coordinator.transactions import transaction as steps
 from mpbroker.coordinator.transactions.marker_holds import MarkerHolds
-from mpbroker.coordinator.transactions.pending_step import Action, PendingStep
-from mpbroker.coordinator.transactions.records import TV1, TV2, TopicPartition, encode
+from mpbroker.coordinator.transactions.records import TV1, TV2, TopicPartition, TransactionState, encode
 from mpbroker.coordinator.transactions.state_manager import TransactionStateManager
-from mpbroker.coordinator.transactions.states import TransactionState
-from mpbroker.coordinator.transactions.transaction import Step
+from mpbroker.coordinator.transactions.transaction import Action, PendingStep, Step
 from mpbroker.ipc.calls import CheckedTransaction, CheckTransaction
+from mpbroker.protocol import messages
 from mpbroker.protocol.errors import ApiError, ErrorCode
-from mpbroker.protocol.messages import (
-    AddOffsetsToTxnRequest,
-    AddOffsetsToTxnResponse,
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-)
 from mpbroker.protocol.topic_names import GROUP_TOPIC, INTERNAL_TOPICS
 
 # By how much the record of the end can be longer than one that adds: tagged fields, and the batch around it.
@@ -39,34 +33,26 @@ SPARE_BYTES: Final = 128
 
 Checked: TypeAlias = CheckedTransaction | ErrorCode
 """The outcome of a check: an error for each partition, or one that keeps the whole transaction from it."""
-TopicResult: TypeAlias = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
-PartitionResult: TypeAlias = AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult
+TopicResult: TypeAlias = messages.AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
+PartitionResult: TypeAlias = messages.AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult
 
 log = logging.getLogger("mpbroker.coordinator.transactions")
 
 
+@dataclass(eq=False)
 class AddPartitions:
-    def __init__(
-        self,
-        config: BrokerConfig,
-        state: TransactionStateManager,
-        holds: MarkerHolds,
-        clock: Clock,
-        answers: Answers,
-        topics: TopicIndex,
-    ) -> None:
-        self._config = config
-        self._state = state
-        self._holds = holds
-        self._clock = clock
-        self._answers = answers
-        self._topics = topics
+    _config: BrokerConfig
+    _state: TransactionStateManager
+    _holds: MarkerHolds
+    _clock: Clock
+    _answers: Answers
+    _host: Host
 
     # --- requests of clients
 
     def add_partitions(
-        self, context: RequestContext, request: AddPartitionsToTxnRequest
-    ) -> AddPartitionsToTxnResponse | None:
+        self, context: RequestContext, request: messages.AddPartitionsToTxnRequest
+    ) -> messages.AddPartitionsToTxnResponse | None:
         """Serve versions up to 3, for one transaction of a TV1 client: add all partitions or none."""
         wanted = [(t.name, index) for t in request.v3_and_below_topics for index in t.partitions]
         refused = {partition: error for partition in wanted if (error := self._problem_with(partition))}
@@ -83,21 +69,21 @@ class AddPartitions:
         return None
 
     def _problem_with(self, partition: TopicPartition) -> ErrorCode:
-        """Return why the partition cannot be added, NONE if it can."""
+        """Return the error of adding the partition, NONE if it can be added."""
         topic, index = partition
         if topic in INTERNAL_TOPICS:
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        exists = 0 <= index < self._topics.partitions_of(topic)
+        exists = 0 <= index < self._host.partitions_of(topic)
         return ErrorCode.NONE if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
-    def add_offsets(self, context: RequestContext, request: AddOffsetsToTxnRequest) -> None:
-        """Add the partition of `__consumer_offsets` that has the group, or will have it."""
-        count = self._topics.partitions_of(GROUP_TOPIC) or self._config.offsets_topic_num_partitions
+    def add_offsets(self, context: RequestContext, request: messages.AddOffsetsToTxnRequest) -> None:
+        """Add the group's partition of `__consumer_offsets`."""
+        count = self._host.partitions_of(GROUP_TOPIC) or self._config.offsets_topic_num_partitions
         partition = GROUP_TOPIC, java_hash(request.group_id) % count
         producer = Producer(request.producer_id, request.producer_epoch)
 
         def added(error: ErrorCode) -> None:
-            self._answers.answer(context.waiter, AddOffsetsToTxnResponse(error_code=error))
+            self._answers.answer(context.waiter, messages.AddOffsetsToTxnResponse(error_code=error))
 
         name = request.transactional_id
         self._state.submit(self._step_to_add(name, producer, [partition], TV1, added, context.waiter))
@@ -113,11 +99,7 @@ class AddPartitions:
         then: Then,
         waiter: Waiter | None,
     ) -> PendingStep:
-        """Return the step that adds partitions durably.
-
-        `then` is called with NONE at the moment at which the transaction has them, or with the reason why it
-        will not get them.
-        """
+        """Return the step that adds partitions durably; `then` is called with NONE or an error."""
         wanted = frozenset(partitions)
 
         def attempt() -> Action | None:
@@ -135,7 +117,7 @@ class AddPartitions:
         return PendingStep(transactional_id, attempt, then, waiter)
 
     def _check_size(self, transactional_id: str, step: Step) -> None:
-        """Raise ApiError if the record of the transaction's end could become too large to be written."""
+        """Raise ApiError if the record of the transaction's end could become too large."""
         key, value = encode((transactional_id, step.value))
         assert value is not None
         size = len(key) + len(value) + SPARE_BYTES
@@ -152,11 +134,7 @@ class AddPartitions:
     # --- checks before an append
 
     def check(self, waiter: Waiter, call: CheckTransaction, then: Callable[[Checked], bool]) -> None:
-        """Check whether batches may be appended to these partitions in the transaction.
-
-        `then` returns whether somebody has heard the outcome; if not, nobody would end its hold, so this
-        does.
-        """
+        """Check whether batches may be appended. `then` returns False if its handler has died: no hold."""
 
         def checked(outcome: Checked) -> None:
             if not then(outcome) and isinstance(outcome, CheckedTransaction):
@@ -208,9 +186,9 @@ class AddPartitions:
     ) -> None:
         """Check whether offsets may be appended to that partition of `__consumer_offsets` in the transaction.
 
-        `then` is called with NONE at the moment at which they may: what it appends comes before the marker.
-        No hold is needed, since this process appends the marker to the same queue. `adds`: if the transaction
-        lacks the partition it gets it.
+        `then` is called with NONE at the moment when they may: its append precedes the marker. No hold is
+        needed, since this process appends the marker to the same queue. `adds`: add the partition if the
+        transaction lacks it.
         """
         wanted = [(GROUP_TOPIC, partition)]
         if adds:
@@ -226,11 +204,7 @@ class AddPartitions:
     def _verify(
         self, transactional_id: str, producer: Producer, partitions: list[TopicPartition]
     ) -> list[ErrorCode] | None:
-        """Return an error for each partition, NONE if the transaction has it; None if that cannot be said
-        yet.
-
-        Raises ApiError if the producer may append to none.
-        """
+        """Return an error per partition, None while a step decides that. Raises ApiError for all."""
         transaction, value = self._state.existing(transactional_id)
         steps.check_producer(value, producer)
         if transaction.is_ending:
@@ -243,13 +217,12 @@ class AddPartitions:
 
 
 def _add_response(
-    request: AddPartitionsToTxnRequest, errors: dict[TopicPartition, ErrorCode]
-) -> AddPartitionsToTxnResponse:
-    return AddPartitionsToTxnResponse(
+    request: messages.AddPartitionsToTxnRequest, errors: dict[TopicPartition, ErrorCode]
+) -> messages.AddPartitionsToTxnResponse:
+    return messages.AddPartitionsToTxnResponse(
         results_by_topic_v3_and_below=[
             TopicResult(
-                topic.name,
-                [PartitionResult(index, errors[topic.name, index]) for index in topic.partitions],
+                topic.name, [PartitionResult(index, errors[topic.name, index]) for index in topic.partitions]
             )
             for topic in request.v3_and_below_topics
         ]

@@ -1,7 +1,7 @@
-"""The transaction coordinator: which method serves which request, and what happens without one.
+"""The transaction coordinator: the methods that serve requests, and periodic work.
 
-It is fed with decoded requests, a clock and what the log says. It answers through `answers`, writes through
-`queue` and has markers appended by `markers`. A decision is answered when its record is durable. (Kafka:
+It gets decoded requests, a clock and the records of its topic, answers through `answers`, writes through
+`queue` and appends markers through `markers`. A decision is answered when its record is durable. (Kafka:
 TransactionCoordinator.)
 """
 
@@ -12,30 +12,66 @@ from collections.abc import Mapping
 from typing import Final
 
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.coordinator.runtime.host import Host
 from mpbroker.coordinator.runtime.partitions import TopicPartitions
 from mpbroker.coordinator.runtime.requests import Answers, Handler, Waiter
 from mpbroker.coordinator.runtime.timers import Clock, Timers
-from mpbroker.coordinator.runtime.topic_index import TopicIndex
 from mpbroker.coordinator.runtime.write_queue import WriteQueue
 from mpbroker.coordinator.transactions.add_partitions import AddPartitions
 from mpbroker.coordinator.transactions.describe import DescribeTransactions
-from mpbroker.coordinator.transactions.end_txn import EndTxn, Markers
+from mpbroker.coordinator.transactions.end_txn import EndTxn
 from mpbroker.coordinator.transactions.init_producer_id import InitProducerId
 from mpbroker.coordinator.transactions.listing import ListTransactions
-from mpbroker.coordinator.transactions.loading import TransactionContents
-from mpbroker.coordinator.transactions.records import Entry, encode
-from mpbroker.coordinator.transactions.state_manager import ProducerIds, TransactionStateManager
-from mpbroker.coordinator.transactions.states import TransactionState
+from mpbroker.coordinator.transactions.marker_sender import MarkerSender
+from mpbroker.coordinator.transactions.records import (
+    Entry,
+    TransactionState,
+    TransactionValue,
+    decode,
+    encode,
+)
+from mpbroker.coordinator.transactions.state_manager import TransactionStateManager
+from mpbroker.ipc.producer_ids import ProducerIds
+from mpbroker.ipc.table import Partition
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
+from mpbroker.records.iterate import Batch
 
 log = logging.getLogger("mpbroker.coordinator.transactions")
 
 
+class TransactionContents:
+    """Keeps the last record of each transactional id. None of them is written in a transaction."""
+
+    def __init__(self, state: TransactionStateManager, end_txn: EndTxn) -> None:
+        self._state = state
+        self._end_txn = end_txn
+        self._values: dict[str, TransactionValue | None] = {}
+
+    def begin(self) -> None:
+        self._values = {}
+
+    def read(self, _partition: int, batch: Batch) -> None:
+        if batch.is_control:
+            return
+        for record in batch.records():
+            if (entry := decode(record.key, record.value)) is not None:
+                transactional_id, value = entry
+                self._values[transactional_id] = value
+
+    def end(self, end: Partition) -> None:
+        """Apply the records. Transactions whose end was decided get their markers, perhaps again."""
+        for transaction in self._state.load(end.partition, self._values, end.leader_epoch):
+            assert transaction.value is not None
+            if transaction.value.state.is_preparing:
+                self._end_txn.send_markers(transaction)
+
+    def fail(self, partition: int) -> None:
+        self._state.fail(partition)
+
+
 class TransactionCoordinator:
-    """(A Shard.) Partitions of deleted topics leave their transactions at the end of these: they get no
-    marker.
-    """
+    """(A Shard.) Deleted partitions leave their transactions at the end, without a marker."""
 
     creators: Final = frozenset({ApiKey.INIT_PRODUCER_ID})
 
@@ -43,10 +79,10 @@ class TransactionCoordinator:
         self,
         config: BrokerConfig,
         clock: Clock,
-        markers: Markers,
+        markers: MarkerSender,
         producer_ids: ProducerIds,
         answers: Answers,
-        topics: TopicIndex,
+        host: Host,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -64,7 +100,7 @@ class TransactionCoordinator:
         )
         self.state = TransactionStateManager(self.partitions, self.queue, self.timers, clock, producer_ids)
         self.end_txn = EndTxn(self.state, markers, self.timers, clock, answers)
-        self.add_partitions = AddPartitions(config, self.state, self.end_txn.holds, clock, answers, topics)
+        self.add_partitions = AddPartitions(config, self.state, self.end_txn.holds, clock, answers, host)
         self.contents = TransactionContents(self.state, self.end_txn)
         init_producer_id = InitProducerId(config, self.state, self.end_txn, clock, answers)
         describe = DescribeTransactions(self.state)
@@ -83,34 +119,34 @@ class TransactionCoordinator:
         self._set_expiry()
 
     def topic_loaded(self) -> None:
-        """Do nothing: each partition had its markers sent when it was read."""
+        """Do nothing: each partition's markers were sent when it was read."""
 
     def waiters(self) -> list[Waiter]:
-        """Return the requests that wait for others, or whose lists are not complete."""
+        """Return the requests that wait for others, or whose lists are incomplete."""
         return [*self.state.waiters(), *self.listing.waiters()]
 
     def abandon(self, waiter: Waiter) -> None:
-        """End the wait of a request whose client is gone."""
+        """End the wait of a request whose client has disconnected."""
         self.state.abandon(waiter)
         self.listing.abandon(waiter)
 
     def withdraw(self, waiter: Waiter) -> None:
-        """Forget the wait of a request that failed after it had begun to wait, if there is one."""
+        """Forget the wait, if any, of a request that failed."""
         self.state.withdraw(waiter)
         self.listing.withdraw(waiter)
 
     def refuse_waiters(self, transactional_id: str, waiter: Waiter | None = None) -> None:
-        """Tell those who wait that something failed by a fault of ours: the request, or all of the id."""
+        """Fail a request, or all waiting requests of the id, because of an internal error."""
         transaction = self.state.find(transactional_id)
         if waiter is not None:
             self._answers.fail(waiter, ErrorCode.UNKNOWN_SERVER_ERROR)
         elif transaction is not None:
             self.state.refuse_pending_steps(transaction, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
-    # --- what nobody asks for
+    # --- periodic work
 
     def tick(self) -> None:
-        """Do what is due."""
+        """Run the timers that have expired."""
         self.timers.run(self._clock.monotonic_ms(), "transactional id", self.refuse_waiters)
 
     def _set_sweep(self) -> None:
@@ -118,7 +154,7 @@ class TransactionCoordinator:
         self.timers.set("sweep", self._clock.monotonic_ms() + interval_ms, self._sweep)
 
     def _sweep(self) -> None:
-        """Abort transactions that are open for longer than their producer has asked for."""
+        """Abort transactions that are open for longer than their timeout."""
         self._set_sweep()
         now_ms = self._clock.wall_ms()
         for transaction in self.state:
@@ -141,7 +177,7 @@ class TransactionCoordinator:
         self.timers.set("expiry", self._clock.monotonic_ms() + interval_ms, self._expire)
 
     def _expire(self) -> None:
-        """Delete transactional ids that nobody has used for long."""
+        """Delete transactional ids that have not been used for long."""
         self._set_expiry()
         used_before = self._clock.wall_ms() - self._config.transactional_id_expiration_ms
         for transaction in self.state:

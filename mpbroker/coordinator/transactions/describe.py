@@ -5,15 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from mpbroker.coordinator.runtime.requests import RequestContext
-from mpbroker.coordinator.transactions.records import TransactionValue
+from mpbroker.coordinator.transactions.records import TransactionState, TransactionValue
 from mpbroker.coordinator.transactions.state_manager import TransactionStateManager
-from mpbroker.coordinator.transactions.states import TransactionState
 from mpbroker.coordinator.transactions.transaction import TransactionMetadata
 from mpbroker.protocol.errors import ApiError, ErrorCode
-from mpbroker.protocol.messages import (
-    DescribeTransactionsRequest,
-    DescribeTransactionsResponse,
-)
+from mpbroker.protocol.messages import DescribeTransactionsRequest, DescribeTransactionsResponse
 
 # The most that one response describes: a transaction can have many partitions.
 DESCRIBED_PARTITIONS: Final = 50_000
@@ -26,7 +22,7 @@ class DescribeTransactions:
     def describe(
         self, _context: RequestContext, request: DescribeTransactionsRequest
     ) -> DescribeTransactionsResponse:
-        """Describe the first ids, at least one and as many as fit. The handler process asks for the rest."""
+        """Describe the first ids, as many as fit. The handler process asks for the others."""
         described: list[DescribeTransactionsResponse.TransactionState] = []
         count = 0
         for transactional_id in request.transactional_ids:

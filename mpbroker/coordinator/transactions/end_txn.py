@@ -1,27 +1,27 @@
 """The end of a transaction, from the decision to the record that all its markers are written.
 
-A client ends its transaction with EndTxn; the coordinator aborts one that was open for too long, or whose
+A client ends its transaction with EndTxn; the coordinator aborts one that is open for too long, or whose
 producer id gets another producer. The client is answered when the decision is durable. The markers follow,
-and the next transaction of the id waits until all of them are durable. (Kafka:
-TransactionCoordinator.endTransaction, TransactionMarkerChannelManager.)
+and the id's next transaction waits until all are durable. (Kafka: TransactionCoordinator.endTransaction,
+TransactionMarkerChannelManager.)
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
-from mpbroker.coordinator.runtime.batches import Marker, Producer
 from mpbroker.coordinator.runtime.requests import Answers, RequestContext, Then, Waiter
 from mpbroker.coordinator.runtime.timers import Clock, Timers
+from mpbroker.coordinator.runtime.write_queue import Producer
 from mpbroker.coordinator.transactions import transaction as steps
 from mpbroker.coordinator.transactions.marker_holds import MarkerHolds
-from mpbroker.coordinator.transactions.pending_step import Action, PendingStep
-from mpbroker.coordinator.transactions.records import TV1, TV2, TopicPartition
+from mpbroker.coordinator.transactions.marker_sender import MarkerSender
+from mpbroker.coordinator.transactions.records import TV1, TV2
 from mpbroker.coordinator.transactions.state_manager import TransactionStateManager
-from mpbroker.coordinator.transactions.transaction import TransactionMetadata, Verdict
+from mpbroker.coordinator.transactions.transaction import Action, PendingStep, TransactionMetadata, Verdict
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import EndTxnRequest, EndTxnResponse
 from mpbroker.records.batch import NO_PRODUCER_ID
@@ -33,32 +33,21 @@ RETRY_MS: Final = 100
 log = logging.getLogger("mpbroker.coordinator.transactions")
 
 
-class Markers(Protocol):
-    def send(self, marker: Marker, partitions: frozenset[TopicPartition], then: Callable[[], None]) -> None:
-        """Call `then` when each partition has the marker, durably, or is gone; never after `unload`."""
-
-
+@dataclass(eq=False)
 class EndTxn:
     """Ends transactions: records the decision, answers the client, and has the markers written.
 
-    `holds` (marker_holds.py) delays the markers of a transaction while one of its batches is on its way into
-    the log.
+    `holds` delays the markers of a transaction while one of its batches is being appended.
     """
 
-    def __init__(
-        self,
-        state: TransactionStateManager,
-        markers: Markers,
-        timers: Timers,
-        clock: Clock,
-        answers: Answers,
-    ) -> None:
-        self.holds = MarkerHolds(self._released)
-        self._state = state
-        self._markers = markers
-        self._timers = timers
-        self._clock = clock
-        self._answers = answers
+    _state: TransactionStateManager
+    _markers: MarkerSender
+    _timers: Timers
+    _clock: Clock
+    _answers: Answers
+
+    def __post_init__(self) -> None:
+        self.holds = MarkerHolds(self._send_held)
 
     # --- EndTxn
 
@@ -68,7 +57,7 @@ class EndTxn:
         self._state.submit(PendingStep(request.transactional_id, attempt, refuse, context.waiter))
 
     def _attempt_end(self, context: RequestContext, request: EndTxnRequest) -> Action | None:
-        """Return what to do about the request, None if it has to wait. Raises ApiError."""
+        """Return the action for the request, None if it has to wait. Raises ApiError."""
         transaction, value = self._state.existing(request.transactional_id)
         if transaction.is_changing:
             return None
@@ -79,28 +68,28 @@ class EndTxn:
             return None
         if verdict is Verdict.RETRY:
             return partial(self._answer, context.waiter, transaction, client_version)
-        # A client that changes back to TV1 has to begin anew; readers of what it has written do not.
+        # A client that returns to TV1 has to start again; readers of its records do not.
         ends_as = TV2 if transaction.is_epoch_verified else client_version
-        decided = partial(self._decided, context.waiter, transaction, client_version)
-        return partial(self._decide, transaction, request.committed, ends_as, decided, context.waiter)
+        send_markers = partial(self._send_markers_and_answer, context.waiter, transaction, client_version)
+        return partial(self._decide, transaction, request.committed, ends_as, send_markers, context.waiter)
 
     def _decide(
         self,
         transaction: TransactionMetadata,
         is_commit: bool,
         client_version: int,
-        then: Then,
+        send_markers: Then,
         waiter: Waiter | None = None,
     ) -> None:
-        """Record the end. `then` is called with the outcome when that is durable."""
+        """Record the end. `send_markers` is called with the outcome when that is durable."""
         assert transaction.value is not None
         prepare = partial(steps.prepare, transaction, is_commit, client_version, self._clock.wall_ms())
         if steps.needs_next_id(transaction.value, client_version):
-            self._state.append_with_new_id(transaction, prepare, then, waiter)
+            self._state.append_with_new_id(transaction, prepare, send_markers, waiter)
         else:
-            self._state.append(transaction, prepare(NO_PRODUCER_ID), then, waiter)
+            self._state.append(transaction, prepare(NO_PRODUCER_ID), send_markers, waiter)
 
-    def _decided(
+    def _send_markers_and_answer(
         self, waiter: Waiter, transaction: TransactionMetadata, client_version: int, error: ErrorCode
     ) -> None:
         if error:
@@ -120,38 +109,38 @@ class EndTxn:
 
     # --- aborts that the producer did not ask for
 
-    def fence(self, transaction: TransactionMetadata, then: Then) -> None:
-        """Abort the transaction and bump its epoch. `then` is called with the outcome of the decision.
+    def fence(self, transaction: TransactionMetadata, report: Then) -> None:
+        """Abort the transaction and bump its epoch. `report` is called with the outcome of the decision.
 
         The record is that of an EndTxn v5. A producer whose transaction has timed out ends it by its old
-        epoch and gets the next one, as after an answer that was lost.
+        epoch and gets the next one, as after a lost answer.
         """
 
-        def decided(error: ErrorCode) -> None:
-            then(error)
+        def report_and_send_markers(error: ErrorCode) -> None:
+            report(error)
             if not error:
                 self.send_markers(transaction)
 
-        self._decide(transaction, False, TV2, decided)
+        self._decide(transaction, False, TV2, report_and_send_markers)
 
     # --- markers
 
     def send_markers(self, transaction: TransactionMetadata) -> None:
-        """Send the markers of a transaction whose end is durable, when nothing holds them back."""
+        """Send the markers of a transaction whose end is durable, when no hold delays them."""
         assert transaction.value is not None
         bumped = transaction.value.client_version == TV2
         transaction.is_held = not bumped and self.holds.must_wait(transaction.transactional_id)
         if not transaction.is_held:
             self._send(transaction)
 
-    def _released(self, transactional_id: str) -> None:
+    def _send_held(self, transactional_id: str) -> None:
         transaction = self._state.find(transactional_id)
         if transaction is not None and transaction.is_held:
             transaction.is_held = False
             self._send(transaction)
 
     def _send(self, transaction: TransactionMetadata) -> None:
-        """Send the markers: each batch that is appended later has another epoch, or there is none."""
+        """Send the markers: each later batch has another epoch, or does not exist."""
         assert transaction.value is not None
         epoch = self._state.coordinator_epoch(transaction.transactional_id)
         marker = steps.marker_for(transaction.value, epoch)
@@ -162,11 +151,11 @@ class EndTxn:
         if not self._state.is_current(transaction):
             return
 
-        def completed(error: ErrorCode) -> None:
+        def retry_if_refused(error: ErrorCode) -> None:
             if not error:
                 return
             log.warning(
-                "transactional id %s: that its transaction is over cannot be written now: %s",
+                "transactional id %s: the end of its transaction cannot be written now: %s",
                 transaction.transactional_id,
                 error.name,
             )
@@ -175,4 +164,4 @@ class EndTxn:
             self._timers.set(("complete", transaction.transactional_id), again_ms, again)
 
         step = steps.complete(transaction, self._clock.wall_ms())
-        self._state.append(transaction, step, completed)
+        self._state.append(transaction, step, retry_if_refused)

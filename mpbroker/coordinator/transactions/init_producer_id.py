@@ -1,7 +1,7 @@
 """InitProducerId with a transactional id: makes the client the id's producer.
 
-(Kafka: TransactionCoordinator.handleInitProducerId; KIP-360 for producers that go on after an error.) A newer
-epoch fences the producer that had the id before, and a transaction that it left open is aborted first.
+(Kafka: TransactionCoordinator.handleInitProducerId; KIP-360 for producers that continue after an error.) A
+newer epoch fences the id's earlier producer, and its open transaction is aborted first.
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.runtime.batches import Producer
 from mpbroker.coordinator.runtime.requests import Answers, RequestContext, Waiter
 from mpbroker.coordinator.runtime.timers import Clock
+from mpbroker.coordinator.runtime.write_queue import Producer
 from mpbroker.coordinator.transactions import transaction as steps
 from mpbroker.coordinator.transactions.end_txn import EndTxn
-from mpbroker.coordinator.transactions.pending_step import Action, PendingStep
+from mpbroker.coordinator.transactions.records import TransactionState
 from mpbroker.coordinator.transactions.state_manager import TransactionStateManager
-from mpbroker.coordinator.transactions.states import TransactionState
-from mpbroker.coordinator.transactions.transaction import Bump, Step, TransactionMetadata
+from mpbroker.coordinator.transactions.transaction import Action, Bump, PendingStep, Step, TransactionMetadata
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import InitProducerIdRequest, InitProducerIdResponse
 from mpbroker.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
@@ -31,8 +30,8 @@ log = logging.getLogger("mpbroker.coordinator.transactions")
 class _Init:
     """A request.
 
-    `expected` is the producer that the client says it is, `fence_error` why the abort of an open transaction
-    failed.
+    `expected`: the producer that the client names. `fence_error`: why the open transaction could not be
+    aborted.
     """
 
     waiter: Waiter
@@ -42,30 +41,23 @@ class _Init:
     fence_error: ErrorCode = ErrorCode.NONE
 
 
+@dataclass(eq=False)
 class InitProducerId:
-    def __init__(
-        self,
-        config: BrokerConfig,
-        state: TransactionStateManager,
-        end_txn: EndTxn,
-        clock: Clock,
-        answers: Answers,
-    ) -> None:
-        self._config = config
-        self._state = state
-        self._end_txn = end_txn
-        self._clock = clock
-        self._answers = answers
+    _config: BrokerConfig
+    _state: TransactionStateManager
+    _end_txn: EndTxn
+    _clock: Clock
+    _answers: Answers
 
     def init(self, context: RequestContext, request: InitProducerIdRequest) -> None:
-        """Serve a request. Raises ApiError if its fields make no sense."""
+        """Serve a request. Raises ApiError if its fields are invalid."""
         name = request.transactional_id or ""
         init = _Init(context.waiter, name, request.transaction_timeout_ms, self._expected(request))
         refuse = partial(self._answers.fail, context.waiter)
         self._state.submit(PendingStep(name, partial(self._attempt, init), refuse, context.waiter))
 
     def _expected(self, request: InitProducerIdRequest) -> Producer | None:
-        """Return the producer that the client says it is. Raises ApiError if fields make no sense."""
+        """Return the producer that the client names. Raises ApiError if fields are invalid."""
         if not request.transactional_id:
             raise ApiError(ErrorCode.INVALID_REQUEST)
         if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
@@ -79,7 +71,7 @@ class InitProducerId:
         return Producer(request.producer_id, request.producer_epoch)
 
     def _attempt(self, init: _Init) -> Action | None:
-        """Return what to do about the request, None if it has to wait. Raises ApiError."""
+        """Return the action for the request, None if it has to wait. Raises ApiError."""
         if init.fence_error:
             raise ApiError(init.fence_error)
         transaction = self._find_or_put(init.transactional_id)
@@ -97,7 +89,7 @@ class InitProducerId:
         return self._begin(init, transaction)
 
     def _find_or_put(self, transactional_id: str) -> TransactionMetadata:
-        """Return the transaction, a new one if there is none. Raises ApiError."""
+        """Return the transaction; create a missing one. Raises ApiError."""
         transaction = self._state.find(transactional_id)
         if transaction is None:
             if not self._state.partitions.states:
@@ -107,14 +99,14 @@ class InitProducerId:
         return transaction
 
     def _begin(self, init: _Init, transaction: TransactionMetadata) -> Action:
-        """Return what makes the client the producer. Raises ApiError."""
+        """Return the action that makes the client the producer. Raises ApiError."""
         value, now_ms = transaction.value, self._clock.wall_ms()
         written = partial(self._written, init, transaction)
         if (
             value is not None
             and steps.bump_for(value, transaction.last_epoch, init.expected) is not Bump.NEW_ID
         ):
-            step = steps.begin_anew(transaction, init.timeout_ms, init.expected, now_ms)
+            step = steps.begin_next_epoch(transaction, init.timeout_ms, init.expected, now_ms)
             return partial(self._state.append, transaction, step, written, init.waiter)
 
         def with_id(producer_id: int) -> Step:

@@ -1,16 +1,17 @@
-"""ListTransactions, a slice at a time: however long a pattern takes on all ids, others are served meanwhile.
+"""ListTransactions, a slice at a time: other requests are served meanwhile, however long a pattern takes.
 
 (Kafka: TransactionStateManager.listTransactionStates; KIP-664, KIP-994, KIP-1152.)
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from mpbroker.coordinator.runtime.requests import Answers, RequestContext, Waiter
 from mpbroker.coordinator.runtime.timers import Clock, Timers
+from mpbroker.coordinator.transactions.records import BY_LABEL, TransactionState
 from mpbroker.coordinator.transactions.state_manager import TransactionStateManager
-from mpbroker.coordinator.transactions.states import BY_LABEL, TransactionState
 from mpbroker.coordinator.transactions.transaction import TransactionMetadata
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import ListTransactionsRequest, ListTransactionsResponse
@@ -27,24 +28,22 @@ STEPS_OF_AN_ID: Final = 500
 LISTINGS_MAX: Final = 64
 
 
+@dataclass(eq=False)
 class ListTransactions:
     """Requests under way, which take turns."""
 
-    def __init__(
-        self, state: TransactionStateManager, timers: Timers, clock: Clock, answers: Answers
-    ) -> None:
-        self._state = state
-        self._timers = timers
-        self._clock = clock
-        self._answers = answers
-        self._under_way: dict[Waiter, _Listing] = {}
+    _state: TransactionStateManager
+    _timers: Timers
+    _clock: Clock
+    _answers: Answers
+    _under_way: dict[Waiter, _Listing] = field(default_factory=dict, init=False)
 
     def waiters(self) -> list[Waiter]:
-        """Return the requests whose lists are not complete."""
+        """Return the requests whose lists are incomplete."""
         return list(self._under_way)
 
     def abandon(self, waiter: Waiter) -> None:
-        """End a list whose client is gone."""
+        """End a list whose client has disconnected."""
         if self._under_way.pop(waiter, None) is not None:
             self._answers.fail(waiter, ErrorCode.NETWORK_EXCEPTION)
 
@@ -55,7 +54,7 @@ class ListTransactions:
     def list(
         self, context: RequestContext, request: ListTransactionsRequest
     ) -> ListTransactionsResponse | None:
-        """List at once what takes one slice; what takes more is answered later. Raises ApiError."""
+        """List at once if one slice is enough; a longer list is answered later. Raises ApiError."""
         self._state.partitions.check_none_is_loading()
         if len(self._under_way) >= LISTINGS_MAX:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -94,7 +93,7 @@ class ListTransactions:
 
 
 class _Listing:
-    """One request and how far it is. Raises ApiError for a pattern that is no pattern, or too large."""
+    """One request and its progress. Raises ApiError for an invalid pattern, or too large a one."""
 
     def __init__(
         self, request: ListTransactionsRequest, transactions: list[TransactionMetadata], now_ms: int
@@ -114,7 +113,7 @@ class _Listing:
         self._started_before_ms = now_ms - request.duration_filter
 
     def work(self, steps: int) -> bool:
-        """Look at some ids, one at least, and return whether all were looked at."""
+        """Match some ids, one at least, and return whether all were matched."""
         instructions = self._pattern.programsize if self._pattern is not None else 0
         while self._at < len(self._transactions):
             if steps <= 0:
@@ -122,10 +121,10 @@ class _Listing:
             transaction = self._transactions[self._at]
             self._at += 1
             steps -= STEPS_OF_AN_ID + instructions * len(transaction.transactional_id)
-            self._look_at(transaction)
+            self._match(transaction)
         return True
 
-    def _look_at(self, transaction: TransactionMetadata) -> None:
+    def _match(self, transaction: TransactionMetadata) -> None:
         value, request = transaction.value, self._request
         if value is None or transaction.pending_state is TransactionState.DEAD:
             return
@@ -143,10 +142,7 @@ class _Listing:
 
 
 def _compiled(text: str | None) -> Any:
-    """Compile a client's pattern, None if there is none. Raises ApiError.
-
-    Kafka has RE2/J for it: Python's `re` backtracks, and a dozen characters can keep it busy for hours.
-    """
+    """Compile a client's pattern. Raises ApiError. (Kafka uses RE2/J; Python's `re` backtracks for hours.)"""
     if not text:
         return None
     import re2  # type: ignore[import-untyped]

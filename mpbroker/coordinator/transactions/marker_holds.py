@@ -1,10 +1,9 @@
-"""Holds of batches on their way into the log: the markers of their transaction wait until they are there.
+"""Holds delay a transaction's markers until its batches in flight are in the log.
 
-A client of TV1 has the same epoch in its next transaction, so only the order in the log says to which
-transaction a batch belongs. A handler that was told that it may append therefore holds the markers back until
-it has appended. This includes producers that append as TV2 does and have not ended a transaction as TV2 does:
-they may end it as TV1 does. A hold belongs to a request, not to what is known of its transactional id, so it
-stays while the log is read again.
+A client of TV1 has the same epoch in its next transaction, so only the order in the log assigns a batch to a
+transaction. A handler that may append therefore holds the markers back until it has appended. This includes
+producers that append as TV2 does and have not ended a transaction so: they may end it as TV1 does. A hold
+belongs to a request, not to its transactional id, so it outlives a reload of the log.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from mpbroker.coordinator.runtime.requests import Waiter
 
 
 class MarkerHolds:
-    """`released` is called with a transactional id whose markers had to wait when its last hold has ended."""
+    """`released` is called with an id whose markers had to wait, when its last hold has ended."""
 
     def __init__(self, released: Callable[[str], None]) -> None:
         self._released = released
@@ -38,7 +37,7 @@ class MarkerHolds:
         return number
 
     def must_wait(self, transactional_id: str) -> bool:
-        """Return whether the markers of this id must wait. If so, `released` is called when they need not."""
+        """Return whether the id's markers must wait; `released` is called later if they must."""
         held = self._all_wait or self._counts[transactional_id] > 0
         if held:
             self._awaited[transactional_id] = None
@@ -55,9 +54,9 @@ class MarkerHolds:
             del self._counts[transactional_id]
             self._release(transactional_id)
 
-    def end_all_of(self, is_gone: Callable[[Waiter], bool]) -> None:
-        """End the holds of handlers that died: all that they had published is in the log."""
-        for number in [number for number, (_, waiter) in self._open.items() if is_gone(waiter)]:
+    def end_all_of(self, has_died: Callable[[Waiter], bool]) -> None:
+        """End the holds of handlers that died: their published batches are in the log."""
+        for number in [number for number, (_, waiter) in self._open.items() if has_died(waiter)]:
             self.end(number)
 
     def expect_earlier(self) -> None:
@@ -65,7 +64,7 @@ class MarkerHolds:
         self._all_wait = True
 
     def earlier_ended(self) -> None:
-        """Note that no hold of an earlier coordinator is left."""
+        """Note that all holds of an earlier coordinator have ended."""
         self._all_wait = False
         for transactional_id in list(self._awaited):
             self._release(transactional_id)

@@ -1,21 +1,21 @@
-"""Markers on their way into the partitions of transactions whose end was decided.
+"""Markers to be appended to the partitions of transactions whose end was decided.
 
-One round is under way at a time; what is decided meanwhile goes into the next, so that the markers of many
-ends cost one append. A transaction is complete when each of its partitions has its marker or is deleted. A
-marker that cannot be appended, since a log directory is offline or a disk full, is tried again until it can:
-readers of committed records wait for it. (Kafka: TransactionMarkerChannelManager.)
+One round is under way at a time; later markers go into the next, so that the markers of many ends cost one
+append. A transaction is complete when each of its partitions has its marker or is deleted. A marker that
+cannot be appended, with an offline log directory or a full disk, is retried: readers of committed records
+wait for it. (Kafka: TransactionMarkerChannelManager.)
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
 
-from mpbroker.coordinator.runtime.batches import Marker, PartitionBatch, marker_batch
-from mpbroker.coordinator.runtime.requests import Then
+from mpbroker.coordinator.runtime.host import Host, TopicBatch
+from mpbroker.coordinator.runtime.write_queue import Marker, marker_batch
 from mpbroker.coordinator.transactions.records import TopicPartition
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.topic_names import GROUP_TOPIC
@@ -27,25 +27,7 @@ RETRY_MS: Final = 100
 OUTDATED: Final = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED)
 LOG_EVERY_MS: Final = 60_000
 
-TopicBatch: TypeAlias = tuple[str, PartitionBatch]
-"""A batch with the name of its topic."""
-
 log = logging.getLogger("mpbroker.coordinator.transactions")
-
-
-class Partitions(Protocol):
-    """The partitions of all topics, as the coordinator process knows and writes them."""
-
-    def exists(self, topic: str, partition: int) -> bool: ...
-
-    def append_markers(self, batches: Sequence[TopicBatch], done: Callable[[list[ErrorCode]], None]) -> None:
-        """Append batches.
-
-        `done` hears an error for each when all are durable or refused, never if a log worker dies.
-        """
-
-    def write_offsets_marker(self, partition: int, marker: Marker, done: Then) -> None:
-        """Append a marker to a partition of `__consumer_offsets`, behind the offsets on their way to it."""
 
 
 @dataclass(eq=False)
@@ -54,25 +36,23 @@ class _Ending:
 
     marker: Marker
     missing: int
-    then: Callable[[], None]
+    complete: Callable[[], None]
 
 
+@dataclass(eq=False)
 class MarkerSender:
-    """`now_ms` stamps markers, `monotonic_ms` says when to try again."""
+    """`_now_ms` stamps markers, `_monotonic_ms` is the clock of retries."""
 
-    def __init__(
-        self, partitions: Partitions, now_ms: Callable[[], int], monotonic_ms: Callable[[], int]
-    ) -> None:
-        self._partitions = partitions
-        self._now_ms = now_ms
-        self._monotonic_ms = monotonic_ms
-        self._waiting: deque[tuple[_Ending, TopicPartition]] = deque()
-        self._refused: list[tuple[_Ending, TopicPartition]] = []
-        self._retry_at_ms = 0
-        self._log_at_ms = 0
-        self._is_under_way = False
-        # Counts calls of `unload`: the outcome of a round that began before the last one is void.
-        self._life = 0
+    _host: Host
+    _now_ms: Callable[[], int]
+    _monotonic_ms: Callable[[], int]
+    _waiting: deque[tuple[_Ending, TopicPartition]] = field(default_factory=deque, init=False)
+    _refused: list[tuple[_Ending, TopicPartition]] = field(default_factory=list, init=False)
+    _retry_at_ms: int = field(default=0, init=False)
+    _log_at_ms: int = field(default=0, init=False)
+    _is_under_way: bool = field(default=False, init=False)
+    # Counts calls of `unload`: the outcome of a round that began before the last one is void.
+    _life: int = field(default=0, init=False)
 
     @property
     def is_idle(self) -> bool:
@@ -80,22 +60,21 @@ class MarkerSender:
 
     @property
     def retry_at_ms(self) -> int | None:
-        """When to try the refused markers again, None if there are none."""
+        """The time of the next retry, None without refused markers."""
         return self._retry_at_ms if self._refused else None
 
-    def send(self, marker: Marker, partitions: frozenset[TopicPartition], then: Callable[[], None]) -> None:
-        """Call `then` when each partition has its marker, durably, or is gone; at once if there are none."""
-        ending = _Ending(marker, len(partitions), then)
+    def send(
+        self, marker: Marker, partitions: frozenset[TopicPartition], complete: Callable[[], None]
+    ) -> None:
+        """Call `complete` when each partition has its durable marker or is deleted; never after `unload`."""
+        ending = _Ending(marker, len(partitions), complete)
         if not partitions:
-            then()
+            complete()
         for partition in sorted(partitions):
             self._waiting.append((ending, partition))
 
     def unload(self) -> None:
-        """Drop all markers: nobody knows what became of the round.
-
-        They are sent again when the log is read.
-        """
+        """Drop all markers: the outcome of the round is unknown. They are sent again when the log is read."""
         self._life += 1
         self._waiting.clear()
         self._refused.clear()
@@ -113,7 +92,7 @@ class MarkerSender:
         batches: list[TopicBatch] = []
         while self._waiting and len(batches) < ROUND_MARKERS:
             ending, partition = self._waiting.popleft()
-            if not self._partitions.exists(*partition):
+            if not 0 <= partition[1] < self._host.partitions_of(partition[0]):
                 self._done(ending)
             elif partition[0] == GROUP_TOPIC:
                 self._send_to_offsets(ending, partition)
@@ -124,7 +103,7 @@ class MarkerSender:
         if batches:
             self._is_under_way = True
             life = self._life
-            self._partitions.append_markers(batches, lambda errors: self._appended(life, ours, errors))
+            self._host.append_markers(batches, lambda errors: self._appended(life, ours, errors))
 
     def _send_to_offsets(self, ending: _Ending, partition: TopicPartition) -> None:
         life = self._life
@@ -133,7 +112,7 @@ class MarkerSender:
             if life == self._life:
                 self._settle(ending, partition, error)
 
-        self._partitions.write_offsets_marker(partition[1], ending.marker, written)
+        self._host.write_offsets_marker(partition[1], ending.marker, written)
 
     def _appended(
         self, life: int, sent: list[tuple[_Ending, TopicPartition]], errors: list[ErrorCode]
@@ -150,7 +129,7 @@ class MarkerSender:
             return
         if error:
             log.warning(
-                "producer %d, epoch %d: %s-%d knows of a later one; the transaction stays as it is there: %s",
+                "producer %d, epoch %d: %s-%d has a later epoch; the transaction stays unchanged there: %s",
                 ending.marker.producer_id,
                 ending.marker.producer_epoch,
                 *partition,
@@ -166,8 +145,8 @@ class MarkerSender:
         if now_ms >= self._log_at_ms:
             self._log_at_ms = now_ms + LOG_EVERY_MS
             log.warning(
-                "the end of a transaction cannot be written to %s-%d now (%s): it is tried again, and "
-                "whoever reads what is committed waits for it",
+                "the end of a transaction cannot be written to %s-%d now (%s): it is tried again. Readers of "
+                "committed records wait for it",
                 *partition,
                 error.name,
             )
@@ -175,4 +154,4 @@ class MarkerSender:
     def _done(self, ending: _Ending) -> None:
         ending.missing -= 1
         if not ending.missing:
-            ending.then()
+            ending.complete()

@@ -1,59 +1,43 @@
-"""The transactional ids there are, and what happens to them one step after the other.
+"""The transactional ids, and their steps, one after the other.
 
-(Kafka: TransactionStateManager.) A step is written first and believed when it is durable; a step that is
-refused leaves the transactional id as it was. Requests for an id with a step under way wait in its queue.
+(Kafka: TransactionStateManager.) A step is written first and applied when it is durable; a refused step
+leaves the transactional id unchanged. Requests for an id with a step under way wait in its queue.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
 
 from mpbroker.coordinator.runtime.partitions import LoadState, TopicPartitions
 from mpbroker.coordinator.runtime.requests import Then, Waiter, response_error
 from mpbroker.coordinator.runtime.timers import Clock, Timers
 from mpbroker.coordinator.runtime.write_queue import WriteQueue
-from mpbroker.coordinator.transactions.pending_step import PATIENCE_MS, PendingStep
-from mpbroker.coordinator.transactions.records import Entry, TransactionValue
-from mpbroker.coordinator.transactions.states import TransactionState
-from mpbroker.coordinator.transactions.transaction import Step, TransactionMetadata
+from mpbroker.coordinator.transactions.records import Entry, TransactionState, TransactionValue
+from mpbroker.coordinator.transactions.transaction import PATIENCE_MS, PendingStep, Step, TransactionMetadata
+from mpbroker.ipc.producer_ids import ProducerIds
 from mpbroker.protocol.errors import ApiError, ErrorCode
 
 log = logging.getLogger("mpbroker.coordinator.transactions")
 
 
-class ProducerIds(Protocol):
-    def take_now(self) -> int | None:
-        """Return an id that nobody else has, None if there is none at the moment."""
-
-    def take(self, then: Callable[[int | None], None]) -> None:
-        """Pass an id that nobody else has to `then`, when there is one; None if none can be had."""
-
-
+@dataclass(eq=False)
 class TransactionStateManager:
     """`epochs` has the leader epoch of each partition that is loaded."""
 
-    def __init__(
-        self,
-        partitions: TopicPartitions,
-        queue: WriteQueue[Entry],
-        timers: Timers,
-        clock: Clock,
-        producer_ids: ProducerIds,
-    ) -> None:
-        self.partitions = partitions
-        self.epochs: dict[int, int] = {}
-        self._queue = queue
-        self._timers = timers
-        self._clock = clock
-        self._producer_ids = producer_ids
-        self._transactions: dict[str, TransactionMetadata] = {}
-        # The steps in the queues of all transactions. (A dict for its order.)
-        self._waiting: dict[PendingStep, None] = {}
+    partitions: TopicPartitions
+    _queue: WriteQueue[Entry]
+    _timers: Timers
+    _clock: Clock
+    _producer_ids: ProducerIds
+    epochs: dict[int, int] = field(default_factory=dict, init=False)
+    _transactions: dict[str, TransactionMetadata] = field(default_factory=dict, init=False)
+    # The steps in the queues of all transactions. (A dict for its order.)
+    _waiting: dict[PendingStep, None] = field(default_factory=dict, init=False)
 
-    # --- which there are
+    # --- transactions
 
     def __iter__(self) -> Iterator[TransactionMetadata]:
         """Iterate over a copy of those that have a record."""
@@ -69,14 +53,14 @@ class TransactionStateManager:
         return self._transactions.get(transactional_id)
 
     def existing(self, transactional_id: str) -> tuple[TransactionMetadata, TransactionValue]:
-        """Return the transaction and its value. Raises ApiError if there is none, or none with a record."""
+        """Return the transaction and its value. Raises ApiError without a record."""
         transaction = self._transactions.get(transactional_id)
         if transaction is None or transaction.value is None:
             raise ApiError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         return transaction, transaction.value
 
     def is_current(self, transaction: TransactionMetadata) -> bool:
-        """Return whether the transaction was neither dropped nor read anew meanwhile."""
+        """Return whether the transaction was neither dropped nor reloaded."""
         return self._transactions.get(transaction.transactional_id) is transaction
 
     def put(self, transaction: TransactionMetadata) -> None:
@@ -85,7 +69,7 @@ class TransactionStateManager:
     # --- one after the other
 
     def submit(self, step: PendingStep) -> None:
-        """Take the step now, or when the steps before it are done."""
+        """Take the step now, or after the steps before it."""
         try:
             if not step.transactional_id:
                 raise ApiError(ErrorCode.INVALID_REQUEST)
@@ -119,7 +103,7 @@ class TransactionStateManager:
         self._timers.cancel(("wait", step.transactional_id, step))
 
     def _take_pending_steps(self, transaction: TransactionMetadata) -> None:
-        """Take the steps that wait, as far as nothing is under way any more."""
+        """Take the waiting steps, until one has to wait again."""
         while transaction.pending_steps and self.is_current(transaction):
             step = transaction.pending_steps.popleft()
             try:
@@ -141,44 +125,41 @@ class TransactionStateManager:
         return [step.waiter for step in self._waiting if step.waiter is not None]
 
     def abandon(self, waiter: Waiter) -> None:
-        """End the wait of a request whose client is gone. What is under way for it goes on."""
+        """End the wait of a request whose client has disconnected. Its step under way continues."""
         for step in [step for step in self._waiting if step.waiter == waiter]:
             self._give_up(step, ErrorCode.NETWORK_EXCEPTION)
 
     def withdraw(self, waiter: Waiter) -> None:
-        """Do nothing: a step that waits is the last that its request does, and cannot fail it."""
+        """Do nothing: a waiting step is the last action of its request, and cannot fail it."""
 
     # --- steps
 
     def append(
-        self, transaction: TransactionMetadata, step: Step, then: Then, waiter: Waiter | None = None
+        self, transaction: TransactionMetadata, step: Step, report: Then, waiter: Waiter | None = None
     ) -> None:
-        """Write a step. `then` hears what to tell a client, when the step is durable or undone.
-
-        (Kafka: TransactionStateManager.appendTransactionToLog.)
-        """
+        """Write a step. `report` gets the client's error when the step is durable or undone."""
         transaction.begin(step.value.state)
-        written = partial(self._step_written, transaction, step, then)
+        apply = partial(self._apply_or_undo, transaction, step, report)
         try:
             name = transaction.transactional_id
-            self._queue.append(name, [(name, step.value)], written, waiter)
+            self._queue.append(name, [(name, step.value)], apply, waiter)
         except Exception:
             # Nothing is under way: the next step must not wait for it.
             transaction.undo()
             self._drop_if_unused(transaction)
             raise
 
-    def _step_written(
-        self, transaction: TransactionMetadata, step: Step, then: Then, error: ErrorCode
+    def _apply_or_undo(
+        self, transaction: TransactionMetadata, step: Step, report: Then, error: ErrorCode
     ) -> None:
         if not self.is_current(transaction):
-            then(response_error(error) or ErrorCode.NOT_COORDINATOR)
+            report(response_error(error) or ErrorCode.NOT_COORDINATOR)
             return
         if error:
             transaction.undo()
         else:
             transaction.done(step)
-        then(response_error(error))
+        report(response_error(error))
         self._take_pending_steps(transaction)
         self._drop_if_unused(transaction)
 
@@ -186,43 +167,40 @@ class TransactionStateManager:
         self,
         transaction: TransactionMetadata,
         make_step: Callable[[int], Step],
-        then: Then,
+        report: Then,
         waiter: Waiter | None,
     ) -> None:
-        """Write the step that `make_step` makes of a new producer id.
-
-        While the id has to be allocated nothing else happens to the transaction.
-        """
+        """Write the step of a new producer id; meanwhile the transaction takes no other."""
         producer_id = self._producer_ids.take_now()
         if producer_id is not None:
-            self.append(transaction, make_step(producer_id), then, waiter)
+            self.append(transaction, make_step(producer_id), report, waiter)
             return
         transaction.takes_id = True
 
         def taken(producer_id: int | None) -> None:
             transaction.takes_id = False
             if not self.is_current(transaction):
-                then(ErrorCode.NOT_COORDINATOR)
+                report(ErrorCode.NOT_COORDINATOR)
                 return
             try:
                 if producer_id is None:
                     raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-                self.append(transaction, make_step(producer_id), then, waiter)
+                self.append(transaction, make_step(producer_id), report, waiter)
             except Exception as error:
-                _refuse(transaction.transactional_id, then, error)
+                _refuse(transaction.transactional_id, report, error)
             self._take_pending_steps(transaction)
             self._drop_if_unused(transaction)
 
         self._producer_ids.take(taken)
 
     def _drop_if_unused(self, transaction: TransactionMetadata) -> None:
-        """Drop a transaction whose first record was refused, unless somebody waits to try again."""
+        """Drop a transaction whose first record was refused, unless a step waits."""
         unused = transaction.value is None and not transaction.is_busy and not transaction.pending_steps
         if unused and self.is_current(transaction):
             del self._transactions[transaction.transactional_id]
 
     def bury(self, transaction: TransactionMetadata) -> None:
-        """Write a tombstone for a transactional id that nobody has used for long, and drop it."""
+        """Write a tombstone for an unused transactional id, and drop it."""
         transaction.begin(TransactionState.DEAD)
 
         def written(error: ErrorCode) -> None:
@@ -242,7 +220,7 @@ class TransactionStateManager:
     def load(
         self, partition: int, values: dict[str, TransactionValue | None], coordinator_epoch: int
     ) -> list[TransactionMetadata]:
-        """Believe the records of a partition: `values` has the last of each id. Returns its transactions."""
+        """Add the transactions of a partition: `values` has each id's last value. Returns them."""
         self._unload_partition(partition)
         found = [TransactionMetadata(name, value) for name, value in values.items() if value is not None]
         for transaction in found:
@@ -253,7 +231,7 @@ class TransactionStateManager:
         return found
 
     def fail(self, partition: int) -> None:
-        """Note that the partition cannot be read."""
+        """Mark the partition offline."""
         self._unload_partition(partition)
         self.partitions.set(partition, LoadState.OFFLINE)
 
@@ -278,7 +256,7 @@ class TransactionStateManager:
         return steps
 
     def unload(self) -> None:
-        """Forget all that the topic says, and refuse all that waits."""
+        """Drop all transactions, and refuse all waiting steps."""
         for transaction in list(self._transactions.values()):
             self._unload(transaction)
         self.epochs.clear()
@@ -286,7 +264,7 @@ class TransactionStateManager:
 
 
 def _refuse(transactional_id: str, refuse: Then, error: Exception) -> None:
-    """Tell `refuse` about an error that ended a step. One request's failure must not affect the others."""
+    """Call `refuse` for an error that ended a step. One request's failure must not affect the others."""
     if isinstance(error, ApiError):
         refuse(error.code)
     else:

@@ -1,30 +1,32 @@
-"""The state of a transactional id, and the steps that it can take. No clock, no I/O.
+"""The state of a transactional id, and its steps. No clock, no I/O.
 
-(Kafka: TransactionMetadata, and the rules of TransactionCoordinator that need nothing else.) A step is what
-the next record will say; it counts when that record is durable. One step is under way at a time.
+(Kafka: TransactionMetadata, and the rules of TransactionCoordinator that need nothing else.) A step is the
+content of the next record; it counts when that record is durable. One step is under way at a time.
 
 A producer is identified by (producer id, epoch). With TV1, InitProducerId bumps the epoch. With TV2 (KIP-890)
-each end of a transaction bumps it as well, in the record that decides the end, so that a batch that comes
-late has an old epoch. An abort that the producer did not ask for is an end of TV2 in any case. No producer is
-ever told the epoch 32767: it fences the last epoch that one was told.
+each end of a transaction bumps it as well, in the record that decides the end, so that a late batch has an
+old epoch. An abort that the producer did not ask for is an end of TV2 in any case. No producer gets the epoch
+32767: it fences the last epoch of a producer.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
-from mpbroker.coordinator.runtime.batches import Marker, Producer
-from mpbroker.coordinator.transactions.pending_step import PendingStep
+from mpbroker.coordinator.runtime.requests import Then, Waiter
+from mpbroker.coordinator.runtime.write_queue import Marker, Producer
 from mpbroker.coordinator.transactions.records import (
+    ALLOWED_FROM,
     NO_TIME,
     TV2,
     TopicPartition,
+    TransactionState,
     TransactionValue,
 )
-from mpbroker.coordinator.transactions.states import ALLOWED_FROM, TransactionState
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
@@ -32,9 +34,33 @@ LAST_EPOCH: Final = 32767
 EXHAUSTED_FROM: Final = LAST_EPOCH - 1
 
 
+# As long as a Kafka broker retries for its clients (add.partitions.to.txn.retry.backoff.max.ms).
+PATIENCE_MS: Final = 100
+
+Action: TypeAlias = Callable[[], None]
+
+
+@dataclass(eq=False)
+class PendingStep:
+    """A request's step that may have to wait for the transactional id's step under way.
+
+    Kafka answers CONCURRENT_TRANSACTIONS at once and its clients retry after 20 to 100 ms. A step takes less
+    than that, so here requests wait for it, in their order, and are refused only when it takes longer.
+
+    `attempt` returns the action, None if the step has to wait, or raises ApiError, which is passed to
+    `refuse`. One of the two answers the request. `waiter` is None for a step of the coordinator's own.
+    """
+
+    transactional_id: str
+    attempt: Callable[[], Action | None]
+    refuse: Then
+    waiter: Waiter | None
+    deadline_ms: int | None = None
+
+
 class Step(NamedTuple):
-    """(Kafka: TxnTransitMetadata.) `last_epoch` is the epoch that a client still has which did not get the
-    answer with the epoch of `value`, and asks again. No record has it.
+    """(Kafka: TxnTransitMetadata.) `last_epoch`: the epoch of a client that lost the answer with the epoch of
+    `value`, and retries. It is in no record.
     """
 
     value: TransactionValue
@@ -43,15 +69,15 @@ class Step(NamedTuple):
 
 @dataclass(eq=False)
 class TransactionMetadata:
-    """`value` is what is durable, None before the first record.
+    """`value` is durable, None before the first record.
 
     `pending_state`: the state that the step under way will enter.
     `takes_id`: a producer id for the next step is being allocated.
     `is_held`: its markers wait for batches.
     `bumps`: its producer is known to end transactions as TV2 does.
-    `is_epoch_verified`: handlers let batches of this epoch pass without asking, so only another epoch keeps
+    `is_epoch_verified`: handlers accept batches of this epoch without asking, so only another epoch keeps
     them out of the next transaction.
-    `pending_steps`: what waits for the end of the step under way.
+    `pending_steps`: steps that wait for the one under way.
     """
 
     transactional_id: str
@@ -66,25 +92,23 @@ class TransactionMetadata:
 
     @property
     def is_changing(self) -> bool:
-        """True while a step is under way: `value` may be replaced soon."""
+        """Whether a step is under way: `value` may be replaced soon."""
         return self.pending_state is not None or self.takes_id
 
     @property
     def is_busy(self) -> bool:
-        """True while the next step has to wait."""
+        """Whether the next step has to wait."""
         return self.is_changing or (self.value is not None and self.value.state.is_preparing)
 
     @property
     def is_ending(self) -> bool:
-        """True while its end is decided, or is being decided."""
+        """Whether its end is decided, or is being decided."""
         if self.pending_state is not None and self.pending_state.is_preparing:
             return True
         return self.value is not None and self.value.state.is_preparing
 
     def assume_verified(self) -> None:
-        """Assume that an earlier coordinator let handlers verify the epoch, if the record does not exclude
-        that.
-        """
+        """Assume that handlers have verified the epoch, unless the record excludes that."""
         value = self.value
         assert value is not None
         self.is_epoch_verified = value.state is TransactionState.ONGOING and value.client_version == TV2
@@ -112,9 +136,9 @@ def is_exhausted(epoch: int) -> bool:
 
 
 def check_producer(value: TransactionValue, producer: Producer) -> None:
-    """Raise ApiError unless this is the producer of the transactional id, with an epoch that it was told.
+    """Raise ApiError unless this is the id's producer with its current epoch.
 
-    A client whose epochs are used up has its next id while the markers of the old one are on their way.
+    A client whose epochs are used up has its next id while the markers of the old one are being written.
     """
     if value.next_producer_id != NO_PRODUCER_ID and producer == (value.next_producer_id, 0):
         return
@@ -149,10 +173,7 @@ def new_producer(producer_id: int, timeout_ms: int, now_ms: int) -> Step:
 
 
 def bump_for(value: TransactionValue, last_epoch: int, expected: Producer | None) -> Bump:
-    """Return what InitProducerId does where no transaction is open.
-
-    Raises ApiError if the producer is not `expected`, who it says it is.
-    """
+    """Return what InitProducerId does without an open transaction. Raises ApiError for another producer."""
     epoch = value.producer_epoch
     if expected is not None:
         is_ours = expected.producer_id == value.producer_id
@@ -165,16 +186,16 @@ def bump_for(value: TransactionValue, last_epoch: int, expected: Producer | None
 
 
 def check_may_abort(transaction: TransactionMetadata, expected: Producer | None, now_ms: int) -> None:
-    """Raise ApiError if InitProducerId would be refused also after the abort of the open transaction.
+    """Raise ApiError if InitProducerId would be refused even after the abort of the open transaction.
 
-    (Kafka aborts it before it looks at the epoch: a late copy of a request then ends the transaction of the
-    producer that has begun since.)
+    (Kafka aborts it before it checks the epoch: a late copy of a request then ends the transaction of the
+    next producer.)
     """
     aborted = prepare(transaction, False, TV2, now_ms, NO_PRODUCER_ID)
     bump_for(aborted.value, aborted.last_epoch, expected)
 
 
-def begin_anew(
+def begin_next_epoch(
     transaction: TransactionMetadata, timeout_ms: int, expected: Producer | None, now_ms: int
 ) -> Step:
     """Keep the producer id and bump the epoch. Raises ApiError."""
@@ -243,7 +264,7 @@ class Verdict(Enum):
 
 
 def judge_end(value: TransactionValue, producer: Producer, is_commit: bool, client_version: int) -> Verdict:
-    """Return what to do about an EndTxn. Raises ApiError if it must be refused."""
+    """Return the verdict on an EndTxn. Raises ApiError if it must be refused."""
     return (_judge_end_v2 if client_version == TV2 else _judge_end_v1)(value, producer, is_commit)
 
 
@@ -257,7 +278,7 @@ def _judge_end_v1(value: TransactionValue, producer: Producer, is_commit: bool) 
 
 
 def _judge_end_v2(value: TransactionValue, producer: Producer, is_commit: bool) -> Verdict:
-    """Allow an abort of nothing: the client may not know whether anything that it sent has arrived."""
+    """Allow an abort of nothing: the client may not know whether its records have arrived."""
     if value.state.is_preparing:
         return Verdict.WAIT
     if _has_bumped_epoch(value, producer):
@@ -277,10 +298,7 @@ def _judge_retry(value: TransactionValue, is_commit: bool) -> Verdict:
 
 
 def _has_bumped_epoch(value: TransactionValue, producer: Producer) -> bool:
-    """Return whether the producer has the epoch before the current one.
-
-    It has not heard of the bump: the answer to its EndTxn was lost, or its transaction has timed out.
-    """
+    """Return whether the producer missed the last bump: its answer was lost, or it timed out."""
     if producer == (value.producer_id, value.producer_epoch - 1):
         return True
     return value.producer_epoch == 0 and producer == (value.previous_producer_id, EXHAUSTED_FROM)
@@ -293,10 +311,7 @@ def needs_next_id(value: TransactionValue, client_version: int) -> bool:
 def prepare(
     transaction: TransactionMetadata, is_commit: bool, client_version: int, now_ms: int, next_producer_id: int
 ) -> Step:
-    """Decide the end.
-
-    `next_producer_id`: the producer's next id if its epochs are used up, else NO_PRODUCER_ID.
-    """
+    """Decide the end. `next_producer_id`: used if the epochs are used up, else NO_PRODUCER_ID."""
     value = transaction.value
     assert value is not None
     is_open = value.state is TransactionState.ONGOING
@@ -338,7 +353,7 @@ def marker_for(value: TransactionValue, coordinator_epoch: int) -> Marker:
 
 
 def producer_after_end(value: TransactionValue) -> Producer:
-    """Return the producer id and epoch that a client has after it has ended its transaction."""
+    """Return the client's producer id and epoch after the end of its transaction."""
     if value.next_producer_id != NO_PRODUCER_ID:
         return Producer(value.next_producer_id, 0)
     return Producer(value.producer_id, value.producer_epoch)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.permissions import DESCRIBE_CLUSTER
 from mpbroker.security.acls import CLUSTER_NAME, ResourceType
 
@@ -13,15 +13,15 @@ from mpbroker.security.acls import CLUSTER_NAME, ResourceType
 NOT_ASKED = -(2**31)
 
 
-def operations(exchange: ApiExchange, kind: ResourceType, name: str, is_asked: bool) -> int:
+def operations(context: RequestContext, kind: ResourceType, name: str, is_asked: bool) -> int:
     """Return the operations that the client may do to a resource."""
-    return exchange.broker.authorization.operations(exchange, kind, name) if is_asked else NOT_ASKED
+    return context.broker.authorization.operations(context, kind, name) if is_asked else NOT_ASKED
 
 
-def cluster_operations(exchange: ApiExchange, is_asked: bool) -> int:
+def cluster_operations(context: RequestContext, is_asked: bool) -> int:
     """Return the operations that the client may do to the cluster; none if it may not describe it."""
     if not is_asked:
         return NOT_ASKED
-    if not exchange.broker.authorization.allows_cluster(exchange, DESCRIBE_CLUSTER, is_told=False):
+    if not context.broker.authorization.allows_cluster(context, DESCRIBE_CLUSTER, is_logged=False):
         return 0
-    return operations(exchange, ResourceType.CLUSTER, CLUSTER_NAME, True)
+    return operations(context, ResourceType.CLUSTER, CLUSTER_NAME, True)

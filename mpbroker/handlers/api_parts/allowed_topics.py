@@ -10,57 +10,52 @@ from typing import Any
 
 from msgspec import structs
 
-from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.exchange import Outcome
+from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.permissions import READ_TOPIC
+from mpbroker.handlers.requests.request import Outcome
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import ZERO_UUID, Message
 
 
-def name_of(exchange: ApiExchange, topic: Any) -> str | None:
+def name_of(context: RequestContext, topic: Any) -> str | None:
     """Return the name of a topic in a request, which may have its id instead; None if nothing has that id."""
     topic_id = getattr(topic, "topic_id", ZERO_UUID)
     if topic_id == ZERO_UUID:
         name: str = topic.name
         return name
-    known = exchange.broker.metadata.by_id.get(topic_id)
+    known = context.broker.metadata.by_id.get(topic_id)
     return None if known is None else known.name
 
 
 def forward_allowed(
-    exchange: ApiExchange,
+    context: RequestContext,
     refused: Callable[[Any, ErrorCode], Any],
     response: Callable[[list[Any]], Message],
 ) -> Outcome:
     """Forward the part of a request that is about topics which its client may read.
 
     It goes as it came if all of it is allowed. `refused` makes the result of a topic that the client may not
-    read, `response` the answer from results.
+    read, `response` the response from results.
     """
-    if exchange.broker.authorization.is_on:
-        return _forward_some(exchange, refused, response)
-    exchange.broker.forwarding.pass_on(exchange)
+    if context.broker.authorization.is_on:
+        return _forward_some(context, refused, response)
+    context.broker.forwarding.pass_on(context)
     return None
 
 
 def _forward_some(
-    exchange: ApiExchange,
+    context: RequestContext,
     refused: Callable[[Any, ErrorCode], Any],
     response: Callable[[list[Any]], Message],
 ) -> Generator[None, None, Message | None]:
-    topics = exchange.body.topics
-    allowed, denied = yield from exchange.split(READ_TOPIC, topics, lambda one: name_of(exchange, one))
+    topics = context.body.topics
+    allowed, denied = yield from context.split(READ_TOPIC, topics, lambda one: name_of(context, one))
     if not denied:
-        exchange.broker.forwarding.pass_on(exchange)
+        context.broker.forwarding.pass_on(context)
         return None
     results = [refused(topic, READ_TOPIC.denied) for topic in denied]
     if not allowed:
         return response(results)
-    exchange.broker.forwarding.forward_in_parts(
-        exchange,
-        exchange.version,
-        structs.replace(exchange.body, topics=allowed),
-        lambda answer: results.extend(answer.topics),
-        lambda: response(results),
-    )
-    return None
+    request = structs.replace(context.body, topics=allowed)
+    answer = yield from context.broker.forwarding.forward(context, context.version, request)
+    return response([*results, *answer.topics])

@@ -10,7 +10,7 @@ import logging
 
 from mpbroker.config.describe import ConfigSource, Entry
 from mpbroker.config.keys import ConfigType
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.ipc.calls import ConfigChange
 from mpbroker.ipc.log_levels import LEVELS, ROOT
 from mpbroker.protocol.errors import ApiError, ErrorCode
@@ -19,11 +19,11 @@ from mpbroker.protocol.numbers import ConfigOperation
 log = logging.getLogger("mpbroker.handlers")
 
 
-def entries(exchange: ApiExchange, broker: str, names: list[str] | None) -> list[Entry]:
+def entries(context: RequestContext, broker: str, names: list[str] | None) -> list[Entry]:
     """Describe the loggers of the broker. Raises ApiError if `broker` is not this one."""
     if not broker:
         raise ApiError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
-    _check_node(exchange, broker)
+    _check_node(context, broker)
     return [
         Entry(
             name,
@@ -35,15 +35,15 @@ def entries(exchange: ApiExchange, broker: str, names: list[str] | None) -> list
             documentation="",
             synonyms=(),
         )
-        for name, level in exchange.broker.log_levels.all().items()
+        for name, level in context.broker.log_levels.all().items()
         if names is None or name in names
     ]
 
 
-def alter(exchange: ApiExchange, broker: str, changes: list[ConfigChange], *, validate_only: bool) -> None:
+def alter(context: RequestContext, broker: str, changes: list[ConfigChange], *, validate_only: bool) -> None:
     """Change levels of loggers, all of them or none. Raises ApiError if one change is not allowed."""
-    _check_node(exchange, broker)
-    levels = exchange.broker.log_levels
+    _check_node(context, broker)
+    levels = context.broker.log_levels
     there = levels.all()
     for change in changes:
         _check(change, there)
@@ -54,9 +54,9 @@ def alter(exchange: ApiExchange, broker: str, changes: list[ConfigChange], *, va
         log.info("a client has set the log level of %s to %s", change.name, levels.all()[change.name])
 
 
-def _check_node(exchange: ApiExchange, broker: str) -> None:
+def _check_node(context: RequestContext, broker: str) -> None:
     """Check the node id of a request. Raises ApiError if it is not this broker's."""
-    node = exchange.broker.metadata.node_id
+    node = context.broker.metadata.node_id
     if broker != str(node):
         raise ApiError(
             ErrorCode.INVALID_REQUEST, f"Unexpected node id. Expected {node}, but received {broker}"

@@ -1,6 +1,6 @@
 """Common code of AlterConfigs and IncrementalAlterConfigs: where changes go, and which are refused at once.
 
-The coordinator keeps all settings. Nobody keeps levels of loggers. (Kafka:
+The coordinator keeps all settings. Levels of loggers are not kept. (Kafka:
 ConfigAdminManager.)
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Callable, Generator
 from typing import Any, NamedTuple, TypeAlias
 
 from mpbroker.handlers.api_parts import broker_loggers
-from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, try_ask_coordinator
+from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests import permissions
 from mpbroker.handlers.requests.limits import LOOKUPS_PER_PIECE
 from mpbroker.handlers.requests.permissions import Need
@@ -51,48 +51,48 @@ class Outcome(NamedTuple):
 Response: TypeAlias = type[AlterConfigsResponse] | type[IncrementalAlterConfigsResponse]
 
 
-def response_of(response: Response, exchange: ApiExchange, outcomes: list[Outcome]) -> Message:
+def response_of(response: Response, context: RequestContext, outcomes: list[Outcome]) -> Message:
     """Build the response from `outcomes`, which are in the order of the request's resources."""
     result = response.AlterConfigsResourceResponse
     responses: list[Any] = [
         result(outcome.error, outcome.message, resource.resource_type, resource.resource_name)
-        for resource, outcome in zip(exchange.body.resources, outcomes, strict=True)
+        for resource, outcome in zip(context.body.resources, outcomes, strict=True)
     ]
     return response(responses=responses)
 
 
-def failing(response: Response) -> Callable[[ApiExchange, ErrorCode], Message]:
+def failing(response: Response) -> Callable[[RequestContext, ErrorCode], Message]:
     """Return a function that answers a request by failing all of its resources."""
 
-    def failed(exchange: ApiExchange, code: ErrorCode) -> Message:
-        return response_of(response, exchange, [Outcome(code, code.message)] * len(exchange.body.resources))
+    def failed(context: RequestContext, code: ErrorCode) -> Message:
+        return response_of(response, context, [Outcome(code, code.message)] * len(context.body.resources))
 
     return failed
 
 
 def alter(
-    exchange: ApiExchange,
+    context: RequestContext,
     changes_of: Callable[[Any], list[ConfigChange]],
     response: Response,
     *,
     replaces: bool,
-) -> Generator[None, None, Message | None]:
+) -> Generator[None, None, Message]:
     """Alter the resources of a request. `replaces`: reset settings that a resource's changes do not name."""
-    resources = exchange.body.resources
+    resources = context.body.resources
     times = Counter((r.resource_type, r.resource_name) for r in resources)
     outcomes: list[Outcome | None] = []
     alterations = []
     for done, resource in enumerate(resources, start=1):
-        if exchange.has_had_its_share(done, LOOKUPS_PER_PIECE):
+        if context.should_yield(done, LOOKUPS_PER_PIECE):
             yield
         try:
             if times[resource.resource_type, resource.resource_name] > 1:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-            check_permission(exchange, resource, ALTERING)
+            check_permission(context, resource, ALTERING)
             changes = changes_of(resource)
-            _check(exchange, resource, changes)
+            _check(context, resource, changes)
             if resource.resource_type == ResourceType.BROKER_LOGGER:
-                _alter_loggers(exchange, resource.resource_name, changes, replaces=replaces)
+                _alter_loggers(context, resource.resource_name, changes, replaces=replaces)
                 outcomes.append(Outcome(ErrorCode.NONE, None))
                 continue
         except ApiError as error:
@@ -101,55 +101,20 @@ def alter(
         outcomes.append(None)
         kind = resource.resource_type
         alterations.append(ConfigAlteration(resource.resource_name, changes, replaces, kind))
-    if not alterations:
-        return response_of(response, exchange, [one for one in outcomes if one is not None])
-
-    _Alteration(exchange, response, outcomes, alterations).ask()
-    return None
-
-
-class _Alteration:
-    """The alterations that the coordinator does for a request, some at a time, as Kafka each by itself.
-
-    `outcomes` are those of the request's resources, None for what is among `alterations`.
-    """
-
-    def __init__(
-        self,
-        exchange: ApiExchange,
-        response: Response,
-        outcomes: list[Outcome | None],
-        alterations: list[ConfigAlteration],
-    ) -> None:
-        self._exchange = exchange
-        self._response = response
-        self._outcomes = outcomes
-        self._left = alterations
-        self._results: list[Outcome] = []
-
-    def ask(self) -> None:
-        ask_coordinator(
-            self._exchange,
-            AlterSettings(self._left[:ALTERED_AT_ONCE], self._exchange.body.validate_only),
-            AlteredResources,
-            self._answered,
-        )
-
-    def _answered(self, answer: AlteredResources | Unanswered) -> None:
-        if isinstance(answer, AlteredResources):
-            self._results += [Outcome(*one) for one in answer.results]
-            self._left = self._left[ALTERED_AT_ONCE:]
-            if self._left:
-                self.ask()
-                return
-        else:
-            self._results += [Outcome(answer.code, answer.message)] * len(self._left)
-        results = iter(self._results)
-        outcomes = [next(results) if one is None else one for one in self._outcomes]
-        self._exchange.reply(response_of(self._response, self._exchange, outcomes))
+    results: list[Outcome] = []
+    while alterations:
+        question = AlterSettings(alterations[:ALTERED_AT_ONCE], context.body.validate_only)
+        answer = yield from try_ask_coordinator(context, question, AlteredResources)
+        if isinstance(answer, Unanswered):
+            results += [Outcome(answer.code, answer.message)] * len(alterations)
+            break
+        results += [Outcome(*one) for one in answer.results]
+        del alterations[:ALTERED_AT_ONCE]
+    following = iter(results)
+    return response_of(response, context, [next(following) if one is None else one for one in outcomes])
 
 
-def _check(exchange: ApiExchange, resource: Any, changes: list[ConfigChange]) -> None:
+def _check(context: RequestContext, resource: Any, changes: list[ConfigChange]) -> None:
     """Check the changes of a resource. Raises ApiError if they are not allowed."""
     names = [change.name for change in changes]
     if len(set(names)) < len(names):
@@ -161,36 +126,36 @@ def _check(exchange: ApiExchange, resource: Any, changes: list[ConfigChange]) ->
         raise ApiError(ErrorCode.INVALID_REQUEST, "Unknown operation.")
     kind = resource.resource_type
     if kind == ResourceType.BROKER:
-        check_broker(exchange, resource.resource_name)
+        check_broker(context, resource.resource_name)
     elif kind not in _TYPES:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
 
 
 def _alter_loggers(
-    exchange: ApiExchange, broker: str, changes: list[ConfigChange], *, replaces: bool
+    context: RequestContext, broker: str, changes: list[ConfigChange], *, replaces: bool
 ) -> None:
-    """Alter levels of loggers at once; nobody else keeps them. Raises ApiError if that is not possible."""
+    """Alter levels of loggers at once, without the coordinator. Raises ApiError if that is not possible."""
     if replaces:
         raise ApiError(
             ErrorCode.INVALID_REQUEST,
             "Resources of type BROKER_LOGGER can be altered by IncrementalAlterConfigs only",
         )
-    broker_loggers.alter(exchange, broker, changes, validate_only=exchange.body.validate_only)
+    broker_loggers.alter(context, broker, changes, validate_only=context.body.validate_only)
 
 
-def check_permission(exchange: ApiExchange, resource: Any, needs: dict[int, Need]) -> None:
+def check_permission(context: RequestContext, resource: Any, needs: dict[int, Need]) -> None:
     """Check that the client may see or alter the settings of a resource. Raises ApiError if it may not."""
     if resource.resource_type not in _TYPES:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
     need = needs.get(resource.resource_type, needs[ResourceType.BROKER])
     of_cluster = need == needs[ResourceType.BROKER]
-    if not exchange.allows(need, CLUSTER_NAME if of_cluster else resource.resource_name):
+    if not context.allows(need, CLUSTER_NAME if of_cluster else resource.resource_name):
         raise ApiError(need.denied)
 
 
-def check_broker(exchange: ApiExchange, name: str) -> None:
+def check_broker(context: RequestContext, name: str) -> None:
     """Check that a resource names this broker, or all of them (""). Raises ApiError if it names another."""
-    node = exchange.broker.metadata.node_id
+    node = context.broker.metadata.node_id
     if name not in ("", str(node)):
         raise ApiError(
             ErrorCode.INVALID_REQUEST,

@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.calls.patient_client import NEVER_MS
+from mpbroker.handlers.context import RequestContext
 from mpbroker.ipc import calls
-from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.errors import ApiError, ErrorCode
 
 Answer = TypeVar("Answer")
 
@@ -21,7 +21,7 @@ Answer = TypeVar("Answer")
 class Unanswered:
     """An error in place of an answer.
 
-    REQUEST_TIMED_OUT: the coordinator still does what was asked. Otherwise NOT_CONTROLLER, after which every
+    REQUEST_TIMED_OUT: the coordinator still completes the change. Otherwise NOT_CONTROLLER, after which every
     admin client retries.
     """
 
@@ -30,28 +30,30 @@ class Unanswered:
     throttle_ms: int = 0
 
 
-def ask_coordinator(
-    exchange: ApiExchange,
-    question: calls.Message,
-    answer: type[Answer],
-    then: Callable[[Answer | Unanswered], None],
-    timeout_ms: int | None = None,
-) -> None:
-    """Ask the coordinator. `then` gets an `answer`, or why there is none, after at most `timeout_ms`."""
+def try_ask_coordinator(
+    context: RequestContext, question: calls.Message, answer: type[Answer], timeout_ms: int | None = None
+) -> Generator[None, None, Answer | Unanswered]:
+    """Ask the coordinator. Return an `answer`, or why there is none, after at most `timeout_ms`."""
+    broker, connection = context.broker, context.slot.connection
+    deadline_ms = NEVER_MS if timeout_ms is None else broker.monotonic_ms() + max(0, timeout_ms)
 
-    def answered(message: calls.Message) -> None:
-        then(message if isinstance(message, answer) else _unanswered(message))
+    def ask(then: Callable[[calls.Message], None]) -> None:
+        broker.coordinator.call(question, then, connection, deadline_ms)
 
-    exchange.broker.coordinator.call(
-        question,
-        exchange.later(answered),
-        exchange.slot.connection,
-        NEVER_MS if timeout_ms is None else exchange.broker.monotonic_ms() + max(0, timeout_ms),
-    )
-
-
-def _unanswered(message: calls.Message) -> Unanswered:
-    if not isinstance(message, calls.Failed):
+    found = yield from context.wait(ask)
+    if isinstance(found, answer):
+        return found
+    if not isinstance(found, calls.Failed):
         return Unanswered(ErrorCode.NOT_CONTROLLER, "the coordinator did not answer")
-    timed_out = message.error == ErrorCode.REQUEST_TIMED_OUT
-    return Unanswered(ErrorCode.REQUEST_TIMED_OUT if timed_out else ErrorCode.NOT_CONTROLLER, message.message)
+    timed_out = found.error == ErrorCode.REQUEST_TIMED_OUT
+    return Unanswered(ErrorCode.REQUEST_TIMED_OUT if timed_out else ErrorCode.NOT_CONTROLLER, found.message)
+
+
+def ask_coordinator(
+    context: RequestContext, question: calls.Message, answer: type[Answer]
+) -> Generator[None, None, Answer]:
+    """Ask the coordinator. Raises ApiError if there is no `answer`."""
+    found = yield from try_ask_coordinator(context, question, answer)
+    if isinstance(found, Unanswered):
+        raise ApiError(found.code)
+    return found

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import logging
 
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 
 log = logging.getLogger("mpbroker.handlers")
 
 
-def is_too_large(exchange: ApiExchange) -> bool:
+def is_too_large(context: RequestContext) -> bool:
     """Return True, having logged it, if the request is larger than the record of a generation may be.
 
     The record has what all members and their leader have sent. (Kafka takes such a request into its memory,
     and answers UNKNOWN_SERVER_ERROR when the record cannot be written.)
     """
-    most_bytes = exchange.broker.config.message_max_bytes
-    if exchange.body_bytes <= most_bytes:
+    most_bytes = context.broker.config.message_max_bytes
+    if context.body_bytes <= most_bytes:
         return False
     log.warning(
         "%s has %d bytes and is refused: a generation of a group is one record, and message.max.bytes is %d",
-        exchange,
-        exchange.body_bytes,
+        context,
+        context.body_bytes,
         most_bytes,
     )
     return True

@@ -5,11 +5,11 @@ The request is answered once, when all workers have answered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Generic, TypeVar
 
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.ipc import calls
 from mpbroker.ipc.calls import Failed
 from mpbroker.ipc.topology import log_worker_of_slot
@@ -23,76 +23,64 @@ Result = TypeVar("Result")
 
 
 def ask_owners(
-    exchange: ApiExchange,
+    context: RequestContext,
     wanted: Sequence[tuple[Owned, Result]],
     question_of: Callable[[list[Owned]], calls.Message],
     take: Callable[[list[Result], calls.Message], None],
-    done: Callable[[], None],
-) -> None:
-    """Ask the log workers that own the partitions.
+) -> Generator[None]:
+    """Ask the log workers that own the partitions, and wait for all answers.
 
     `wanted` has at least one item, with the place of its result. `take` gets these places in the order of the
-    question, and the answer for them, which is a failure if the worker has died. `done` is called last.
+    question, and the answer for them, which is a failure if the worker has died.
     """
-    ask_workers(
-        exchange,
-        wanted,
-        lambda one: log_worker_of_slot(one.slot, len(exchange.broker.log_calls)),
-        question_of,
-        take,
-        done,
-    )
+
+    def worker_of(one: Owned) -> int:
+        return log_worker_of_slot(one.slot, len(context.broker.log_calls))
+
+    yield from ask_workers(context, wanted, worker_of, question_of, take)
 
 
 def ask_workers(
-    exchange: ApiExchange,
+    context: RequestContext,
     wanted: Sequence[tuple[Wanted, Result]],
     worker_of: Callable[[Wanted], int],
     question_of: Callable[[list[Wanted]], calls.Message],
     take: Callable[[list[Result], calls.Message], None],
-    done: Callable[[], None],
-) -> None:
+) -> Generator[None]:
     """Ask like `ask_owners`, where `worker_of` finds the log worker because there may be no slot."""
-    _Questions(exchange, wanted, worker_of, question_of, take, done).ask_all()
+    by_worker: dict[int, list[tuple[Wanted, Result]]] = {}
+    for one, result in wanted:
+        by_worker.setdefault(worker_of(one), []).append((one, result))
+    yield from context.wait(_Questions(context, by_worker, question_of, take).ask_all)
 
 
 class _Questions(Generic[Wanted, Result]):
-    """The questions of one request.
-
-    Calls are made with bound methods. Two functions that name each other would be a cycle that keeps the
-    request until a collection.
-    """
+    """The questions of one request. `left`: the partitions that are yet to be asked for, by worker."""
 
     def __init__(
         self,
-        exchange: ApiExchange,
-        wanted: Sequence[tuple[Wanted, Result]],
-        worker_of: Callable[[Wanted], int],
+        context: RequestContext,
+        left: dict[int, list[tuple[Wanted, Result]]],
         question_of: Callable[[list[Wanted]], calls.Message],
         take: Callable[[list[Result], calls.Message], None],
-        done: Callable[[], None],
     ) -> None:
-        self._exchange = exchange
+        self._context = context
+        self._left: dict[int, list[tuple[Wanted, Result]]] = left
         self._question_of: Callable[[list[Wanted]], calls.Message] = question_of
         self._take = take
-        self._done = done
-        # What is left to ask, by worker.
-        self._left: dict[int, list[tuple[Wanted, Result]]] = {}
-        for one, result in wanted:
-            self._left.setdefault(worker_of(one), []).append((one, result))
 
-    def ask_all(self) -> None:
+    def ask_all(self, done: Callable[[None], object]) -> None:
         for worker in list(self._left):
-            self._ask(worker)
+            self._ask(worker, done)
 
-    def _ask(self, worker: int) -> None:
-        exchange = self._exchange
+    def _ask(self, worker: int, done: Callable[[None], object]) -> None:
+        context = self._context
         question = self._question_of([one for one, _ in self._left[worker][:AT_ONCE]])
-        then = exchange.later(partial(self._answered, worker))
-        exchange.broker.log_calls[worker].call(question, then, exchange.slot.connection)
+        then = context.later(partial(self._answered, worker, done))
+        context.broker.log_calls[worker].call(question, then, context.slot.connection)
 
-    def _answered(self, worker: int, answer: calls.Message) -> None:
-        if self._exchange.has_answer:
+    def _answered(self, worker: int, done: Callable[[None], object], answer: calls.Message) -> None:
+        if self._context.has_response:
             return
         pairs = self._left[worker]
         # If the worker has failed, the rest of its partitions gets no answer either.
@@ -100,11 +88,11 @@ class _Questions(Generic[Wanted, Result]):
         self._take([result for _, result in now], answer)
         if len(now) < len(pairs):
             self._left[worker] = pairs[len(now) :]
-            self._ask(worker)
+            self._ask(worker, done)
             return
         del self._left[worker]
         if not self._left:
-            self._done()
+            done(None)
 
 
 def _answered_for(answer: calls.Message) -> int:
@@ -112,22 +100,19 @@ def _answered_for(answer: calls.Message) -> int:
     return len(answer.partitions) if isinstance(answer, calls.Producers) else AT_ONCE
 
 
-def ask_all(
-    exchange: ApiExchange,
-    question: calls.Message,
-    take: Callable[[calls.Message], None],
-    done: Callable[[], None],
-) -> None:
-    """Ask every log worker. `take` gets each answer, then `done` is called."""
-    clients = exchange.broker.log_calls
-    missing = len(clients)
+def ask_all(context: RequestContext, question: calls.Message) -> Generator[None, None, list[calls.Message]]:
+    """Ask every log worker; return their answers."""
+    clients = context.broker.log_calls
+    answers: list[calls.Message] = []
 
-    def answered(answer: calls.Message) -> None:
-        nonlocal missing
-        take(answer)
-        missing -= 1
-        if not missing:
-            done()
+    def ask(done: Callable[[None], object]) -> None:
+        def answered(answer: calls.Message) -> None:
+            answers.append(answer)
+            if len(answers) == len(clients):
+                done(None)
 
-    for client in clients:
-        client.call(question, exchange.later(answered), exchange.slot.connection)
+        for client in clients:
+            client.call(question, context.later(answered), context.slot.connection)
+
+    yield from context.wait(ask)
+    return answers

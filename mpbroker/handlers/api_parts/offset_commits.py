@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from msgspec import structs
 
 from mpbroker.handlers.api_parts.allowed_topics import forward_allowed, name_of
-from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.exchange import Outcome
+from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.permissions import READ_TOPIC
+from mpbroker.handlers.requests.request import Outcome
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import Message
 
@@ -28,7 +28,7 @@ COMMITTED_AT_ONCE = 2_000
 
 
 def pass_on_commit(
-    exchange: ApiExchange,
+    context: RequestContext,
     refused: Callable[[Any, ErrorCode], Any],
     response: Callable[[list[Any]], Message],
 ) -> Outcome:
@@ -36,19 +36,19 @@ def pass_on_commit(
 
     `refused` and `response` are for topics that the client may not read: see `forward_allowed`.
     """
-    most_bytes = exchange.broker.config.message_max_bytes
-    raw = exchange.raw_body()
+    most_bytes = context.broker.config.message_max_bytes
+    raw = context.raw_body()
     # Requests that are surely small enough are not decoded.
-    may_be_large = len(raw) > surely_small(most_bytes)
-    if (exchange.is_long or may_be_large) and is_too_large(exchange.body, most_bytes):
-        exchange.fail(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
+    may_be_large = len(raw) > inline_bytes_max(most_bytes)
+    if (context.is_long or may_be_large) and is_too_large(context.body, most_bytes):
+        context.fail(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
         return None
-    if exchange.is_long:
-        return _forward_in_parts(exchange, refused, response)
-    return forward_allowed(exchange, refused, response)
+    if context.is_long:
+        return _forward_in_parts(context, refused, response)
+    return forward_allowed(context, refused, response)
 
 
-def surely_small(most_bytes: int) -> int:
+def inline_bytes_max(most_bytes: int) -> int:
     """Return the size of a request up to which its records surely have no more than `most_bytes`."""
     return most_bytes // SMALLEST_RECORD_BYTES * SMALLEST_PARTITION_BYTES
 
@@ -60,38 +60,21 @@ def is_too_large(request: Any, most_bytes: int) -> bool:
 
 
 def _forward_in_parts(
-    exchange: ApiExchange,
+    context: RequestContext,
     refused: Callable[[Any, ErrorCode], Any],
     response: Callable[[list[Any]], Message],
 ) -> Generator[None, None, Message | None]:
-    topics = exchange.body.topics
-    allowed, denied = yield from exchange.split(READ_TOPIC, topics, lambda one: name_of(exchange, one))
+    topics = context.body.topics
+    allowed, denied = yield from context.split(READ_TOPIC, topics, lambda one: name_of(context, one))
     results = [refused(topic, READ_TOPIC.denied) for topic in denied]
-    parts = parts_of(allowed)
-    part = next(parts, None)
-    if part is None:
-        return response(results)
-
-    def following(answer: Any) -> Message | None:
-        nonlocal part
+    for part in parts_of(allowed):
+        request = structs.replace(context.body, topics=part.topics)
+        answer = yield from context.broker.forwarding.forward(context, context.version, request)
         topics = answer.topics
-        if part is not None and part.begins_within and topics:
+        if part.begins_within and topics:
             results[-1].partitions += topics.pop(0).partitions
         results.extend(topics)
-        part = next(parts, None)
-        if part is None:
-            return None
-        request: Message = structs.replace(exchange.body, topics=part.topics)
-        return request
-
-    exchange.broker.forwarding.forward_in_parts(
-        exchange,
-        exchange.version,
-        structs.replace(exchange.body, topics=part.topics),
-        following,
-        lambda: response(results),
-    )
-    return None
+    return response(results)
 
 
 class Part(NamedTuple):

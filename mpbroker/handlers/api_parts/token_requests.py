@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
-from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.api_parts.coordinator_questions import ask_coordinator
+from mpbroker.handlers.context import RequestContext
 from mpbroker.ipc.calls import ChangedToken, ChangeToken
 from mpbroker.ipc.session import ANONYMOUS, SecurityProtocol
 from mpbroker.protocol.errors import ErrorCode
@@ -14,39 +14,32 @@ from mpbroker.protocol.messages import Message
 
 log = logging.getLogger("mpbroker.handlers")
 
-# The time in an answer that has none.
+# The time in a response that has none.
 NO_TIME_MS = -1
 
 
-def may_ask_for_tokens(exchange: ApiExchange) -> bool:
+def may_ask_for_tokens(context: RequestContext) -> bool:
     """Return whether the connection may be used for requests about tokens (KafkaApis.allowTokenRequests).
 
     It may not if it has logged in by a token itself, or not at all: then a token would outlive its bounds, or
-    give a name to somebody without one.
+    give a name to a client without one.
     """
-    session = exchange.session
+    session = context.session
     if session.token_authenticated or session.security_protocol == SecurityProtocol.PLAINTEXT:
         return False
     return session.security_protocol != SecurityProtocol.SSL or session.principal != ANONYMOUS
 
 
 def change_token(
-    exchange: ApiExchange, call: ChangeToken, response: Callable[[int, int], Message], verb: str
-) -> Message | None:
-    """Ask the coordinator to change a token's expiry; return the answer if the client may not ask for that.
+    context: RequestContext, call: ChangeToken, response: Callable[[int, int], Message], verb: str
+) -> Generator[None, None, Message]:
+    """Have the coordinator change a token's expiry.
 
-    `response` makes an answer from an error code and the new expiry; `verb` says in the log what was done.
+    `response` makes a response from an error code and the new expiry; `verb` names the change in the log.
     """
-    if not may_ask_for_tokens(exchange):
+    if not may_ask_for_tokens(context):
         return response(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, NO_TIME_MS)
-
-    def changed(answer: ChangedToken | Unanswered) -> None:
-        if isinstance(answer, Unanswered):
-            exchange.fail(answer.code)
-            return
-        if not answer.error:
-            log.info("%s has %s delegation token %s", exchange.session.principal, verb, answer.token_id)
-        exchange.reply(response(answer.error, answer.expires_ms))
-
-    ask_coordinator(exchange, call, ChangedToken, changed)
-    return None
+    answer = yield from ask_coordinator(context, call, ChangedToken)
+    if not answer.error:
+        log.info("%s has %s delegation token %s", context.session.principal, verb, answer.token_id)
+    return response(answer.error, answer.expires_ms)

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.permissions import Need
+from mpbroker.protocol.messages import Message
 
 
-def list_visible(exchange: ApiExchange, field: str, need: Need, name_of: Callable[[Any], str]) -> None:
-    """Forward a request for a list, and answer with the items whose names the client may see.
+def list_visible(
+    context: RequestContext, field: str, need: Need, name_of: Callable[[Any], str]
+) -> Generator[None, None, Message]:
+    """Forward a request for a list; return the response with the items whose names the client may see.
 
     `field` is the response's field with the list.
     """
-    answers: list[Any] = []
-
-    def visible() -> Any:
-        (response,) = answers
-        allows = exchange.broker.authorization.allows
-        found = [
-            one for one in getattr(response, field) if allows(exchange, need, name_of(one), is_told=False)
-        ]
-        setattr(response, field, found)
-        return response
-
-    exchange.broker.forwarding.forward_in_parts(
-        exchange, exchange.version, exchange.body, lambda answer: answers.append(answer), visible
-    )
+    response: Message = yield from context.broker.forwarding.forward(context, context.version, context.body)
+    allows = context.broker.authorization.allows
+    found = [one for one in getattr(response, field) if allows(context, need, name_of(one), is_logged=False)]
+    setattr(response, field, found)
+    return response

@@ -1,61 +1,29 @@
 """Kafka's APIs, one module each. ApiVersions lists the versions that are registered here, and no others.
 
-A module `kNN_name.py` registers its function with `@api(key, oldest, latest, …)`. The function gets an
-Exchange. It returns the response, or None if it has ended the exchange itself or will do so later. A function
-that may work for long is a generator: others are served where it pauses.
+A module `kNN_name.py` registers its function with `@api(key, oldest, latest, …)`. The function gets a
+RequestContext. It returns the response, or None if it has ended the request itself or will do so later. A
+function that may work for long returns a generator: others are served where that pauses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, TypeAlias
 
-from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.exchange import Outcome
+from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.limits import PARTITIONS_MAX
+from mpbroker.handlers.requests.request import Api, Outcome, not_refused
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.api_versions import Served
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import RESPONSES, Message
 
-Handle: TypeAlias = Callable[[ApiExchange], Outcome]
-Refusal: TypeAlias = Callable[[ApiExchange], Message | None]
-Failed: TypeAlias = Callable[[ApiExchange, ErrorCode], Message | None]
-
-
-def not_refused(_exchange: ApiExchange) -> None:
-    """Refuse nothing."""
-
-
-@dataclass(frozen=True)
-class Api:
-    """A registered API.
-
-    `advertised_from` is below `oldest` where clients want to see versions that are then refused.
-    `is_forwarded`: the coordinator decodes the request; here it is decoded only if it is long, or if
-    something goes wrong.
-    `elements_max`: the most elements that the arrays of one request may have in all. `refusal`: returns the
-    response to a request that is refused before it is decoded, None if it is not.
-    """
-
-    key: ApiKey
-    name: str
-    oldest: int
-    latest: int
-    advertised_from: int
-    summary: str
-    handle: Handle
-    failed: Failed
-    is_forwarded: bool = False
-    elements_max: int = PARTITIONS_MAX
-    refusal: Refusal = not_refused
-
-    def serves(self, version: int) -> bool:
-        return self.oldest <= version <= self.latest
+Handle: TypeAlias = Callable[[RequestContext], Outcome]
+Refusal: TypeAlias = Callable[[RequestContext], Message | None]
+Failed: TypeAlias = Callable[[RequestContext, ErrorCode], Message | None]
 
 
 _registered: dict[int, Api] = {}
@@ -97,7 +65,7 @@ def _one_error(key: ApiKey) -> Failed:
     response: Any = RESPONSES[key]
     if "error_code" not in response.__struct_fields__:
         raise TypeError(f"{response.__name__} has no error code for all of it: its API needs a `failed`")
-    return lambda _exchange, code: response(error_code=code)
+    return lambda _context, code: response(error_code=code)
 
 
 def all_apis() -> dict[int, Api]:
@@ -114,5 +82,5 @@ def _import_all() -> None:
 
 @cache
 def served() -> tuple[Served, ...]:
-    """Return what ApiVersions tells. Cached, because every connection asks."""
+    """Return the APIs that ApiVersions lists. Cached, because every connection asks."""
     return tuple(Served(a.key, a.advertised_from, a.latest) for a in all_apis().values())

@@ -1,7 +1,7 @@
 """Produce (key 0), versions 3-13, advertised from 0.
 
 This is the slow path, for what the native turn (produce.pyx) hands back: all errors, compressed batches that
-unpack to more than the turn may do, batches that are to be compressed anew, requests without room for their
+unpack to more than the turn may do, batches that are to be recompressed, requests without room for their
 answer, and transactions (`handlers/produce/transaction_checks.py`). Both paths must do the same to the same
 request. Versions 0-2 are advertised because librdkafka turns compression off for brokers that do not list
 them (KAFKA-18659); a request of such a version closes the connection. (Kafka: KafkaApis.handleProduceRequest,
@@ -12,20 +12,26 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import msgspec
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.produce.marker_holds import Hold
 from mpbroker.handlers.produce.slow_appends import Append
 from mpbroker.handlers.produce.topic_meters import batch_appended, partition_checked
-from mpbroker.handlers.produce.transaction_checks import FIRST_VERSION_THAT_ADDS, Asked, Part, told
+from mpbroker.handlers.produce.transaction_checks import (
+    FIRST_VERSION_THAT_ADDS,
+    Part,
+    Verification,
+    client_error,
+)
 from mpbroker.handlers.requests.metadata import Topic
 from mpbroker.handlers.requests.permissions import WRITE_TOPIC, WRITE_TRANSACTION
+from mpbroker.handlers.requests.request import Outcome
 from mpbroker.ipc.metadata import PartitionImage
 from mpbroker.ipc.slots import Batch
 from mpbroker.protocol.api_keys import ApiKey
@@ -45,12 +51,12 @@ from mpbroker.records.validation import Pieces, at_once, validate_in_pieces
 
 FIRST_ZSTD_VERSION = 7
 FIRST_TOPIC_ID_VERSION = 13
-# Bytes that a request may decompress while others wait behind it: some ms of work. The size of its frame says
-# little: a few bytes can stand for megabytes.
+# Bytes that a request may decompress while others wait for it: some ms of work. The size of its frame is no
+# measure: a few bytes can unpack to megabytes.
 AT_ONCE_BYTES = 1 << 20
 # Compressing takes this many times as long as decompressing, with the slowest codec and level.
 REBUILDING_COSTS = 16
-# The batches of one request that are compressed anew stay in memory until all are checked.
+# The batches of one request that are recompressed stay in memory until all are checked.
 REBUILT_BYTES_MAX = 64 << 20
 
 log = logging.getLogger("mpbroker.handlers")
@@ -63,7 +69,7 @@ def refused(index: int, problem: Problem) -> Answer:
     """Return the answer for a partition to which nothing was appended."""
     if isinstance(problem, InvalidRecords):
         answer = Answer(index=index, error_code=problem.code, base_offset=-1)
-        # As in Kafka, only errors of record validation are told record by record.
+        # As in Kafka, only errors of record validation are reported record by record.
         if problem.code in (INVALID_RECORD, INVALID_TIMESTAMP):
             answer.error_message = problem.message
             answer.record_errors = [
@@ -87,9 +93,9 @@ def all_refused(request: ProduceRequest, code: ErrorCode) -> ProduceResponse:
     )
 
 
-def failed(exchange: ApiExchange, code: ErrorCode) -> ProduceResponse | None:
-    """Return a response that refuses all; None with acks=0: closing the connection tells the client."""
-    return None if exchange.body.acks == 0 else all_refused(exchange.body, code)
+def failed(context: RequestContext, code: ErrorCode) -> ProduceResponse | None:
+    """Return a response that refuses all; None with acks=0: the client notices the closed connection."""
+    return None if context.body.acks == 0 else all_refused(context.body, code)
 
 
 def codec_of(records: Buffer) -> int:
@@ -110,57 +116,57 @@ def has_transactional_records(request: ProduceRequest) -> bool:
     return any(is_transactional(p.records) for t in request.topic_data for p in t.partition_data)
 
 
-def may_be_transactional(exchange: ApiExchange) -> bool:
+def may_be_transactional(context: RequestContext) -> bool:
     """Return False if records are of a transaction that has no id, or one that is not the client's."""
-    transaction = exchange.body.transactional_id
-    if transaction is not None and not exchange.broker.authorization.is_on:
+    transaction = context.body.transactional_id
+    if transaction is not None and not context.broker.authorization.is_on:
         return True
-    if not has_transactional_records(exchange.body):
+    if not has_transactional_records(context.body):
         return True
-    return transaction is not None and exchange.allows(WRITE_TRANSACTION, transaction)
+    return transaction is not None and context.allows(WRITE_TRANSACTION, transaction)
 
 
-def find_topic(exchange: ApiExchange, data: ProduceRequest.TopicProduceData) -> Topic | ErrorCode:
-    metadata = exchange.broker.metadata
-    if exchange.version >= FIRST_TOPIC_ID_VERSION:
+def find_topic(context: RequestContext, data: ProduceRequest.TopicProduceData) -> Topic | ErrorCode:
+    metadata = context.broker.metadata
+    if context.version >= FIRST_TOPIC_ID_VERSION:
         topic = metadata.by_id.get(data.topic_id)
         unknown = ErrorCode.UNKNOWN_TOPIC_ID
     else:
         topic = metadata.by_name.get(data.name)
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if topic is None and not exchange.allows(WRITE_TOPIC, data.name):
+        if topic is None and not context.allows(WRITE_TOPIC, data.name):
             return WRITE_TOPIC.denied
     if topic is None:
         return unknown
     return (
         topic
-        if exchange.broker.authorization.allows_topic(exchange, WRITE_TOPIC, topic)
+        if context.broker.authorization.allows_topic(context, WRITE_TOPIC, topic)
         else WRITE_TOPIC.denied
     )
 
 
-def find_partition(exchange: ApiExchange, topic: Topic, index: int) -> PartitionImage | ErrorCode:
+def find_partition(context: RequestContext, topic: Topic, index: int) -> PartitionImage | ErrorCode:
     if topic.internal:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
     image = topic.partitions.get(index)
     if image is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return image if exchange.broker.log.is_up(image.slot) else ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return image if context.broker.log.is_up(image.slot) else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def check(
-    exchange: ApiExchange,
+    context: RequestContext,
     topic: Topic | ErrorCode,
     data: ProduceRequest.PartitionProduceData,
     most_bytes: int | None = None,
 ) -> Pieces[Append | Problem]:
-    """Validate the batch of a partition; return its append, or why there is none.
+    """Validate the batch of a partition; return its append, or why it is refused.
 
     No more than `most_bytes` are decompressed.
     """
     if isinstance(topic, ErrorCode):
         return topic
-    image = find_partition(exchange, topic, data.index)
+    image = find_partition(context, topic, data.index)
     if isinstance(image, ErrorCode):
         return image
     if data.records is None or not len(data.records):
@@ -172,8 +178,8 @@ def check(
         batch = yield from validate_in_pieces(
             data.records,
             policy,
-            now_ms=exchange.broker.wall_clock_ms(),
-            zstd_allowed=exchange.version >= FIRST_ZSTD_VERSION,
+            now_ms=context.broker.wall_clock_ms(),
+            zstd_allowed=context.version >= FIRST_ZSTD_VERSION,
         )
     except InvalidRecords as problem:
         return problem
@@ -188,10 +194,10 @@ class Checked(NamedTuple):
 
 
 def check_in_pieces(
-    exchange: ApiExchange, topic: Topic | ErrorCode, data: ProduceRequest.PartitionProduceData
+    context: RequestContext, topic: Topic | ErrorCode, data: ProduceRequest.PartitionProduceData
 ) -> Pieces[Checked]:
     """Do what `check` does, and note the time, without that in which others are served."""
-    pieces, spent_ns = check(exchange, topic, data), 0
+    pieces, spent_ns = check(context, topic, data), 0
     while True:
         started_ns = time.monotonic_ns()
         try:
@@ -220,8 +226,8 @@ class Production:
     Some of them wait for the coordinator, and then for the log process.
     """
 
-    def __init__(self, exchange: ApiExchange) -> None:
-        self.exchange = exchange
+    def __init__(self, context: RequestContext) -> None:
+        self.context = context
         self.response = ProduceResponse()
         self.wanted: list[Wanted] = []
         self.hold: Hold | None = None
@@ -229,34 +235,34 @@ class Production:
         self.room_bytes = AT_ONCE_BYTES
         self.rebuilt_bytes = 0
 
-    def pieces(self) -> Iterator[None]:
+    def pieces(self) -> Generator[None]:
         """Validate the batches, one or a part of one per piece, then ask for the append."""
-        for data in self.exchange.body.topic_data:
+        for data in self.context.body.topic_data:
             yield from self._add(data)
-            if self.exchange.has_answer:
+            if self.context.has_response:
                 return
         self.start()
 
-    def _add(self, data: ProduceRequest.TopicProduceData) -> Iterator[None]:
-        topic = find_topic(self.exchange, data)
+    def _add(self, data: ProduceRequest.TopicProduceData) -> Generator[None]:
+        topic = find_topic(self.context, data)
         answers = []
         for partition in data.partition_data:
             started_ns = time.monotonic_ns()
             found = self._check_at_once(topic, partition)
             spent_ns = time.monotonic_ns() - started_ns
             if found is None:
-                if not self.exchange.takes_long:
-                    self.exchange.takes_long = True
+                if not self.context.takes_long:
+                    self.context.takes_long = True
                     yield
-                found, spent_ns = yield from check_in_pieces(self.exchange, topic, partition)
+                found, spent_ns = yield from check_in_pieces(self.context, topic, partition)
             self._count(topic, partition, found, spent_ns)
             if isinstance(found, Append):
                 assert isinstance(topic, Topic)
                 self.rebuilt_bytes += len(found.batch.data) if found.batch.rebuilt else 0
                 if self.rebuilt_bytes > REBUILT_BYTES_MAX:
-                    text = "%s: its batches would take more than %d bytes, compressed anew"
-                    log.warning(text, self.exchange, REBUILT_BYTES_MAX)
-                    self.exchange.fail(ErrorCode.MESSAGE_TOO_LARGE)
+                    text = "%s: its recompressed batches would take more than %d bytes"
+                    log.warning(text, self.context, REBUILT_BYTES_MAX)
+                    self.context.fail(ErrorCode.MESSAGE_TOO_LARGE)
                     return
                 answer = Answer(index=partition.index)
                 self.wanted.append(Wanted(found, answer, part_of(topic, partition.index, found)))
@@ -277,7 +283,7 @@ class Production:
             return -1
         if problem.code not in (INVALID_RECORD, INVALID_TIMESTAMP):
             return -1
-        found = self.exchange.broker.partition(topic, index)
+        found = self.context.broker.partition(topic, index)
         return -1 if isinstance(found, ErrorCode) else found[1].log_start_offset
 
     def _check_at_once(
@@ -288,16 +294,16 @@ class Production:
         A batch that could not be decompressed may have been too large, so it is checked again later.
         """
         if isinstance(topic, ErrorCode) or data.records is None:
-            return at_once(check(self.exchange, topic, data))
+            return at_once(check(self.context, topic, data))
         codec, wanted = codec_of(data.records), topic.policy.compression
         rebuilt = wanted is not None and wanted != codec
         if codec == Codec.NONE and not rebuilt:
-            return at_once(check(self.exchange, topic, data))
+            return at_once(check(self.context, topic, data))
         cost = REBUILDING_COSTS if rebuilt else 1
         room_bytes = self.room_bytes // cost
-        if self.exchange.takes_long or len(data.records) > room_bytes:
+        if self.context.takes_long or len(data.records) > room_bytes:
             return None
-        found = at_once(check(self.exchange, topic, data, room_bytes))
+        found = at_once(check(self.context, topic, data, room_bytes))
         if isinstance(found, InvalidRecords) and isinstance(found.__cause__, CompressionError):
             return None
         if isinstance(found, Append):
@@ -314,57 +320,57 @@ class Production:
         image = topic.partitions.get(data.index) if isinstance(topic, Topic) else None
         if image is not None:
             if isinstance(found, Append):
-                self.exchange.temporary_bytes += found.batch.decompressed_bytes
-                self.exchange.conversion_ns += spent_ns if found.batch.rebuilt else 0
+                self.context.temporary_bytes += found.batch.decompressed_bytes
+                self.context.conversion_ns += spent_ns if found.batch.rebuilt else 0
             size = len(data.records or b"")
-            meters = self.exchange.broker.meters
-            partition_checked(meters, self.exchange.version, image, size, found, spent_ns)
+            meters = self.context.broker.meters
+            partition_checked(meters, self.context.version, image, size, found, spent_ns)
 
     def start(self) -> None:
         """Append the validated batches. The coordinator is asked first about those in a transaction."""
         inside = [one for one in self.wanted if one.append.batch.attributes & TRANSACTIONAL_BIT]
         producers = {(one.append.batch.producer_id, one.append.batch.producer_epoch) for one in inside}
         if len(producers) > 1:
-            self.exchange.fail(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+            self.context.fail(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         elif inside and self.is_asked_for:
             parts = [one.part for one in inside]
-            asked = Asked(self.exchange.body.transactional_id, *producers.pop(), self.adds, parts)
-            transactions = self.exchange.broker.transactions
-            transactions.check(self.exchange, asked, partial(self.checked, inside))
+            asked = Verification(self.context.body.transactional_id, *producers.pop(), self.adds, parts)
+            transactions = self.context.broker.transactions
+            transactions.check(self.context, asked, partial(self.checked, inside))
         else:
             self.append()
 
     @property
     def adds(self) -> bool:
         """True if writing adds the partition to the transaction."""
-        return self.exchange.version >= FIRST_VERSION_THAT_ADDS
+        return self.context.version >= FIRST_VERSION_THAT_ADDS
 
     @property
     def is_asked_for(self) -> bool:
-        return self.adds or self.exchange.broker.config.transaction_partition_verification_enable
+        return self.adds or self.context.broker.config.transaction_partition_verification_enable
 
     def checked(self, inside: list[Wanted], errors: list[ErrorCode], hold: Hold) -> None:
         """Apply the coordinator's errors to the batches inside a transaction, and append all others."""
         self.hold = hold
         for one, code in zip(inside, errors, strict=True):
             if code != ErrorCode.NONE:
-                one.answer.error_code, one.answer.base_offset = told(self.exchange.version, code), -1
-                one.answer.error_message = f"The coordinator of the transaction says {code.name}."
+                one.answer.error_code, one.answer.base_offset = client_error(self.context.version, code), -1
+                one.answer.error_message = f"The coordinator of the transaction answered {code.name}."
         self.wanted = [one for one in self.wanted if not one.answer.error_code]
         self.append()
 
     def append(self) -> None:
-        request = self.exchange.body
+        request = self.context.body
         if not self.wanted:
             self.end_hold()
             self.finish()
             return
-        self.exchange.broker.log.append(
-            self.exchange.slot,
+        self.context.broker.log.append(
+            self.context.slot,
             request.acks,
             request.timeout_ms,
             [one.append for one in self.wanted],
-            self.exchange.later(self.appended),
+            self.context.later(self.appended),
         )
 
     def end_hold(self) -> None:
@@ -374,40 +380,39 @@ class Production:
     def appended(self, batches: list[Batch] | None) -> None:
         self.end_hold()
         if batches is None:
-            # Nobody knows whether the dead log process wrote it; the client retries on a new connection.
-            self.exchange.close()
+            # The dead log process may have written it or not; the client retries on a new connection.
+            self.context.close()
             return
         for one, batch in zip(self.wanted, batches, strict=True):
             answer = one.answer
             answer.error_code, answer.base_offset = batch.error, batch.base_offset
             answer.log_append_time_ms, answer.log_start_offset = batch.append_time_ms, batch.log_start_offset
-            batch_appended(self.exchange.broker.meters, batch)
+            batch_appended(self.context.broker.meters, batch)
         self.finish()
 
     def finish(self) -> None:
-        if self.exchange.body.acks != 0:
-            self.exchange.reply(self.response)
+        if self.context.body.acks != 0:
+            self.context.respond(self.response)
         elif any(p.error_code for t in self.response.responses for p in t.partition_responses):
-            self.exchange.count_errors(error_counts(self.response))
-            self.exchange.close()
+            self.context.count_errors(error_counts(self.response))
+            self.context.close()
         else:
-            self.exchange.reply_nothing()
+            self.context.respond_nothing()
 
 
 @api(ApiKey.PRODUCE, 3, 13, name="Produce", failed=failed, advertised_from=0)
-def handle(exchange: ApiExchange) -> ProduceResponse | None:
+def handle(context: RequestContext) -> Outcome:
     """Appends record batches; versions 0-2 are advertised for librdkafka's sake and refused."""
-    request = exchange.body
-    if not may_be_transactional(exchange):
-        return failed_or_closed(exchange, WRITE_TRANSACTION.denied)
+    request = context.body
+    if not may_be_transactional(context):
+        return failed_or_closed(context, WRITE_TRANSACTION.denied)
     if request.acks not in (-1, 0, 1):
         return all_refused(request, ErrorCode.INVALID_REQUIRED_ACKS)
-    exchange.work_off(Production(exchange).pieces())
-    return None
+    return Production(context).pieces()
 
 
-def failed_or_closed(exchange: ApiExchange, code: ErrorCode) -> ProduceResponse | None:
-    response = failed(exchange, code)
+def failed_or_closed(context: RequestContext, code: ErrorCode) -> ProduceResponse | None:
+    response = failed(context, code)
     if response is None:
-        exchange.close()
+        context.close()
     return response

@@ -3,9 +3,9 @@
 This is the slow path, for fetches that the turn could not answer at once (see
 mpbroker/handlers/hot_path/fetch.pxd). Only here do fetches wait.
 
-Topics are named up to v12, and have ids from v13. From v7 on a session says which partitions a fetch asks
-for, and which of them its client is told of (mpbroker/handlers/fetch/fetch_sessions.py). There are no
-followers: one that asks needs ClusterAction, and is told that this node does not lead it. A slice is whole
+Topics are named up to v12, and have ids from v13. From v7 on a session has the partitions that a fetch asks
+for, and determines which of them are in the response (mpbroker/handlers/fetch/fetch_sessions.py). There are
+no followers: one that asks needs ClusterAction, and gets NOT_LEADER_OR_FOLLOWER. A slice is whole
 batches except perhaps for its end, which clients ignore. (Kafka: KafkaApis.handleFetchRequest,
 ReplicaManager.fetchMessages, DelayedFetch.)
 
@@ -17,11 +17,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange, check_leader_epoch
+from mpbroker.handlers.broker import check_leader_epoch
 from mpbroker.handlers.calls.patient_client import NEVER_MS
+from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.fetch.fetch_sessions import (
     Answer,
     FetchContext,
@@ -31,23 +33,23 @@ from mpbroker.handlers.fetch.fetch_sessions import (
     Wanted,
     new_context,
 )
-from mpbroker.handlers.fetch.partition_readers import READ_COMMITTED, bound_of
+from mpbroker.handlers.fetch.partition_readers import bound_of
 from mpbroker.handlers.produce.topic_meters import partition_fetched
-from mpbroker.handlers.requests.answers import FileSlice
 from mpbroker.handlers.requests.limits import LOOKUPS_PER_PIECE
 from mpbroker.handlers.requests.metadata import Topic
 from mpbroker.handlers.requests.parked_memory import PARTITION_BYTES, REQUEST_BYTES
 from mpbroker.handlers.requests.permissions import CLUSTER_ACTION, READ_TOPIC, Need
+from mpbroker.handlers.requests.responses import FileSlice
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.metadata import PartitionImage
-from mpbroker.ipc.slots import Request, SlotFlag
+from mpbroker.ipc.slots import SlotFlag
 from mpbroker.ipc.table import Partition, read_partition
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.headers import encode_response_frame_in_pieces
 from mpbroker.protocol.messages import FetchRequest, FetchResponse
+from mpbroker.protocol.numbers import READ_COMMITTED
 from mpbroker.records.errors import CorruptBatch
-from mpbroker.records.validation import at_once
 from mpbroker.security.acls import CLUSTER_NAME
 from mpbroker.storage.leader_epochs import NO_EPOCH, NO_OFFSET, EpochEnd, end_of
 from mpbroker.storage.reader import Bound, NotResident, OffsetOutOfRange, RangeDamaged, SegmentGone, Slice
@@ -57,10 +59,10 @@ from shm.table import SlotBusy
 log = logging.getLogger("mpbroker.handlers")
 
 FIRST_FLEXIBLE_VERSION = 12
-# KIP-951: a client that asks the wrong broker, or too early, is told who the leader is.
+# KIP-951: a client that asks the wrong broker, or too early, gets the leader in the response.
 FIRST_VERSION_WITH_LEADER = 16
-TELL_THE_LEADER = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
-# Partitions that are so at the first look do not keep a fetch from waiting for the others.
+WITH_LEADER = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+# Partitions with these errors at the first poll do not keep a fetch from waiting for the others.
 NO_REASON = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.UNKNOWN_TOPIC_ID,
@@ -68,11 +70,12 @@ NO_REASON = (
 )
 # A segment that vanished was replaced: the table knows more by now, or does so on the next try.
 TRIES = 3
+READ_ERRORS = (SegmentGone, OffsetOutOfRange, RangeDamaged, CorruptBatch, OSError, ValueError)
 # Segments in one answer. Its processor has all of them open while it sends. Clients ask first for partitions
 # that were left out.
 FILES_MAX = 256
-# Up to so many partitions are read as often as the request names them, each time that something comes: that
-# costs little. Of more, each is read once.
+# Up to this many partitions are read as often as the request names them, in each poll: that costs little. Of
+# more, each is read once.
 AS_NAMED_MAX = 256
 # After so long the handler waits for the disk itself: pages it had brought are evicted before they are sent.
 COLD_PATIENCE_MS = 15_000
@@ -109,107 +112,98 @@ def replica_of(request: FetchRequest) -> int:
     return max(request.replica_id, request.replica_state.replica_id)
 
 
-def failed(exchange: ApiExchange, code: ErrorCode) -> FetchResponse:
-    return all_refused(exchange.body, code)
+def failed(context: RequestContext, code: ErrorCode) -> FetchResponse:
+    return all_refused(context.body, code)
 
 
 class Fetch:
-    """A fetch from its first look to its answer, parked in between if there is too little to send."""
+    """A fetch from its first poll to its response, parked in between if there is too little to send."""
 
-    def __init__(self, exchange: ApiExchange, context: FetchContext) -> None:
-        self.exchange = exchange
+    def __init__(self, context: RequestContext, fetch_context: FetchContext) -> None:
         self.context = context
-        # Interests whose topics do not exist at the start: no reason to answer before the others can be.
+        self.fetch_context = fetch_context
+        # Interests whose topics do not exist at the start: no reason to respond before the others can be.
         self.unknown: frozenset[int] | None = None
-        # Names of what the client may not use, of which the log has been told.
+        # Names of what the client may not use, whose refusals are logged.
         self.refused: set[str] = set()
-        self.request: FetchRequest = exchange.body
+        self.request: FetchRequest = context.body
         self.is_follower = replica_of(self.request) >= 0
-        self.slot: Request = exchange.slot
-        self.limit = min(self.request.max_bytes, exchange.broker.config.fetch_max_bytes)
-        if exchange.broker.throttling.on:
-            # A larger answer would exceed the quota, and do so again the next time.
-            quota = exchange.broker.throttling.fetch_bytes_max(exchange)
+        self.limit = min(self.request.max_bytes, context.broker.config.fetch_max_bytes)
+        if context.broker.throttling.on:
+            # A larger response would exceed the quota, and do so again the next time.
+            quota = context.broker.throttling.fetch_bytes_max(context)
             self.limit = self.limit if quota is None else min(self.limit, quota)
         self.min_bytes = min(self.request.min_bytes, self.limit)
-        self.deadline_ms = exchange.broker.monotonic_ms() + max(0, self.request.max_wait_ms)
+        self.deadline_ms = context.broker.monotonic_ms() + max(0, self.request.max_wait_ms)
         self.slots: list[int] = []
         self.overdue = self.request.max_wait_ms <= 0
-        # Bytes and files asked of the disk by the last look, and since when the fetch waits for it.
+        # Bytes and files asked of the disk by the last poll, and since when the fetch waits for it.
         self.cold_bytes = self.cold_files = 0
         self.cold_since_ms: int | None = None
-        # A long fetch is looked at in pieces; when somebody wants a look meanwhile, there is another one.
-        self.is_long = len(context.interests) >= LOOKUPS_PER_PIECE
-        self._is_looking = self._look_is_wanted = False
+        # A long fetch is polled in pieces; if another poll is wanted meanwhile, it follows.
+        self.is_long = len(fetch_context.interests) >= LOOKUPS_PER_PIECE
+        self._is_polling = self._poll_is_wanted = False
 
-    # ---- what the purgatory calls ----
+    # ---- what the purgatory calls
 
     def try_complete(self) -> bool:
-        exchange = self.exchange
-        if exchange.has_answer:
+        context = self.context
+        if context.has_response:
             return True
-        if self.is_long:
-            self._look_in_pieces()
-            return exchange.done
-        exchange.guard(self._look_at_once)
-        if exchange.pieces is not None:
-            # Its answer is an error, and long.
-            exchange.broker.long_work.append(exchange)
-        return exchange.has_answer
+        if self._is_polling:
+            self._poll_is_wanted = True
+        elif self.is_long:
+            # The poll begins after this call.
+            self._is_polling = context.takes_long = True
+            context.pieces = self.polls()
+            context.broker.long_work.append(context)
+        else:
+            context.resume(partial(context.finish, self.polls()))
+        return context.has_response
 
     def expire(self) -> None:
         self.overdue = True
         if not self.try_complete():
             # Only the disk keeps it waiting.
-            self.exchange.broker.fetches.park(self, self.slots, NEVER_MS, lambda: None)
-
-    def cancel(self) -> None:
-        self.exchange.cancel()
-
-    def drop(self) -> None:
-        self.exchange.drop()
+            self.context.broker.fetches.park(self, self.slots, NEVER_MS)
 
     # ----
 
-    def start(self) -> Generator[None]:
-        broker = self.exchange.broker
-        broker.counters.add(Counter.COUNT_FETCHES)
-        self.slots = slots = yield from self._slots()
-        if self.slot.flags & SlotFlag.AGAIN:
-            # The processor found other files than the ones open here.
-            for slot in slots:
-                broker.places.forget(slot)
-                with suppress(SlotBusy):  # if so, the processor will find the same once more
-                    broker.readers.forget(read_partition(broker.table, slot))
-        broker.fetches.park(self, slots, self.deadline_ms, self._parked)
-
-    @property
-    def _parked_bytes(self) -> int:
-        return REQUEST_BYTES + self.exchange.body_bytes + PARTITION_BYTES * len(self.context.interests)
-
-    def _parked(self) -> None:
-        exchange, broker = self.exchange, self.exchange.broker
-        if not broker.parked_memory.has_room(exchange, self._parked_bytes):
-            # It is answered with what there is.
-            broker.fetches.expire_now(self.slot.connection)
-            return
-        broker.parked_memory.charge(exchange, self._parked_bytes)
-        broker.counters.add(Counter.COUNT_FETCHES_PARKED)
-        broker.answers.parked(self.slot)
-
-    def _slots(self) -> Generator[None, None, list[int]]:
+    def find_slots(self) -> Generator[None]:
         """Find the table slots of all partitions that exist."""
-        found = []
-        for done, interest in enumerate(self.context.interests, start=1):
-            if self.exchange.has_had_its_share(done, LOOKUPS_PER_PIECE):
+        for done, interest in enumerate(self.fetch_context.interests, start=1):
+            if self.context.should_yield(done, LOOKUPS_PER_PIECE):
                 yield
             topic = self._topic(interest)
             if isinstance(topic, Topic) and interest.wanted.partition in topic.partitions:
-                found.append(topic.partitions[interest.wanted.partition].slot)
-        return found
+                self.slots.append(topic.partitions[interest.wanted.partition].slot)
+
+    def forget_files(self) -> None:
+        """Forget the open files of all partitions: the processor found others."""
+        broker = self.context.broker
+        for slot in self.slots:
+            broker.places.forget(slot)
+            with suppress(SlotBusy):  # if so, the processor will find the same once more
+                broker.readers.forget(read_partition(broker.table, slot))
+
+    def park(self) -> None:
+        """Wait for bytes. The caller polls once more: those that came before the marks wake no handler."""
+        self._is_polling = self.is_long
+        self.context.broker.fetches.park(self, self.slots, self.deadline_ms)
+
+    def parked(self) -> None:
+        """Charge the memory of a fetch that waits; without room it is answered with the available bytes."""
+        context, broker = self.context, self.context.broker
+        size = REQUEST_BYTES + context.body_bytes + PARTITION_BYTES * len(self.fetch_context.interests)
+        if not broker.parked_memory.has_room(context, size):
+            broker.fetches.expire_now(context.slot.connection)
+            return
+        broker.parked_memory.charge(context, size)
+        broker.counters.add(Counter.COUNT_FETCHES_PARKED)
+        broker.responses.parked(context.slot)
 
     def _topic(self, interest: Interest) -> Topic | ErrorCode:
-        metadata, names = self.exchange.broker.metadata, self.context.names
+        metadata, names = self.context.broker.metadata, self.fetch_context.names
         if self.is_follower and not self._may_follow():
             return READ_TOPIC.denied
         if isinstance(interest.topic, str):
@@ -232,7 +226,7 @@ class Fetch:
         if not self._may_read(topic.name):
             return READ_TOPIC.denied
         if not self.is_follower:
-            self.exchange.broker.authorization.grant(self.exchange, READ_TOPIC, topic)
+            self.context.broker.authorization.grant(self.context, READ_TOPIC, topic)
         return topic
 
     def _may_read(self, name: str) -> bool:
@@ -244,52 +238,40 @@ class Fetch:
 
     def _allows(self, need: Need, name: str) -> bool:
         """Ask whether the client has a permission; a refusal is logged once."""
-        is_told = name not in self.refused
-        may = self.exchange.broker.authorization.allows(self.exchange, need, name, is_told=is_told)
+        is_logged = name not in self.refused
+        may = self.context.broker.authorization.allows(self.context, need, name, is_logged=is_logged)
         if not may:
             self.refused.add(name)
         return may
 
-    def _look_at_once(self) -> None:
-        answers = at_once(self._look())
+    def polls(self) -> Generator[None]:
+        """Poll, and respond if that was enough. If another poll is wanted meanwhile, others come first."""
+        self._is_polling, self._poll_is_wanted = True, False
+        answers = yield from self.poll()
         if answers is not None:
-            at_once(self._reply(answers))
-
-    def _look_in_pieces(self) -> None:
-        """Have a look begin behind this call, or once more if one is under way."""
-        self._look_is_wanted = True
-        if not self._is_looking:
-            self._is_looking = True
-            self.exchange.takes_long = True
-            self.exchange.pieces = self._looks()
-            self.exchange.broker.long_work.append(self.exchange)
-
-    def _looks(self) -> Generator[None]:
-        """Look once, and answer if that was enough. If somebody wants another look, others come first."""
-        self._look_is_wanted = False
-        answers = yield from self._look()
-        if answers is not None:
-            self.exchange.broker.fetches.release(self.slot.connection)
-            yield from self._reply(answers)
-        elif self._look_is_wanted:
-            # The handler puts it at the end of its queue.
-            self.exchange.pieces = self._looks()
+            yield from self.respond(answers)
+        elif self._poll_is_wanted:
+            self.context.pieces = self.polls()
         else:
-            self._is_looking = False
+            self._is_polling = False
 
-    def _look(self) -> Generator[None, None, list[Answer] | None]:
-        """Read what there is. Its value is the answers if that is enough or an error, or if no time is left.
+    def poll(self) -> Generator[None, None, list[Answer] | None]:
+        """Read the available bytes. Return the answers if that is enough, an error, or the time is over.
 
         Bytes that must be brought from the disk are left out, unless there is nothing else.
         """
         total, files, settled, answers = 0, 0, False, []
         unknown = yield from self._unknown()
         self.cold_bytes = self.cold_files = 0
-        for i, interest in enumerate(self.context.interests):
-            if i and self.exchange.has_had_its_share(i, LOOKUPS_PER_PIECE):
+        for i, interest in enumerate(self.fetch_context.interests):
+            if i and self.context.should_yield(i, LOOKUPS_PER_PIECE):
                 yield
-            budget = self.limit - total if files < FILES_MAX else 0
-            read = self._read(self._topic(interest), interest.wanted, budget, total == 0)
+            about = interest.wanted, self.limit - total if files < FILES_MAX else 0, total == 0
+            topic = self._topic(interest)
+            try:
+                read = self._read(topic, *about)
+            except READ_ERRORS as error:
+                read = self._read_again(error, topic, *about)
             total += read.length
             files += read.length > 0
             settled = settled or read.more or (read.answer.error_code != 0 and i not in unknown)
@@ -301,32 +283,32 @@ class Fetch:
 
     def _has_lost_patience(self) -> bool:
         since_ms = self.cold_since_ms
-        return since_ms is not None and self.exchange.broker.monotonic_ms() - since_ms > COLD_PATIENCE_MS
+        return since_ms is not None and self.context.broker.monotonic_ms() - since_ms > COLD_PATIENCE_MS
 
-    def _bring(self, cold: NotResident) -> None:
+    def _prefetch(self, cold: NotResident) -> None:
         """Ask for bytes from the disk, unless as much as can be sent is under way.
 
         The next fetch asks for the rest. Raises OSError if the bytes could not be read.
         """
-        broker = self.exchange.broker
+        broker = self.context.broker
         if self.cold_files and (self.cold_bytes >= self.limit or self.cold_files >= FILES_MAX):
             return
-        broker.cold_reads.bring(cold.fd, cold.position, cold.length, self._look_again)
+        broker.prefetch.read(cold.fd, cold.position, cold.length, self._poll_again)
         self.cold_bytes += cold.length
         self.cold_files += 1
         if self.cold_since_ms is None:
             self.cold_since_ms = broker.monotonic_ms()
         broker.counters.add(Counter.COUNT_FETCHES_COLD)
 
-    def _look_again(self) -> None:
-        self.exchange.broker.fetches.check(self.slots)
+    def _poll_again(self) -> None:
+        self.context.broker.fetches.check(self.slots)
 
     def _unknown(self) -> Generator[None, None, frozenset[int]]:
-        """Find the interests that had no partition for the client at the first look: they bring nothing."""
+        """Find the interests that had no partition for the client at the first poll: they bring nothing."""
         if self.unknown is None:
             found = []
-            for i, interest in enumerate(self.context.interests):
-                if i and self.exchange.has_had_its_share(i, LOOKUPS_PER_PIECE):
+            for i, interest in enumerate(self.fetch_context.interests):
+                if i and self.context.should_yield(i, LOOKUPS_PER_PIECE):
                     yield
                 topic = self._topic(interest)
                 is_known = isinstance(topic, Topic) and interest.wanted.partition in topic.partitions
@@ -335,30 +317,30 @@ class Fetch:
             self.unknown = frozenset(found)
         return self.unknown
 
-    def _reply(self, answers: list[Answer]) -> Generator[None]:
-        """Answer, or tell the client to come again later, without charging it for records it does not get."""
-        exchange = self.exchange
+    def respond(self, answers: list[Answer]) -> Generator[None]:
+        """Answer, or have the client retry later, without charging it for records it does not get."""
+        context = self.context
         throttled = False
-        if exchange.broker.throttling.on:
+        if context.broker.throttling.on:
             size = yield from self._size_of(answers)
-            throttled = exchange.charge(size).ms > 0
+            throttled = context.broker.admission.charge(context, size).ms > 0
         if throttled:
-            response = self.context.respond_throttled()
+            response = self.fetch_context.respond_throttled()
         else:
-            response = yield from self.context.respond_in_pieces(answers)
+            response = yield from self.fetch_context.respond_in_pieces(answers)
         if any(
             each.current_leader.leader_id >= 0 for topic in response.responses for each in topic.partitions
         ):
-            address = exchange.broker.advertised(exchange.slot)
-            node = exchange.broker.metadata.node_id
+            address = context.broker.advertised(context)
+            node = context.broker.metadata.node_id
             response.node_endpoints = [FetchResponse.NodeEndpoint(node, address.host, address.port)]
         yield from self._count(answers, sent=not throttled)
-        exchange.reply(response, in_pieces=self.is_long)
+        context.respond(response, in_pieces=self.is_long)
 
     def _count(self, answers: list[Answer], *, sent: bool) -> Generator[None]:
-        meters = self.exchange.broker.meters
-        for i, (interest, answer) in enumerate(zip(self.context.interests, answers, strict=True)):
-            if i and self.exchange.has_had_its_share(i, LOOKUPS_PER_PIECE):
+        meters = self.context.broker.meters
+        for i, (interest, answer) in enumerate(zip(self.fetch_context.interests, answers, strict=True)):
+            if i and self.context.should_yield(i, LOOKUPS_PER_PIECE):
                 yield
             topic = self._topic(interest)
             if isinstance(topic, Topic):
@@ -367,48 +349,55 @@ class Fetch:
 
     def _size_of(self, answers: list[Answer]) -> Generator[None, None, int]:
         """Find the response's size as Kafka counts it: the body and its size field."""
-        slot, response = self.exchange.slot, self.context.preview(answers)
+        slot, response = self.context.slot, self.fetch_context.preview(answers)
         frame = yield from encode_response_frame_in_pieces(
             slot.api_key, slot.api_version, slot.correlation, response
         )
         header_bytes = 4 if slot.api_version < FIRST_FLEXIBLE_VERSION else 5
         return sum(len(segment) for segment in frame) - header_bytes
 
-    def _read(self, topic: Topic | ErrorCode, wanted: Wanted, budget: int, first: bool) -> Read:
-        if isinstance(topic, ErrorCode):
-            return Read(refused(wanted.partition, topic))
-        for left in reversed(range(TRIES)):
+    def _read_again(
+        self, error: Exception, topic: Topic | ErrorCode, wanted: Wanted, budget: int, first: bool
+    ) -> Read:
+        """Read again if files were replaced meanwhile; else return the error that the client gets."""
+        for _ in range(TRIES - 1):
+            # A file that is missing: the partition may just have moved to another log directory.
+            if not isinstance(error, (SegmentGone, FileNotFoundError)):
+                break
             try:
-                return self._read_once(topic, wanted, budget, first)
-            except SegmentGone:
-                continue
-            except OffsetOutOfRange:
-                return Read(refused(wanted.partition, ErrorCode.OFFSET_OUT_OF_RANGE))
-            except RangeDamaged:
+                return self._read(topic, wanted, budget, first)
+            except READ_ERRORS as again:
+                error = again
+        assert isinstance(topic, Topic)
+        match error:
+            case SegmentGone():
+                code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            case OffsetOutOfRange():
+                code = ErrorCode.OFFSET_OUT_OF_RANGE
+            case RangeDamaged():
                 # The scrubber has found the damage.
-                return Read(refused(wanted.partition, ErrorCode.CORRUPT_MESSAGE))
-            except CorruptBatch as error:
+                code = ErrorCode.CORRUPT_MESSAGE
+            case CorruptBatch():
                 log.error("%s-%d: %s", topic.name, wanted.partition, error)
-                return Read(refused(wanted.partition, ErrorCode.CORRUPT_MESSAGE))
-            except (OSError, ValueError) as error:
-                if isinstance(error, FileNotFoundError) and left:
-                    # The partition may just have moved to another log directory.
-                    continue
+                code = ErrorCode.CORRUPT_MESSAGE
+            case _:
                 # ValueError: the leader epochs or the transaction index are corrupt.
                 log.error("%s-%d cannot be read: %s", topic.name, wanted.partition, error)
-                return Read(refused(wanted.partition, ErrorCode.KAFKA_STORAGE_ERROR))
-        return Read(refused(wanted.partition, ErrorCode.NOT_LEADER_OR_FOLLOWER))
+                code = ErrorCode.KAFKA_STORAGE_ERROR
+        return Read(refused(wanted.partition, code))
 
-    def _read_once(self, topic: Topic, wanted: Wanted, budget: int, first: bool) -> Read:
-        broker, index = self.exchange.broker, wanted.partition
-        found = broker.partition(topic, index)
+    def _read(self, topic: Topic | ErrorCode, wanted: Wanted, budget: int, first: bool) -> Read:
+        """Read from one partition. Raises one of `READ_ERRORS`."""
+        broker, index = self.context.broker, wanted.partition
+        found = topic if isinstance(topic, ErrorCode) else broker.partition(topic, index)
         if isinstance(found, ErrorCode):
             return Read(refused(index, found))
+        assert isinstance(topic, Topic)
         image, now = found
         problem = self._refusal(wanted, now)
         if problem is not None:
             answer = refused(index, problem)
-            if self.exchange.version >= FIRST_VERSION_WITH_LEADER and problem in TELL_THE_LEADER:
+            if self.context.version >= FIRST_VERSION_WITH_LEADER and problem in WITH_LEADER:
                 node = broker.metadata.node_id
                 answer.current_leader = FetchResponse.LeaderIdAndEpoch(node, now.leader_epoch)
             return Read(answer)
@@ -432,7 +421,7 @@ class Fetch:
                     wait=self._has_lost_patience(),
                 )
             except NotResident as cold:
-                self._bring(cold)
+                self._prefetch(cold)
             if piece is not None:
                 if self.request.isolation_level == READ_COMMITTED:
                     aborted = reader.aborted(wanted.fetch_offset, piece, bound, now.aborted_end)
@@ -463,7 +452,7 @@ class Fetch:
         if epoch == now.leader_epoch:
             end = EpochEnd(epoch, now.log_end_offset)
         else:
-            epochs = self.exchange.broker.readers.get(topic.name, now).epochs()
+            epochs = self.context.broker.readers.get(topic.name, now).epochs()
             end = end_of(epochs, epoch, now.log_end_offset)
         if end.offset == NO_OFFSET or end.epoch == NO_EPOCH:
             raise OffsetOutOfRange(f"{topic.name}-{wanted.partition} had no epoch {epoch}")
@@ -510,37 +499,54 @@ class Fetch:
 
 
 def each_once(
-    exchange: ApiExchange, topics: list[FetchRequest.FetchTopic]
+    context: RequestContext, topics: list[FetchRequest.FetchTopic]
 ) -> Generator[None, None, list[FetchRequest.FetchTopic]]:
     """Keep only the last entry for each partition, like Kafka, which keeps them in a map."""
     found: dict[tuple[str, bytes], dict[int, Wanted]] = {}
     for done, topic in enumerate(topics, start=1):
         partitions = found.setdefault((topic.topic, topic.topic_id), {})
         partitions.update((wanted.partition, wanted) for wanted in topic.partitions)
-        if exchange.has_had_its_share(done, LOOKUPS_PER_PIECE):
+        if context.should_yield(done, LOOKUPS_PER_PIECE):
             yield
     return [FetchRequest.FetchTopic(*key, list(each.values())) for key, each in found.items()]
 
 
 @api(ApiKey.FETCH, 4, 18, name="Fetch", failed=failed)
-def handle(exchange: ApiExchange) -> Generator[None, None, FetchResponse | None]:
+def handle(context: RequestContext) -> Generator[None, None, FetchResponse | None]:
     """Reads records from partitions, waiting for a minimum of bytes."""
-    broker = exchange.broker
-    named = sum(len(topic.partitions) for topic in exchange.body.topics)
+    broker = context.broker
+    named = sum(len(topic.partitions) for topic in context.body.topics)
     if named > AS_NAMED_MAX:
-        exchange.body.topics = yield from each_once(exchange, exchange.body.topics)
-    context = new_context(
+        context.body.topics = yield from each_once(context, context.body.topics)
+    fetch_context = new_context(
         broker.fetch_sessions,
-        exchange.version,
-        exchange.body,
+        context.version,
+        context.body,
         broker.monotonic_ms(),
-        maker=Maker(exchange.slot.connection, exchange.slot.correlation),
-        privileged=replica_of(exchange.body) >= 0,
-        again=bool(exchange.slot.flags & SlotFlag.AGAIN),
+        maker=Maker(context.slot.connection, context.slot.correlation),
+        privileged=replica_of(context.body) >= 0,
+        again=bool(context.slot.flags & SlotFlag.AGAIN),
     )
-    if isinstance(context, ErrorCode):
-        return FetchResponse(error_code=context)
-    if isinstance(context, IncrementalFetchContext):
+    if isinstance(fetch_context, ErrorCode):
+        return FetchResponse(error_code=fetch_context)
+    if isinstance(fetch_context, IncrementalFetchContext):
         broker.counters.add(Counter.COUNT_FETCHES_INCREMENTAL)
-    yield from Fetch(exchange, context).start()
+    broker.counters.add(Counter.COUNT_FETCHES)
+    fetch = Fetch(context, fetch_context)
+    yield from fetch.find_slots()
+    if context.slot.flags & SlotFlag.AGAIN:
+        fetch.forget_files()
+    if fetch.is_long:
+        fetch.park()
+        fetch.parked()
+        yield from fetch.polls()
+        return None
+    answers = yield from fetch.poll()
+    if answers is None:
+        fetch.park()
+        answers = yield from fetch.poll()
+    if answers is None:
+        fetch.parked()
+    else:
+        yield from fetch.respond(answers)
     return None

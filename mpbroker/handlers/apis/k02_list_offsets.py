@@ -2,7 +2,7 @@
 
 Special times: -1 latest (high watermark, or last stable offset if read_committed), -2 earliest, -3 the record
 with the largest timestamp (v7), -4 earliest local (v8, the same as -2), -5 latest tiered (v9) and -6 earliest
-pending upload (v11). There are no records for the last two. A look-up that depends on the end of the log
+pending upload (v11). There are no records for the last two. A search that depends on the end of the log
 waits until that is durable. (Kafka: KafkaApis.handleListOffsetRequest, UnifiedLog.fetchOffsetByTimestamp;
 KIP-79, KIP-405, KIP-734, KIP-1005.)
 """
@@ -10,14 +10,14 @@ KIP-79, KIP-405, KIP-734, KIP-1005.)
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from mpbroker.handlers.api_parts.durability_waits import LogEnd, log_end_to_wait_for, wait_until_durable
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange, check_leader_epoch
-from mpbroker.handlers.fetch.partition_readers import READ_UNCOMMITTED, bound_of
+from mpbroker.handlers.broker import check_leader_epoch
+from mpbroker.handlers.context import RequestContext
+from mpbroker.handlers.fetch.partition_readers import bound_of
 from mpbroker.handlers.requests.metadata import Topic
 from mpbroker.handlers.requests.permissions import DESCRIBE_TOPIC
 from mpbroker.ipc.table import Partition
@@ -31,6 +31,7 @@ from mpbroker.protocol.numbers import (
     LATEST,
     LATEST_TIERED,
     MAX_TIMESTAMP,
+    READ_UNCOMMITTED,
 )
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.validation import Pieces
@@ -55,37 +56,37 @@ Answer: TypeAlias = ListOffsetsResponse.ListOffsetsPartitionResponse
 Wanted: TypeAlias = ListOffsetsRequest.ListOffsetsPartition
 
 
-def failed(exchange: ApiExchange, code: ErrorCode) -> ListOffsetsResponse:
+def failed(context: RequestContext, code: ErrorCode) -> ListOffsetsResponse:
     return ListOffsetsResponse(
         topics=[
             ListOffsetsResponse.ListOffsetsTopicResponse(
                 t.name, [Answer(partition_index=p.partition_index, error_code=code) for p in t.partitions]
             )
-            for t in exchange.body.topics
+            for t in context.body.topics
         ]
     )
 
 
-def visible(exchange: ApiExchange, now: Partition) -> Bound:
+def visible(context: RequestContext, now: Partition) -> Bound:
     """Return the end of what the client may see; only a consumer has an isolation level."""
-    request = exchange.body
+    request = context.body
     return bound_of(now, request.isolation_level if request.replica_id == CONSUMER else READ_UNCOMMITTED)
 
 
-def search(exchange: ApiExchange, topic: Topic, now: Partition, timestamp_ms: int) -> Pieces[FoundOffset]:
+def search(context: RequestContext, topic: Topic, now: Partition, timestamp_ms: int) -> Pieces[FoundOffset]:
     """Find the record for a time, or the one with the largest timestamp.
 
     Raises ApiError if the partition cannot be read.
     """
     for left in reversed(range(TRIES)):
-        bound = visible(exchange, now)
-        reader = partial(exchange.broker.reader, topic, now)
+        bound = visible(context, now)
+        reader = partial(context.broker.reader, topic, now)
         if timestamp_ms == MAX_TIMESTAMP:
             pieces = offset_of_largest_time(reader, bound, now.log_start_offset)
         else:
             pieces = offset_of_time(reader, timestamp_ms, now.log_start_offset, bound)
         try:
-            return (yield from exchange.pausing(pieces))
+            return (yield from context.pausing(pieces))
         except CorruptBatch as error:
             log.error("%s-%d: %s", topic.name, now.partition, error)
             raise ApiError(ErrorCode.CORRUPT_MESSAGE) from error
@@ -96,25 +97,27 @@ def search(exchange: ApiExchange, topic: Topic, now: Partition, timestamp_ms: in
                 log.error("%s-%d cannot be read: %s", topic.name, now.partition, error)
                 raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR) from error
             # The table has had the new log start, or the other log directory, since before the files went.
-            found = exchange.broker.partition(topic, now.partition)
+            found = context.broker.partition(topic, now.partition)
             if isinstance(found, ErrorCode):
                 raise ApiError(found) from None
             now = found[1]
     raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
-def offset_at(exchange: ApiExchange, topic: Topic, now: Partition, timestamp_ms: int) -> Pieces[FoundOffset]:
+def offset_at(
+    context: RequestContext, topic: Topic, now: Partition, timestamp_ms: int
+) -> Pieces[FoundOffset]:
     if timestamp_ms == LATEST:
-        return FoundOffset(-1, visible(exchange, now).offset)
+        return FoundOffset(-1, visible(context, now).offset)
     if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
         return FoundOffset(-1, now.log_start_offset)
     if timestamp_ms in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return NOTHING_FOUND
-    return (yield from search(exchange, topic, now, timestamp_ms))
+    return (yield from search(context, topic, now, timestamp_ms))
 
 
 def epoch_of_answer(
-    exchange: ApiExchange, topic: Topic, now: Partition, timestamp_ms: int, offset: int
+    context: RequestContext, topic: Topic, now: Partition, timestamp_ms: int, offset: int
 ) -> int:
     """Return the epoch that wrote the offset. Only a log from a cluster has had more than the first one."""
     if offset < 0:
@@ -122,7 +125,7 @@ def epoch_of_answer(
     if timestamp_ms == LATEST or now.leader_epoch == 0:
         return now.leader_epoch
     try:
-        epochs = exchange.broker.readers.get(topic.name, now).epochs()
+        epochs = context.broker.readers.get(topic.name, now).epochs()
     except (OSError, ValueError) as error:
         log.error("%s-%d: its leader epochs cannot be read: %s", topic.name, now.partition, error)
         raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR) from error
@@ -130,19 +133,19 @@ def epoch_of_answer(
 
 
 class Waited(NamedTuple):
-    """The log end that a look-up has waited for, and the error if it is not durable."""
+    """The log end that a search has waited for, and the error if it is not durable."""
 
     end: LogEnd
     error: ErrorCode
 
 
 def look_up(
-    exchange: ApiExchange, topic: Topic | None, wanted: Wanted, waited: Waited | None
+    context: RequestContext, topic: Topic | None, wanted: Wanted, waited: Waited | None
 ) -> Pieces[Answer | LogEnd]:
-    """Answer for one partition, or tell what to wait for. Raises ApiError if it has no offset to tell."""
+    """Answer for one partition, or return the log end to wait for. Raises ApiError without such an offset."""
     if topic is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    found = exchange.broker.partition(topic, wanted.partition_index)
+    found = context.broker.partition(topic, wanted.partition_index)
     if isinstance(found, ErrorCode):
         raise ApiError(found)
     image, now = found
@@ -150,15 +153,15 @@ def look_up(
     if problem is not None:
         raise ApiError(problem)
     asked = wanted.timestamp
-    if asked < EARLIEST and exchange.version < FIRST_VERSION_OF.get(asked, exchange.version + 1):
+    if asked < EARLIEST and context.version < FIRST_VERSION_OF.get(asked, context.version + 1):
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
     if waited is not None and now.high_watermark < waited.end.offset:
         raise ApiError(waited.error)
-    # What was appended meanwhile is not waited for.
+    # Later appends are not waited for.
     end = log_end_to_wait_for(image, now) if waited is None else None
     if end is not None and asked in (LATEST, MAX_TIMESTAMP):
         return end
-    timestamp_ms, offset = yield from offset_at(exchange, topic, now, asked)
+    timestamp_ms, offset = yield from offset_at(context, topic, now, asked)
     if end is not None and asked > LATEST and offset < 0:
         # A record of that time may be among those that are not durable.
         return end
@@ -166,7 +169,7 @@ def look_up(
         partition_index=wanted.partition_index,
         timestamp=timestamp_ms,
         offset=offset,
-        leader_epoch=epoch_of_answer(exchange, topic, now, asked, offset),
+        leader_epoch=epoch_of_answer(context, topic, now, asked, offset),
     )
 
 
@@ -182,10 +185,10 @@ class LookUp:
     def refuse(self, code: ErrorCode) -> None:
         self._answers[self._place].error_code = code
 
-    def answer(self, exchange: ApiExchange, waited: Waited | None = None) -> Pieces[LogEnd | None]:
+    def answer(self, context: RequestContext, waited: Waited | None = None) -> Pieces[LogEnd | None]:
         """Fill in the answer, or return what to wait for before."""
         try:
-            found = yield from look_up(exchange, self._topic, self._wanted, waited)
+            found = yield from look_up(context, self._topic, self._wanted, waited)
         except ApiError as error:
             self.refuse(error.code)
             return None
@@ -195,18 +198,19 @@ class LookUp:
         return None
 
 
-def pieces(exchange: ApiExchange) -> Iterator[None]:
-    """Answer for one partition per piece: a search may read from the disk."""
+@api(ApiKey.LIST_OFFSETS, 1, 11, name="ListOffsets", failed=failed)
+def handle(context: RequestContext) -> Pieces[ListOffsetsResponse]:
+    """The offset of a time, or of the beginning or end of a partition."""
     seen: dict[tuple[str, int], int] = {}
-    for asked in exchange.body.topics:
+    for asked in context.body.topics:
         for wanted in asked.partitions:
             key = asked.name, wanted.partition_index
             seen[key] = seen.get(key, 0) + 1
     response, done = ListOffsetsResponse(), 0
     late: list[tuple[LookUp, LogEnd]] = []
-    for asked in exchange.body.topics:
-        topic = exchange.broker.metadata.by_name.get(asked.name)
-        may = exchange.allows(DESCRIBE_TOPIC, asked.name)
+    for asked in context.body.topics:
+        topic = context.broker.metadata.by_name.get(asked.name)
+        may = context.allows(DESCRIBE_TOPIC, asked.name)
         answers: list[Answer] = []
         for wanted in asked.partitions:
             one = LookUp(answers, topic, wanted)
@@ -214,34 +218,16 @@ def pieces(exchange: ApiExchange) -> Iterator[None]:
                 one.refuse(DESCRIBE_TOPIC.denied)
             elif seen[asked.name, wanted.partition_index] > 1:
                 one.refuse(ErrorCode.INVALID_REQUEST)
-            elif (end := (yield from one.answer(exchange))) is not None:
+            elif (end := (yield from one.answer(context))) is not None:
                 late.append((one, end))
             done += 1
-            if exchange.has_had_its_share(done):
+            if context.should_yield(done):
                 yield
         response.topics.append(ListOffsetsResponse.ListOffsetsTopicResponse(asked.name, answers))
-    if not late:
-        exchange.reply(response)
-        return
-
-    def then(code: ErrorCode) -> None:
-        exchange.work_off(late_pieces(exchange, response, [(one, Waited(end, code)) for one, end in late]))
-
-    wait_until_durable(exchange, [end for _, end in late], exchange.body.timeout_ms, then)
-
-
-def late_pieces(
-    exchange: ApiExchange, response: ListOffsetsResponse, late: Sequence[tuple[LookUp, Waited]]
-) -> Iterator[None]:
-    """Answer for the partitions whose log end had to become durable."""
-    for done, (one, waited) in enumerate(late, start=1):
-        yield from one.answer(exchange, waited)
-        if exchange.has_had_its_share(done):
-            yield
-    exchange.reply(response)
-
-
-@api(ApiKey.LIST_OFFSETS, 1, 11, name="ListOffsets", failed=failed)
-def handle(exchange: ApiExchange) -> None:
-    """The offset of a time, or of the beginning or end of a partition."""
-    exchange.work_off(pieces(exchange))
+    if late:
+        code = yield from wait_until_durable(context, [end for _, end in late], context.body.timeout_ms)
+        for done, (one, end) in enumerate(late, start=1):
+            yield from one.answer(context, Waited(end, code))
+            if context.should_yield(done):
+                yield
+    return response

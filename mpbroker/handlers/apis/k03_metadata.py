@@ -11,9 +11,9 @@ from collections.abc import Generator, Iterable
 from typing import TypeAlias
 
 from mpbroker.handlers.api_parts.acl_operations import cluster_operations, operations
-from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
+from mpbroker.handlers.api_parts.coordinator_questions import try_ask_coordinator
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.limits import LOOKUPS_PER_PIECE, TOPICS_MAX
 from mpbroker.handlers.requests.metadata import Topic
 from mpbroker.handlers.requests.permissions import CREATE_CLUSTER, CREATE_TOPIC, DESCRIBE_TOPIC
@@ -39,33 +39,33 @@ def asked_for(request: MetadataRequest) -> Iterable[MetadataRequest.MetadataRequ
     return {(topic.topic_id, topic.name): topic for topic in request.topics or ()}.values()
 
 
-def failed(exchange: ApiExchange, code: ErrorCode) -> MetadataResponse:
-    nullable = exchange.version >= FIRST_VERSION_WITH_IDS
+def failed(context: RequestContext, code: ErrorCode) -> MetadataResponse:
+    nullable = context.version >= FIRST_VERSION_WITH_IDS
     return MetadataResponse(
         topics=[
             TopicAnswer(error_code=code, name=t.name if nullable else t.name or "", topic_id=t.topic_id)
-            for t in asked_for(exchange.body)
+            for t in asked_for(context.body)
         ],
         error_code=code,
     )
 
 
-def describe(exchange: ApiExchange, topic: Topic) -> TopicAnswer:
+def describe(context: RequestContext, topic: Topic) -> TopicAnswer:
     return TopicAnswer(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.internal,
-        partitions=[describe_partition(exchange, topic, number) for number in sorted(topic.partitions)],
+        partitions=[describe_partition(context, topic, number) for number in sorted(topic.partitions)],
         topic_authorized_operations=operations(
-            exchange, ResourceType.TOPIC, topic.name, exchange.body.include_topic_authorized_operations
+            context, ResourceType.TOPIC, topic.name, context.body.include_topic_authorized_operations
         ),
     )
 
 
-def describe_partition(exchange: ApiExchange, topic: Topic, number: int) -> PartitionAnswer:
-    node = exchange.broker.metadata.node_id
+def describe_partition(context: RequestContext, topic: Topic, number: int) -> PartitionAnswer:
+    node = context.broker.metadata.node_id
     image = topic.partitions[number]
-    now = exchange.broker.in_table(image)
+    now = context.broker.in_table(image)
     # Without a slot it is not open yet, for instance because a disk is full.
     offline = not image.slot_generation or (
         now is not None and bool(now.flags & PartitionFlag.PARTITION_OFFLINE)
@@ -82,34 +82,34 @@ def describe_partition(exchange: ApiExchange, topic: Topic, number: int) -> Part
     )
 
 
-def find(exchange: ApiExchange, asked: MetadataRequest.MetadataRequestTopic) -> TopicAnswer:
-    metadata = exchange.broker.metadata
+def find(context: RequestContext, asked: MetadataRequest.MetadataRequestTopic) -> TopicAnswer:
+    metadata = context.broker.metadata
     if asked.topic_id != ZERO_UUID:
         topic = metadata.by_id.get(asked.topic_id)
         if topic is None:
             return TopicAnswer(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=asked.topic_id)
-        if not exchange.allows(DESCRIBE_TOPIC, topic.name):
+        if not context.allows(DESCRIBE_TOPIC, topic.name):
             return TopicAnswer(error_code=DESCRIBE_TOPIC.denied, name=None, topic_id=asked.topic_id)
-        return describe(exchange, topic)
+        return describe(context, topic)
     name = asked.name or ""
-    if not exchange.allows(DESCRIBE_TOPIC, name):
+    if not context.allows(DESCRIBE_TOPIC, name):
         return TopicAnswer(error_code=DESCRIBE_TOPIC.denied, name=name)
     topic = metadata.by_name.get(name)
     if topic is None:
         bad = problem_with(name) is not None or metadata.collides(name)
         code = ErrorCode.INVALID_TOPIC_EXCEPTION if bad else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return TopicAnswer(error_code=code, name=name)
-    return describe(exchange, topic)
+    return describe(context, topic)
 
 
-def missing(exchange: ApiExchange) -> Generator[None, None, list[str]]:
+def missing(context: RequestContext) -> Generator[None, None, list[str]]:
     """Find the names to create: asked for, unknown, and wanted by client and broker."""
-    request = exchange.body
-    allowed = exchange.version < FIRST_VERSION_WITH_AUTO_CREATION_FLAG or request.allow_auto_topic_creation
-    if not allowed or not exchange.broker.config.auto_create_topics_enable:
+    request = context.body
+    allowed = context.version < FIRST_VERSION_WITH_AUTO_CREATION_FLAG or request.allow_auto_topic_creation
+    if not allowed or not context.broker.config.auto_create_topics_enable:
         return []
     names = (t.name for t in request.topics or () if t.topic_id == ZERO_UUID and t.name is not None)
-    metadata = exchange.broker.metadata
+    metadata = context.broker.metadata
     found = []
     for done, name in enumerate(dict.fromkeys(names), start=1):
         if (
@@ -117,55 +117,55 @@ def missing(exchange: ApiExchange) -> Generator[None, None, list[str]]:
             and name != METADATA_TOPIC
             and problem_with(name) is None
             and not metadata.collides(name)
-            and exchange.broker.authorization.allows(exchange, DESCRIBE_TOPIC, name, is_told=False)
+            and context.broker.authorization.allows(context, DESCRIBE_TOPIC, name, is_logged=False)
         ):
             found.append(name)
-        if exchange.has_had_its_share(done, LOOKUPS_PER_PIECE):
+        if context.should_yield(done, LOOKUPS_PER_PIECE):
             yield
     return found
 
 
 def creatable(
-    exchange: ApiExchange, names: list[str]
+    context: RequestContext, names: list[str]
 ) -> Generator[None, None, tuple[list[str], dict[str, int]]]:
     """Find which of the topics the client may create, and the error for each of the others."""
-    if exchange.broker.authorization.allows_cluster(exchange, CREATE_CLUSTER, is_told=False):
+    if context.broker.authorization.allows_cluster(context, CREATE_CLUSTER, is_logged=False):
         return names, {}
-    allowed, denied = yield from exchange.split(CREATE_TOPIC, names, str)
+    allowed, denied = yield from context.split(CREATE_TOPIC, names, str)
     return allowed, dict.fromkeys(denied, int(CREATE_TOPIC.denied))
 
 
-def described(exchange: ApiExchange) -> Generator[None, None, list[TopicAnswer]]:
+def described(context: RequestContext) -> Generator[None, None, list[TopicAnswer]]:
     """Describe the topics that are asked for, in pieces of about as many partitions."""
-    broker, request = exchange.broker, exchange.body
+    broker, request = context.broker, context.body
     wants_all = request.topics is None or (
-        not request.topics and exchange.version < FIRST_VERSION_WITH_EMPTY_FOR_NONE
+        not request.topics and context.version < FIRST_VERSION_WITH_EMPTY_FOR_NONE
     )
     topics: list[TopicAnswer] = []
     done = 0
     for one in sorted(broker.metadata.by_name) if wants_all else asked_for(request):
         if not isinstance(one, str):
-            topics.append(find(exchange, one))
+            topics.append(find(context, one))
         elif (topic := broker.metadata.by_name.get(one)) is not None and (
-            broker.authorization.allows(exchange, DESCRIBE_TOPIC, one, is_told=False)
+            broker.authorization.allows(context, DESCRIBE_TOPIC, one, is_logged=False)
         ):
-            topics.append(describe(exchange, topic))
+            topics.append(describe(context, topic))
         else:
             continue
         done += 1 + len(topics[-1].partitions)
         if done >= LOOKUPS_PER_PIECE:
-            done, exchange.takes_long = 0, True
+            done, context.takes_long = 0, True
             yield
     return topics
 
 
 def answer(
-    exchange: ApiExchange, errors: dict[str, int] | None = None
+    context: RequestContext, errors: dict[str, int] | None = None
 ) -> Generator[None, None, MetadataResponse]:
-    """Build the response. `errors` tells why unknown topics could not be created."""
-    broker, request = exchange.broker, exchange.body
-    address = broker.advertised(exchange.slot)
-    topics = yield from described(exchange)
+    """Build the response. `errors`: why unknown topics could not be created."""
+    broker, request = context.broker, context.body
+    address = broker.advertised(context)
+    topics = yield from described(context)
     for topic in topics:
         if topic.error_code and errors and topic.name in errors:
             topic.error_code = errors[topic.name]
@@ -176,40 +176,32 @@ def answer(
         controller_id=node,
         topics=topics,
         cluster_authorized_operations=cluster_operations(
-            exchange, request.include_cluster_authorized_operations
+            context, request.include_cluster_authorized_operations
         ),
     )
-
-
-def created(
-    exchange: ApiExchange, names: list[str], denied: dict[str, int], found: CreatedTopics | Unanswered
-) -> None:
-    if isinstance(found, CreatedTopics):
-        errors = {t.name: t.error for t in found.topics if t.error}
-    else:
-        # A client that asks for metadata knows no controller errors; this one makes it retry.
-        errors = dict.fromkeys(names, int(ErrorCode.LEADER_NOT_AVAILABLE))
-    exchange.finish(answer(exchange, errors | denied), found.throttle_ms)
 
 
 @api(ApiKey.METADATA, 0, 13, name="Metadata", failed=failed, elements_max=TOPICS_MAX)
-def handle(exchange: ApiExchange) -> Generator[None, None, MetadataResponse | None]:
+def handle(context: RequestContext) -> Generator[None, None, MetadataResponse | None]:
     """Brokers, topics and partitions; creates topics that are asked for by name, where that is allowed."""
-    asked = exchange.body.topics or ()
-    if exchange.version < FIRST_VERSION_WITH_IDS and any(
+    asked = context.body.topics or ()
+    if context.version < FIRST_VERSION_WITH_IDS and any(
         t.name is None or t.topic_id != ZERO_UUID for t in asked
     ):
-        return failed(exchange, ErrorCode.INVALID_REQUEST)
-    wanted = yield from missing(exchange)
-    names, denied = yield from creatable(exchange, wanted)
+        return failed(context, ErrorCode.INVALID_REQUEST)
+    wanted = yield from missing(context)
+    names, errors = yield from creatable(context, wanted)
     if not names:
-        return (yield from answer(exchange, denied))
-    ask_coordinator(
-        exchange,
-        CreateTopics(
-            [CreateTopic(name) for name in names], automatic=True, account=exchange.account(strict=False)
-        ),
-        CreatedTopics,
-        lambda found: created(exchange, names, denied, found),
+        return (yield from answer(context, errors))
+    question = CreateTopics(
+        [CreateTopic(name) for name in names], automatic=True, account=context.account(strict=False)
     )
+    found = yield from try_ask_coordinator(context, question, CreatedTopics)
+    if isinstance(found, CreatedTopics):
+        errors |= {t.name: t.error for t in found.topics if t.error}
+    else:
+        # A client that asks for metadata knows no controller errors; this one makes it retry.
+        errors |= dict.fromkeys(names, int(ErrorCode.LEADER_NOT_AVAILABLE))
+    response = yield from answer(context, errors)
+    context.respond(response, found.throttle_ms)
     return None

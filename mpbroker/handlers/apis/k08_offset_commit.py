@@ -1,6 +1,6 @@
 """OffsetCommit (key 8), versions 2-10: a group's offsets in its partitions; topics by id from v10 on.
 
-The answer comes when the offsets are durable. (Kafka: KafkaApis.handleOffsetCommitRequest,
+The response comes when the offsets are durable. (Kafka: KafkaApis.handleOffsetCommitRequest,
 OffsetMetadataManager.commitOffset.)
 """
 
@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 from mpbroker.handlers.api_parts.offset_commits import pass_on_commit
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.exchange import Outcome
+from mpbroker.handlers.context import RequestContext
+from mpbroker.handlers.requests.request import Outcome
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import OffsetCommitRequest, OffsetCommitResponse
@@ -34,11 +34,11 @@ def response_of(topics: list[Topic]) -> OffsetCommitResponse:
     return OffsetCommitResponse(topics=topics)
 
 
-def failed(exchange: ApiExchange, code: ErrorCode) -> OffsetCommitResponse:
-    return response_of([refused(topic, code) for topic in exchange.body.topics])
+def failed(context: RequestContext, code: ErrorCode) -> OffsetCommitResponse:
+    return response_of([refused(topic, code) for topic in context.body.topics])
 
 
 @api(ApiKey.OFFSET_COMMIT, 2, 10, name="OffsetCommit", failed=failed, is_forwarded=True)
-def handle(exchange: ApiExchange) -> Outcome:
+def handle(context: RequestContext) -> Outcome:
     """Stores offsets of a group, durably before it answers."""
-    return pass_on_commit(exchange, refused, response_of)
+    return pass_on_commit(context, refused, response_of)

@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterator
 
 from mpbroker.handlers.api_parts.allowed_topics import name_of
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.limits import GROUP_IDS_MAX, LOOKUPS_PER_PIECE
 from mpbroker.handlers.requests.permissions import DESCRIBE_GROUP, DESCRIBE_TOPIC
 from mpbroker.protocol.api_keys import ApiKey
@@ -27,7 +27,7 @@ NO_OFFSET = NO_EPOCH = -1
 # Partitions and bytes of names asked for at once: some ms of the coordinator's work.
 PARTITIONS_AT_ONCE = 5_000
 NAME_BYTES_AS_PARTITION = 64
-# Assumed number of a group's partitions if all are asked for; nobody knows it.
+# Assumed number of a group's partitions if all are asked for; only the coordinator knows it.
 ALL_COUNT_AS = 1_000
 
 AskedGroup = OffsetFetchRequest.OffsetFetchRequestGroup
@@ -40,11 +40,11 @@ Topic = OffsetFetchResponse.OffsetFetchResponseTopic
 Partition = OffsetFetchResponse.OffsetFetchResponsePartition
 
 
-def failed(exchange: ApiExchange, code: ErrorCode) -> OffsetFetchResponse:
-    request = exchange.body
-    if exchange.version >= FIRST_VERSION_WITH_GROUPS:
+def failed(context: RequestContext, code: ErrorCode) -> OffsetFetchResponse:
+    request = context.body
+    if context.version >= FIRST_VERSION_WITH_GROUPS:
         return OffsetFetchResponse(groups=[Group(g.group_id, error_code=code) for g in request.groups])
-    if exchange.version >= FIRST_VERSION_WITH_GROUP_ERROR:
+    if context.version >= FIRST_VERSION_WITH_GROUP_ERROR:
         return OffsetFetchResponse(error_code=code)
     return OffsetFetchResponse(
         topics=[
@@ -54,11 +54,11 @@ def failed(exchange: ApiExchange, code: ErrorCode) -> OffsetFetchResponse:
     )
 
 
-def shaped(exchange: ApiExchange, response: OffsetFetchResponse) -> OffsetFetchResponse:
-    if exchange.version < FIRST_VERSION_WITH_GROUPS:
+def shaped(context: RequestContext, response: OffsetFetchResponse) -> OffsetFetchResponse:
+    if context.version < FIRST_VERSION_WITH_GROUPS:
         group = response.groups[0]
         if group.error_code:
-            return failed(exchange, error_code(group.error_code))
+            return failed(context, error_code(group.error_code))
         return OffsetFetchResponse(
             topics=[
                 Topic(
@@ -77,8 +77,8 @@ def shaped(exchange: ApiExchange, response: OffsetFetchResponse) -> OffsetFetchR
                 for topic in group.topics
             ]
         )
-    if exchange.version >= FIRST_VERSION_WITH_TOPIC_IDS:
-        asked = {group.group_id: group.topics for group in exchange.body.groups}
+    if context.version >= FIRST_VERSION_WITH_TOPIC_IDS:
+        asked = {group.group_id: group.topics for group in context.body.groups}
         for group in response.groups:
             if asked[group.group_id] is None:
                 group.topics = [topic for topic in group.topics if topic.topic_id != ZERO_UUID]
@@ -113,9 +113,9 @@ def size_of(name: str) -> int:
     return 1 + len(name) // NAME_BYTES_AS_PARTITION
 
 
-def each_once(exchange: ApiExchange) -> Generator[None, None, list[AskedGroup]]:
+def each_once(context: RequestContext) -> Generator[None, None, list[AskedGroup]]:
     """Find each group once, with each of its topics and partitions once, or with all that it has."""
-    groups, done = exchange.body.groups, 0
+    groups, done = context.body.groups, 0
     topics: dict[str, dict[tuple[str, bytes], dict[int, None]] | None] = {}
     for group in groups:
         if group.topics is None:
@@ -125,17 +125,17 @@ def each_once(exchange: ApiExchange) -> Generator[None, None, list[AskedGroup]]:
                 indexes = dict.fromkeys(topic.partition_indexes)
                 named.setdefault((topic.name, topic.topic_id), {}).update(indexes)
                 done += 1
-                if exchange.has_had_its_share(done, LOOKUPS_PER_PIECE):
+                if context.should_yield(done, LOOKUPS_PER_PIECE):
                     yield
         done += 1
-        if exchange.has_had_its_share(done, LOOKUPS_PER_PIECE):
+        if context.should_yield(done, LOOKUPS_PER_PIECE):
             yield
     found = []
     last = {group.group_id: group for group in groups}
     for done, (group, named) in enumerate(zip(last.values(), topics.values(), strict=True), start=1):
         whole = None if named is None else [AskedTopic(*key, [*indexes]) for key, indexes in named.items()]
         found.append(copy_of(group, whole))
-        if exchange.has_had_its_share(done, LOOKUPS_PER_PIECE):
+        if context.should_yield(done, LOOKUPS_PER_PIECE):
             yield
     return found
 
@@ -144,36 +144,18 @@ def copy_of(group: AskedGroup, topics: list[AskedTopic] | None) -> AskedGroup:
     return AskedGroup(group.group_id, group.member_id, group.member_epoch, topics)
 
 
-class Parts:
-    """A request in parts: the next ones to ask, and the response so far."""
-
-    def __init__(self, groups: list[AskedGroup], *, require_stable: bool) -> None:
-        self.response = OffsetFetchResponse()
-        self._require_stable = require_stable
-        self._left = ((n, *one) for n, group in enumerate(groups) for one in slices(group))
-        self._next = next(self._left, None)
-        self._asked: list[int] = []
-
-    def next(self) -> OffsetFetchRequest:
-        groups: list[AskedGroup] = []
-        self._asked = []
-        size = 0
-        while self._next is not None and (not groups or size + self._next[2] <= PARTITIONS_AT_ONCE):
-            number, group, cost = self._next
-            self._next = next(self._left, None)
+def parts_of(groups: list[AskedGroup]) -> Iterator[list[tuple[int, AskedGroup]]]:
+    """Yield the groups that are asked for together, each with its number; at least one part."""
+    part: list[tuple[int, AskedGroup]] = []
+    size = 0
+    for number, group in enumerate(groups):
+        for some, cost in slices(group):
+            if part and size + cost > PARTITIONS_AT_ONCE:
+                yield part
+                part, size = [], 0
+            part.append((number, some))
             size += cost
-            self._asked.append(number)
-            groups.append(group)
-        return OffsetFetchRequest(groups=groups, require_stable=self._require_stable)
-
-    def following(self, response: OffsetFetchResponse) -> OffsetFetchRequest | None:
-        """Add a response to the whole one; return the request that follows it."""
-        for number, group in zip(self._asked, response.groups, strict=True):
-            if number == len(self.response.groups):
-                self.response.groups.append(group)
-            else:
-                add(self.response.groups[number], group)
-        return self.next() if self._next is not None else None
+    yield part
 
 
 def add(whole: Group, more: Group) -> None:
@@ -190,13 +172,13 @@ def add(whole: Group, more: Group) -> None:
 
 
 def readable(
-    exchange: ApiExchange, group: AskedGroup
+    context: RequestContext, group: AskedGroup
 ) -> Generator[None, None, tuple[AskedGroup, list[OfGroup]]]:
     """Find the group with the topics that the client may describe, and answers for the others."""
     if group.topics is None:
         return group, []
-    allowed, denied = yield from exchange.split(
-        DESCRIBE_TOPIC, group.topics, lambda topic: name_of(exchange, topic)
+    allowed, denied = yield from context.split(
+        DESCRIBE_TOPIC, group.topics, lambda topic: name_of(context, topic)
     )
     code = DESCRIBE_TOPIC.denied
     refused = [
@@ -216,22 +198,22 @@ class Refused:
     `groups` is the rest, which is to be asked for.
     """
 
-    def __init__(self, exchange: ApiExchange) -> None:
-        self._exchange = exchange
-        self._names = [group.group_id for group in exchange.body.groups]
+    def __init__(self, context: RequestContext) -> None:
+        self._context = context
+        self._names = [group.group_id for group in context.body.groups]
         self._denied: set[str] = set()
         self._topics: dict[str, list[OfGroup]] = {}
         self.groups: list[AskedGroup] = []
 
     def find(self) -> Generator[None]:
-        exchange = self._exchange
-        for done, group in enumerate(exchange.body.groups, start=1):
-            if exchange.allows(DESCRIBE_GROUP, group.group_id):
-                visible, self._topics[group.group_id] = yield from readable(exchange, group)
+        context = self._context
+        for done, group in enumerate(context.body.groups, start=1):
+            if context.allows(DESCRIBE_GROUP, group.group_id):
+                visible, self._topics[group.group_id] = yield from readable(context, group)
                 self.groups.append(visible)
             else:
                 self._denied.add(group.group_id)
-            if exchange.has_had_its_share(done, LOOKUPS_PER_PIECE):
+            if context.should_yield(done, LOOKUPS_PER_PIECE):
                 yield
 
     def add_to(self, response: OffsetFetchResponse) -> OffsetFetchResponse:
@@ -250,16 +232,16 @@ class Refused:
         return response
 
     def _is_visible(self, topic: OfGroup) -> bool:
-        name = name_of(self._exchange, topic)
-        allows = self._exchange.broker.authorization.allows
-        return name is None or allows(self._exchange, DESCRIBE_TOPIC, name, is_told=False)
+        name = name_of(self._context, topic)
+        allows = self._context.broker.authorization.allows
+        return name is None or allows(self._context, DESCRIBE_TOPIC, name, is_logged=False)
 
 
 @api(ApiKey.OFFSET_FETCH, 1, 10, name="OffsetFetch", failed=failed, elements_max=GROUP_IDS_MAX)
-def handle(exchange: ApiExchange) -> Generator[None, None, OffsetFetchResponse | None]:
+def handle(context: RequestContext) -> Generator[None, None, OffsetFetchResponse]:
     """The committed offsets of groups."""
-    request = exchange.body
-    if exchange.version < FIRST_VERSION_WITH_GROUPS:
+    request = context.body
+    if context.version < FIRST_VERSION_WITH_GROUPS:
         topics = request.topics
         request.groups = [
             OffsetFetchRequest.OffsetFetchRequestGroup(
@@ -274,17 +256,19 @@ def handle(exchange: ApiExchange) -> Generator[None, None, OffsetFetchResponse |
                 ],
             )
         ]
-    request.groups = yield from each_once(exchange)
-    refused = Refused(exchange)
+    request.groups = yield from each_once(context)
+    refused = Refused(context)
     yield from refused.find()
     if request.groups and not refused.groups:
-        return shaped(exchange, refused.add_to(OffsetFetchResponse()))
-    parts = Parts(refused.groups, require_stable=request.require_stable)
-    exchange.broker.forwarding.forward_in_parts(
-        exchange,
-        max(exchange.version, FIRST_VERSION_WITH_GROUPS),
-        parts.next(),
-        parts.following,
-        lambda: shaped(exchange, refused.add_to(parts.response)),
-    )
-    return None
+        return shaped(context, refused.add_to(OffsetFetchResponse()))
+    version = max(context.version, FIRST_VERSION_WITH_GROUPS)
+    response = OffsetFetchResponse()
+    for part in parts_of(refused.groups):
+        asked = OffsetFetchRequest(groups=[group for _, group in part], require_stable=request.require_stable)
+        found = yield from context.broker.forwarding.forward(context, version, asked)
+        for (number, _), group in zip(part, found.groups, strict=True):
+            if number == len(response.groups):
+                response.groups.append(group)
+            else:
+                add(response.groups[number], group)
+    return shaped(context, refused.add_to(response))

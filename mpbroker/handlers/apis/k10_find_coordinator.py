@@ -4,7 +4,7 @@ It is always this broker, as in a Kafka cluster with one node. Kafka creates `__
 `__transaction_state` here, and answers COORDINATOR_NOT_AVAILABLE until the topic exists. Here each is created
 when something is first to be stored in it, and that waits for the topic.
 
-For share groups the answer is UNSUPPORTED_VERSION, which no client retries. (Kafka:
+For share groups the response is UNSUPPORTED_VERSION, which no client retries. (Kafka:
 KafkaApis.handleFindCoordinatorRequest; KIP-699 for v4.)
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.limits import GROUP_IDS_MAX, LOOKUPS_PER_PIECE
 from mpbroker.handlers.requests.permissions import DESCRIBE_GROUP, DESCRIBE_TRANSACTION, Need
 from mpbroker.protocol.api_keys import ApiKey
@@ -30,28 +30,28 @@ NO_SHARE_GROUPS = (
 )
 
 
-def keys_of(exchange: ApiExchange) -> Iterable[str]:
+def keys_of(context: RequestContext) -> Iterable[str]:
     """Return each key of the request once."""
-    return dict.fromkeys(exchange.body.coordinator_keys)
+    return dict.fromkeys(context.body.coordinator_keys)
 
 
-def found(exchange: ApiExchange, need: Need) -> Generator[None, None, FindCoordinatorResponse]:
-    address = exchange.broker.advertised(exchange.slot)
-    node = exchange.broker.metadata.node_id
-    if exchange.version < FIRST_VERSION_WITH_KEYS:
-        if not exchange.allows(need, exchange.body.key):
-            return failed(exchange, need.denied)
+def found(context: RequestContext, need: Need) -> Generator[None, None, FindCoordinatorResponse]:
+    address = context.broker.advertised(context)
+    node = context.broker.metadata.node_id
+    if context.version < FIRST_VERSION_WITH_KEYS:
+        if not context.allows(need, context.body.key):
+            return failed(context, need.denied)
         return FindCoordinatorResponse(
             error_message=ErrorCode.NONE.name, node_id=node, host=address.host, port=address.port
         )
     coordinators: list[FindCoordinatorResponse.Coordinator] = []
-    for done, key in enumerate(keys_of(exchange), start=1):
+    for done, key in enumerate(keys_of(context), start=1):
         coordinators.append(
             FindCoordinatorResponse.Coordinator(key, node, address.host, address.port)
-            if exchange.allows(need, key)
+            if context.allows(need, key)
             else refused_key(key, need.denied, need.denied.message)
         )
-        if exchange.has_had_its_share(done, LOOKUPS_PER_PIECE):
+        if context.should_yield(done, LOOKUPS_PER_PIECE):
             yield
     return FindCoordinatorResponse(coordinators=coordinators)
 
@@ -60,28 +60,26 @@ def refused_key(key: str, code: ErrorCode, message: str) -> FindCoordinatorRespo
     return FindCoordinatorResponse.Coordinator(key, NO_NODE, "", -1, code, message)
 
 
-def refused(exchange: ApiExchange, code: ErrorCode, message: str) -> FindCoordinatorResponse:
-    if exchange.version < FIRST_VERSION_WITH_KEYS:
+def refused(context: RequestContext, code: ErrorCode, message: str) -> FindCoordinatorResponse:
+    if context.version < FIRST_VERSION_WITH_KEYS:
         return FindCoordinatorResponse(
             error_code=code, error_message=message, node_id=NO_NODE, host="", port=-1
         )
-    return FindCoordinatorResponse(
-        coordinators=[refused_key(key, code, message) for key in keys_of(exchange)]
-    )
+    return FindCoordinatorResponse(coordinators=[refused_key(key, code, message) for key in keys_of(context)])
 
 
-def failed(exchange: ApiExchange, code: ErrorCode) -> FindCoordinatorResponse:
-    return refused(exchange, code, code.message)
+def failed(context: RequestContext, code: ErrorCode) -> FindCoordinatorResponse:
+    return refused(context, code, code.message)
 
 
 @api(ApiKey.FIND_COORDINATOR, 0, 6, name="FindCoordinator", failed=failed, elements_max=GROUP_IDS_MAX)
 def handle(
-    exchange: ApiExchange,
+    context: RequestContext,
 ) -> FindCoordinatorResponse | Generator[None, None, FindCoordinatorResponse]:
     """This broker for groups and transactional ids; for share groups an error that no client retries."""
-    kind = exchange.body.key_type
+    kind = context.body.key_type
     if kind in NEEDS:
-        return found(exchange, NEEDS[kind])
+        return found(context, NEEDS[kind])
     if kind == SHARE:
-        return refused(exchange, *NO_SHARE_GROUPS)
-    return refused(exchange, ErrorCode.INVALID_REQUEST, f"Unknown coordinator type {kind}.")
+        return refused(context, *NO_SHARE_GROUPS)
+    return refused(context, ErrorCode.INVALID_REQUEST, f"Unknown coordinator type {kind}.")

@@ -1,15 +1,15 @@
 """JoinGroup (key 11), versions 0-9: become a member of a group, or stay one in its next generation.
 
-The answer comes when the group has a new generation, which may take as long as its rebalance timeout. The
-leader's answer has all members. (Kafka: GroupCoordinatorService.joinGroup; KIP-62, KIP-345, KIP-394, KIP-559
-and KIP-814.)
+The response comes when the group has a new generation, which may take as long as its rebalance timeout. The
+leader's response has all members. (Kafka: GroupCoordinatorService.joinGroup; KIP-62, KIP-345, KIP-394,
+KIP-559 and KIP-814.)
 """
 
 from __future__ import annotations
 
 from mpbroker.handlers.api_parts.group_sizes import is_too_large
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import JoinGroupResponse
@@ -19,17 +19,17 @@ from mpbroker.protocol.version_rules import in_version
 PROTOCOLS_MAX = 1_000
 
 
-def refusal(exchange: ApiExchange) -> JoinGroupResponse | None:
+def refusal(context: RequestContext) -> JoinGroupResponse | None:
     """Refuse a request that is too large. The response lacks the member id, which is not decoded."""
-    if not is_too_large(exchange):
+    if not is_too_large(context):
         return None
     response = JoinGroupResponse(error_code=ErrorCode.MESSAGE_TOO_LARGE)
-    refused: JoinGroupResponse = in_version(ApiKey.JOIN_GROUP, exchange.version, response)
+    refused: JoinGroupResponse = in_version(ApiKey.JOIN_GROUP, context.version, response)
     return refused
 
 
-def failed(exchange: ApiExchange, code: ErrorCode) -> JoinGroupResponse:
-    return JoinGroupResponse(error_code=code, member_id=exchange.body.member_id)
+def failed(context: RequestContext, code: ErrorCode) -> JoinGroupResponse:
+    return JoinGroupResponse(error_code=code, member_id=context.body.member_id)
 
 
 @api(
@@ -42,6 +42,6 @@ def failed(exchange: ApiExchange, code: ErrorCode) -> JoinGroupResponse:
     elements_max=PROTOCOLS_MAX,
     refusal=refusal,
 )
-def handle(exchange: ApiExchange) -> None:
+def handle(context: RequestContext) -> None:
     """Makes the client a member of a group, and waits for the group's next generation."""
-    exchange.broker.forwarding.pass_on(exchange)
+    context.broker.forwarding.pass_on(context)

@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.limits import SMALL_REQUEST_ELEMENTS_MAX
 from mpbroker.protocol.api_keys import ApiKey
 
 
 @api(ApiKey.HEARTBEAT, 0, 4, name="Heartbeat", is_forwarded=True, elements_max=SMALL_REQUEST_ELEMENTS_MAX)
-def handle(exchange: ApiExchange) -> None:
+def handle(context: RequestContext) -> None:
     """Keeps a member's session alive and tells it of rebalances."""
-    exchange.broker.forwarding.pass_on(exchange)
+    context.broker.forwarding.pass_on(context)

@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.limits import MEMBERS_MAX
 from mpbroker.protocol.api_keys import ApiKey
 
 
 @api(ApiKey.LEAVE_GROUP, 0, 5, name="LeaveGroup", is_forwarded=True, elements_max=MEMBERS_MAX)
-def handle(exchange: ApiExchange) -> None:
+def handle(context: RequestContext) -> None:
     """Takes members out of a group."""
-    exchange.broker.forwarding.pass_on(exchange)
+    context.broker.forwarding.pass_on(context)

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from mpbroker.handlers.api_parts.group_sizes import is_too_large
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.limits import MEMBERS_MAX
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import SyncGroupResponse
 
 
-def refusal(exchange: ApiExchange) -> SyncGroupResponse | None:
+def refusal(context: RequestContext) -> SyncGroupResponse | None:
     """Refuse a request that is too large."""
-    return SyncGroupResponse(error_code=ErrorCode.MESSAGE_TOO_LARGE) if is_too_large(exchange) else None
+    return SyncGroupResponse(error_code=ErrorCode.MESSAGE_TOO_LARGE) if is_too_large(context) else None
 
 
 @api(ApiKey.SYNC_GROUP, 0, 5, name="SyncGroup", is_forwarded=True, elements_max=MEMBERS_MAX, refusal=refusal)
-def handle(exchange: ApiExchange) -> None:
+def handle(context: RequestContext) -> None:
     """Takes the leader's assignment and gives each member its own."""
-    exchange.broker.forwarding.pass_on(exchange)
+    context.broker.forwarding.pass_on(context)

@@ -10,7 +10,7 @@ from collections.abc import Generator
 
 from mpbroker.handlers.api_parts.acl_operations import NOT_ASKED, operations
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.limits import GROUP_IDS_MAX, LOOKUPS_PER_PIECE
 from mpbroker.handlers.requests.permissions import DESCRIBE_GROUP
 from mpbroker.protocol.api_keys import ApiKey
@@ -19,8 +19,8 @@ from mpbroker.protocol.messages import DescribeGroupsRequest, DescribeGroupsResp
 from mpbroker.security.acls import ResourceType
 
 
-def failed(exchange: ApiExchange, code: ErrorCode) -> DescribeGroupsResponse:
-    return DescribeGroupsResponse(groups=refused(exchange.body.groups, code))
+def failed(context: RequestContext, code: ErrorCode) -> DescribeGroupsResponse:
+    return DescribeGroupsResponse(groups=refused(context.body.groups, code))
 
 
 def refused(names: list[str], code: ErrorCode) -> list[DescribeGroupsResponse.DescribedGroup]:
@@ -30,28 +30,27 @@ def refused(names: list[str], code: ErrorCode) -> list[DescribeGroupsResponse.De
 
 
 def shaped(
-    exchange: ApiExchange, groups: list[DescribeGroupsResponse.DescribedGroup], denied: list[str]
+    context: RequestContext, groups: list[DescribeGroupsResponse.DescribedGroup], denied: list[str]
 ) -> Generator[None, None, DescribeGroupsResponse]:
-    is_asked = exchange.body.include_authorized_operations
+    is_asked = context.body.include_authorized_operations
     for done, group in enumerate(groups if is_asked else (), start=1):
-        may = operations(exchange, ResourceType.GROUP, group.group_id, is_asked)
+        may = operations(context, ResourceType.GROUP, group.group_id, is_asked)
         group.authorized_operations = NOT_ASKED if group.error_code else may
-        if exchange.has_had_its_share(done, LOOKUPS_PER_PIECE):
+        if context.should_yield(done, LOOKUPS_PER_PIECE):
             yield
     return DescribeGroupsResponse(groups=groups + refused(denied, DESCRIBE_GROUP.denied))
 
 
 @api(ApiKey.DESCRIBE_GROUPS, 0, 6, name="DescribeGroups", failed=failed, elements_max=GROUP_IDS_MAX)
-def handle(exchange: ApiExchange) -> Generator[None, None, DescribeGroupsResponse | None]:
+def handle(context: RequestContext) -> Generator[None, None, DescribeGroupsResponse]:
     """State, members and assignment of classic groups."""
-    allowed, denied = yield from exchange.split(DESCRIBE_GROUP, exchange.body.groups, str)
+    allowed, denied = yield from context.split(DESCRIBE_GROUP, context.body.groups, str)
     if denied and not allowed:
-        return (yield from shaped(exchange, [], denied))
-    exchange.broker.forwarding.forward_for_each(
-        exchange,
+        return (yield from shaped(context, [], denied))
+    groups = yield from context.broker.forwarding.forward_for_each(
+        context,
         allowed,
         lambda names: DescribeGroupsRequest(groups=names),
         lambda response: response.groups,
-        lambda groups: shaped(exchange, groups, denied),
     )
-    return None
+    return (yield from shaped(context, groups, denied))

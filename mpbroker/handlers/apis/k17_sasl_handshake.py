@@ -7,13 +7,13 @@ KafkaApis.handleSaslHandshakeRequest.)
 from __future__ import annotations
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import SaslHandshakeResponse
 
 
 @api(ApiKey.SASL_HANDSHAKE, 0, 1, name="SaslHandshake")
-def handle(_exchange: ApiExchange) -> SaslHandshakeResponse:
+def handle(_context: RequestContext) -> SaslHandshakeResponse:
     """SASL; during a connection's authentication only."""
     return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)

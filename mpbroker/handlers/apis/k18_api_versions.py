@@ -8,13 +8,13 @@ ApiVersionsRequest, ApiVersionManager; KIP-511, KIP-584.)
 from __future__ import annotations
 
 from mpbroker.handlers.apis import api, served
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.api_versions import LATEST, OLDEST, answer
 from mpbroker.protocol.messages import ApiVersionsResponse
 
 
 @api(ApiKey.API_VERSIONS, OLDEST, LATEST, name="ApiVersions")
-def handle(exchange: ApiExchange) -> ApiVersionsResponse:
+def handle(context: RequestContext) -> ApiVersionsResponse:
     """Which APIs in which versions the broker serves."""
-    return answer(exchange.body, exchange.version, served())
+    return answer(context.body, context.version, served())

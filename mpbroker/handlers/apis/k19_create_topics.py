@@ -1,7 +1,7 @@
 """CreateTopics (key 19), versions 2-7: creates topics, or checks whether it could (`validate_only`).
 
 The coordinator has the rules (mpbroker/coordinator/metadata/topic_rules.py). It answers when the topic is
-durable, there and published. It is asked for many topics some at a time. After `timeout_ms` the answer is
+durable, there and published. It is asked for many topics some at a time. After `timeout_ms` the response is
 REQUEST_TIMED_OUT, and the topics that were asked for still come.
 More replicas than brokers are refused with INVALID_REPLICATION_FACTOR, or clamped to one with
 mpbroker.replication.factor.clamp. (Kafka: ControllerApis.createTopics, ReplicationControlManager.)
@@ -14,9 +14,9 @@ from collections.abc import Generator
 from typing import TypeAlias
 
 from mpbroker.config.describe import describe_topic
-from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
+from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, try_ask_coordinator
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.limits import LOOKUPS_PER_PIECE, TOPICS_MAX
 from mpbroker.handlers.requests.permissions import CREATE_CLUSTER, CREATE_TOPIC, DESCRIBE_TOPIC_CONFIGS
 from mpbroker.ipc.calls import CreatedTopic, CreatedTopics, CreateTopic, CreateTopics
@@ -29,7 +29,7 @@ FIRST_STRICT_VERSION = 6
 # Topics that the coordinator is asked for at once: some ms of its work, and of the log workers'. An even
 # number: two topics of one name are asked for together.
 ASKED_AT_ONCE = 500
-# Topics whose settings are told at once: some milliseconds.
+# Topics that are described at once: some milliseconds.
 DESCRIBED_AT_ONCE = 50
 
 Wanted: TypeAlias = CreateTopicsRequest.CreatableTopic
@@ -40,8 +40,8 @@ def refused(name: str, code: int, message: str | None) -> Result:
     return Result(name=name, error_code=code, error_message=message, configs=[])
 
 
-def failed(exchange: ApiExchange, code: ErrorCode) -> CreateTopicsResponse:
-    return CreateTopicsResponse(topics=[refused(t.name, code, code.message) for t in exchange.body.topics])
+def failed(context: RequestContext, code: ErrorCode) -> CreateTopicsResponse:
+    return CreateTopicsResponse(topics=[refused(t.name, code, code.message) for t in context.body.topics])
 
 
 def checked(wanted: Wanted) -> CreateTopic:
@@ -60,10 +60,10 @@ def checked(wanted: Wanted) -> CreateTopic:
     return CreateTopic(wanted.name, wanted.num_partitions, wanted.replication_factor, assignments, configs)
 
 
-def result(exchange: ApiExchange, topic: CreatedTopic) -> Result:
+def result(context: RequestContext, topic: CreatedTopic) -> Result:
     if topic.error:
         return refused(topic.name, topic.error, topic.message)
-    if not exchange.broker.authorization.allows(exchange, DESCRIBE_TOPIC_CONFIGS, topic.name, is_told=False):
+    if not context.broker.authorization.allows(context, DESCRIBE_TOPIC_CONFIGS, topic.name, is_logged=False):
         return Result(
             name=topic.name,
             topic_id=topic.topic_id,
@@ -71,7 +71,7 @@ def result(exchange: ApiExchange, topic: CreatedTopic) -> Result:
             topic_config_error_code=DESCRIBE_TOPIC_CONFIGS.denied,
             configs=None,
         )
-    entries = describe_topic(exchange.broker.config, topic.configs)
+    entries = describe_topic(context.broker.config, topic.configs)
     return Result(
         name=topic.name,
         topic_id=topic.topic_id,
@@ -83,61 +83,6 @@ def result(exchange: ApiExchange, topic: CreatedTopic) -> Result:
             for e in entries
         ],
     )
-
-
-class Creation:
-    """A request whose topics the coordinator is asked for, some at a time.
-
-    Calls are made with bound methods. Two functions that name each other would be a cycle that keeps the
-    request until a collection.
-    """
-
-    def __init__(self, exchange: ApiExchange, results: dict[str, Result], asked: list[CreateTopic]) -> None:
-        self._exchange = exchange
-        self._results = results
-        self._deadline_ms = exchange.broker.monotonic_ms() + max(0, exchange.body.timeout_ms)
-        self._default = exchange.broker.config.num_partitions
-        self._partitions = sum(topic.partitions_asked(self._default) for topic in asked)
-        self._left = asked
-        self._asked: list[CreateTopic] = []
-        self._throttle_ms = 0
-
-    def ask(self) -> None:
-        exchange = self._exchange
-        self._asked, self._left = self._left[:ASKED_AT_ONCE], self._left[ASKED_AT_ONCE:]
-        partitions = sum(topic.partitions_asked(self._default) for topic in self._asked)
-        ask_coordinator(
-            exchange,
-            CreateTopics(
-                self._asked,
-                validate_only=exchange.body.validate_only,
-                account=exchange.account(strict=exchange.version >= FIRST_STRICT_VERSION),
-                beside=self._partitions - partitions,
-            ),
-            CreatedTopics,
-            self._answered,
-            self._deadline_ms - exchange.broker.monotonic_ms(),
-        )
-
-    def _answered(self, answer: CreatedTopics | Unanswered) -> None:
-        self._exchange.finish(self._take(answer), max(self._throttle_ms, answer.throttle_ms))
-
-    def _take(self, answer: CreatedTopics | Unanswered) -> Generator[None, None, CreateTopicsResponse | None]:
-        self._throttle_ms = max(self._throttle_ms, answer.throttle_ms)
-        if isinstance(answer, Unanswered):
-            # Topics that nobody has been asked for yet do not come.
-            for topic in (*self._asked, *self._left):
-                self._results[topic.name] = refused(topic.name, answer.code, answer.message)
-            return CreateTopicsResponse(topics=list(self._results.values()))
-        found = {topic.name: topic for topic in answer.topics}
-        for done, topic in enumerate(self._asked, start=1):
-            self._results[topic.name] = result(self._exchange, found[topic.name])
-            if self._exchange.has_had_its_share(done, DESCRIBED_AT_ONCE):
-                yield
-        if self._left:
-            self.ask()
-            return None
-        return CreateTopicsResponse(topics=list(self._results.values()))
 
 
 def in_order(asked: list[CreateTopic]) -> list[CreateTopic]:
@@ -154,15 +99,15 @@ def in_order(asked: list[CreateTopic]) -> list[CreateTopic]:
 
 
 @api(ApiKey.CREATE_TOPICS, 2, 7, name="CreateTopics", failed=failed, elements_max=TOPICS_MAX)
-def handle(exchange: ApiExchange) -> Generator[None, None, CreateTopicsResponse | None]:
+def handle(context: RequestContext) -> Generator[None, None, CreateTopicsResponse | None]:
     """Creates topics, or checks whether it could."""
     results: dict[str, Result] = {}
     asked: list[CreateTopic] = []
-    may_create_all = exchange.broker.authorization.allows_cluster(exchange, CREATE_CLUSTER, is_told=False)
-    for done, wanted in enumerate(exchange.body.topics, start=1):
-        if exchange.has_had_its_share(done, LOOKUPS_PER_PIECE):
+    may_create_all = context.broker.authorization.allows_cluster(context, CREATE_CLUSTER, is_logged=False)
+    for done, wanted in enumerate(context.body.topics, start=1):
+        if context.should_yield(done, LOOKUPS_PER_PIECE):
             yield
-        if not may_create_all and not exchange.allows(CREATE_TOPIC, wanted.name):
+        if not may_create_all and not context.allows(CREATE_TOPIC, wanted.name):
             code = CREATE_TOPIC.denied
             results[wanted.name] = refused(wanted.name, code, code.message)
             continue
@@ -172,7 +117,29 @@ def handle(exchange: ApiExchange) -> Generator[None, None, CreateTopicsResponse 
             results[wanted.name] = refused(wanted.name, error.code, error.message)
     # A name gets one answer.
     good = in_order([topic for topic in asked if topic.name not in results])
-    if not good:
-        return CreateTopicsResponse(topics=list(results.values()))
-    Creation(exchange, results, good).ask()
+    broker, body, throttle_ms = context.broker, context.body, 0
+    default, deadline_ms = broker.config.num_partitions, broker.monotonic_ms() + max(0, body.timeout_ms)
+    in_all = sum(topic.partitions_asked(default) for topic in good)
+    while good:
+        some = good[:ASKED_AT_ONCE]
+        question = CreateTopics(
+            some,
+            validate_only=body.validate_only,
+            account=context.account(strict=context.version >= FIRST_STRICT_VERSION),
+            beside=in_all - sum(topic.partitions_asked(default) for topic in some),
+        )
+        timeout_ms = deadline_ms - broker.monotonic_ms()
+        answer = yield from try_ask_coordinator(context, question, CreatedTopics, timeout_ms)
+        throttle_ms = max(throttle_ms, answer.throttle_ms)
+        if isinstance(answer, Unanswered):
+            # Topics that the coordinator was not asked for yet are not created.
+            results |= {topic.name: refused(topic.name, answer.code, answer.message) for topic in good}
+            break
+        found = {topic.name: topic for topic in answer.topics}
+        for done, topic in enumerate(some, start=1):
+            results[topic.name] = result(context, found[topic.name])
+            if context.should_yield(done, DESCRIBED_AT_ONCE):
+                yield
+        del good[:ASKED_AT_ONCE]
+    context.respond(CreateTopicsResponse(topics=list(results.values())), throttle_ms)
     return None

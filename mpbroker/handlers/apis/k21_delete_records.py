@@ -19,7 +19,7 @@ from mpbroker.handlers.api_parts.durability_waits import (
 )
 from mpbroker.handlers.api_parts.log_questions import ask_owners
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.limits import LOOKUPS_PER_PIECE
 from mpbroker.handlers.requests.metadata import Topic
 from mpbroker.handlers.requests.permissions import DELETE_TOPIC
@@ -39,19 +39,19 @@ def refused(wanted: Wanted, code: ErrorCode) -> Result:
     return Result(wanted.partition_index, NOTHING, code)
 
 
-def response_of(exchange: ApiExchange, results: list[Result]) -> DeleteRecordsResponse:
+def response_of(context: RequestContext, results: list[Result]) -> DeleteRecordsResponse:
     """Build the response from `results` in the order of the request's partitions."""
     left = iter(results)
     return DeleteRecordsResponse(
         topics=[
             DeleteRecordsResponse.DeleteRecordsTopicResult(t.name, [next(left) for _ in t.partitions])
-            for t in exchange.body.topics
+            for t in context.body.topics
         ]
     )
 
 
-def failed(exchange: ApiExchange, code: ErrorCode) -> DeleteRecordsResponse:
-    return response_of(exchange, [refused(p, code) for t in exchange.body.topics for p in t.partitions])
+def failed(context: RequestContext, code: ErrorCode) -> DeleteRecordsResponse:
+    return response_of(context, [refused(p, code) for t in context.body.topics for p in t.partitions])
 
 
 class Deletion(NamedTuple):
@@ -62,13 +62,13 @@ class Deletion(NamedTuple):
     end: LogEnd | None
 
 
-def checked(exchange: ApiExchange, topic: Topic | None, wanted: Wanted) -> Deletion | ErrorCode:
+def checked(context: RequestContext, topic: Topic | None, wanted: Wanted) -> Deletion | ErrorCode:
     """Return the deletion, or the error if the log process is not asked."""
     if topic is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if topic.internal:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
-    found = exchange.broker.partition(topic, wanted.partition_index)
+    found = context.broker.partition(topic, wanted.partition_index)
     if isinstance(found, ErrorCode):
         return found
     if topic.config.cleanup_policy == ("compact",):
@@ -92,11 +92,11 @@ def deleted(asked: list[Result], answer: calls.Message) -> None:
             result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def each_once(exchange: ApiExchange) -> Generator[None]:
-    named: list[DeleteRecordsRequest.DeleteRecordsTopic] = exchange.body.topics
+def each_once(context: RequestContext) -> Generator[None]:
+    named: list[DeleteRecordsRequest.DeleteRecordsTopic] = context.body.topics
     topics: dict[str, dict[int, Wanted]] = {}
     for done, topic in enumerate(named, start=1):
-        if exchange.has_had_its_share(done, LOOKUPS_PER_PIECE):
+        if context.should_yield(done, LOOKUPS_PER_PIECE):
             yield
         topics.setdefault(topic.name, {}).update((one.partition_index, one) for one in topic.partitions)
     named[:] = (
@@ -105,57 +105,33 @@ def each_once(exchange: ApiExchange) -> Generator[None]:
     )
 
 
-def ask(exchange: ApiExchange, results: list[Result], deletions: list[Deletion]) -> None:
-    """Ask the log workers, if for anything, and answer."""
-    if not deletions:
-        exchange.reply(response_of(exchange, results))
-        return
-    ask_owners(
-        exchange,
-        [(one.before, one.result) for one in deletions],
-        DeleteRecords,
-        deleted,
-        lambda: exchange.reply(response_of(exchange, results)),
-    )
-
-
-def ask_when_durable(exchange: ApiExchange, results: list[Result], deletions: list[Deletion]) -> None:
-    """Ask the log workers once nothing is to be deleted that is not durable yet."""
-
-    def then(code: ErrorCode) -> None:
-        durable = []
-        for one in deletions:
-            if one.end is None or is_durable(exchange.broker, one.end):
-                durable.append(one)
-            else:
-                one.result.error_code = code
-        ask(exchange, results, durable)
-
-    ends = [one.end for one in deletions if one.end is not None]
-    if ends:
-        wait_until_durable(exchange, ends, exchange.body.timeout_ms, then)
-    else:
-        ask(exchange, results, deletions)
-
-
 @api(ApiKey.DELETE_RECORDS, 0, 2, name="DeleteRecords", failed=failed)
-def handle(exchange: ApiExchange) -> Generator[None]:
+def handle(context: RequestContext) -> Generator[None, None, DeleteRecordsResponse]:
     """Deletes the records of partitions below an offset."""
-    yield from each_once(exchange)
+    yield from each_once(context)
     done = 0
     results: list[Result] = []
     deletions: list[Deletion] = []
-    for named in exchange.body.topics:
-        topic = exchange.broker.metadata.by_name.get(named.name)
-        may = exchange.allows(DELETE_TOPIC, named.name)
+    for named in context.body.topics:
+        topic = context.broker.metadata.by_name.get(named.name)
+        may = context.allows(DELETE_TOPIC, named.name)
         for one in named.partitions:
             done += 1
-            if exchange.has_had_its_share(done, LOOKUPS_PER_PIECE):
+            if context.should_yield(done, LOOKUPS_PER_PIECE):
                 yield
-            found = checked(exchange, topic, one) if may else DELETE_TOPIC.denied
+            found = checked(context, topic, one) if may else DELETE_TOPIC.denied
             if isinstance(found, ErrorCode):
                 results.append(refused(one, found))
             else:
                 results.append(found.result)
                 deletions.append(found)
-    ask_when_durable(exchange, results, deletions)
+    if ends := [one.end for one in deletions if one.end is not None]:
+        # Nothing is deleted that is not durable yet.
+        code = yield from wait_until_durable(context, ends, context.body.timeout_ms)
+        for one in deletions:
+            if one.end is not None and not is_durable(context.broker, one.end):
+                one.result.error_code = code
+    wanted = [(one.before, one.result) for one in deletions if not one.result.error_code]
+    if wanted:
+        yield from ask_owners(context, wanted, DeleteRecords, deleted)
+    return response_of(context, results)

@@ -8,37 +8,31 @@ id and epoch. It fences the producer that had them before, and aborts the transa
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.limits import SMALL_REQUEST_ELEMENTS_MAX
 from mpbroker.handlers.requests.permissions import IDEMPOTENT_WRITE
 from mpbroker.protocol.api_keys import ApiKey
-from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import InitProducerIdResponse
 from mpbroker.security.acls import Operation
 
 NONE = -1
 
 
-def failed(_exchange: ApiExchange, code: ErrorCode) -> InitProducerIdResponse:
+def failed(_context: RequestContext, code: ErrorCode) -> InitProducerIdResponse:
     return InitProducerIdResponse(error_code=code, producer_id=NONE, producer_epoch=NONE)
 
 
-def may_be_idempotent(exchange: ApiExchange) -> bool:
+def may_be_idempotent(context: RequestContext) -> bool:
     """Return True if the client may write to the cluster idempotently, or to any topic (KIP-679)."""
-    authorization = exchange.broker.authorization
-    # In this order, since the second one tells the audit log of a refusal.
-    return authorization.allows_any_topic(exchange, Operation.WRITE) or authorization.allows_cluster(
-        exchange, IDEMPOTENT_WRITE
+    authorization = context.broker.authorization
+    # In this order, since the second one writes a refusal to the audit log.
+    return authorization.allows_any_topic(context, Operation.WRITE) or authorization.allows_cluster(
+        context, IDEMPOTENT_WRITE
     )
-
-
-def taken(exchange: ApiExchange, found: int | None) -> None:
-    if found is None:
-        # Java's idempotent producer retries this error; on NOT_COORDINATOR it would look for a coordinator.
-        exchange.fail(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-    else:
-        exchange.reply(InitProducerIdResponse(producer_id=found, producer_epoch=0))
 
 
 @api(
@@ -50,16 +44,19 @@ def taken(exchange: ApiExchange, found: int | None) -> None:
     is_forwarded=True,
     elements_max=SMALL_REQUEST_ELEMENTS_MAX,
 )
-def handle(exchange: ApiExchange) -> InitProducerIdResponse | None:
+def handle(context: RequestContext) -> Generator[None, None, InitProducerIdResponse | None]:
     """The id of an idempotent producer; id and epoch of a transactional one."""
-    exchange.raw_body()  # kept because a transactional producer's request is passed on as it came
-    request = exchange.body
+    context.raw_body()  # kept because a transactional producer's request is passed on as it came
+    request = context.body
     if request.transactional_id == "" or (request.producer_id == NONE) != (request.producer_epoch == NONE):
-        return failed(exchange, ErrorCode.INVALID_REQUEST)
-    if request.transactional_id is None:
-        if not may_be_idempotent(exchange):
-            return failed(exchange, IDEMPOTENT_WRITE.denied)
-        exchange.broker.producer_ids.take(exchange.later(lambda found: taken(exchange, found)))
-    else:
-        exchange.broker.forwarding.pass_on(exchange)
-    return None
+        return failed(context, ErrorCode.INVALID_REQUEST)
+    if request.transactional_id is not None:
+        context.broker.forwarding.pass_on(context)
+        return None
+    if not may_be_idempotent(context):
+        return failed(context, IDEMPOTENT_WRITE.denied)
+    found = yield from context.wait(context.broker.producer_ids.take)
+    if found is None:
+        # Java's idempotent producer retries this error; on NOT_COORDINATOR it would search for a coordinator.
+        raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    return InitProducerIdResponse(producer_id=found, producer_epoch=0)

@@ -8,11 +8,12 @@ KafkaApis.handleOffsetForLeaderEpochRequest, LeaderEpochFileCache.endOffsetFor; 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange, check_leader_epoch
+from mpbroker.handlers.broker import check_leader_epoch
+from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.metadata import Topic
 from mpbroker.handlers.requests.permissions import CLUSTER_ACTION, DESCRIBE_TOPIC
 from mpbroker.protocol.api_keys import ApiKey
@@ -26,21 +27,21 @@ Answer: TypeAlias = OffsetForLeaderEpochResponse.EpochEndOffset
 Wanted: TypeAlias = OffsetForLeaderEpochRequest.OffsetForLeaderPartition
 
 
-def failed(exchange: ApiExchange, code: ErrorCode) -> OffsetForLeaderEpochResponse:
+def failed(context: RequestContext, code: ErrorCode) -> OffsetForLeaderEpochResponse:
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(
                 t.topic, [Answer(code, p.partition) for p in t.partitions]
             )
-            for t in exchange.body.topics
+            for t in context.body.topics
         ]
     )
 
 
-def look_up(exchange: ApiExchange, topic: Topic | None, wanted: Wanted) -> EpochEnd | ErrorCode:
+def look_up(context: RequestContext, topic: Topic | None, wanted: Wanted) -> EpochEnd | ErrorCode:
     if topic is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    found = exchange.broker.partition(topic, wanted.partition)
+    found = context.broker.partition(topic, wanted.partition)
     if isinstance(found, ErrorCode):
         return found
     now = found[1]
@@ -50,39 +51,35 @@ def look_up(exchange: ApiExchange, topic: Topic | None, wanted: Wanted) -> Epoch
     if wanted.leader_epoch == now.leader_epoch:
         return EpochEnd(wanted.leader_epoch, now.log_end_offset)
     try:
-        epochs = exchange.broker.readers.get(topic.name, now).epochs()
+        epochs = context.broker.readers.get(topic.name, now).epochs()
     except (OSError, ValueError) as error:
         log.error("%s-%d: its leader epochs cannot be read: %s", topic.name, wanted.partition, error)
         return ErrorCode.KAFKA_STORAGE_ERROR
     return end_of(epochs, wanted.leader_epoch, now.log_end_offset)
 
 
-def answer(exchange: ApiExchange, topic: Topic | None, wanted: Wanted) -> Answer:
-    found = look_up(exchange, topic, wanted)
+def answer(context: RequestContext, topic: Topic | None, wanted: Wanted) -> Answer:
+    found = look_up(context, topic, wanted)
     if isinstance(found, ErrorCode):
         return Answer(found, wanted.partition)
     return Answer(ErrorCode.NONE, wanted.partition, found.epoch, found.offset)
 
 
-def pieces(exchange: ApiExchange) -> Iterator[None]:
+@api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, name="OffsetForLeaderEpoch", failed=failed)
+def handle(context: RequestContext) -> Generator[None, None, OffsetForLeaderEpochResponse]:
+    """Where the records of a leader epoch end."""
     response, done = OffsetForLeaderEpochResponse(), 0
-    may_ask_all = exchange.broker.authorization.allows_cluster(exchange, CLUSTER_ACTION, is_told=False)
-    for asked in exchange.body.topics:
-        topic = exchange.broker.metadata.by_name.get(asked.topic)
-        may = may_ask_all or exchange.allows(DESCRIBE_TOPIC, asked.topic)
+    may_ask_all = context.broker.authorization.allows_cluster(context, CLUSTER_ACTION, is_logged=False)
+    for asked in context.body.topics:
+        topic = context.broker.metadata.by_name.get(asked.topic)
+        may = may_ask_all or context.allows(DESCRIBE_TOPIC, asked.topic)
         answers: list[Answer] = []
         for wanted in asked.partitions:
             answers.append(
-                answer(exchange, topic, wanted) if may else Answer(DESCRIBE_TOPIC.denied, wanted.partition)
+                answer(context, topic, wanted) if may else Answer(DESCRIBE_TOPIC.denied, wanted.partition)
             )
             done += 1
-            if exchange.has_had_its_share(done):
+            if context.should_yield(done):
                 yield
         response.topics.append(OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(asked.topic, answers))
-    exchange.reply(response)
-
-
-@api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, name="OffsetForLeaderEpoch", failed=failed)
-def handle(exchange: ApiExchange) -> None:
-    """Where the records of a leader epoch end."""
-    exchange.work_off(pieces(exchange))
+    return response

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator
 from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.limits import TOPICS_MAX
 from mpbroker.handlers.requests.permissions import WRITE_TOPIC
 from mpbroker.protocol.api_keys import ApiKey
@@ -21,11 +21,11 @@ from mpbroker.protocol.messages import AddPartitionsToTxnResponse
 Partition: TypeAlias = AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult
 
 
-def failed(exchange: ApiExchange, code: ErrorCode) -> AddPartitionsToTxnResponse:
-    return response_of(exchange, lambda _topic: code)
+def failed(context: RequestContext, code: ErrorCode) -> AddPartitionsToTxnResponse:
+    return response_of(context, lambda _topic: code)
 
 
-def response_of(exchange: ApiExchange, code_of: Callable[[str], ErrorCode]) -> AddPartitionsToTxnResponse:
+def response_of(context: RequestContext, code_of: Callable[[str], ErrorCode]) -> AddPartitionsToTxnResponse:
     """Build a response in which all partitions of a topic have the error that `code_of` its name returns."""
     return AddPartitionsToTxnResponse(
         results_by_topic_v3_and_below=[
@@ -38,7 +38,7 @@ def response_of(exchange: ApiExchange, code_of: Callable[[str], ErrorCode]) -> A
                     for partition in topic.partitions
                 ],
             )
-            for topic in exchange.body.v3_and_below_topics
+            for topic in context.body.v3_and_below_topics
         ]
     )
 
@@ -52,18 +52,18 @@ def response_of(exchange: ApiExchange, code_of: Callable[[str], ErrorCode]) -> A
     is_forwarded=True,
     elements_max=TOPICS_MAX,
 )
-def handle(exchange: ApiExchange) -> Generator[None, None, AddPartitionsToTxnResponse | None]:
+def handle(context: RequestContext) -> Generator[None, None, AddPartitionsToTxnResponse | None]:
     """Makes partitions part of a transaction."""
-    authorization = exchange.broker.authorization
+    authorization = context.broker.authorization
     if authorization.is_on:
-        topics = exchange.body.v3_and_below_topics
-        _, denied = yield from exchange.split(WRITE_TOPIC, topics, lambda topic: topic.name)
+        topics = context.body.v3_and_below_topics
+        _, denied = yield from context.split(WRITE_TOPIC, topics, lambda topic: topic.name)
         if denied:
             # All of them or none.
             wrong = {topic.name for topic in denied}
             return response_of(
-                exchange,
+                context,
                 lambda name: WRITE_TOPIC.denied if name in wrong else ErrorCode.OPERATION_NOT_ATTEMPTED,
             )
-    exchange.broker.forwarding.pass_on(exchange)
+    context.broker.forwarding.pass_on(context)
     return None

@@ -7,7 +7,7 @@ ask. (Kafka: KafkaApis.handleAddOffsetsToTxnRequest; KIP-98, KIP-890.)
 from __future__ import annotations
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.limits import SMALL_REQUEST_ELEMENTS_MAX
 from mpbroker.protocol.api_keys import ApiKey
 
@@ -20,6 +20,6 @@ from mpbroker.protocol.api_keys import ApiKey
     is_forwarded=True,
     elements_max=SMALL_REQUEST_ELEMENTS_MAX,
 )
-def handle(exchange: ApiExchange) -> None:
+def handle(context: RequestContext) -> None:
     """Makes the offsets of a group part of a transaction."""
-    exchange.broker.forwarding.pass_on(exchange)
+    context.broker.forwarding.pass_on(context)

@@ -1,19 +1,19 @@
 """EndTxn (key 26), versions 0-5: commits or aborts a transaction.
 
-The answer comes when the decision is durable; the markers in the partitions follow it. From v5 on the answer
-has the epoch with which the producer continues. (Kafka: KafkaApis.handleEndTxnRequest,
+The response comes when the decision is durable; the markers in the partitions follow it. From v5 on the
+response has the epoch with which the producer continues. (Kafka: KafkaApis.handleEndTxnRequest,
 TransactionCoordinator.endTransaction; KIP-98, KIP-890.)
 """
 
 from __future__ import annotations
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.limits import SMALL_REQUEST_ELEMENTS_MAX
 from mpbroker.protocol.api_keys import ApiKey
 
 
 @api(ApiKey.END_TXN, 0, 5, name="EndTxn", is_forwarded=True, elements_max=SMALL_REQUEST_ELEMENTS_MAX)
-def handle(exchange: ApiExchange) -> None:
+def handle(context: RequestContext) -> None:
     """Commits or aborts a transaction, durably before it answers."""
-    exchange.broker.forwarding.pass_on(exchange)
+    context.broker.forwarding.pass_on(context)

@@ -1,7 +1,7 @@
 """WriteTxnMarkers (key 27), versions 1-2: ends transactions in partitions, by markers in the log.
 
 The transaction coordinator writes its markers itself. `kafka-transactions.sh abort` asks for a marker for a
-transaction that was left open: nothing behind its beginning is read as committed until it has ended. Markers
+transaction that was left open: nothing after its beginning is read as committed until it has ended. Markers
 are durable before they are answered. Internal topics have a writer of their own and get none here. A
 partition gets a marker once, however often it is named; many are made some at a time. (Kafka:
 KafkaApis.handleWriteTxnMarkersRequest; KIP-98, KIP-664.)
@@ -9,11 +9,12 @@ KafkaApis.handleWriteTxnMarkersRequest; KIP-98, KIP-664.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
+from functools import partial
 from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.produce.slow_appends import Append
 from mpbroker.handlers.requests.limits import CHANGES_MAX
 from mpbroker.ipc.slots import Batch
@@ -44,7 +45,7 @@ def partitions_of(marker: Marker) -> dict[str, dict[int, None]]:
     return named
 
 
-def response_of(exchange: ApiExchange, code: ErrorCode) -> WriteTxnMarkersResponse:
+def response_of(context: RequestContext, code: ErrorCode) -> WriteTxnMarkersResponse:
     """Return a response with the same error for each partition."""
     return WriteTxnMarkersResponse(
         [
@@ -55,13 +56,13 @@ def response_of(exchange: ApiExchange, code: ErrorCode) -> WriteTxnMarkersRespon
                     for name, numbers in partitions_of(marker).items()
                 ],
             )
-            for marker in exchange.body.markers
+            for marker in context.body.markers
         ]
     )
 
 
-def failed(exchange: ApiExchange, code: ErrorCode) -> WriteTxnMarkersResponse:
-    return response_of(exchange, code)
+def failed(context: RequestContext, code: ErrorCode) -> WriteTxnMarkersResponse:
+    return response_of(context, code)
 
 
 def batch_of(marker: Marker, now_ms: int) -> ValidatedBatch:
@@ -84,61 +85,45 @@ def batch_of(marker: Marker, now_ms: int) -> ValidatedBatch:
     )
 
 
-def append_of(exchange: ApiExchange, marker: Marker, name: str, partition: int) -> Append | ErrorCode:
-    topic = exchange.broker.metadata.by_name.get(name)
+def append_of(context: RequestContext, marker: Marker, name: str, partition: int) -> Append | ErrorCode:
+    topic = context.broker.metadata.by_name.get(name)
     if topic is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if topic.internal:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
-    found = exchange.broker.partition(topic, partition)
+    found = context.broker.partition(topic, partition)
     if isinstance(found, ErrorCode):
         return found
     if marker.producer_id < 0:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    batch = batch_of(marker, exchange.broker.wall_clock_ms())
+    batch = batch_of(marker, context.broker.wall_clock_ms())
     return Append(found[0].slot, found[0].slot_generation, topic.config_version, batch)
 
 
-def appended(
-    exchange: ApiExchange,
-    response: WriteTxnMarkersResponse,
-    waiting: list[OfPartition],
-    batches: list[Batch] | None,
-) -> None:
-    for number, result in enumerate(waiting):
-        # Nobody knows whether the marker was written; a retry does no harm.
-        result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER if batches is None else batches[number].error
-    exchange.reply(response)
-
-
-def pieces(exchange: ApiExchange, response: WriteTxnMarkersResponse) -> Iterator[None]:
+@api(ApiKey.WRITE_TXN_MARKERS, 1, 2, name="WriteTxnMarkers", failed=failed, elements_max=CHANGES_MAX)
+def handle(context: RequestContext) -> Generator[None, None, WriteTxnMarkersResponse]:
+    """Ends transactions that were left open in partitions, for administrators."""
+    response = response_of(context, ErrorCode.NONE)
     appends: list[Append] = []
     waiting: list[OfPartition] = []
-    for marker, of_marker in zip(exchange.body.markers, response.markers, strict=True):
+    for marker, of_marker in zip(context.body.markers, response.markers, strict=True):
         for of_topic in of_marker.topics:
             for result in of_topic.partitions:
-                found = append_of(exchange, marker, of_topic.name, result.partition_index)
+                found = append_of(context, marker, of_topic.name, result.partition_index)
                 if isinstance(found, ErrorCode):
                     result.error_code = found
                     continue
                 appends.append(found)
                 waiting.append(result)
                 if len(appends) % MADE_AT_ONCE == 0:
-                    exchange.takes_long = True
+                    context.takes_long = True
                     yield
     if not appends:
-        exchange.reply(response)
-        return
-    exchange.broker.log.append(
-        exchange.slot,
-        ALL_IN_SYNC,
-        TIMEOUT_MS,
-        appends,
-        exchange.later(lambda batches: appended(exchange, response, waiting, batches)),
+        return response
+    batches: list[Batch] | None = yield from context.wait(
+        partial(context.broker.log.append, context.slot, ALL_IN_SYNC, TIMEOUT_MS, appends)
     )
-
-
-@api(ApiKey.WRITE_TXN_MARKERS, 1, 2, name="WriteTxnMarkers", failed=failed, elements_max=CHANGES_MAX)
-def handle(exchange: ApiExchange) -> None:
-    """Ends transactions that were left open in partitions, for administrators."""
-    exchange.work_off(pieces(exchange, response_of(exchange, ErrorCode.NONE)))
+    for number, result in enumerate(waiting):
+        # The marker may have been written or not; a retry does no harm.
+        result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER if batches is None else batches[number].error
+    return response

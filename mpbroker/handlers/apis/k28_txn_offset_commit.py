@@ -1,6 +1,6 @@
 """TxnOffsetCommit (key 28), versions 0-5: a group's offsets that count once a transaction is committed.
 
-The answer comes when the offsets are durable; the end of the transaction makes them count or drops them. v5
+The response comes when the offsets are durable; the end of the transaction makes them count or drops them. v5
 adds the group's partition to the transaction by itself. (Kafka: KafkaApis.handleTxnOffsetCommitRequest,
 OffsetMetadataManager.commitTransactionalOffset; KIP-98, KIP-447, KIP-890.)
 """
@@ -11,8 +11,8 @@ from typing import TypeAlias
 
 from mpbroker.handlers.api_parts.offset_commits import pass_on_commit
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.exchange import Outcome
+from mpbroker.handlers.context import RequestContext
+from mpbroker.handlers.requests.request import Outcome
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
@@ -34,11 +34,11 @@ def response_of(topics: list[Topic]) -> TxnOffsetCommitResponse:
     return TxnOffsetCommitResponse(topics=topics)
 
 
-def failed(exchange: ApiExchange, code: ErrorCode) -> TxnOffsetCommitResponse:
-    return response_of([refused(topic, code) for topic in exchange.body.topics])
+def failed(context: RequestContext, code: ErrorCode) -> TxnOffsetCommitResponse:
+    return response_of([refused(topic, code) for topic in context.body.topics])
 
 
 @api(ApiKey.TXN_OFFSET_COMMIT, 0, 5, name="TxnOffsetCommit", failed=failed, is_forwarded=True)
-def handle(exchange: ApiExchange) -> Outcome:
+def handle(context: RequestContext) -> Outcome:
     """Stores offsets of a group that count when a transaction is committed."""
-    return pass_on_commit(exchange, refused, response_of)
+    return pass_on_commit(context, refused, response_of)

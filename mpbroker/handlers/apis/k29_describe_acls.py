@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from mpbroker.handlers.api_parts.acl_fields import filter_in
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import DescribeAclsResponse
 from mpbroker.security.acls import Acl, AclFilter, BadAcl
 
 
-def failed(_exchange: ApiExchange, code: ErrorCode) -> DescribeAclsResponse:
+def failed(_context: RequestContext, code: ErrorCode) -> DescribeAclsResponse:
     return refused(code, code.message)
 
 
@@ -36,12 +36,12 @@ def resources_of(acls: list[Acl]) -> list[DescribeAclsResponse.DescribeAclsResou
 
 
 @api(ApiKey.DESCRIBE_ACLS, 1, 3, name="DescribeAcls", failed=failed)
-def handle(exchange: ApiExchange) -> DescribeAclsResponse:
+def handle(context: RequestContext) -> DescribeAclsResponse:
     """The access control entries that match a filter."""
-    authorizer = exchange.broker.authorization.authorizer
+    authorizer = context.broker.authorization.authorizer
     if authorizer is None:
         return refused(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured on the broker")
-    asked = AclFilter(*filter_in(exchange.body))
+    asked = AclFilter(*filter_in(context.body))
     try:
         asked.check()
     except BadAcl as error:

@@ -1,17 +1,18 @@
 """DeleteAcls (key 31), versions 1-3: removes the access control entries that filters match, and names them.
 
-The answer comes when the removal is durable and no handler goes by the entries any more. (Kafka:
+The response comes when the removal is durable and no handler uses the entries. (Kafka:
 AclApis.handleDeleteAcls, AclControlManager.deleteAcls; KIP-140, KIP-290.)
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Generator
 
 from mpbroker.handlers.api_parts.acl_fields import filter_in
-from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
+from mpbroker.handlers.api_parts.coordinator_questions import ask_coordinator
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.limits import CHANGES_MAX
 from mpbroker.ipc.acls import AclImage
 from mpbroker.ipc.calls import DeleteAcls, DeletedAcls
@@ -23,44 +24,29 @@ from mpbroker.security.acls import Acl
 log = logging.getLogger("mpbroker.handlers")
 
 
-def all_refused(exchange: ApiExchange, code: ErrorCode, message: str) -> DeleteAclsResponse:
+def all_refused(context: RequestContext, code: ErrorCode, message: str) -> DeleteAclsResponse:
     result = DeleteAclsResponse.DeleteAclsFilterResult(code, message)
-    return DeleteAclsResponse(filter_results=[result] * len(exchange.body.filters))
+    return DeleteAclsResponse(filter_results=[result] * len(context.body.filters))
 
 
-def failed(exchange: ApiExchange, code: ErrorCode) -> DeleteAclsResponse:
-    return all_refused(exchange, code, code.message)
+def failed(context: RequestContext, code: ErrorCode) -> DeleteAclsResponse:
+    return all_refused(context, code, code.message)
 
 
-def told(image: AclImage) -> DeleteAclsResponse.DeleteAclsMatchingAcl:
+def matching(image: AclImage) -> DeleteAclsResponse.DeleteAclsMatchingAcl:
     return DeleteAclsResponse.DeleteAclsMatchingAcl(ErrorCode.NONE, None, *image)
 
 
-def deleted(exchange: ApiExchange, answer: DeletedAcls | Unanswered) -> None:
-    if isinstance(answer, Unanswered):
-        exchange.fail(answer.code)
-        return
-    for image in dict.fromkeys(image for one in answer.results for image in one.acls):
-        log.info("%s has deleted the access control entry: %s", exchange.session.principal, Acl(*image))
-    exchange.reply(
-        DeleteAclsResponse(
-            filter_results=[
-                DeleteAclsResponse.DeleteAclsFilterResult(one.error, one.message, [*map(told, one.acls)])
-                for one in answer.results
-            ]
-        )
-    )
-
-
 @api(ApiKey.DELETE_ACLS, 1, 3, name="DeleteAcls", failed=failed, elements_max=CHANGES_MAX)
-def handle(exchange: ApiExchange) -> DeleteAclsResponse | None:
+def handle(context: RequestContext) -> Generator[None, None, DeleteAclsResponse]:
     """Removes access control entries."""
-    if not exchange.broker.authorization.is_on:
-        return all_refused(exchange, ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
-    ask_coordinator(
-        exchange,
-        DeleteAcls([filter_in(one) for one in exchange.body.filters]),
-        DeletedAcls,
-        lambda answer: deleted(exchange, answer),
+    if not context.broker.authorization.is_on:
+        return all_refused(context, ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
+    question = DeleteAcls([filter_in(one) for one in context.body.filters])
+    answer = yield from ask_coordinator(context, question, DeletedAcls)
+    for image in dict.fromkeys(image for one in answer.results for image in one.acls):
+        log.info("%s has deleted the access control entry: %s", context.session.principal, Acl(*image))
+    result = DeleteAclsResponse.DeleteAclsFilterResult
+    return DeleteAclsResponse(
+        filter_results=[result(one.error, one.message, [*map(matching, one.acls)]) for one in answer.results]
     )
-    return None

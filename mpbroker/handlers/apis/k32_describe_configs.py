@@ -7,16 +7,16 @@ ConfigHelper.describeConfigs; KIP-226, KIP-412 for loggers, KIP-569 for types an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import TypeAlias
 
 from mpbroker.config import resource_config
 from mpbroker.config.describe import Entry, describe_all_brokers, describe_broker, describe_topic
 from mpbroker.handlers.api_parts import broker_loggers
 from mpbroker.handlers.api_parts.config_changes import DESCRIBING, check_broker, check_permission
-from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
+from mpbroker.handlers.api_parts.coordinator_questions import ask_coordinator
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.ipc.calls import ReadSettings, SettingsRead
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ApiError, ErrorCode
@@ -40,48 +40,50 @@ def refused(resource: Resource, code: int, message: str) -> Result:
     return Result(code, message, resource.resource_type, resource.resource_name, [])
 
 
-def failed(exchange: ApiExchange, code: ErrorCode) -> DescribeConfigsResponse:
-    return DescribeConfigsResponse(results=[refused(r, code, code.message) for r in exchange.body.resources])
+def failed(context: RequestContext, code: ErrorCode) -> DescribeConfigsResponse:
+    return DescribeConfigsResponse(results=[refused(r, code, code.message) for r in context.body.resources])
 
 
-def topic_entries(exchange: ApiExchange, name: str, keys: list[str] | None) -> list[Entry]:
+def topic_entries(context: RequestContext, name: str, keys: list[str] | None) -> list[Entry]:
     problem = problem_with(name)
     if problem is not None:
         raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
-    topic = exchange.broker.metadata.by_name.get(name)
+    topic = context.broker.metadata.by_name.get(name)
     if topic is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    return describe_topic(exchange.broker.config, topic.overrides, keys)
+    return describe_topic(context.broker.config, topic.overrides, keys)
 
 
-def broker_entries(exchange: ApiExchange, name: str, keys: list[str] | None) -> list[Entry]:
-    check_broker(exchange, name)
-    config = exchange.broker.config
+def broker_entries(context: RequestContext, name: str, keys: list[str] | None) -> list[Entry]:
+    check_broker(context, name)
+    config = context.broker.config
     return describe_broker(config, keys) if name else describe_all_brokers(config.altered, keys)
 
 
-def entries(exchange: ApiExchange, resource: Resource, settings: Settings) -> list[Entry]:
-    """Return the settings of a resource. Raises ApiError if there is none, or the client may not see it."""
-    check_permission(exchange, resource, DESCRIBING)
+def entries(context: RequestContext, resource: Resource, settings: Settings) -> list[Entry]:
+    """Return the settings of a resource. Raises ApiError if it is unknown, or the client may not see it."""
+    check_permission(context, resource, DESCRIBING)
     # An empty list means every setting, as in Kafka.
     keys = resource.configuration_keys or None
     if resource.resource_type == ResourceType.TOPIC:
-        return topic_entries(exchange, resource.resource_name, keys)
+        return topic_entries(context, resource.resource_name, keys)
     if resource.resource_type == ResourceType.BROKER:
-        return broker_entries(exchange, resource.resource_name, keys)
+        return broker_entries(context, resource.resource_name, keys)
     if resource.resource_type == ResourceType.BROKER_LOGGER:
-        return broker_loggers.entries(exchange, resource.resource_name, keys)
+        return broker_loggers.entries(context, resource.resource_name, keys)
     if resource.resource_type in NAMED:
         if not resource.resource_name:
             what = NAMED[resource.resource_type]
             raise ApiError(ErrorCode.INVALID_REQUEST, f"{what} must not be empty")
         own = settings.get((resource.resource_type, resource.resource_name), {})
-        return resource_config.describe(resource.resource_type, own, exchange.broker.config, keys)
+        return resource_config.describe(resource.resource_type, own, context.broker.config, keys)
     raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
 
 
-def on_the_wire(exchange: ApiExchange, entry: Entry) -> DescribeConfigsResponse.DescribeConfigsResourceResult:
-    request = exchange.body
+def on_the_wire(
+    context: RequestContext, entry: Entry
+) -> DescribeConfigsResponse.DescribeConfigsResourceResult:
+    request = context.body
     return DescribeConfigsResponse.DescribeConfigsResourceResult(
         name=entry.name,
         value=entry.value,
@@ -97,9 +99,9 @@ def on_the_wire(exchange: ApiExchange, entry: Entry) -> DescribeConfigsResponse.
     )
 
 
-def describe(exchange: ApiExchange, resource: Resource, settings: Settings) -> Result:
+def describe(context: RequestContext, resource: Resource, settings: Settings) -> Result:
     try:
-        found = [on_the_wire(exchange, entry) for entry in entries(exchange, resource, settings)]
+        found = [on_the_wire(context, entry) for entry in entries(context, resource, settings)]
     except ApiError as error:
         return refused(resource, error.code, error.message)
     return Result(ErrorCode.NONE, "", resource.resource_type, resource.resource_name, found)
@@ -111,32 +113,20 @@ def size_of(result: Result) -> int:
     return SMALLEST_CONFIG_BYTES * len(result.configs) + sum(len(text or "") for text in texts)
 
 
-def pieces(exchange: ApiExchange, settings: Settings) -> Iterator[None]:
-    """Describe each resource once, however often it is named: answers can be much longer than the request."""
-    results: list[Result] = []
-    for resource in {(one.resource_type, one.resource_name): one for one in exchange.body.resources}.values():
-        results.append(describe(exchange, resource, settings))
-        if exchange.answers_too_much(size_of(results[-1])):
-            return
-        if exchange.has_had_its_share(len(results)):
-            yield
-    exchange.reply(DescribeConfigsResponse(results=results))
-
-
-def read(exchange: ApiExchange, answer: SettingsRead | Unanswered) -> None:
-    if isinstance(answer, Unanswered):
-        exchange.fail(answer.code)
-        return
-    exchange.work_off(pieces(exchange, {(kind, name): own for kind, name, own in answer.resources}))
-
-
 @api(ApiKey.DESCRIBE_CONFIGS, 1, 4, name="DescribeConfigs", failed=failed)
-def handle(exchange: ApiExchange) -> None:
+def handle(context: RequestContext) -> Generator[None, None, DescribeConfigsResponse | None]:
     """Every setting of a resource, with default, synonyms and documentation; log levels."""
-    named = {(r.resource_type, r.resource_name) for r in exchange.body.resources if r.resource_type in NAMED}
-    if named:
-        ask_coordinator(
-            exchange, ReadSettings(sorted(named)), SettingsRead, lambda answer: read(exchange, answer)
-        )
-    else:
-        exchange.work_off(pieces(exchange, {}))
+    # Each once, however often it is named: responses can be much longer than the request.
+    resources = {(one.resource_type, one.resource_name): one for one in context.body.resources}
+    settings: Settings = {}
+    if named := [key for key in resources if key[0] in NAMED]:
+        answer = yield from ask_coordinator(context, ReadSettings(sorted(named)), SettingsRead)
+        settings = {(kind, name): own for kind, name, own in answer.resources}
+    results: list[Result] = []
+    for resource in resources.values():
+        results.append(describe(context, resource, settings))
+        if context.exceeds_response_limit(size_of(results[-1])):
+            return None
+        if context.should_yield(len(results)):
+            yield
+    return DescribeConfigsResponse(results=results)

@@ -1,6 +1,6 @@
 """AlterConfigs (key 33), versions 0-2: replaces all altered settings of a topic, this broker or all brokers.
 
-The answer comes when the alteration is durable and the log process and all handlers heed it; for a broker,
+The response comes when the alteration is durable and the log process and all handlers heed it; for a broker,
 when all its processes have heard of it. Settings that the request does not name are reset. (Kafka:
 KafkaApis.handleAlterConfigsRequest, ConfigurationControlManager.)
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 from mpbroker.handlers.api_parts.config_changes import alter, failing
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.limits import CHANGES_MAX
 from mpbroker.ipc.calls import ConfigChange
 from mpbroker.protocol.api_keys import ApiKey
@@ -32,6 +32,6 @@ def changes_of(resource: Any) -> list[ConfigChange]:
     failed=failing(AlterConfigsResponse),
     elements_max=CHANGES_MAX,
 )
-def handle(exchange: ApiExchange) -> Generator[None, None, Message | None]:
+def handle(context: RequestContext) -> Generator[None, None, Message | None]:
     """Replaces the settings of topics, and what was altered of the broker's own."""
-    return alter(exchange, changes_of, AlterConfigsResponse, replaces=True)
+    return alter(context, changes_of, AlterConfigsResponse, replaces=True)

@@ -1,17 +1,18 @@
 """AlterReplicaLogDirs (key 34), versions 1-2: partitions move to another log directory of this broker.
 
-The answer comes when the log workers have begun: then the future replica exists, and DescribeLogDirs
+The response comes when the log workers have begun: then the future replica exists, and DescribeLogDirs
 describes it until it has replaced the current one. (Kafka: KafkaApis.handleAlterReplicaLogDirsRequest,
 ReplicaManager.alterReplicaLogDirs; KIP-113.)
 """
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import TypeAlias
 
 from mpbroker.handlers.api_parts.log_questions import ask_workers
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.ipc import calls
 from mpbroker.ipc.calls import MovePartition, MovePartitions, MovesBegun
 from mpbroker.protocol.api_keys import ApiKey
@@ -23,17 +24,17 @@ Result: TypeAlias = AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResul
 OfTopic: TypeAlias = AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult
 
 
-def failed(exchange: ApiExchange, code: ErrorCode) -> AlterReplicaLogDirsResponse:
+def failed(context: RequestContext, code: ErrorCode) -> AlterReplicaLogDirsResponse:
     topics: dict[str, OfTopic] = {}
-    for topic in (topic for each in exchange.body.dirs for topic in each.topics):
+    for topic in (topic for each in context.body.dirs for topic in each.topics):
         named = topics.setdefault(topic.name, OfTopic(topic.name))
         named.partitions += [Result(partition, code) for partition in topic.partitions]
     return AlterReplicaLogDirsResponse(results=list(topics.values()))
 
 
-def checked(exchange: ApiExchange, path: str, topic: str, partition: int) -> MovePartition | ErrorCode:
+def checked(context: RequestContext, path: str, topic: str, partition: int) -> MovePartition | ErrorCode:
     """Return what to ask a log worker for, or the error if it is not asked."""
-    broker = exchange.broker
+    broker = context.broker
     if len(partition_name(topic, partition).encode()) > LONGEST_TO_MOVE:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
     if path not in broker.config.log_dirs:
@@ -59,30 +60,27 @@ def begun(asked: list[Result], answer: calls.Message) -> None:
 
 
 @api(ApiKey.ALTER_REPLICA_LOG_DIRS, 1, 2, name="AlterReplicaLogDirs", failed=failed)
-def handle(exchange: ApiExchange) -> AlterReplicaLogDirsResponse | None:
+def handle(context: RequestContext) -> Generator[None, None, AlterReplicaLogDirsResponse]:
     """Moves partitions to other log directories while they are served."""
     topics: dict[str, OfTopic] = {}
     wanted: list[tuple[MovePartition, Result]] = []
-    for each in exchange.body.dirs:
+    for each in context.body.dirs:
         for topic in each.topics:
             for partition in topic.partitions:
-                found = checked(exchange, each.path, topic.name, partition)
+                found = checked(context, each.path, topic.name, partition)
                 result = Result(partition, ErrorCode.NONE)
                 topics.setdefault(topic.name, OfTopic(topic.name)).partitions.append(result)
                 if isinstance(found, ErrorCode):
                     result.error_code = found
                 else:
                     wanted.append((found, result))
-    response = AlterReplicaLogDirsResponse(results=list(topics.values()))
-    if not wanted:
-        return response
-    workers = len(exchange.broker.log_calls)
-    ask_workers(
-        exchange,
-        wanted,
-        lambda one: log_worker_of(one.topic, one.partition, workers),
-        MovePartitions,
-        begun,
-        lambda: exchange.reply(response),
-    )
-    return None
+    if wanted:
+        workers = len(context.broker.log_calls)
+        yield from ask_workers(
+            context,
+            wanted,
+            lambda one: log_worker_of(one.topic, one.partition, workers),
+            MovePartitions,
+            begun,
+        )
+    return AlterReplicaLogDirsResponse(results=list(topics.values()))

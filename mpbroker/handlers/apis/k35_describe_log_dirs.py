@@ -2,7 +2,7 @@
 
 A partition's size is that of its segments, without their indexes and without files that are being deleted. It
 is read from the files, not asked of the log process. If a partition moves, its future replica is described
-too; only its log worker knows how far that is behind, and one that has just been started does not know yet.
+too; only its log worker knows the lag, and one that has just been started does not know yet.
 (Kafka: KafkaApis.handleDescribeLogDirsRequest, ReplicaManager.describeLogDirs; KIP-113, KIP-827 for the
 totals.)
 """
@@ -12,13 +12,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TypeAlias
 
 from mpbroker.handlers.api_parts.log_questions import ask_all
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.metadata import Topic
 from mpbroker.ipc import calls
 from mpbroker.protocol.api_keys import ApiKey
@@ -39,11 +39,11 @@ OfTopic: TypeAlias = DescribeLogDirsResponse.DescribeLogDirsTopic
 OfPartition: TypeAlias = DescribeLogDirsResponse.DescribeLogDirsPartition
 
 
-def described(exchange: ApiExchange, number: int) -> Result:
+def described(context: RequestContext, number: int) -> Result:
     """Describe a log directory without its partitions."""
-    directory = Path(exchange.broker.config.log_dirs[number]).absolute()
+    directory = Path(context.broker.config.log_dirs[number]).absolute()
     result = Result(log_dir=str(directory))
-    if exchange.broker.failed_dirs() >> number & 1:
+    if context.broker.failed_dirs() >> number & 1:
         result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         return result
     try:
@@ -57,35 +57,38 @@ def described(exchange: ApiExchange, number: int) -> Result:
     return result
 
 
-def asked_for(exchange: ApiExchange) -> Iterator[tuple[Topic, int]]:
+def asked_for(context: RequestContext) -> Iterator[tuple[Topic, int]]:
     """Yield the partitions that exist; all of them if the request names none."""
-    metadata = exchange.broker.metadata
-    if exchange.body.topics is None:
+    metadata = context.broker.metadata
+    if context.body.topics is None:
         for topic in list(metadata.by_name.values()):
             yield from ((topic, number) for number in topic.partitions)
         return
-    for wanted in exchange.body.topics:
+    for wanted in context.body.topics:
         known = metadata.by_name.get(wanted.topic)
         if known is not None:
             yield from ((known, number) for number in wanted.partitions if number in known.partitions)
 
 
-def pieces(exchange: ApiExchange, moves: list[calls.MovingPartition]) -> Iterator[None]:
-    """Describe the log directories and the replicas in them, and reply.
-
-    `moves` were under way a moment ago. A client that follows a move must not see the old directory without a
-    future replica: it would take the move for given up.
-    """
-    broker = exchange.broker
-    results = [described(exchange, number) for number in range(len(broker.config.log_dirs))]
+@api(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, name="DescribeLogDirs")
+def handle(context: RequestContext) -> Generator[None, None, DescribeLogDirsResponse]:
+    """The log directories, what is left of their file systems, sizes of partitions, which of them move."""
+    # A client that follows a move must not get the old directory without a future replica: it would take the
+    # move for given up.
+    moves: list[calls.MovingPartition] = []
+    if len(context.broker.config.log_dirs) > 1:
+        for answer in (yield from ask_all(context, calls.TellMoves())):
+            moves += answer.partitions if isinstance(answer, calls.Moves) else ()
+    broker = context.broker
+    results = [described(context, number) for number in range(len(broker.config.log_dirs))]
     topics: list[dict[str, OfTopic]] = [{} for _ in results]
-    found = [*futures_in(exchange, results), *moves] if len(results) > 1 else []
+    found = [*futures_in(context, results), *moves] if len(results) > 1 else []
     futures = {(one.topic, one.partition): one for one in found}
-    for count, (topic, number) in enumerate(asked_for(exchange), 1):
+    for count, (topic, number) in enumerate(asked_for(context), 1):
         if count % COUNTED_AT_ONCE == 0:
-            exchange.takes_long = True
+            context.takes_long = True
             yield
-        current, log_dir = current_replica(exchange, topic, number, results)
+        current, log_dir = current_replica(context, topic, number, results)
         move = futures.get((topic.name, number))
         if current is not None:
             topics[log_dir].setdefault(topic.name, OfTopic(topic.name)).partitions.append(current)
@@ -94,17 +97,17 @@ def pieces(exchange: ApiExchange, moves: list[calls.MovingPartition]) -> Iterato
             named.partitions.append(OfPartition(number, future_bytes(move), move.lag, True))
     for result, by_name in zip(results, topics, strict=True):
         result.topics = list(by_name.values())
-    exchange.reply(DescribeLogDirsResponse(results=results))
+    return DescribeLogDirsResponse(results=results)
 
 
 def current_replica(
-    exchange: ApiExchange, topic: Topic, number: int, results: list[Result]
+    context: RequestContext, topic: Topic, number: int, results: list[Result]
 ) -> tuple[OfPartition | None, int]:
     """Return a description of the replica that is served, and the number of its log directory.
 
     The description is None without a replica, and in a directory that has failed: its disk may hang.
     """
-    broker, tried = exchange.broker, -1
+    broker, tried = context.broker, -1
     while True:
         found = broker.partition(topic, number)
         if isinstance(found, ErrorCode):
@@ -123,10 +126,10 @@ def current_replica(
             tried = now.log_dir
 
 
-def futures_in(exchange: ApiExchange, results: list[Result]) -> Iterator[calls.MovingPartition]:
+def futures_in(context: RequestContext, results: list[Result]) -> Iterator[calls.MovingPartition]:
     """Yield the future replicas that have a directory: moves go on after the death of their log worker."""
     for number, result in enumerate(results):
-        directory = Path(exchange.broker.config.log_dirs[number])
+        directory = Path(context.broker.config.log_dirs[number])
         with contextlib.suppress(OSError):
             for name in [] if result.error_code else os.listdir(directory):  # noqa: PTH208 - thousands
                 with contextlib.suppress(NotAPartition):
@@ -144,18 +147,3 @@ def future_bytes(move: calls.MovingPartition) -> int:
         with contextlib.suppress(OSError):
             return segment_bytes(directory)
     return 0
-
-
-@api(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, name="DescribeLogDirs")
-def handle(exchange: ApiExchange) -> None:
-    """The log directories, what is left of their file systems, sizes of partitions, which of them move."""
-    moves: list[calls.MovingPartition] = []
-    if len(exchange.broker.config.log_dirs) == 1:
-        exchange.work_off(pieces(exchange, moves))
-        return
-
-    def told(answer: calls.Message) -> None:
-        if isinstance(answer, calls.Moves):
-            moves.extend(answer.partitions)
-
-    ask_all(exchange, calls.TellMoves(), told, lambda: exchange.work_off(pieces(exchange, moves)))

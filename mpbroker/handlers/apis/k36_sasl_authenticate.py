@@ -7,7 +7,7 @@ KafkaApis.handleSaslAuthenticateRequest.)
 from __future__ import annotations
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import SaslAuthenticateResponse
@@ -16,6 +16,6 @@ ERROR = "SaslAuthenticate request received after successful authentication"
 
 
 @api(ApiKey.SASL_AUTHENTICATE, 0, 2, name="SaslAuthenticate")
-def handle(_exchange: ApiExchange) -> SaslAuthenticateResponse:
+def handle(_context: RequestContext) -> SaslAuthenticateResponse:
     """SASL; during a connection's authentication only."""
     return SaslAuthenticateResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message=ERROR)

@@ -1,32 +1,33 @@
 """CreateDelegationToken (key 38), versions 1-3: makes a token with which a client logs in as its owner.
 
-The answer comes when the token is durable and every processor knows it. Owners and renewers are users; Kafka
-takes owners of any type, and lets their tokens log in as users. (Kafka: KafkaApis.handleCreateTokenRequest,
-DelegationTokenControlManager; KIP-48, KIP-373.)
+The response comes when the token is durable and every processor knows it. Owners and renewers are users;
+Kafka takes owners of any type, and lets their tokens log in as users. (Kafka:
+KafkaApis.handleCreateTokenRequest, DelegationTokenControlManager; KIP-48, KIP-373.)
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Generator
 
-from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
+from mpbroker.handlers.api_parts.coordinator_questions import ask_coordinator
 from mpbroker.handlers.api_parts.token_requests import NO_TIME_MS, may_ask_for_tokens
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.limits import SMALL_REQUEST_ELEMENTS_MAX
 from mpbroker.handlers.requests.permissions import CREATE_TOKENS
 from mpbroker.ipc.calls import CreatedToken, CreateToken
 from mpbroker.ipc.session import PRINCIPAL_BYTES_MAX
 from mpbroker.protocol.api_keys import ApiKey
-from mpbroker.protocol.errors import ErrorCode, error_code
+from mpbroker.protocol.errors import ApiError, ErrorCode, error_code
 from mpbroker.protocol.messages import CreateDelegationTokenResponse as Response
 from mpbroker.security.principals import USER, Principal, principal_of, why_nobody
 
 log = logging.getLogger("mpbroker.handlers")
 
 
-def failed(exchange: ApiExchange, code: ErrorCode) -> Response:
-    owner, requester = owner_of(exchange), principal_of(exchange.session.principal)
+def failed(context: RequestContext, code: ErrorCode) -> Response:
+    owner, requester = owner_of(context), principal_of(context.session.principal)
     return Response(
         code,
         owner.type,
@@ -39,53 +40,28 @@ def failed(exchange: ApiExchange, code: ErrorCode) -> Response:
     )
 
 
-def owner_of(exchange: ApiExchange) -> Principal:
+def owner_of(context: RequestContext) -> Principal:
     """Return the owner that the request names, or else its client."""
-    body = exchange.body
+    body = context.body
     if not body.owner_principal_name:
-        return principal_of(exchange.session.principal)
+        return principal_of(context.session.principal)
     return Principal(body.owner_principal_name, body.owner_principal_type or "")
 
 
-def refusal(exchange: ApiExchange, owner: Principal) -> ErrorCode | None:
+def refusal(context: RequestContext, owner: Principal) -> ErrorCode | None:
     """Return why the client may not have such a token, None if it may."""
-    if not may_ask_for_tokens(exchange):
+    if not may_ask_for_tokens(context):
         return ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
-    if str(owner) != exchange.session.principal and not exchange.allows(CREATE_TOKENS, str(owner)):
+    if str(owner) != context.session.principal and not context.allows(CREATE_TOKENS, str(owner)):
         return CREATE_TOKENS.denied
-    renewers = [Principal(one.principal_name, one.principal_type) for one in exchange.body.renewers]
+    renewers = [Principal(one.principal_name, one.principal_type) for one in context.body.renewers]
     if any(one.type != USER for one in (owner, *renewers)):
         return ErrorCode.INVALID_PRINCIPAL_TYPE
     for one in (owner, *renewers):
-        # Nobody could log in, or renew it, by such a name.
+        # No user could log in, or renew it, by such a name.
         if why_nobody(one.name) or len(str(one).encode()) > PRINCIPAL_BYTES_MAX:
             return ErrorCode.INVALID_REQUEST
     return None
-
-
-def created(exchange: ApiExchange, answer: CreatedToken | Unanswered) -> None:
-    if isinstance(answer, Unanswered):
-        exchange.fail(answer.code)
-        return
-    if (token := answer.token) is None:
-        exchange.fail(error_code(answer.error))
-        return
-    log.info("%s has created delegation token %s of %s", token.requester, token.token_id, token.owner)
-    owner, requester = principal_of(token.owner), principal_of(token.requester)
-    exchange.reply(
-        Response(
-            ErrorCode.NONE,
-            owner.type,
-            owner.name,
-            requester.type,
-            requester.name,
-            token.issued_ms,
-            token.expires_ms,
-            token.max_ms,
-            token.token_id,
-            token.hmac,
-        )
-    )
 
 
 @api(
@@ -96,12 +72,27 @@ def created(exchange: ApiExchange, answer: CreatedToken | Unanswered) -> None:
     failed=failed,
     elements_max=SMALL_REQUEST_ELEMENTS_MAX,
 )
-def handle(exchange: ApiExchange) -> Response | None:
+def handle(context: RequestContext) -> Generator[None, None, Response]:
     """Makes a token for logging in as its owner."""
-    body, owner = exchange.body, owner_of(exchange)
-    if (code := refusal(exchange, owner)) is not None:
-        return failed(exchange, code)
+    body, owner = context.body, owner_of(context)
+    if (code := refusal(context, owner)) is not None:
+        return failed(context, code)
     renewers = [str(Principal(one.principal_name, one.principal_type)) for one in body.renewers]
-    call = CreateToken(str(owner), exchange.session.principal, renewers, body.max_lifetime_ms)
-    ask_coordinator(exchange, call, CreatedToken, lambda answer: created(exchange, answer))
-    return None
+    call = CreateToken(str(owner), context.session.principal, renewers, body.max_lifetime_ms)
+    answer = yield from ask_coordinator(context, call, CreatedToken)
+    if (token := answer.token) is None:
+        raise ApiError(error_code(answer.error))
+    log.info("%s has created delegation token %s of %s", token.requester, token.token_id, token.owner)
+    owner, requester = principal_of(token.owner), principal_of(token.requester)
+    return Response(
+        ErrorCode.NONE,
+        owner.type,
+        owner.name,
+        requester.type,
+        requester.name,
+        token.issued_ms,
+        token.expires_ms,
+        token.max_ms,
+        token.token_id,
+        token.hmac,
+    )

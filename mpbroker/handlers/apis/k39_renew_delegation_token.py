@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from mpbroker.handlers.api_parts.token_requests import NO_TIME_MS, change_token
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.limits import SMALL_REQUEST_ELEMENTS_MAX
+from mpbroker.handlers.requests.request import Outcome
 from mpbroker.ipc.calls import ChangeToken
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.messages import Message
 from mpbroker.protocol.messages import RenewDelegationTokenResponse as Response
 
 
-def failed(_exchange: ApiExchange, code: ErrorCode) -> Response:
+def failed(_context: RequestContext, code: ErrorCode) -> Response:
     return Response(code, NO_TIME_MS)
 
 
@@ -28,8 +28,8 @@ def failed(_exchange: ApiExchange, code: ErrorCode) -> Response:
     failed=failed,
     elements_max=SMALL_REQUEST_ELEMENTS_MAX,
 )
-def handle(exchange: ApiExchange) -> Message | None:
+def handle(context: RequestContext) -> Outcome:
     """Lets a token live longer."""
-    body = exchange.body
-    call = ChangeToken(body.hmac, exchange.session.principal, body.renew_period_ms)
-    return change_token(exchange, call, Response, "renewed")
+    body = context.body
+    call = ChangeToken(body.hmac, context.session.principal, body.renew_period_ms)
+    return change_token(context, call, Response, "renewed")

@@ -7,64 +7,35 @@ KIP-48, KIP-373.)
 
 from __future__ import annotations
 
-from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
+from collections.abc import Generator
+
+from mpbroker.handlers.api_parts.coordinator_questions import ask_coordinator
 from mpbroker.handlers.api_parts.token_requests import may_ask_for_tokens
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.limits import MEMBERS_MAX
 from mpbroker.handlers.requests.permissions import DESCRIBE_TOKEN, DESCRIBE_TOKENS
 from mpbroker.ipc.calls import DescribedTokens, DescribeTokens, TokenDetails
 from mpbroker.protocol.api_keys import ApiKey
-from mpbroker.protocol.errors import ErrorCode, error_code
+from mpbroker.protocol.errors import ApiError, ErrorCode, error_code
 from mpbroker.protocol.messages import DescribeDelegationTokenResponse as Response
 from mpbroker.security.delegation import token_macs
 from mpbroker.security.principals import Principal, principal_of
 
-# About what a token takes in a response, beside its principals.
+# Approximate size of a token in a response, without its principals.
 TOKEN_BYTES = 160
 
 
-class Description:
-    """The tokens that were found for one request. One that comes again, after a change, counts once."""
-
-    def __init__(self, exchange: ApiExchange, owners: list[str] | None) -> None:
-        self._exchange = exchange
-        self._owners = owners
-        self._found: dict[str, TokenDetails] = {}
-
-    def ask(self, after: str = "") -> None:
-        ask_coordinator(self._exchange, DescribeTokens(self._owners, after), DescribedTokens, self._answered)
-
-    def _answered(self, answer: DescribedTokens | Unanswered) -> None:
-        if isinstance(answer, Unanswered):
-            self._exchange.fail(answer.code)
-            return
-        if answer.error:
-            self._exchange.fail(error_code(answer.error))
-            return
-        for token in answer.tokens:
-            if token.token_id in self._found or not self._is_shown(token):
-                continue
-            self._found[token.token_id] = token
-            names = (token.owner, token.requester, *token.renewers)
-            if self._exchange.answers_too_much(TOKEN_BYTES + sum(map(len, names))):
-                return
-        if not answer.are_all:
-            self.ask(answer.tokens[-1].token_id)
-            return
-        self._exchange.reply(Response(tokens=[_described(token) for token in self._found.values()]))
-
-    def _is_shown(self, token: TokenDetails) -> bool:
-        exchange = self._exchange
-        if exchange.session.principal in (token.owner, token.requester, *token.renewers):
-            return True
-        allows = exchange.broker.authorization.allows
-        return allows(exchange, DESCRIBE_TOKEN, token.token_id, is_told=False) or allows(
-            exchange, DESCRIBE_TOKENS, token.owner, is_told=False
-        )
+def is_shown(context: RequestContext, token: TokenDetails) -> bool:
+    if context.session.principal in (token.owner, token.requester, *token.renewers):
+        return True
+    allows = context.broker.authorization.allows
+    return allows(context, DESCRIBE_TOKEN, token.token_id, is_logged=False) or allows(
+        context, DESCRIBE_TOKENS, token.owner, is_logged=False
+    )
 
 
-def _described(token: TokenDetails) -> Response.DescribedDelegationToken:
+def described(token: TokenDetails) -> Response.DescribedDelegationToken:
     owner, requester = principal_of(token.owner), principal_of(token.requester)
     renewers = [principal_of(one) for one in token.renewers]
     return Response.DescribedDelegationToken(
@@ -82,15 +53,30 @@ def _described(token: TokenDetails) -> Response.DescribedDelegationToken:
 
 
 @api(ApiKey.DESCRIBE_DELEGATION_TOKEN, 1, 3, name="DescribeDelegationToken", elements_max=MEMBERS_MAX)
-def handle(exchange: ApiExchange) -> Response | None:
+def handle(context: RequestContext) -> Generator[None, None, Response | None]:
     """Tokens of some owners or of all, as far as the client may see them."""
-    if not may_ask_for_tokens(exchange):
+    if not may_ask_for_tokens(context):
         return Response(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)
-    if token_macs(exchange.broker.config.delegation_token_secret_key) is None:
+    if token_macs(context.broker.config.delegation_token_secret_key) is None:
         return Response(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED)
-    owners = exchange.body.owners
+    owners = context.body.owners
     if owners is not None and not owners:
         return Response()
     names = None if owners is None else [str(Principal(o.principal_name, o.principal_type)) for o in owners]
-    Description(exchange, names).ask()
-    return None
+    # A token that comes again, after a change, counts once.
+    found: dict[str, TokenDetails] = {}
+    after, are_all = "", False
+    while not are_all:
+        answer = yield from ask_coordinator(context, DescribeTokens(names, after), DescribedTokens)
+        if answer.error:
+            raise ApiError(error_code(answer.error))
+        for token in answer.tokens:
+            if token.token_id in found or not is_shown(context, token):
+                continue
+            found[token.token_id] = token
+            texts = (token.owner, token.requester, *token.renewers)
+            if context.exceeds_response_limit(TOKEN_BYTES + sum(map(len, texts))):
+                return None
+        are_all = answer.are_all
+        after = "" if are_all else answer.tokens[-1].token_id
+    return Response(tokens=[described(token) for token in found.values()])

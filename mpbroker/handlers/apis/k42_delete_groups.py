@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.limits import GROUP_IDS_MAX
 from mpbroker.handlers.requests.permissions import DELETE_GROUP
 from mpbroker.protocol.api_keys import ApiKey
@@ -16,8 +16,8 @@ from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import DeleteGroupsRequest, DeleteGroupsResponse
 
 
-def failed(exchange: ApiExchange, code: ErrorCode) -> DeleteGroupsResponse:
-    return DeleteGroupsResponse(results=refused(exchange.body.groups_names, code))
+def failed(context: RequestContext, code: ErrorCode) -> DeleteGroupsResponse:
+    return DeleteGroupsResponse(results=refused(context.body.groups_names, code))
 
 
 def refused(names: list[str], code: ErrorCode) -> list[DeleteGroupsResponse.DeletableGroupResult]:
@@ -25,17 +25,16 @@ def refused(names: list[str], code: ErrorCode) -> list[DeleteGroupsResponse.Dele
 
 
 @api(ApiKey.DELETE_GROUPS, 0, 2, name="DeleteGroups", failed=failed, elements_max=GROUP_IDS_MAX)
-def handle(exchange: ApiExchange) -> Generator[None, None, DeleteGroupsResponse | None]:
+def handle(context: RequestContext) -> Generator[None, None, DeleteGroupsResponse]:
     """Deletes groups without members, and their offsets."""
-    allowed, denied = yield from exchange.split(DELETE_GROUP, exchange.body.groups_names, str)
+    allowed, denied = yield from context.split(DELETE_GROUP, context.body.groups_names, str)
     denials = refused(denied, DELETE_GROUP.denied)
     if denied and not allowed:
         return DeleteGroupsResponse(results=denials)
-    exchange.broker.forwarding.forward_for_each(
-        exchange,
+    results = yield from context.broker.forwarding.forward_for_each(
+        context,
         allowed,
         lambda names: DeleteGroupsRequest(groups_names=names),
         lambda response: response.results,
-        lambda results: DeleteGroupsResponse(results=results + denials),
     )
-    return None
+    return DeleteGroupsResponse(results=results + denials)

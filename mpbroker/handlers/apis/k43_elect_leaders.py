@@ -1,17 +1,17 @@
 """ElectLeaders (key 43), versions 0-2: elects nobody, for the one broker leads every partition with a leader.
 
 A partition whose log directory failed has no leader. The only broker that could lead it has lost it, whether
-the election is clean or not. If all partitions are meant (null), the answer has only those that need an
+the election is clean or not. If all partitions are meant (null), the response has only those that need an
 election. (Kafka: ReplicationControlManager.electLeaders; KIP-183, KIP-460.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.metadata import Topic
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.protocol.api_keys import ApiKey
@@ -29,8 +29,8 @@ OfPartition: TypeAlias = ElectLeadersResponse.PartitionResult
 OfTopic: TypeAlias = ElectLeadersResponse.ReplicaElectionResult
 
 
-def refused(exchange: ApiExchange, code: ErrorCode, message: str) -> ElectLeadersResponse:
-    request: ElectLeadersRequest = exchange.body
+def refused(context: RequestContext, code: ErrorCode, message: str) -> ElectLeadersResponse:
+    request: ElectLeadersRequest = context.body
     return ElectLeadersResponse(
         error_code=code,
         replica_election_results=[
@@ -40,59 +40,54 @@ def refused(exchange: ApiExchange, code: ErrorCode, message: str) -> ElectLeader
     )
 
 
-def failed(exchange: ApiExchange, code: ErrorCode) -> ElectLeadersResponse:
-    return refused(exchange, code, code.message)
+def failed(context: RequestContext, code: ErrorCode) -> ElectLeadersResponse:
+    return refused(context, code, code.message)
 
 
-def has_leader(exchange: ApiExchange, topic: Topic, number: int) -> bool:
-    """Return True if the partition has a leader, as Metadata tells it."""
+def has_leader(context: RequestContext, topic: Topic, number: int) -> bool:
+    """Return True if the partition has a leader, as Metadata reports it."""
     image = topic.partitions[number]
-    now = exchange.broker.in_table(image)
+    now = context.broker.in_table(image)
     return now is None or not now.flags & PartitionFlag.PARTITION_OFFLINE
 
 
-def outcome(exchange: ApiExchange, name: str, number: int) -> OfPartition:
-    topic = exchange.broker.metadata.by_name.get(name)
+def outcome(context: RequestContext, name: str, number: int) -> OfPartition:
+    topic = context.broker.metadata.by_name.get(name)
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if topic is None:
         return OfPartition(number, unknown, f"No such topic as {name}")
     if number not in topic.partitions:
         return OfPartition(number, unknown, f"No such partition as {name}-{number}")
-    leads = has_leader(exchange, topic, number)
-    code = ErrorCode.ELECTION_NOT_NEEDED if leads else _NOBODY[exchange.body.election_type]
+    leads = has_leader(context, topic, number)
+    code = ErrorCode.ELECTION_NOT_NEEDED if leads else _NOBODY[context.body.election_type]
     return OfPartition(number, code, code.message)
 
 
-def asked_for(exchange: ApiExchange) -> Iterable[tuple[str, Iterable[int]]]:
-    request: ElectLeadersRequest = exchange.body
+def asked_for(context: RequestContext) -> Iterable[tuple[str, Iterable[int]]]:
+    request: ElectLeadersRequest = context.body
     if request.topic_partitions is not None:
         return [(topic.topic, topic.partitions) for topic in request.topic_partitions]
-    return [(topic.name, sorted(topic.partitions)) for topic in exchange.broker.metadata.by_name.values()]
-
-
-def pieces(exchange: ApiExchange) -> Iterator[None]:
-    tells_all = exchange.body.topic_partitions is not None
-    response = ElectLeadersResponse()
-    count = 0
-    for name, numbers in asked_for(exchange):
-        of_topic = OfTopic(name)
-        response.replica_election_results.append(of_topic)
-        for number in numbers:
-            found = outcome(exchange, name, number)
-            # A partition may have gone since all were listed.
-            if tells_all or found.error_code in _NOBODY.values():
-                of_topic.partition_result.append(found)
-            count += 1
-            if exchange.has_had_its_share(count):
-                yield
-    exchange.reply(response)
+    return [(topic.name, sorted(topic.partitions)) for topic in context.broker.metadata.by_name.values()]
 
 
 @api(ApiKey.ELECT_LEADERS, 0, 2, name="ElectLeaders", failed=failed)
-def handle(exchange: ApiExchange) -> ElectLeadersResponse | None:
+def handle(context: RequestContext) -> Generator[None, None, ElectLeadersResponse]:
     """No election is needed; a partition whose log directory failed nobody can lead."""
-    request: ElectLeadersRequest = exchange.body
+    request: ElectLeadersRequest = context.body
     if request.election_type not in _NOBODY:
-        return refused(exchange, ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}")
-    exchange.work_off(pieces(exchange))
-    return None
+        return refused(context, ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}")
+    lists_all = request.topic_partitions is not None
+    response = ElectLeadersResponse()
+    count = 0
+    for name, numbers in asked_for(context):
+        of_topic = OfTopic(name)
+        response.replica_election_results.append(of_topic)
+        for number in numbers:
+            found = outcome(context, name, number)
+            # A partition may have been deleted since all were listed.
+            if lists_all or found.error_code in _NOBODY.values():
+                of_topic.partition_result.append(found)
+            count += 1
+            if context.should_yield(count):
+                yield
+    return response

@@ -1,6 +1,6 @@
 """IncrementalAlterConfigs (key 44), versions 0-1: settings of topics and of the broker, and parts of lists.
 
-The answer comes when the alteration is durable and the log process and all handlers heed it; for a broker,
+The response comes when the alteration is durable and the log process and all handlers heed it; for a broker,
 when all its processes have heard of it. (Kafka: KafkaApis.handleIncrementalAlterConfigsRequest,
 ConfigAdminManager, ConfigurationControlManager; KIP-339.)
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 from mpbroker.handlers.api_parts.config_changes import alter, failing
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.limits import CHANGES_MAX
 from mpbroker.ipc.calls import ConfigChange
 from mpbroker.protocol.api_keys import ApiKey
@@ -31,6 +31,6 @@ def changes_of(resource: Any) -> list[ConfigChange]:
     failed=failing(IncrementalAlterConfigsResponse),
     elements_max=CHANGES_MAX,
 )
-def handle(exchange: ApiExchange) -> Generator[None, None, Message | None]:
+def handle(context: RequestContext) -> Generator[None, None, Message | None]:
     """Settings of topics and dynamic ones of the broker, parts of lists, levels of the broker's loggers."""
-    return alter(exchange, changes_of, IncrementalAlterConfigsResponse, replaces=False)
+    return alter(context, changes_of, IncrementalAlterConfigsResponse, replaces=False)

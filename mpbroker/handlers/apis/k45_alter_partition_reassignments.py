@@ -11,7 +11,7 @@ from collections.abc import Generator
 from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.limits import LOOKUPS_PER_PIECE
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -22,15 +22,15 @@ Result: TypeAlias = AlterPartitionReassignmentsResponse.ReassignablePartitionRes
 OfTopic: TypeAlias = AlterPartitionReassignmentsResponse.ReassignableTopicResponse
 
 
-def failed(_: ApiExchange, code: ErrorCode) -> AlterPartitionReassignmentsResponse:
+def failed(_: RequestContext, code: ErrorCode) -> AlterPartitionReassignmentsResponse:
     return AlterPartitionReassignmentsResponse(error_code=code, error_message=code.message)
 
 
-def outcome(exchange: ApiExchange, topic: str, wanted: Wanted) -> tuple[ErrorCode, str | None]:
-    known = exchange.broker.metadata.by_name.get(topic)
+def outcome(context: RequestContext, topic: str, wanted: Wanted) -> tuple[ErrorCode, str | None]:
+    known = context.broker.metadata.by_name.get(topic)
     if known is None or wanted.partition_index not in known.partitions:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.message
-    replicas, node = wanted.replicas, exchange.broker.metadata.node_id
+    replicas, node = wanted.replicas, context.broker.metadata.node_id
     if replicas is None:
         return ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS.message
     if not replicas:
@@ -53,18 +53,18 @@ def outcome(exchange: ApiExchange, topic: str, wanted: Wanted) -> tuple[ErrorCod
 
 
 @api(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 1, name="AlterPartitionReassignments", failed=failed)
-def handle(exchange: ApiExchange) -> Generator[None, None, AlterPartitionReassignmentsResponse]:
+def handle(context: RequestContext) -> Generator[None, None, AlterPartitionReassignmentsResponse]:
     """Takes assignments of partitions to the one broker that there is."""
-    body: AlterPartitionReassignmentsRequest = exchange.body
+    body: AlterPartitionReassignmentsRequest = context.body
     responses: list[OfTopic] = []
     done = 0
     for topic in body.topics:
         responses.append(OfTopic(topic.name, []))
         for one in topic.partitions:
-            result = Result(one.partition_index, *outcome(exchange, topic.name, one))
+            result = Result(one.partition_index, *outcome(context, topic.name, one))
             responses[-1].partitions.append(result)
             done += 1
-            if exchange.has_had_its_share(done, LOOKUPS_PER_PIECE):
+            if context.should_yield(done, LOOKUPS_PER_PIECE):
                 yield
     return AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=body.allow_replication_factor_change,

@@ -6,17 +6,17 @@
 from __future__ import annotations
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import ListPartitionReassignmentsResponse
 
 
-def failed(_: ApiExchange, code: ErrorCode) -> ListPartitionReassignmentsResponse:
+def failed(_: RequestContext, code: ErrorCode) -> ListPartitionReassignmentsResponse:
     return ListPartitionReassignmentsResponse(error_code=code, error_message=code.message)
 
 
 @api(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0, name="ListPartitionReassignments", failed=failed)
-def handle(_: ApiExchange) -> ListPartitionReassignmentsResponse:
+def handle(_: RequestContext) -> ListPartitionReassignmentsResponse:
     """Tells that no partition is being moved to another broker."""
     return ListPartitionReassignmentsResponse(error_message=None)

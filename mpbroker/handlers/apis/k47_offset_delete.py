@@ -9,8 +9,8 @@ from typing import TypeAlias
 
 from mpbroker.handlers.api_parts.allowed_topics import forward_allowed
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.exchange import Outcome
+from mpbroker.handlers.context import RequestContext
+from mpbroker.handlers.requests.request import Outcome
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import OffsetDeleteRequest, OffsetDeleteResponse
@@ -29,6 +29,6 @@ def refused(topic: OffsetDeleteRequest.OffsetDeleteRequestTopic, code: ErrorCode
 
 
 @api(ApiKey.OFFSET_DELETE, 0, 0, name="OffsetDelete", is_forwarded=True)
-def handle(exchange: ApiExchange) -> Outcome:
+def handle(context: RequestContext) -> Outcome:
     """Deletes committed offsets of topics that the group is not subscribed to."""
-    return forward_allowed(exchange, refused, lambda topics: OffsetDeleteResponse(topics=topics))
+    return forward_allowed(context, refused, lambda topics: OffsetDeleteResponse(topics=topics))

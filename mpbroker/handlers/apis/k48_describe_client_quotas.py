@@ -1,12 +1,12 @@
 """DescribeClientQuotas (key 48), versions 0-1: the quotas of all entities that a filter lets through.
 
-The answer comes from this handler's metadata. (Kafka: ClientQuotasImage.describe; KIP-546, KIP-612.)
+The response comes from this handler's metadata. (Kafka: ClientQuotasImage.describe; KIP-546, KIP-612.)
 """
 
 from __future__ import annotations
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import DescribeClientQuotasRequest, DescribeClientQuotasResponse
@@ -26,7 +26,7 @@ def refused(code: ErrorCode, message: str | None) -> DescribeClientQuotasRespons
     return DescribeClientQuotasResponse(error_code=code, error_message=message, entries=None)
 
 
-def failed(_exchange: ApiExchange, code: ErrorCode) -> DescribeClientQuotasResponse:
+def failed(_context: RequestContext, code: ErrorCode) -> DescribeClientQuotasResponse:
     return refused(code, code.message)
 
 
@@ -62,12 +62,12 @@ def entry(entity: Entity, values: dict[str, float]) -> DescribeClientQuotasRespo
 
 
 @api(ApiKey.DESCRIBE_CLIENT_QUOTAS, 0, 1, name="DescribeClientQuotas", failed=failed)
-def handle(exchange: ApiExchange) -> DescribeClientQuotasResponse:
+def handle(context: RequestContext) -> DescribeClientQuotasResponse:
     """Quotas of users, client ids and addresses, by an exact name, the default, or any name."""
-    quotas = exchange.broker.metadata.quotas
+    quotas = context.broker.metadata.quotas
     try:
-        wanted = checked(exchange.body.components)
+        wanted = checked(context.body.components)
     except BadFilter as error:
         return refused(error.code, str(error))
-    found = quotas.matching(wanted, exchange.body.strict)
+    found = quotas.matching(wanted, context.body.strict)
     return DescribeClientQuotasResponse(entries=[entry(entity, quotas.of(entity)) for entity in found])

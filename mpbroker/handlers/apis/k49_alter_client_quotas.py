@@ -1,15 +1,18 @@
 """AlterClientQuotas (key 49), versions 0-1: sets and removes quotas, or checks whether it could.
 
 The coordinator decides, and answers when the change is durable and published. A quota of an address takes an
-address, never a name: a look-up takes as long as the resolver likes, and a handler must not wait for it.
+address, never a name: a resolver may take long, and a handler must not wait for it.
 (Kafka: ControllerApis.handleAlterClientQuotas; KIP-546.)
 """
 
 from __future__ import annotations
 
-from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
+from collections.abc import Generator, Iterator
+from itertools import repeat
+
+from mpbroker.handlers.api_parts.coordinator_questions import try_ask_coordinator
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.limits import CHANGES_MAX
 from mpbroker.ipc.calls import AlteredQuotas, AlterQuotas, QuotaAlteration
 from mpbroker.protocol.api_keys import ApiKey
@@ -20,16 +23,16 @@ from mpbroker.quotas.entities import InvalidQuota
 Result = tuple[int, str | None]
 
 
-def answer(exchange: ApiExchange, results: list[Result]) -> AlterClientQuotasResponse:
+def answer(context: RequestContext, results: list[Result]) -> AlterClientQuotasResponse:
     entries = []
-    for asked, (code, message) in zip(exchange.body.entries, results, strict=True):
+    for asked, (code, message) in zip(context.body.entries, results, strict=True):
         entity = [AlterClientQuotasResponse.EntityData(e.entity_type, e.entity_name) for e in asked.entity]
         entries.append(AlterClientQuotasResponse.EntryData(code, message, entity))
     return AlterClientQuotasResponse(entries=entries)
 
 
-def failed(exchange: ApiExchange, code: ErrorCode) -> AlterClientQuotasResponse:
-    return answer(exchange, [(code, code.message)] * len(exchange.body.entries))
+def failed(context: RequestContext, code: ErrorCode) -> AlterClientQuotasResponse:
+    return answer(context, [(code, code.message)] * len(context.body.entries))
 
 
 def alteration(entry: AlterClientQuotasRequest.EntryData) -> QuotaAlteration:
@@ -43,31 +46,23 @@ def alteration(entry: AlterClientQuotasRequest.EntryData) -> QuotaAlteration:
     return QuotaAlteration(entity, changes)
 
 
-def altered(exchange: ApiExchange, results: list[Result | None], found: AlteredQuotas | Unanswered) -> None:
-    if isinstance(found, AlteredQuotas):
-        left = iter(found.results)
-    else:
-        left = iter([(int(found.code), found.message)] * results.count(None))
-    exchange.reply(answer(exchange, [next(left) if one is None else one for one in results]))
-
-
 @api(ApiKey.ALTER_CLIENT_QUOTAS, 0, 1, name="AlterClientQuotas", failed=failed, elements_max=CHANGES_MAX)
-def handle(exchange: ApiExchange) -> AlterClientQuotasResponse | None:
+def handle(context: RequestContext) -> Generator[None, None, AlterClientQuotasResponse]:
     """Sets and removes quotas of users, client ids and addresses."""
     results: list[Result | None] = []
     good: list[QuotaAlteration] = []
-    for entry in exchange.body.entries:
+    for entry in context.body.entries:
         try:
             good.append(alteration(entry))
             results.append(None)
         except InvalidQuota as error:
             results.append((ErrorCode.INVALID_REQUEST, str(error)))
-    if not good:
-        return answer(exchange, [one for one in results if one is not None])
-    ask_coordinator(
-        exchange,
-        AlterQuotas(good, exchange.body.validate_only),
-        AlteredQuotas,
-        lambda found: altered(exchange, results, found),
-    )
-    return None
+    outcomes: Iterator[Result] = iter(())
+    if good:
+        question = AlterQuotas(good, context.body.validate_only)
+        found = yield from try_ask_coordinator(context, question, AlteredQuotas)
+        if isinstance(found, AlteredQuotas):
+            outcomes = iter(found.results)
+        else:
+            outcomes = repeat((int(found.code), found.message))
+    return answer(context, [next(outcomes) if one is None else one for one in results])

@@ -5,9 +5,11 @@ No list, or an empty one, means all users. (Kafka: ScramImage.describe; KIP-554.
 
 from __future__ import annotations
 
-from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
+from collections.abc import Generator
+
+from mpbroker.handlers.api_parts.coordinator_questions import ask_coordinator
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.limits import CHANGES_MAX
 from mpbroker.ipc.calls import DescribeScram, ScramUsers
 from mpbroker.protocol.api_keys import ApiKey
@@ -15,24 +17,8 @@ from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import DescribeUserScramCredentialsResponse as Response
 
 
-def failed(_exchange: ApiExchange, code: ErrorCode) -> Response:
+def failed(_context: RequestContext, code: ErrorCode) -> Response:
     return Response(error_code=code, error_message=code.message)
-
-
-def described(exchange: ApiExchange, answer: ScramUsers | Unanswered) -> None:
-    if isinstance(answer, Unanswered):
-        exchange.fail(answer.code)
-        return
-    results = [
-        Response.DescribeUserScramCredentialsResult(
-            user.user,
-            user.error,
-            user.message or "",
-            [Response.CredentialInfo(*one) for one in user.credentials],
-        )
-        for user in answer.users
-    ]
-    exchange.reply(Response(results=results))
 
 
 @api(
@@ -43,12 +29,18 @@ def described(exchange: ApiExchange, answer: ScramUsers | Unanswered) -> None:
     failed=failed,
     elements_max=CHANGES_MAX,
 )
-def handle(exchange: ApiExchange) -> None:
+def handle(context: RequestContext) -> Generator[None, None, Response]:
     """Users with SCRAM credentials, their mechanisms and iterations."""
-    users = exchange.body.users
-    ask_coordinator(
-        exchange,
-        DescribeScram([one.name for one in users] if users else None),
-        ScramUsers,
-        lambda answer: described(exchange, answer),
-    )
+    users = context.body.users
+    question = DescribeScram([one.name for one in users] if users else None)
+    answer = yield from ask_coordinator(context, question, ScramUsers)
+    results = [
+        Response.DescribeUserScramCredentialsResult(
+            user.user,
+            user.error,
+            user.message or "",
+            [Response.CredentialInfo(*one) for one in user.credentials],
+        )
+        for user in answer.users
+    ]
+    return Response(results=results)

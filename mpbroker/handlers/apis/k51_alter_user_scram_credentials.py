@@ -1,16 +1,18 @@
 """AlterUserScramCredentials (key 51), version 0: sets and removes users' SCRAM credentials.
 
 A client sends the salted password. Only the keys that a login is checked against are passed on from here. The
-answer comes when the change is durable and every processor can see it. (Kafka: ScramControlManager; KIP-554.)
+response comes when the change is durable and every processor can see it. (Kafka: ScramControlManager;
+KIP-554.)
 """
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import TypeAlias
 
-from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
+from mpbroker.handlers.api_parts.coordinator_questions import ask_coordinator
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.limits import CHANGES_MAX
 from mpbroker.ipc.calls import AlterScram, ScramUsers
 from mpbroker.ipc.credentials import ScramImage
@@ -25,8 +27,8 @@ Result: TypeAlias = Response.AlterUserScramCredentialsResult
 _KINDS = {int(kind): kind for kind in TYPES.values()}
 
 
-def failed(exchange: ApiExchange, code: ErrorCode) -> Response:
-    names = [one.name for one in (*exchange.body.deletions, *exchange.body.upsertions)]
+def failed(context: RequestContext, code: ErrorCode) -> Response:
+    names = [one.name for one in (*context.body.deletions, *context.body.upsertions)]
     return Response(results=[Result(name, code, code.message) for name in dict.fromkeys(names)])
 
 
@@ -41,13 +43,6 @@ def upsertion(asked: Request.ScramCredentialUpsertion) -> ScramImage:
     )
 
 
-def altered(exchange: ApiExchange, answer: ScramUsers | Unanswered) -> None:
-    if isinstance(answer, Unanswered):
-        exchange.fail(answer.code)
-        return
-    exchange.reply(Response(results=[Result(u.user, u.error, u.message) for u in answer.users]))
-
-
 @api(
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
     0,
@@ -56,14 +51,9 @@ def altered(exchange: ApiExchange, answer: ScramUsers | Unanswered) -> None:
     failed=failed,
     elements_max=CHANGES_MAX,
 )
-def handle(exchange: ApiExchange) -> None:
+def handle(context: RequestContext) -> Generator[None, None, Response]:
     """Sets and removes SCRAM credentials of users."""
-    body = exchange.body
-    ask_coordinator(
-        exchange,
-        AlterScram(
-            [upsertion(one) for one in body.upsertions], [(one.name, one.mechanism) for one in body.deletions]
-        ),
-        ScramUsers,
-        lambda answer: altered(exchange, answer),
-    )
+    upsertions = [upsertion(one) for one in context.body.upsertions]
+    question = AlterScram(upsertions, [(one.name, one.mechanism) for one in context.body.deletions])
+    answer = yield from ask_coordinator(context, question, ScramUsers)
+    return Response(results=[Result(u.user, u.error, u.message) for u in answer.users])

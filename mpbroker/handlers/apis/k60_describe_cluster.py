@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from mpbroker.handlers.api_parts.acl_operations import cluster_operations
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import DescribeClusterResponse
@@ -16,40 +16,40 @@ from mpbroker.protocol.messages import DescribeClusterResponse
 BROKERS, CONTROLLERS = 1, 2
 
 
-def refused(exchange: ApiExchange, code: ErrorCode, message: str) -> DescribeClusterResponse:
+def refused(context: RequestContext, code: ErrorCode, message: str) -> DescribeClusterResponse:
     return DescribeClusterResponse(
-        error_code=code, error_message=message, endpoint_type=exchange.body.endpoint_type
+        error_code=code, error_message=message, endpoint_type=context.body.endpoint_type
     )
 
 
-def failed(exchange: ApiExchange, code: ErrorCode) -> DescribeClusterResponse:
-    return refused(exchange, code, code.message)
+def failed(context: RequestContext, code: ErrorCode) -> DescribeClusterResponse:
+    return refused(context, code, code.message)
 
 
 @api(ApiKey.DESCRIBE_CLUSTER, 0, 2, name="DescribeCluster", failed=failed)
-def handle(exchange: ApiExchange) -> DescribeClusterResponse:
+def handle(context: RequestContext) -> DescribeClusterResponse:
     """The cluster's id, its brokers and its controller."""
-    request, broker = exchange.body, exchange.broker
+    request, broker = context.body, context.broker
     if request.endpoint_type == CONTROLLERS:
         return refused(
-            exchange,
+            context,
             ErrorCode.MISMATCHED_ENDPOINT_TYPE,
             "The request was sent to an endpoint of type BROKER, "
             "but we wanted an endpoint of type CONTROLLER",
         )
     if request.endpoint_type != BROKERS:
         return refused(
-            exchange,
+            context,
             ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
             f"Unsupported endpoint type {request.endpoint_type}",
         )
-    address = broker.advertised(exchange.slot)
+    address = broker.advertised(context)
     node = broker.metadata.node_id
     return DescribeClusterResponse(
         cluster_id=broker.metadata.cluster_id,
         controller_id=node,
         brokers=[DescribeClusterResponse.DescribeClusterBroker(node, address.host, address.port)],
         cluster_authorized_operations=cluster_operations(
-            exchange, request.include_cluster_authorized_operations
+            context, request.include_cluster_authorized_operations
         ),
     )

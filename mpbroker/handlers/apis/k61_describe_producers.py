@@ -1,6 +1,6 @@
 """DescribeProducers (key 61), version 0: the producers of a partition and their open transactions.
 
-The log worker is asked. Each partition is described once, however often it is named: answers can be much
+The log worker is asked. Each partition is described once, however often it is named: responses can be much
 longer than the request. (Kafka: KafkaApis.handleDescribeProducersRequest, ReplicaManager.activeProducerState;
 KIP-664.)
 """
@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from mpbroker.handlers.api_parts.log_questions import ask_owners
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.limits import LOOKUPS_PER_PIECE
 from mpbroker.handlers.requests.permissions import READ_TOPIC
 from mpbroker.ipc import calls
@@ -29,9 +29,9 @@ Result: TypeAlias = DescribeProducersResponse.PartitionResponse
 State: TypeAlias = DescribeProducersResponse.ProducerState
 
 
-def response_of(exchange: ApiExchange, code: ErrorCode) -> DescribeProducersResponse:
+def response_of(context: RequestContext, code: ErrorCode) -> DescribeProducersResponse:
     named: dict[str, dict[int, None]] = {}
-    for topic in exchange.body.topics:
+    for topic in context.body.topics:
         named.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
     return DescribeProducersResponse(
         topics=[
@@ -41,14 +41,15 @@ def response_of(exchange: ApiExchange, code: ErrorCode) -> DescribeProducersResp
     )
 
 
-def failed(exchange: ApiExchange, code: ErrorCode) -> DescribeProducersResponse:
-    return response_of(exchange, code)
+def failed(context: RequestContext, code: ErrorCode) -> DescribeProducersResponse:
+    return response_of(context, code)
 
 
-def told(exchange: ApiExchange, asked: list[Result], answer: calls.Message) -> None:
+def fill_in(context: RequestContext, asked: list[Result], answer: calls.Message) -> None:
     """Fill in a log worker's answer. `asked` are the results it belongs to."""
     if isinstance(answer, Producers):
-        if exchange.answers_too_much(PRODUCER_BYTES * sum(len(one.producers) for one in answer.partitions)):
+        producers = sum(len(one.producers) for one in answer.partitions)
+        if context.exceeds_response_limit(PRODUCER_BYTES * producers):
             return
         for result, one in zip(asked, answer.partitions, strict=True):
             result.error_code = one.error
@@ -70,26 +71,26 @@ def told(exchange: ApiExchange, asked: list[Result], answer: calls.Message) -> N
 
 
 @api(ApiKey.DESCRIBE_PRODUCERS, 0, 0, name="DescribeProducers", failed=failed)
-def handle(exchange: ApiExchange) -> Generator[None, None, DescribeProducersResponse | None]:
+def handle(context: RequestContext) -> Generator[None, None, DescribeProducersResponse]:
     """The producers that a partition remembers, with their open transactions."""
-    response = response_of(exchange, ErrorCode.NONE)
+    response = response_of(context, ErrorCode.NONE)
     wanted: list[tuple[PartitionProducers, Result]] = []
     done = 0
     for of_topic in response.topics:
-        topic = exchange.broker.metadata.by_name.get(of_topic.name)
+        topic = context.broker.metadata.by_name.get(of_topic.name)
         done += 1
-        if exchange.has_had_its_share(done, LOOKUPS_PER_PIECE):
+        if context.should_yield(done, LOOKUPS_PER_PIECE):
             yield
-        if not exchange.allows(READ_TOPIC, of_topic.name):
+        if not context.allows(READ_TOPIC, of_topic.name):
             for result in of_topic.partitions:
                 result.error_code = READ_TOPIC.denied
             continue
         for result in of_topic.partitions:
             done += 1
-            if exchange.has_had_its_share(done, LOOKUPS_PER_PIECE):
+            if context.should_yield(done, LOOKUPS_PER_PIECE):
                 yield
             found = (
-                exchange.broker.partition(topic, result.partition_index)
+                context.broker.partition(topic, result.partition_index)
                 if topic is not None
                 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             )
@@ -97,7 +98,6 @@ def handle(exchange: ApiExchange) -> Generator[None, None, DescribeProducersResp
                 result.error_code = found
                 continue
             wanted.append((PartitionProducers(found[0].slot, found[0].slot_generation), result))
-    if not wanted:
-        return response
-    ask_owners(exchange, wanted, TellProducers, partial(told, exchange), lambda: exchange.reply(response))
-    return None
+    if wanted:
+        yield from ask_owners(context, wanted, TellProducers, partial(fill_in, context))
+    return response

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from mpbroker.handlers.api_parts.visible_lists import list_visible
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.limits import SMALL_REQUEST_ELEMENTS_MAX
 from mpbroker.handlers.requests.permissions import DESCRIBE_TRANSACTION
+from mpbroker.handlers.requests.request import Outcome
 from mpbroker.protocol.api_keys import ApiKey
 
 
@@ -22,11 +23,11 @@ from mpbroker.protocol.api_keys import ApiKey
     is_forwarded=True,
     elements_max=SMALL_REQUEST_ELEMENTS_MAX,
 )
-def handle(exchange: ApiExchange) -> None:
+def handle(context: RequestContext) -> Outcome:
     """Lists transactional ids, by state, producer, duration or pattern."""
-    if not exchange.broker.authorization.is_on:
-        exchange.broker.forwarding.pass_on(exchange)
-    else:
-        list_visible(
-            exchange, "transaction_states", DESCRIBE_TRANSACTION, lambda state: state.transactional_id
-        )
+    if not context.broker.authorization.is_on:
+        context.broker.forwarding.pass_on(context)
+        return None
+    return list_visible(
+        context, "transaction_states", DESCRIBE_TRANSACTION, lambda state: state.transactional_id
+    )

@@ -1,14 +1,14 @@
 """ConsumerGroupHeartbeat (key 68), versions 0-1: refused, like in a Kafka whose groups are classic (KIP-848).
 
 It is advertised nevertheless. librdkafka with group.protocol=consumer waits for ever, without a word, for a
-broker that has this API, but stops with an error if the answer is UNSUPPORTED_VERSION. (Kafka:
+broker that has this API, but stops with an error if the response is UNSUPPORTED_VERSION. (Kafka:
 KafkaApis.handleConsumerGroupHeartbeat.)
 """
 
 from __future__ import annotations
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import ConsumerGroupHeartbeatResponse
@@ -19,6 +19,6 @@ REFUSED = (
 
 
 @api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, name="ConsumerGroupHeartbeat")
-def handle(_exchange: ApiExchange) -> ConsumerGroupHeartbeatResponse:
+def handle(_context: RequestContext) -> ConsumerGroupHeartbeatResponse:
     """Refused with UNSUPPORTED_VERSION; advertised because librdkafka hangs where it is not."""
     return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=REFUSED)

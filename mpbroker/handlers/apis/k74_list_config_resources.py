@@ -6,12 +6,12 @@ that have settings, which need not exist. (Kafka: KafkaApis.handleListConfigReso
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TypeAlias
 
-from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
+from mpbroker.handlers.api_parts.coordinator_questions import ask_coordinator
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.context import RequestContext
 from mpbroker.ipc.calls import ReadSettings, SettingsRead
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -25,12 +25,12 @@ KEPT = {ResourceType.CLIENT_METRICS, ResourceType.GROUP}
 Resource: TypeAlias = ListConfigResourcesResponse.ConfigResource
 
 
-def failed(_: ApiExchange, code: ErrorCode) -> ListConfigResourcesResponse:
+def failed(_: RequestContext, code: ErrorCode) -> ListConfigResourcesResponse:
     return ListConfigResourcesResponse(error_code=code)
 
 
-def found(exchange: ApiExchange, kinds: set[int]) -> Iterator[Resource]:
-    metadata = exchange.broker.metadata
+def found(context: RequestContext, kinds: set[int]) -> Iterator[Resource]:
+    metadata = context.broker.metadata
     for kind in (ResourceType.BROKER_LOGGER, ResourceType.BROKER):
         if kind in kinds:
             yield Resource(str(metadata.node_id), kind)
@@ -39,23 +39,15 @@ def found(exchange: ApiExchange, kinds: set[int]) -> Iterator[Resource]:
 
 
 @api(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, name="ListConfigResources", failed=failed)
-def handle(exchange: ApiExchange) -> ListConfigResourcesResponse | None:
+def handle(context: RequestContext) -> Generator[None, None, ListConfigResourcesResponse]:
     """The names of topics, broker and loggers, and of groups and client metrics that have settings."""
-    has_kinds = exchange.version >= FIRST_VERSION_WITH_KINDS
+    has_kinds = context.version >= FIRST_VERSION_WITH_KINDS
     supported: set[int] = set(ResourceType) if has_kinds else {ResourceType.CLIENT_METRICS}
-    kinds: set[int] = set(exchange.body.resource_types) or supported
+    kinds: set[int] = set(context.body.resource_types) or supported
     if not kinds <= supported:
-        return failed(exchange, ErrorCode.UNSUPPORTED_VERSION)
-    here = list(found(exchange, kinds))
-    if not kinds & KEPT:
-        return ListConfigResourcesResponse(config_resources=here)
-
-    def read(answer: SettingsRead | Unanswered) -> None:
-        if isinstance(answer, Unanswered):
-            exchange.fail(answer.code)
-            return
-        kept = [Resource(name, kind) for kind, name, _ in answer.resources if kind in kinds]
-        exchange.reply(ListConfigResourcesResponse(config_resources=[*here, *kept]))
-
-    ask_coordinator(exchange, ReadSettings(), SettingsRead, read)
-    return None
+        return failed(context, ErrorCode.UNSUPPORTED_VERSION)
+    here = list(found(context, kinds))
+    if kinds & KEPT:
+        answer = yield from ask_coordinator(context, ReadSettings(), SettingsRead)
+        here += [Resource(name, kind) for kind, name, _ in answer.resources if kind in kinds]
+    return ListConfigResourcesResponse(config_resources=here)

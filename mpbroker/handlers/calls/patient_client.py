@@ -1,10 +1,10 @@
 """Calls of a handler to the coordinator or a log worker, and how long they wait.
 
-A call whose client says how long it waits has a deadline. After it the client is told so, whatever becomes of
-the call. (Kafka: the deadline of a controller event.)
+A call whose client states a timeout has a deadline. After it the client gets an error, and the call may still
+succeed. (Kafka: the deadline of a controller event.)
 
 Calls to a coordinator that is being replaced wait for its successor, which takes some tens of milliseconds. A
-client gives up soon if it is told that there is no coordinator, but tries for long if it gets no answer.
+client soon gives up on an error that there is no coordinator, but tries for long without an answer.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _Deadline:
         self._end(Failed(ErrorCode.REQUEST_TIMED_OUT, ErrorCode.REQUEST_TIMED_OUT.message))
 
     def _end(self, answer: Message) -> None:
-        """Call `then`. The server may answer much later; what `then` knows of the request is gone by then."""
+        """Call `then`. The server may answer much later, but `then` keeps the request in memory."""
         then, self._then = self._then, None
         assert then is not None
         then(answer)
@@ -85,9 +85,9 @@ class PatientClient:
     """An RpcClient that answers each call once, with `Failed` if the server dies before it answers.
 
     While there is no server a call waits for `successor_ms`, provided that `expire` is called in time; if
-    that is 0 it fails at once. `clear` drops the calls that wait to be sent to a dead server, `rebind` begins
-    anew with its successor. `counters` gets the number of waiting calls, together with the `others` that the
-    turn has made; None: they are not counted.
+    that is 0 it fails at once. `clear` drops the calls that wait to be sent to a dead server, `rebind`
+    connects to its successor. `counters` gets the number of waiting calls, together with the `others` that
+    the turn has made; None: they are not counted.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class PatientClient:
         self._others = others
         self._purgatory: Purgatory[int, Operation] = Purgatory()
         self._unsent: dict[int, tuple[_Unsent, Watch[int, Operation]]] = {}
-        # Calls under way whose clients were told that they took too long.
+        # Calls under way whose clients have got a timeout error.
         self._too_late = 0
         self.server_is_up = True
         self._count()
@@ -119,7 +119,7 @@ class PatientClient:
     def call(self, message: Message, then: Then, connection: int = 0, deadline_ms: int = NEVER_MS) -> int:
         """Call the server; return the number of the call, 0 if it has failed already.
 
-        Nobody waits for the answer after `deadline_ms` (monotonic).
+        After `deadline_ms` (monotonic) `then` gets an error.
         """
         if self.server_is_up:
             return self._send(message, then, connection, deadline_ms)
@@ -129,7 +129,7 @@ class PatientClient:
         return self._wait(message, then, connection, deadline_ms)
 
     def abandon(self, number: int) -> None:
-        """Tell the server, if it has been asked, that nobody waits for the answer any more."""
+        """Notify the server, if it has the call, that its answer is not needed."""
         found = self._unsent.pop(number, None)
         if found is None and self.server_is_up:
             self.call(Abandon(number), lambda _answer: None)
@@ -150,7 +150,6 @@ class PatientClient:
         call = _Unsent(message, then, connection, deadline_ms, dropped)
         until_ms = min(deadline_ms, monotonic_ms() + self._successor_ms)
         watch = self._purgatory.watch(call, (number,), until_ms)
-        assert watch is not None, "nothing but an arrival completes it"
         self._unsent[number] = call, watch
         self._count()
         return number
@@ -173,8 +172,7 @@ class PatientClient:
             self._too_late += 1
 
         call = _Deadline(then, expired)
-        watch = self._purgatory.watch(call, (number,), deadline_ms)
-        assert watch is not None, "it has not been asked yet"
+        self._purgatory.watch(call, (number,), deadline_ms)
 
         def ends(answer: Message) -> None:
             call.answer = answer
@@ -219,7 +217,7 @@ class PatientClient:
             self._send(call.message, call.then, call.connection, call.deadline_ms, number)
 
     def expire(self, now_ms: int) -> None:
-        """Fail calls that have waited long enough. The server still does what they asked for."""
+        """Fail calls that have waited long enough. The server still completes them."""
         if self._purgatory.expire(now_ms):
             self._count()
 

@@ -2,8 +2,8 @@
 
 A processor that sends a part of a file which is not in the page cache waits for the disk, and so do all its
 connections. A handler that reads one waits too. So a handler asks whether a part is resident before it reads
-it or answers with it (`mpbroker.storage.residency`), and has the rest brought here, where only the fetches
-that want it wait. (Kafka has no counterpart: its network threads wait.)
+it or answers with it (`mpbroker.storage.residency`), and has the rest read here, where only the fetches
+that need it wait. (Kafka has no counterpart: its network threads wait.)
 
 Pages are moved through a pipe to /dev/null, so they are not copied. The kernel reads them in large folios, as
 for any sequential reader. With POSIX_FADV_WILLNEED they would come as single pages, which costs ten times the
@@ -28,7 +28,7 @@ THREADS = 4
 READS_MAX = 64
 # Bytes asked of the kernel at once, if the pipe has room: the most that an unprivileged process may have.
 PIECE_BYTES = 1 << 20
-# A client that reads a log from the disk goes on with what follows. So much of it is brought after its read.
+# A client that reads a log from the disk continues. This many bytes are prefetched after its read.
 AHEAD_BYTES_MAX = 4 << 20
 
 # Device, inode, position and length. Files in several log directories may have the same inode number.
@@ -39,7 +39,7 @@ log = logging.getLogger("mpbroker.handlers")
 
 
 class DiskPrefetch:
-    """The cold reads of a handler. A thread calls `wake` to make the loop call `take_in`."""
+    """The cold reads of a handler. A thread calls `wake` to make the loop call `reap`."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
@@ -49,7 +49,7 @@ class DiskPrefetch:
         self._later: dict[Callable[[], None], None] = {}
         self._jobs: queue.SimpleQueue[tuple[Key, int] | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[tuple[Key, OSError | None]] = queue.SimpleQueue()
-        # Errors by device, inode and position, for callbacks that are being told that the read is over.
+        # Errors by device, inode and position, for the callbacks of the read, which are being called.
         self._failed: dict[tuple[int, int, int], OSError] = {}
         self._threads: list[threading.Thread] = []
 
@@ -57,8 +57,8 @@ class DiskPrefetch:
         """Return the number of reads that are not over."""
         return len(self._waiting)
 
-    def bring(self, fd: int, position: int, length: int, then: Callable[[], None]) -> None:
-        """Call `then` from `take_in` when the part was read, could not be read, or may be asked for again.
+    def read(self, fd: int, position: int, length: int, then: Callable[[], None]) -> None:
+        """Call `then` from `reap` when the part was read, could not be read, or may be asked for again.
 
         Raises OSError if the file cannot be examined, or if `then` asks again for a part that could not be
         read.
@@ -94,13 +94,13 @@ class DiskPrefetch:
         self._threads.append(thread)
 
     def _do_without_thread(self, why: Exception) -> None:
-        """Read in the loop if there is no thread at all: all wait for the disk, but none for ever."""
+        """Read in the loop if there is no thread at all: all requests wait for the disk then."""
         log.error("no thread to read from the disk: %s. Raise the limits (TasksMax, LimitNOFILE)", why)
         if not self._threads:
             self._jobs.put(None)
             self._serve(_read)
 
-    def take_in(self) -> None:
+    def reap(self) -> None:
         ended: dict[Callable[[], None], None] = {}
         while not self._done.empty():
             key, error = self._done.get()
@@ -110,7 +110,7 @@ class DiskPrefetch:
         for then in ended:
             then()
         self._failed.clear()
-        # Some of them may want nothing any more.
+        # Some of them may need no read by now.
         while self._later and len(self._waiting) < READS_MAX:
             then = next(iter(self._later))
             del self._later[then]
@@ -139,7 +139,7 @@ class DiskPrefetch:
         self._done.put((key, error))
         self._wake()
         if error is None:
-            # Reads that somebody waits for come before reading ahead.
+            # Reads that fetches wait for come before reading ahead.
             self._pull(pull, fd, end, end + min(length, AHEAD_BYTES_MAX), self._jobs.empty)
         os.close(fd)
 

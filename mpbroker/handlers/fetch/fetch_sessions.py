@@ -36,7 +36,7 @@ MIN_EVICTION_MS = 120_000
 # How many ids are drawn to find a free place for the turn. If all are taken, a search is not worth it.
 DRAWS = 8
 # Answers that a session notes before a pause: some milliseconds.
-TOLD_AT_ONCE = 1_000
+NOTED_AT_ONCE = 1_000
 
 Key: TypeAlias = tuple[str | bytes, int]
 Answer: TypeAlias = FetchResponse.PartitionData
@@ -55,7 +55,7 @@ class Interest(NamedTuple):
 
 
 class Maker(NamedTuple):
-    """The request that made a session. It comes again with the same values if its answer was not sent."""
+    """The request that made a session. It comes again with the same values if its response was not sent."""
 
     connection: int
     correlation: int
@@ -116,7 +116,7 @@ class FetchSessionCache:
         self.remove(next((id_ for id_, by in reversed(self._makers.items()) if by == maker), NO_SESSION))
 
     def resized(self, session: FetchSession) -> None:
-        """Count the session's partitions anew after they have changed."""
+        """Count the session's partitions again after they have changed."""
         if session.id in self._sizes:
             self._partitions += len(session) - self._sizes[session.id]
             self._sizes[session.id] = len(session)
@@ -195,13 +195,13 @@ def _worth(session: FetchSession) -> tuple[bool, int, int]:
 
 
 class FetchContext:
-    """A fetch without a session: it asks for what its request says, and is told everything."""
+    """A fetch without a session: its request names the partitions, and its response has all of them."""
 
     def __init__(self, request: FetchRequest, by_id: bool) -> None:
         self._request = request
         self._by_id = by_id
         self.interests = list(interests_of(request, by_id))
-        # Topic names by id. A session keeps them, so it still knows the name of a topic that is gone.
+        # Topic names by id. A session keeps them, so it still knows the name of a deleted topic.
         self.names: dict[bytes, str] = {}
 
     def respond_in_pieces(self, answers: list[Answer]) -> Generator[None, None, FetchResponse]:
@@ -211,7 +211,7 @@ class FetchContext:
         for done, topic in enumerate(self._request.topics, start=1):
             some = [next(following) for _ in topic.partitions]
             response.responses.append(FetchResponse.FetchableTopicResponse(topic.topic, topic.topic_id, some))
-            if done % TOLD_AT_ONCE == 0:
+            if done % NOTED_AT_ONCE == 0:
                 yield
         return response
 
@@ -219,7 +219,7 @@ class FetchContext:
         return FetchResponse()
 
     def preview(self, answers: list[Answer]) -> FetchResponse:
-        """Build a response of the same size without telling it to anybody."""
+        """Build a response of the same size that is not sent."""
         return at_once(FetchContext.respond_in_pieces(self, answers))
 
 
@@ -249,8 +249,8 @@ class FullFetchContext(FetchContext):
         if session is not None:
             for done, (interest, answer) in enumerate(zip(self.interests, answers, strict=True), start=1):
                 session.put(interest.key, interest.wanted)
-                tell(session, interest, answer)
-                if done % TOLD_AT_ONCE == 0:
+                is_news(session, interest, answer)
+                if done % NOTED_AT_ONCE == 0:
                     yield
             session.names.update(self.names)
             self._cache.resized(session)
@@ -259,7 +259,7 @@ class FullFetchContext(FetchContext):
 
 
 class IncrementalFetchContext(FetchContext):
-    """A fetch of a session: it says what has changed, and is told what has changed."""
+    """A fetch of a session: request and response have the changed partitions only."""
 
     def __init__(self, request: FetchRequest, session: FetchSession) -> None:
         super().__init__(request, session.by_id)
@@ -270,27 +270,27 @@ class IncrementalFetchContext(FetchContext):
     def respond_in_pieces(self, answers: list[Answer]) -> Generator[None, None, FetchResponse]:
         if not self._session.follows(self._request.session_epoch):
             return self._overtaken()
-        told = []
+        changed = []
         for done, (interest, answer) in enumerate(zip(self.interests, answers, strict=True), start=1):
-            if tell(self._session, interest, answer):
-                told.append((interest.topic, answer))
-            if done % TOLD_AT_ONCE == 0:
+            if is_news(self._session, interest, answer):
+                changed.append((interest.topic, answer))
+            if done % NOTED_AT_ONCE == 0:
                 yield
-        return self._response(told)
+        return self._response(changed)
 
     def preview(self, answers: list[Answer]) -> FetchResponse:
         kept = [
             (interest.topic, answer)
             for interest, answer in zip(self.interests, answers, strict=True)
-            if tell(self._session, interest, answer, only_ask=True)
+            if is_news(self._session, interest, answer, is_sent=False)
         ]
         return self._response(kept)
 
-    def _response(self, told: list[tuple[str | bytes, Answer]]) -> FetchResponse:
+    def _response(self, partitions: list[tuple[str | bytes, Answer]]) -> FetchResponse:
         """Build a response in which consecutive partitions of one topic share its entry."""
         response = FetchResponse(session_id=self._session.id)
         before: str | bytes | None = None
-        for topic, answer in told:
+        for topic, answer in partitions:
             if topic != before:
                 before = topic
                 name, topic_id = ("", topic) if isinstance(topic, bytes) else (topic, NAMELESS)
@@ -308,10 +308,10 @@ class IncrementalFetchContext(FetchContext):
         return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id=self._session.id)
 
 
-def tell(session: FetchSession, interest: Interest, answer: Answer, *, only_ask: bool = False) -> bool:
-    """Return True if the answer is news to the client. Unless `only_ask`, remember that it is told."""
-    say = session.is_news if only_ask else session.tell
-    return say(
+def is_news(session: FetchSession, interest: Interest, answer: Answer, *, is_sent: bool = True) -> bool:
+    """Return True if the answer is news to the client. If it `is_sent`, remember that the client has it."""
+    check = session.note_sent if is_sent else session.is_news
+    return check(
         interest.key,
         answer.high_watermark,
         answer.log_start_offset,
@@ -376,7 +376,7 @@ def new_context(
         cache.remove(session.id)
         return FetchContext(request, by_id)
     if is_again:
-        session.untell()
+        session.forget_sent()
     else:
         session.use(now_ms)
     return IncrementalFetchContext(request, session)

@@ -1,41 +1,33 @@
 """Fetches that wait for bytes, parked under the partition table slots they read.
 
-Each such slot has a waiting mark. It is set before the fetch looks again and cleared with the last fetch of
-the slot. The log process publishes, then reads the marks, then moves our dirty word: either the second look
-sees the new bytes or the dirty word moves. (Kafka: DelayedFetch.)
+Each such slot has a waiting mark. It is set before the fetch polls again and cleared with the last fetch of
+the slot. The log process publishes, then reads the marks, then moves our dirty word: either the second poll
+finds the new bytes or the dirty word moves. (Kafka: DelayedFetch.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Protocol
 
 from mpbroker.handlers.requests.purgatory import PURGE_INTERVAL, Purgatory, Watch
+from mpbroker.handlers.requests.response import PendingRequest
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.slots import Request
 from shm.counters import CounterPage
 from shm.marks import WaitingMarks
 from shm.table import SlotTable
 
-# Ended fetches are forgotten together, when there are this many more of them than of those that wait.
-ENDED_MAX = 64
-
 
 class ParkedFetch(Protocol):
-    """A fetch that waits."""
+    """A request that waits, and whose context this is; see `purgatory.Operation`."""
 
     @property
-    def slot(self) -> Request: ...
+    def context(self) -> PendingRequest: ...
 
     def try_complete(self) -> bool: ...
 
     def expire(self) -> None: ...
-
-    def cancel(self) -> None:
-        """End the fetch of a closed connection; its processor still waits for the end of the lease."""
-
-    def drop(self) -> None:
-        """End the fetch because there is nobody to answer."""
 
 
 class Fetches:
@@ -54,7 +46,7 @@ class Fetches:
         self._waiter = waiter
         self._counters = counters
         self._purgatory: Purgatory[int, ParkedFetch] = Purgatory(self._mark, self._unmark, purge_interval)
-        self._seen: dict[int, int] = {}
+        self._versions: dict[int, int] = {}
         self._by_connection: dict[int, Watch[int, ParkedFetch]] = {}
         # Overwrite the counts of a predecessor.
         self._count()
@@ -62,46 +54,42 @@ class Fetches:
     def __len__(self) -> int:
         return len(self._purgatory)
 
-    def park(
-        self, fetch: ParkedFetch, slots: Iterable[int], deadline_ms: int, parked: Callable[[], None]
-    ) -> None:
-        """Complete the fetch as soon as possible; call `parked` if that is not at once."""
-        watch = self._purgatory.watch(fetch, slots, deadline_ms)
-        if watch is None:
-            return
+    def park(self, fetch: ParkedFetch, slots: Iterable[int], deadline_ms: int) -> None:
+        """Have a fetch wait, until it ends. The caller tries it once more when its slots have marks."""
         # A fetch has its connection for itself, so an entry with its id belongs to a past one.
-        self._by_connection[fetch.slot.connection] = watch
+        connection = fetch.context.slot.connection
+        self._by_connection[connection] = self._purgatory.watch(fetch, slots, deadline_ms)
         self._count()
-        parked()
 
-    def look(self) -> None:
-        """Try the fetches of slots that changed since the last look. Call it when the dirty word moved."""
+    def poll(self) -> None:
+        """Try the fetches of slots that changed since the last poll. Call it when the dirty word moved."""
         moved = []
         for slot in self._purgatory.watched():
             version = self._table.version(slot)
-            if version != self._seen.get(slot):
-                self._seen[slot] = version
+            if version != self._versions.get(slot):
+                self._versions[slot] = version
                 moved.append(slot)
         if moved:
-            self.check(moved)
+            self._purgatory.check(*moved)
+            self._count()
 
-    def look_at_all(self) -> None:
+    def poll_all(self) -> None:
         """Try all fetches: a change of the metadata may have turned some into errors."""
         self.check(self._purgatory.watched())
 
     def check(self, slots: Iterable[int]) -> None:
         """Try the fetches of slots where something they wait for is there, or was read from the disk."""
         self._purgatory.check(*slots)
-        self._sweep()
+        self._count()
 
     def expire(self, now_ms: int) -> None:
         expired = self._purgatory.expire(now_ms)
         if expired:
             self._counters.add(Counter.COUNT_FETCHES_EXPIRED, expired)
-            self._sweep()
+            self._count()
 
     def expire_all(self) -> None:
-        """Answer all fetches with what there is, but for those that wait for the disk: the process stops."""
+        """Answer all fetches, but for those that wait for the disk: the process stops."""
         waiting, self._by_connection = self._by_connection, {}
         for watch in waiting.values():
             if (fetch := self._purgatory.cancel(watch)) is not None:
@@ -115,10 +103,11 @@ class Fetches:
             fetch.expire()
         self._count()
 
-    def release(self, connection: int) -> None:
-        """Let go of the fetch of a connection, which is about to be answered."""
-        watch = self._by_connection.pop(connection, None)
-        if watch is not None:
+    def release(self, request: Request) -> None:
+        """Forget the fetch of a request that has ended, if it has parked one."""
+        watch = self._by_connection.get(request.connection)
+        if watch is not None and (watch.operation is None or watch.operation.context.slot is request):
+            del self._by_connection[request.connection]
             self._purgatory.cancel(watch)
             self._count()
 
@@ -129,16 +118,16 @@ class Fetches:
         """Cancel the fetch of a closed connection, which ends the lease of its request."""
         watch = self._by_connection.pop(connection, None)
         if watch is not None and (fetch := self._purgatory.cancel(watch)) is not None:
-            fetch.cancel()
+            fetch.context.cancel()
             self._count()
 
     def forget_processor(self, processor: int) -> None:
         for connection, watch in list(self._by_connection.items()):
             fetch = watch.operation
-            if fetch is not None and fetch.slot.processor == processor:
+            if fetch is not None and fetch.context.slot.processor == processor:
                 del self._by_connection[connection]
                 self._purgatory.cancel(watch)
-                fetch.drop()
+                fetch.context.end()
         self._count()
 
     def _count(self) -> None:
@@ -146,18 +135,10 @@ class Fetches:
         self._counters.set(Counter.COUNT_FETCHES_DELAYED, len(self._purgatory))
         self._counters.set(Counter.COUNT_FETCHES_WATCHED, self._purgatory.entries)
 
-    def _sweep(self) -> None:
-        self._count()
-        if len(self._by_connection) <= 2 * len(self._purgatory) + ENDED_MAX:
-            return
-        ended = [connection for connection, watch in self._by_connection.items() if watch.has_ended]
-        for connection in ended:
-            del self._by_connection[connection]
-
     def _mark(self, slot: int) -> None:
         self._marks.mark(slot, self._waiter)
-        self._seen[slot] = self._table.version(slot)
+        self._versions[slot] = self._table.version(slot)
 
     def _unmark(self, slot: int) -> None:
         self._marks.clear(slot, self._waiter)
-        self._seen.pop(slot, None)
+        self._versions.pop(slot, None)

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
+from mpbroker.handlers.hot_path.fetch_positions import FILES_PER_PARTITION
 from mpbroker.ipc.table import Partition
-from mpbroker.storage.fetch_positions import FILES_PER_PARTITION
+from mpbroker.protocol.numbers import READ_COMMITTED
 from mpbroker.storage.names import partition_name
 from mpbroker.storage.reader import OPEN_ABORTED_INDEXES, OPEN_SEGMENTS, Bound, PartitionReader
 from shm.procfs import descriptors_left
@@ -21,8 +22,6 @@ FILES_PER_READER = 2 * OPEN_SEGMENTS + OPEN_ABORTED_INDEXES + 1
 SPARE_DESCRIPTORS = 32
 # Readers checked for deleted files at a time: a fraction of a millisecond.
 LOOKED_AT_ONCE = 32
-
-READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 
 
 def bound_of(partition: Partition, isolation_level: int) -> Bound:

@@ -1,21 +1,21 @@
 """The hot Fetch (v4-18) without Python: decoded, looked up and answered with slices of segment files.
 
-The answer lies behind the frame, in the rest of the request's own block:
+The answer lies after the frame, in the rest of the request's own block:
 
     | frame of the request | pad to 8 | bytes of the response frame | paths | pad to 8 | n times Part |
 
 A fetch is hot if it comes from a consumer, all its partitions are live, its offsets are in the log, in
-segments that the turn knows (mpbroker/storage/fetch_positions.pxd), and there is enough to send now. It is
-either a full fetch that wants no session, or an incremental fetch of a session of some partitions by their
-ids that changes none but offsets (mpbroker/handlers/hot_path/session_table.pxd). All else is left to the slow
-path, which parks it, looks it up or refuses it. Then nothing has been changed but bytes behind the frame.
+segments that the turn knows (fetch_positions.pxd), and there is enough to send now. It is either a full fetch
+that wants no session, or an incremental fetch of a session of some partitions by their ids that changes none
+but offsets (session_table.pxd). All else is left to the slow path, which parks it, reads for it or refuses
+it. Then only bytes after the frame have changed.
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from mpbroker.handlers.hot_path.session_table cimport SessionsRef
 from mpbroker.handlers.hot_path.topic_table cimport TopicsRef
 from mpbroker.ipc.slots cimport ReplySlot, RequestSlot
-from mpbroker.storage.fetch_positions cimport PlacesRef
+from mpbroker.handlers.hot_path.fetch_positions cimport PlacesRef
 from shm.table cimport TableRef
 
 cdef enum:
@@ -29,7 +29,7 @@ cdef struct FetchCount:
     uint32_t generation
     uint64_t length             # bytes of records
 
-# What is counted when the answer is on its way. A fetch of more partitions is for the slow path.
+# Counted when the answer is sent. A fetch of more partitions is for the slow path.
 cdef struct FetchCounts:
     uint32_t count
     bint incremental

@@ -18,7 +18,7 @@ from mpbroker.ipc.slots cimport PART_BYTES, PART_FILE, SEND, SEND_PARTS, Part, R
 from mpbroker.ipc.table cimport PARTITION_LIVE, PARTITION_OFFLINE, Bound, PartitionSlot
 from mpbroker.records.batch cimport BATCH_HEADER_BYTES
 from mpbroker.records.wire cimport store_u16, store_u32, store_u64
-from mpbroker.storage.fetch_positions cimport (
+from mpbroker.handlers.hot_path.fetch_positions cimport (
     PlacesRef, Reader, Segment, Spot, first_batch_bytes, is_damaged, is_warm, locate, reader_of, remember,
 )
 from shm.arena cimport block_capacity
@@ -51,7 +51,7 @@ cdef struct Sliced:
     uint32_t generation
     int64_t position
     uint32_t length
-    uint32_t behind             # bytes of the response before the slice
+    uint32_t lead_bytes         # of the response, before the slice
 
 cdef struct Answer:
     uint8_t *start              # of the response frame
@@ -109,7 +109,7 @@ cdef inline bint slice_of(
     PlacesRef *places, uint32_t slot, uint32_t generation, uint32_t log_dir, const Wanted *wanted,
     const Bound *bound, Answer *answer
 ) noexcept nogil:
-    """Add the partition's slice, if any, to the answer. Return False if only the slow path can tell."""
+    """Add the partition's slice, if any, to the answer. Return False if it is for the slow path."""
     cdef Reader *reader = reader_of(places, slot, generation, log_dir)
     cdef Sliced *sliced
     cdef Spot spot
@@ -200,7 +200,7 @@ cdef inline bint answer_partition(
         store_u32(p, length)
         p += 4
     if length:
-        answer.sliced[before].behind = <uint32_t>(p - answer.start)
+        answer.sliced[before].lead_bytes = <uint32_t>(p - answer.start)
     if answer.version >= FLEXIBLE:
         p[0] = 0
         p += 1
@@ -368,7 +368,7 @@ cdef bint answer_changes(
 
 
 cdef void carry_out(Session *session, const Changes *changes, int64_t now_ms) noexcept nogil:
-    """Record in the session what the answer has told the client."""
+    """Record the answer in the session."""
     cdef CachedPartition *cached
     cdef const Change *change
     cdef uint32_t i
@@ -387,22 +387,22 @@ cdef void carry_out(Session *session, const Changes *changes, int64_t now_ms) no
 
 
 cdef bint take_session(
-    SessionsRef *sessions, const SessionOfFetch *said, int version, Session **session
+    SessionsRef *sessions, const SessionOfFetch *asked_session, int version, Session **session
 ) noexcept nogil:
     """Find the session of an incremental fetch, NULL if it wants none. Return False for the slow path."""
     session[0] = NULL
-    if said.epoch == FINAL_FETCH or (said.epoch == FULL_FETCH and sessions.none):
-        return said.id == 0     # another id ends that session
-    if said.epoch <= 0 or version < TOPIC_IDS:
+    if asked_session.epoch == FINAL_FETCH or (asked_session.epoch == FULL_FETCH and sessions.none):
+        return asked_session.id == 0  # another id ends that session
+    if asked_session.epoch <= 0 or version < TOPIC_IDS:
         return False
-    session[0] = session_by_id(sessions, said.id)
+    session[0] = session_by_id(sessions, asked_session.id)
     if session[0] == NULL or not session[0].by_id:
         return False
-    return session[0].epoch == said.epoch and 0 < session[0].count <= SLICES_MAX
+    return session[0].epoch == asked_session.epoch and 0 < session[0].count <= SLICES_MAX
 
 
 cdef bint take_rest(Cursor *c, int version) noexcept nogil:
-    """Return True if the fields behind the topics hold nothing uncommon."""
+    """Return True if the fields after the topics have nothing uncommon."""
     cdef bint flexible = version >= FLEXIBLE
     cdef int64_t length
     if version >= SESSIONS and take_length(c, flexible, True) != 0:
@@ -410,14 +410,14 @@ cdef bint take_rest(Cursor *c, int version) noexcept nogil:
     if version >= RACK:
         length = take_length(c, flexible, False)
         take(c, length if length > 0 else 0)
-    # Tags at this place carry a replica that is no consumer, or a cluster id.
+    # Tags at this place carry the id of a follower, or a cluster id.
     if flexible and take_uvarint(c) != 0:
         return False
     return c.at != NULL and c.at == c.end
 
 
 cdef bint place_parts(Answer *answer, uint8_t *block, ReplySlot *out) noexcept nogil:
-    """Write the paths behind the response's bytes, then the parts in the order of sending."""
+    """Write the paths after the response's bytes, then the parts in the order of sending."""
     cdef uint8_t *path = answer.at
     cdef uint64_t paths = 0, at
     cdef uint32_t i, sent = 0
@@ -433,9 +433,9 @@ cdef bint place_parts(Answer *answer, uint8_t *block, ReplySlot *out) noexcept n
     for i in range(answer.slices):
         sliced = &answer.sliced[i]
         memcpy(path, sliced.segment.path, sliced.segment.path_length)
-        part.kind, part.length = PART_BYTES, sliced.behind - sent
+        part.kind, part.length = PART_BYTES, sliced.lead_bytes - sent
         part.position = <uint64_t>(answer.start - block) + sent
-        sent = sliced.behind
+        sent = sliced.lead_bytes
         part += 1
         part.kind, part.length, part.position = PART_FILE, sliced.length, <uint64_t>sliced.position
         part.slot, part.slot_generation = sliced.slot, sliced.generation
@@ -459,7 +459,7 @@ cdef bint try_fetch(
     cdef int version = request.api_version
     cdef uint8_t *block = arena + request.block
     cdef int32_t wait_ms, bytes_min, bytes_max
-    cdef SessionOfFetch said
+    cdef SessionOfFetch asked_session
     cdef Changes changes
     cdef Answer answer
     cdef Cursor c
@@ -475,9 +475,9 @@ cdef bint try_fetch(
     answer.isolation = <int8_t>(c.at - 1)[0]
     answer.session = NULL
     if version >= SESSIONS:
-        said.id, said.epoch = <int32_t>take_u32(&c), <int32_t>take_u32(&c)
-        if (said.epoch != FINAL_FETCH or said.id != 0) and not take_session(
-            sessions, &said, version, &answer.session,
+        asked_session.id, asked_session.epoch = <int32_t>take_u32(&c), <int32_t>take_u32(&c)
+        if (asked_session.epoch != FINAL_FETCH or asked_session.id != 0) and not take_session(
+            sessions, &asked_session, version, &answer.session,
         ):
             return False
     counts.incremental = answer.session != NULL

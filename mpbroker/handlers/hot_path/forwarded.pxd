@@ -4,12 +4,12 @@
     turn      -> coordinator   CALL: a ForwardedRequest in a block of the handler's own arena
     coordinator -> turn        ANSWER: a ForwardedResponse
     turn      -> coordinator   RETURN, without its bell: it only ends the lease of the answer's block
-    turn      -> processor     SEND, behind the request's frame in the processor's block
+    turn      -> processor     SEND, after the request's frame in the processor's block
 
-The request counts as load of its handler until it is answered, so nothing is said to the processor meanwhile.
+The request counts as load of its handler until it is answered, so the processor gets no notice meanwhile.
 Whatever is uncommon is Python's: an answer that is an error of the whole request, a coordinator that died, a
-handler that stops. Python then takes the request over as if it had forwarded it itself (`Forwarded`), and
-goes on (`handlers/calls/forwarding.py`).
+handler that stops. Python then takes the request over as if it had forwarded it itself (`Forwarded`,
+`handlers/calls/forwarding.py`).
 """
 from libc.stdint cimport int16_t, int32_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -32,7 +32,7 @@ cdef struct ForwardedEntry:
     uint32_t bytes              # of the call
     uint32_t number             # of the call
     bint used
-    bint dropped                # its processor died: there is nobody to answer
+    bint dropped                # its processor died: no response is sent
 
 cdef struct ForwardedApi:
     int16_t first               # of the versions that are served

@@ -15,9 +15,9 @@ cdef extern from "<string.h>" nogil:
     size_t strnlen(const char *text, size_t most)
 
 cdef enum:
-    # In a frame an i16 stands there, the length of the client id, and then its text.
+    # A frame has an i16 there, the length of the client id, and then its text.
     CLIENT_ID_AT = 12
-    # A call has no more beside its host, client id and body.
+    # A call has no more than that besides its host, client id and body.
     CALL_BYTES = 96
     # The size, the correlation id and the tagged fields before the body of a response have no more.
     HEADER_BYTES = 9
@@ -127,7 +127,7 @@ cdef bint forward_begin(
         return False
     length = <int16_t>(<uint16_t>frame[CLIENT_ID_AT] << 8 | frame[CLIENT_ID_AT + 1])
     id_length = <uint32_t>length if length > 0 else 0
-    # Python replaces what is no UTF-8 in a client id.
+    # Python replaces bytes of a client id that are not UTF-8.
     if CLIENT_ID_AT + 2 + id_length > request.body or not is_ascii(frame + CLIENT_ID_AT + 2, id_length):
         return False
     room = CALL_BYTES + HOST_BYTES + id_length + request.length - request.body
@@ -215,7 +215,7 @@ cdef bint forward_answer(
     const ForwardedEntry *entry, const ForwardedRef *forwarded, const CallSlot *answer,
     const uint8_t *theirs, uint8_t *arena, MetersRef *meters, ReplySlot *reply,
 ) noexcept nogil:
-    """Write the response behind the request, count its error codes, and fill `reply` but for its times.
+    """Write the response after the request, count its error codes, and fill `reply` but for its times.
 
     Return False, having done nothing, if the answer is not a whole response, or finds no room. `theirs` is
     the coordinator's arena, `arena` that of the request.

@@ -1,13 +1,13 @@
 """The common Produce request (v3-13), decoded, validated and turned into a job without Python (KIP-98).
 
-The body is passed twice. `measure` walks its structure and checks every bound. `accept` then looks topics up,
-validates the batches and writes the job and the answer behind the request, in the rest of its block:
+The body is passed twice. `measure` walks its structure and checks every bound. `accept` then finds the
+topics, validates the batches and writes the job and the response after the request, in the rest of its block:
 
     | frame of the request | pad to 8 | JobHeader | n times JobBatch | response frame with holes | free |
 
 Compressed batches are unpacked to be validated (records/unpack.h), up to 1 MiB for a request. Anything
-uncommon (an error of any kind, a batch that has to be packed anew, a transaction, too little room) is left to
-the slow path. Then nothing has been changed but bytes behind the frame.
+uncommon (an error of any kind, a batch that has to be recompressed, a transaction, too little room) is left
+to the slow path. Then only bytes after the frame have changed.
 """
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -30,7 +30,7 @@ cdef struct Shape:
     int32_t timeout_ms
     uint32_t topics
     uint32_t partitions
-    uint32_t topics_at          # position in the body of the first byte behind the count of topics
+    uint32_t topics_at          # position in the body of the first byte after the count of topics
     uint64_t reply_bytes        # of the whole response frame
     uint32_t workers            # log workers that have partitions of it, a bit each
 

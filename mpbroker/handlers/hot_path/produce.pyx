@@ -148,7 +148,7 @@ cdef bint accept_batch(
 
 
 cdef uint8_t *put_partition(uint8_t *p, int32_t partition, int version) noexcept nogil:
-    """Write an answer that says "not appended"; its hole begins at the error code."""
+    """Write the response of a batch that is not appended; its hole begins at the error code."""
     store_u32(p, <uint32_t>partition)
     store_u16(p + 4, 0)
     store_u64(p + 6, <uint64_t>-1)
@@ -279,7 +279,7 @@ cdef void set_throttle(
 ) noexcept nogil:
     """Put the pause into the answer and the descriptor of a job that `try_produce` made."""
     cdef JobHeader *header = <JobHeader *>(arena + job.block + job.job)
-    cdef uint64_t behind = 4 + (version >= FIRST_FLEXIBLE_VERSION)
+    cdef uint64_t from_end = 4 + (version >= FIRST_FLEXIBLE_VERSION)
     job.throttle_ms, job.throttled_by = throttle_ms, <uint32_t>by
     if header.reply_length:
-        store_u32(arena + job.block + header.reply + header.reply_length - behind, throttle_ms)
+        store_u32(arena + job.block + header.reply + header.reply_length - from_end, throttle_ms)

@@ -1,4 +1,4 @@
-"""Fetch sessions, shared by the turn and Python (KIP-227): a client's wishes, and what it was last told.
+"""Fetch sessions, shared by the turn and Python (KIP-227): a client's partitions, and what was last sent.
 
     Session         CachedPartition 1..room, linked in reading order; [0] is the list's head
     SessionTable   by the lowest bits of an id, the sessions that the turn can find
@@ -43,7 +43,7 @@ cdef inline Session *session_by_id(SessionsRef *sessions, int32_t session_id) no
 
 
 cdef inline void move_to_end(Session *session, uint32_t place) noexcept nogil:
-    """Move a partition that got records to the end, so that none starves behind the response's limit."""
+    """Move a partition that got records to the end, so that the response's limit starves none."""
     cdef CachedPartition *cached = session.cached
     if cached[0].before == place:
         return
@@ -71,7 +71,7 @@ cdef class FetchSession:
     cdef dict places                # (topic name or id, partition) -> place
     cdef list keys                  # by place
     cdef list free
-    # Topic names by id, kept although the topic may be gone.
+    # Topic names by id, kept although the topic may be deleted.
     cdef readonly dict names        # type: dict[bytes, str]
     cdef uint32_t _place(self) except 0
 

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 IDS_PER_HANDLER = 1 << SESSION_HANDLER_SHIFT
-NOT_TOLD = -1
+NOT_SENT = -1
 NAMELESS = bytes(16)  # type: bytes
 
 
 def first_id(int32_t handler) -> int:
-    """Return the smallest session id of a handler; 0 is no id."""
+    """Return the smallest session id of a handler, above 0."""
     return max(1, handler << SESSION_HANDLER_SHIFT)
 
 
@@ -88,7 +88,7 @@ cdef class FetchSession:
         return epoch_after(epoch) == self.ref.epoch
 
     def put(self, key: tuple[str | bytes, int], wanted: FetchRequest.FetchPartition) -> None:
-        """Add a partition behind all others, or change what the client wants of it."""
+        """Add a partition after all others, or change the client's request for it."""
         cdef CachedPartition *cached
         cdef bytes topic_id
         place = self.places.get(key)
@@ -100,7 +100,7 @@ cdef class FetchSession:
             if self.ref.by_id:
                 topic_id = key[0]
                 memcpy(cached.topic_id, <const char *>topic_id, 16)
-            cached.partition, cached.high_watermark, cached.log_start_offset = key[1], NOT_TOLD, NOT_TOLD
+            cached.partition, cached.high_watermark, cached.log_start_offset = key[1], NOT_SENT, NOT_SENT
             link_last(&self.ref, place)
             self.ref.count += 1
         cached = &self.ref.cached[<uint32_t>place]
@@ -144,7 +144,7 @@ cdef class FetchSession:
         self, key: tuple[str | bytes, int], int64_t high_watermark, int64_t log_start_offset, bint records,
         bint error, bint diverging
     ) -> bool:
-        """Return True if an answer says anything that the client does not know."""
+        """Return True if an answer has anything that the client does not know."""
         cdef CachedPartition *cached
         place = self.places.get(key)
         if place is None:
@@ -155,30 +155,30 @@ cdef class FetchSession:
             or log_start_offset != cached.log_start_offset
         )
 
-    def tell(
+    def note_sent(
         self, key: tuple[str | bytes, int], int64_t high_watermark, int64_t log_start_offset, bint records,
         bint error, bint diverging
     ) -> bool:
         """Return `is_news` and remember that the client knows it now.
 
-        An error is told each time, and whatever follows an error is news.
+        An error is sent each time, and any answer after an error is news.
         """
         cdef CachedPartition *cached
         news = self.is_news(key, high_watermark, log_start_offset, records, error, diverging)
         place = self.places.get(key)
         if place is not None:
             cached = &self.ref.cached[<uint32_t>place]
-            cached.high_watermark = NOT_TOLD if error else high_watermark
+            cached.high_watermark = NOT_SENT if error else high_watermark
             cached.log_start_offset = log_start_offset
             if records:
                 move_to_end(&self.ref, place)
         return news
 
-    def untell(self) -> None:
-        """Forget what was told, because the client has not got the last answer."""
+    def forget_sent(self) -> None:
+        """Forget what was sent, because the client has not got the last response."""
         cdef uint32_t place = self.ref.cached[0].after
         while place:
-            self.ref.cached[place].high_watermark = NOT_TOLD
+            self.ref.cached[place].high_watermark = NOT_SENT
             place = self.ref.cached[place].after
 
 
@@ -189,7 +189,7 @@ cdef class SessionTable:
         self.keep = [None] * SESSION_PLACES
 
     def close(self, bint closed) -> None:
-        """Say whether nobody can get a session; then the turn answers fetches that ask for one."""
+        """Set whether sessions are closed to all; then the turn answers fetches that ask for one."""
         self.ref.none = closed
 
     def is_free(self, int32_t session_id) -> bool:

@@ -2,8 +2,8 @@
 
 The job lies in the processor's block, one for all. Each worker fills its own batches and sends PRODUCED. An
 entry in the handler that sent the job waits for all of them. A worker that owes its part may still read and
-write the block, so the job is not answered or forgotten before. A worker that dies owes nothing any more, but
-nobody knows what it did: the connection is closed. (Kafka: DelayedProduce.)
+write the block, so the job is not answered or forgotten before. A worker that dies owes nothing, but may
+have appended its part or not: the connection is closed. (Kafka: DelayedProduce.)
 """
 from libc.stdint cimport uint8_t, uint32_t
 
@@ -15,7 +15,7 @@ cdef struct SharedJob:
     uint32_t owing              # workers that have not returned the job, a bit each
     bint used
     bint lost                   # a worker died while it owed its part
-    bint dropped                # the processor died: there is nobody to answer
+    bint dropped                # the processor died: no answer is sent
     uint32_t next_free
 
 cdef struct SharedJobs:

@@ -50,7 +50,7 @@ cdef SharedJob *shared_begin(SharedJobs *jobs, const ProduceSlot *job, uint8_t *
 
 
 cdef SharedJob *shared_returned(SharedJobs *jobs, const ProduceSlot *back, uint32_t worker) noexcept nogil:
-    """Mark a worker's part as returned. Return the entry if nobody owes the job any more, else NULL."""
+    """Mark a worker's part as returned. Return the entry if no worker owes the job, else NULL."""
     cdef SharedJob *entry
     if back.request >= jobs.room:
         return NULL
@@ -74,7 +74,7 @@ cdef void shared_end(SharedJobs *jobs, SharedJob *entry) noexcept nogil:
 
 
 cdef int worst_of(JobHeader *header, MetersRef *meters, bint is_told) noexcept nogil:
-    """Count the errors that the client is told. Return one of them, or NO_ERROR."""
+    """Count the errors in the response. Return one of them, or NO_ERROR."""
     cdef JobBatch *batch
     cdef int worst = NO_ERROR
     cdef uint32_t i
@@ -92,7 +92,7 @@ cdef int worst_of(JobHeader *header, MetersRef *meters, bint is_told) noexcept n
 cdef void shared_answer(
     const SharedJob *entry, uint8_t *arena, MetersRef *meters, ReplySlot *reply
 ) noexcept nogil:
-    """Fill the processor's descriptor when no worker owes the job any more. `arena` is the processor's."""
+    """Fill the processor's descriptor when no worker owes the job. `arena` is the processor's."""
     cdef const ProduceSlot *job = &entry.job
     cdef JobHeader *header = header_of(job, arena)
     cdef int worst

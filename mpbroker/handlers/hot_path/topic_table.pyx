@@ -10,7 +10,7 @@ from mpbroker.handlers.hot_path.topic_table cimport (
 
 import os
 import struct
-from typing import Protocol, TYPE_CHECKING
+from typing import NamedTuple, TYPE_CHECKING
 
 from mpbroker.ipc.topology import log_worker_of_slot
 
@@ -42,8 +42,24 @@ cdef int new_index(Index *index, uint64_t size) except -1:
     return 0
 
 
-cdef Topic *new_topic(policy, bytes packed, int log_workers) except NULL:
-    cdef bytes name = policy.name.encode(), topic_id = policy.topic_id
+class Row(NamedTuple):
+    """A topic, as the turn needs it. `packed`: its `Places`; `codec`: -1 for that of the producer."""
+
+    name: str
+    topic_id: bytes
+    packed: bytes
+    config_version: int
+    max_message_bytes: int
+    fast: bool
+    codec: int
+    append_time: bool
+    keyed: bool
+    before_max_ms: int
+    after_max_ms: int
+
+
+cdef Topic *new_topic(row, int log_workers) except NULL:
+    cdef bytes name = row.name.encode(), topic_id = row.topic_id, packed = row.packed
     if len(topic_id) != 16:
         raise ValueError(f"a topic id has 16 bytes, not {len(topic_id)}")
     cdef Topic *topic = <Topic *>calloc(1, sizeof(Topic))
@@ -64,36 +80,11 @@ cdef Topic *new_topic(policy, bytes packed, int log_workers) except NULL:
             places[2 * number], places[2 * number + 1]
         )
         topic.places[number].worker = log_worker_of_slot(places[2 * number], log_workers)
-    topic.config_version, topic.max_message_bytes = policy.config_version, policy.max_message_bytes
-    topic.fast, topic.append_time, topic.keyed = policy.fast, policy.append_time, policy.keyed
-    topic.codec = policy.codec
-    topic.before_max_ms, topic.after_max_ms = policy.before_max_ms, policy.after_max_ms
+    topic.config_version, topic.max_message_bytes = row.config_version, row.max_message_bytes
+    topic.fast, topic.append_time, topic.keyed = row.fast, row.append_time, row.keyed
+    topic.codec = row.codec
+    topic.before_max_ms, topic.after_max_ms = row.before_max_ms, row.after_max_ms
     return topic
-
-
-class Policy(Protocol):
-    """The settings of a topic that its row holds."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def topic_id(self) -> bytes: ...
-    @property
-    def config_version(self) -> int: ...
-    @property
-    def max_message_bytes(self) -> int: ...
-    @property
-    def fast(self) -> bool: ...
-    @property
-    def codec(self) -> int: ...
-    @property
-    def append_time(self) -> bool: ...
-    @property
-    def keyed(self) -> bool: ...
-    @property
-    def before_max_ms(self) -> int: ...
-    @property
-    def after_max_ms(self) -> int: ...
 
 
 cdef class TopicTable:
@@ -128,8 +119,8 @@ cdef class TopicTable:
         self._free()
         self._reindex()
 
-    def update(self, changed: Iterable[tuple[Policy, bytes]] = (), removed: Iterable[bytes] = ()) -> None:
-        """Put (policy, `Places.packed`) of each changed topic; drop the topics with the removed ids.
+    def update(self, changed: Iterable[Row] = (), removed: Iterable[bytes] = ()) -> None:
+        """Put the rows of changed topics; drop the topics with the removed ids.
 
         Raises ValueError for a topic id that is not 16 bytes long, MemoryError without memory.
         """
@@ -139,9 +130,9 @@ cdef class TopicTable:
         try:
             for topic_id in removed:
                 self._drop(topic_id)
-            for policy, places in changed:
-                topic = new_topic(policy, places, self.log_workers)
-                self._drop(policy.topic_id)
+            for row in changed:
+                topic = new_topic(row, self.log_workers)
+                self._drop(row.topic_id)
                 self.serials += 1
                 topic.serial = self.serials
                 self.all[self.count] = topic
@@ -190,7 +181,7 @@ cdef class TopicTable:
         return topic.places[partition].slot, topic.places[partition].generation
 
     def require_grants(self) -> None:
-        """Let the turn serve only what is granted from now on. Raises MemoryError."""
+        """Let the turn serve only granted topics from now on. Raises MemoryError."""
         if self.ref.grants == NULL:
             self.ref.grants = <Grant *>calloc(GRANTS, sizeof(Grant))
             if self.ref.grants == NULL:

@@ -1,6 +1,6 @@
 """The handler's turn: take all that waits, serve the common requests without Python, hand back the rest.
 
-    1. sleep      arm the bell, look at every ring and watched word, sleep for at most the time given
+    1. sleep      arm the bell, check every ring and watched word, sleep for at most the time given
     2. take       copy some of a ring's slots and advance its head before acting on them, until the ring is
                   empty or the turn has taken 10 ms
     3. act        common Produce requests become jobs (produce.pyx), hot fetches are answered (fetch.pyx),
@@ -13,10 +13,10 @@ A job for several workers is sent to each of them and answered here when all hav
 (shared_jobs.pxd). The rings to the processors are shared with Python's outboxes, in this one process: a slot
 staged here is published here.
 
-This handler's word of `heavy` is set before a ring's head moves behind a heavy request, so a processor that
+This handler's word of `heavy` is set before a ring's head moves past a heavy request, so a processor that
 sees the request taken also sees the handler busy. It is cleared when no such request is left.
 
-A commit that is left to Python goes before those that the turn finds behind it: the turn forwards no more
+A commit that is left to Python goes before those that the turn finds after it: the turn forwards no more
 until Python has had its slots (`left_to_forward`).
 (Kafka: KafkaRequestHandler.run and the quick half of KafkaApis.handleProduceRequest.)
 """
@@ -53,7 +53,7 @@ from mpbroker.ipc.slots cimport (
 )
 from mpbroker.quotas.clients cimport Client, Clients, charge, client_of
 from mpbroker.records.unpack cimport UNPACK_ROOM_BYTES, BatchUnpacker
-from mpbroker.storage.fetch_positions cimport FetchPositions
+from mpbroker.handlers.hot_path.fetch_positions cimport FetchPositions
 from shm.arena cimport Arena
 from shm.atomics cimport load_acquire, load_relaxed, store_relaxed
 from shm.counters cimport (
@@ -103,14 +103,14 @@ cdef enum:
 
 assert CHANNEL_PLACES == topology.CHANNELS_PER_PROCESSOR
 
-# Values of `owner` and `processor`, beside the index of one processor.
+# Values of `owner` and `processor` other than the index of one processor.
 EVERYTHING, ANY_PROCESSOR = -1, -2
 
 class Forwarded(NamedTuple):
     """A request that the turn has forwarded, and that Python takes over.
 
-    `request` is its descriptor; the block of the call lies in the handler's arena. `is_dropped`: there is
-    nobody to answer.
+    `request` is its descriptor; the block of the call lies in the handler's arena. `is_dropped`: no
+    response is needed.
     """
 
     request: bytes
@@ -135,7 +135,7 @@ cdef struct Peer:
     int worker                  # number of the log worker; NO_WORKER if the peer is not one
     bint requests               # the peer is a processor
     # by channel of the processor: its produces that Python passes on, and one if Python refuses the channel;
-    # those behind them go to Python too
+    # later ones go to Python too
     uint8_t *slow_produces
 
 cdef struct Watched:
@@ -144,7 +144,7 @@ cdef struct Watched:
 
 
 cdef inline bint has_room(RingRef *ring) noexcept nogil:
-    """Return True if `ring_stage` would succeed. Read the consumer's word only if the ring looks full."""
+    """Return True if `ring_stage` would succeed. Read the consumer's word only if the ring seems full."""
     return ring.staged - ring.head_seen < ring.size or ring_room(ring) != 0
 
 
@@ -179,7 +179,7 @@ cdef class HandlerTurn:
     cdef uint16_t index
     cdef public bint paused     # requests stay in their rings
     cdef public bint leaves_all # True: every request goes to Python
-    cdef public bint tells_all  # True: Python describes every request, for the request log
+    cdef public bint logs_requests  # True: Python describes every request, for the request log
     cdef public bint fetch_is_fast  # False: every Fetch goes to Python
     cdef public bint forwards   # the coordinator is there, and nothing of Python's waits for room in its ring
     cdef public int fetch_bytes_max
@@ -306,9 +306,9 @@ cdef class HandlerTurn:
         self.topics.ref.down = self.topics.ref.down & ~bit if up else self.topics.ref.down | bit
 
     def push_job(self, const unsigned char[::1] slot, int worker=0) -> None:
-        """Send a descriptor to a log worker, behind all that were sent before.
+        """Send a descriptor to a log worker, after all that were sent before.
 
-        Raises ValueError if the slot has the wrong size, IndexError if there is no such worker and
+        Raises ValueError if the slot has the wrong size, IndexError without such a worker and
         MemoryError if the ring is full and the slot cannot be kept.
         """
         if slot.shape[0] != sizeof(Slot):
@@ -391,7 +391,7 @@ cdef class HandlerTurn:
         return self.shared.count
 
     def flush(self) -> None:
-        """Publish what was pushed and ring the log workers."""
+        """Publish the pushed descriptors and ring the log workers."""
         self._publish()
 
     def drop_jobs(self, int worker=0, int owner=EVERYTHING) -> list[bytes]:
@@ -421,7 +421,7 @@ cdef class HandlerTurn:
         return dropped
 
     def lose_shared(self, int worker) -> None:
-        """Give up the parts that a fenced log worker owed; nobody knows whether it did them.
+        """Give up the parts that a fenced log worker owed: it may have done them or not.
 
         Each such job is answered by closing its connection, as soon as the other workers have returned it.
         """
@@ -445,14 +445,14 @@ cdef class HandlerTurn:
                 self.shared.entries[i].dropped = True
 
     def produce_passed_on(self, int processor, uint32_t channel) -> None:
-        """Note that Python has passed a produce on, or answered it: those behind it may overtake no more."""
+        """Note that Python has passed a produce on, or answered it: later ones may go to the log workers."""
         cdef int i
         for i in range(self.peer_count):
             if self.peers[i].index == processor and self.peers[i].slow_produces[channel]:
                 self.peers[i].slow_produces[channel] -= 1
 
     def hold_produces(self, int processor, uint32_t channel) -> None:
-        """Leave the produces of a channel to Python, until `produce_passed_on` says that they may pass."""
+        """Leave the produces of a channel to Python, until `produce_passed_on` is called as often."""
         cdef int i
         for i in range(self.peer_count):
             if self.peers[i].index == processor and self.peers[i].requests:
@@ -663,7 +663,7 @@ cdef class HandlerTurn:
         return failed
 
     cdef int _take_other(self, Peer *peer, const Slot *slot, int kind) noexcept nogil:
-        """Act on a descriptor that is no request, or keep it for Python."""
+        """Act on a descriptor other than a request, or keep it for Python."""
         cdef ProduceSlot job
         if kind == PRODUCED and self._is_shared(slot):
             memcpy(&job, slot, sizeof(Slot))
@@ -854,7 +854,7 @@ cdef class HandlerTurn:
         return self._complete(entry) if entry != NULL else 0
 
     cdef int _complete(self, SharedJob *entry) noexcept nogil:
-        """Answer a job that no worker owes any more. If the ring is full, Python sends the answer."""
+        """Answer a job that no worker owes. If the ring is full, Python sends the answer."""
         cdef ReplySlot reply
         cdef Slot slot
         cdef int i, failed = 0

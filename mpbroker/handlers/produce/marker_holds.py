@@ -1,8 +1,8 @@
-"""Holds: the coordinator does not end a transaction until batches that no epoch keeps out are in the log.
+"""Holds: the coordinator ends a transaction only after the batches that its epoch would not refuse.
 
 A hold is ended exactly once, whatever becomes of the request. While a log worker is away the end waits: other
 workers may still have parts of the request. A coordinator's holds die with it. Its successor ends no
-transaction of that kind before each handler has said that all batches its predecessors let through are
+transaction of that kind before each handler has reported that all batches its predecessors let through are
 appended or lost (HoldsEnded). The coordinator's side: `coordinator/transactions/marker_holds.py`.
 """
 
@@ -47,9 +47,9 @@ class MarkerHolds:
         self._open: set[Hold] = set()
         # Open holds of dead coordinators.
         self._earlier: set[Hold] = set()
-        # Ended holds that the coordinator has not been told of.
+        # Ended holds that are not reported to the coordinator yet.
         self._over: list[Hold] = []
-        self._has_said = False
+        self._has_reported = False
 
     def open(self, number: int) -> Hold:
         """Open the hold that a CheckedTransaction names."""
@@ -62,31 +62,31 @@ class MarkerHolds:
         """Note the end of a hold. Called by `Hold`."""
         if hold.number != NO_HOLD:
             self._over.append(hold)
-            self.look()
+            self.flush()
 
     @property
-    def has_news(self) -> bool:
-        """True if the coordinator must be told something, and can be."""
-        return bool(self._over and self._logs_are_up()) or self._has_to_say
+    def has_unsent(self) -> bool:
+        """True if there is something to report to the coordinator, and it can be sent."""
+        return bool(self._over and self._logs_are_up()) or self._must_report
 
     @property
-    def _has_to_say(self) -> bool:
-        return not (self._has_said or self._earlier) and self._coordinator.server_is_up
+    def _must_report(self) -> bool:
+        return not (self._has_reported or self._earlier) and self._coordinator.server_is_up
 
-    def look(self) -> None:
-        """Tell the coordinator what it must know and could not be told before."""
+    def flush(self) -> None:
+        """Report ended holds that could not be reported before."""
         if self._over and self._logs_are_up():
             over, self._over = self._over, []
             for hold in over:
                 self._earlier.discard(hold)
                 if hold in self._open:
                     self._open.remove(hold)
-                    self._tell(EndHold(hold.number), partial(self._not_told, hold))
-        if self._has_to_say:
-            self._has_said = True
-            self._tell(HoldsEnded(), self._not_said)
+                    self._send(EndHold(hold.number), partial(self._send_again, hold))
+        if self._must_report:
+            self._has_reported = True
+            self._send(HoldsEnded(), self._report_again)
 
-    def _tell(self, message: Message, again: Callable[[], None]) -> None:
+    def _send(self, message: Message, again: Callable[[], None]) -> None:
         def answered(answer: Message) -> None:
             no_memory = isinstance(answer, Failed) and answer.error == ErrorCode.COORDINATOR_NOT_AVAILABLE
             if no_memory and self._coordinator.server_is_up:
@@ -94,15 +94,15 @@ class MarkerHolds:
 
         self._coordinator.call(message, answered)
 
-    def _not_told(self, hold: Hold) -> None:
+    def _send_again(self, hold: Hold) -> None:
         self._open.add(hold)
         self._over.append(hold)
 
-    def _not_said(self) -> None:
-        self._has_said = False
+    def _report_again(self) -> None:
+        self._has_reported = False
 
     def coordinator_died(self) -> None:
-        """Void the holds of a dead coordinator; its successor asks what has become of them."""
+        """Void the holds of a dead coordinator; its successor asks for their outcome."""
         self._earlier |= self._open
         self._open.clear()
-        self._has_said = False
+        self._has_reported = False

@@ -1,44 +1,34 @@
 """The order of a connection's produces that the native turn does not pass on by itself.
 
 A connection may have several produces under way. The turn passes them on in the order in which they came. One
-that it leaves to Python takes longer: those behind it are left to Python too, and wait here until it is in
-the rings to its log workers, or has been answered. Rings are FIFO, so nothing overtakes from there on. Behind
-one that closes the connection nothing is begun: the connection is refused.
+that it leaves to Python takes longer: later ones are left to Python too, and wait here until it is in the
+rings to its log workers, or has been answered. Rings are FIFO, so nothing overtakes from there on. After one
+that closes the connection nothing is begun: the connection is refused.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Protocol
 
+from mpbroker.handlers.hot_path.turn import HandlerTurn
 from mpbroker.ipc.slots import Request
 
 
-class Turn(Protocol):
-    """What the order needs of the native turn: which channels' produces come to Python.
-
-    Each produce that comes is one reason for the next to come, until it is passed on.
-    """
-
-    def produce_passed_on(self, processor: int, channel: int, /) -> None: ...
-    def hold_produces(self, processor: int, channel: int, /) -> None: ...
-
-
 class ProduceOrder:
-    """Produces that Python has, by connection: one under way, and those that wait behind it."""
+    """Produces that Python has, by connection: one under way, and those that wait for it."""
 
-    def __init__(self, turn: Turn) -> None:
+    def __init__(self, turn: HandlerTurn) -> None:
         self._turn = turn
-        # By processor and channel, the connection whose produces are refused. The turn is told so, too.
+        # By processor and channel, the connection whose produces are refused. The turn knows it, too.
         self._refused: dict[tuple[int, int], int] = {}
         self._under_way: dict[int, Request] = {}
-        self._behind: dict[int, deque[Request]] = {}
+        self._later: dict[int, deque[Request]] = {}
         # Requests whose turn has come. They count as under way.
         self.ready: deque[Request] = deque()
 
     def __len__(self) -> int:
         """Return the number of requests that wait."""
-        return len(self.ready) + sum(map(len, self._behind.values()))
+        return len(self.ready) + sum(map(len, self._later.values()))
 
     def refuses(self, request: Request) -> bool:
         """Return True if an earlier produce closes the connection of one that comes now.
@@ -59,7 +49,7 @@ class ProduceOrder:
     def begin(self, request: Request) -> bool:
         """Return True if the request may be served now; otherwise it comes to `ready` in its turn."""
         if request.connection in self._under_way:
-            self._behind.setdefault(request.connection, deque()).append(request)
+            self._later.setdefault(request.connection, deque()).append(request)
             return False
         self._under_way[request.connection] = request
         return True
@@ -73,15 +63,15 @@ class ProduceOrder:
             return
         del self._under_way[request.connection]
         self._turn.produce_passed_on(request.processor, request.channel)
-        behind = self._behind.get(request.connection)
-        if behind:
-            following = self._under_way[request.connection] = behind.popleft()
+        later = self._later.get(request.connection)
+        if later:
+            following = self._under_way[request.connection] = later.popleft()
             self.ready.append(following)
-            if not behind:
-                del self._behind[request.connection]
+            if not later:
+                del self._later[request.connection]
 
     def refuse(self, request: Request) -> list[Request]:
-        """Refuse the connection that a produce closes; take out and return the produces that wait behind it.
+        """Refuse the connection that a produce closes; take out and return the produces that wait for it.
 
         The caller closes these, too.
         """
@@ -90,7 +80,7 @@ class ProduceOrder:
         for one in taken:
             self.ready.remove(one)
             del self._under_way[one.connection]
-        taken += self._behind.pop(request.connection, ())
+        taken += self._later.pop(request.connection, ())
         for one in taken:
             self._turn.produce_passed_on(one.processor, one.channel)
         place = request.processor, request.channel
@@ -101,20 +91,20 @@ class ProduceOrder:
 
     def take_waiting(self) -> list[Request]:
         """Take out and return all requests that wait, for a caller that answers them itself."""
-        taken = [*self.ready, *(request for behind in self._behind.values() for request in behind)]
+        taken = [*self.ready, *(request for later in self._later.values() for request in later)]
         for request in self.ready:
             del self._under_way[request.connection]
         for request in taken:
             self._turn.produce_passed_on(request.processor, request.channel)
         self.ready.clear()
-        self._behind.clear()
+        self._later.clear()
         return taken
 
     def forget_processor(self, processor: int) -> None:
-        """Forget the requests of a dead processor; there is nobody to answer."""
+        """Forget the requests of a dead processor."""
         self.ready = deque(one for one in self.ready if one.processor != processor)
         self._refused = {place: of for place, of in self._refused.items() if place[0] != processor}
         for connection, request in list(self._under_way.items()):
             if request.processor == processor:
                 del self._under_way[connection]
-                self._behind.pop(connection, None)
+                self._later.pop(connection, None)

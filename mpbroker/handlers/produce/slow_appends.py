@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from mpbroker.handlers.requests.reply_backpressure import ReplyBackpressure
+from mpbroker.handlers.requests.response_backpressure import ResponseBackpressure
 from mpbroker.ipc.append_job import AppendJobs, NewBatch, Origin, Then
 from mpbroker.ipc.slots import Produce, Request
 from mpbroker.ipc.topology import log_worker_of_slot
@@ -49,7 +49,7 @@ class Jobs:
     def __init__(
         self,
         jobs: AppendJobs,
-        waiting: ReplyBackpressure,
+        waiting: ResponseBackpressure,
         log_workers: int = 1,
         sent: Callable[[Request], None] = nothing,
     ) -> None:
@@ -78,9 +78,9 @@ class Jobs:
     ) -> None:
         """Append the batches, now or when there is room.
 
-        `then` gets None if a log worker died, so that nobody knows whether they were appended, or if nothing
-        is appended: there was no room for too long, or nobody is left to answer. Raises shm.arena.ArenaFull,
-        having sent nothing, if there is no room and too much waits already.
+        `then` gets None if a log worker died, so that the batches may have been appended or not, or if none
+        is: there was no room for too long, or the processor died. Raises shm.arena.ArenaFull, having
+        sent nothing, if there is no room and too many bytes wait already.
 
         Nothing is sent while a log worker is dead: its ring is reset before there is a successor. The death
         of any log worker ends every append that waits: processors take all produces for lost then, and reuse

@@ -77,7 +77,7 @@ def partition_checked(
 
 
 def batch_appended(meters: Meters, batch: Batch) -> None:
-    """Count the error of a batch that the log process has sent back; it counts what it appended itself."""
+    """Count the error of a batch that the log process has sent back; it counts appended batches itself."""
     if batch.error not in EXPECTED_OF_PRODUCE:
         meters.topic(batch.slot, batch.slot_generation, TopicMeter.FAILED_PRODUCE)
 

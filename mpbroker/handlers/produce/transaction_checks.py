@@ -2,8 +2,8 @@
 
 For clients of transaction.version 2 (Produce v12 or later) asking adds the partitions to the transaction; for
 others the coordinator checks that they are in it. If the transaction's marker will have the producer's own
-epoch, the coordinator holds it back until the handler says that the batches are appended, or never will be: a
-batch behind the marker would begin a transaction that nobody ends (`marker_holds.py`). (Kafka:
+epoch, the coordinator holds it back until the handler reports that the batches are appended, or never will
+be: a batch after the marker would begin a transaction without an end (`marker_holds.py`). (Kafka:
 AddPartitionsToTxnManager, ReplicaManager.handleProduceAppend, VerificationGuard.)
 """
 
@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 from mpbroker.handlers.calls.patient_client import PatientClient
 from mpbroker.handlers.produce.marker_holds import NO_HOLD, Hold, MarkerHolds
 from mpbroker.handlers.produce.verified_partitions import Place, VerifiedPartitions
-from mpbroker.handlers.requests.exchange import Exchange
+from mpbroker.handlers.requests.response import PendingRequest
 from mpbroker.ipc.calls import CheckedTransaction, CheckTransaction, Failed, Message
 from mpbroker.protocol.errors import ErrorCode, error_code
 from shm.clock import monotonic_ms
@@ -40,7 +40,7 @@ ASK_AGAIN_MS = 20
 LOADING_MS = 5_000
 
 
-def told(version: int, code: ErrorCode) -> ErrorCode:
+def client_error(version: int, code: ErrorCode) -> ErrorCode:
     """Return the coordinator's error as a client that produces with this version knows it."""
     if code == ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
@@ -58,7 +58,7 @@ class Part(NamedTuple):
     place: Place
 
 
-class Asked(NamedTuple):
+class Verification(NamedTuple):
     """A transaction, and the partitions for which there are batches."""
 
     transactional_id: str
@@ -73,15 +73,15 @@ Then: TypeAlias = Callable[[list[ErrorCode], Hold], None]
 
 
 @dataclass(frozen=True)
-class Question:
+class PendingVerification:
     """A question to the coordinator about a produce request.
 
     `missing` are the parts that are asked for. `until_ms` (monotonic) limits the wait for a coordinator that
     loads. `is_again`: a coordinator died before it answered.
     """
 
-    exchange: Exchange
-    asked: Asked
+    context: PendingRequest
+    asked: Verification
     missing: list[Part]
     then: Then
     until_ms: int
@@ -100,9 +100,9 @@ class TransactionChecks:
         self._coordinator = coordinator
         self.holds = holds
         self._granted = VerifiedPartitions()
-        self._waiting: dict[Exchange, None] = {}
+        self._waiting: dict[PendingRequest, None] = {}
         # Questions to ask again, with the time to do so (monotonic ms).
-        self._again: deque[tuple[int, Question]] = deque()
+        self._again: deque[tuple[int, PendingVerification]] = deque()
 
     def __len__(self) -> int:
         """Return the number of requests that wait for the coordinator."""
@@ -110,7 +110,7 @@ class TransactionChecks:
 
     # ---- asking
 
-    def check(self, exchange: Exchange, asked: Asked, then: Then) -> None:
+    def check(self, context: PendingRequest, asked: Verification, then: Then) -> None:
         """Ask the coordinator for the parts that it has not granted yet, then call `then`.
 
         The request is not parked meanwhile, unlike others that wait for the coordinator: that would give up
@@ -118,21 +118,21 @@ class TransactionChecks:
         """
         missing = [part for part in asked.parts if not self._is_granted(asked, part)]
         if missing:
-            self._ask(Question(exchange, asked, missing, then, monotonic_ms() + LOADING_MS))
+            self._ask(PendingVerification(context, asked, missing, then, monotonic_ms() + LOADING_MS))
         else:
             then([ErrorCode.NONE] * len(asked.parts), self.holds.open(NO_HOLD))
 
-    def _is_granted(self, asked: Asked, part: Part) -> bool:
+    def _is_granted(self, asked: Verification, part: Part) -> bool:
         return asked.adds and self._granted.has(asked.producer_id, asked.producer_epoch, part.place)
 
-    def _ask(self, question: Question) -> None:
-        exchange, asked = question.exchange, question.asked
+    def _ask(self, question: PendingVerification) -> None:
+        context, asked = question.context, question.asked
 
         def answered(message: Message) -> None:
-            self._waiting.pop(exchange, None)
+            self._waiting.pop(context, None)
             if isinstance(message, CheckedTransaction):
                 self._checked(question, message)
-            elif not exchange.has_answer:
+            elif not context.has_response:
                 self._failed(question, message)
 
         call = CheckTransaction(
@@ -142,14 +142,14 @@ class TransactionChecks:
             [(part.topic, part.partition) for part in question.missing],
             asked.adds,
         )
-        self._waiting[exchange] = None
-        self._coordinator.call(call, exchange.later(answered), exchange.slot.connection)
+        self._waiting[context] = None
+        self._coordinator.call(call, context.later(answered), context.slot.connection)
 
-    def _checked(self, question: Question, message: CheckedTransaction) -> None:
+    def _checked(self, question: PendingVerification, message: CheckedTransaction) -> None:
         hold = self.holds.open(message.hold)
         try:
             errors = question.errors(message.errors)
-            if question.exchange.has_answer:
+            if question.context.has_response:
                 hold.end()
                 return
             if hold.number == NO_HOLD and question.asked.adds:
@@ -159,16 +159,16 @@ class TransactionChecks:
             hold.end()
             raise
 
-    def _remember(self, asked: Asked, errors: list[ErrorCode]) -> None:
+    def _remember(self, asked: Verification, errors: list[ErrorCode]) -> None:
         for part, code in zip(asked.parts, errors, strict=True):
             if code == ErrorCode.NONE:
                 self._granted.add(asked.producer_id, asked.producer_epoch, part.place)
 
-    def _failed(self, question: Question, message: Message) -> None:
+    def _failed(self, question: PendingVerification, message: Message) -> None:
         code = error_code(message.error) if isinstance(message, Failed) else ErrorCode.UNKNOWN_SERVER_ERROR
         now_ms = monotonic_ms()
         if self._coordinator.server_is_up and code in LOADING and now_ms < question.until_ms:
-            self._waiting[question.exchange] = None
+            self._waiting[question.context] = None
             self._again.append((now_ms + ASK_AGAIN_MS, question))
         elif self._coordinator.server_is_up:
             question.then([code] * len(question.asked.parts), self.holds.open(NO_HOLD))
@@ -177,14 +177,14 @@ class TransactionChecks:
             self._ask(replace(question, is_again=True))
         else:
             # An error for this request alone would let the client's later requests overtake it.
-            question.exchange.close()
+            question.context.close()
 
     def ask_again(self, now_ms: int) -> None:
         """Ask again for requests whose coordinator was loading."""
         while self._again and self._again[0][0] <= now_ms:
             _, question = self._again.popleft()
-            del self._waiting[question.exchange]
-            if not question.exchange.has_answer:
+            del self._waiting[question.context]
+            if not question.context.has_response:
                 self._ask(question)
 
     def next_deadline_ms(self) -> int | None:
@@ -192,5 +192,5 @@ class TransactionChecks:
 
     def close_waiting(self) -> None:
         """Close all requests that wait, because processors take every unanswered produce for lost."""
-        for exchange in list(self._waiting):
-            exchange.close()
+        for context in list(self._waiting):
+            context.close()

@@ -1,1 +1,1 @@
-"""One request from its slot to its answer: exchange, answers, throttling, the purgatory."""
+"""One request from its descriptor to its response: admission, quotas, the scheduler, the purgatory."""

@@ -11,7 +11,7 @@ import itertools
 import os
 from collections.abc import Callable
 
-from mpbroker.handlers.requests.exchange import Exchange
+from mpbroker.handlers.requests.response import PendingRequest
 from mpbroker.ipc.faults import Fault, read
 from mpbroker.protocol.errors import error_code
 
@@ -25,7 +25,7 @@ class Faults:
         self._numbers = itertools.count()
         self._faults: list[Fault] = []
         # When each is due, oldest first.
-        self._delayed: list[tuple[int, int, Fault, Exchange]] = []
+        self._delayed: list[tuple[int, int, Fault, PendingRequest]] = []
         self.refresh()
 
     def __bool__(self) -> bool:
@@ -40,54 +40,54 @@ class Faults:
         """Read what the supervisor has written. Delayed requests stay delayed."""
         self._faults = read(self._block)
 
-    def meets(self, exchange: Exchange) -> bool:
+    def meets(self, request: PendingRequest) -> bool:
         """Return True if the request meets a fault, the first that is about it. This class ends it then, or
         `take_due` gives it back.
         """
-        fault = next((one for one in self._faults if _is_about(one, exchange) and _counts(one)), None)
+        fault = next((one for one in self._faults if _is_about(one, request) and _counts(one)), None)
         if fault is None:
             return False
         if fault.delay_ms:
             due_ms = self._monotonic_ms() + fault.delay_ms
-            heapq.heappush(self._delayed, (due_ms, next(self._numbers), fault, exchange))
+            heapq.heappush(self._delayed, (due_ms, next(self._numbers), fault, request))
             return True
-        return _ends(fault, exchange)
+        return _ends(fault, request)
 
     def next_deadline_ms(self) -> int | None:
         return self._delayed[0][0] if self._delayed else None
 
-    def take_due(self, *, all_of_them: bool = False) -> list[Exchange]:
+    def take_due(self, *, all_of_them: bool = False) -> list[PendingRequest]:
         """Return the requests whose delay is over, and that are to be served now.
 
-        Others end here, but for those whose long answer still has to be encoded: these have `pieces`.
+        Others end here, but for those whose long response still has to be encoded: these have `pieces`.
         """
         now_ms = self._monotonic_ms()
         served = []
         while self._delayed and (all_of_them or self._delayed[0][0] <= now_ms):
-            _, _, fault, exchange = heapq.heappop(self._delayed)
-            # It may have ended: its connection or a process that it needs is gone.
-            if not exchange.done and (not _ends(fault, exchange) or exchange.pieces is not None):
-                served.append(exchange)
+            _, _, fault, request = heapq.heappop(self._delayed)
+            # It may have ended: its connection is closed or a process that it needs has died.
+            if not request.done and (not _ends(fault, request) or request.pieces is not None):
+                served.append(request)
         return served
 
     def close_delayed(self, api_key: int) -> None:
         """Close the connections of an API's requests that wait."""
-        for _, _, _, exchange in self._delayed:
-            if exchange.slot.api_key == api_key:
-                exchange.close()
+        for _, _, _, request in self._delayed:
+            if request.slot.api_key == api_key:
+                request.close()
 
 
-def _is_about(fault: Fault, exchange: Exchange) -> bool:
-    if fault.api_key != exchange.slot.api_key:
+def _is_about(fault: Fault, request: PendingRequest) -> bool:
+    if fault.api_key != request.slot.api_key:
         return False
-    return fault.client_id is None or fault.client_id == exchange.client_id
+    return fault.client_id is None or fault.client_id == request.client_id
 
 
 def _counts(fault: Fault) -> bool:
     """Count the request, and return True unless the fault has had all that it is for.
 
-    Several handlers count in one file: the kernel appends byte by byte, and tells each which was its own. A
-    handler that is killed leaves a byte or none. A file that is gone is of a fault that was taken back.
+    Several handlers count in one file: the kernel appends byte by byte, and each gets the position of its
+    own. A handler that is killed leaves a byte or none. A missing file is of a fault that was taken back.
     """
     try:
         fd = os.open(fault.hits, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -105,12 +105,12 @@ def _counts(fault: Fault) -> bool:
         os.close(fd)
 
 
-def _ends(fault: Fault, exchange: Exchange) -> bool:
+def _ends(fault: Fault, request: PendingRequest) -> bool:
     """End the request if the fault wants that; return whether it does."""
     if fault.closes:
-        exchange.close()
+        request.close()
     elif fault.error_code:
-        exchange.guard(lambda: exchange.fail(error_code(fault.error_code)))
+        request.guard(lambda: request.fail(error_code(fault.error_code)))
     else:
         return False
     return True

@@ -19,7 +19,7 @@ MEMBERS_MAX = 10_000
 SMALL_REQUEST_ELEMENTS_MAX = 1_000
 # The elements of shorter bodies are not counted: each takes at least a byte, so they cannot be too many.
 UNCOUNTED_BODY_BYTES = 1_000
-# A request that waits keeps so much of what its client has sent.
+# Bytes of its body that a request keeps while it waits.
 KEPT_BYTES = 4_096
 # A request with more elements is decoded in pieces, between other work.
 DECODED_AT_ONCE = 2_000
@@ -28,7 +28,7 @@ ENCODED_AT_ONCE = 2_000
 # The most bytes of one response, without the records that a processor sends from files.
 RESPONSE_BYTES_MAX = 32 << 20
 
-# Items that may need a disk read, or have a long answer, done before the handler looks at its other work.
+# Items that may need a disk read, or have a long answer, done before the handler does its other work.
 SEARCHES_PER_PIECE = 32
-# Items that need a few look-ups each: some milliseconds.
+# Items that need a few dictionary accesses each: some milliseconds.
 LOOKUPS_PER_PIECE = 1_000

@@ -14,7 +14,7 @@ import msgspec
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.topic_config import TopicConfig, resolve
-from mpbroker.handlers.hot_path.topic_table import TopicTable
+from mpbroker.handlers.hot_path.topic_table import Row, TopicTable
 from mpbroker.ipc.acls import AclImage
 from mpbroker.ipc.metadata import (
     MetadataBase,
@@ -49,34 +49,23 @@ class Topic(msgspec.Struct, frozen=True, gc=False):
     policy: TopicPolicy
     partitions: Places
 
-    # For the produce turn (mpbroker.handlers.hot_path.topic_table.Policy).
     @property
-    def fast(self) -> bool:
-        return not self.internal
-
-    @property
-    def codec(self) -> int:
-        return -1 if self.policy.compression is None else int(self.policy.compression)
-
-    @property
-    def append_time(self) -> bool:
-        return self.policy.timestamp_type == LOG_APPEND_TIME
-
-    @property
-    def keyed(self) -> bool:
-        return self.policy.compact
-
-    @property
-    def max_message_bytes(self) -> int:
-        return self.policy.max_message_bytes
-
-    @property
-    def before_max_ms(self) -> int:
-        return self.policy.timestamp_before_max_ms
-
-    @property
-    def after_max_ms(self) -> int:
-        return self.policy.timestamp_after_max_ms
+    def row(self) -> Row:
+        """What the native turn needs of the topic."""
+        policy = self.policy
+        return Row(
+            self.name,
+            self.topic_id,
+            self.partitions.packed,
+            self.config_version,
+            policy.max_message_bytes,
+            not self.internal,
+            -1 if policy.compression is None else int(policy.compression),
+            policy.timestamp_type == LOG_APPEND_TIME,
+            policy.compact,
+            policy.timestamp_before_max_ms,
+            policy.timestamp_after_max_ms,
+        )
 
 
 def policy_of(config: TopicConfig) -> TopicPolicy:
@@ -108,7 +97,7 @@ def authorizer_of(config: BrokerConfig) -> Authorizer | None:
 
 
 class Metadata:
-    """What the coordinator's bulletin says. `version` is -1 until the first base has come.
+    """The content of the coordinator's bulletin. `version` is -1 until the first base has come.
 
     `authorizer` is None if the broker has none.
     """
@@ -171,10 +160,10 @@ class Metadata:
             self.quotas.put(tuple(image.entity), image.values)
         self.quotas_version += 1
 
-    def _put_acls(self, there: list[AclImage], gone: list[AclImage]) -> None:
+    def _put_acls(self, there: list[AclImage], removed: list[AclImage]) -> None:
         if self.authorizer is None:
             return
-        for image in gone:
+        for image in removed:
             self.authorizer.remove(Acl(*image))
         for image in there:
             self.authorizer.put(Acl(*image))
@@ -204,7 +193,7 @@ class Metadata:
             self.by_name[topic.name] = self.by_id[topic.topic_id] = topic
             if key := collision_key(topic.name):
                 self._by_collision_key.setdefault(key, set()).add(topic.name)
-        self._table.update([(topic, topic.partitions.packed) for topic in topics], replaced)
+        self._table.update([topic.row for topic in topics], replaced)
 
     def _topic(self, image: TopicImage) -> Topic:
         key = tuple(sorted(image.configs.items()))

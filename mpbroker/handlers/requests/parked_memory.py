@@ -1,6 +1,6 @@
 """The memory of requests that wait in a handler for records or for other members of a group.
 
-A client may have a request wait for half an hour, and open a connection for each. What they take is bounded
+A client may have a request wait for half an hour, and open a connection for each. Their memory is bounded
 by connection, by principal and in all. A handler has its share of the last two, as clients are spread over
 the handlers. (Kafka has no such bounds: its purgatories grow with the heap.)
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.handlers.requests.exchange import Exchange
+from mpbroker.handlers.requests.request import ReceivedRequest
 from shm.clock import monotonic_ms
 
 # An estimate of any request that waits: objects, places in tables, a timer.
@@ -34,7 +34,7 @@ class ParkedMemory:
         self, config: Callable[[], BrokerConfig], clock_ms: Callable[[], int] = monotonic_ms
     ) -> None:
         self._config = config
-        self._charged: dict[Exchange, tuple[str, int]] = {}
+        self._charged: dict[ReceivedRequest, tuple[str, int]] = {}
         self._by_principal: dict[str, int] = {}
         self._used_bytes = 0
         self._clock_ms = clock_ms
@@ -45,13 +45,13 @@ class ParkedMemory:
     def used_bytes(self) -> int:
         return self._used_bytes
 
-    def has_room(self, exchange: Exchange, size: int) -> bool:
+    def has_room(self, request: ReceivedRequest, size: int) -> bool:
         """Return True if a request that takes `size` bytes may wait. Log at most one refusal a minute."""
-        bound = self._exceeded_bound(exchange.session.principal_name, size)
+        bound = self._exceeded_bound(request.session.principal_name, size)
         now_ms = self._clock_ms()
         if bound and now_ms >= self._silent_until_ms:
             self._silent_until_ms = now_ms + WARNED_EVERY_MS
-            log.warning("%s may not wait: %s. Others are not logged for a minute", exchange, bound)
+            log.warning("%s may not wait: %s. Others are not logged for a minute", request, bound)
         return not bound
 
     def _exceeded_bound(self, principal: str, size: int) -> str:
@@ -67,17 +67,17 @@ class ParkedMemory:
             return f"max.parked.bytes={config.max_parked_bytes}"
         return ""
 
-    def charge(self, exchange: Exchange, size: int) -> None:
-        """Charge what a request takes, in place of what it was charged before."""
-        self.release(exchange)
-        principal = exchange.session.principal_name
-        self._charged[exchange] = principal, size
+    def charge(self, request: ReceivedRequest, size: int) -> None:
+        """Charge what a request takes, in place of its earlier charge."""
+        self.release(request)
+        principal = request.session.principal_name
+        self._charged[request] = principal, size
         self._by_principal[principal] = self._by_principal.get(principal, 0) + size
         self._used_bytes += size
 
-    def release(self, exchange: Exchange) -> None:
+    def release(self, request: ReceivedRequest) -> None:
         """Give back what a request was charged, if anything."""
-        principal, size = self._charged.pop(exchange, ("", 0))
+        principal, size = self._charged.pop(request, ("", 0))
         if not size:
             return
         self._used_bytes -= size

@@ -32,15 +32,15 @@ class Need(NamedTuple):
 class Rule(NamedTuple):
     """The needs of an API.
 
-    `whole`: needs of the request, all of which its client must have. `each`: needs of each thing that the
-    request names. `instead`: one need that replaces all of these; `Authorization.refusal` checks it for
-    `whole`, the API for `each`. `remark`: exceptions, for docs/SECURITY.md. `is_admin`: the request is one of
-    administration, served on the listeners of admin.listener.names alone, and in the audit log.
+    `request`: needs of the request, all of which its client must have. `resource`: needs of each thing that
+    the request names. `alternative`: one need that replaces all of these; `Authorization.refusal` checks it
+    for `request`, the API for `resource`. `remark`: exceptions, for docs/SECURITY.md. `is_admin`: the request
+    is one of administration, served on the listeners of admin.listener.names alone, and in the audit log.
     """
 
-    whole: tuple[Need, ...] = ()
-    each: tuple[Need, ...] = ()
-    instead: Need | None = None
+    request: tuple[Need, ...] = ()
+    resource: tuple[Need, ...] = ()
+    alternative: Need | None = None
     remark: str = ""
     is_admin: bool = False
 
@@ -90,112 +90,112 @@ DESCRIBE_TOKENS: Final = Need(Operation.DESCRIBE_TOKENS, _USER)
 
 RULES: Final[dict[ApiKey, Rule]] = {
     ApiKey.PRODUCE: Rule(
-        each=(WRITE_TOPIC, WRITE_TRANSACTION),
+        resource=(WRITE_TOPIC, WRITE_TRANSACTION),
         remark="the transactional id counts if records are transactional",
     ),
     ApiKey.FETCH: Rule(
-        each=(READ_TOPIC,),
+        resource=(READ_TOPIC,),
         remark="asked again whenever a fetch that waits is looked at; a follower needs ClusterAction Cluster "
         "in place of it",
     ),
-    ApiKey.LIST_OFFSETS: Rule(each=(DESCRIBE_TOPIC,)),
+    ApiKey.LIST_OFFSETS: Rule(resource=(DESCRIBE_TOPIC,)),
     ApiKey.METADATA: Rule(
-        each=(DESCRIBE_TOPIC,),
+        resource=(DESCRIBE_TOPIC,),
         remark="Create Topic or Create Cluster to create it; denied topics are left out of a list of all",
     ),
-    ApiKey.OFFSET_COMMIT: Rule(whole=(READ_GROUP,), each=(READ_TOPIC,)),
+    ApiKey.OFFSET_COMMIT: Rule(request=(READ_GROUP,), resource=(READ_TOPIC,)),
     ApiKey.OFFSET_FETCH: Rule(
-        each=(DESCRIBE_GROUP, DESCRIBE_TOPIC), remark="topics denied are left out where all are asked for"
+        resource=(DESCRIBE_GROUP, DESCRIBE_TOPIC), remark="topics denied are left out where all are asked for"
     ),
-    ApiKey.FIND_COORDINATOR: Rule(each=(DESCRIBE_GROUP, DESCRIBE_TRANSACTION)),
-    ApiKey.JOIN_GROUP: Rule(whole=(READ_GROUP,)),
-    ApiKey.HEARTBEAT: Rule(whole=(READ_GROUP,)),
-    ApiKey.LEAVE_GROUP: Rule(whole=(READ_GROUP,)),
-    ApiKey.SYNC_GROUP: Rule(whole=(READ_GROUP,)),
-    ApiKey.DESCRIBE_GROUPS: Rule(each=(DESCRIBE_GROUP,)),
+    ApiKey.FIND_COORDINATOR: Rule(resource=(DESCRIBE_GROUP, DESCRIBE_TRANSACTION)),
+    ApiKey.JOIN_GROUP: Rule(request=(READ_GROUP,)),
+    ApiKey.HEARTBEAT: Rule(request=(READ_GROUP,)),
+    ApiKey.LEAVE_GROUP: Rule(request=(READ_GROUP,)),
+    ApiKey.SYNC_GROUP: Rule(request=(READ_GROUP,)),
+    ApiKey.DESCRIBE_GROUPS: Rule(resource=(DESCRIBE_GROUP,)),
     ApiKey.LIST_GROUPS: Rule(
-        each=(DESCRIBE_GROUP,), instead=DESCRIBE_CLUSTER, remark="groups denied are left out"
+        resource=(DESCRIBE_GROUP,), alternative=DESCRIBE_CLUSTER, remark="groups denied are left out"
     ),
     ApiKey.SASL_HANDSHAKE: Rule(),
     ApiKey.API_VERSIONS: Rule(),
     ApiKey.CREATE_TOPICS: Rule(
-        each=(CREATE_TOPIC,),
-        instead=CREATE_CLUSTER,
+        resource=(CREATE_TOPIC,),
+        alternative=CREATE_CLUSTER,
         remark="settings and numbers of the new topic are told to clients with DescribeConfigs Topic",
         is_admin=True,
     ),
     ApiKey.DELETE_TOPICS: Rule(
-        each=(DELETE_TOPIC, DESCRIBE_TOPIC),
-        instead=DELETE_CLUSTER,
+        resource=(DELETE_TOPIC, DESCRIBE_TOPIC),
+        alternative=DELETE_CLUSTER,
         remark="by id Delete is enough; without Describe the answer has no name",
         is_admin=True,
     ),
-    ApiKey.DELETE_RECORDS: Rule(each=(DELETE_TOPIC,), is_admin=True),
+    ApiKey.DELETE_RECORDS: Rule(resource=(DELETE_TOPIC,), is_admin=True),
     ApiKey.INIT_PRODUCER_ID: Rule(
-        whole=(WRITE_TRANSACTION,),
+        request=(WRITE_TRANSACTION,),
         remark="without a transactional id: IdempotentWrite Cluster, or Write on any topic",
     ),
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: Rule(each=(DESCRIBE_TOPIC,), instead=CLUSTER_ACTION),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: Rule(resource=(DESCRIBE_TOPIC,), alternative=CLUSTER_ACTION),
     ApiKey.ADD_PARTITIONS_TO_TXN: Rule(
-        whole=(WRITE_TRANSACTION,),
-        each=(WRITE_TOPIC,),
+        request=(WRITE_TRANSACTION,),
+        resource=(WRITE_TOPIC,),
         remark="if a topic is denied, OPERATION_NOT_ATTEMPTED for the others",
     ),
-    ApiKey.ADD_OFFSETS_TO_TXN: Rule(whole=(WRITE_TRANSACTION, READ_GROUP)),
-    ApiKey.END_TXN: Rule(whole=(WRITE_TRANSACTION,)),
-    ApiKey.WRITE_TXN_MARKERS: Rule(whole=(ALTER_CLUSTER,), instead=CLUSTER_ACTION, is_admin=True),
-    ApiKey.TXN_OFFSET_COMMIT: Rule(whole=(WRITE_TRANSACTION, READ_GROUP), each=(READ_TOPIC,)),
-    ApiKey.DESCRIBE_ACLS: Rule(whole=(DESCRIBE_CLUSTER,)),
-    ApiKey.CREATE_ACLS: Rule(whole=(ALTER_CLUSTER,), is_admin=True),
-    ApiKey.DELETE_ACLS: Rule(whole=(ALTER_CLUSTER,), is_admin=True),
+    ApiKey.ADD_OFFSETS_TO_TXN: Rule(request=(WRITE_TRANSACTION, READ_GROUP)),
+    ApiKey.END_TXN: Rule(request=(WRITE_TRANSACTION,)),
+    ApiKey.WRITE_TXN_MARKERS: Rule(request=(ALTER_CLUSTER,), alternative=CLUSTER_ACTION, is_admin=True),
+    ApiKey.TXN_OFFSET_COMMIT: Rule(request=(WRITE_TRANSACTION, READ_GROUP), resource=(READ_TOPIC,)),
+    ApiKey.DESCRIBE_ACLS: Rule(request=(DESCRIBE_CLUSTER,)),
+    ApiKey.CREATE_ACLS: Rule(request=(ALTER_CLUSTER,), is_admin=True),
+    ApiKey.DELETE_ACLS: Rule(request=(ALTER_CLUSTER,), is_admin=True),
     ApiKey.DESCRIBE_CONFIGS: Rule(
-        each=(DESCRIBE_TOPIC_CONFIGS, DESCRIBE_GROUP_CONFIGS, DESCRIBE_CLUSTER_CONFIGS),
+        resource=(DESCRIBE_TOPIC_CONFIGS, DESCRIBE_GROUP_CONFIGS, DESCRIBE_CLUSTER_CONFIGS),
         remark="by the type of the resource; brokers, loggers and client metrics are of the cluster",
     ),
     ApiKey.ALTER_CONFIGS: Rule(
-        each=(ALTER_TOPIC_CONFIGS, ALTER_GROUP_CONFIGS, ALTER_CLUSTER_CONFIGS),
+        resource=(ALTER_TOPIC_CONFIGS, ALTER_GROUP_CONFIGS, ALTER_CLUSTER_CONFIGS),
         remark="as DescribeConfigs",
         is_admin=True,
     ),
-    ApiKey.ALTER_REPLICA_LOG_DIRS: Rule(whole=(ALTER_CLUSTER,), is_admin=True),
-    ApiKey.DESCRIBE_LOG_DIRS: Rule(whole=(DESCRIBE_CLUSTER,)),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: Rule(request=(ALTER_CLUSTER,), is_admin=True),
+    ApiKey.DESCRIBE_LOG_DIRS: Rule(request=(DESCRIBE_CLUSTER,)),
     ApiKey.SASL_AUTHENTICATE: Rule(),
-    ApiKey.CREATE_PARTITIONS: Rule(each=(ALTER_TOPIC,), is_admin=True),
+    ApiKey.CREATE_PARTITIONS: Rule(resource=(ALTER_TOPIC,), is_admin=True),
     ApiKey.CREATE_DELEGATION_TOKEN: Rule(
-        each=(CREATE_TOKENS,),
+        resource=(CREATE_TOKENS,),
         remark="for another owner; nobody needs a permission for a token of its own",
         is_admin=True,
     ),
     ApiKey.RENEW_DELEGATION_TOKEN: Rule(remark="owner and renewers alone may", is_admin=True),
     ApiKey.EXPIRE_DELEGATION_TOKEN: Rule(remark="owner and renewers alone may", is_admin=True),
     ApiKey.DESCRIBE_DELEGATION_TOKEN: Rule(
-        each=(DESCRIBE_TOKEN, DESCRIBE_TOKENS),
+        resource=(DESCRIBE_TOKEN, DESCRIBE_TOKENS),
         remark="one of them, for tokens that the client neither owns nor requested nor may renew; "
         "tokens denied are left out",
         is_admin=True,
     ),
-    ApiKey.DELETE_GROUPS: Rule(each=(DELETE_GROUP,), is_admin=True),
-    ApiKey.ELECT_LEADERS: Rule(whole=(ALTER_CLUSTER,), is_admin=True),
+    ApiKey.DELETE_GROUPS: Rule(resource=(DELETE_GROUP,), is_admin=True),
+    ApiKey.ELECT_LEADERS: Rule(request=(ALTER_CLUSTER,), is_admin=True),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Rule(
-        each=(ALTER_TOPIC_CONFIGS, ALTER_GROUP_CONFIGS, ALTER_CLUSTER_CONFIGS),
+        resource=(ALTER_TOPIC_CONFIGS, ALTER_GROUP_CONFIGS, ALTER_CLUSTER_CONFIGS),
         remark="as DescribeConfigs",
         is_admin=True,
     ),
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: Rule(whole=(ALTER_CLUSTER,), is_admin=True),
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: Rule(whole=(DESCRIBE_CLUSTER,)),
-    ApiKey.OFFSET_DELETE: Rule(whole=(DELETE_GROUP,), each=(READ_TOPIC,), is_admin=True),
-    ApiKey.DESCRIBE_CLIENT_QUOTAS: Rule(whole=(DESCRIBE_CLUSTER_CONFIGS,)),
-    ApiKey.ALTER_CLIENT_QUOTAS: Rule(whole=(ALTER_CLUSTER_CONFIGS,), is_admin=True),
-    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Rule(whole=(DESCRIBE_CLUSTER,)),
-    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: Rule(whole=(ALTER_CLUSTER,), is_admin=True),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: Rule(request=(ALTER_CLUSTER,), is_admin=True),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: Rule(request=(DESCRIBE_CLUSTER,)),
+    ApiKey.OFFSET_DELETE: Rule(request=(DELETE_GROUP,), resource=(READ_TOPIC,), is_admin=True),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: Rule(request=(DESCRIBE_CLUSTER_CONFIGS,)),
+    ApiKey.ALTER_CLIENT_QUOTAS: Rule(request=(ALTER_CLUSTER_CONFIGS,), is_admin=True),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Rule(request=(DESCRIBE_CLUSTER,)),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: Rule(request=(ALTER_CLUSTER,), is_admin=True),
     ApiKey.DESCRIBE_CLUSTER: Rule(remark="authorized operations are told to clients with Describe Cluster"),
-    ApiKey.DESCRIBE_PRODUCERS: Rule(each=(READ_TOPIC,)),
+    ApiKey.DESCRIBE_PRODUCERS: Rule(resource=(READ_TOPIC,)),
     ApiKey.DESCRIBE_TRANSACTIONS: Rule(
-        each=(DESCRIBE_TRANSACTION, DESCRIBE_TOPIC), remark="topics denied are left out"
+        resource=(DESCRIBE_TRANSACTION, DESCRIBE_TOPIC), remark="topics denied are left out"
     ),
-    ApiKey.LIST_TRANSACTIONS: Rule(each=(DESCRIBE_TRANSACTION,), remark="ids denied are left out"),
-    ApiKey.CONSUMER_GROUP_HEARTBEAT: Rule(whole=(READ_GROUP,)),
-    ApiKey.LIST_CONFIG_RESOURCES: Rule(whole=(DESCRIBE_CLUSTER_CONFIGS,)),
+    ApiKey.LIST_TRANSACTIONS: Rule(resource=(DESCRIBE_TRANSACTION,), remark="ids denied are left out"),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: Rule(request=(READ_GROUP,)),
+    ApiKey.LIST_CONFIG_RESOURCES: Rule(request=(DESCRIBE_CLUSTER_CONFIGS,)),
 }
 
 # What is served on the listeners of admin.listener.names alone.

@@ -3,7 +3,7 @@
 Each operation ends exactly once: completed because a key it watches was checked, expired at its deadline, or
 cancelled. An operation that ends leaves the lists of all its keys at once, so no ended operation is watched
 (Kafka finds those when more than `purge.interval.requests` have gathered). Only its timer stays, which has
-forgotten the operation, and timers are what is purged at that interval here. Deadlines are exact to the
+forgotten the operation, and timers are purged at that interval here. Deadlines are exact to the
 millisecond in one heap, not in Kafka's hierarchical wheel: a handler has few timers. (Kafka:
 DelayedOperation, DelayedOperationPurgatory, SystemTimer.)
 """
@@ -26,8 +26,8 @@ PURGE_INTERVAL = 1000
 class Operation(Protocol):
     """An operation that can wait.
 
-    `try_complete`, called whenever a key is checked, ends the operation and returns True if what it waits for
-    is there. `expire` ends it in any case. It is called at most once, and never after a true `try_complete`.
+    `try_complete`, called whenever a key is checked, ends the operation and returns True if its condition
+    holds. `expire` ends it in any case. It is called at most once, and never after a true `try_complete`.
     """
 
     def try_complete(self) -> bool: ...
@@ -53,8 +53,7 @@ class Watch(Generic[K, Op]):
 class Purgatory(Generic[K, Op]):
     """Operations that wait for keys.
 
-    `on_first(key)` is called before the first operation that waits for a key is tried again, `on_last(key)`
-    when none waits for it any more.
+    `on_first(key)` is called when a first operation waits for a key, `on_last(key)` when none does.
     """
 
     def __init__(
@@ -81,14 +80,8 @@ class Purgatory(Generic[K, Op]):
     def watched(self) -> list[K]:
         return list(self._by_key)
 
-    def watch(self, operation: Op, keys: Iterable[K], deadline_ms: int) -> Watch[K, Op] | None:
-        """Park the operation, or return None if it could be completed at once.
-
-        It is tried again after all its keys are watched: an event between the two tries would be missed
-        otherwise.
-        """
-        if operation.try_complete():
-            return None
+    def watch(self, operation: Op, keys: Iterable[K], deadline_ms: int) -> Watch[K, Op]:
+        """Park the operation. The caller tries it again then: an event before this call would be missed."""
         watch = Watch(operation, tuple(dict.fromkeys(keys)), deadline_ms)
         self._alive += 1
         self.entries += len(watch.keys)
@@ -98,9 +91,6 @@ class Purgatory(Generic[K, Op]):
                 watchers = self._by_key[key] = {}
                 self._on_first(key)
             watchers[watch] = None
-        if operation.try_complete():
-            self._end(watch)
-            return None
         heapq.heappush(self._timers, (deadline_ms, next(self._order), watch))
         return watch
 
@@ -109,7 +99,8 @@ class Purgatory(Generic[K, Op]):
         completed = 0
         for watch in dict.fromkeys(watch for key in keys for watch in self._by_key.get(key, ())):
             if watch.operation is not None and watch.operation.try_complete():
-                self._end(watch)
+                # It may have cancelled itself.
+                self.cancel(watch)
                 completed += 1
         return completed
 

@@ -1,19 +1,18 @@
 """The handler's part of the request log: a request and its response as JSON (Kafka: RequestConvertToJson).
 
 The processor adds the times when the last byte is written, and writes the line: see
-network/processor/request_log.py. Of record data only the size is told, and secrets are hidden.
+network/processor/request_log.py. Of record data only the size is written, and secrets are hidden.
 """
 
 from __future__ import annotations
 
 import base64
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
-from mpbroker.ipc.session import Session
-from mpbroker.ipc.slots import Request
+from mpbroker.handlers.requests.request import ReceivedRequest
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.messages import Message
 from mpbroker.protocol.schema import Field, Kind, StructType, message_for
@@ -25,40 +24,23 @@ SECRETS = {"auth_bytes", "salt", "salted_password", "hmac"}
 ALTERS_CONFIGS = {ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS}
 
 
-class Described(Protocol):
-    """A request, its session, and the cost of decompressing its records and compressing them again."""
-
-    @property
-    def slot(self) -> Request: ...
-    @property
-    def session(self) -> Session: ...
-    @property
-    def client_id(self) -> str: ...
-    @property
-    def body(self) -> Any: ...
-    @property
-    def temporary_bytes(self) -> int: ...
-    @property
-    def conversion_ns(self) -> int: ...
-
-
-def describe(exchange: Described, listener: str, response: Message | None) -> bytes:
+def describe(request: ReceivedRequest, listener: str, response: Message | None) -> bytes:
     """Return a JSON object without its closing brace; the times follow.
 
     Kafka's `requestApiVersionDeprecated` is left out: Kafka writes it only if it is true, and no version that
     is served is deprecated.
     """
-    slot, session = exchange.slot, exchange.session
+    slot, session = request.slot, request.session
     known: dict[str, Any] = {
         "isForwarded": False,
         "requestHeader": {
             "requestApiKey": slot.api_key,
             "requestApiVersion": slot.api_version,
             "correlationId": slot.correlation,
-            "clientId": exchange.client_id,
+            "clientId": request.client_id,
             "requestApiKeyName": ApiKey(slot.api_key).name,
         },
-        "request": as_json("request", slot.api_key, slot.api_version, exchange.body),
+        "request": as_json("request", slot.api_key, slot.api_version, request.body),
         "response": None
         if response is None
         else as_json("response", slot.api_key, slot.api_version, response),
@@ -71,10 +53,10 @@ def describe(exchange: Described, listener: str, response: Message | None) -> by
             "softwareVersion": session.client_software_version,
         },
     }
-    if exchange.temporary_bytes:
-        known["temporaryMemoryBytes"] = exchange.temporary_bytes
-    if exchange.conversion_ns:
-        known["messageConversionsTime"] = round(exchange.conversion_ns / 1e6, 3)
+    if request.temporary_bytes:
+        known["temporaryMemoryBytes"] = request.temporary_bytes
+    if request.conversion_ns:
+        known["messageConversionsTime"] = round(request.conversion_ns / 1e6, 3)
     return msgspec.json.encode(known)[:-1]
 
 

@@ -1,8 +1,8 @@
 """Quotas applied to requests: what each costs its client, and how long the client must pause.
 
-The produce turn charges common requests itself, with what it is told here. The exchange charges everything
-else when it answers. All handlers add to the same rates. Nothing happens until a first quota is set. (Kafka:
-ClientQuotaManager, ClientRequestQuotaManager, KafkaApis; KIP-13, KIP-124, KIP-219.)
+The produce turn charges common requests itself, with the budgets that it gets here. Everything else is
+charged when it gets its response. All handlers add to the same rates. Nothing happens until a first quota is
+set. (Kafka: ClientQuotaManager, ClientRequestQuotaManager, KafkaApis; KIP-13, KIP-124, KIP-219.)
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.handlers.requests.answers import NO_PAUSE, Pause
-from mpbroker.handlers.requests.exchange import Exchange
 from mpbroker.handlers.requests.metadata import Metadata
+from mpbroker.handlers.requests.request import ReceivedRequest
+from mpbroker.handlers.requests.responses import NO_PAUSE, Pause
 from mpbroker.ipc.meters import Meters, QuotaKind
-from mpbroker.ipc.session import Session
-from mpbroker.ipc.slots import Request, SlotFlag, ThrottledBy
+from mpbroker.ipc.slots import SlotFlag, ThrottledBy
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.quotas.clients import Clients
 from mpbroker.quotas.entities import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
@@ -33,7 +32,7 @@ KINDS = {
 }
 MEASURED = tuple(KINDS)
 NS_PER_PERCENT = 10_000_000  # of a second
-# Forget the known clients when there are about so many.
+# Forget the known clients when there are more.
 CLIENTS_MAX = 65536
 Budget: TypeAlias = tuple[int, float]
 SIZE_FIELD_BYTES = 4
@@ -57,7 +56,6 @@ class Throttling:
         clients: Clients,
         meters: Meters,
         secret: bytes,
-        session: Callable[[Request], Session],
         now_ms: Callable[[], int] = monotonic_ms,
     ) -> None:
         self.on = False
@@ -66,7 +64,6 @@ class Throttling:
         self._clients = clients
         self._meters = meters
         self._secret = secret
-        self._session = session
         self._window_ms = config.quota_window_size_seconds * 1000
         # Seconds of its rate that a client may get in one answer: all windows but the one just begun.
         self._burst_s = (config.quota_window_num - 1) * config.quota_window_size_seconds
@@ -75,7 +72,7 @@ class Throttling:
         self._unmeasured = 0
 
     def refresh(self) -> None:
-        """Forget what was derived from quotas that have changed."""
+        """Forget budgets that were derived from changed quotas."""
         if self._version == self._metadata.quotas_version:
             return
         self._version = self._metadata.quotas_version
@@ -84,16 +81,16 @@ class Throttling:
         self.on = self.on or any(self._metadata.quotas.has(key) for key in MEASURED)
         self._clients.on = self.on
 
-    def budgets(self, exchange: Exchange) -> Budgets:
-        user, client_id = self._session(exchange.slot).principal_name, exchange.client_id
+    def budgets(self, request: ReceivedRequest) -> Budgets:
+        user, client_id = request.session.principal_name, request.client_id
         found = self._known.get((user, client_id))
         if found is None:
             if len(self._known) >= CLIENTS_MAX:
                 self._known.clear()
-            produce, fetch, request = (self._budget(key, user, client_id) for key in MEASURED)
-            if request is not None:
-                request = request[0], request[1] * NS_PER_PERCENT
-            found = self._known[user, client_id] = Budgets(produce, fetch, request)
+            produce, fetch, time = (self._budget(key, user, client_id) for key in MEASURED)
+            if time is not None:
+                time = time[0], time[1] * NS_PER_PERCENT
+            found = self._known[user, client_id] = Budgets(produce, fetch, time)
         return found
 
     def _budget(self, key: str, user: str, client_id: str) -> Budget | None:
@@ -104,43 +101,43 @@ class Throttling:
         self._meters.name_quota(KINDS[key], number, limit.user, limit.client_id, self.now_ms())
         return number, limit.bound
 
-    def charge(self, exchange: Exchange) -> Pause:
+    def charge(self, request: ReceivedRequest) -> Pause:
         """Charge a request when it is answered; return the client's pause."""
-        budgets = self.budgets(exchange)
-        if exchange.slot.api_key != ApiKey.PRODUCE:
-            return self._noted(budgets, self._charge_time(exchange, budgets.request))
-        self._introduce(exchange, budgets)
-        size = exchange.slot.length - SIZE_FIELD_BYTES
+        budgets = self.budgets(request)
+        if request.slot.api_key != ApiKey.PRODUCE:
+            return self._noted(budgets, self._charge_time(request, budgets.request))
+        self._introduce(request, budgets)
+        size = request.slot.length - SIZE_FIELD_BYTES
         of_bytes = Pause(
             self._charge(QuotaKind.QUOTA_PRODUCE, budgets.produce, size), ThrottledBy.THROTTLED_BY_PRODUCE
         )
-        if exchange.body.acks == 0:
-            self._meters.quota_exempt(QuotaKind.QUOTA_REQUEST, _spent_ns(exchange))
+        if request.body.acks == 0:
+            self._meters.quota_exempt(QuotaKind.QUOTA_REQUEST, _spent_ns(request))
             return self._noted(budgets, of_bytes)
-        return self._noted(budgets, _longer(of_bytes, self._charge_time(exchange, budgets.request)))
+        return self._noted(budgets, _longer(of_bytes, self._charge_time(request, budgets.request)))
 
-    def charge_fetch(self, exchange: Exchange, response_bytes: int) -> Pause:
+    def charge_fetch(self, request: ReceivedRequest, response_bytes: int) -> Pause:
         """Charge a Fetch with the size of its answer, unless the client must pause; return the pause."""
-        if exchange.slot.flags & SlotFlag.AGAIN:
-            return NO_PAUSE  # charged before its answer turned out to be unsendable
-        budgets = self.budgets(exchange)
-        self._introduce(exchange, budgets)
+        if request.slot.flags & SlotFlag.AGAIN:
+            return NO_PAUSE  # charged before its response turned out to be unsendable
+        budgets = self.budgets(request)
+        self._introduce(request, budgets)
         of_bytes = Pause(
             self._charge(QuotaKind.QUOTA_FETCH, budgets.fetch, response_bytes), ThrottledBy.THROTTLED_BY_FETCH
         )
-        pause = _longer(of_bytes, self._charge_time(exchange, budgets.request))
+        pause = _longer(of_bytes, self._charge_time(request, budgets.request))
         if pause.ms and budgets.fetch is not None:
             self._clients.take_back(QuotaKind.QUOTA_FETCH, budgets.fetch[0], response_bytes, self.now_ms())
         return self._noted(budgets, pause)
 
-    def fetch_bytes_max(self, exchange: Exchange) -> int | None:
-        """Return the largest answer that the quota could ever let through, in bytes; None: no quota."""
-        fetch = self.budgets(exchange).fetch
+    def fetch_bytes_max(self, request: ReceivedRequest) -> int | None:
+        """Return the largest response that the quota could ever let through, in bytes; None: no quota."""
+        fetch = self.budgets(request).fetch
         return None if fetch is None else int(fetch[1] * self._burst_s)
 
-    def _charge_time(self, exchange: Exchange, budget: Budget | None) -> Pause:
+    def _charge_time(self, request: ReceivedRequest, budget: Budget | None) -> Pause:
         """Charge the time that the request took. The pause is at most one window."""
-        pause_ms = min(self._charge(QuotaKind.QUOTA_REQUEST, budget, _spent_ns(exchange)), self._window_ms)
+        pause_ms = min(self._charge(QuotaKind.QUOTA_REQUEST, budget, _spent_ns(request)), self._window_ms)
         return Pause(pause_ms, ThrottledBy.THROTTLED_BY_REQUEST)
 
     def _noted(self, budgets: Budgets, pause: Pause) -> Pause:
@@ -165,18 +162,18 @@ class Throttling:
             self._unmeasured = self._clients.unmeasured
         return pause_ms
 
-    def _introduce(self, exchange: Exchange, budgets: Budgets) -> None:
+    def _introduce(self, request: ReceivedRequest, budgets: Budgets) -> None:
         """Let the turn serve this connection: charge its produces, answer its fetches if those are free."""
-        session, client_id = self._session(exchange.slot), exchange.client_id.encode()
-        who = exchange.slot.connection, session.revision, client_id
+        session, client_id = request.session, request.client_id.encode()
+        who = request.slot.connection, session.revision, client_id
         if not self._clients.knows(*who):
             fetch_limited = budgets.fetch is not None or budgets.request is not None
             self._clients.put(*who, budgets.produce, budgets.request, fetch_limited)
 
 
-def _spent_ns(exchange: Exchange) -> int:
+def _spent_ns(request: ReceivedRequest) -> int:
     """Return the time spent by this handler, and by the processor since the connection's last request."""
-    return exchange.worked_ns + exchange.slot.network_ns
+    return request.worked_ns + request.slot.network_ns
 
 
 def _longer(of_bytes: Pause, of_time: Pause) -> Pause:

@@ -2,9 +2,9 @@
 them.
 
 A full ring never blocks, and nothing is dropped: what does not fit waits in a list of its own and goes first
-when there is room. A dead process gets no answers; its successor forgets what it had lent.
+when there is room. A dead process gets no answers; its successor forgets its loans.
 
-A produce waits as long as its request says. Then each of its partitions that is not durable yet is answered
+A produce waits for its timeout. Then each of its partitions that is not durable yet is answered
 with REQUEST_TIMED_OUT. Its data stays appended and becomes visible with its commit round, however late that
 is (Kafka: DelayedProduce).
 """
@@ -74,7 +74,7 @@ cdef inline bint is_ours(
 ) noexcept nogil:
     """Tell whether the batch is this worker's.
 
-    Of a job that several workers share, each does its own batches and does not even look at the others, which
+    Of a job that several workers share, each does its own batches and does not even read the others, which
     are being written to meanwhile. A batch of any other job belongs to this worker, and is refused if its
     partition is not here.
     """

@@ -281,7 +281,7 @@ cdef void publish_answers(AnswersRef *answers) noexcept nogil:
 
 
 cdef void forget_process(AnswersRef *answers, int process) noexcept nogil:
-    """Drop whatever is meant for a dead process: nobody reads it."""
+    """Drop all answers to a dead process."""
     answers.rings[process] = NULL
     answers.kept[process].first = answers.kept[process].count = 0
     answers.staged &= ~(<uint64_t>1 << process)

@@ -25,8 +25,8 @@ DUPLICATE = -1
 class Appended(NamedTuple):
     """The outcome of an append.
 
-    `failure`: an errno after which its log directory cannot be used any more; `no_room`: the errno of a full
-    disk or of too few descriptors, which pass.
+    `failure`: an errno that ends the use of the log directory. `no_room`: the errno of a full disk or of too
+    few descriptors, which pass.
     """
 
     error: int
@@ -46,7 +46,7 @@ class Marker(NamedTuple):
 
 
 def refusal(log: PartitionLog | None, batch: Batch) -> int:
-    """Return the error that keeps the batch from the partition it names, 0 if there is none."""
+    """Return the error that keeps the batch from its partition, 0 without one."""
     if log is None or log.state.generation != batch.slot_generation:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
     flags = log.state.flags
@@ -68,7 +68,7 @@ def append_batch(
     now_ms: int,
     retire: Callable[[int], object],
 ) -> Appended:
-    """Append the batch, or say why not. `retire` takes fds of rolled files, to be synced and closed."""
+    """Append the batch, or refuse it. `retire` takes fds of rolled files, to be synced and closed."""
     refused = refusal(log, batch)
     if refused or log is None or data is None:
         return Appended(refused or ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -102,10 +102,7 @@ def append_batch(
 
 
 def _checked(log: PartitionLog, batch: Batch, marker: Marker | None) -> tuple[int, int, int]:
-    """Check the batch against its producer's state.
-
-    Return an error code, or DUPLICATE with base offset and timestamp of the original.
-    """
+    """Return the producer check's error code, or DUPLICATE with base offset and timestamp of the original."""
     producers = log.state.producers
     if marker is not None:
         error = producers.check_marker(batch.producer_id, batch.producer_epoch, marker.coordinator_epoch)
@@ -120,12 +117,7 @@ def _checked(log: PartitionLog, batch: Batch, marker: Marker | None) -> tuple[in
 
 
 def _write(
-    log: PartitionLog,
-    batch: Batch,
-    data: memoryview,
-    now_ms: int,
-    max_timestamp: int,
-    marker: Marker | None,
+    log: PartitionLog, batch: Batch, data: memoryview, now_ms: int, max_timestamp: int, marker: Marker | None
 ) -> Appended:
     state = log.state
     base, position = state.log_end, state.size
@@ -152,10 +144,7 @@ def _write(
 
 
 def _cut_back(log: PartitionLog, error: OSError) -> Appended:
-    """Cut off what a failed write has left: it must not come back to life.
-
-    Where that fails, nothing is appended to the directory any more.
-    """
+    """Cut off the remains of a failed write, which must never be read. If that fails the directory fails."""
     try:
         log.state.cut_back()
     except OSError as worse:
@@ -176,7 +165,7 @@ def _note_aborted(log: PartitionLog, producer_id: int, last: int) -> None:
 def _note_producer(
     log: PartitionLog, batch: Batch, base: int, position: int, max_timestamp: int, marker: Marker | None
 ) -> None:
-    """Note what the batch means for its producer and for the last stable offset. Raises OSError."""
+    """Update the producer and the last stable offset for the batch. Raises OSError."""
     producer_id, epoch = batch.producer_id, batch.producer_epoch
     if producer_id < 0:
         return
@@ -194,7 +183,7 @@ def _note_producer(
 
 
 def _storage_error(error: OSError) -> Appended:
-    """Refuse this produce. A passing error refuses nothing more; any other ends the use of the directory."""
+    """Refuse this produce. A passing error affects no other; any other errno fails the directory."""
     if error.errno in PASSING:
         return Appended(ErrorCode.KAFKA_STORAGE_ERROR, no_room=error.errno or errno.ENOSPC)
     return Appended(ErrorCode.KAFKA_STORAGE_ERROR, failure=error.errno or errno.EIO)

@@ -2,13 +2,13 @@
 visible.
 
 One round is written and synced at a time; what is appended meanwhile joins the next round. If that is much,
-it is offered to the flusher, which goes on with it as soon as the round in front is done (`flusher.h`). Until
+it is offered to the flusher, which takes it as soon as the round in front is done (`flusher.h`). Until
 the flusher takes it, the offer only describes what a round would be now: the next append takes it back. The
 high watermark (offset and position together) moves only when a round is done. Only commit rounds
 close a file descriptor with unsynced bytes: rolled files go through `retired`.
 
 A round makes a partition durable through the journal of its log directory, or by a sync of its segment: where
-there is no journal (yet), where much was appended, and where the journal has no room. Segments with bytes in
+there is no journal (yet), where much was appended, and where the journal is full. Segments with bytes in
 the journal are synced in the background before the ring comes round again.
 """
 from libc.stdint cimport int64_t, uint64_t
@@ -47,7 +47,7 @@ cdef extern from "mpbroker/log/append/flusher.h" nogil:
 
 cdef enum:
     BEHIND_PER_ROUND = 256          # segments that are synced in the background at a time
-    # Rounds smaller than this lose again what is saved between two rounds.
+    # Rounds smaller than this lose the gain between two rounds.
     OFFERED_BYTES = 32768
 
 cdef struct RetiredFile:
@@ -55,7 +55,7 @@ cdef struct RetiredFile:
     int log_dir
 
 cdef struct CommitEntry:                 # a partition's part in a round
-    PartitionCore *core             # NULL: the partition is gone
+    PartitionCore *core             # NULL: it was removed
     int journaled                   # 1: durable by the journal alone; 0: its segment is synced
     int synced_itself               # its segment is synced because it asked for that
     Bound covered                   # durable up to here when the round is done
@@ -64,15 +64,15 @@ cdef struct CommitEntry:                 # a partition's part in a round
 cdef struct CommitRound:
     CommitEntry *flights
     int64_t count
-    int retiring  # how many of `retired` (behind those of the round in front) the round syncs, then closes
+    int retiring  # how many of `retired` (after those of the round in front) the round syncs, then closes
 
 cdef struct CommitRef:
     Flusher flusher
-    int bypass                      # rounds sync segments themselves: too many files wait behind the journals
+    int bypass                      # rounds sync segments themselves: too many files wait for the journals
     int group                       # log.flush.policy: group (HW = durable), or os (HW = log end)
     uint64_t finished               # the last round whose result was taken in
     uint64_t started                # the last round known to be the flusher's
-    bint offered                    # whether the round behind `started` is offered
+    bint offered                    # whether the round after `started` is offered
     int64_t offered_bytes           # a round is offered if it covers at least this many bytes
     CommitRound rounds[2]           # by the same places as the flusher's rounds
     PartitionCore **unsynced
@@ -89,9 +89,9 @@ cdef struct CommitRef:
     uint64_t background_asked
     uint64_t background_finished
     int background_dir
-    PartitionCore *behind[BEHIND_PER_ROUND]     # the partitions in flight; NULL: the partition is gone
+    PartitionCore *behind[BEHIND_PER_ROUND]     # the partitions in flight; NULL: it was removed
     uint64_t failed_dirs            # log directories that failed, as a bit set
-    uint64_t news                   # the failed ones that Python has not been told of
+    uint64_t news                   # the failed ones that Python does not know yet
     int last_errno
     TableRef *table
     MarksRef *marks

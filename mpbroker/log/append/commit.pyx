@@ -94,7 +94,7 @@ cdef void appended(CommitRef *commit, PartitionCore *core, int64_t count) noexce
     round.
 
     The log end itself is published at once: a batch may be acknowledged before it is durable, and its
-    producer must not be told that there is no such offset. Where flush.messages is due, visibility waits for
+    producer must not get OFFSET_OUT_OF_RANGE. Where flush.messages is due, visibility waits for
     a flush (Kafka: UnifiedLog.append, which flushes before it returns).
     """
     if not commit.group and flush_is_due(core):
@@ -118,7 +118,7 @@ cdef void sync_itself(CommitRef *commit, PartitionCore *core) noexcept nogil:
     """Sync the partition's segment with the next round: a flush is due, or the remains of a failed write were
     cut off.
 
-    Those remains must never come back behind what is acknowledged next.
+    Those remains must never return after the next acknowledged records.
     """
     join_round(commit, core)
     core.syncs_itself = 1
@@ -140,7 +140,7 @@ cdef CommitRound *place(CommitRef *commit, uint64_t number) noexcept nogil:
 
 
 cdef uint64_t coming_round(CommitRef *commit) noexcept nogil:
-    """Return the number of the round that covers what is unsynced or retired now."""
+    """Return the number of the round that covers all unsynced and retired files."""
     reopen(commit)
     return commit.started + 1
 
@@ -148,7 +148,7 @@ cdef uint64_t coming_round(CommitRef *commit) noexcept nogil:
 cdef void ask_next(CommitRef *commit) noexcept nogil:
     """Start the next round if none is in flight and something needs a sync.
 
-    Offer it behind one in flight if it is large.
+    Offer it after one in flight if it is large.
     """
     cdef uint64_t number
     sync_behind(commit)
@@ -170,7 +170,7 @@ cdef void ask_next(CommitRef *commit) noexcept nogil:
 cdef void reopen(CommitRef *commit) noexcept nogil:
     """Take the offered round back before something joins or leaves it.
 
-    If the flusher has it already, whatever comes now belongs to the round behind it.
+    If the flusher has it already, later appends belong to the next round.
     """
     if commit.offered:
         commit.offered = False
@@ -331,13 +331,13 @@ cdef void raise_mark(Bound *mark, const Bound *to) noexcept nogil:
     """Raise a mark; never lower it.
 
     Without group commit more than a round covers may be visible; the log may start later by now; and where
-    everything has expired the mark stands in a new segment.
+    everything has expired the mark is in a new segment.
     """
     if to.offset > mark.offset or to.offset == mark.offset and to.segment_base >= mark.segment_base:
         mark[0] = to[0]
 
 
-# ---- behind the journal ----
+# ---- after the journal ----
 
 cdef void commit_use_journal(CommitRef *commit, int log_dir, const JournalRef *journal) noexcept nogil:
     """Use the journal from the next round on. Rounds in flight are not affected."""
@@ -355,7 +355,7 @@ cdef void commit_release(CommitRef *commit) noexcept nogil:
 cdef void sync_behind(CommitRef *commit) noexcept nogil:
     """Sync the segments of the oldest records if a journal fills up.
 
-    Each segment is opened anew for that, since a partition may roll or go away meanwhile. A segment that
+    Each segment is opened again for that, since a partition may roll or go away meanwhile. A segment that
     rolled already is in `retired`, so that no part of a partition stays unsynced.
     """
     cdef int i, n, dir = 0, count = 0
@@ -366,7 +366,7 @@ cdef void sync_behind(CommitRef *commit) noexcept nogil:
     if commit.background_asked != commit.background_finished or commit.retired_count:
         return
     for i in range(commit.journal_count):
-        # Take directories in turn, so that none waits for ever behind another one.
+        # Take directories in turn, so that none waits for ever.
         n = (commit.background_dir + 1 + i) % commit.journal_count
         journal = &commit.journals[n]
         if (journal.oldest != NULL and journal.oldest.first_record < journal_target(journal)
@@ -492,7 +492,7 @@ cdef void drop_core(CommitRef *commit, PartitionCore *core) noexcept nogil:
 
 
 cdef void forget_behind(CommitRef *commit, PartitionCore *core) noexcept nogil:
-    """Take the partition off the journal of its log directory, which is not needed for it any more."""
+    """Take the partition off the journal of its log directory, which it no longer needs."""
     cdef int i
     for i in range(BEHIND_PER_ROUND):
         if commit.behind[i] == core:
@@ -507,7 +507,7 @@ cdef void fail_dir(CommitRef *commit, AnswersRef *answers, int log_dir, int erro
     if commit.failed_dirs >> log_dir & 1:
         return
     commit.failed_dirs |= <uint64_t>1 << log_dir
-    # Publish this first: a successor must not serve what was given up here.
+    # Publish this first: a successor must not serve what is given up here.
     store_release(commit.shared_failed_dirs, commit.failed_dirs)
     commit.news |= <uint64_t>1 << log_dir
     commit.last_errno = error

@@ -1,4 +1,4 @@
-/* The thread that syncs. It never touches Python: beside a busy loop, a thread that needs the GIL gets a
+/* The thread that syncs. It never touches Python: with a busy loop, a thread that needs the GIL gets a
  * few flushes a second.
  *
  * Rounds are numbered, and their two places are used in turn. The owner fills one, publishes its number
@@ -6,7 +6,7 @@
  * journals, leaves an errno or 0 for each, publishes `done` and rings the owner's doorbell. Until then
  * the round belongs to the thread.
  *
- * While the thread works on a round, the owner may offer the next one in `offered`. The thread goes on
+ * While the thread works on a round, the owner may offer the next one in `offered`. The thread continues
  * with it without being woken, if all of the round in front went well. Both sides take the offer by an
  * exchange: until the thread has taken it, the owner may take it back and add to it. */
 #ifndef MPBROKER_LOG_FLUSHER_H
@@ -29,7 +29,7 @@
 enum { LOG_DIRS_MOST = 64, PAGE_BYTES = 4096, NOT_OFFERED = 0, WRITEBACK_BYTES = 1 << 18 };
 
 /* What a round writes to one journal. Its extents name bytes that lie in segments already, in the page
- * cache. The record is read from there, since the requests that brought the bytes may be gone. */
+ * cache. The record is read from there, since the requests with the bytes may be answered. */
 typedef struct JournalWrite {
     int fd;
     int error;
@@ -47,7 +47,7 @@ typedef struct FlushRound {
     int *fds; /* -1: nothing to sync */
     int *errors;
     int count;
-    int data_count; /* the first so many need fdatasync; the others fsync, for their names and times */
+    int data_count; /* the first ones, which need fdatasync; the others fsync, for their names and times */
     int room;
     uint64_t journals; /* log directories whose journal is written, as a bit set */
     JournalWrite writes[LOG_DIRS_MOST];
@@ -78,8 +78,8 @@ static int flusher_open(int fd) {
     return open(path, O_RDWR | O_CLOEXEC);
 }
 
-/* Write through the page cache what direct I/O refuses: where a limit of the file's size is no multiple
- * of a block, direct I/O fails with EINVAL, and here the limit is reported as what it is. The journal's
+/* Write through the page cache if direct I/O refuses: where a limit of the file's size is no multiple
+ * of a block, direct I/O fails with EINVAL, and here the limit itself is reported. The journal's
  * sync covers these bytes and reports their errors. */
 static int flusher_put_cached(const JournalWrite *w, const uint8_t *buffer, uint64_t bytes) {
     int fd = flusher_open(w->fd);
@@ -159,7 +159,7 @@ static int flusher_is_lost(int error) {
 }
 
 /* Start to write the round's bytes to their segments as well, a piece at a time. The kernel on its own
- * would wait until seconds' worth has gathered, and a round would then wait for the disk behind that.
+ * would wait until seconds' worth has gathered, and a round would then wait for the disk after that.
  * The segment's sync reports what the disk makes of it. An earlier failure, as to find room on the disk
  * (ext4: "Delayed block allocation failed ... Data will be lost"), is reported here and never again. */
 static int flusher_write_back(const JournalWrite *w) {
@@ -192,7 +192,7 @@ static void flusher_sync_round(FlushRound *r, uint8_t *buffer) {
 }
 
 /* Tell whether every file and journal of the round is written and synced. Only then may the next record
- * follow: it says that this round was finished. */
+ * follow: it means that this round was finished. */
 static int flusher_went_well(const FlushRound *r) {
     for (int i = 0; i < r->count; i++)
         if (r->errors[i]) return 0;
@@ -223,7 +223,7 @@ static void *flusher_main(void *argument) {
         while (round != NOT_OFFERED) {
             FlushRound *r = flusher_place(f, round);
             flusher_sync_round(r, f->buffer);
-            /* Take the offer before this round is published as done: whoever sees that must know whether
+            /* Take the offer before this round is published as done: a thread that sees it must know whether
              * the next one is taken. */
             uint64_t next = flusher_went_well(r) ? flusher_exchange(&f->offered, NOT_OFFERED) : NOT_OFFERED;
             flusher_publish(f, round);
@@ -261,7 +261,7 @@ static int flusher_reserve(FlushRound *r, int count) {
     return 1;
 }
 
-/* Make room for records of up to so many bytes. Pages never written to take no memory. The disk may read
+/* Make room for records of up to that many bytes. Pages never written to take no memory. The disk may read
  * from the buffer (direct I/O), which cannot grow while the thread is at work. */
 static int flusher_reserve_record(Flusher *f, uint64_t bytes) {
     void *buffer;

@@ -1,7 +1,7 @@
 """The ring of a commit journal, as commit rounds use it. `journal.h` draws the file.
 
 Records go in at `head`, and the ring is free again up to the oldest record with bytes that are in no synced
-segment. So the partitions whose segments are behind the journal stand in a list, oldest first. A partition
+segment. So the partitions whose segments lag the journal are in a list, oldest first. A partition
 leaves the list when its segment was synced: by a round that syncs it anyway, or in the background
 (`commit.pyx`).
 """
@@ -45,7 +45,7 @@ cdef struct JournalRef:
     uint64_t ring_bytes         # 0: no journal
     uint64_t version            # of the head on disk, as is `start`
     uint64_t start
-    uint64_t head               # the next record goes here, behind ...
+    uint64_t head               # the next record goes here, after ...
     uint64_t flying             # ... the bytes of the records in flight
     bint heading                # a head is in flight
     bint first                  # this process has written nothing here yet

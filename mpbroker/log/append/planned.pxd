@@ -23,7 +23,7 @@ cdef struct Planned:
     Producer before             # restored if the write fails
 
 cdef inline int write_planned(const Planned *planned, const PartitionCore *core) noexcept nogil:
-    """Write everything planned for the partition behind the end of its segment; return an errno, or 0."""
+    """Write everything planned for the partition at the end of its segment; return an errno, or 0."""
     cdef iovec pieces[IOV_MOST]
     cdef int32_t at = core.first_planned
     cdef int64_t position = core.size

@@ -14,7 +14,7 @@ from shm.ring cimport Slot
 def pause_job(AppendTurn turn) -> None:
     """Pause the job whose batch paused the round (BATCH_FOR_PYTHON) until `resume_jobs`.
 
-    Its partition is being moved, it has had its share of Python's time, or it is behind such a job of its
+    Its partition is being moved, it has had its share of Python's time, or it follows such a job of its
     connection: no order suffers. Raises MemoryError.
     """
     cdef PausedJob *grown

@@ -11,8 +11,8 @@ order, answer.
               table, rings the bells
 
 A batch that is not common (first append of a segment, roll due, transactional, offline, ...) stops `gather`.
-What was gathered is written, Python appends that one batch (`append_batch.py`) with the same result, and
-gathering continues behind it.
+The gathered batches are written, Python appends that one batch (`append_batch.py`) with the same result, and
+gathering continues after it.
 """
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uint8_t
 
@@ -45,7 +45,7 @@ cdef class AppendTurn:
     cdef BellRef *bell
     cdef Slot *jobs
     cdef int32_t job_count
-    cdef int32_t job            # the job that gathering stands at
+    cdef int32_t job            # the job that is gathered
     cdef uint32_t batch
     cdef PausedJobs paused
     cdef Planned *planned

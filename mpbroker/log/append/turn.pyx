@@ -59,7 +59,7 @@ cdef enum:
 cdef class AppendTurn:
     """The log process's round.
 
-    Python binds it to rings, arenas and partitions, and does what it hands back.
+    Python binds it to rings, arenas and partitions, and does the work it hands back.
     """
 
     def __cinit__(self, int64_t slots, *args):
@@ -178,7 +178,7 @@ cdef class AppendTurn:
                 bell_ring(self.answers.bells[process])
 
     cdef int gather(self) noexcept nogil:
-        """Plan batches until all jobs are through or Python is needed, then write what was planned.
+        """Plan batches until all jobs are through or Python is needed, then write the planned ones.
 
         Return a Pause.
         """
@@ -519,7 +519,7 @@ cdef class AppendTurn:
     def finish_batch(
         self, int error, int64_t base_offset, int64_t append_time_ms, int64_t log_start, bint was_appended
     ) -> None:
-        """Record what Python did with the current batch. Gathering continues behind it."""
+        """Record the outcome of the current batch in Python. Gathering continues after it."""
         cdef JobHeader *job = job_of(&self.answers, <ProduceSlot *>&self.jobs[self.job])
         cdef JobBatch *batch = &batches_of(job)[self.batch]
         cdef PartitionCore *core = (
@@ -552,7 +552,7 @@ cdef class AppendTurn:
             self.answers.extents[process] = arena.ref.extent
 
     def forget(self, int process) -> None:
-        """Forget a dead process: nothing is sent to it or taken in for it any more.
+        """Forget a dead process: nothing more is sent to it or taken in for it.
 
         Its arena stays mapped until nothing here can name it (`owes`).
         """
@@ -590,7 +590,7 @@ cdef class AppendTurn:
         ) or owes(&self.answers, process)
 
     def send(self, int process, bytes slot) -> None:
-        """Send a descriptor made by Python, behind the answers that are on their way to the process.
+        """Send a descriptor made by Python, after the answers that are on their way to the process.
 
         Raises ValueError if `slot` has not the size of a descriptor.
         """
@@ -676,7 +676,7 @@ cdef class AppendTurn:
         self, fixed_now_ms: int | None = None, by_reference: bool | None = None,
         offered_bytes: int | None = None,
     ) -> None:
-        """Set a clock that stands still, send every batch through Python (to compare both ways), or offer
+        """Set a clock that does not move, send every batch through Python (to compare both ways), or offer
         rounds of few bytes.
         """
         self.fixed_now_ms = self.fixed_now_ms if fixed_now_ms is None else fixed_now_ms

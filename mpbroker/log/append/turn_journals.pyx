@@ -11,7 +11,7 @@ from mpbroker.storage.journal cimport JournalFile
 def use_journal(
     AppendTurn turn, int log_dir, JournalFile journal, uint64_t end, int64_t direct_bytes
 ) -> None:
-    """Send rounds through this journal, behind its record that ends at `end`.
+    """Send rounds through this journal, after its record that ends at `end`.
 
     A file that gets `direct_bytes` or more in a round is synced itself.
     """
@@ -39,7 +39,7 @@ def release_journals(AppendTurn turn) -> None:
 
 
 def bypass_journals(AppendTurn turn, bint bypass) -> None:
-    """Let rounds sync the segments themselves, so that no more files wait behind the journals; or end that.
+    """Let rounds sync the segments themselves, so that no more files wait for the journals; or end that.
     """
     turn.commit.bypass = bypass
 

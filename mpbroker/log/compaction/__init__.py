@@ -1,1 +1,1 @@
-"""Compaction: what is cleaned next, the cleaner process, the swap in the log worker (Kafka: LogCleaner)."""
+"""Compaction: the choice of segments, the cleaner process, the swap in the log worker (Kafka: LogCleaner)."""

@@ -2,7 +2,7 @@
 
 (Kafka: Cleaner, MemoryRecords.filterTo.) Batches come in pieces of a file. Plain ones are done here, one
 after the other. The walk stops at a compressed, transactional or control batch, which Python decides about,
-and goes on behind it. Most of the work is done without the GIL: the thread may stand still for long where
+and continues after it. Most of the work is done without the GIL: the thread may stand still for long where
 CPUs are scarce, and other threads of its process must not wait for it.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
@@ -52,7 +52,7 @@ cdef struct Judged:
     int has_tombstone
     int64_t first_timestamp     # of the first record that is kept
     int64_t max_timestamp       # the largest of the records that are kept
-    int64_t first_delta         # as it stands in the batch
+    int64_t first_delta         # as in the batch
 
 
 cdef class BatchWalk:
@@ -99,7 +99,7 @@ cdef class BatchWalk:
 
 
 def map_plain(BatchWalk walk, OffsetMap offsets, int64_t start) -> int:
-    """Put the keys of records at or behind offset `start` into the map. Return a Stop.
+    """Put the keys of records from offset `start` on into the map. Return a Stop.
 
     Raises CorruptBatch if a batch or record is malformed.
     """
@@ -195,7 +195,7 @@ cdef class Filter:
         free(self.out)
 
     def into(self, PartitionState segment) -> None:
-        """Begin a new segment: its indexes and marks follow what is written."""
+        """Begin a new segment: its indexes and marks follow the writes."""
         self.segment = segment
 
     def take(self) -> bytes:

@@ -1,7 +1,7 @@
-"""The dirty part of a log, whether compaction is due, and which segments become one. No I/O, no clock.
+"""The dirty part of a log, whether compaction is due, and which segments are merged. No I/O, no clock.
 
 (Kafka: LogCleanerManager.grabFilthiestCompactedLog, cleanableOffsets; Cleaner.groupSegmentsBySize.) A log is
-clean up to the offset in `cleaner-offset-checkpoint`, and dirty from there on. The active segment is never
+clean below the offset in `cleaner-offset-checkpoint`, and dirty from there on. The active segment is never
 cleaned, nor are records that are not durable in segments or that a transaction may still abort.
 """
 
@@ -11,17 +11,14 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from mpbroker.config.topic_config import TopicConfig
+from mpbroker.log.partition.partition_log import Segment
 from mpbroker.storage.names import OFFSET_SPAN
-from mpbroker.storage.segments import Segment
 
 COMPACT = "compact"
 
 
 class Limits(NamedTuple):
-    """The offsets that bound a cleaning.
-
-    Nothing at or above `safe_end` may be cleaned. `checkpoint`: where the last cleaning ended.
-    """
+    """The offsets that bound a cleaning: below `safe_end`, and from `checkpoint` of the last one on."""
 
     log_start: int
     log_end: int
@@ -52,10 +49,7 @@ class Dirty(NamedTuple):
 def dirty_part(
     segments: Sequence[Segment], first_times_ms: Sequence[int], config: TopicConfig, limits: Limits
 ) -> Dirty:
-    """Return the dirty part of a partition.
-
-    `segments`: all of them, the active one last. `first_times_ms`: the times of their first batches.
-    """
+    """Return the dirty part. `segments`: all, active one last. `first_times_ms`: of their first batches."""
     first_dirty = limits.checkpoint if limits.checkpoint is not None else limits.log_start
     if not limits.log_start <= first_dirty <= limits.log_end:
         first_dirty = limits.log_start
@@ -99,7 +93,7 @@ class Source(NamedTuple):
 
 
 def groups(sources: Iterable[Source], segment_bytes: int, index_bytes: int) -> list[list[Source]]:
-    """Group neighbours whose files together are no larger than those of one segment may be."""
+    """Group neighbours whose files together are within the limits of one segment."""
     found: list[list[Source]] = []
     for one in sources:
         group = found[-1] if found else []

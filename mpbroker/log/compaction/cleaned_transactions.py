@@ -1,25 +1,25 @@
-"""The outcomes of transactions in a walk over a log: batches to discard, markers that end nothing. No I/O.
+"""The outcomes of transactions in a walk over a log: batches to discard, markers without batches. No I/O.
 
 (Kafka: CleanedTransactionMetadata; KIP-98, KIP-534.) A cleaning walks twice over the log: over the dirty part
 for the offset map, then from the first segment on for the new segments. Both follow these rules:
 
-* A data batch is aborted if it lies within an aborted transaction of its producer: at or behind the first
-  offset and before the marker. Nothing else decides it, neither earlier transactions of the producer nor
-  where the walk begins. So a walk may begin anywhere, also within a transaction.
+* A data batch is aborted if it lies within an aborted transaction of its producer: from its first offset to
+  its marker. Neither earlier transactions nor the start of the walk matter, so a walk may start anywhere,
+  also within a transaction.
 * Every transaction with records in the cleaned part has ended, since that part ends at or below the last
-  stable offset. Its marker may lie in any later segment, also in the active one, and its entry lies in that
+  stable offset. Its marker may lie in any later segment, also in the active one, and its entry in that
   segment's index. So the indexes of later segments count, up to the first entry whose last stable offset is
   not below the end of the cleaned part.
 * Aborted batches are neither in the offset map nor in the new segments. If one has the last sequence number
   of its producer, its header stays, without records.
 * A marker stays as long as its transaction has a batch in the log, also a header. The first walk that finds
   none sets the marker's delete horizon, and the first one after the horizon removes the marker. Each walk
-  looks at all files from the first segment on, so it does not matter whether the cleaning before was killed.
-* An entry stays as long as a walk finds a batch of its transaction, since read_committed consumers need it.
-  It goes when the marker gets its horizon, so no entry outlives its marker: consumers would discard what
-  the producer committed later.
-* Entries and markers agree. If a marker aborts records of which no entry tells, or lies within the range of
-  another entry of its producer, an index is damaged, and the log is not cleaned.
+  reads all files from the first segment on, so it does not matter whether the cleaning before was killed.
+* An entry stays as long as a walk finds a batch of its transaction, for read_committed consumers. It is
+  removed when the marker gets its horizon, so no entry outlives its marker: consumers would discard later
+  commits of the producer.
+* Entries and markers agree. If a marker aborts records without an entry, or lies within the range of another
+  entry of its producer, an index is damaged, and the log is not cleaned.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Aborted:
 
 
 class CleanedTransactions:
-    """The transactions of a walk, to which batches are shown once, in the order of the log.
+    """The transactions of a walk; it gets each batch once, in the order of the log.
 
     `aborted`: those with records in the cleaned part. `kept`: entries of aborted transactions that still have
     batches, found since the list was last emptied.
@@ -54,12 +54,12 @@ class CleanedTransactions:
         self._coming = sorted(aborted, key=lambda one: one.first_offset, reverse=True)
         # By producer, those that began before the current batch, in the order of their markers.
         self._begun: dict[int, list[_Aborted]] = {}
-        # By producer, whether a batch that no entry has told of since its last marker has records.
+        # By producer, whether a batch without an entry since its last marker has records.
         self._committing: dict[int, bool] = {}
         self.kept: list[AbortedTransaction] = []
 
     def discards(self, batch: Batch) -> bool:
-        """Tell whether a data batch is of an aborted transaction."""
+        """Return whether a data batch belongs to an aborted transaction."""
         if not batch.is_transactional:
             return False
         aborted = self._aborted_at(batch)
@@ -71,10 +71,7 @@ class CleanedTransactions:
         return False
 
     def marks_nothing(self, batch: Batch) -> bool:
-        """Tell whether a control batch ends a transaction that has no batch in the log any more.
-
-        Raises TransactionIndexCorrupt if it contradicts the entries.
-        """
+        """Return whether the marker's transaction has no batch. Raises TransactionIndexCorrupt."""
         marker = marker_of(batch.bytes)
         if marker is None:
             # An emptied batch, kept for its producer's last sequence number, marks nothing.
@@ -85,7 +82,7 @@ class CleanedTransactions:
         if not is_its_own or (aborts and committed_records):
             raise TransactionIndexCorrupt(
                 f"the marker at offset {batch.last_offset} {'aborts' if aborts else 'commits'} records of "
-                f"producer {producer_id} of which the .txnindex files say something else"
+                f"producer {producer_id}, which contradicts the .txnindex files"
             )
         if aborted is not None and aborted.has_batches:
             self.kept.append(aborted.transaction)
@@ -93,7 +90,7 @@ class CleanedTransactions:
         return committed_records is None
 
     def _aborted_at(self, batch: Batch) -> _Aborted | None:
-        """Return the aborted transaction within which a batch of its producer lies, be it its marker."""
+        """Return the aborted transaction of a batch or a marker, None without one."""
         offset = batch.last_offset
         while self._coming and self._coming[-1].first_offset <= offset:
             one = self._coming.pop()

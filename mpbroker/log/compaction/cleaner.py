@@ -1,8 +1,8 @@
 """The cleaning of one partition: keys of its dirty part into the offset map, its segments into new ones.
 
-(Kafka: Cleaner.) Existing files are only read. New ones are written beside them with the suffix `.cleaned`
-and mean nothing until the log process swaps them in (`mpbroker.log.partition.segment_swap`). A new segment is
-named like the first of those it is made of.
+(Kafka: Cleaner.) Existing files are only read. New ones get the suffix `.cleaned` and have no effect until
+the log process swaps them in (`mpbroker.log.partition.segment_swap`). A new segment has the name of the first
+of its sources.
 """
 
 from __future__ import annotations
@@ -14,37 +14,24 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
+from mpbroker.ipc.calls import ToClean
 from mpbroker.log.compaction.clean_batches import BatchWalk, Filter, Stop, Verdict, map_one, map_plain
 from mpbroker.log.compaction.cleanable import Source, groups
 from mpbroker.log.compaction.cleaned_transactions import CleanedTransactions
 from mpbroker.log.compaction.offset_map import SLOT_BYTES, OffsetMap
 from mpbroker.log.io.background_io import PIECE_BYTES, SYNC_EVERY_BYTES, no_read_ahead, read, sync, write
-from mpbroker.log.io.piece_size import PieceSize
+from mpbroker.log.io.pace import PieceSize
 from mpbroker.log.partition.state import PartitionState
 from mpbroker.records.compression import compress
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import Batch, iterate_batches
-from mpbroker.storage.checkpoints import write_all
-from mpbroker.storage.names import (
-    CLEANED_FILE_SUFFIX,
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
-    segment_name,
-)
+from mpbroker.storage import names, transaction_index
+from mpbroker.storage.checkpoints import opened, write_all
 from mpbroker.storage.producer_state import Producers
 from mpbroker.storage.segments import offsets_of, segments_of
-from mpbroker.storage.transaction_index import (
-    AbortedTransaction,
-    TransactionIndexCorrupt,
-    aborted_between,
-    packed,
-    read_aborted,
-)
 
 _WRITE = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-_FILES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+_FILES = (names.LOG_SUFFIX, names.INDEX_SUFFIX, names.TIME_INDEX_SUFFIX, names.TXN_INDEX_SUFFIX)
 READ_BYTES_LEAST = 4096
 _ADVICE = (
     "Stop the broker and delete this .txnindex and the .index of its segment: the next start rebuilds both"
@@ -53,23 +40,7 @@ Result = TypeVar("Result")
 
 
 class CleaningFailed(Exception):
-    """Raised when the partition cannot be cleaned, as it is or with these settings."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """A partition to be cleaned: its sealed segments from the first to the last one below `end`."""
-
-    directory: Path
-    bases: list[int]
-    first_dirty: int
-    end: int
-    segment_bytes: int
-    index_bytes: int
-    index_interval_bytes: int
-    delete_retention_ms: int
-    now_ms: int
-    producers: bytes = b""
+    """Raised when the partition cannot be cleaned, because of its files or the settings."""
 
 
 @dataclass(frozen=True)
@@ -119,13 +90,13 @@ def at_once(do: Callable[[], Result], /) -> Result:
 class Cleaner:
     """The cleaning of one partition.
 
-    `pace` is called with the bytes read or written and the seconds the disk was at work for them; between two
-    pieces also with (0, 0.0). It may wait, and raise to end the cleaning. `disk` does the changes of files: a
-    thread of very low priority passes one that does them elsewhere, since it may stand still at any point and
-    others would wait for its locks in the kernel.
+    `pace` is called with the bytes read or written and the disk's seconds for them; between two pieces also
+    with (0, 0.0). It may wait, and raise to end the cleaning. `disk` changes files: a thread of very low
+    priority passes one that does so in another thread, since it may be suspended at any point while it has
+    locks in the kernel.
     """
 
-    task: Task
+    task: ToClean
     buffers: Buffers
     pace: Callable[[int, float], None] = lambda _count, _disk_s: None
     disk: Disk = at_once
@@ -135,22 +106,20 @@ class Cleaner:
     _piece: PieceSize = field(init=False)
 
     def __post_init__(self) -> None:
+        self._directory = Path(self.task.directory)
         self._piece = PieceSize(PIECE_BYTES, max(PIECE_BYTES, self._room))
 
     def run(self) -> Iterator[Cleaned]:
-        """Yield the new segments one after the other, each when it is on disk.
-
-        Raises CleaningFailed, CorruptBatch, OSError.
-        """
+        """Yield the new segments in order, once on disk. Raises CleaningFailed, CorruptBatch, OSError."""
         task = self.task
-        self.disk(partial(remove_cleaned, task.directory))
+        self.disk(partial(remove_cleaned, self._directory))
         ends = [*task.bases[1:], task.end]
         sources = [self._source(base, end) for base, end in zip(task.bases, ends, strict=True)]
         aborted = self._aborted()
         offsets = self._map(sources, CleanedTransactions(aborted))
         if offsets.latest < task.first_dirty:
             raise CleaningFailed(
-                f"the {len(offsets)} keys that the buffer takes are not even those of one batch: "
+                f"the buffer of {len(offsets)} keys is too small for one batch: "
                 "set a larger log.cleaner.dedupe.buffer.size"
             )
         self.end = offsets.latest + 1
@@ -167,32 +136,33 @@ class Cleaner:
         self.statistics.records_read = keep.records_read
         self.statistics.records_kept = keep.records_kept
 
-    def _path(self, base: int, suffix: str = LOG_SUFFIX) -> Path:
-        return self.task.directory / segment_name(base, suffix)
+    def _path(self, base: int, suffix: str = names.LOG_SUFFIX) -> Path:
+        return self._directory / names.segment_name(base, suffix)
 
     def _source(self, base: int, end: int) -> Source:
         sizes = [
             path.stat().st_size if (path := self._path(base, suffix)).exists() else 0
-            for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+            for suffix in (names.INDEX_SUFFIX, names.TIME_INDEX_SUFFIX)
         ]
         return Source(base, end, self._path(base).stat().st_size, *sizes)
 
-    def _aborted(self) -> list[AbortedTransaction]:
+    def _aborted(self) -> list[transaction_index.AbortedTransaction]:
         """Read the aborted transactions that can have records in the segments.
 
         (Kafka: UnifiedLog.collectAbortedTransactions.) Raises CleaningFailed, OSError; FileNotFoundError if
         retention removes an index meanwhile.
         """
-        directory, first = self.task.directory, self.task.bases[0]
-        bases = [base for base in offsets_of(directory, TXN_INDEX_SUFFIX) if base >= first]
+        directory, first = self._directory, self.task.bases[0]
+        bases = [base for base in offsets_of(directory, names.TXN_INDEX_SUFFIX) if base >= first]
         # Listed afterwards, so that no later segment's index is read as one that may grow.
         active = segments_of(directory)[-1]
         indexes = (
-            read_aborted(self._path(base, TXN_INDEX_SUFFIX), may_grow=base == active) for base in bases
+            transaction_index.read_aborted(self._path(base, names.TXN_INDEX_SUFFIX), may_grow=base == active)
+            for base in bases
         )
         try:
-            return list(aborted_between(indexes, first, self.task.end))
-        except TransactionIndexCorrupt as error:
+            return list(transaction_index.aborted_between(indexes, first, self.task.end))
+        except transaction_index.TransactionIndexCorrupt as error:
             # Aborted records would be taken for the latest values of their keys.
             raise CleaningFailed(f"{error}. {_ADVICE}") from error
 
@@ -206,7 +176,7 @@ class Cleaner:
         for one in dirty:
             if self._each_piece(one.base, partial(self._map_piece, offsets, transactions)) == Stop.FULL:
                 return offsets
-            # Offsets behind the segment's last batch belong to no record any more.
+            # Offsets after the segment's last batch have no records.
             offsets.latest = max(offsets.latest, one.end - 1)
         return offsets
 
@@ -286,10 +256,7 @@ class Cleaner:
     def _finish(
         self, segment: PartitionState, fds: list[int], transactions: CleanedTransactions, last: os.stat_result
     ) -> None:
-        """Finish the new segment and sync its files.
-
-        `last`: the status of the last segment it is made of, whose times it gets.
-        """
+        """Finish the new segment, with the times of its last source (`last`), and sync its files."""
         segment.finish_segment()
         self._write_aborted(segment.segment_base, transactions)
         for fd in fds:
@@ -299,16 +266,13 @@ class Cleaner:
     def _write_aborted(self, base: int, transactions: CleanedTransactions) -> None:
         if not transactions.kept:
             return
-        fd = os.open(self._cleaned(base, TXN_INDEX_SUFFIX), _WRITE, 0o644)
-        try:
-            write_all(fd, packed(transactions.kept))
+        with opened(self._cleaned(base, names.TXN_INDEX_SUFFIX), _WRITE) as fd:
+            write_all(fd, transaction_index.packed(transactions.kept))
             os.fsync(fd)
-        finally:
-            os.close(fd)
         transactions.kept.clear()
 
     def _cleaned(self, base: int, suffix: str) -> Path:
-        return self._path(base, suffix + CLEANED_FILE_SUFFIX)
+        return self._path(base, suffix + names.CLEANED_FILE_SUFFIX)
 
     # ---- reading ----
 
@@ -318,13 +282,9 @@ class Cleaner:
         return max(self.buffers.io_bytes // 2, READ_BYTES_LEAST)
 
     def _each_piece(self, base: int, do: Callable[[BatchWalk], int]) -> int:
-        """Call `do` with the segment's batches, a piece of the file at a time. Return FULL if `do` does.
-
-        Raises CleaningFailed if a batch is damaged, or a marker contradicts the indexes.
-        """
+        """Call `do` with pieces of batches until it returns FULL. Raises CleaningFailed if they are bad."""
         path = self._path(base)
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
+        with opened(path) as fd:
             no_read_ahead(fd)
             size = os.fstat(fd).st_size
             position, room = 0, self._room
@@ -334,7 +294,7 @@ class Cleaner:
                 walk = BatchWalk(data)
                 try:
                     stop = do(walk)
-                except TransactionIndexCorrupt as error:
+                except transaction_index.TransactionIndexCorrupt as error:
                     raise CleaningFailed(f"{path}: {error}. {_ADVICE}") from error
                 except CorruptBatch as error:
                     where = position + error.position
@@ -346,18 +306,16 @@ class Cleaner:
                 self.statistics.bytes_read += walk.at
                 room = self._room if walk.at else room * 2
                 position += walk.at
-        finally:
-            os.close(fd)
         return Stop.END
 
 
 def _batch_at(walk: BatchWalk) -> Batch:
-    """Return the batch at which the walk stopped. The walk has checked its CRC."""
+    """Return the batch where the walk stopped, whose CRC the walk has checked."""
     return next(iterate_batches(walk.piece, walk.at, check_crc=False))
 
 
 def remove_cleaned(directory: Path) -> None:
     """Remove the files that an unfinished cleaning left."""
     for entry in list(directory.iterdir()):
-        if entry.name.endswith(CLEANED_FILE_SUFFIX):
+        if entry.name.endswith(names.CLEANED_FILE_SUFFIX):
             entry.unlink(missing_ok=True)

@@ -1,10 +1,9 @@
 """The log process's part of compaction: the choice of tasks, and the swap (Kafka: LogCleanerManager).
 
-The cleaner, a process of its own, reads segments and writes new ones beside them. The log process decides
-which segments, and it alone renames files. The cleaner asks for a task, hands over the new segments one by
-one, and reports how the task ended; one task at a time. A commit journal is never replayed into a cleaned
-segment: a segment is cleaned only once it is synced, and swapped only once the recovery point on disk is
-behind it.
+The cleaner, a process of its own, reads segments and writes new ones. The log process chooses the segments,
+and it alone renames files. The cleaner asks for a task, passes the new segments one by one, and reports the
+task's end; one task at a time. A commit journal is never replayed into a cleaned segment: a segment is
+cleaned only once it is synced, and swapped only once the recovery point on disk is past it.
 """
 
 from __future__ import annotations
@@ -20,13 +19,12 @@ from mpbroker.ipc import calls
 from mpbroker.ipc.counters import Counter
 from mpbroker.log.compaction.cleanable import COMPACT, Dirty, Limits, dirty_part, is_due
 from mpbroker.log.manager.log_manager import LogManager
-from mpbroker.log.manager.measuring import LOOKED_AT_ONCE, Measuring, is_measured
-from mpbroker.log.partition.partition_log import PartitionLog
+from mpbroker.log.manager.measuring import MEASURED_AT_ONCE, Measuring, is_measured
+from mpbroker.log.partition.partition_log import PartitionLog, Sealed
 from mpbroker.log.partition.segment_swap import begin_swap, swap_in
 from mpbroker.log.retention.deletion import unlink_deleted
 from mpbroker.storage import names
 from mpbroker.storage.disk_errors import PASSING
-from mpbroker.storage.segments import Sealed
 from shm.counters import CounterPage
 
 # A swap that fails for a full disk is tried again after this time.
@@ -45,7 +43,7 @@ class _Grant:
 
 @dataclass
 class _Swap:
-    """Swap one segment, in the I/O thread. Touch nothing if the new segment is missing."""
+    """Swap one segment, in the I/O thread. Change nothing if the new segment is missing."""
 
     fd: int
     bases: list[int]
@@ -96,8 +94,8 @@ class Compaction:
         best: tuple[Dirty, PartitionLog] | None = None
         dirtiest, delay_ms, uncleanable = 0.0, 0, [0, 0]
         slots = list(self._manager.logs)
-        for at in range(0, len(slots), LOOKED_AT_ONCE):
-            some = slots[at : at + LOOKED_AT_ONCE]
+        for at in range(0, len(slots), MEASURED_AT_ONCE):
+            some = slots[at : at + MEASURED_AT_ONCE]
             self._forget_others(some)
             yield from self._measuring.until_measured(self._compacted(some))
             for log in self._compacted(some):
@@ -130,7 +128,7 @@ class Compaction:
                 self._manager.dirs[log.state.log_dir].forget_cleaned((log.topic, log.partition))
 
     def _dirty_part(self, log: PartitionLog) -> Dirty | None:
-        """Return the dirty part of a log; None if a segment is not measured or cannot be read, or moves."""
+        """Return a log's dirty part; None if a segment is unmeasured or unreadable, or the log moves."""
         if log.is_swapping or log.is_moving or not is_measured(log):
             return None
         segments = self._measuring.segments_of(log)
@@ -177,7 +175,7 @@ class Compaction:
     # ---- the swap ----
 
     def swapping(self, new: calls.SwapSegments) -> Generator[None, None, calls.Message]:
-        """Put a new segment in place. Answer whether that was done."""
+        """Put a new segment in place. Answer whether that succeeded."""
         grant = self._grant
         if grant is None or grant.ticket != new.ticket or not self._may_replace(grant.log, new.bases):
             return calls.Swapped(False)
@@ -205,7 +203,7 @@ class Compaction:
         return calls.Swapped(True)
 
     def _may_replace(self, log: PartitionLog, bases: list[int]) -> bool:
-        """Tell whether these segments are still there, one behind the other, and may be replaced."""
+        """Return whether these consecutive segments still exist and may be replaced."""
         if not self._manager.is_served(log) or log.is_swapping or log.is_moving:
             return False
         there = [segment.base for segment in log.sealed]
@@ -215,10 +213,7 @@ class Compaction:
         return there[first : first + len(bases)] == bases
 
     def _recorded(self, log: PartitionLog, end: int) -> Generator[None, None, bool]:
-        """Write the recovery point if need be, and tell whether the one on disk is at or behind `end`.
-
-        Then no journal is replayed below `end`.
-        """
+        """Return whether the recovery point on disk is at least `end`: no journal is replayed below."""
         log_dir, key = self._manager.dirs[log.state.log_dir], (log.topic, log.partition)
         if log_dir.on_disk[names.RECOVERY_POINTS].get(key, 0) >= end:
             return True
@@ -268,7 +263,5 @@ class Compaction:
             self._manager.turn.storage_failed(log.state.log_dir, errno)
         else:
             self._uncleanable.add((log.topic_id, log.partition))
-            _log.error(
-                "%s is not compacted any more until the broker is restarted: %s", log.directory, problem
-            )
+            _log.error("%s is not compacted until the broker is restarted: %s", log.directory, problem)
             self._counters.set_last_error(f"{log.name} is not compacted: {problem}")

@@ -1,15 +1,14 @@
 """The cleaner: compacts the partitions that log workers name, writing `.cleaned` files only.
 
-(Kafka: CleanerThread.) It asks the log workers in turn for a task, cleans, hands over each new segment, and
-asks again. When none has a task it waits for `log.cleaner.backoff.ms`. One question is asked at a time. If
-the cleaner or the log worker dies the task is void: its files are removed when the partition is next cleaned
-or opened.
+(Kafka: CleanerThread.) It asks the log workers in turn for a task, cleans, passes on each new segment, and
+asks again. Without a task it waits for `log.cleaner.backoff.ms`. One question is asked at a time. If the
+cleaner or the log worker dies the task is void: its files are removed when the partition is next cleaned or
+opened.
 
-The main thread talks to the log workers and follows orders. A second thread cleans, and gets a CPU only when
-nobody else wants it. Nobody waits for it, except during the few instructions in which it holds the GIL: a
-third thread of usual priority does its changes of files. A void task is left behind, unable to change
-anything more. The third thread itself cleans what is older than max.compaction.lag.ms, since it gets its
-share of a machine that is never idle.
+The main thread talks to the log workers and follows orders. A second thread cleans, on CPUs that no other
+thread wants. It delays others only during the few instructions in which it holds the GIL: a third thread of
+usual priority changes the files for it. A void task can change nothing more. The third thread itself cleans
+partitions that are older than max.compaction.lag.ms, since it gets its share of a machine that is never idle.
 """
 
 from __future__ import annotations
@@ -38,14 +37,13 @@ from mpbroker.log.compaction.cleaner import (
     CleaningFailed,
     Disk,
     Result,
-    Task,
     at_once,
     remove_cleaned,
 )
 from mpbroker.log.io.pace import Pace, Stints, only_when_idle
 from mpbroker.records.errors import RecordsError
 
-# Below every process that somebody waits for.
+# Below every process that clients wait for.
 NICENESS = 10
 
 
@@ -104,7 +102,7 @@ class CleanerProcess:
         self.logs = [
             LogWorkerClient(context, worker, lender) for worker in range(context.memory.sizes.log_workers)
         ]
-        # The worker that gave the current task; the next question goes to the one behind it.
+        # The worker that gave the current task; the next question goes to its successor.
         self.giver = 0
         self._pace = Pace(lambda: self.config.log_cleaner_io_max_bytes_per_second)
         self._idle = ThreadPoolExecutor(1, "cleaning", self._step_back)
@@ -134,16 +132,13 @@ class CleanerProcess:
             only_when_idle()
         except OSError as error:
             self.context.log.warning(
-                "the cleaner cannot leave the CPUs to others (%s): sched_setscheduler and ioprio_set are "
-                "forbidden to this process; compactions will be felt more",
+                "the cleaner cannot lower its priority (%s): sched_setscheduler and ioprio_set are "
+                "forbidden to this process; compaction will slow down clients more",
                 error,
             )
 
     def _result_of(self, future: Future[Result], *, gives_way: bool = True) -> Result:
-        """Wait for another thread's result. Raises Abandoned if the task is void.
-
-        The supervisor cannot see that another thread waits for its disk, so beat for it.
-        """
+        """Wait for another thread's result and beat. Raises Abandoned if the task is void."""
         future.add_done_callback(lambda _: os.eventfd_write(self.context.bell.fd, 1))
         while not future.done():
             if gives_way:
@@ -197,7 +192,7 @@ class CleanerProcess:
         return answers[0]
 
     def _task(self) -> calls.ToClean | None:
-        """Return the task of the first worker that has one, starting behind the last one asked."""
+        """Return the task of the first worker that has one, after the last one asked."""
         for _ in self.logs:
             self.giver = (self.giver + 1) % len(self.logs)
             if self.logs[self.giver].is_up:
@@ -209,10 +204,7 @@ class CleanerProcess:
     # ---- a task ----
 
     def clean_one(self) -> bool:
-        """Ask for a task and do it. Return whether one was done without a problem.
-
-        A problem is reported for the partition. Raises Abandoned if the task is void.
-        """
+        """Ask for a task and do it; return whether one was done and did not fail. Raises Abandoned."""
         self.context.counters.set(Counter.COUNT_CLEANER_LAST_RUN_NS, time.monotonic_ns())
         task = self._task()
         if task is None:
@@ -234,7 +226,7 @@ class CleanerProcess:
             ended = calls.CleaningEnded(task.ticket, problem=str(error), errno=errno.ENOMEM)
         except Exception as error:
             # Report a bug instead of dying of it: repeated deaths would stop the broker.
-            self.context.log.exception("%s: the cleaner fails", task.directory)
+            self.context.log.exception("%s: cleaning failed", task.directory)
             ended = calls.CleaningEnded(task.ticket, problem=repr(error))
         finally:
             self.context.counters.set_status("waiting")
@@ -248,7 +240,7 @@ class CleanerProcess:
         """Clean a partition. Return the offset up to which it is clean, -1 if the task is void."""
         started, void = time.monotonic(), threading.Event()
         thread, disk = (self._usual, at_once) if task.must else (self._idle, self._disk(void))
-        cleaner = Cleaner(task_of(task), self._buffers(), self._paced(void, rests=not task.must), disk)
+        cleaner = Cleaner(task, self._buffers(), self._paced(void, rests=not task.must), disk)
         segments = cleaner.run()
         try:
             while (new := self._result_of(thread.submit(next, segments, None))) is not None:
@@ -276,10 +268,7 @@ class CleanerProcess:
         return on_disk
 
     def _paced(self, void: threading.Event, *, rests: bool) -> Callable[[int, float], None]:
-        """Return the `pace` of a cleaning, which is called in the thread that cleans.
-
-        `rests`: leave the disk alone for as long as it was at work.
-        """
+        """Return a cleaning's `pace`. `rests`: leave the disk idle for as long as it was busy."""
         stints = Stints()
 
         def paced(count: int, disk_s: float) -> None:
@@ -325,20 +314,5 @@ class CleanerProcess:
         try:
             remove_cleaned(directory)
         except OSError as error:
-            # The topic is gone, or the disk: either way the files left mean nothing.
+            # The topic was deleted, or the disk failed: the remaining files have no effect.
             self.context.log.debug("%s: %s", directory, error)
-
-
-def task_of(task: calls.ToClean) -> Task:
-    return Task(
-        Path(task.directory),
-        task.bases,
-        task.first_dirty,
-        task.end,
-        task.segment_bytes,
-        task.index_bytes,
-        task.index_interval_bytes,
-        task.delete_retention_ms,
-        task.now_ms,
-        task.producers,
-    )

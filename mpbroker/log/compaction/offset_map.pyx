@@ -27,7 +27,7 @@ cdef inline MapSlot *place_of(const MapRef *map, const uint64_t *hash) noexcept 
 
 
 cdef bint map_put(MapRef *map, const uint8_t *key, int64_t count, int64_t offset) noexcept nogil:
-    """Set the key's offset, unless it has a larger one. Return False if there is no room for a new key."""
+    """Set the key's offset, unless it has a larger one. Return False without room for a new key."""
     cdef uint64_t hash[2]
     cdef MapSlot *slot
     siphash128(key, count, map.key, hash)

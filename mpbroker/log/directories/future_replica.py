@@ -1,22 +1,21 @@
-"""A partition's future replica on disk: its directory until it takes the place of the current one.
+"""A partition's future replica on disk: its directory until it replaces the current one.
 
 (Kafka: UnifiedLog.logFutureDirName, LogManager.replaceCurrentWithFutureLog; KIP-113.) The steps, each safe
 against a crash of the process or of the machine:
 
-1. `<topic>-<partition>.<uuid>-future` is made in the target directory. Nobody reads it; a start goes on with
-   it.
-2. It has all that the current replica has, on disk, and the checkpoints of the target know the partition.
-   Nothing is appended from here on until step 4 is done. It gets a mark, the file `mpbroker.moved`.
+1. `<topic>-<partition>.<uuid>-future` is made in the target directory. It is not read; a start continues it.
+2. It has all records of the current replica, on disk, and the target's checkpoints have the partition. No
+   append follows before step 4. It gets a mark, the file `mpbroker.moved`.
 3. It loses its suffix, and the target directory is synced: from here on it is the partition.
 4. The replica in the old directory becomes `...-delete`, and the old directory is synced.
-5. The mark goes.
+5. The mark is removed.
 
-Found in two directories at a start, the partition is where the mark is: step 4 was not reached, so nothing
-was appended to either since. (Kafka does not start then.) A mark that is left means nothing otherwise, and
-goes before the partition moves again.
+A start that finds the partition in two directories uses the marked one: step 4 was not reached, so neither
+has appends since. (Kafka does not start then.) Otherwise a remaining mark has no meaning; it is removed
+before the partition moves again.
 
-Where step 3 fails between its two halves nobody can tell what the target's disk has. Then the current replica
-gets a mark, the file `mpbroker.stayed`, and goes on: whatever a start finds there, this one counts.
+If step 3 fails between rename and sync, the content of the target's disk is unknown. Then the current replica
+gets a mark, the file `mpbroker.stayed`, and is used by any later start.
 """
 
 from __future__ import annotations
@@ -29,17 +28,14 @@ from pathlib import Path
 
 from mpbroker.log.directories.log_directory import LogDirectory
 from mpbroker.storage import names
-from mpbroker.storage.checkpoints import fsync_directory, topic_id_if_any, write_topic_id, write_whole
+from mpbroker.storage.checkpoints import fsync_directory, opened, topic_id_if_any, write_topic_id, write_whole
 from mpbroker.storage.strict_stat import is_there
 
 _log = logging.getLogger("mpbroker.log")
 
 
 def new_name(topic: str, partition: int) -> str:
-    """Return a new name for a future replica's directory.
-
-    With a long topic name it is longer than a file system takes: then the partition cannot move (KAFKA-4893).
-    """
+    """Return a new future replica's name, too long for the file system if the topic's is (KAFKA-4893)."""
     return f"{names.partition_name(topic, partition)}.{uuid.uuid4().hex}{names.FUTURE_SUFFIX}"
 
 
@@ -56,36 +52,27 @@ def place(future: Path, current: Path) -> None:
 
 
 def set_aside(directory: Path) -> Path:
-    """Set aside the old replica (step 4), or a future replica that is given up; return its new path.
-
-    Raises OSError.
-    """
+    """Set aside the old replica (step 4), or an abandoned future replica; return its path. Raises OSError."""
     parsed = names.parse_partition(directory.name)
     renamed = names.renamed(parsed.topic, parsed.partition, uuid.uuid4().hex, names.DELETE_SUFFIX)
     return _rename(directory, directory.with_name(renamed))
 
 
 def _rename(directory: Path, to: Path) -> Path:
-    """Rename a directory within its log directory, durably; return its new path.
-
-    Raises OSError; with nothing renamed where only descriptors are short.
-    """
-    fd = os.open(to.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    """Rename a directory durably; return its path. Raises OSError, before the rename if fds are short."""
+    with opened(to.parent, os.O_DIRECTORY) as fd:
         directory.rename(to)
         os.fsync(fd)
-    finally:
-        os.close(fd)
     return to
 
 
 def stay(current: Path) -> None:
-    """Mark the partition as being here, wherever else it is found. Raises OSError."""
+    """Mark the partition as being here, wherever a start finds another replica. Raises OSError."""
     write_whole(current / names.STAYED, b"")
 
 
 def has_stayed(current: Path) -> bool:
-    """Tell whether the partition is marked as having stayed. Raises OSError."""
+    """Return whether the partition is marked as having stayed. Raises OSError."""
     return is_there(current / names.STAYED)
 
 
@@ -99,7 +86,7 @@ def unmark(directory: Path) -> None:
 
 
 def settle(log_dirs: Sequence[LogDirectory]) -> None:
-    """Leave each partition that a crash left in two log directories in one of them. Raises OSError."""
+    """Keep one of the two replicas that a crash left in two log directories. Raises OSError."""
     found: dict[str, list[Path]] = {}
     if len(log_dirs) == 1:
         return
@@ -116,7 +103,7 @@ def _names_in(log_dir: LogDirectory) -> list[str]:
 
 
 def _is_own(log_dir: LogDirectory, paths: list[Path]) -> bool:
-    """Tell whether the directories are a partition's of this log worker."""
+    """Return whether the directories are of a partition of this log worker."""
     try:
         parsed = names.parse_partition(paths[0].name)
     except names.NotAPartition:
@@ -131,8 +118,8 @@ def _settle(paths: list[Path]) -> None:
         return
     for path in paths:
         if path not in marked:
-            gone = set_aside(path)
-            _log.warning("%s counts, and not %s, which is %s now", marked[0], path, gone.name)
+            renamed = set_aside(path)
+            _log.warning("using %s; duplicate %s renamed to %s", marked[0], path, renamed.name)
     unmark(marked[0])
 
 

@@ -1,8 +1,8 @@
-"""The commit journal of a log worker in one log directory: a predecessor's that goes on, or a new one.
+"""The commit journal of a log worker in one log directory: a predecessor's, continued, or a new one.
 
-A journal is put to use once it is on disk, whole (`mpbroker.log.directories.journal_set`). Segments that a
-predecessor's records name may not be synced yet: the I/O thread syncs them, and until then the records
-are not overwritten and no recovery point moves.
+A journal is used once it is on disk, whole (`mpbroker.log.directories.journal_set`). Segments that a
+predecessor's records name may not be synced yet: the I/O thread syncs them, and until then the records are
+not overwritten and no recovery point moves.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from functools import partial
 from pathlib import Path
 
 from mpbroker.ipc.process import FatalError
-from mpbroker.log.directories.journal_creation import MAKING_SUFFIX, JournalCreation, ring_bytes_of
 from mpbroker.log.directories.journal_replay import sync_named
 from mpbroker.log.io.io_thread import IoThread
+from mpbroker.storage.checkpoints import fsync_directory
 from mpbroker.storage.disk_errors import NO_ROOM
-from mpbroker.storage.journal import JournalDamaged, JournalFile
+from mpbroker.storage.journal import RING_AT, JournalDamaged, JournalFile, make
 from mpbroker.storage.names import PartitionName
 from mpbroker.storage.strict_stat import is_there
 
@@ -29,15 +29,69 @@ _log = logging.getLogger("mpbroker.log")
 
 def damaged(problem: JournalDamaged) -> FatalError:
     return FatalError(
-        f"{problem}. Records that were acknowledged last may be nowhere else. Restore the file, or delete "
+        f"{problem}. The latest acknowledged records may be nowhere else. Restore the file, or delete "
         "it: then partitions that lack such records stay offline"
     )
+
+
+MAKING_SUFFIX = ".tmp"
+PIECE_BYTES = 4 << 20
+PAGE_BYTES = 4096
+_ZEROS = memoryview(bytes(PIECE_BYTES))
+
+
+def ring_bytes_of(journal_bytes: int) -> int:
+    return (journal_bytes - RING_AT) // PAGE_BYTES * PAGE_BYTES
+
+
+class JournalCreation:
+    """Makes a commit journal at `path`: a file of zeros, written and synced once.
+
+    A sync after overwriting written blocks costs about half of one after growing a file. Until the journal
+    exists, and where it has no room, rounds sync each file by itself. Owns the unfinished file next to it,
+    whose room on the disk is allocated at once. Raises OSError.
+    """
+
+    def __init__(self, path: Path, journal_bytes: int) -> None:
+        self._made = path
+        self._path = path.with_name(path.name + MAKING_SUFFIX)
+        self._end = RING_AT + ring_bytes_of(journal_bytes)
+        self._at = 0
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            os.posix_fallocate(self._fd, 0, self._end)
+        except OSError:
+            self.abandon()
+            raise
+
+    def step(self) -> JournalFile | None:
+        """Write one more piece; return the journal when it is whole and durable. Raises OSError."""
+        try:
+            if self._at < self._end:
+                self._at += os.pwrite(self._fd, _ZEROS[: self._end - self._at], self._at)
+                os.fdatasync(self._fd)
+                return None
+            make(self._fd, self._end - RING_AT)
+            os.fsync(self._fd)
+            whole = self._path.rename(self._made)
+            fsync_directory(whole.parent)
+            made = JournalFile(whole)
+            os.close(self._fd)
+            return made
+        except OSError:
+            self.abandon()
+            raise
+
+    def abandon(self) -> None:
+        """Remove the unfinished file, which was never used."""
+        os.close(self._fd)
+        self._path.unlink(missing_ok=True)
 
 
 class DirJournal:
     """A log worker's journal in a log directory.
 
-    `file`: None until it is on disk. `is_wanted`: there is to be one, and its directory works.
+    `file`: None until it is on disk. `is_wanted`: the policy needs one, and its directory works.
     """
 
     def __init__(self, log_dir: int, path: Path, *, is_wanted: bool) -> None:
@@ -57,7 +111,7 @@ class DirJournal:
     # ---- a predecessor's journal ----
 
     def inherit(self) -> None:
-        """Continue behind the records of the journal that is there, if any. Raises OSError, FatalError."""
+        """Continue after the records of an existing journal, if any. Raises OSError, FatalError."""
         self.path.with_name(self.path.name + MAKING_SUFFIX).unlink(missing_ok=True)
         if not self._is_wanted or not is_there(self.path):
             return
@@ -71,10 +125,7 @@ class DirJournal:
         self.file = found
 
     def _sync_inherited(self, partitions: Partitions) -> None:
-        """Sync what the inherited records name, in the I/O thread.
-
-        An error that passes, as too few descriptors, leaves it to be tried again; see `must_sync`.
-        """
+        """Sync the segments of the inherited records, in the I/O thread; see `must_sync`."""
         try:
             sync_named(self._inherited, partitions())
         finally:
@@ -84,7 +135,7 @@ class DirJournal:
 
     @property
     def is_unsynced(self) -> bool:
-        """Tell whether segments named by a predecessor's records may not be synced."""
+        """Return whether segments named by a predecessor's records may be unsynced."""
         return bool(self._inherited)
 
     @property
@@ -93,16 +144,15 @@ class DirJournal:
 
     @property
     def must_sync(self) -> bool:
-        """Tell whether the sync of what a predecessor left failed and must be tried again."""
+        """Return whether the sync of a predecessor's segments failed and must be tried again."""
         return self.is_unsynced and not self._is_syncing
 
     # ---- the journal's file ----
 
     def prepare(self, journal_bytes: int, io_thread: IoThread, partitions: Partitions) -> None:
-        """Keep the journal that is there, or begin to make one of that size, which becomes `file` when it is
-        done.
+        """Keep the existing journal, or begin to make one of that size, which becomes `file`.
 
-        `partitions`: the directories of those that are here, for the inherited records. Raises OSError.
+        `partitions`: the directories of existing ones, for the inherited records. Raises OSError.
         """
         if self._inherited:
             self._is_syncing = True
@@ -119,12 +169,12 @@ class DirJournal:
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
-            self._say_no_room(journal_bytes, error)
+            self._report_no_room(journal_bytes, error)
             return
         io_thread.submit(partial(self._make_on, io_thread), self._log_dir)
 
-    def _say_no_room(self, journal_bytes: int, error: OSError) -> None:
-        """Log the lack of room once: it is tried again from time to time, and nothing is lost meanwhile."""
+    def _report_no_room(self, journal_bytes: int, error: OSError) -> None:
+        """Log the lack of room once: creation is retried from time to time, without loss."""
         if self._lacks_room:
             return
         self._lacks_room = True
@@ -138,7 +188,7 @@ class DirJournal:
         )
 
     def _make_on(self, io_thread: IoThread) -> None:
-        """Make the journal in the I/O thread, a piece at a time: other jobs go in between."""
+        """Make the journal in the I/O thread, a piece at a time: other jobs run in between."""
         if self._creation is None:
             return
         try:
@@ -160,11 +210,11 @@ class DirJournal:
 
     @property
     def is_missing(self) -> bool:
-        """Tell whether a wanted journal is missing and none is being made."""
+        """Return whether a wanted journal is missing and none is being made."""
         return self._is_wanted and self.file is None and self._creation is None
 
     def empty(self) -> None:
-        """Empty the journal when all segments are synced and the I/O thread is at rest. Raises OSError."""
+        """Empty the journal when all segments are synced and the I/O thread is idle. Raises OSError."""
         if self._inherited:
             raise OSError(errno.EAGAIN, "segments that it names could not be synced")
         if self._creation is not None:

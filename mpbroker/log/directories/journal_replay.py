@@ -1,13 +1,14 @@
-"""Write what a commit journal holds back into the segments, before any partition is opened.
+"""Write the content of a commit journal back into the segments, before any partition is opened.
 
-After a power cut, segments lack whatever was acknowledged but never synced. The journal is emptied only when
-all segments that it names are synced, so that a replay that is cut off is simply done again by the next.
+After a power cut, segments lack records that were acknowledged but never synced. The journal is emptied only
+when all segments that it names are synced, so the next start repeats an interrupted replay.
 
-Extents without a segment of a partition that is here are left out: the topic was deleted, or made anew (with
-another id), or the segment is gone, since nothing in a segment is acknowledged before its name is on disk.
+Extents without a segment of an existing partition are left out: the topic was deleted or created again (with
+another id), or the segment was deleted, since no record in a segment is acknowledged before its name is on
+disk.
 
-After the death of the log process alone nothing is missing: its successor goes on with the journal, and has
-the segments synced meanwhile.
+After the death of the log process alone nothing is missing: its successor continues the journal, and has the
+segments synced meanwhile.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from typing import NamedTuple
 
 from mpbroker.ipc.process import FatalError
 from mpbroker.log.io.file_system import FileSystem
-from mpbroker.log.partition.durable_reads import read_anew
-from mpbroker.log.partition.epoch_validation import are_refuted, said_epochs
+from mpbroker.log.partition.durable_reads import reread
+from mpbroker.log.partition.epoch_validation import are_refuted, stored_epochs
 from mpbroker.protocol.uuids import uuid_text
 from mpbroker.records.batch import LEADER_EPOCH_AT
 from mpbroker.storage.checkpoints import TopicPartition, read_whole, write_all_at
@@ -46,7 +47,7 @@ class Replayed(NamedTuple):
     """The outcome of a replay.
 
     `ends`: the offset where the journal ends, by partition whose segments now have the journal's bytes. All
-    in front of it is on the device, too: the round was finished.
+    before it is on the device, too: the round was finished.
     """
 
     restored_bytes: int
@@ -62,11 +63,11 @@ def replay(
 ) -> Replayed:
     """Write the journal's extents into their segments; all of these are synced on return.
 
-    `file_system`: the segments' one, opened before anything was written there. Raises OSError, FatalError.
+    `file_system`: that of the segments, opened before any write there. Raises OSError, FatalError.
     """
     ends: dict[TopicPartition, int] = {}
-    # These count once the next record says that the round was finished.
-    said: dict[TopicPartition, int] = {}
+    # These count once the next record confirms that the round was finished.
+    unconfirmed: dict[TopicPartition, int] = {}
     targets: _Targets | None = None
     segments = _Segments()
     try:
@@ -78,11 +79,11 @@ def replay(
                 for record in records
             ]
             for path, extent in chain.from_iterable(chosen):
-                segments.read_anew(path, extent)
+                segments.reread(path, extent)
             for record, extents in zip(records, chosen, strict=True):
                 if not record.is_first:
-                    ends |= said
-                said = {
+                    ends |= unconfirmed
+                unconfirmed = {
                     targets.name_of(extent): extent.end_offset
                     for path, extent in extents
                     if segments.restore(path, extent)
@@ -107,7 +108,7 @@ def replay(
 
 
 def _in_groups(records: Iterable[Record]) -> Iterator[list[Record]]:
-    """Group the records by how many segments are held open, so that reads of these go on side by side."""
+    """Group the records by the number of open segments, so that their reads run concurrently."""
     group: list[Record] = []
     extents = data_bytes = 0
     for record in records:
@@ -124,10 +125,7 @@ def _in_groups(records: Iterable[Record]) -> Iterator[list[Record]]:
 def sync_named(
     named: Iterable[tuple[bytes, int, int]], partitions: Iterable[tuple[Path, PartitionName]]
 ) -> None:
-    """Sync the segments of partitions that are here, named by (topic id, partition, base offset).
-
-    Raises OSError, which may pass unless a sync failed: then it is EIO.
-    """
+    """Sync these segments. Raises OSError, which may pass unless a sync failed: then it is EIO."""
     targets, segments = _Targets(partitions, {}), _Segments()
     try:
         for topic_id, partition, base in named:
@@ -140,10 +138,7 @@ def sync_named(
 
 
 class _Target(NamedTuple):
-    """A partition that is here.
-
-    `letters`: the end of its `partition.metadata`, the topic id.
-    """
+    """An existing partition. `letters`: the end of its `partition.metadata`, the topic id."""
 
     directory: Path
     name: TopicPartition
@@ -152,7 +147,7 @@ class _Target(NamedTuple):
 
 
 class _Targets:
-    """The partitions that are here, by topic id, even if a bit of the id has flipped.
+    """The existing partitions by topic id, even if a bit of the id has flipped.
 
     Opening such a partition reports the damage; meanwhile only the journal has these records.
     """
@@ -162,7 +157,7 @@ class _Targets:
     ) -> None:
         self._by_letters: dict[tuple[bytes, int], _Target] = {}
         self._numbered: dict[int, list[_Target]] = {}
-        self._said: set[Path] = set()
+        self._logged: set[Path] = set()
         # Leader epochs of the partitions that a journal names.
         self._epochs: dict[Path, int] = {}
         self._refuted: dict[Path, bool] = {}
@@ -189,7 +184,7 @@ class _Targets:
         return self._by_letters[text, partition]
 
     def path_of(self, topic_id: bytes, partition: int, base: int) -> str | None:
-        """Return the segment's path, whether the file is there or not; None if the partition is not here."""
+        """Return the segment's path, whether it exists or not; None without the partition."""
         key = (topic_id, partition, base)
         if key not in self._paths:
             found = self._target(topic_id, partition)
@@ -203,10 +198,7 @@ class _Targets:
         return target.name
 
     def segment_of(self, extent: Extent) -> str | None:
-        """Return the path of the extent's segment; None if there is nothing to restore.
-
-        That is so if the partition is gone or synced that far, or if another broker wrote there since.
-        """
+        """Return the extent's segment; None if it is deleted, synced that far, or written by others since."""
         if self.path_of(extent.topic_id, extent.partition, extent.segment_base) is None:
             return None
         target = self._target(extent.topic_id, extent.partition)
@@ -214,35 +206,32 @@ class _Targets:
             return None
         first_epoch = int.from_bytes(extent.data[LEADER_EPOCH_AT : LEADER_EPOCH_AT + 4], "big", signed=True)
         if first_epoch < self._epoch_of(target) and not self._is_refuted(target):
-            if target.directory not in self._said:
-                self._said.add(target.directory)
+            if target.directory not in self._logged:
+                self._logged.add(target.directory)
                 _log.warning(
-                    "%s: what the commit journal has of it is left out: another broker wrote there since",
+                    "%s: its records in the commit journal are ignored: another broker wrote there since",
                     target.directory,
                 )
             return None
         return self.path_of(extent.topic_id, extent.partition, extent.segment_base)
 
     def _epoch_of(self, target: _Target) -> int:
-        """Return the last leader epoch in the partition's checkpoint; NO_EPOCH if unknown.
-
-        Where no epoch is known, no other broker has written.
-        """
+        """Return the last leader epoch in the checkpoint; NO_EPOCH if unknown (then all writes are ours)."""
         if target.directory not in self._epochs:
-            epochs = said_epochs(str(target.directory))
+            epochs = stored_epochs(str(target.directory))
             self._epochs[target.directory] = epochs[-1][0] if epochs else NO_EPOCH
         return self._epochs[target.directory]
 
     def _is_refuted(self, target: _Target) -> bool:
-        """Tell whether the checkpoint's leader epochs are impossible: a bit has flipped there."""
+        """Return whether the checkpoint's leader epochs are impossible: a bit has flipped there."""
         if target.directory not in self._refuted:
-            epochs = said_epochs(str(target.directory)) or ()
+            epochs = stored_epochs(str(target.directory)) or ()
             self._refuted[target.directory] = are_refuted(target.directory, epochs)
         return self._refuted[target.directory]
 
 
 def _is_flipped(one: bytes, other: bytes) -> bool:
-    """Tell whether the texts differ in one letter: then one of their halves is the same."""
+    """Return whether the texts differ in one letter: then one of their halves is the same."""
     half = TOPIC_ID_LETTERS // 2
     if one[:half] != other[:half] and one[half:] != other[half:]:
         return False
@@ -261,17 +250,17 @@ class _Segments:
     def touch(self, path: str) -> None:
         self._fd(path)
 
-    def read_anew(self, path: str, extent: Extent) -> None:
+    def reread(self, path: str, extent: Extent) -> None:
         """Read the extent's place from the device, to compare it.
 
         After a failed sync, pages count as written whatever the device has, and the journal is never asked
-        again. Reads of many files go on side by side.
+        again. Reads of many files run concurrently.
         """
         if path in self._touched or path in self._missing:
             return
         fd = self._fd(path)
         if fd is not None:
-            read_anew(fd, extent.position)
+            reread(fd, extent.position)
             os.posix_fadvise(fd, extent.position, len(extent.data), os.POSIX_FADV_WILLNEED)
 
     @property
@@ -279,10 +268,7 @@ class _Segments:
         return len(self._touched)
 
     def restore(self, path: str, extent: Extent) -> bool:
-        """Write the extent if its segment lacks it; return whether it is there now.
-
-        It may yet have to be synced.
-        """
+        """Write the extent if its segment lacks it; return whether it is there now, synced or not."""
         if path in self._missing:
             return False
         fd = self._fd(path)
@@ -305,7 +291,7 @@ class _Segments:
             if synced is not None and _is_on(synced, path):
                 continue
             fd = self._fd(path)
-            # The segment is gone meanwhile, with its topic or by retention.
+            # The segment was deleted meanwhile, with its topic or by retention.
             if fd is None:
                 continue
             try:
@@ -339,7 +325,7 @@ class _Segments:
 
 
 def _is_on(file_system: FileSystem, path: str) -> bool:
-    """Tell whether the file lies on that file system, or is gone. Raises OSError."""
+    """Return whether the file lies on that file system, or was deleted. Raises OSError."""
     try:
         return file_system.has(path)
     except FileNotFoundError:

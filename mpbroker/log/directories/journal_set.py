@@ -24,7 +24,7 @@ _log = logging.getLogger("mpbroker.log")
 
 
 def crowd_journals(turn: AppendTurn, is_crowded: bool) -> None:
-    """Stop, or resume, adding to the journals: too many files are held open for what they alone have."""
+    """Stop, or resume, adding to the journals: their unsynced segments hold too many files open."""
     bypass_journals(turn, is_crowded)
     if is_crowded:
         release_journals(turn)
@@ -33,7 +33,7 @@ def crowd_journals(turn: AppendTurn, is_crowded: bool) -> None:
 class Journals:
     """The commit journals of all log directories.
 
-    `awaited`: some are being made, or what a predecessor left in them is being synced.
+    `awaited`: some are being made, or a predecessor's segments are being synced.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Journals:
         self.use()
 
     def use(self) -> None:
-        """Put the journals to use that are ready by now."""
+        """Use the journals that are ready by now."""
         for log_dir in self._dirs:
             found = log_dir.journal.file
             if found is not None and log_dir.number not in self._in_use and not log_dir.failed:
@@ -78,20 +78,14 @@ class Journals:
         )
 
     def release(self) -> None:
-        """Have everything that is only in the journals synced in segments soon.
-
-        Journals that are missing are made, and a predecessor's records whose segments could not be synced are
-        tried again.
-        """
+        """Have segments that lag the journals synced soon; retry missing journals and failed syncs."""
         release_journals(self._turn)
         for log_dir in self._dirs:
             if not log_dir.failed and (log_dir.journal.is_missing or log_dir.journal.must_sync):
                 self._prepare(log_dir)
 
     def empty(self, log_dir: LogDirectory) -> None:
-        """Empty the journal before the mark of a clean stop: the next to write there may know nothing of
-        journals.
-        """
+        """Empty the journal before the mark of a clean stop: the next writer may not know journals."""
         if log_dir.failed:
             return
         try:

@@ -1,15 +1,14 @@
-"""A log.dirs entry in the log process: whether it works, what the last run left there, its checkpoints.
+"""A log.dirs entry in the log process: whether it works, its state after the last run, its checkpoints.
 
 (Kafka: OffsetCheckpointFile, LogManager.) A checkpoint keeps the offsets of every partition that it has ever
-named. A partition that is not open (not yet, or because it is damaged) stands in it with what was known of
-it. Only `forget` takes one out, when the partition's files go. Without its offsets, a damaged partition would
-be cut at the next start as if nothing of it had been durable. With those of a deleted one, a new topic of its
-name would miss what it never had.
+named. A partition that is not open (not yet, or because it is damaged) keeps its known offsets. Only `forget`
+removes them, when the partition's files are deleted. Without its offsets, a damaged partition would be cut at
+the next start as if it had no durable records. With those of a deleted one, a new topic of its name would
+seem to lack records.
 
-With several log workers, each has a journal of its own in the directory, and the lines of the checkpoints
-that name its partitions. A worker that writes such a file takes the others' lines over from it, and excludes
-the others meanwhile. The first worker puts in order what the last run left, whoever wrote it, before the
-others begin.
+With several log workers, each has its own journal in the directory, and its own lines of the checkpoints. A
+worker that writes such a file copies the others' lines, under a lock. The first worker recovers the state of
+the last run, whichever worker wrote it, before the others begin.
 """
 
 from __future__ import annotations
@@ -17,13 +16,14 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from mpbroker.ipc.process import FatalError
-from mpbroker.log.directories.journal_creation import MAKING_SUFFIX
-from mpbroker.log.directories.journal_file import DirJournal, damaged
+from mpbroker.ipc.topology import CLEAN_DIRS, IS_TAKEN_OVER
+from mpbroker.log.directories.journal_file import MAKING_SUFFIX, DirJournal, damaged
 from mpbroker.log.directories.journal_replay import replay
 from mpbroker.log.directories.reserve import Reserve
 from mpbroker.log.io.file_system import FileSystem
@@ -41,15 +41,16 @@ from mpbroker.storage.checkpoints import (
 )
 from mpbroker.storage.directory_layout import directories_in, take_clean_shutdown
 from mpbroker.storage.journal import JournalDamaged, JournalFile
-from mpbroker.storage.names import ALONE, LogWorker, NotAPartition, PartitionName, parse_partition
+from mpbroker.storage.names import NotAPartition, PartitionName, log_worker_of, parse_partition
 from mpbroker.storage.strict_stat import is_there
+from shm.word import Words
 
 CHECKPOINTS = (names.RECOVERY_POINTS, names.HIGH_WATERMARKS, names.LOG_STARTS, names.CLEANER_OFFSETS)
 _log = logging.getLogger("mpbroker.log")
 
 
 def _read_checkpoint(path: Path) -> Offsets | None:
-    """Read a checkpoint; return None if it is unreadable. Recovery then looks at more than it had to."""
+    """Read a checkpoint; return None if it is unreadable. Then recovery checks more than needed."""
     try:
         return read_offsets(path)
     except (CheckpointCorrupt, OSError) as error:
@@ -58,7 +59,7 @@ def _read_checkpoint(path: Path) -> Offsets | None:
 
 
 def _file_system_of(path: Path) -> FileSystem | None:
-    """Open the file system; return None on an error, which then meets the first operation there."""
+    """Open the file system; return None on an error, which the first operation there meets again."""
     try:
         return FileSystem(path)
     except OSError as error:
@@ -66,12 +67,33 @@ def _file_system_of(path: Path) -> FileSystem | None:
         return None
 
 
+@dataclass(frozen=True)
+class LogWorker:
+    """The number of a log worker, and how many there are."""
+
+    number: int = 0
+    count: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        return self.number == 0
+
+    @property
+    def is_alone(self) -> bool:
+        return self.count == 1
+
+    def owns(self, topic: str, partition: int) -> bool:
+        return self.is_alone or log_worker_of(topic, partition, self.count) == self.number
+
+
+ALONE = LogWorker()
+
+
 class LogDirectory:
     """A log directory, as the log process has it.
 
-    `known` is what the next checkpoints say, `on_disk` what the files say as far as it is certain.
-
-    A directory that `failed` before this process began is not touched at all.
+    `known`: the content of the next checkpoints. `on_disk`: the certain content of the files. A directory
+    that `failed` before this process began is not touched.
     """
 
     def __init__(
@@ -115,7 +137,7 @@ class LogDirectory:
 
     @property
     def kept_bytes(self) -> int:
-        """Return what the journal and the reserve of this log worker take."""
+        """Return the bytes of this log worker's journal and reserve."""
         return self.journal.size_bytes + self.reserve.held_bytes
 
     def _own(self, offsets: Offsets) -> Offsets:
@@ -124,14 +146,14 @@ class LogDirectory:
         return Offsets({key: offset for key, offset in offsets.items() if self.worker.owns(*key)})
 
     def take_over(self, say: Callable[[str], None], *, is_successor: bool = False) -> None:
-        """Put in order what the last run left.
+        """Recover the state that the last run left.
 
-        Journals go into the segments; the mark of a clean stop is taken; and the names of partitions are
-        synced, also of those that were being made, or moved here, when that run was killed.
+        Replay the journals into the segments, remove the mark of a clean stop, and sync the names of
+        partitions, also of those that were being created or moved here when that run was killed.
 
-        All journals that are found are replayed, however many workers there were: when one worker takes
-        appends, no journal has an older record. After a clean stop, ours or Kafka's, they have nothing that
-        counts. Where only a process died (`is_successor`) the segments are complete, and its journal goes on.
+        All journals are replayed, whatever the number of workers was: when one worker takes appends, no
+        journal has an older record. After a clean stop, ours or Kafka's, their records do not count. If only
+        a process died (`is_successor`) the segments are complete, and its journal continues.
 
         Raises OSError, FatalError.
         """
@@ -213,10 +235,7 @@ class LogDirectory:
         return self._cleaned
 
     def _heed_policy(self) -> None:
-        """Distrust high watermarks written without group commit, by us or by Kafka.
-
-        Their offsets need not be on disk.
-        """
+        """Distrust high watermarks written without group commit, whose offsets need not be on disk."""
         mark = self.path / names.DURABLE_MARK
         self._is_marked = is_there(mark)
         if self._group and not self._is_marked:
@@ -226,9 +245,9 @@ class LogDirectory:
             fsync_directory(self.path)
 
     def _settle_checkpoints(self) -> None:
-        """Make checkpoints readable before other workers write lines beside ours.
+        """Make checkpoints readable before other workers write their lines.
 
-        They must be able to read the file, and the mark speaks of all lines.
+        They must be able to read the file, and the mark applies to all lines.
         """
         for name in self._unreadable:
             write_offsets(self.path / name, {})
@@ -238,30 +257,30 @@ class LogDirectory:
             self._is_marked = True
 
     def durable(self, key: TopicPartition) -> int:
-        """Return the offset below which all of the partition is on disk, whatever happened to the machine."""
+        """Return the offset below which all of the partition survives a crash of the machine."""
         recovery_point = self.known[names.RECOVERY_POINTS].get(key, 0)
         if not self._group:
             return recovery_point
         return max(recovery_point, self.known[names.HIGH_WATERMARKS].get(key, 0))
 
     def forget(self, key: TopicPartition) -> None:
-        """Take the partition out of the checkpoints, as its files go away; see `is_stale`."""
+        """Remove the partition, whose files are deleted, from the checkpoints; see `is_stale`."""
         for offsets in self.known.values():
             if offsets.pop(key, None) is not None:
                 self.is_stale = True
 
     def forget_cleaned(self, key: TopicPartition) -> None:
-        """Take the partition out of the compaction checkpoint: it stays, but is not compacted any more."""
+        """Remove a partition that is no longer compacted from the compaction checkpoint."""
         if self.known[names.CLEANER_OFFSETS].pop(key, None) is not None:
             self.is_stale = True
 
     def is_on_disk(self, key: TopicPartition) -> bool:
-        """Tell whether a checkpoint names the partition, or may do so after a crash."""
+        """Return whether a checkpoint names the partition, or may do so after a crash."""
         # The order matters: an entry written meanwhile is in both.
         return any(key in offsets for offsets in [*self._on_their_way, *self.on_disk.values()])
 
     def checkpoint(self, name: str, offsets: Mapping[TopicPartition, int], io_thread: IoThread) -> None:
-        """Submit the file to the I/O thread if it says anything new."""
+        """Submit the file to the I/O thread if its content has changed."""
         known = self.known[name]
         known.update(offsets)
         if self.failed:
@@ -309,10 +328,7 @@ class LogDirectory:
             write_offsets(self.path / name, self._of_others(name) | dict(offsets))
 
     def _of_others(self, name: str) -> dict[TopicPartition, int]:
-        """Return the lines of the other workers.
-
-        A file that cannot be read must not be overwritten. Raises OSError.
-        """
+        """Return the lines of the other workers. Raises OSError, also for a corrupt file: it must stay."""
         try:
             there = read_offsets(self.path / name)
         except CheckpointCorrupt as problem:
@@ -324,21 +340,17 @@ class LogDirectory:
         self._submitted.clear()
 
     def partitions(self) -> Iterator[tuple[Path, PartitionName]]:
-        """Yield the partitions' directories, also of those to be deleted. Anything else is left alone."""
+        """Yield the partitions' directories, also of those to be deleted, and nothing else."""
         return ((self.path / name, parsed) for name, parsed in self._names())
 
     def own_partitions(self, suffix: str = "") -> Iterator[tuple[str, PartitionName]]:
-        """Yield the names of this log worker's partition directories, as `directories_in`; few of thousands
-        match.
-
-        `suffix`: only those that have it.
-        """
+        """Yield the names of this worker's partition directories, those with `suffix` if given."""
         for name, parsed in self._names(suffix):
             if self.worker.owns(parsed.topic, parsed.partition):
                 yield name, parsed
 
     def names(self) -> list[str]:
-        """List all names in the directory: they may change while the caller looks at them. Raises OSError."""
+        """List all names in the directory at this moment. Raises OSError."""
         return [] if self.failed else os.listdir(self.path)  # noqa: PTH208 - thousands, and only their names
 
     def _names(self, suffix: str = "") -> Iterator[tuple[str, PartitionName]]:
@@ -352,9 +364,35 @@ class LogDirectory:
                     self._strangers.add(name)
                     _log.warning(
                         "%s is not the directory of a partition (<topic>-<number>). Move it out of %s: "
-                        "with it the broker will not start again",
+                        "the broker cannot restart with it",
                         self.path / name,
                         self.path,
                     )
                 continue
             yield name, parsed
+
+
+class StartupState:
+    """Results of the first log worker's take-over, for the others and for successors.
+
+    The first worker alone recovers the state of the last run (`LogDirectory.take_over`); the others begin
+    after that. These words outlive it, but not the broker. So a worker that finds them set is a successor, or
+    began after a complete take-over. A first worker that is killed before leaves nothing to undo: no append
+    was possible, and its successor does the same again. `words`: the shared `taken_over`, written by it.
+    """
+
+    def __init__(self, words: Words) -> None:
+        self._words = words
+
+    @property
+    def is_done(self) -> bool:
+        return self._words.load(IS_TAKEN_OVER) != 0
+
+    def done(self, log_dirs: Iterable[LogDirectory]) -> None:
+        clean = sum(1 << log_dir.number for log_dir in log_dirs if log_dir.clean)
+        self._words.store(CLEAN_DIRS, clean)
+        self._words.store(IS_TAKEN_OVER, 1)
+
+    def was_clean(self, log_dir: LogDirectory) -> bool:
+        """Return whether the last run closed the directory cleanly."""
+        return bool(self._words.load(CLEAN_DIRS) >> log_dir.number & 1)

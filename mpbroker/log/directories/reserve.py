@@ -1,10 +1,10 @@
-"""Room kept for what must go on when the disk is full: checkpoints, clean stops, deletions of topics.
+"""Room kept for work that must continue on a full disk: checkpoints, clean stops, deletions of topics.
 
-The reserve is a file without a name (O_TMPFILE) that nothing is ever written to. Produces meet the full disk
-while the reserve still has its room, and the death of its process frees it. So a start, which may need the
-room itself, finds nothing of it. A file system without such files keeps no reserve.
+The reserve is a file without a name (O_TMPFILE) that is never written. Produces meet the full disk while the
+reserve still has its room. The death of its process frees it, so a start, which may need the room itself,
+finds none of it. A file system without such files keeps no reserve.
 
-The deletion of a topic is written into the metadata log, whose active segment has room behind its end.
+The deletion of a topic is written into the metadata log, whose active segment has room after its end.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mpbroker.log.io.file_system import set_aside
 from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.storage.disk_errors import NO_ROOM
 
-# Allocate this much at a time: a disk that is nearly full gives what it has.
+# Allocated at a time: a disk that is nearly full gives a part.
 PIECE_BYTES = 256 << 10
 # The metadata log has at least this much room, and at most twice as much.
 METADATA_BYTES = 512 << 10
@@ -47,13 +47,13 @@ class Reserve:
         return self.held_bytes >= self._most
 
     def take(self) -> None:
-        """Allocate what is missing, or as much as there is. Raises OSError, but not for a full disk."""
+        """Allocate the missing bytes, or as many as there are. Raises OSError, but not for a full disk."""
         try:
             with self._lock:
                 self._take()
         except OSError as error:
             if error.errno in _UNKNOWN:
-                _log.info("%s: its file system keeps no room for a full disk", self._directory)
+                _log.info("%s: its file system cannot reserve room for a full disk", self._directory)
                 self._most = 0
             elif error.errno not in NO_ROOM:
                 raise
@@ -78,10 +78,7 @@ class Reserve:
         self.release()
 
     def lend(self, work: Callable[[], None]) -> None:
-        """Do `work`; if the disk is full, release the reserve and do it again.
-
-        What the first try has left must not hinder the second. Raises OSError.
-        """
+        """Do `work`, again without the reserve if the disk is full. Raises OSError."""
         try:
             work()
         except OSError as error:
@@ -94,12 +91,8 @@ class Reserve:
                 self.take()
 
 
-def keep_room_behind(metadata: PartitionLog) -> None:
-    """Allocate room behind the end of the metadata log, if there is too little.
-
-    The room is used up, or went with a failed write that was cut off. On a full disk, and where a file system
-    cannot allocate, there is none.
-    """
+def keep_room_at_end(metadata: PartitionLog) -> None:
+    """Allocate room after the metadata log's end if it has too little; a full disk gives none."""
     state = metadata.state
     if state.fd >= 0 and os.fstat(state.fd).st_blocks * BLOCK_BYTES < state.size + METADATA_BYTES:
         set_aside(state.fd, state.size, 2 * METADATA_BYTES)

@@ -1,23 +1,26 @@
-"""Reads and writes of background work, on a disk where commits wait behind them.
+"""Reads and writes of background work, on a disk that commits wait for.
 
-A commit writes a few kilobytes and waits; the disk takes them after all that it was given before. So
-background work gives the disk one small piece at a time, waits for it, and then leaves the disk alone for as
-long as the piece took: it takes at most half of a disk, however fast that is. Read-ahead and the kernel's own
-write-back would come in megabytes instead.
+A commit writes a few kilobytes and waits for all earlier requests of the disk. So background work gives the
+disk one small piece at a time, waits for it, and then leaves the disk idle for as long as the piece took: it
+takes at most half of a disk, however fast that is. Read-ahead and the kernel's own write-back would come in
+megabytes instead.
 """
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
+import shutil
 import time
+from pathlib import Path
 
 from mpbroker.log.io.file_system import write_back
 from mpbroker.log.io.pace import Stints
-from mpbroker.storage.checkpoints import write_all_at
+from mpbroker.storage.checkpoints import opened, write_all_at
 from mpbroker.storage.residency import resident
 
-# The least that is written at a time (`mpbroker.log.io.piece_size`).
+# The least that is written at a time (`PieceSize`).
 PIECE_BYTES = 64 << 10
 # Dropped from the page cache at a time: the kernel hardly lets other threads run meanwhile.
 STEP_BYTES = 4 << 20
@@ -48,19 +51,15 @@ def read(fd: int, count: int, position: int, *, leaves_cache: bool = False) -> t
 
 
 def drop(fd: int, position: int, count: int) -> None:
-    """Drop bytes from the page cache, with all of the page in which they begin.
-
-    What precedes them there was read earlier. Dirty pages stay.
+    """Drop bytes from the page cache, with the start of their first page, which was read earlier. Dirty pages
+    stay.
     """
     start = position - position % mmap.PAGESIZE
     os.posix_fadvise(fd, start, position + count - start, os.POSIX_FADV_DONTNEED)
 
 
 def write(fd: int, piece: memoryview, position: int) -> float:
-    """Write a piece through to the disk and return the seconds that took. Raises OSError.
-
-    The piece is not durable yet: a sync is needed, which takes no longer than the disk's own buffer does.
-    """
+    """Write a piece through to the disk, not yet durable; return the seconds. Raises OSError."""
     began = time.monotonic()
     write_all_at(fd, piece, position)
     write_back(fd, position, len(piece))
@@ -80,3 +79,31 @@ def sync(fd: int) -> float:
     began = time.monotonic()
     os.fdatasync(fd)
     return time.monotonic() - began
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file if it exists, without delaying clients. Raises OSError.
+
+    Unlinking a file drops all its pages from the page cache at once, 60 us for each MiB, and the kernel
+    hardly lets other threads run meanwhile: tens of milliseconds for a segment, many times when a topic is
+    deleted. So the pages are dropped first, in small steps with rests. A process that still has the file open
+    reads it from the disk.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        if path.is_file() and not path.is_symlink():
+            _leave_cache(path)
+        path.unlink()
+
+
+def remove_tree(directory: Path) -> None:
+    """Remove a directory that may be partly removed already. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        for path in list(directory.iterdir()):
+            if not path.is_dir() or path.is_symlink():
+                remove_file(path)
+        shutil.rmtree(directory)
+
+
+def _leave_cache(path: Path) -> None:
+    with opened(path) as fd:
+        leave_cache(fd)

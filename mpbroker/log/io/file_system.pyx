@@ -94,7 +94,7 @@ def set_aside(int fd, long long position, long long count) -> bool:
 def write_back(int fd, long long position, long long count) -> None:
     """Write dirty pages of a range to the disk and wait for that. Raises OSError.
 
-    This is no sync: neither the disk's own buffer nor the file's size is written. Without kernel support it
+    It does not sync: neither the disk's own buffer nor the file's size is written. Without kernel support it
     does nothing, and the kernel's own write-back and syncs do the work.
     """
     cdef int failed

@@ -1,8 +1,8 @@
-"""A thread for jobs that must not hold up the log process's loop: checkpoints with their fsync, removals.
+"""A thread for jobs that must not delay the log process's loop: checkpoints with their fsync, removals.
 
-Jobs run one after the other, in the order submitted. The loop's turn runs without the GIL, so the thread gets
-its share. A loop that only waits for the thread sleeps: beside a polling loop, a thread that needs the GIL
-for each system call hardly makes progress. Failures go to the loop, which decides.
+Jobs run in the order submitted. The loop's turn runs without the GIL, so the thread gets its share. A loop
+that only waits for the thread sleeps: while a loop polls, a thread that needs the GIL for each system call
+hardly makes progress. Failures go to the loop, which decides.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ THREAD_NAME = "log helper"
 
 
 class IoThread:
-    """The thread and its queue of jobs. It calls `wake` after each job, so that the loop looks."""
+    """The thread and its queue of jobs. It calls `wake` after each job, for the loop."""
 
     def __init__(self, wake: Callable[[], None] = lambda: None) -> None:
         self._wake = wake
@@ -29,7 +29,7 @@ class IoThread:
         self._counting = threading.Lock()
         self._submitted = 0
         self._done = 0
-        # Set by a step that waits for a job, or another thread, and will look again when the loop is woken.
+        # Set by a step that waits for a job, or another thread, and continues when the loop is woken.
         self.is_awaited = False
         self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
         self._thread.start()
@@ -54,7 +54,7 @@ class IoThread:
     def failures(self) -> list[tuple[int, OSError]]:
         """List (log directory, error) since the last call. Raises RuntimeError if a bug broke the thread."""
         if self._broken_by is not None:
-            raise RuntimeError("a job of the log helper broke it") from self._broken_by
+            raise RuntimeError("a job ended the log helper") from self._broken_by
         return [self._failed.get() for _ in range(self._failed.qsize())]
 
     def close(self) -> None:
@@ -71,7 +71,7 @@ class IoThread:
                 self._failed.put((log_dir, error))
             except Exception as error:
                 # Not counted as done: a waiting step must not go on before the process ends.
-                _log.exception("a job of the log helper fails")
+                _log.exception("a job of the log helper failed")
                 self._broken_by = error
                 self._wake()
                 return

@@ -5,7 +5,7 @@ from posix.uio cimport iovec, pwritev
 
 
 cdef inline int write_pieces(int fd, iovec *pieces, int count, int64_t *position) noexcept nogil:
-    """Write pieces one after the other from `position`, which moves behind what was written.
+    """Write pieces one after the other from `position`, which moves to their end.
 
     Returns an errno, or 0. Changes `pieces`.
     """

@@ -1,9 +1,10 @@
-"""Checkpoints of a log worker's partitions, and the recovery points that they say (Kafka: LogManager)."""
+"""Checkpoints of a log worker's partitions, and their recovery points (Kafka: LogManager)."""
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from mpbroker.log.append.turn import AppendTurn
 from mpbroker.log.directories.journal_set import Journals
@@ -14,48 +15,35 @@ from mpbroker.storage import names
 from mpbroker.storage.checkpoints import Offsets
 
 
+@dataclass(eq=False)
 class Checkpointing:
     """Offsets of partitions in the checkpoints of their log directories.
 
-    `logs`: the worker's partitions by slot, as its LogManager keeps them. `group`: appends are acknowledged
-    when their commit round is on disk. `say` is told what takes time. The I/O thread writes; a method that
-    hands it a checkpoint returns at once.
+    `_logs`: the worker's partitions by slot, as its LogManager keeps them. `_group`: appends are acknowledged
+    when their commit round is on disk. `_say` sets the process's status. The I/O thread writes; a method that
+    submits a checkpoint returns at once.
     """
 
-    def __init__(
-        self,
-        dirs: Sequence[LogDirectory],
-        logs: Mapping[int, PartitionLog],
-        turn: AppendTurn,
-        journals: Journals,
-        io_thread: IoThread,
-        say: Callable[[str], None],
-        *,
-        group: bool,
-    ) -> None:
-        self._dirs = dirs
-        self._logs = logs
-        self._turn = turn
-        self._journals = journals
-        self._io_thread = io_thread
-        self._say = say
-        self._group = group
-        # By slot: the commit round that syncs the segment the last roll sealed, and the base of the new one.
-        self._rolled: dict[int, tuple[int, int]] = {}
+    _dirs: Sequence[LogDirectory]
+    _logs: Mapping[int, PartitionLog]
+    _turn: AppendTurn
+    _journals: Journals
+    _io_thread: IoThread
+    _say: Callable[[str], None]
+    _group: bool
+    # By slot: the commit round that syncs the segment the last roll sealed, and the base of the new one.
+    _rolled: dict[int, tuple[int, int]] = field(default_factory=dict, init=False)
 
     def rolled(self, log: PartitionLog) -> None:
-        """Note that the old segment's files were just retired.
-
-        Everything below the new segment is on disk once the coming commit round is done.
-        """
+        """Note that the old segment's files were just retired: the coming commit round syncs them."""
         self._rolled[log.state.table_slot] = (self._turn.coming_commit_round(), log.state.segment_base)
 
     def recovery_point(self, log: PartitionLog) -> int:
         """Advance the recovery point as far as syncs allow, and return it.
 
         All records below it are in synced segments. A start trusts segments that end at or below it, and
-        their transaction indexes too. A roll syncs the transaction index; a sync of the segment alone
-        does not.
+        their transaction indexes too. A roll syncs the transaction index; a sync of the segment alone does
+        not.
         """
         commit_round, base = self._rolled.get(log.state.table_slot, (0, 0))
         if self._turn.commit_rounds >= commit_round:
@@ -68,17 +56,14 @@ class Checkpointing:
         return log.recovery_point
 
     def forget(self, slot: int) -> None:
-        """Forget the last roll of a partition that is removed, or whose files are others now."""
+        """Forget the last roll of a partition that is removed or has new files."""
         self._rolled.pop(slot, None)
 
     def write_high_watermarks(self) -> None:
         self._write(names.HIGH_WATERMARKS, lambda log: log.state.high_watermark)
 
     def write_recovery_points(self) -> None:
-        """Checkpoint recovery points.
-
-        A recovery point is the synced end with group commit, else the base behind the last synced roll.
-        """
+        """Checkpoint the synced ends with group commit, else the bases of the last synced rolls."""
         self._journals.release()
         self._write(names.RECOVERY_POINTS, self.recovery_point)
 
@@ -86,10 +71,7 @@ class Checkpointing:
         self._write(names.LOG_STARTS, lambda log: log.log_start)
 
     def write_log_starts(self, logs: Iterable[PartitionLog]) -> None:
-        """Have the I/O thread write the log start offsets of `logs`.
-
-        They are on disk once that thread has caught up, unless it failed.
-        """
+        """Have the I/O thread write the log start offsets of `logs`, durably unless it failed."""
         moved: dict[int, Offsets] = {}
         for log in logs:
             moved.setdefault(log.state.log_dir, Offsets())[log.topic, log.partition] = log.log_start
@@ -102,10 +84,7 @@ class Checkpointing:
         return 0 if log_dir.failed else log_dir.on_disk[names.LOG_STARTS].get((log.topic, log.partition), 0)
 
     def write_stale(self) -> None:
-        """Rewrite checkpoints that still name removed partitions.
-
-        Partitions removed while a write is under way share the next one.
-        """
+        """Rewrite checkpoints that still name removed partitions, once for many."""
         if not self._io_thread.is_idle:
             return
         for log_dir in self._dirs:
@@ -135,7 +114,7 @@ class Checkpointing:
                 raise OSError(errno.EAGAIN, f"the checkpoints in {log_dir.path} could not be written")
 
     def write_at_the_end(self) -> None:
-        """Write all checkpoints behind the last append, when all files are closed."""
+        """Write all checkpoints after the last append, when all files are closed."""
         for name in (names.HIGH_WATERMARKS, names.RECOVERY_POINTS):
             self._write(name, lambda log: log.state.log_end)
         self._write(names.LOG_STARTS, lambda log: log.log_start)

@@ -16,6 +16,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mpbroker.ipc.disk_problems import room_advice
@@ -24,28 +25,24 @@ from mpbroker.log.io.io_thread import IoThread
 from mpbroker.log.manager.refusals import room_of
 from mpbroker.log.partition.durable_reads import FEW
 from mpbroker.log.partition.partition_log import PartitionLog
-from mpbroker.storage.checkpoints import fsync_directory, put_id_and_epochs
+from mpbroker.storage import names
+from mpbroker.storage.checkpoints import fsync_directory, opened, put_id_and_epochs
 from mpbroker.storage.disk_errors import PASSING
-from mpbroker.storage.names import (
-    INDEX_SUFFIX,
-    LEADER_EPOCHS,
-    LOG_SUFFIX,
-    PARTITION_METADATA,
-    TIME_INDEX_SUFFIX,
-    segment_name,
-)
 
 # How long to wait after an error that passes.
 RETRY_S = 1.0
 _log = logging.getLogger("mpbroker.log")
 _UNSUPPORTED = frozenset((errno.ENOSYS, errno.EINVAL, errno.EPERM, errno.EOPNOTSUPP))
-_TEXTS = (PARTITION_METADATA, LEADER_EPOCHS)
-_EMPTY = tuple(segment_name(0, suffix) for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX))
+_TEXTS = (names.PARTITION_METADATA, names.LEADER_EPOCHS)
+_EMPTY = tuple(
+    names.segment_name(0, suffix)
+    for suffix in (names.LOG_SUFFIX, names.INDEX_SUFFIX, names.TIME_INDEX_SUFFIX)
+)
 _FILES = frozenset((*_EMPTY, *_TEXTS, *(f"{name}.tmp" for name in _TEXTS)))
 
 
 def is_unused(directory: Path) -> bool:
-    """Tell whether a directory has files of a creation alone, and no record. Raises OSError."""
+    """Return whether a directory has only the files of a creation, and no record. Raises OSError."""
     with os.scandir(directory) as entries:
         return all(
             entry.name in _FILES and (entry.name not in _EMPTY or entry.stat().st_size == 0)
@@ -53,38 +50,31 @@ def is_unused(directory: Path) -> bool:
         )
 
 
+@dataclass(eq=False)
 class Creation:
     """The partitions whose files may not be on disk yet. One sync is under way at a time.
 
-    `logs`: the worker's partitions by slot, as its LogManager keeps them. `failed` is called with the number
-    of a log directory and an errno when a sync there fails for good. `delete_delay_ms` is the broker's
-    default of file.delete.delay.ms.
+    `_logs`: the worker's partitions by slot, as its LogManager keeps them. `_failed` is called with the
+    number of a log directory and an errno when a sync there fails permanently. `_delete_delay_ms`: the
+    broker's default of file.delete.delay.ms.
     """
 
-    def __init__(
-        self,
-        dirs: Sequence[LogDirectory],
-        logs: Mapping[int, PartitionLog],
-        io_thread: IoThread,
-        failed: Callable[[int, int], None],
-        delete_delay_ms: int,
-    ) -> None:
-        self._dirs = dirs
-        self._logs = logs
-        self._io_thread = io_thread
-        self._failed = failed
-        self._delete_delay_ms = delete_delay_ms
-        # Partitions that wait for the next sync, those of the last one that found no room, and those of the
-        # one under way, `_again` among them.
-        self._waiting: list[PartitionLog] = []
-        self._again: list[PartitionLog] = []
-        self._syncing: list[PartitionLog] = []
-        # How many of these each topic has, by its id.
-        self._unsynced: Counter[bytes] = Counter()
-        self._is_under_way = False
-        self._retry_at = -math.inf
-        # Of the sync under way: what went wrong in which log directory, once it is over.
-        self._errors: list[tuple[int, OSError]] | None = None
+    _dirs: Sequence[LogDirectory]
+    _logs: Mapping[int, PartitionLog]
+    _io_thread: IoThread
+    _failed: Callable[[int, int], None]
+    _delete_delay_ms: int
+    # Partitions that wait for the next sync, those of the last one that found no room, and those of the
+    # one under way, `_again` among them.
+    _waiting: list[PartitionLog] = field(default_factory=list, init=False)
+    _again: list[PartitionLog] = field(default_factory=list, init=False)
+    _syncing: list[PartitionLog] = field(default_factory=list, init=False)
+    # How many of these each topic has, by its id.
+    _unsynced: Counter[bytes] = field(default_factory=Counter, init=False)
+    _is_under_way: bool = field(default=False, init=False)
+    _retry_at: float = field(default=-math.inf, init=False)
+    # Of the sync under way: what went wrong in which log directory, once it is over.
+    _errors: list[tuple[int, OSError]] | None = field(default=None, init=False)
 
     def add(self, log: PartitionLog) -> None:
         """Have a new, empty partition synced."""
@@ -92,11 +82,11 @@ class Creation:
         self._unsynced[log.topic_id] += 1
 
     def is_unsynced(self, topic_id: bytes) -> bool:
-        """Tell whether a topic has partitions that may not be on disk, in a directory that has not failed."""
+        """Return whether a topic has partitions that may not be on disk, in a working directory."""
         return topic_id in self._unsynced
 
     def begin_sync(self) -> None:
-        """Have the I/O thread sync the partitions that wait, unless a sync is under way."""
+        """Have the I/O thread sync the waiting partitions, unless a sync is under way."""
         if self._is_under_way or time.monotonic() < self._retry_at or not (self._waiting or self._again):
             return
         # The files of those removed meanwhile are not written again: their names may be others' by now.
@@ -107,7 +97,7 @@ class Creation:
         self._io_thread.submit(self._sync, 0)
 
     def finish_sync(self) -> None:
-        """End a sync that is over. Its partitions that found no room for the moment are synced again."""
+        """End a finished sync. Partitions without room for the moment are synced again."""
         if self._errors is None:
             return
         errors, self._errors, self._is_under_way = self._errors, None, False
@@ -131,10 +121,7 @@ class Creation:
         self._syncing = []
 
     def topic_goes(self, topic_id: bytes) -> Generator[None, None, None]:
-        """Yield until the sync under way, if it has partitions of the topic, is over.
-
-        Nobody must be able to reach the topic any more: its directories are about to be renamed.
-        """
+        """Yield until no sync of the topic, which is unreachable already, is under way."""
         if any(log.topic_id == topic_id for log in self._syncing):
             while self._is_under_way and self._errors is None:
                 self._io_thread.is_awaited = True
@@ -145,10 +132,7 @@ class Creation:
         return [log for log in logs if self._logs.get(log.state.table_slot) is log]
 
     def finish(self) -> list[tuple[int, OSError]]:
-        """Sync all that is left, at once; return (log directory, error) of what failed.
-
-        The I/O thread must not be at it.
-        """
+        """Sync all remaining partitions here; return (log directory, error) of failures."""
         if self._syncing:
             # The sync under way is over, or was never begun.
             self._again = self._syncing
@@ -178,11 +162,7 @@ class Creation:
 
 
 def _write_again(log: PartitionLog) -> None:
-    """Write the two text files again.
-
-    After a failed fsync the kernel may mark lost pages clean, and the next fsync would report success. Raises
-    OSError.
-    """
+    """Write both text files again: after a failed fsync the next one would report success. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         put_id_and_epochs(log.directory, log.topic_id, log.epochs)
 
@@ -198,7 +178,7 @@ def _synced_at_once(log_dir: LogDirectory, logs: Sequence[PartitionLog]) -> bool
         whole.sync()
     except OSError as error:
         if error.errno not in _UNSUPPORTED:
-            # What was not written is marked as clean: no later sync would miss it.
+            # Unwritten pages are marked as clean: no later sync would report them.
             raise
         _log.warning("the file system of %s cannot be synced as a whole: %s", log_dir.path, error.strerror)
         return False
@@ -206,11 +186,8 @@ def _synced_at_once(log_dir: LogDirectory, logs: Sequence[PartitionLog]) -> bool
 
 
 def _sync_files(directory: str) -> None:
-    """Sync the files that have bytes, and all names. Of a partition that was removed meanwhile, nothing."""
+    """Sync the files that have bytes, and all names; nothing of a removed partition."""
     with contextlib.suppress(FileNotFoundError):
         for name in (*_TEXTS, ""):
-            fd = os.open(f"{directory}/{name}", os.O_RDONLY | os.O_CLOEXEC)
-            try:
+            with opened(f"{directory}/{name}") as fd:
                 os.fsync(fd)
-            finally:
-                os.close(fd)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from mpbroker.ipc.process import FatalError
-from mpbroker.log.directories.log_directory import LogDirectory
+from mpbroker.log.directories.log_directory import LogDirectory, LogWorker
 from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.log.recovery.log_loader import PartitionDamaged
 from mpbroker.storage import names
 from mpbroker.storage.checkpoints import TopicPartition
-from mpbroker.storage.names import LogWorker
 from mpbroker.storage.strict_stat import is_directory
 
 # Preferences kept for partitions that do not exist. One more makes the oldest forgotten.
@@ -25,10 +24,7 @@ class DirectorySelection:
         self._preferred: dict[TopicPartition, int] = {}
 
     def holder_of(self, name: str) -> LogDirectory | None:
-        """Return the log directory that has the partition, None if none has.
-
-        Raises FatalError if two have it, OSError if a directory cannot be read.
-        """
+        """Return the partition's log directory or None. Raises FatalError if two have it, OSError."""
         holders = [
             log_dir for log_dir in self._dirs if not log_dir.failed and is_directory(log_dir.path / name)
         ]
@@ -41,8 +37,8 @@ class DirectorySelection:
     def refuse_to_replace(self, key: TopicPartition, durable: int) -> None:
         """Check that a missing partition may be created again.
 
-        It is not new, and no working directory has it. `durable`: the high watermark a predecessor of
-        this process published. Raises PartitionDamaged if the partition may have had records.
+        It is not new, and no working directory has it. `durable`: the high watermark a predecessor of this
+        process published. Raises PartitionDamaged if the partition may have had records.
         """
         name = names.partition_name(*key)
         for log_dir in self._dirs:
@@ -57,11 +53,11 @@ class DirectorySelection:
             )
             if had > 0:
                 raise PartitionDamaged(
-                    f"{log_dir.path / name} is gone, but the partition had offsets below {had}. "
+                    f"{log_dir.path / name} is missing, but the partition had offsets below {had}. "
                     "Restore it, or delete the topic"
                 )
         if durable > 0:
-            raise PartitionDamaged(f"the directory of {name} is gone. Restore it, or delete the topic")
+            raise PartitionDamaged(f"the directory of {name} is missing. Restore it, or delete the topic")
 
     def prefer(self, key: TopicPartition, number: int) -> None:
         """Remember the preferred directory until the partition is created or the process ends."""
@@ -71,7 +67,7 @@ class DirectorySelection:
         self._preferred[key] = number
 
     def for_new(self, key: TopicPartition, logs: Iterable[PartitionLog]) -> LogDirectory:
-        """Return the directory for a new partition: the preferred one, else the one with the fewest."""
+        """Return the directory for a new partition: the preferred one, else that with the fewest."""
         preferred = self._preferred.pop(key, None)
         if preferred is not None and not self._dirs[preferred].failed:
             return self._dirs[preferred]

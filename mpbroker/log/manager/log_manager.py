@@ -20,8 +20,7 @@ from mpbroker.log.append.relocation import relocate
 from mpbroker.log.append.turn import AppendTurn
 from mpbroker.log.directories import future_replica
 from mpbroker.log.directories.journal_set import Journals
-from mpbroker.log.directories.log_directory import LogDirectory
-from mpbroker.log.directories.startup_state import StartupState
+from mpbroker.log.directories.log_directory import ALONE, LogDirectory, LogWorker, StartupState
 from mpbroker.log.io.io_thread import IoThread
 from mpbroker.log.manager.checkpointing import Checkpointing
 from mpbroker.log.manager.creation import Creation, is_unused
@@ -38,11 +37,9 @@ from mpbroker.log.recovery.scheduler import RecoveryScheduler
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 from mpbroker.storage import names
-from mpbroker.storage.checkpoints import CheckpointCorrupt, read_topic_id
+from mpbroker.storage.checkpoints import CheckpointCorrupt, PartitionMap, read_topic_id
 from mpbroker.storage.directory_layout import write_clean_shutdown
 from mpbroker.storage.disk_errors import PASSING
-from mpbroker.storage.names import ALONE, LogWorker
-from mpbroker.storage.partition_map import PartitionMap
 from mpbroker.storage.strict_stat import is_directory
 from shm.table import SlotTable
 
@@ -50,7 +47,7 @@ _log = logging.getLogger("mpbroker.log")
 
 
 def _checks(config: TopicConfig) -> tuple[str, bool]:
-    """Return the settings by which batches are checked and stamped."""
+    """Return the settings that affect the checks and stamps of batches."""
     return config.message_timestamp_type, "compact" in config.cleanup_policy
 
 
@@ -59,10 +56,7 @@ class Unusable(Exception):
 
 
 class LogManager:
-    """The partitions of one log worker.
-
-    `is_first_life`: the worker has no predecessor in this broker's life.
-    """
+    """The partitions of one log worker. `is_first_life`: it has no predecessor in this broker's life."""
 
     def __init__(
         self,
@@ -85,8 +79,8 @@ class LogManager:
         self.say = say
         self.worker = worker
         self.group = config.log_flush_policy == "group"
-        # Directories that failed under a predecessor stay failed: after a failed fsync nobody can tell
-        # whether a file's bytes are on disk.
+        # Directories that failed under a predecessor stay failed: after a failed fsync a file's bytes may not
+        # be on disk.
         failed = turn.failed_dirs
         self.dirs = [
             LogDirectory(
@@ -107,7 +101,7 @@ class LogManager:
         self.logs: dict[int, PartitionLog] = {}
         self.slot_of: PartitionMap[bytes] = PartitionMap()
         self.checkpoints = Checkpointing(
-            self.dirs, self.logs, turn, self.journals, io_thread, say, group=self.group
+            self.dirs, self.logs, turn, self.journals, io_thread, say, self.group
         )
         self.creation = Creation(
             self.dirs, self.logs, io_thread, turn.storage_failed, config.log_segment_delete_delay_ms
@@ -124,7 +118,7 @@ class LogManager:
             recovery_scheduler,
             self.checkpoints,
             say,
-            group=self.group,
+            self.group,
         )
         self._last_resolved: tuple[Mapping[str, str], tuple[TopicConfig, str | None]] | None = None
         self.waiting = WaitingPartitions([log_dir.path for log_dir in self.dirs], config)
@@ -144,10 +138,7 @@ class LogManager:
     # ---- opening ----
 
     def open_metadata(self) -> None:
-        """Open `__cluster_metadata-0`, before the first request is served.
-
-        Raises FatalError if it cannot be opened.
-        """
+        """Open `__cluster_metadata-0`, before the first request. Raises FatalError on failure."""
         topic = EnsureTopic(METADATA_TOPIC, METADATA_TOPIC_ID, [0])
         opened = self.ensure(topic).partitions[0]
         if opened.error:
@@ -166,7 +157,7 @@ class LogManager:
                 return ensured
 
     def ensuring(self, topic: EnsureTopic) -> Generator[None, None, EnsuredTopic]:
-        """Do `ensure` in steps, one per partition to open, so that the log can append in between.
+        """Do `ensure` in steps, one per partition, so that the log can append in between.
 
         New partitions are on disk when `creation` has none of the topic.
         """
@@ -178,7 +169,7 @@ class LogManager:
         return EnsuredTopic(topic.topic_id, done)
 
     def _resolved(self, configs: Mapping[str, str]) -> tuple[TopicConfig, str | None]:
-        """Return a topic's settings, and the problem with its own ones (None if there is none).
+        """Return a topic's settings, and the problem with its own ones, or None.
 
         With a problem, the settings are the broker's defaults. Topics that are opened together often have the
         same ones.
@@ -201,10 +192,7 @@ class LogManager:
     def _ensured(
         self, topic: EnsureTopic, number: int, config: TopicConfig, problem: str | None
     ) -> Generator[None, None, EnsuredPartition]:
-        """Open one partition and return the answer for it.
-
-        A passing error leaves no trace in the table: the coordinator asks again.
-        """
+        """Open a partition and return its answer; a passing error leaves no trace in the table."""
         code = ErrorCode.KAFKA_STORAGE_ERROR
         try:
             if (topic.topic_id, number) not in self.slot_of:
@@ -254,7 +242,7 @@ class LogManager:
     def _recovered(
         self, topic: EnsureTopic, number: int, config: TopicConfig
     ) -> Generator[None, None, Opened]:
-        """Return the partition as a recovery worker has opened it, as it is loaded here, or created."""
+        """Return the partition: opened by a recovery worker, loaded here, or created."""
         by_worker = yield from self.recovery_scheduler.result((topic.topic_id, number))
         if by_worker is not None:
             return self.partition_opening.adopt(by_worker, topic, number, config)
@@ -274,7 +262,7 @@ class LogManager:
         """Apply new settings to an open log.
 
         Batches checked under earlier settings are still appended, unless the new ones would check them
-        differently: then their clients are told to send them again.
+        differently: then their clients must send them again.
         """
         if version == log.state.config_version:
             return
@@ -286,10 +274,7 @@ class LogManager:
         log.state.publish(self.table)
 
     def _set_others_aside(self, topic: EnsureTopic, number: int) -> Generator[None, None, None]:
-        """Remove or rename directories that hold a partition of another topic with this name.
-
-        That topic is deleted, even if the order to remove it has not come yet.
-        """
+        """Remove or rename directories with a partition of a deleted topic of this name."""
         for topic_id in self.removal.unfinished(topic.name):
             yield from self.removing(topic.name, topic_id)
         key = (topic.name, number)
@@ -310,7 +295,7 @@ class LogManager:
                 self.removal.set_aside(directory)
 
     def _is_known(self, topic_id: bytes) -> bool:
-        """Tell whether we or our predecessor served the topic, or have begun to remove it."""
+        """Return whether we or a predecessor served the topic, or began to remove it."""
         return (
             bool(self.slot_of.of(topic_id))
             or self.removal.is_under_way(topic_id)
@@ -337,7 +322,7 @@ class LogManager:
         self.slot_of[key] = slot
 
     def _offline(self, topic: EnsureTopic, number: int, config: TopicConfig) -> PartitionLog:
-        """Place a partition that cannot be opened in the table as offline; leave an open one as it is."""
+        """Show a partition that cannot be opened as offline in the table; leave an open one unchanged."""
         slot = self.slot_of.get((topic.topic_id, number))
         if slot is not None:
             return self.logs[slot]
@@ -356,11 +341,11 @@ class LogManager:
         return log
 
     def is_here(self, log: PartitionLog) -> bool:
-        """Tell whether the log is still open. Its topic may have been deleted since the caller got it."""
+        """Return whether the log is still open: its topic may have been deleted meanwhile."""
         return self.logs.get(log.state.table_slot) is log
 
     def is_served(self, log: PartitionLog) -> bool:
-        """Tell whether the log is open and not offline."""
+        """Return whether the log is open and not offline."""
         return self.is_here(log) and log.state.flags == PartitionFlag.PARTITION_LIVE
 
     # ---- removal ----
@@ -386,7 +371,7 @@ class LogManager:
         return self.removal.removing(topic_id)
 
     def _unreachable(self, topic_id: bytes) -> list[PartitionLog]:
-        """Show a topic's open partitions as deleted, and return them. Nobody finds them any more."""
+        """Show a topic's open partitions as deleted, so that they cannot be reached, and return them."""
         logs = []
         for number in self.slot_of.of(topic_id):
             log = self.logs.pop(self.slot_of.pop((topic_id, number)))
@@ -401,7 +386,7 @@ class LogManager:
     # ---- segments and directories ----
 
     def roll(self, log: PartitionLog) -> None:
-        """Begin a new segment; no append may be planned for the old one. Raises OSError if it cannot."""
+        """Begin a new segment; no append may be planned for the old one. Raises OSError."""
         self.open_partitions.note(log)
         for fd in log.roll():
             self.turn.retire(fd, log.state.log_dir)
@@ -413,10 +398,7 @@ class LogManager:
         self.open_partitions.segment_preparation.rolled(log)
 
     def moved(self, log: PartitionLog, log_dir: LogDirectory) -> None:
-        """Make `log_dir` the partition's log directory.
-
-        Its records must all be in synced files there, and none of its files may be open.
-        """
+        """Make `log_dir` the partition's: all records are in synced files there, none of them open."""
         self.open_partitions.forget(log)
         self.checkpoints.forget(log.state.table_slot)
         self.dirs[log.state.log_dir].forget((log.topic, log.partition))
@@ -428,10 +410,7 @@ class LogManager:
     # ---- the end ----
 
     def dir_failed(self, number: int, error: int) -> None:
-        """Mark a log directory failed. `error`: the errno.
-
-        Raises FatalError if all have failed, or if this one held the metadata.
-        """
+        """Mark a directory failed. Raises FatalError if all have, or it held the metadata."""
         log_dir = self.dirs[number]
         log_dir.failed = True
         text = (
@@ -444,11 +423,7 @@ class LogManager:
             raise FatalError(text + "; it held the metadata, so the broker stops. Repair or replace the disk")
 
     def close_cleanly(self) -> int:
-        """Flush and close everything. The turn must be settled.
-
-        Return a bit mask of the directories in which the next start has nothing of this worker to check.
-        Failed directories are not among them.
-        """
+        """Flush and close all; return a bit mask of the directories that need no recovery."""
         closed: set[str] = set()
         clean = 0
         for log_dir in self.dirs:
@@ -469,10 +444,7 @@ class LogManager:
         return clean
 
     def mark_clean(self, closed: int) -> None:
-        """Mark the directories in the mask `closed` clean, as the last write of all.
-
-        `closed` has those that all workers have closed: they need no recovery.
-        """
+        """Mark the directories in the mask `closed`, which need no recovery, clean: the last write of all."""
         for log_dir in self.dirs:
             if closed >> log_dir.number & 1:
                 try:

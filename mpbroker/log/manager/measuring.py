@@ -1,7 +1,7 @@
 """Sizes and times of segments, for retention, compaction and the metrics.
 
-A start reads no sealed segment. The I/O thread measures sizes and times of those sealed before the start when
-a rule needs them; those sealed since are known.
+A start reads no sealed segment. The I/O thread measures those sealed before the start when a rule needs them;
+later ones are known.
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ from pathlib import Path
 from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log.manager.log_manager import LogManager
-from mpbroker.log.partition.partition_log import PartitionLog
+from mpbroker.log.partition.partition_log import PartitionLog, Sealed, Segment
 from mpbroker.storage import scan
 from mpbroker.storage.disk_errors import PASSING
 from mpbroker.storage.names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_name
-from mpbroker.storage.segments import Sealed, Segment
 from mpbroker.storage.trusted_entries import LATEST_TIME, time_before
 
 # Partitions handled in one step: a fraction of a millisecond.
-LOOKED_AT_ONCE = 64
+MEASURED_AT_ONCE = 64
 
 _log = logging.getLogger("mpbroker.log")
 
@@ -38,15 +37,12 @@ class Measuring:
         self._manager = manager
 
     def open_logs(self, slots: Iterable[int]) -> list[PartitionLog]:
-        """Return the live logs in these slots, but not the metadata: none of its records may go."""
+        """Return the live logs in these slots, without the metadata, whose records must stay."""
         logs = (self._manager.logs.get(slot) for slot in slots if slot != METADATA_SLOT)
         return [log for log in logs if log is not None and log.state.flags == PartitionFlag.PARTITION_LIVE]
 
     def until_measured(self, logs: Iterable[PartitionLog]) -> Generator[None, None, None]:
-        """Have the I/O thread measure the segments of `logs` that are not measured yet, and wait for it.
-
-        Skip logs that are swapping: their directory may be renamed, and a missing file would count as empty.
-        """
+        """Have the I/O thread measure `logs`, but for those that swap, whose files may be renamed."""
         for log in logs:
             unknown = [segment for segment in log.sealed if segment.size < 0]
             if unknown and not log.is_swapping:
@@ -70,10 +66,7 @@ class Measuring:
         return [*sealed, active]
 
     def cannot_reach(self, log: PartitionLog, error: OSError) -> None:
-        """Report an error that is retried with the next look if it may pass; else fail the directory.
-
-        Nothing is logged of the other partitions in a directory that has failed.
-        """
+        """Report an error that is retried if it may pass; else fail the directory, once."""
         if log.state.is_offline:
             return
         _log.error("%s: its segments cannot be reached: %s", log.directory, error)
@@ -113,7 +106,7 @@ def _opened(directory: Path, base: int, suffix: str) -> Generator[int, None, Non
 
 
 def _first_ms(directory: Path, base: int, size: int) -> int:
-    """Return the largest timestamp of the first batch, in ms; -1 if there is none."""
+    """Return the largest timestamp of the first batch, in ms; -1 without a batch."""
     with _opened(directory, base, LOG_SUFFIX) as fd:
         batch = scan.find_offset(fd, 0, size, base) if fd >= 0 else None
     return batch.max_timestamp if batch is not None else -1
@@ -122,8 +115,8 @@ def _first_ms(directory: Path, base: int, size: int) -> int:
 def _largest_ms(directory: Path, base: int, size: int) -> int:
     """Return the largest timestamp of a sealed segment, in ms; -1 if it has no batch.
 
-    Use the last entry of the time index, written when the segment is sealed, if the log agrees with it.
-    Else scan the batches.
+    Use the last entry of the time index, written when the segment is sealed, if the log agrees with it. Else
+    scan the batches.
     """
     with (
         _opened(directory, base, LOG_SUFFIX) as fd,

@@ -1,21 +1,21 @@
 """The partitions whose files are open: those that are appended to, up to a limit.
 
 A partition starts dormant, without open files, and is opened by its first append. When too many are open,
-those without an append since the last look become dormant again, unless they have unsynced bytes: a file with
-unsynced bytes is never closed. Segments whose bytes are durable only in a commit journal are then synced, and
-commit rounds bypass the journals until fewer partitions are open: synced segments can be closed.
+those without an append since the last check become dormant again, unless they have unsynced bytes: a file
+with unsynced bytes is never closed. Segments whose bytes are durable only in a commit journal are then
+synced, and commit rounds bypass the journals until fewer partitions are open: synced segments can be closed.
 (Kafka holds every segment of every partition open.)
 
 Closing does not sync indexes, nor, without group commit, the segment: the kernel keeps their bytes, and
-reports a failed write to whoever syncs the file later.
+reports a failed write to the next sync of the file.
 """
 
 from __future__ import annotations
 
 import resource
 from collections import OrderedDict
-from collections.abc import KeysView
 
+from mpbroker.config.integers import LONG_MAX
 from mpbroker.log.append.turn import AppendTurn
 from mpbroker.log.append.turn_partitions import attach, detach
 from mpbroker.log.directories.journal_set import crowd_journals
@@ -23,11 +23,12 @@ from mpbroker.log.io.io_thread import IoThread
 from mpbroker.log.manager.segment_preparation import SegmentPreparation
 from mpbroker.log.partition.partition_log import PartitionLog
 
+CHECK_EVERY_S = 0.5
 FILES_OF_ONE = 3
-# For rings, journals, and files being replayed, rolled, prepared or synced behind the journals.
+# For rings, journals, and files being replayed, rolled, prepared, or synced for the journals.
 FILES_OF_OTHERS = 1024
 # Partitions looked at in one call: each of them may have to stay open.
-LOOKED_AT_ONCE = 64
+CHECKED_AT_ONCE = 64
 # Journals are used again when fewer than this share of the limit are open.
 FEW_SHARE = 0.75
 
@@ -46,14 +47,18 @@ class OpenPartitions:
         self.segment_preparation = SegmentPreparation(io_thread)
         self._turn = turn
         self._is_crowded = False
-        # The log end of each at its last look; the one looked at longest ago comes first.
+        self._next_flush_check = 0.0
+        # Time since when a partition has unsynced records, or when its sync was last requested.
+        self._unsynced_since: dict[PartitionLog, float] = {}
+        # The log end of each at its last check, in the order of these checks.
         self._logs: OrderedDict[PartitionLog, int] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._logs)
 
-    def logs(self) -> KeysView[PartitionLog]:
-        return self._logs.keys()
+    def prepare_segments(self) -> None:
+        """Have the next segment prepared for partitions that fill theirs."""
+        self.segment_preparation.check(self._logs)
 
     def begin(self, log: PartitionLog) -> None:
         """Attach a log that has its slot to the turn, which appends to it from now on."""
@@ -78,7 +83,7 @@ class OpenPartitions:
         detach(self._turn, log.state)
 
     def _send_to_rest(self) -> None:
-        for _ in range(min(LOOKED_AT_ONCE, len(self._logs))):
+        for _ in range(min(CHECKED_AT_ONCE, len(self._logs))):
             log, seen_end = self._logs.popitem(last=False)
             if log.state.fd < 0:
                 continue
@@ -91,12 +96,32 @@ class OpenPartitions:
             self._is_crowded = True
             crowd_journals(self._turn, True)
 
-    def look_at_segments(self) -> None:
-        """Have the next segment prepared for partitions that fill theirs."""
-        self.segment_preparation.look(self._logs)
+    @property
+    def awaits_flush(self) -> bool:
+        """Return whether a partition waits for its sync by `flush.ms` to be due."""
+        return bool(self._unsynced_since)
+
+    def flush_due(self, now: float) -> None:
+        """Have segments synced with the next round whose records are unsynced for `flush.ms`.
+
+        (Kafka: LogManager.flushDirtyLogs.) The segment itself is synced, even if a commit journal has made
+        its records durable. `flush.messages` is checked natively with each append (`commit.pyx`). `now`:
+        monotonic, s.
+        """
+        if now < self._next_flush_check:
+            return
+        self._next_flush_check = now + CHECK_EVERY_S
+        timed = [log for log in self._logs if log.config.flush_ms != LONG_MAX]
+        # A paused partition is skipped: its files are moving to another log directory and are synced there.
+        waiting = [log for log in timed if log.state.synced < log.state.log_end and not log.is_paused]
+        self._unsynced_since = {log: self._unsynced_since.get(log, now) for log in waiting}
+        for log, since in self._unsynced_since.items():
+            if now - since >= log.config.flush_ms / 1000:
+                self._unsynced_since[log] = now
+                self._turn.flush(log.state)
 
     def ease(self) -> None:
-        """Take in prepared segments, and close files while there are too many. Call from time to time."""
+        """Take prepared segments, and close files while too many are open. Called from time to time."""
         self.segment_preparation.take_in()
         if self._is_crowded:
             self._send_to_rest()

@@ -1,8 +1,9 @@
-"""Opening of a partition's files, by what checkpoints and a predecessor say of it, or their creation."""
+"""Opening of a partition's files, by its checkpoints and its predecessor's state, or their creation."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from mpbroker.config.broker import BrokerConfig
@@ -27,33 +28,22 @@ class Opened(NamedTuple):
     is_on_disk: bool
 
 
+@dataclass(eq=False)
 class PartitionOpening:
     """Opening of partitions that have no slot yet.
 
-    `slots` has what the predecessor published for them. `group`: appends are acknowledged when their commit
-    round is on disk. `say` is told what takes time.
+    `_slots` has the predecessor's state of them. `_group`: appends are acknowledged when their commit round
+    is on disk. `_say` sets the process's status.
     """
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        dirs: Sequence[LogDirectory],
-        slots: SlotAllocator,
-        directory_selection: DirectorySelection,
-        recovery_scheduler: RecoveryScheduler,
-        checkpoints: Checkpointing,
-        say: Callable[[str], None],
-        *,
-        group: bool,
-    ) -> None:
-        self._config = config
-        self._group = group
-        self._dirs = dirs
-        self._slots = slots
-        self._directory_selection = directory_selection
-        self._recovery_scheduler = recovery_scheduler
-        self._checkpoints = checkpoints
-        self._say = say
+    _config: BrokerConfig
+    _dirs: Sequence[LogDirectory]
+    _slots: SlotAllocator
+    _directory_selection: DirectorySelection
+    _recovery_scheduler: RecoveryScheduler
+    _checkpoints: Checkpointing
+    _say: Callable[[str], None]
+    _group: bool
 
     def adopt(self, by_worker: ByWorker, topic: EnsureTopic, number: int, config: TopicConfig) -> Opened:
         """Return a partition that a recovery worker has opened."""
@@ -91,7 +81,7 @@ class PartitionOpening:
         return Opened(log, log_dir, is_on_disk=False)
 
     def known(self, log_dir: LogDirectory, topic: EnsureTopic, number: int) -> Known:
-        """Return what checkpoints and the predecessor say of a partition that is in `log_dir`."""
+        """Return the checkpoints' and the predecessor's knowledge of a partition in `log_dir`."""
         key = (topic.name, number)
         recovery_point = log_dir.known[names.RECOVERY_POINTS].get(key, 0)
         # Without group commit the high watermark survives a crash of the process, but not of the machine.

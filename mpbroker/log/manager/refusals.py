@@ -1,7 +1,7 @@
 """Reports of refused produces and unopened partitions while a disk is full or descriptors run out.
 
-The operator is told when refusals begin, go on and end. Producers retry all the time and a topic may have
-thousands of partitions, so single refusals are not logged.
+The log has the begin and the end of refusals, and a line from time to time in between. Producers retry all
+the time and a topic may have thousands of partitions, so single refusals are not logged.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.calls import EnsureTopic
 from mpbroker.ipc.disk_problems import NO_ROOM, ROOM_BYTES, mebibytes, room_advice
 
-SAID_EVERY_S = 10.0
+LOG_EVERY_S = 10.0
 # Refusals are over when none came for this long and no log directory is full. Whether something was appended
 # does not count, since a broker that is not ready gets nothing. The room is looked up this often.
 OVER_AFTER_S = 5.0
-LOOK_EVERY_S = 1.0
+CHECK_EVERY_S = 1.0
 _log = logging.getLogger("mpbroker.log")
 
 
@@ -40,7 +40,7 @@ def without_room(log_dirs: Iterable[Path]) -> list[Path]:
     """Return the log directories without room. One that cannot be read counts as having some."""
     found = []
     for path in log_dirs:
-        # A directory that is gone takes no bytes either.
+        # A missing directory takes no bytes either.
         with suppress(OSError):
             if shutil.disk_usage(path).free < ROOM_BYTES:
                 found.append(path)
@@ -51,37 +51,37 @@ class RefusedProduces:
     """The state of refusals of produces: on or off. Times are monotonic, in s."""
 
     def __init__(self) -> None:
-        self._say_at = 0.0
-        self._look_at = 0.0
+        self._log_at = 0.0
+        self._check_at = 0.0
         self.is_on = False
 
     def note(self, now: float) -> None:
         """Note that something was refused."""
         self.is_on = True
-        self._look_at = now + OVER_AFTER_S
+        self._check_at = now + OVER_AFTER_S
 
-    def is_to_be_said(self, now: float) -> bool:
-        """Note a refusal, and tell whether to log it now."""
+    def must_log(self, now: float) -> bool:
+        """Note a refusal, and return whether to log it now."""
         self.note(now)
-        if now < self._say_at:
+        if now < self._log_at:
             return False
-        self._say_at = now + SAID_EVERY_S
+        self._log_at = now + LOG_EVERY_S
         return True
 
     def is_over(self, now: float, log_dirs: Sequence[Path]) -> bool:
-        """Tell whether refusals have ended. Returns True once."""
-        if not self.is_on or now < self._look_at:
+        """Return whether refusals have ended, once."""
+        if not self.is_on or now < self._check_at:
             return False
-        self._look_at = now + LOOK_EVERY_S
+        self._check_at = now + CHECK_EVERY_S
         if without_room(log_dirs):
             return False
         self.is_on = False
-        self._say_at = now
+        self._log_at = now
         return True
 
 
 class WaitingPartitions:
-    """The partitions that cannot be opened or created now. The coordinator retries until they can."""
+    """The partitions that cannot be opened or created now. The coordinator retries them."""
 
     def __init__(self, log_dirs: Sequence[Path], config: BrokerConfig) -> None:
         self._log_dirs = log_dirs
@@ -110,7 +110,7 @@ class WaitingPartitions:
             self._no_room = failure.errno
 
     def take_no_room(self) -> int:
-        """Return the errno of partitions that found no room since the last call, 0 if all did."""
+        """Return the errno of partitions without room since the last call, 0 without any."""
         error, self._no_room = self._no_room, 0
         return error
 
@@ -122,7 +122,7 @@ class WaitingPartitions:
         numbers.discard(number)
         if not numbers:
             del self._numbers[topic.topic_id]
-            _log.info("%s: there is what its partitions waited for, they are open now", topic.name)
+            _log.info("%s: its partitions that could not be opened are open now", topic.name)
 
     def forget(self, topic_id: bytes) -> None:
         self._numbers.pop(topic_id, None)

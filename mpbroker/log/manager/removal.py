@@ -1,44 +1,84 @@
-"""Removal of partition directories: of deleted topics, and of those that belong to no topic."""
+"""Removal of partition directories: of deleted topics, and of those without a topic."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import logging
+import math
+import time
 import uuid
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from mpbroker.log.append.turn import AppendTurn
-from mpbroker.log.directories.delayed_deletions import DelayedDeletions
 from mpbroker.log.directories.log_directory import LogDirectory
-from mpbroker.log.io.file_removal import remove_tree
+from mpbroker.log.io.background_io import remove_tree
 from mpbroker.log.io.io_thread import IoThread
 from mpbroker.log.manager.checkpointing import Checkpointing
 from mpbroker.log.manager.open_partitions import OpenPartitions
 from mpbroker.log.manager.slot_allocator import SlotAllocator, TakenAway
 from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.storage import names
-from mpbroker.storage.checkpoints import topic_id_if_any
+from mpbroker.storage.checkpoints import PartitionMap, topic_id_if_any
 from mpbroker.storage.disk_errors import PASSING
-from mpbroker.storage.partition_map import PartitionMap
 from mpbroker.storage.strict_stat import is_directory
 
 _log = logging.getLogger("mpbroker.log")
 
 
-# Names of a log directory looked at in one step: a fraction of a millisecond.
+# Names of a log directory that a step checks: a fraction of a millisecond.
 NAMES_AT_ONCE = 256
+
+
+class _Deletion(NamedTuple):
+    """A deletion to come. `due_s`: on the monotonic clock."""
+
+    due_s: float
+    log_dir: int
+    job: Callable[[], None]
+
+
+class DelayedDeletions:
+    """Deletions of unreachable files after file.delete.delay.ms: a reader that has them open continues.
+
+    The I/O thread does them; a failed one takes its log directory offline. (Kafka: the tasks delete-file and
+    kafka-delete-logs of LogManager's scheduler.)
+    """
+
+    def __init__(self, io_thread: IoThread) -> None:
+        self._io_thread = io_thread
+        self._waiting: list[_Deletion] = []
+        self.next_due_s = math.inf
+
+    def of(self, log: PartitionLog, job: Callable[[], None]) -> None:
+        """Add a deletion for the log, with its topic's delay, in its log directory."""
+        self.add(log.config.file_delete_delay_ms, log.state.log_dir, job)
+
+    def add(self, delay_ms: int, log_dir: int, job: Callable[[], None]) -> None:
+        due_s = time.monotonic() + delay_ms / 1000
+        self._waiting.append(_Deletion(due_s, log_dir, job))
+        self.next_due_s = min(self.next_due_s, due_s)
+
+    def begin_due(self, now_s: float) -> None:
+        if now_s < self.next_due_s:
+            return
+        due = [one for one in self._waiting if one.due_s <= now_s]
+        self._waiting = [one for one in self._waiting if one.due_s > now_s]
+        self.next_due_s = min((one.due_s for one in self._waiting), default=math.inf)
+        for one in due:
+            self._io_thread.submit(one.job, one.log_dir)
 
 
 @dataclass
 class _Topic:
-    """A topic whose partitions nobody can reach any more, and whose files are to go.
+    """An unreachable topic whose files are to be removed.
 
     `logs`: its open partitions. `earlier`: those that only the predecessor had opened. `before_renames`: is
-    exhausted before the first directory is renamed. `number`: how many removals had begun with this one.
+    exhausted before the first directory is renamed. `number`: counts the removals up to this one.
     """
 
     name: str
@@ -61,36 +101,29 @@ class _Listing:
     failure: OSError | None = None
 
 
+@dataclass(eq=False)
 class Removal:
     """Files of partitions that are no longer served: renamed soon, deleted later (`deletions`).
 
     A topic may have thousands of partitions, so a removal is done in steps, between which the log appends.
-    The slots of its partitions are free when its last directory is renamed. `logs`: the worker's partitions
-    by slot, as its LogManager keeps them. What an earlier run renamed and did not delete is deleted now.
+    The slots of its partitions are free when its last directory is renamed. `_logs`: the worker's partitions
+    by slot, as its LogManager keeps them. Directories that an earlier run renamed and did not delete are
+    deleted now.
     """
 
-    def __init__(
-        self,
-        dirs: Sequence[LogDirectory],
-        logs: Mapping[int, PartitionLog],
-        turn: AppendTurn,
-        io_thread: IoThread,
-        slots: SlotAllocator,
-        checkpoints: Checkpointing,
-        open_partitions: OpenPartitions,
-    ) -> None:
-        self._dirs = dirs
-        self._logs = logs
-        self._turn = turn
-        self._slots = slots
-        self._checkpoints = checkpoints
-        self._open_partitions = open_partitions
-        self.deletions = DelayedDeletions(io_thread)
-        # By topic id.
-        self._under_way: dict[bytes, _Topic] = {}
-        self._begun = 0
-        # One listing serves all removals that had begun before it.
-        self._listing: _Listing | None = None
+    _dirs: Sequence[LogDirectory]
+    _logs: Mapping[int, PartitionLog]
+    _turn: AppendTurn
+    _io_thread: IoThread
+    _slots: SlotAllocator
+    _checkpoints: Checkpointing
+    _open_partitions: OpenPartitions
+    _under_way: dict[bytes, _Topic] = field(default_factory=dict)  # by topic id
+    _begun: int = 0
+    _listing: _Listing | None = None  # serves all removals that had begun before it
+
+    def __post_init__(self) -> None:
+        self.deletions = DelayedDeletions(self._io_thread)
         self._queue_old_deletions()
 
     # ---- topics ----
@@ -104,10 +137,7 @@ class Removal:
         earlier: list[TakenAway],
         before_renames: Iterable[None],
     ) -> None:
-        """Take over a topic whose partitions the table shows as deleted; `removing` does the rest.
-
-        Its files are deleted `delay_ms` after they are renamed.
-        """
+        """Take over a deleted topic for `removing`; files are deleted `delay_ms` after their rename."""
         self._begun += 1
         was_moving = any(log.is_moving for log in logs)
         topic = _Topic(name, topic_id, delay_ms, logs, earlier, before_renames, self._begun, was_moving)
@@ -118,14 +148,11 @@ class Removal:
         return topic_id in self._under_way
 
     def unfinished(self, name: str | None = None) -> list[bytes]:
-        """Return the ids of topics whose removal is not over: of all, or of those with a name."""
+        """Return the ids of topics being removed, all or those with a name."""
         return [one.topic_id for one in self._under_way.values() if name is None or one.name == name]
 
     def removing(self, topic_id: bytes) -> Generator[None, None, None]:
-        """Advance a removal, a step at a time, to its end; several callers may do so by turns.
-
-        Raises OSError if a log directory failed, after the others are done.
-        """
+        """Advance a removal to its end; callers may take turns. Raises OSError at the end."""
         while (topic := self._under_way.get(topic_id)) is not None:
             try:
                 next(topic.steps)
@@ -145,10 +172,10 @@ class Removal:
     def _steps(self, topic: _Topic) -> Generator[None, None, None]:
         """Rename the directories, close the files, forget the offsets, free the slots.
 
-        Closing has the files synced, and a rename beside that waits for the disk: so renames come first.
+        Closing has the files synced, and a rename during a sync waits for the disk: so renames come first.
 
-        A kill leaves slots that show a deleted topic: a successor knows by them what the directories that
-        were not renamed are (`SlotAllocator.deleted`).
+        A kill leaves slots that show a deleted topic, from which a successor recognises its directories that
+        were not renamed (`SlotAllocator.deleted`).
         """
         yield from topic.before_renames
         if topic.was_moving:
@@ -158,7 +185,7 @@ class Removal:
             self._checkpoints.forget(log.state.table_slot)
             self._open_partitions.forget(log)
             yield
-        numbers = {log.partition for log in topic.logs} | {gone.number for gone in topic.earlier}
+        numbers = {log.partition for log in topic.logs} | {one.number for one in topic.earlier}
         failure = yield from self._renaming(topic, numbers)
         for log in topic.logs:
             self._open_partitions.end(log)
@@ -172,16 +199,13 @@ class Removal:
             yield
         for log in topic.logs:
             self._slots.give_back(log.state.table_slot, log.state.generation)
-        for gone in topic.earlier:
-            self._slots.give_back(gone.slot, gone.generation)
+        for one in topic.earlier:
+            self._slots.give_back(one.slot, one.generation)
         if failure is not None:
             raise failure
 
     def _renaming(self, topic: _Topic, numbers: set[int]) -> Generator[None, None, OSError | None]:
-        """Rename the topic's directories for deletion, and add the partitions found to `numbers`.
-
-        Return the last error of a log directory, if any. The others are cleared all the same.
-        """
+        """Rename the topic's directories and add their `numbers`. Return the last error, if any."""
         logs = {log.partition: log for log in topic.logs}
         failures: dict[LogDirectory, OSError] = {}
         if self._listing is None or self._listing.removals < topic.number:
@@ -190,8 +214,8 @@ class Removal:
             directory = log_dir.path / name
             try:
                 if log_dir not in failures and self._is_of(topic, directory, logs.get(number)):
-                    gone = self._rename(directory, names.DELETE_SUFFIX)
-                    self.deletions.add(topic.delay_ms, log_dir.number, partial(remove_tree, gone))
+                    doomed = self._rename(directory, names.DELETE_SUFFIX)
+                    self.deletions.add(topic.delay_ms, log_dir.number, partial(remove_tree, doomed))
                     numbers.add(number)
             except OSError as error:
                 failures[log_dir] = error
@@ -201,11 +225,7 @@ class Removal:
 
     @staticmethod
     def _is_of(topic: _Topic, directory: Path, log: PartitionLog | None) -> bool:
-        """Tell whether the directory is the topic's, and still has the name that was listed.
-
-        `log`: the topic's open partition of that number. Its directory is the topic's even if the topic id
-        cannot be read.
-        """
+        """Return whether the directory is the topic's and has that name; an open log's always is."""
         holder = topic_id_if_any(directory)
         if holder is None and log is not None:
             return log.directory == directory and is_directory(directory)
@@ -216,10 +236,7 @@ class Removal:
             self._turn.storage_failed(log_dir.number, error.errno or errno.EIO)
 
     def _listed(self) -> Generator[None, None, _Listing]:
-        """List the directories of all topics whose removal has begun.
-
-        Nobody makes one for them any more. Other directories may come, go or be renamed meanwhile.
-        """
+        """List the directories of all topics whose removal has begun, which get no new ones."""
         listing = _Listing(self._begun)
         wanted = {topic.name for topic in self._under_way.values()}
         for log_dir in self._dirs:
@@ -242,10 +259,10 @@ class Removal:
         return listing
 
     def setting_strays_aside(self, topics: dict[str, bytes]) -> Generator[None, None, None]:
-        """Rename partition directories that belong to no topic, and forget their checkpointed offsets.
+        """Rename partition directories without a topic, and forget their checkpointed offsets.
 
-        To be called when every existing topic has been ensured. It goes in steps; topics may come and go
-        between them.
+        To be called when every existing topic has been ensured. Topics may be created and deleted between its
+        steps.
         """
         known: PartitionMap[str] = PartitionMap()
         for at, (slot, log) in enumerate(list(self._logs.items())):
@@ -264,8 +281,8 @@ class Removal:
                 yield
             for offsets in list(log_dir.known.values()):
                 for at, key in enumerate(list(offsets)):
-                    is_gone = key not in known and key[0] not in topics
-                    if is_gone and not is_directory(log_dir.path / names.partition_name(*key)):
+                    is_unknown = key not in known and key[0] not in topics
+                    if is_unknown and not is_directory(log_dir.path / names.partition_name(*key)):
                         log_dir.forget(key)
                     if at % NAMES_AT_ONCE == 0:
                         yield
@@ -279,8 +296,8 @@ class Removal:
             return
         if holder in self._slots.deleted:
             # A predecessor was killed while it removed the topic.
-            gone = self._rename(directory, names.DELETE_SUFFIX)
-            self.deletions.add(0, log_dir.number, partial(remove_tree, gone))
+            doomed = self._rename(directory, names.DELETE_SUFFIX)
+            self.deletions.add(0, log_dir.number, partial(remove_tree, doomed))
         elif key[0] not in topics or holder not in (None, topics[key[0]]):
             self.set_aside(directory)
         else:
@@ -289,7 +306,7 @@ class Removal:
 
     def set_aside(self, directory: Path) -> None:
         renamed = self._rename(directory, names.STRAY_SUFFIX)
-        _log.warning("%s belongs to no topic; it is %s now", directory, renamed.name)
+        _log.warning("%s belongs to no topic and is renamed to %s", directory, renamed.name)
 
     def _rename(self, directory: Path, suffix: str) -> Path:
         parsed = names.parse_partition(directory.name)

@@ -1,8 +1,7 @@
 """The choice of partitions whose next segment is prepared (see `prepared_segment`).
 
 The I/O thread prepares one for a partition that has just rolled, or whose segment is half full and was
-appended to since the last look. A partition without an append since the last look loses it: each holds
-files open.
+appended to since the last check. A partition without an append since then loses it: each holds files open.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _NOT_KNOWN = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL})
 class SegmentPreparation:
     def __init__(self, io_thread: IoThread) -> None:
         self._io_thread = io_thread
-        # The log end of each at the last look.
+        # The log end of each at the last check.
         self._wanted: dict[PartitionLog, int] = {}
         self._half_full: dict[PartitionLog, int] = {}
         self._made: queue.SimpleQueue[tuple[PartitionLog, Prepared | None]] = queue.SimpleQueue()
@@ -43,8 +42,8 @@ class SegmentPreparation:
         self._half_full.pop(log, None)
         log.prepared = None
 
-    def look(self, logs: Iterable[PartitionLog]) -> None:
-        """Look at the open logs: ask for segments, drop unused ones. To be called from time to time."""
+    def check(self, logs: Iterable[PartitionLog]) -> None:
+        """Check the open logs: ask for segments, drop unused ones. To be called from time to time."""
         for log, seen_end in list(self._wanted.items()):
             if log.state.log_end == seen_end:
                 self.forget(log)
@@ -78,10 +77,7 @@ class SegmentPreparation:
             self._io_thread.submit(partial(self._make, log, log.directory, number), number)
 
     def _make(self, log: PartitionLog, directory: Path, number: int) -> None:
-        """Prepare a segment, in the I/O thread.
-
-        An error is not reported: a roll works without a prepared segment, and meets the same error itself.
-        """
+        """Prepare a segment, in the I/O thread. A roll would meet the same error itself."""
         try:
             made = Prepared(directory)
         except OSError as error:

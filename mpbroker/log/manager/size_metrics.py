@@ -1,7 +1,7 @@
 """Sizes of log directories and partitions, for the metrics (Kafka: gauges of UnifiedLog and LogManager).
 
-All partitions are looked at from time to time, a few between two rounds of the log. A partition's size is
-that of its segments, without indexes and files being deleted, as in DescribeLogDirs.
+All partitions are measured from time to time, a few between two rounds of the log. A partition's size is that
+of its segments, without indexes and files being deleted, as in DescribeLogDirs.
 """
 
 from __future__ import annotations
@@ -9,33 +9,35 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Generator
+from dataclasses import dataclass
 from functools import partial
 
 from mpbroker.ipc.log_sizes import DirSizes, PartitionSizes
 from mpbroker.log.directories.log_directory import LogDirectory
 from mpbroker.log.manager.log_manager import LogManager
-from mpbroker.log.manager.measuring import LOOKED_AT_ONCE, Measuring
+from mpbroker.log.manager.measuring import MEASURED_AT_ONCE, Measuring
 
-# Metrics should show soon what has just happened, but thousands of partitions take a while to look at.
-LOOK_EVERY_S, LOOK_EVERY_S_MOST = 2.0, 30.0
+# Metrics should be fresh, but measuring thousands of partitions takes a while.
+MEASURE_EVERY_S, MEASURE_EVERY_S_MOST = 2.0, 30.0
 SHARE_OF_TIME = 0.01
 _log = logging.getLogger("mpbroker.log")
 
 
+@dataclass(eq=False)
 class SizeMetrics:
-    def __init__(
-        self, manager: LogManager, measuring: Measuring, dirs: DirSizes, partitions: PartitionSizes
-    ) -> None:
-        self._manager = manager
-        self._measuring = measuring
-        self._dirs = dirs
-        self._partitions = partitions
-        self._waits = False
-        for log_dir in manager.dirs:
-            if manager.worker.is_first:
+    _manager: LogManager
+    _measuring: Measuring
+    _dirs: DirSizes
+    _partitions: PartitionSizes
+    _waits: bool = False
+
+    def __post_init__(self) -> None:
+        worker = self._manager.worker
+        for log_dir in self._manager.dirs:
+            if worker.is_first:
                 self._introduce(log_dir, failed=log_dir.failed)
-            dirs.put_wait(log_dir.number, manager.worker.number, 0)
-            # What a predecessor refused, its successor may take. What took a directory offline stays.
+            self._dirs.put_wait(log_dir.number, worker.number, 0)
+            # A predecessor's refusals end with it; the error of an offline directory stays.
             if not log_dir.failed:
                 self.put_error(log_dir.number, 0)
 
@@ -45,11 +47,11 @@ class SizeMetrics:
             self._introduce(self._manager.dirs[number], failed=True)
 
     def put_error(self, number: int, error: int) -> None:
-        """Publish for which errno produces to a directory are refused; 0: they are taken."""
+        """Publish the errno for which produces to a directory are refused; 0: they are accepted."""
         self._dirs.put_error(number, self._manager.worker.number, error)
 
     def put_wait(self, since_ns: int) -> None:
-        """Publish since when a sync has not ended; 0: none takes long."""
+        """Publish the begin of a sync that takes long; 0 without one."""
         if since_ns or self._waits:
             self._waits = bool(since_ns)
             for log_dir in self._manager.dirs:
@@ -61,16 +63,16 @@ class SizeMetrics:
 
     @staticmethod
     def rest_s(took_s: float) -> float:
-        """Return the time to wait before the next look, in s. `took_s`: duration of the last one."""
-        return min(max(LOOK_EVERY_S, took_s / SHARE_OF_TIME), LOOK_EVERY_S_MOST)
+        """Return the time until the next measurement, in s, after one that took `took_s`."""
+        return min(max(MEASURE_EVERY_S, took_s / SHARE_OF_TIME), MEASURE_EVERY_S_MOST)
 
-    def looking(self) -> Generator[None, None, None]:
-        """Look at every partition once, and publish the sizes."""
+    def measuring(self) -> Generator[None, None, None]:
+        """Measure every partition once, and publish the sizes."""
         manager = self._manager
         sums = [0 for _ in manager.dirs]
         slots = list(manager.logs)
-        for at in range(0, len(slots), LOOKED_AT_ONCE):
-            some = slots[at : at + LOOKED_AT_ONCE]
+        for at in range(0, len(slots), MEASURED_AT_ONCE):
+            some = slots[at : at + MEASURED_AT_ONCE]
             yield from self._measuring.until_measured(self._measuring.open_logs(some))
             for log in self._measuring.open_logs(some):
                 state, number = log.state, log.state.log_dir

@@ -1,8 +1,8 @@
-"""The slots of the partition table that a log worker gives out: every `count`-th, each to one partition.
+"""The slots of the partition table that a log worker assigns: every `count`-th, each to one partition.
 
-The table outlives the worker: it still has the slots that a predecessor gave out, and the state published
-for those partitions. A returned slot goes to another partition with the next generation, so that a holder
-of the old pair does not take one partition for the other.
+The table outlives the worker: it keeps the slots that a predecessor assigned, and its state of those
+partitions. A returned slot goes to another partition with the next generation, so that a holder of the old
+pair does not mistake one partition for the other.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import NamedTuple, TypeAlias
 
 from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.table import Partition, PartitionFlag, pack_partition, read_partition
+from mpbroker.log.directories.log_directory import LogWorker
 from mpbroker.protocol.topic_names import METADATA_TOPIC_ID
-from mpbroker.storage.names import LogWorker
 from shm.table import SlotTable
 
 # (topic id, partition number)
@@ -60,18 +60,15 @@ class SlotAllocator:
         self._unused = self._table.slots
 
     def before(self, key: Key) -> Partition | None:
-        """Return the state that the predecessor published for the partition, None if there is none."""
+        """Return the predecessor's state of the partition, or None."""
         return self.earlier[key][1] if key in self.earlier else None
 
     def has(self, topic_id: bytes) -> bool:
-        """Tell whether the predecessor had a partition of the topic that nobody has opened since."""
+        """Return whether the predecessor had an unopened partition of the topic."""
         return any(one == topic_id for one, _ in self.earlier)
 
     def check_for_one(self, key: Key) -> None:
-        """Check that there is a slot for the partition.
-
-        Raises OSError if the table is full: EAGAIN, since no disk is.
-        """
+        """Raise OSError if the table has no slot for the partition: EAGAIN, since no disk is full."""
         is_known = key in self.earlier or key == (METADATA_TOPIC_ID, 0)
         if not is_known and self._unused >= self._table.slots and not self._free:
             raise OSError(
@@ -96,13 +93,13 @@ class SlotAllocator:
     def give_back(self, slot: int, generation: int) -> None:
         """Take back a slot whose partition the table already shows as deleted.
 
-        Its files must have another name by then: until the slot is another partition's, a successor can tell
-        by it that they are to be deleted.
+        Its files must be renamed before: as long as the slot has no new partition, a successor recognises by
+        it that they are to be deleted.
         """
         self._free.append((slot, generation))
 
     def take_away(self, topic_id: bytes) -> list[TakenAway]:
-        """Mark a deleted topic's partitions that were not opened again as deleted, and return them."""
+        """Mark a deleted topic's unopened partitions as deleted, and return them."""
         taken = []
         for key in [k for k in self.earlier if k[0] == topic_id]:
             slot, found = self.earlier.pop(key)

@@ -1,9 +1,9 @@
 """The work on topics that are being opened or removed, a piece at a time.
 
 A topic may have thousands of partitions, and a client may name a thousand topics. The log worker therefore
-works on them for a moment, in the order of the calls, and appends before it goes on. Openings and removals
-take turns, so that nobody who deletes a topic waits until a large one is made. A topic may wait for another
-one of the same name that is still being removed; it waits for nothing else (`LogManager`).
+works on them for a moment, in the order of the calls, and then appends. Openings and removals take turns, so
+that a deletion does not wait for a large creation. A topic may wait for another one of the same name that is
+being removed, and for nothing else (`LogManager`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class TopicWork:
 
     @property
     def only_awaits_threads(self) -> bool:
-        """Tell whether nothing can be done until another thread, which needs the GIL, wakes the loop."""
+        """Return whether all work waits for another thread, which needs the GIL and wakes the loop."""
         return self._awaiting == bool(self._opening) + bool(self._removing)
 
     def open(self, call: Call, message: calls.EnsureTopic) -> None:
@@ -55,16 +55,16 @@ class TopicWork:
         self._opening.append((call, self._manager.ensuring(message)))
 
     def remove(self, call: Call, message: calls.RemoveTopic, before_renames: Iterable[None]) -> None:
-        """Make the topic's partitions unreachable, and remove it when its turn comes."""
+        """Make the topic's partitions unreachable, and remove it in its turn."""
         steps = self._manager.removing(message.name, message.topic_id, before_renames)
         self._removing.append((call, _removed(message, steps)))
 
     def follow(self, call: Call, steps: Generator[None, None, calls.Message]) -> None:
-        """Take these steps behind the topics that are being opened."""
+        """Take these steps after the topics that are being opened."""
         self._opening.append((call, steps))
 
     def advance(self) -> bool:
-        """Do a piece of work on the first topic of each kind. Return whether there was something to do."""
+        """Do a piece of work on the first topic of each kind. Return whether any was pending."""
         self._awaiting = 0
         had_work = bool(self)
         self._advance(self._opening, "opened")
@@ -73,17 +73,14 @@ class TopicWork:
         return had_work
 
     def _answer_opened(self) -> None:
-        """Answer for the topics that are on disk. Have the others synced when no more can be opened now."""
+        """Answer for topics on disk. Have the others synced when no more can be opened now."""
         creation = self._manager.creation
         creation.finish_sync()
         opened, self._opened = self._opened, []
         for call, answer in opened:
-            # What is no topic has followed all topics before it.
-            if (
-                creation.is_unsynced(answer.topic_id)
-                if isinstance(answer, calls.EnsuredTopic)
-                else self._opened
-            ):
+            # Other work (`follow`) waits for all topics before it.
+            awaited = isinstance(answer, calls.EnsuredTopic) and creation.is_unsynced(answer.topic_id)
+            if awaited or (self._opened and not isinstance(answer, calls.EnsuredTopic)):
                 self._opened.append((call, answer))
             elif call is not None:
                 self._answer(call, answer)
@@ -125,9 +122,9 @@ class TopicWork:
             self._answer(call, answer)
 
     def drop(self, role: int) -> None:
-        """Drop what a dead process has asked for. A successor asks again for topics that it wants open.
+        """Drop the calls of a dead process. A successor asks again for topics that it wants open.
 
-        What has begun to be removed is removed, answered or not: nobody may find half of a topic.
+        Removals that have begun are finished, answered or not: half of a topic must not remain.
         """
         self._removing = deque(
             (None if call is None or call.owner == role else call, steps) for call, steps in self._removing
@@ -138,12 +135,12 @@ class TopicWork:
         ]
 
     def stop_opening(self) -> None:
-        """Drop the topics that are to be opened, before a stop."""
+        """Drop the pending openings, before a stop."""
         self._stop_opening([])
         self._opened.clear()
 
     def _stop_opening(self, left: Iterable[_Work]) -> None:
-        """Open nothing but what is `left`. Go on with removals that were in the way of the others."""
+        """Keep only the openings `left`. Continue removals that blocked the others."""
         self._opening = deque(left)
         unfinished = self._manager.removal.unfinished()
         self._removing.extend((None, _finished(self._manager, topic_id)) for topic_id in unfinished)

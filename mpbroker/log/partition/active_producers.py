@@ -4,42 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mpbroker.ipc.calls import (
-    ActiveProducer,
-    PartitionProducers,
-    Producers,
-    ProducersOfPartition,
-    TellProducers,
-)
+from mpbroker.ipc import calls
 from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.protocol.errors import ErrorCode
 
-# An answer ends behind the partition with which it has so many: appends wait while it is made.
+# An answer ends with the partition that reaches this number: appends wait while it is made.
 PRODUCERS_AT_ONCE = 5_000
 
 
-def tell_producers(logs: Mapping[int, PartitionLog], question: TellProducers) -> Producers:
+def describe_producers(logs: Mapping[int, PartitionLog], question: calls.TellProducers) -> calls.Producers:
     """Answer for as many partitions as fit, at least one. `logs`: the worker's partitions by slot."""
-    told, count = [], 0
+    answers, count = [], 0
     for one in question.partitions:
-        told.append(producers_of(logs.get(one.slot), one))
-        count += len(told[-1].producers)
+        answers.append(producers_of(logs.get(one.slot), one))
+        count += len(answers[-1].producers)
         if count >= PRODUCERS_AT_ONCE:
             break
-    return Producers(told)
+    return calls.Producers(answers)
 
 
-def producers_of(log: PartitionLog | None, wanted: PartitionProducers) -> ProducersOfPartition:
-    """Answer a request for a partition's producers. `log`: the partition in the wanted slot now."""
+def producers_of(log: PartitionLog | None, wanted: calls.PartitionProducers) -> calls.ProducersOfPartition:
+    """Answer for one partition. `log`: the present partition in the slot."""
     if log is None or log.state.generation != wanted.slot_generation:
-        return ProducersOfPartition(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return calls.ProducersOfPartition(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     if log.state.is_offline:
-        return ProducersOfPartition(ErrorCode.KAFKA_STORAGE_ERROR)
+        return calls.ProducersOfPartition(ErrorCode.KAFKA_STORAGE_ERROR)
     producers = log.state.producers
-    return ProducersOfPartition(
+    return calls.ProducersOfPartition(
         0,
         [
-            ActiveProducer(
+            calls.ActiveProducer(
                 producer_id,
                 epoch,
                 batches[-1][0] if batches else -1,

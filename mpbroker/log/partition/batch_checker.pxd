@@ -1,4 +1,4 @@
-"""The check of a batch in a segment, behind the one before it."""
+"""The check of a batch in a segment, after the one before it."""
 from libc.stdint cimport int64_t, uint8_t
 
 cdef const char *judge(

@@ -22,7 +22,7 @@ cdef enum:
     CHECK_CHUNK_BYTES = 1 << 20
 
 # The result of a check. `reason` is empty if all batches were good. `aborted`: (producer id, first offset,
-# last offset, last stable offset behind it) of each transaction that is aborted in the range. `epochs`:
+# last offset, last stable offset after it) of each transaction that is aborted in the range. `epochs`:
 # (leader epoch, offset) of the first batch and wherever the epoch changes.
 class Checked(NamedTuple):
     valid_bytes: int
@@ -35,7 +35,7 @@ class Checked(NamedTuple):
 cdef const char *judge(
     const uint8_t *p, int64_t length, int64_t next_offset, int64_t segment_base,
 ) noexcept nogil:
-    """Return what is wrong with a whole batch; NULL if it is valid."""
+    """Return the fault of a whole batch; NULL if it is valid."""
     cdef int64_t base = <int64_t>load_u64(p + BASE_OFFSET_AT)
     cdef int64_t delta = <int32_t>load_u32(p + LAST_OFFSET_DELTA_AT)
     if crc32c(0, p + CRC_COVERS_FROM, length - CRC_COVERS_FROM) != load_u32(p + CRC_AT):
@@ -120,7 +120,7 @@ cdef bint replay(
     producer_update(
         producer, <int16_t>load_u16(p + PRODUCER_EPOCH_AT), <int32_t>load_u32(p + BASE_SEQUENCE_AT),
         <int32_t>(last_offset - base_offset + 1), base_offset, max_timestamp)
-    # The marker of a batch that the cleaner emptied may be gone, too.
+    # The marker of a batch that the cleaner emptied may be removed, too.
     if attributes & TRANSACTIONAL_BIT and load_u32(p + RECORD_COUNT_AT):
         producer_begun(producer, base_offset)
     return True

@@ -21,7 +21,7 @@ cdef const char *WRONG_EPOCH = "its leader epoch is another one than leader-epoc
 
 
 cdef class Walk:
-    """A walk over one segment: `position` in the file, and `next_offset` behind the last batch.
+    """A walk over one segment: `position` in the file, and `next_offset` after the last batch.
 
     Of the batch before there are `before_position`, `before_base` and `before_expected`, the base offset that
     it would have had without a gap; -1 if there was none. `epochs` are the (leader epoch, start offset) pairs

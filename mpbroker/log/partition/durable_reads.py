@@ -1,15 +1,15 @@
 """Syncs and reads that show files as the device has them.
 
-When the kernel fails to write pages back it reports that once, and takes them for written: a later sync
-succeeds, and reads come from memory (Linux: errseq, `mapping_set_error`).
+When the kernel fails to write pages back it reports that once, and marks them clean: a later sync succeeds,
+and reads come from memory (Linux: errseq, `mapping_set_error`).
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from typing import Protocol
 
+from mpbroker.log.io.file_system import FileSystem
 from mpbroker.log.partition.partition_log import sync
 from shm.word import Words
 
@@ -21,64 +21,42 @@ FEW = 8
 _log = logging.getLogger("mpbroker.log")
 
 
-def read_anew(fd: int, position: int) -> None:
-    """Make reads from `position` on come from the device, but for pages that are still dirty."""
+def reread(fd: int, position: int) -> None:
+    """Make reads from `position` on come from the device, but for dirty pages."""
     os.posix_fadvise(fd, position - position % _LARGEST_PIECE, 0, os.POSIX_FADV_DONTNEED)
 
 
-class Syncs(Protocol):
-    """A way to sync the files of a directory."""
-
-    def sync(self, fd: int) -> bool:
-        """Sync a file; return whether all other files of its directory, and their names, are synced, too.
-
-        They are as they were before the file was opened. Raises SyncFailed.
-        """
-
-
-class FileSync:
+class Syncs:
     """Syncs each file by itself."""
 
     def sync(self, fd: int) -> bool:
+        """Sync a file; return whether its directory's other files and names are, too. Raises SyncFailed."""
         sync(fd)
         return False
 
 
-EACH_FILE = FileSync()
+EACH_FILE = Syncs()
 
 
-class Whole(Protocol):
-    """A file system (`file_system.FileSystem`)."""
-
-    @property
-    def is_synced_at_once(self) -> bool: ...
-    def has(self, path: int) -> bool: ...
-    def sync(self) -> None: ...
-
-
-class FileSystemSync:
+class FileSystemSync(Syncs):
     """Syncs the file system as a whole once more than a few files were synced.
 
     `synced` has a word of each worker. Write errors from before `file_system` was opened are not reported;
-    what they lost is seen when the file is read anew. Do not give it a file that a worker has written to
-    since. A file on another file system, by a link or a mount, is synced by itself.
+    their losses show when the file is read from the device. Do not give it a file that a worker has written
+    to since. A file on another file system, by a link or a mount, is synced by itself.
     """
 
-    def __init__(self, file_system: Whole, synced: Words, worker: int) -> None:
+    def __init__(self, file_system: FileSystem, synced: Words, worker: int) -> None:
         self._file_system = file_system
         self._is_possible = file_system.is_synced_at_once
         self._synced = synced
         self._worker = worker
         self._count = 0
 
-    def _is_synced(self) -> bool:
-        return any(self._synced.load(number) for number in range(self._synced.count))
-
     def sync(self, fd: int) -> bool:
         if not self._file_system.has(fd):
-            sync(fd)
-            return False
-        if self._is_synced():
+            return super().sync(fd)
+        if any(self._synced.load(number) for number in range(self._synced.count)):
             return True
         self._count += 1
         if self._count > FEW and self._is_possible:
@@ -90,5 +68,4 @@ class FileSystemSync:
             else:
                 self._synced.store(self._worker, 1)
                 return True
-        sync(fd)
-        return False
+        return super().sync(fd)

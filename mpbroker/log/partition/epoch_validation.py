@@ -2,8 +2,8 @@
 
 (Kafka: LogSegment.recover, LeaderEpochFileCache.) No checksum covers either. If some batch agrees with the
 checkpoint, the checkpoint counts: a batch that differs is damaged, unless it begins an epoch above all known
-ones, as when a broker died before it had written the epoch down. If no batch agrees, or the checkpoint cannot
-be read, it is rebuilt from the batches: its last epoch would go into all later appends.
+ones, as when a broker died before it had recorded the epoch. If no batch agrees, or the checkpoint cannot be
+read, it is rebuilt from the batches: its last epoch would go into all later appends.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ class WrongEpoch(Exception):
         self.offset = offset
 
 
-def said_epochs(directory: str) -> Epochs | None:
+def stored_epochs(directory: str) -> Epochs | None:
     """Read the epochs of the checkpoint; None if it is corrupt or out of order. Raises OSError."""
     try:
         epochs = read_epochs(directory)
     except CheckpointCorrupt as problem:
-        _log.warning("%s; it is made anew of the leader epochs of the batches", problem)
+        _log.warning("%s; it is rebuilt from the leader epochs of the batches", problem)
         return None
     if not _is_ascending(epochs):
         _log.warning(
-            "%s/%s: its epochs are out of order; it is made anew of those of the batches",
+            "%s/%s: its epochs are out of order; it is rebuilt from those of the batches",
             directory,
             LEADER_EPOCHS,
         )
@@ -50,28 +50,28 @@ def said_epochs(directory: str) -> Epochs | None:
     return epochs
 
 
-def settled(directory: str, bases: Sequence[int], said: Epochs | None, seen: Seen, durable: int) -> Epochs:
-    """Return the epochs of a log, given the checkpoint's (`said`) and those of the checked batches (`seen`).
+def settled(directory: str, bases: Sequence[int], stored: Epochs | None, seen: Seen, durable: int) -> Epochs:
+    """Return the epochs of a log, given the checkpoint's (`stored`) and the checked batches' (`seen`).
 
-    Batches that begin below `durable` are of epochs that were written down. Raises WrongEpoch, OSError.
+    The epochs of batches that begin below `durable` were recorded. Raises WrongEpoch, OSError.
     """
     # If none was seen the last segment has no batch.
     seen = seen or list(_last_in(directory, bases[:-1]))
     odd = None
-    if said is not None:
-        epochs, odd = _continued(said, seen, durable)
+    if stored is not None:
+        epochs, odd = _continued(stored, seen, durable)
         if odd is None:
             return epochs
     everywhere = list(_all_in(directory, bases))
-    if odd is not None and any(epoch_of(said or (), offset) == epoch for epoch, offset in everywhere):
-        wanted = epoch_of(said or (), odd[1])
+    if odd is not None and any(epoch_of(stored or (), offset) == epoch for epoch, offset in everywhere):
+        wanted = epoch_of(stored or (), odd[1])
         raise WrongEpoch(odd[1], f"its leader epoch is {odd[0]}, and by {LEADER_EPOCHS} it is {wanted}")
     for (before, _), (after, offset) in pairwise(everywhere):
         if after < before:
-            raise WrongEpoch(offset, f"its leader epoch is {after}, behind batches of epoch {before}")
+            raise WrongEpoch(offset, f"its leader epoch is {after}, after batches of epoch {before}")
     if odd is not None:
         _log.warning(
-            "%s/%s is made anew: no batch is of the epoch that it says; at offset %d it is %d",
+            "%s/%s is rebuilt: no batch is of its epochs; at offset %d it is %d",
             directory,
             LEADER_EPOCHS,
             odd[1],
@@ -80,11 +80,11 @@ def settled(directory: str, bases: Sequence[int], said: Epochs | None, seen: See
     return everywhere
 
 
-def are_refuted(directory: Path, said: Epochs) -> bool:
-    """Return whether a batch behind the start of the last epoch is of an earlier one. Raises OSError."""
-    if not said:
+def are_refuted(directory: Path, stored: Epochs) -> bool:
+    """Return whether a batch after the start of the last epoch has an earlier one. Raises OSError."""
+    if not stored:
         return False
-    latest, start = said[-1]
+    latest, start = stored[-1]
     found = _all_in(str(directory), segments_of(directory))
     return any(epoch < latest for epoch, offset in found if offset >= start)
 
@@ -98,9 +98,9 @@ def _is_ascending(epochs: Epochs) -> bool:
     return True
 
 
-def _continued(said: Epochs, seen: Seen, durable: int) -> tuple[Epochs, tuple[int, int] | None]:
+def _continued(stored: Epochs, seen: Seen, durable: int) -> tuple[Epochs, tuple[int, int] | None]:
     """Return the epochs with those that batches begin, and the first batch that does not fit or None."""
-    epochs = list(said)
+    epochs = list(stored)
     for epoch, offset in seen:
         wanted = epoch_of(epochs, offset)
         latest = epochs[-1][0] if epochs else NO_EPOCH
@@ -135,7 +135,7 @@ def _epochs_in(directory: str, base: int, *, first_only: bool = False) -> list[t
     try:
         fd = os.open(f"{directory}/{segment_name(base)}", os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        # The segment lay behind a torn tail.
+        # The segment followed a torn tail.
         return []
     try:
         size = os.fstat(fd).st_size

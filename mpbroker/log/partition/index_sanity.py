@@ -1,6 +1,6 @@
-"""Checks of the last index entries, behind which others are appended (Kafka: AbstractIndex.sanityCheck).
+"""Checks of the last index entries, to which others are appended (Kafka: AbstractIndex.sanityCheck).
 
-Behind an entry far above the log, by a flipped bit, the index would refuse every later one. So the last entry
+After an entry far above the log, by a flipped bit, the index would refuse every later one. So the last entry
 has to match a batch: `odd_entry` checks that after a clean stop, `believed` finds the entries to keep in a
 segment that has to be checked.
 """
@@ -21,7 +21,7 @@ def odd_entry(
     entry: tuple[int, int, int],
     time: tuple[int, int, int],
 ) -> str | None:
-    """Return what is wrong with the last entry of either index, or None. Raises OSError.
+    """Return the fault of the last entry of either index, or None. Raises OSError.
 
     `at` are the batches from the one on that the last entry of `.index` points to. Where Kafka appended
     several batches at once, an entry has the position of the first and the last offset of the last one.

@@ -10,48 +10,37 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from mpbroker.config.topic_config import TopicConfig
 from mpbroker.log.partition.prepared_segment import Begun, Prepared
 from mpbroker.log.partition.state import PartitionState
-from mpbroker.storage import scan
-from mpbroker.storage.checkpoints import fsync_directory, put_id_and_epochs, write_all
+from mpbroker.storage import names, scan, transaction_index
+from mpbroker.storage.checkpoints import fsync_directory, opened, put_id_and_epochs, write_all
 from mpbroker.storage.index import offset_floor
 from mpbroker.storage.leader_epochs import FIRST, Epochs, trimmed
-from mpbroker.storage.names import (
-    CLEANED_FILE_SUFFIX,
-    DELETED_FILE_SUFFIX,
-    INDEX_SUFFIX,
-    INDEX_SUFFIXES,
-    LOG_SUFFIX,
-    SNAPSHOT_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
-    parse_segment,
-    partition_name,
-    segment_name,
-)
 from mpbroker.storage.producer_state import Producers
-from mpbroker.storage.segments import Sealed, offsets_of, segments_of
-from mpbroker.storage.transaction_index import (
-    AbortedTransaction,
-    TransactionIndexCorrupt,
-    add_aborted,
-    read_aborted,
-)
+from mpbroker.storage.segments import offsets_of, segments_of
 
 _log = logging.getLogger("mpbroker.log")
 _WRITE = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 _NEVER = (1 << 63) - 1
 # Files of a segment, and the producer snapshot before it. The log file comes first: it makes the segment.
-SEGMENT_FILES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
+SEGMENT_FILES = (
+    names.LOG_SUFFIX,
+    names.INDEX_SUFFIX,
+    names.TIME_INDEX_SUFFIX,
+    names.TXN_INDEX_SUFFIX,
+    names.SNAPSHOT_SUFFIX,
+)
 
 
 class SyncFailed(OSError):
-    """A sync failed, which is final.
+    """A final failure of a sync.
 
-    The next sync would report success, and what the page cache has may be nowhere else.
+    The next sync would report success, and the data of the page cache may exist nowhere else.
     """
 
 
@@ -64,10 +53,7 @@ def sync(fd: int) -> None:
 
 
 def sync_if_there(path: Path | str, directory: int | None = None) -> None:
-    """Sync a file if it exists: few segments have a `.txnindex`. Raises SyncFailed, OSError.
-
-    `directory`: the open directory that `path` is relative to.
-    """
+    """Sync a file, below `directory`, if it exists (few `.txnindex` do). Raises SyncFailed, OSError."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
     except FileNotFoundError:
@@ -85,19 +71,19 @@ def wall_ms() -> int:
 def remove_segment(directory: Path, base: int) -> None:
     """Remove all files of a segment, and the producer snapshot before it. Raises OSError."""
     for suffix in SEGMENT_FILES:
-        (directory / segment_name(base, suffix)).unlink(missing_ok=True)
+        (directory / names.segment_name(base, suffix)).unlink(missing_ok=True)
 
 
 def open_files(directory: Path | str, base: int, *, fresh: bool) -> tuple[int, int, int]:
     """Open .log, .index and .timeindex, emptied if `fresh`; return their fds.
 
-    Raises OSError with no file left open and no fresh file left behind: readers would look in an empty
-    segment for what went into the one before it.
+    Raises OSError with no file open and no fresh file remaining: readers would search an empty segment for
+    records of the one before it.
     """
     fds: list[int] = []
     flags = _WRITE | (os.O_TRUNC if fresh else 0)
-    stem = f"{directory}/{segment_name(base, '')}"
-    paths = (stem + LOG_SUFFIX, stem + INDEX_SUFFIX, stem + TIME_INDEX_SUFFIX)
+    stem = f"{directory}/{names.segment_name(base, '')}"
+    paths = (stem + names.LOG_SUFFIX, stem + names.INDEX_SUFFIX, stem + names.TIME_INDEX_SUFFIX)
     try:
         for path in paths:
             fds.append(os.open(path, flags, 0o644))
@@ -108,6 +94,26 @@ def open_files(directory: Path | str, base: int, *, fresh: bool) -> tuple[int, i
                 Path(path).unlink()
         raise
     return fds[0], fds[1], fds[2]
+
+
+@dataclass
+class Sealed:
+    """A segment without further appends. Sizes below 0 have not been read since the start."""
+
+    base: int
+    size: int = -1
+    largest_ms: int = -1
+    first_ms: int = -1  # largest timestamp of the first append; -1: unknown or none
+
+
+class Segment(NamedTuple):
+    """A segment. `end`: its last offset + 1. `largest_ms`: its largest timestamp, else its last write."""
+
+    base: int
+    end: int
+    size: int
+    largest_ms: int
+    is_active: bool = False
 
 
 _NO_SNAPSHOT = (-1, 0)
@@ -186,16 +192,13 @@ class PartitionLog:
 
     @property
     def name(self) -> str:
-        return partition_name(self.topic, self.partition)
+        return names.partition_name(self.topic, self.partition)
 
     @classmethod
     def create(
         cls, directory: Path, topic: str, partition: int, topic_id: bytes, config: TopicConfig
     ) -> PartitionLog:
-        """Create an empty partition, which is not durable yet (`mpbroker.log.manager.creation`).
-
-        Raises OSError with nothing left of it.
-        """
+        """Create an empty partition, not yet durable. Raises OSError without any trace of it."""
         directory.mkdir()
         log = cls(directory, topic, partition, topic_id, config)
         log.apply_config(config)
@@ -210,7 +213,7 @@ class PartitionLog:
         return log
 
     def apply_config(self, config: TopicConfig) -> None:
-        """Use a topic's settings from now on; a segment's jitter is drawn anew."""
+        """Use a topic's settings from now on; a segment gets a new random jitter."""
         self.config = config
         segment_ms = config.segment_ms
         if "compact" in config.cleanup_policy:
@@ -232,10 +235,7 @@ class PartitionLog:
         self.state.open_segment(base, *fds, wall_ms())
 
     def roll(self) -> list[int]:
-        """Begin a new segment at the log end; return fds to sync and close: old files, snapshot, directory.
-
-        Raises OSError; the old segment then stays the active one.
-        """
+        """Begin a segment at the log end; return fds to sync and close. Raises OSError with no change."""
         state = self.state
         self.wake()
         base, largest_ms = state.log_end, self.largest_ms()
@@ -257,14 +257,16 @@ class PartitionLog:
     def finish_segment(self) -> None:
         """Write the final time index entry, and log an error if an index refused entries."""
         self.state.finish_segment()
-        for suffix, found in zip((INDEX_SUFFIX, TIME_INDEX_SUFFIX), self.state.take_refused(), strict=True):
+        for suffix, found in zip(
+            (names.INDEX_SUFFIX, names.TIME_INDEX_SUFFIX), self.state.take_refused(), strict=True
+        ):
             refused, entries, offset = found
             if refused:
                 _log.error(
                     "%s/%s: %d entries were refused, not above the last of its %d, offset %d. Readers walk "
-                    "the segment there; stop the broker and delete the file: it is made anew",
+                    "the segment there; stop the broker and delete the file: it is rebuilt",
                     self.path,
-                    segment_name(self.state.segment_base, suffix),
+                    names.segment_name(self.state.segment_base, suffix),
                     refused,
                     entries,
                     offset,
@@ -290,7 +292,7 @@ class PartitionLog:
         """Return the active segment's largest timestamp; without any, its last write. Raises OSError."""
         if self.state.max_timestamp >= 0:
             return self.state.max_timestamp
-        active = self.directory / segment_name(self.state.segment_base)
+        active = self.directory / names.segment_name(self.state.segment_base)
         return active.stat().st_mtime_ns // 1_000_000
 
     def move_start(self, offset: int) -> None:
@@ -300,11 +302,8 @@ class PartitionLog:
         self.epochs = trimmed(self.epochs, offset, self.state.log_end)
 
     def _write_snapshot(self, offset: int) -> int:
-        """Write the producers as of the log end `offset` to a snapshot; return its fd, to be synced.
-
-        Raises OSError with no snapshot left.
-        """
-        path = self.directory / segment_name(offset, SNAPSHOT_SUFFIX)
+        """Write the producers at the log end; return the fd to sync. Raises OSError without it."""
+        path = self.directory / names.segment_name(offset, names.SNAPSHOT_SUFFIX)
         fd = os.open(path, _WRITE | os.O_TRUNC, 0o644)
         try:
             write_all(fd, self.state.producers.snapshot())
@@ -317,10 +316,10 @@ class PartitionLog:
     def drop_old_snapshots(self) -> None:
         """Remove snapshots but the newest and those at the base of a segment. Raises OSError."""
         bases = set(segments_of(self.directory))
-        for offset in offsets_of(self.directory, SNAPSHOT_SUFFIX)[:-1]:
+        for offset in offsets_of(self.directory, names.SNAPSHOT_SUFFIX)[:-1]:
             if offset not in bases:
                 # The I/O thread may remove it, too (`mpbroker.log.partition.producer_snapshots`).
-                (self.directory / segment_name(offset, SNAPSHOT_SUFFIX)).unlink(missing_ok=True)
+                (self.directory / names.segment_name(offset, names.SNAPSHOT_SUFFIX)).unlink(missing_ok=True)
 
     def snapshot_and_sync(self) -> None:
         """Sync the active segment and write a snapshot at the log end, durably. Raises OSError."""
@@ -357,12 +356,12 @@ class PartitionLog:
         first = self.state.producers.first_open()
         if first >= 0:
             self._hold_back(first)
-        for base in reversed(offsets_of(self.directory, TXN_INDEX_SUFFIX) if has_aborted else ()):
+        for base in reversed(offsets_of(self.directory, names.TXN_INDEX_SUFFIX) if has_aborted else ()):
             try:
-                aborted = read_aborted(self._aborted_path(base))
-            except TransactionIndexCorrupt as error:
-                # With this end read_committed fetches look into the index, and are refused.
-                _log.error("%s: committed records cannot be told from others: %s", self.directory, error)
+                aborted = transaction_index.read_aborted(self._aborted_path(base))
+            except transaction_index.TransactionIndexCorrupt as error:
+                # With this end read_committed fetches read the index, and are refused.
+                _log.error("%s: committed records cannot be distinguished: %s", self.directory, error)
                 self.state.aborted_end = _NEVER
                 return
             if aborted:
@@ -370,45 +369,38 @@ class PartitionLog:
                 return
 
     def begun(self, offset: int, position: int) -> None:
-        """Hold back the last stable offset for a transactional batch that is about to be noted.
-
-        `position` is in the active segment.
-        """
+        """Hold back the last stable offset for a batch at `position`, about to be noted."""
         if self.state.first_unstable < 0:
             self.state.hold_back(offset, self.state.segment_base, position)
 
     def ended(self) -> None:
-        """Move the last stable offset on, after a transaction has ended. Raises OSError."""
+        """Advance the last stable offset after the end of a transaction. Raises OSError."""
         first = self.state.producers.first_open()
         if first < 0:
             self.state.let_go()
         elif first > self.state.first_unstable:
             self._hold_back(first)
 
-    def add_aborted(self, entry: AbortedTransaction) -> None:
-        """Append an aborted transaction with its marker in the active segment to its `.txnindex`.
-
-        Raises OSError with nothing changed.
-        """
-        add_aborted(self._aborted_path(self.state.segment_base), entry)
+    def add_aborted(self, entry: transaction_index.AbortedTransaction) -> None:
+        """Append to the active segment's `.txnindex`. Raises OSError with nothing changed."""
+        transaction_index.add_aborted(self._aborted_path(self.state.segment_base), entry)
         self.state.aborted_end = entry.last_offset + 1
 
     def _hold_back(self, first: int) -> None:
         offset = max(first, self.log_start)
         base = max(base for base in segments_of(self.directory) if base <= offset)
-        fd = os.open(self.directory / segment_name(base), os.O_RDONLY | os.O_CLOEXEC)
-        try:
+        with opened(self.directory / names.segment_name(base)) as fd:
             size = os.fstat(fd).st_size
             start = self._position_before(base, offset)
             found = scan.find_offset(fd, start, size, offset)
-        finally:
-            os.close(fd)
         # Without a batch there nothing is left of the transaction, and nothing follows it.
         self.state.hold_back(offset, base, found.position if found is not None else size)
 
     def _position_before(self, base: int, offset: int) -> int:
         try:
-            fd = os.open(self.directory / segment_name(base, INDEX_SUFFIX), os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(
+                self.directory / names.segment_name(base, names.INDEX_SUFFIX), os.O_RDONLY | os.O_CLOEXEC
+            )
         except FileNotFoundError:
             return 0
         try:
@@ -417,7 +409,7 @@ class PartitionLog:
             os.close(fd)
 
     def _aborted_path(self, base: int) -> Path:
-        return self.directory / segment_name(base, TXN_INDEX_SUFFIX)
+        return self.directory / names.segment_name(base, names.TXN_INDEX_SUFFIX)
 
     def open_aborted(self) -> list[int]:
         """Open the active segment's `.txnindex`, if it has entries; return its fd. Raises OSError."""
@@ -482,16 +474,16 @@ class PartitionLog:
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Remove leftovers of deletions and cleanings, and indexes without a segment (Kafka: LogLoader).
+    """Remove files of unfinished deletions and cleanings, and indexes without a segment (Kafka: LogLoader).
 
-    A swap that had begun has to be finished before (`mpbroker.log.partition.segment_swap`). Raises OSError.
+    An unfinished swap has to be finished before (`mpbroker.log.partition.segment_swap`). Raises OSError.
     """
     bases = set(segments_of(directory))
     for entry in directory.iterdir():
-        if entry.name.endswith((DELETED_FILE_SUFFIX, CLEANED_FILE_SUFFIX, ".tmp")):
+        if entry.name.endswith((names.DELETED_FILE_SUFFIX, names.CLEANED_FILE_SUFFIX, ".tmp")):
             entry.unlink()
-        for suffix in INDEX_SUFFIXES:
-            base = parse_segment(entry.name, suffix)
+        for suffix in names.INDEX_SUFFIXES:
+            base = names.parse_segment(entry.name, suffix)
             if base is not None and base not in bases:
                 entry.unlink()
 

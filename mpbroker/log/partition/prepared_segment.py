@@ -1,7 +1,7 @@
-"""Unnamed files for a partition's next segment: a roll only gives them names.
+"""Unnamed files for a partition's next segment: a roll only names them.
 
 Creating a file takes a file system some ten times as long as naming one, and a roll delays all partitions. An
-unnamed file (O_TMPFILE) is gone with the process that has it open: a crash leaves nothing of it.
+unnamed file (O_TMPFILE) disappears with the process that has it open, also after a crash.
 """
 
 from __future__ import annotations
@@ -10,17 +10,11 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+from mpbroker.storage import names
 from mpbroker.storage.checkpoints import write_all
-from mpbroker.storage.names import (
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
-    SNAPSHOT_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    segment_name,
-)
 
 # The log file comes last: it makes the segment.
-_SUFFIXES = (SNAPSHOT_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX)
+_SUFFIXES = (names.SNAPSHOT_SUFFIX, names.INDEX_SUFFIX, names.TIME_INDEX_SUFFIX, names.LOG_SUFFIX)
 _UNNAMED = os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC
 
 
@@ -49,17 +43,17 @@ class Prepared:
             os.close(fd)
 
     def begin(self, base: int, snapshot: bytes) -> Begun | None:
-        """Name the files as the segment of `base`; None if a name is taken or there is no room.
+        """Name the files as the segment of `base`; None if a name is taken or the disk is full.
 
-        In that case no file has got a name, and creating the files the long way meets the error. Raises
-        OSError if names cannot be removed again.
+        In that case no file is named, and creating the files the long way meets the error. Raises OSError if
+        names cannot be removed again.
         """
         directory, *files = self._fds
         given: list[str] = []
         try:
             write_all(files[0], snapshot)
             for fd, suffix in zip(files, _SUFFIXES, strict=True):
-                name = segment_name(base, suffix)
+                name = names.segment_name(base, suffix)
                 os.link(f"/proc/self/fd/{fd}", name, dst_dir_fd=directory)
                 given.append(name)
         except OSError:

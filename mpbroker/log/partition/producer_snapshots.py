@@ -1,9 +1,9 @@
-"""Producer snapshots between rolls, so that a recovery has little to check and replay.
+"""Producer snapshots between rolls, which shorten the check and replay of a recovery.
 
 (Kafka takes them at rolls only, and checks whole segments after an unclean stop.) A partition gets a snapshot
 together with the recovery points when much was appended since its last one. The indexes and the `.txnindex`
-are synced before: a recovery takes a snapshot as proof that they are sound up to it, and begins there. The
-last two snapshots within segments are kept: the newer one may be of batches that a power cut took.
+are synced before: to a recovery a snapshot proves that they are sound up to it, and it begins there. The last
+two snapshots within segments are kept: the newer one may be of batches that a power cut took.
 """
 
 from __future__ import annotations
@@ -17,12 +17,7 @@ from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log.io.io_thread import IoThread
 from mpbroker.log.partition.partition_log import PartitionLog, sync_if_there
 from mpbroker.storage.checkpoints import write_whole_at
-from mpbroker.storage.names import (
-    LOG_SUFFIX,
-    SNAPSHOT_SUFFIX,
-    TXN_INDEX_SUFFIX,
-    segment_name,
-)
+from mpbroker.storage.names import LOG_SUFFIX, SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, segment_name
 from mpbroker.storage.segments import offsets_in
 
 SNAPSHOT_EVERY_BYTES = 1 << 20
@@ -42,7 +37,7 @@ def snapshotting(
         try:
             submit_snapshot(log, io_thread)
         except OSError as error:
-            # Reported as if the I/O thread had met it; the next look tries again if the error passes.
+            # Reported as if the I/O thread had met it; tried again if the error passes.
             io_thread.submit(partial(_fail, error), log.state.log_dir)
         under_way += 1
         if under_way == UNDER_WAY:

@@ -23,17 +23,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mpbroker.log.partition.partition_log import SEGMENT_FILES, remove_segment
-from mpbroker.storage import scan
-from mpbroker.storage.checkpoints import fsync_directory
-from mpbroker.storage.names import (
-    CLEANED_FILE_SUFFIX,
-    DELETED_FILE_SUFFIX,
-    INDEX_SUFFIXES,
-    LOG_SUFFIX,
-    SWAP_FILE_SUFFIX,
-    TXN_INDEX_SUFFIX,
-    segment_name,
-)
+from mpbroker.storage import names, scan
+from mpbroker.storage.checkpoints import fsync_directory, opened
 from mpbroker.storage.segments import offsets_of, segments_of
 
 # A further name of the new log file, which is renamed over the old one.
@@ -43,8 +34,8 @@ _log = logging.getLogger("mpbroker.log")
 
 def begin_swap(fd: int, new: int) -> None:
     """Rename the new log file, which begins the swap. Raises OSError with nothing done."""
-    name = segment_name(new)
-    os.rename(name + CLEANED_FILE_SUFFIX, name + SWAP_FILE_SUFFIX, src_dir_fd=fd, dst_dir_fd=fd)
+    name = names.segment_name(new)
+    os.rename(name + names.CLEANED_FILE_SUFFIX, name + names.SWAP_FILE_SUFFIX, src_dir_fd=fd, dst_dir_fd=fd)
 
 
 def swap_in(fd: int, bases: Sequence[int]) -> None:
@@ -53,35 +44,35 @@ def swap_in(fd: int, bases: Sequence[int]) -> None:
     `fd` is the partition's directory. Raises OSError; a second call then continues where the first stopped.
     """
     new = bases[0]
-    for suffix in INDEX_SUFFIXES:
-        name = segment_name(new, suffix)
-        _rename(fd, name + CLEANED_FILE_SUFFIX, name + SWAP_FILE_SUFFIX)
+    for suffix in names.INDEX_SUFFIXES:
+        name = names.segment_name(new, suffix)
+        _rename(fd, name + names.CLEANED_FILE_SUFFIX, name + names.SWAP_FILE_SUFFIX)
     os.fsync(fd)
-    if not _is_placed(fd, segment_name(new)):
-        for suffix in INDEX_SUFFIXES[:2]:
-            _set_aside(fd, segment_name(new, suffix))
-        aborted = segment_name(new, TXN_INDEX_SUFFIX)
-        has_aborted = _exists(fd, aborted + SWAP_FILE_SUFFIX)
-        _place_log(fd, segment_name(new))
+    if not _is_placed(fd, names.segment_name(new)):
+        for suffix in names.INDEX_SUFFIXES[:2]:
+            _set_aside(fd, names.segment_name(new, suffix))
+        aborted = names.segment_name(new, names.TXN_INDEX_SUFFIX)
+        has_aborted = _exists(fd, aborted + names.SWAP_FILE_SUFFIX)
+        _place_log(fd, names.segment_name(new))
         if not has_aborted:
             # Not earlier: the old log file must never be read without it. Beside the new one it does no harm.
             _set_aside(fd, aborted)
-    for suffix in INDEX_SUFFIXES:
-        name = segment_name(new, suffix)
-        _rename(fd, name + SWAP_FILE_SUFFIX, name)
+    for suffix in names.INDEX_SUFFIXES:
+        name = names.segment_name(new, suffix)
+        _rename(fd, name + names.SWAP_FILE_SUFFIX, name)
     for base in bases[1:]:
         for suffix in SEGMENT_FILES:
-            _set_aside(fd, segment_name(base, suffix))
+            _set_aside(fd, names.segment_name(base, suffix))
     os.fsync(fd)
-    _unlink(fd, segment_name(new) + SWAP_FILE_SUFFIX)
+    _unlink(fd, names.segment_name(new) + names.SWAP_FILE_SUFFIX)
     os.fsync(fd)
 
 
 def _is_placed(fd: int, name: str) -> bool:
     try:
-        return os.path.samestat(os.stat(name, dir_fd=fd), os.stat(name + SWAP_FILE_SUFFIX, dir_fd=fd))
+        return os.path.samestat(os.stat(name, dir_fd=fd), os.stat(name + names.SWAP_FILE_SUFFIX, dir_fd=fd))
     except FileNotFoundError:
-        # Its swap name, from `begin_swap`, is gone: the swap is done and only has to become durable.
+        # Without its swap name (`begin_swap`) the swap is done and only has to become durable.
         return True
 
 
@@ -95,15 +86,15 @@ def _exists(fd: int, name: str) -> bool:
 
 def _place_log(fd: int, name: str) -> None:
     """Replace the log file atomically, so that its name always exists; the new file keeps its swap name."""
-    _unlink(fd, name + DELETED_FILE_SUFFIX)
-    os.link(name, name + DELETED_FILE_SUFFIX, src_dir_fd=fd, dst_dir_fd=fd)
+    _unlink(fd, name + names.DELETED_FILE_SUFFIX)
+    os.link(name, name + names.DELETED_FILE_SUFFIX, src_dir_fd=fd, dst_dir_fd=fd)
     _unlink(fd, name + _PLACING_SUFFIX)
-    os.link(name + SWAP_FILE_SUFFIX, name + _PLACING_SUFFIX, src_dir_fd=fd, dst_dir_fd=fd)
+    os.link(name + names.SWAP_FILE_SUFFIX, name + _PLACING_SUFFIX, src_dir_fd=fd, dst_dir_fd=fd)
     os.rename(name + _PLACING_SUFFIX, name, src_dir_fd=fd, dst_dir_fd=fd)
 
 
 def _set_aside(fd: int, name: str) -> None:
-    _rename(fd, name, name + DELETED_FILE_SUFFIX)
+    _rename(fd, name, name + names.DELETED_FILE_SUFFIX)
 
 
 def _rename(fd: int, name: str, to: str) -> None:
@@ -122,66 +113,55 @@ def finish_swaps(directory: Path) -> None:
     Indexes, which may be of the old or of the new log file, are removed: opening the partition rebuilds them.
     Raises OSError.
     """
-    swapped = offsets_of(directory, LOG_SUFFIX + SWAP_FILE_SUFFIX)
+    swapped = offsets_of(directory, names.LOG_SUFFIX + names.SWAP_FILE_SUFFIX)
     cleaned = [
         base
-        for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES)
-        for base in offsets_of(directory, suffix + CLEANED_FILE_SUFFIX)
+        for suffix in (names.LOG_SUFFIX, *names.INDEX_SUFFIXES)
+        for base in offsets_of(directory, suffix + names.CLEANED_FILE_SUFFIX)
     ]
     incomplete = [base for base in swapped if cleaned and base >= min(cleaned)]
     for base in incomplete:
         # The log file comes first: without it the other files mean nothing.
-        for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES):
-            (directory / segment_name(base, suffix + SWAP_FILE_SUFFIX)).unlink(missing_ok=True)
+        for suffix in (names.LOG_SUFFIX, *names.INDEX_SUFFIXES):
+            (directory / names.segment_name(base, suffix + names.SWAP_FILE_SUFFIX)).unlink(missing_ok=True)
     if len(incomplete) < len(swapped):
         # The new segment's name may not be on disk yet, and old segments are about to be removed.
         fsync_directory(directory)
     for base in swapped:
         if base not in incomplete:
             _finish(directory, base)
-    for suffix in INDEX_SUFFIXES:
-        for base in offsets_of(directory, suffix + SWAP_FILE_SUFFIX):
-            (directory / segment_name(base, suffix + SWAP_FILE_SUFFIX)).unlink()
+    for suffix in names.INDEX_SUFFIXES:
+        for base in offsets_of(directory, suffix + names.SWAP_FILE_SUFFIX):
+            (directory / names.segment_name(base, suffix + names.SWAP_FILE_SUFFIX)).unlink()
 
 
 def _finish(directory: Path, base: int) -> None:
-    swap = directory / segment_name(base, LOG_SUFFIX + SWAP_FILE_SUFFIX)
+    swap = directory / names.segment_name(base, names.LOG_SUFFIX + names.SWAP_FILE_SUFFIX)
     end = end_of(swap, base)
-    _log.warning(
-        "%s: a segment that was made anew, of offsets %d to %d, takes the place of the old one",
-        directory,
-        base,
-        end - 1,
-    )
+    _log.warning("%s: a cleaned segment, of offsets %d to %d, replaces the old one", directory, base, end - 1)
     for other in segments_of(directory):
         if base < other < end:
             remove_segment(directory, other)
-    for suffix in INDEX_SUFFIXES[:2]:
-        for more in ("", SWAP_FILE_SUFFIX):
-            (directory / segment_name(base, suffix + more)).unlink(missing_ok=True)
-    aborted = directory / segment_name(base, TXN_INDEX_SUFFIX)
+    for suffix in names.INDEX_SUFFIXES[:2]:
+        for more in ("", names.SWAP_FILE_SUFFIX):
+            (directory / names.segment_name(base, suffix + more)).unlink(missing_ok=True)
+    aborted = directory / names.segment_name(base, names.TXN_INDEX_SUFFIX)
     with contextlib.suppress(FileNotFoundError):
-        aborted.with_name(aborted.name + SWAP_FILE_SUFFIX).rename(aborted)
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        placing = segment_name(base) + _PLACING_SUFFIX
+        aborted.with_name(aborted.name + names.SWAP_FILE_SUFFIX).rename(aborted)
+    with opened(directory, os.O_DIRECTORY) as fd:
+        placing = names.segment_name(base) + _PLACING_SUFFIX
         _unlink(fd, placing)
         os.link(swap.name, placing, src_dir_fd=fd, dst_dir_fd=fd)
-        os.rename(placing, segment_name(base), src_dir_fd=fd, dst_dir_fd=fd)
+        os.rename(placing, names.segment_name(base), src_dir_fd=fd, dst_dir_fd=fd)
         # rename() does nothing, and leaves both names, when both are of one file.
         _unlink(fd, placing)
         os.fsync(fd)
         os.unlink(swap.name, dir_fd=fd)
         os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def end_of(path: Path, base: int) -> int:
-    """Return the offset behind a segment's last one; `base` if it is empty. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    """Return a segment's last offset + 1; `base` if it is empty. Raises OSError."""
+    with opened(path) as fd:
         last = scan.last_batch(fd, 0, os.fstat(fd).st_size)
-    finally:
-        os.close(fd)
     return last.last_offset + 1 if last is not None else base

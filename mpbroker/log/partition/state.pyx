@@ -222,7 +222,7 @@ cdef class PartitionState:
         core.slot.log_end_offset = core.log_end
 
     def keep_marks(self, int64_t high_watermark, int64_t log_end) -> None:
-        """Set the published offsets of a partition that is not open, for whoever opens it."""
+        """Set the published offsets of a partition that is not open, for its next opening."""
         cdef PartitionCore *core = &self.core
         core.slot.high_watermark.offset = core.slot.last_stable.offset = high_watermark
         core.slot.log_end_offset = log_end
@@ -380,7 +380,7 @@ cdef class PartitionState:
         return nothing_waits(&self.core)
 
     def cut_back(self) -> None:
-        """Cut off what a failed write left behind the end; `finish_batch` has that synced. Raises OSError."""
+        """Cut off the remains of a failed write; `finish_batch` has that synced. Raises OSError."""
         cdef PartitionCore *core = &self.core
         core.syncs_itself = 1
         os.ftruncate(core.fd, core.size)

@@ -1,7 +1,7 @@
 """Checking and rebuilding the `.txnindex` of a segment, which has no checksum, from its records.
 
-The snapshot of producers before the segment and its batches determine every entry. A wrong entry makes a
-read_committed consumer take aborted records for committed ones, or drop committed ones.
+The snapshot of producers before the segment and its batches determine every entry. With a wrong entry a
+read_committed consumer gets aborted records, or loses committed ones.
 """
 
 from __future__ import annotations
@@ -13,22 +13,17 @@ from pathlib import Path
 from mpbroker.log.io.background_io import drop, no_read_ahead
 from mpbroker.log.partition import batch_checker
 from mpbroker.log.partition.state import PartitionState
-from mpbroker.storage import scan
+from mpbroker.storage import scan, transaction_index
+from mpbroker.storage.checkpoints import opened
 from mpbroker.storage.names import SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, segment_name
 from mpbroker.storage.producer_state import Producers, SnapshotCorrupt
 from mpbroker.storage.residency import resident
 from mpbroker.storage.strict_stat import is_there
-from mpbroker.storage.transaction_index import (
-    AbortedTransaction,
-    TransactionIndexCorrupt,
-    read_aborted,
-    replace_aborted,
-)
 
 # The bytes checked at a time.
 PIECE_BYTES = 1 << 20
 
-Expected = list[AbortedTransaction] | None
+Expected = list[transaction_index.AbortedTransaction] | None
 
 
 def expected(directory: Path, base: int, *, leaves_cache: bool = False) -> Generator[int, None, Expected]:
@@ -41,15 +36,14 @@ def expected(directory: Path, base: int, *, leaves_cache: bool = False) -> Gener
     producers = _producers_before(directory, base)
     if producers is None:
         return None
-    fd = os.open(directory / segment_name(base), os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with opened(directory / segment_name(base)) as fd:
         if leaves_cache:
             no_read_ahead(fd)
         size = os.fstat(fd).st_size
         state = PartitionState()
         state.open_segment(base, fd, -1, -1, 0)
         state.replace_producers(producers)
-        found: list[AbortedTransaction] = []
+        found: list[transaction_index.AbortedTransaction] = []
         position, next_offset = 0, base
         while position < size:
             # The check reads beyond its current batch.
@@ -63,12 +57,10 @@ def expected(directory: Path, base: int, *, leaves_cache: bool = False) -> Gener
                 drop(fd, position, max(checked.valid_bytes - position, count))
             if checked.reason or has_gaps:
                 return None
-            found += [AbortedTransaction(*entry) for entry in checked.aborted]
+            found += [transaction_index.AbortedTransaction(*entry) for entry in checked.aborted]
             yield checked.valid_bytes - position
             position, next_offset = checked.valid_bytes, checked.next_offset
         return found
-    finally:
-        os.close(fd)
 
 
 def _producers_before(directory: Path, base: int) -> Producers | None:
@@ -91,9 +83,8 @@ def _has_gaps(fd: int, position: int, end: int, next_offset: int) -> bool:
 
 
 def remake(directory: Path, base: int, count: Callable[[int], None]) -> bool:
-    """Rebuild a missing `.txnindex`; return whether there is one now. Raises OSError.
-
-    `count` is called with the bytes read in each step.
+    """Rebuild a missing `.txnindex`; return whether it exists now. `count` gets the bytes read. Raises
+    OSError.
     """
     path = directory / segment_name(base, TXN_INDEX_SUFFIX)
     if is_there(path):
@@ -103,21 +94,19 @@ def remake(directory: Path, base: int, count: Callable[[int], None]) -> bool:
         try:
             count(next(reading))
         except StopIteration as end:
-            replace_aborted(path, end.value or [])
+            transaction_index.replace_aborted(path, end.value or [])
             return bool(end.value)
 
 
 def problem(directory: Path, base: int, wanted: Expected) -> str:
-    """Return what is wrong with the file; empty if nothing is, or if that is unknown. Raises OSError."""
+    """Return the fault of the file; empty if it is sound or unknown. Raises OSError."""
     try:
-        found = read_aborted(directory / segment_name(base, TXN_INDEX_SUFFIX))
+        found = transaction_index.read_aborted(directory / segment_name(base, TXN_INDEX_SUFFIX))
     except FileNotFoundError:
         found = []
-    except TransactionIndexCorrupt as error:
+    except transaction_index.TransactionIndexCorrupt as error:
         return str(error)
     if wanted is None or found == wanted:
         return ""
     odd = min(set(found) ^ set(wanted), key=lambda entry: entry.last_offset)
-    return (
-        f"of the transaction that was aborted at offset {odd.last_offset} it does not say what the log does"
-    )
+    return f"its entry of the transaction that was aborted at offset {odd.last_offset} contradicts the log"

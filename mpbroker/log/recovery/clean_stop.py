@@ -1,16 +1,17 @@
-"""A clean stop: write what it leaves in a log directory, then sync all partitions at once.
+"""A clean stop: write the last files of a log directory, then sync all partitions at once.
 
-(Kafka: LogManager.shutdown, which syncs the files of each log one by one.) Nothing may say on disk what is
-not there yet. So the stop goes in steps, with a sync of the file system (`mpbroker.log.io.file_system`)
-behind each:
+(Kafka: LogManager.shutdown, which syncs the files of each log one by one.) Nothing on disk may describe data
+that is not there yet. So the stop goes in steps, with a sync of the file system
+(`mpbroker.log.io.file_system`) after each:
 
 1. The files of segments are ended.
-2. The producers' snapshots are written, which tell a recovery that indexes are sound up to them.
-3. Older snapshots go. What speaks of all of this follows: checkpoints, the empty journal, the clean mark.
+2. The producers' snapshots are written, by which a recovery trusts the indexes up to them.
+3. Older snapshots are removed. The files that describe all of this follow: checkpoints, the empty journal,
+   the clean mark.
 
-A cut in between is one like any other: the mark is not there, and the checkpoints say what they said. Each
-file is synced by itself where the file system cannot be synced like that, and for a partition that lies on
-another one, by a link or a mount.
+After a cut in between the mark is missing, and the checkpoints are the old ones. Each file is synced by
+itself where the file system cannot be synced like that, and for a partition on another one, by a link or a
+mount.
 """
 
 from __future__ import annotations
@@ -29,10 +30,7 @@ _log = logging.getLogger("mpbroker.log.recovery")
 def close_cleanly(
     log_dir: LogDirectory, logs: Sequence[PartitionLog], say: Callable[[str], None]
 ) -> list[PartitionLog]:
-    """Close the partitions; return those that are closed with all of them on disk.
-
-    The directory has failed if some are missing.
-    """
+    """Close the partitions; return those wholly on disk. With some missing, the directory has failed."""
     touched = [log for log in logs if not log.is_settled]
     untouched = _each(log_dir, [log for log in logs if log.is_settled], PartitionLog.close_files)
     say(f"closing {len(touched)} partitions in {log_dir.path}")
@@ -45,11 +43,7 @@ def close_cleanly(
 
 
 def is_all_closed(log_dir: LogDirectory, closed: AbstractSet[str]) -> bool:
-    """Tell whether the directory can be marked clean; a partition never opened, or damaged, is checked next
-    time.
-
-    `closed`: paths of partitions.
-    """
+    """Return whether the directory can be marked clean: all its partitions are in `closed` (paths)."""
     try:
         return closed >= {
             f"{log_dir.path}/{name}" for name, found in log_dir.own_partitions() if not found.suffix
@@ -60,7 +54,7 @@ def is_all_closed(log_dir: LogDirectory, closed: AbstractSet[str]) -> bool:
 
 
 def _is_synced_with(log_dir: LogDirectory, log: PartitionLog) -> bool:
-    """Tell whether a sync of the directory's file system covers the partition."""
+    """Return whether a sync of the directory's file system covers the partition."""
     if log_dir.file_system is None or not log_dir.file_system.is_synced_at_once:
         return False
     try:
@@ -83,7 +77,7 @@ def _closed_together(
 def _each(
     log_dir: LogDirectory, logs: Sequence[PartitionLog], step: Callable[[PartitionLog], None]
 ) -> list[PartitionLog]:
-    """Take the step with each partition; return those with which it went well."""
+    """Take the step with each partition; return those that succeeded."""
     done = []
     for log in logs:
         try:

@@ -1,8 +1,8 @@
 """Open a partition that exists: trusted after a clean stop, otherwise checked (Kafka: LogLoader).
 
 Only a torn tail is cut, before any of it was published: bytes that no reader was ever shown. A bad batch
-below what is known to be durable is damage, and so is a log that ends before it; then nothing is cut and the
-partition stays offline.
+below the durable end is damage, and so is a log that ends before it; then nothing is cut and the partition
+stays offline.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ import msgspec
 
 from mpbroker.config.topic_config import TopicConfig
 from mpbroker.log.partition import batch_checker
-from mpbroker.log.partition.durable_reads import EACH_FILE, Syncs, read_anew
-from mpbroker.log.partition.epoch_validation import WrongEpoch, said_epochs, settled
+from mpbroker.log.partition.durable_reads import EACH_FILE, Syncs, reread
+from mpbroker.log.partition.epoch_validation import WrongEpoch, settled, stored_epochs
 from mpbroker.log.partition.index_sanity import believed, odd_entry
 from mpbroker.log.partition.partition_log import (
     PartitionLog,
+    Sealed,
     blank_producers,
     open_files,
     remove_leftovers,
@@ -36,7 +37,7 @@ from mpbroker.log.recovery.partition_files import PartitionFiles, first_suspect
 from mpbroker.log.recovery.producer_history import recall
 from mpbroker.records.old_format import HEAD_BYTES, old_length, old_magic
 from mpbroker.storage import scan
-from mpbroker.storage.checkpoints import CheckpointCorrupt, fsync_directory, read_whole, write_epochs
+from mpbroker.storage.checkpoints import CheckpointCorrupt, fsync_directory, opened, read_whole, write_epochs
 from mpbroker.storage.disk_errors import NO_ROOM
 from mpbroker.storage.index import (
     OFFSET_ENTRY,
@@ -49,7 +50,7 @@ from mpbroker.storage.index import (
 from mpbroker.storage.leader_epochs import Epochs, shared, trimmed
 from mpbroker.storage.names import LOG_SUFFIX, SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, segment_name
 from mpbroker.storage.producer_state import SnapshotCorrupt
-from mpbroker.storage.segments import Sealed, segments_of
+from mpbroker.storage.segments import segments_of
 from mpbroker.storage.transaction_index import (
     AbortedTransaction,
     TransactionIndexCorrupt,
@@ -67,11 +68,11 @@ _log = logging.getLogger("mpbroker.log.recovery")
 
 
 class PartitionDamaged(Exception):
-    """Raised when files contradict what was durable; an operator has to decide."""
+    """Raised when files contradict the durable state; an operator has to decide."""
 
 
 class OldMessages(PartitionDamaged):
-    """Raised when the log has messages of before Kafka 0.11; nothing of it is touched."""
+    """Raised for a log with messages of before Kafka 0.11, which is left unchanged."""
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -97,7 +98,7 @@ def load(
 ) -> PartitionLog:
     """Open the partition for appending; all of it is durable on return.
 
-    `count` is told of bytes checked; `syncs` brings what was not durable to the device.
+    `count` gets the bytes checked; `syncs` brings records that were not durable to the device.
 
     Raises PartitionDamaged, CheckpointCorrupt, OSError.
     """
@@ -111,21 +112,21 @@ def load(
         remove_leftovers(log.directory)
         files = PartitionFiles.of(path)
     bases = files.bases
-    said = said_epochs(path)
+    stored = stored_epochs(path)
     if not bases:
         _start_empty(log, known)
-        _trim_epochs(log, said or (), said)
+        _trim_epochs(log, stored or (), stored)
         return log
     log.log_start = max(known.log_start, bases[0])
     loader = _Loader(log, files, known, say, count, syncs)
     try:
         loader.run()
-        epochs = loader.settled_epochs(said)
+        epochs = loader.settled_epochs(stored)
         if log.state.log_end < log.log_start:
-            _start_anew(log, known)
+            _create_segment(log, known)
         log.sealed = [Sealed(base) for base in bases if base < log.state.segment_base] or ()
         log.load_transactions(has_aborted=bool(loader.aborted))
-        _trim_epochs(log, epochs, said)
+        _trim_epochs(log, epochs, stored)
         if any(offset not in bases for offset in loader.snapshots[:-1]):
             log.drop_old_snapshots()
     except (OSError, PartitionDamaged, CheckpointCorrupt):
@@ -135,22 +136,15 @@ def load(
 
 
 def _refuse_old_segment(directory: str, bases: list[int]) -> None:
-    """Refuse a log whose first segment begins with a message of an old format.
-
-    Later segments are not looked at: a log that goes on with record batches does not go back. Raises
-    OldMessages.
-    """
+    """Raise OldMessages if the first segment, which decides for all, begins with an old format."""
     for base in bases:
         path = f"{directory}/{segment_name(base)}"
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
+        with opened(path) as fd:
             _refuse_old_message(fd, path, 0)
-        finally:
-            os.close(fd)
 
 
 def _refuse_old_message(fd: int, path: str, position: int) -> None:
-    """Refuse a whole message of an old format at `position`: it is no torn tail. Raises OldMessages."""
+    """Raise OldMessages for a whole message of an old format at `position`: it is no torn tail."""
     length = old_length(os.pread(fd, HEAD_BYTES, position))
     if not length or position + length > os.fstat(fd).st_size:
         return
@@ -163,23 +157,18 @@ def _refuse_old_message(fd: int, path: str, position: int) -> None:
         )
 
 
-def _trim_epochs(log: PartitionLog, epochs: Epochs, said: Epochs | None) -> None:
-    """Drop epochs that begin outside of the log, and write the file if that changes it.
-
-    `said`: the file's epochs.
-    """
+def _trim_epochs(log: PartitionLog, epochs: Epochs, stored: Epochs | None) -> None:
+    """Drop epochs that begin outside of the log, and write the file if they differ from its (`stored`)."""
     inside = trimmed(epochs, log.log_start, log.state.log_end)
-    if inside != said:
+    if inside != stored:
         write_epochs(log.directory, inside)
     log.epochs = shared(inside)
 
 
-def _start_anew(log: PartitionLog, known: Known) -> None:
-    """Begin the log anew at its log start: all that the system lost was deleted before, so offsets continue
-    there.
-    """
+def _create_segment(log: PartitionLog, known: Known) -> None:
+    """Restart the log at its log start: all its lost records were deleted, so offsets continue there."""
     _log.warning(
-        "%s ends at offset %d, below its log start offset %d: it is begun anew there",
+        "%s ends at offset %d, below its log start offset %d: it restarts there",
         log.directory,
         log.state.log_end,
         log.log_start,
@@ -256,7 +245,7 @@ class _Loader:
                 "were durable. "
                 "Restore the directory, or delete the topic"
             )
-        self._drop_snapshots_behind(next_offset)
+        self._drop_later_snapshots(next_offset)
         if self.known.clean:
             self.log.recovery_point = next_offset
             if self.replay_from == next_offset and not self.was_rebuilt:
@@ -274,14 +263,11 @@ class _Loader:
         self._make_durable()
         self.log.recovery_point = next_offset
 
-    def settled_epochs(self, said: Epochs | None) -> Epochs:
-        """Return the epochs that the checkpoint is to have, once checked against the batches looked at.
-
-        Raises PartitionDamaged if they contradict each other.
-        """
+    def settled_epochs(self, stored: Epochs | None) -> Epochs:
+        """Return the validated epochs for the checkpoint. Raises PartitionDamaged."""
         durable = self.log.state.log_end if self.known.clean else self.known.durable
         try:
-            return settled(self.directory, self.bases, said, self.epochs, durable)
+            return settled(self.directory, self.bases, stored, self.epochs, durable)
         except WrongEpoch as odd:
             base = self.bases[bisect_right(self.bases, odd.offset) - 1]
             raise PartitionDamaged(
@@ -290,21 +276,17 @@ class _Loader:
                 f"{self.directory}"
             ) from odd
 
-    def _drop_snapshots_behind(self, end: int) -> None:
-        """Remove snapshots beyond the log's end, left by a commit round that never came.
-
-        They must go before anything else is appended up to their offset: the next recovery would take them
-        for snapshots of that.
-        """
-        behind = [offset for offset in self.snapshots if offset > end]
-        for offset in behind:
+    def _drop_later_snapshots(self, end: int) -> None:
+        """Remove snapshots of a commit round that never finished: appends may reach them."""
+        beyond = [offset for offset in self.snapshots if offset > end]
+        for offset in beyond:
             Path(self._name(offset, SNAPSHOT_SUFFIX)).unlink(missing_ok=True)
             self.snapshots.remove(offset)
-        if behind:
+        if beyond:
             fsync_directory(self.log.directory)
 
     def _make_durable(self) -> None:
-        """Make everything that was found durable before it is served.
+        """Make all records found durable before they are served.
 
         A full disk does not keep the partition from being read: without a snapshot the next recovery replays
         from an older one.
@@ -326,7 +308,7 @@ class _Loader:
     def _load_snapshot(self) -> int:
         """Load the newest usable snapshot; return the offset from which batches have to be replayed.
 
-        A snapshot knows the last batch of each producer only: earlier ones are looked for in the log.
+        A snapshot has only the last batch of each producer: earlier ones are searched in the log.
         """
         limit = 1 << 62 if self.known.clean else self._latest_snapshot()
         expired_before_ms = wall_ms() - self.known.producer_expiration_ms
@@ -350,7 +332,7 @@ class _Loader:
     def _latest_snapshot(self) -> int:
         """Return the offset of the latest snapshot that counts after an unclean stop.
 
-        Everything below is known to be there, including what a roll synced then, and the indexes of aborted
+        Everything below is durable, including the files that a roll synced then, and the indexes of aborted
         transactions are sound.
         """
         latest = max(self.known.recovery_point, self.known.durable - 1)
@@ -358,7 +340,7 @@ class _Loader:
             try:
                 self._read_aborted(base)
             except TransactionIndexCorrupt as error:
-                _log.warning("%s; it is made anew", error)
+                _log.warning("%s; it is rebuilt", error)
                 return min(latest, base)
         return latest
 
@@ -396,10 +378,7 @@ class _Loader:
         apply_index: bool,
         producers_from: int,
     ) -> batch_checker.Checked:
-        """Check all batches from `position` on, in pieces, so that a large segment is not taken for a hang.
-
-        The batches' leader epochs are added to `self.epochs`.
-        """
+        """Check batches from `position` on, in pieces (a long one would seem a hang); note epochs."""
         aborted: list[tuple[int, int, int, int]] = []
         while True:
             checked = batch_checker.check_batches(
@@ -420,10 +399,7 @@ class _Loader:
         return base not in self.files.indexes or base not in self.files.time_indexes
 
     def _resume(self, base: int, replay_from: int) -> int:
-        """Open the last segment after a clean stop, and return the log end.
-
-        Raises PartitionDamaged if it is cut off, malformed, or longer than when it was closed.
-        """
+        """Open the last segment after a clean stop; return the log end. Raises PartitionDamaged."""
         fds = open_files(self.directory, base, fresh=False)
         self.log.state.open_segment(base, *fds, wall_ms())
         _trim(fds[1], OFFSET_ENTRY)
@@ -444,7 +420,7 @@ class _Loader:
             raise self._damaged(base, at[-1].position, at[-1].base_offset, reason)
         odd = odd_entry(fds, base, at, entry, time)
         if odd is not None and self._is_whole(fds[0], base, size, odd):
-            _log.warning("%s/%s. Both indexes are made anew", self.directory, odd)
+            _log.warning("%s/%s. Both indexes are rebuilt", self.directory, odd)
             for fd in fds[1:]:
                 os.ftruncate(fd, 0)
             self.log.close_files()
@@ -458,7 +434,7 @@ class _Loader:
         return log_end
 
     def _is_whole(self, fd: int, base: int, size: int, odd: str) -> bool:
-        """Tell whether the segment is sound and the index to blame.
+        """Return whether the segment is sound and the index to blame.
 
         A damaged batch keeps no partition offline that was closed cleanly: its other batches are served.
         """
@@ -474,24 +450,21 @@ class _Loader:
     def _check(
         self, base: int, next_offset: int, *, next_base: int | None, trusted: bool
     ) -> tuple[int, bool]:
-        """Check a segment from the recovery point on and rebuild its indexes from there.
-
-        Return the next offset and whether the log ends here now. Raises PartitionDamaged.
-        """
+        """Check a segment; return the next offset and whether the log ends here. Raises PartitionDamaged."""
         fds = open_files(self.directory, base, fresh=False)
         state = self.log.state
         state.open_segment(base, *fds, wall_ms())
         self.was_rebuilt = True
         size = os.fstat(fds[0]).st_size
         start, next_offset = self._believe_indexes(fds, base, size, max(next_offset, base))
-        self._sync_and_read_anew(fds[0], start, size)
+        self._sync_and_reread(fds[0], start, size)
         checked = self._checked(fds[0], start, size, next_offset, state, True, self.replay_from)
         if checked.reason:
             _refuse_old_message(fds[0], self._name(base), checked.valid_bytes)
             damaged = trusted or checked.next_offset < self.known.durable
             if damaged:
                 raise self._damaged(base, checked.valid_bytes, checked.next_offset, checked.reason)
-            self._drop_behind(base)
+            self._drop_later_segments(base)
             self._cut(fds[0], base, size, checked)
         # The index of aborted transactions may have been deleted together with another index.
         if self._lacks_index(base) and remake(self.log.directory, base, self.count):
@@ -504,7 +477,7 @@ class _Loader:
         ends_here = bool(checked.reason)
         if not ends_here and not trusted and self._lost_its_end(checked.next_offset, next_base):
             ends_here = True
-            self._drop_behind(base)
+            self._drop_later_segments(base)
         if next_base is not None and not ends_here:
             self.log.finish_segment()
             for fd in fds[1:]:
@@ -513,20 +486,19 @@ class _Loader:
             self.log.close_files()
         return checked.next_offset, ends_here
 
-    def _sync_and_read_anew(self, fd: int, position: int, size: int) -> None:
-        """Sync what was not durable before readers see it, then check what the device has.
+    def _sync_and_reread(self, fd: int, position: int, size: int) -> None:
+        """Sync records that were not durable, then check the bytes on the device.
 
-        If an earlier sync failed, by whomever, the page cache may have bytes that nobody will write. The size
-        is synced in any case: a killed start may just have cut the file to what is durable.
+        After a failed sync by any process, the page cache may have bytes that will never be written. The size
+        is synced in any case: a killed start may just have cut the file to its durable part.
         """
         self.is_as_on_device = self.syncs.sync(fd)
-        behind = scan.find_offset(fd, position, size, self.known.durable)
-        if behind is not None:
-            read_anew(fd, behind.position)
+        first = scan.find_offset(fd, position, size, self.known.durable)
+        if first is not None:
+            reread(fd, first.position)
 
     def _replace_aborted(self, base: int, found: list[AbortedTransaction]) -> None:
-        """Rewrite the segment's index of aborted transactions: those found, and those that ended before the
-        snapshot.
+        """Rewrite the segment's index of aborted transactions: those found, and those before the snapshot.
 
         Not called for a trusted segment that lacks an index: its producers may not have been replayed.
         """
@@ -540,10 +512,9 @@ class _Loader:
     def _believe_indexes(
         self, fds: tuple[int, int, int], base: int, size: int, next_offset: int
     ) -> tuple[int, int]:
-        """Return the position and offset where the check begins: the last batch up to which the indexes are
-        believed.
+        """Return position and offset of the last batch up to which the indexes are trusted.
 
-        Entries behind it are cut off, or all of them; a single time entry is judged after the check.
+        Later entries are cut off, or all; a single time entry is judged after the check.
         """
         found = believed(fds, base, min(self.known.recovery_point, self.replay_from), size)
         entries, times = (found.entry[0], found.time[0]) if found is not None else (0, 0)
@@ -557,22 +528,20 @@ class _Loader:
         return found.position, found.base_offset
 
     def _lost_its_end(self, next_offset: int, next_base: int | None) -> bool:
-        """Tell whether whole batches are missing in front of the next segment, which was not synced either.
+        """Return whether whole batches are missing before the next segment, which was not synced either.
 
-        Compaction leaves such holes, too. Where no checkpoint knows the partition they are left alone: this
-        may be all that is known of a topic that was compacted.
+        Compaction leaves such gaps, too. Without a checkpoint of the partition they are left alone: it may be
+        all that remains of a compacted topic.
         """
         if next_base is None or next_base == next_offset or "compact" in self.log.config.cleanup_policy:
             return False
         return 0 < max(self.known.durable, self.known.recovery_point) <= next_offset
 
     def _cut(self, fd: int, base: int, size: int, checked: batch_checker.Checked) -> None:
-        """Cut the torn tail and sync that before anything is appended: stale bytes must never come back
-        behind a new end.
-        """
+        """Cut the torn tail and sync that before any append: stale bytes must never follow a new end."""
         path = self._name(base)
         self.is_as_on_device = False
-        behind = batch_checker.good_batch_behind(fd, checked.valid_bytes, size, checked.next_offset, base)
+        follows = batch_checker.good_batch_behind(fd, checked.valid_bytes, size, checked.next_offset, base)
         _log.warning(
             "%s: cut from %d to %d bytes, before offset %d: %s%s",
             path,
@@ -580,22 +549,22 @@ class _Loader:
             checked.valid_bytes,
             checked.next_offset,
             checked.reason,
-            " (a whole batch lies behind it; none of this was durable)" if behind else "",
+            " (a whole batch follows; none of this was durable)" if follows else "",
         )
         os.ftruncate(fd, checked.valid_bytes)
         sync(fd)
 
-    def _drop_behind(self, end: int) -> None:
-        """Remove the segments behind `end`, where the log ends; they were never durable.
+    def _drop_later_segments(self, end: int) -> None:
+        """Remove the segments after `end`, where the log ends; they were never durable.
 
-        The last one goes first, and all before the torn tail is cut: a start that is killed meanwhile leaves
-        what tells the next one to go on.
+        The last one goes first, and all before the torn tail is cut, so that a killed start leaves the
+        evidence for the next.
         """
-        behind = [base for base in self.bases if base > end]
-        for base in reversed(behind):
-            _log.warning("%s: removed, it lies behind a torn tail", self._name(base))
+        later = [base for base in self.bases if base > end]
+        for base in reversed(later):
+            _log.warning("%s: removed, it follows a torn tail", self._name(base))
             remove_segment(self.log.directory, base)
-        if behind:
+        if later:
             fsync_directory(self.log.directory)
 
     def _damaged(self, base: int, position: int, offset: int, reason: str) -> PartitionDamaged:
@@ -616,7 +585,7 @@ def _last_batches(fd: int, position: int, size: int) -> list[scan.BatchAt]:
 
 
 def _first_ms(fd: int, base: int, size: int) -> int:
-    """Return the largest timestamp of the segment's first batch; -1 if it has none."""
+    """Return the largest timestamp of the segment's first batch; -1 without one."""
     first = scan.find_offset(fd, 0, size, base)
     return first.max_timestamp if first is not None else -1
 
@@ -627,8 +596,6 @@ def _trim(fd: int, entry_bytes: int) -> None:
 
 
 def _shorten(fd: int, size: int) -> None:
-    """Cut the file to `size`, but leave it alone if it is that long already: a touched file would have to be
-    synced.
-    """
+    """Cut the file to `size`, unless it has it already: a changed file would have to be synced."""
     if os.fstat(fd).st_size != size:
         os.ftruncate(fd, size)

@@ -1,4 +1,4 @@
-"""The files of a partition's directory, by their names, and how much of them a recovery checks."""
+"""The files of a partition's directory, by their names, and the part that a recovery checks."""
 
 from __future__ import annotations
 
@@ -6,23 +6,15 @@ import os
 from bisect import bisect_right
 from typing import NamedTuple
 
+from mpbroker.storage import names
+from mpbroker.storage.checkpoints import opened
 from mpbroker.storage.index import offset_floor
-from mpbroker.storage.names import (
-    INDEX_SUFFIX,
-    LEFTOVER_SUFFIXES,
-    LOG_SUFFIX,
-    OFFSET_DIGITS,
-    SNAPSHOT_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
-    segment_name,
-)
 
 
 class PartitionFiles(NamedTuple):
     """Base offsets of segments and indexes, offsets of snapshots; lists are in order.
 
-    `aborted`: segments with a `.txnindex`. `has_leftovers`: there are files of something unfinished.
+    `aborted`: segments with a `.txnindex`. `has_leftovers`: there are files of an unfinished operation.
     """
 
     bases: list[int]
@@ -41,18 +33,18 @@ class PartitionFiles(NamedTuple):
         time_indexes: set[int] = set()
         aborted: set[int] = set()
         add = {
-            LOG_SUFFIX: bases.append,
-            INDEX_SUFFIX: indexes.add,
-            TIME_INDEX_SUFFIX: time_indexes.add,
-            TXN_INDEX_SUFFIX: aborted.add,
-            SNAPSHOT_SUFFIX: snapshots.append,
+            names.LOG_SUFFIX: bases.append,
+            names.INDEX_SUFFIX: indexes.add,
+            names.TIME_INDEX_SUFFIX: time_indexes.add,
+            names.TXN_INDEX_SUFFIX: aborted.add,
+            names.SNAPSHOT_SUFFIX: snapshots.append,
         }
         leftovers = False
         for name in os.listdir(directory):  # noqa: PTH208 - thousands of directories, and only their names
-            kind = add.get(name[OFFSET_DIGITS:])
-            if kind is not None and name[:OFFSET_DIGITS].isdecimal():
-                kind(int(name[:OFFSET_DIGITS]))
-            elif name.endswith(LEFTOVER_SUFFIXES):
+            kind = add.get(name[names.OFFSET_DIGITS :])
+            if kind is not None and name[: names.OFFSET_DIGITS].isdecimal():
+                kind(int(name[: names.OFFSET_DIGITS]))
+            elif name.endswith(names.LEFTOVER_SUFFIXES):
                 leftovers = True
         bases.sort()
         snapshots.sort()
@@ -65,16 +57,13 @@ def first_suspect(bases: list[int], recovery_point: int) -> int:
     return max(bisect_right(bases, recovery_point) - 1, 0)
 
 
-def bytes_behind(directory: str, recovery_point: int) -> int:
+def bytes_after(directory: str, recovery_point: int) -> int:
     """Return about how many bytes a check after an unclean stop reads. Raises OSError."""
     files = PartitionFiles.of(directory)
     total = 0
     for base in files.bases[first_suspect(files.bases, recovery_point) :]:
-        total += os.stat(f"{directory}/{segment_name(base)}").st_size  # noqa: PTH116 - of thousands
+        total += os.stat(f"{directory}/{names.segment_name(base)}").st_size  # noqa: PTH116 - of thousands
         if base < recovery_point and base in files.indexes:
-            fd = os.open(f"{directory}/{segment_name(base, INDEX_SUFFIX)}", os.O_RDONLY | os.O_CLOEXEC)
-            try:
+            with opened(f"{directory}/{names.segment_name(base, names.INDEX_SUFFIX)}") as fd:
                 total -= offset_floor(fd, base, recovery_point - 1)[1]
-            finally:
-                os.close(fd)
     return max(0, total)

@@ -1,9 +1,9 @@
-"""Find the last five batches of each producer in the log, where a snapshot knows only the last one.
+"""Find the last five batches of each producer in the log; a snapshot has only the last one.
 
 A producer may retry any of the last five batches it sent (KIP-98), so the broker must find an answer again
 that was lost in a crash. Kafka forgets them at a restart from a snapshot. This module walks back from there
 over the headers of batches, a piece at a time, until every producer has five, or the first of its epoch, or
-the log begins. Nobody waits any more for what is further back than `RECALL_BYTES_MAX`.
+the log begins. No producer still waits for an answer further back than `RECALL_BYTES_MAX`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from mpbroker.log.partition.batch_checker import recall_batches
 from mpbroker.storage import scan
+from mpbroker.storage.checkpoints import opened
 from mpbroker.storage.index import offset_ceiling, offset_floor
 from mpbroker.storage.names import INDEX_SUFFIX, segment_name
 from mpbroker.storage.producer_state import Producers
@@ -23,10 +24,7 @@ RECALL_BYTES_MAX = 32 << 20
 
 
 def recall(directory: Path | str, bases: Sequence[int], producers: Producers) -> None:
-    """Add the earlier batches of all producers.
-
-    `bases`: the segments with offsets before the snapshot. Raises OSError.
-    """
+    """Add all producers' earlier batches, from segments at `bases`. Raises OSError."""
     left = RECALL_BYTES_MAX
     for base in reversed(bases):
         wanting = producers.wanting()
@@ -34,23 +32,17 @@ def recall(directory: Path | str, bases: Sequence[int], producers: Producers) ->
             return
         if base >= wanting:
             continue
-        log = os.open(f"{directory}/{segment_name(base)}", os.O_RDONLY | os.O_CLOEXEC)
-        try:
+        with opened(f"{directory}/{segment_name(base)}") as log:
             index = _open_index(f"{directory}/{segment_name(base, INDEX_SUFFIX)}")
             try:
                 left -= _recall_in(log, index, base, producers, left)
             finally:
                 if index >= 0:
                     os.close(index)
-        finally:
-            os.close(log)
 
 
 def _open_index(path: str) -> int:
-    """Open an index; return -1 if it cannot be opened.
-
-    It will be rebuilt, and the segment is walked from its beginning.
-    """
+    """Open an index; return -1 without one: it will be rebuilt, and the whole segment is walked."""
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -81,14 +73,14 @@ def _recall_in(log: int, index: int, base: int, producers: Producers, left: int)
 
 
 def _position_of(log: int, index: int, base: int, offset: int, size: int) -> int:
-    """Return the position of the batch with the offset; the segment's end if the offset lies behind it."""
+    """Return the position of the batch with the offset; the segment's end for a later offset."""
     floor = offset_floor(index, base, offset)[1] if index >= 0 else 0
     found = scan.find_offset(log, floor, size, offset)
     return found.position if found is not None else size
 
 
 def _boundary_before(index: int, base: int, end: int, wanted: int) -> int:
-    """Return the beginning of a batch before `end`, at or soon behind `wanted` if the index knows one."""
+    """Return the beginning of a batch before `end`, at or soon after `wanted` if the index has one."""
     while wanted > 0 and index >= 0:
         offset = offset_ceiling(index, base, wanted)
         position = offset_floor(index, base, offset)[1] if offset is not None else end

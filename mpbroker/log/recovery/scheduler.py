@@ -1,8 +1,8 @@
-"""Opening what a start finds: by workers where there is much of it, with progress that others can see.
+"""Opening the partitions of a start, with workers for many of them, and its published progress.
 
 The coordinator names the topics. Their partitions are given to the workers of the log directory at once
-(`workers`), and taken back when their turn comes. The names in the log directories tell how much there is in
-all and, if it takes long, so does a survey of what is to be checked.
+(`workers`), and taken back in their turn. The names in the log directories give the total and, in a long
+start, a survey the bytes to be checked.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from typing import NamedTuple
 from mpbroker.config.topic_config import TopicConfig
 from mpbroker.ipc.calls import EnsureTopic
 from mpbroker.ipc.progress import Progress, write_progress
-from mpbroker.log.directories.log_directory import LogDirectory
+from mpbroker.log.directories.log_directory import ALONE, LogDirectory, LogWorker
 from mpbroker.log.recovery.log_loader import Known
-from mpbroker.log.recovery.partition_files import bytes_behind
-from mpbroker.log.recovery.recovered_partition import RecoveredPartition
-from mpbroker.log.recovery.workers import Key, OpenJob, Recovery
+from mpbroker.log.recovery.partition_files import bytes_after
+from mpbroker.log.recovery.workers import Key, OpenJob, RecoveredPartition, Recovery
 from mpbroker.storage import names
-from mpbroker.storage.partition_map import PartitionMap
+from mpbroker.storage.checkpoints import PartitionMap
 from shm.word import Words
 
 REPORT_EVERY_S = 0.1
@@ -58,7 +57,7 @@ class _Found:
 
 
 class RecoveryScheduler:
-    def __init__(self, recovery: Recovery, words: Words, worker: names.LogWorker = names.ALONE) -> None:
+    def __init__(self, recovery: Recovery, words: Words, worker: LogWorker = ALONE) -> None:
         self._recovery = recovery
         self._words = words
         self._worker = worker
@@ -77,7 +76,7 @@ class RecoveryScheduler:
         self._is_successor = False
 
     def found(self, dirs: Sequence[LogDirectory], *, is_successor: bool) -> None:
-        """Count the partitions of the log directories, which are in order now, so that they may be opened."""
+        """Count the partitions of the recovered log directories, so that they may be opened."""
         self._dirs = dirs
         self._is_successor = is_successor
         twice = set()
@@ -88,8 +87,7 @@ class RecoveryScheduler:
                 if name.suffix:
                     continue
                 found.partitions += 1
-                # A partition in two directories is left to the log process, which reports it, whoever opens
-                # the others there.
+                # A partition in two directories is left to the log process, which reports it.
                 key = (name.topic, name.partition)
                 if key in self._dir_numbers:
                     twice.add(key)
@@ -111,7 +109,7 @@ class RecoveryScheduler:
                     # Opening the partition reports what cannot be read now.
                     with suppress(OSError):
                         point = points.get((name.topic, name.partition), 0)
-                        total += bytes_behind(f"{log_dir.path}/{directory}", point)
+                        total += bytes_after(f"{log_dir.path}/{directory}", point)
                 yield
             found.bytes_to_check = total
 
@@ -123,7 +121,7 @@ class RecoveryScheduler:
 
     @property
     def stay_s(self) -> float:
-        """Return how long partitions may be opened before the loop looks at something else."""
+        """Return how long partitions may be opened before the loop does other work."""
         is_start = self._goes_on and not self._is_successor and self._recovery.given
         return STAY_S if is_start else STAY_WITH_CLIENTS_S
 
@@ -134,10 +132,7 @@ class RecoveryScheduler:
         config: TopicConfig,
         known_of: Callable[[LogDirectory, int], Known],
     ) -> None:
-        """Give the topic's partitions to workers, a few at a time: waiting jobs take memory.
-
-        `partitions`: those that are not open yet.
-        """
+        """Give the topic's unopened `partitions` to workers, a few at a time: waiting jobs take memory."""
         self._to_begin.append((topic.topic_id, self._beginning(topic, partitions, config, known_of)))
         self._begin_some()
 
@@ -159,7 +154,7 @@ class RecoveryScheduler:
                 yield
 
     def _begin_some(self, key: Key | None = None) -> None:
-        """Give out partitions of the topics named first: until partition `key` is given, or enough wait."""
+        """Give out partitions of the first topics: until partition `key` is given, or enough wait."""
         before = self._recovery.given
         if before > GIVEN_FEW and (key is None or self._recovery.log_dir_of(key) is not None):
             return
@@ -174,10 +169,7 @@ class RecoveryScheduler:
             self._recovery.hand_out()
 
     def result(self, key: Key) -> Generator[None, None, ByWorker | None]:
-        """Return what a worker has opened; None if the log process is to do it.
-
-        Raises PartitionDamaged, CheckpointCorrupt, OSError as the worker found it.
-        """
+        """Return a worker's result or raise its error; None: the log process opens the partition."""
         self._begin_some(key)
         number = self._recovery.log_dir_of(key)
         if number is None:

@@ -1,16 +1,16 @@
 """Workers that open partitions for the log process: some for each log directory, forked before its threads.
 
-(Kafka: LogManager.loadLogs, num.recovery.threads.per.data.dir.) A worker does what `recovery.load` does and
-hands back plain values (`RecoveredPartition`). The log process alone owns the partition from then on; the
-worker has nothing of it open.
+(Kafka: LogManager.loadLogs, num.recovery.threads.per.data.dir.) A worker calls `recovery.load` and returns
+plain values (`RecoveredPartition`). The log process alone owns the partition from then on; the worker has no
+file of it open.
 
-It does not matter which worker takes which partition, so a worker that dies costs nothing but time: its jobs
-are given to another one, and in the end done by the log process itself. Opening a partition twice has the
-same result, even if the first time ended in the middle. A worker that hangs is killed (`ipc.hangs`).
+Any worker may take any partition, so a worker that dies costs nothing but time: its jobs are given to another
+one, and in the end done by the log process itself. Opening a partition twice has the same result, even if the
+first time was interrupted. A worker that hangs is killed (`ipc.hangs`).
 
-A directory with little in it gets no workers: a fork would take longer. Workers end at once when the log
+A directory with few entries gets no workers: a fork would take longer. Workers end at once when the log
 process does. Each holds a lock of its own on the directory's `.lock`, and a successor waits for it, so that
-none of them still cuts what the successor has opened.
+none of them still cuts files that the successor has opened.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -38,9 +38,10 @@ from mpbroker.ipc.process import die_with_parent
 from mpbroker.ipc.titles import entitle
 from mpbroker.log.io.file_system import FileSystem
 from mpbroker.log.partition.durable_reads import EACH_FILE, FileSystemSync, Syncs
+from mpbroker.log.partition.partition_log import PartitionLog, Sealed
 from mpbroker.log.recovery.log_loader import Known, PartitionDamaged, load
-from mpbroker.log.recovery.recovered_partition import RecoveredPartition
-from mpbroker.storage.checkpoints import CheckpointCorrupt, read_topic_id
+from mpbroker.storage.checkpoints import CheckpointCorrupt, opened, read_topic_id
+from mpbroker.storage.leader_epochs import shared
 from mpbroker.storage.names import CLEAN_SHUTDOWN, LOCK
 from shm.word import Words
 
@@ -55,16 +56,55 @@ SENT_AT_ONCE = 64
 FEW_LEFT = 8
 TRIES = 2
 # A worker that takes longer reports at once, with everything done before.
-TELL_AFTER_S = 0.005
+REPORT_AFTER_S = 0.005
 WAIT_MS = 2
 Key = tuple[bytes, int]
 Failure = PartitionDamaged | CheckpointCorrupt | OSError
-Result = RecoveredPartition | None
+Result: TypeAlias = "RecoveredPartition | None"
 _log = logging.getLogger("mpbroker.log.recovery")
 
 
+class RecoveredPartition(NamedTuple):
+    """The state of an opened partition, from a recovery worker to its log worker: `of`, then `adopt`.
+
+    No file is open in between.
+    """
+
+    state: tuple[int, ...]
+    producers: bytes
+    log_start: int
+    recovery_point: int
+    settled_end: int
+    sealed: list[int]
+    epochs: list[tuple[int, int]]
+
+    @classmethod
+    def of(cls, log: PartitionLog) -> RecoveredPartition:
+        """Close the log's files and take its state; files are opened when they are needed."""
+        log.close_files()
+        return cls(
+            log.state.carried(),
+            log.state.producers.carried(),
+            log.log_start,
+            log.recovery_point,
+            log.settled_end,
+            [segment.base for segment in log.sealed],
+            list(log.epochs),
+        )
+
+    def adopt(self, log: PartitionLog) -> None:
+        """Give the state to `log`, none of whose files is open."""
+        log.apply_config(log.config)
+        log.state.carry(self.state)
+        log.state.producers.carry(self.producers)
+        log.log_start = self.log_start
+        log.recovery_point, log.settled_end = self.recovery_point, self.settled_end
+        log.sealed = [Sealed(base) for base in self.sealed] or ()
+        log.epochs = shared(self.epochs)
+
+
 class OpenJob(msgspec.Struct, frozen=True):
-    """A partition to be opened; the result is None if the directory is another topic's."""
+    """A partition to be opened; the result is None if the directory belongs to another topic."""
 
     directory: str
     topic: str
@@ -114,7 +154,7 @@ class Worker:
     number: int
     under_way: dict[Key, OpenJob] = field(default_factory=dict)
     # Jobs it has reported; it may have done more.
-    told: int = 0
+    reported: int = 0
     pulse: Pulse = field(default_factory=Pulse)
 
 
@@ -168,14 +208,14 @@ class RecoveryPool:
             self.waiting.clear()
 
     def receive(self, worker: Worker) -> None:
-        """Take in what the worker has done, or its death."""
+        """Take the worker's results, or its death."""
         try:
-            told: list[tuple[Key, Result | Failure]] = worker.channel.recv()
+            reported: list[tuple[Key, Result | Failure]] = worker.channel.recv()
         except (EOFError, OSError):
             self._lost(worker)
             return
-        worker.told += len(told)
-        for key, result in told:
+        worker.reported += len(reported)
+        for key, result in reported:
             del worker.under_way[key]
             if result is None:
                 self.left_over.add(key)
@@ -190,13 +230,13 @@ class RecoveryPool:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
         jobs = list(worker.under_way.values())
         # It may have died after doing the first ones and before reporting them.
-        culprit = jobs[min(self._done_by(worker) - worker.told, len(jobs) - 1)] if jobs else None
+        culprit = jobs[min(self._done_by(worker) - worker.reported, len(jobs) - 1)] if jobs else None
         _log.error(
             "a recovery worker of %s (pid %d) %s%s",
             self.path,
             worker.pid,
             how,
-            f" while it was at {culprit.name}; all that it had is taken again" if culprit is not None else "",
+            f" while it was at {culprit.name}; its partitions are retried" if culprit is not None else "",
         )
         for job in jobs:
             self.tries[job.key] = self.tries.get(job.key, 0) + (job is culprit)
@@ -209,17 +249,14 @@ class RecoveryPool:
         return self.jobs_done.load(worker.number) if self.jobs_done is not None else 0
 
     def kill_hanging(self, limit_ticks: int) -> None:
-        """Kill hanging workers; called once a tick.
-
-        Their jobs are retried when the end of their channel is noticed.
-        """
+        """Kill hanging workers; called once a tick. Their jobs are retried when their channels end."""
         for worker in self.workers:
             if not worker.under_way or self.checked is None:
                 worker.pulse = Pulse()
                 continue
             signs = self.checked.load(worker.number) + self._done_by(worker)
-            look = partial(look_at, worker.pid)
-            if worker.pulse.judge(signs, limit_ticks, math.inf, look) is Verdict.HANGS:
+            probe = partial(look_at, worker.pid)
+            if worker.pulse.judge(signs, limit_ticks, math.inf, probe) is Verdict.HANGS:
                 _log.error(
                     "a recovery worker of %s (pid %d) has not moved for %d s: it is killed",
                     self.path,
@@ -229,10 +266,7 @@ class RecoveryPool:
                 os.kill(worker.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """End the workers when nothing is left to open.
-
-        A hanging worker would not see that its channel ends.
-        """
+        """End the workers when all partitions are open: a hanging one would not notice."""
         for worker in self.workers:
             worker.channel.close()
             os.kill(worker.pid, signal.SIGKILL)
@@ -273,12 +307,9 @@ def _words(count: int) -> Words:
 
 
 def outlive(path: Path, lane: int) -> None:
-    """Wait until no worker of a predecessor is left; they were killed when it died. Raises OSError."""
-    fd = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
+    """Wait for the end of a predecessor's workers, which were killed when it died. Raises OSError."""
+    with opened(path / LOCK, os.O_RDWR | os.O_CREAT) as fd:
         fcntl.lockf(fd, fcntl.LOCK_EX, 1, lane)
-    finally:
-        os.close(fd)
 
 
 def _fork(pool: RecoveryPool, pools: list[RecoveryPool], number: int, lane: int) -> None:
@@ -297,7 +328,7 @@ def _fork(pool: RecoveryPool, pools: list[RecoveryPool], number: int, lane: int)
             _run(pool, theirs, number, parent, lane)
             code = 0
         except BaseException:
-            _log.exception("a recovery worker of %s fails", pool.path)
+            _log.exception("a recovery worker of %s failed", pool.path)
         finally:
             os._exit(code)
     theirs.close()
@@ -326,17 +357,17 @@ def _run(pool: RecoveryPool, channel: Connection, number: int, parent: int, lane
             jobs: list[OpenJob] = channel.recv()
         except EOFError:
             return
-        to_tell: list[tuple[Key, Result | Failure]] = []
-        tell_at = time.monotonic() + TELL_AFTER_S
+        to_report: list[tuple[Key, Result | Failure]] = []
+        report_at = time.monotonic() + REPORT_AFTER_S
         for job in jobs:
-            to_tell.append((job.key, _outcome(job, count, syncs)))
+            to_report.append((job.key, _outcome(job, count, syncs)))
             done += 1
             jobs_done.store(number, done)
-            if time.monotonic() >= tell_at:
-                channel.send(to_tell)
-                to_tell, tell_at = [], time.monotonic() + TELL_AFTER_S
-        if to_tell:
-            channel.send(to_tell)
+            if time.monotonic() >= report_at:
+                channel.send(to_report)
+                to_report, report_at = [], time.monotonic() + REPORT_AFTER_S
+        if to_report:
+            channel.send(to_report)
 
 
 def _outcome(job: OpenJob, count: Callable[[int], None], syncs: Syncs) -> Result | Failure:
@@ -360,7 +391,7 @@ class Recovery:
         self._given_before: set[Key] = set()
 
     def takes(self, number: int) -> bool:
-        """Tell whether workers open the partitions of that log directory."""
+        """Return whether workers open the partitions of that log directory."""
         return number < len(self.pools) and bool(self.pools[number].workers)
 
     def submit(self, number: int, job: OpenJob) -> None:
@@ -378,18 +409,16 @@ class Recovery:
                 pool.hand_out()
 
     def log_dir_of(self, key: Key) -> int | None:
-        """Return the log directory in which workers were to open the partition; None: it was not given to
-        them.
-        """
+        """Return the log directory of a partition given to workers, or None."""
         return self._given.get(key)
 
     @property
     def given(self) -> int:
-        """The number of jobs given whose results nobody has taken yet."""
+        """The number of jobs given whose results were not taken yet."""
         return len(self._given)
 
     def step(self) -> None:
-        """Take in what is done and hand out what waits; sleep a little if nothing is done."""
+        """Take results and send waiting jobs; sleep a little without any result."""
         poll = select.poll()
         channels: dict[int, tuple[RecoveryPool, Worker]] = {}
         for pool in self.pools:
@@ -406,10 +435,7 @@ class Recovery:
                 pool.kill_hanging(self._limit_ticks)
 
     def take(self, key: Key) -> RecoveredPartition | Failure | None:
-        """Return the job's result, None while it goes on.
-
-        Raises LookupError if the log process is to do the job itself.
-        """
+        """Return the job's result, None before its end. Raises LookupError if the log process must do it."""
         pool = self.pools[self._given[key]]
         if key in pool.left_over:
             pool.left_over.discard(key)

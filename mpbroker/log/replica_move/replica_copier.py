@@ -2,11 +2,11 @@
 
 (Kafka: ReplicaAlterLogDirsThread, which fetches and appends records; here files are copied as bytes.) A pass
 copies up to the end that the log worker names: bytes below it are final. Every batch is checked, since a copy
-of damage would pass for sound. When a pass ends its bytes are on disk.
+of damage would seem sound. When a pass ends its bytes are on disk.
 
-A pass continues a copy that an earlier life of the process began: bytes that are there and equal are not
-written again. They are read from the device, because after a failed write the page cache still has bytes that
-the disk does not. Reads and writes leave the page cache as it was, as far as possible.
+A pass continues a copy that an earlier life of the process began: equal bytes are not written again. They are
+read from the device, because after a failed write the page cache still has bytes that the disk lacks. Reads
+and writes leave the page cache unchanged, as far as possible.
 """
 
 from __future__ import annotations
@@ -22,31 +22,24 @@ from pathlib import Path
 
 from mpbroker.log.io import background_io
 from mpbroker.log.io.background_io import PIECE_BYTES, SYNC_EVERY_BYTES
-from mpbroker.log.io.pace import Pace
-from mpbroker.log.io.piece_size import PieceSize
+from mpbroker.log.io.pace import Pace, PieceSize
 from mpbroker.log.partition.batch_walker import Walk
-from mpbroker.log.partition.durable_reads import read_anew
+from mpbroker.log.partition.durable_reads import reread
 from mpbroker.log.partition.partition_log import SEGMENT_FILES
+from mpbroker.storage import names
 from mpbroker.storage.checkpoints import fsync_directory, write_epochs, write_whole
 from mpbroker.storage.disk_errors import NO_ROOM
-from mpbroker.storage.names import (
-    INDEX_SUFFIXES,
-    LOG_SUFFIX,
-    MOVED,
-    SNAPSHOT_SUFFIX,
-    segment_name,
-)
 from mpbroker.storage.segments import offsets_of, segments_of
 
 # The first read's size; later sizes adapt to the disk.
 READ_BYTES = 128 << 10
-# The piece size when there is no time to leave the disk to others.
+# The piece size of a copy that does not rest for others.
 HURRIED_BYTES = 1 << 20
 # A segment is not begun if it would leave less room than this: others append there. On a small disk a
 # twentieth of its size is enough.
 SPARE_BYTES, SPARE_PART = 64 << 20, 20
 # A thread that waits for its rate checks this often whether the copy was cancelled.
-LOOK_EVERY_S = 0.1
+CHECK_EVERY_S = 0.1
 NICENESS = 10
 _log = logging.getLogger("mpbroker.log.replica_move")
 
@@ -60,7 +53,7 @@ class SourceChanged(Exception):
 
 
 class SourceDamaged(Exception):
-    """Raised when the source is damaged; the text says where, and what to do."""
+    """Raised when the source is damaged; the text has place and advice."""
 
 
 class TargetFailed(Exception):
@@ -73,7 +66,7 @@ class TargetFailed(Exception):
 
 @dataclass(frozen=True)
 class Wanted:
-    """The content that the future replica is to have after a pass.
+    """The content of the future replica after a pass.
 
     `size`: bytes of the active segment that count. `is_last`: nothing is written to the current replica
     during this pass, so that the two become equal in every file.
@@ -133,10 +126,7 @@ class Copy:
         self._is_cancelled = True
 
     def run(self, wanted: Wanted) -> None:
-        """Do one pass.
-
-        Raises Abandoned, SourceChanged, SourceDamaged, TargetFailed, or the OSError of a read of the source.
-        """
+        """Do one pass. Raises Abandoned, SourceChanged, SourceDamaged, TargetFailed, OSError (of reads)."""
         if not self._is_begun:
             self._begin()
         # The last pass does not wait for its rate or rest: producers wait for it.
@@ -157,11 +147,11 @@ class Copy:
     def _begin(self) -> None:
         """Prepare the future replica. Keep an earlier life's segments, which are compared; drop the rest."""
         with _writing():
-            for suffix in (*INDEX_SUFFIXES, SNAPSHOT_SUFFIX):
+            for suffix in (*names.INDEX_SUFFIXES, names.SNAPSHOT_SUFFIX):
                 for offset in offsets_of(self.future, suffix):
-                    (self.future / segment_name(offset, suffix)).unlink()
+                    (self.future / names.segment_name(offset, suffix)).unlink()
             # The mark counts only once the directory has lost its suffix.
-            write_whole(self.future / MOVED, os.fsencode(self.source) + b"\n")
+            write_whole(self.future / names.MOVED, os.fsencode(self.source) + b"\n")
         self._is_begun = True
 
     def _drop_others(self, bases: list[int]) -> None:
@@ -170,7 +160,7 @@ class Copy:
         for base in segments_of(self.future):
             if base not in wanted:
                 for suffix in SEGMENT_FILES:
-                    (self.future / segment_name(base, suffix)).unlink(missing_ok=True)
+                    (self.future / names.segment_name(base, suffix)).unlink(missing_ok=True)
                 self._segments.pop(base, None)
 
     # ---- segments ----
@@ -180,20 +170,20 @@ class Copy:
         if segment.is_whole:
             return
         is_sealed = base != wanted.active
-        source = self._open_source(base, LOG_SUFFIX)
+        source = self._open_source(base, names.LOG_SUFFIX)
         try:
             size = os.fstat(source).st_size if is_sealed else wanted.size
             self._check_room(size - max(segment.position, self._bytes_there(base)))
             self._copy_log(source, base, size, segment)
         finally:
             os.close(source)
-        for suffix in INDEX_SUFFIXES:
+        for suffix in names.INDEX_SUFFIXES:
             self._copy_index(base, suffix, segment)
         segment.is_whole = is_sealed
 
     def _open_source(self, base: int, suffix: str) -> int:
         try:
-            return os.open(self.source / segment_name(base, suffix), os.O_RDONLY | os.O_CLOEXEC)
+            return os.open(self.source / names.segment_name(base, suffix), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError as error:
             raise SourceChanged(str(error)) from error
 
@@ -201,7 +191,7 @@ class Copy:
         """Return the bytes that the segment already takes in the future replica, equal or not."""
         with _writing():
             try:
-                return (self.future / segment_name(base)).stat().st_size
+                return (self.future / names.segment_name(base)).stat().st_size
             except FileNotFoundError:
                 return 0
 
@@ -214,13 +204,13 @@ class Copy:
 
     def _copy_log(self, source: int, base: int, size: int, segment: _Segment) -> None:
         with _writing():
-            target = self._open_target(base, LOG_SUFFIX)
+            target = self._open_target(base, names.LOG_SUFFIX)
             there = os.fstat(target).st_size
         try:
             for fd in source, target:
                 background_io.no_read_ahead(fd)
             if there > segment.position:
-                read_anew(target, segment.position)
+                reread(target, segment.position)
             walk = Walk(base, segment.position, segment.next_offset)
             data, read_to = b"", segment.position
             while walk.position < size:
@@ -252,7 +242,7 @@ class Copy:
             os.close(target)
 
     def _damaged(self, base: int, walk: Walk, reason: str) -> str:
-        path = self.source / segment_name(base)
+        path = self.source / names.segment_name(base)
         return (
             f"{path} is damaged at byte {walk.position} (offset {walk.next_offset}): {reason}. Restore the "
             f"file, or stop the broker and keep what is whole with mpbroker log repair {self.source}"
@@ -280,9 +270,9 @@ class Copy:
             self._rest(disk_s)
 
     def _copy_index(self, base: int, suffix: str, segment: _Segment) -> None:
-        """Copy what an index has grown by: indexes only grow."""
+        """Copy the entries appended to an index."""
         try:
-            source = os.open(self.source / segment_name(base, suffix), os.O_RDONLY | os.O_CLOEXEC)
+            source = os.open(self.source / names.segment_name(base, suffix), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return
         try:
@@ -303,17 +293,19 @@ class Copy:
         segment.indexes[suffix] = size
 
     def _open_target(self, base: int, suffix: str) -> int:
-        return os.open(self.future / segment_name(base, suffix), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        return os.open(
+            self.future / names.segment_name(base, suffix), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644
+        )
 
     # ---- snapshots ----
 
     def _copy_snapshots(self, wanted: Wanted) -> None:
         """Copy producer snapshots. Before the last pass skip newer ones: one may just be being written."""
-        found = offsets_of(self.source, SNAPSHOT_SUFFIX)
-        there = offsets_of(self.future, SNAPSHOT_SUFFIX)
+        found = offsets_of(self.source, names.SNAPSHOT_SUFFIX)
+        there = offsets_of(self.future, names.SNAPSHOT_SUFFIX)
         for offset in found:
             if offset not in there and (wanted.is_last or offset < wanted.active):
-                name = segment_name(offset, SNAPSHOT_SUFFIX)
+                name = names.segment_name(offset, names.SNAPSHOT_SUFFIX)
                 try:
                     data = (self.source / name).read_bytes()
                 except FileNotFoundError:
@@ -323,7 +315,7 @@ class Copy:
         if wanted.is_last:
             with _writing():
                 for offset in set(there) - set(found):
-                    (self.future / segment_name(offset, SNAPSHOT_SUFFIX)).unlink()
+                    (self.future / names.segment_name(offset, names.SNAPSHOT_SUFFIX)).unlink()
 
     # ---- its pace ----
 
@@ -335,10 +327,7 @@ class Copy:
         return HURRIED_BYTES if self._is_hurried else size.bytes
 
     def _read(self, source: int, count: int, position: int) -> bytes:
-        """Read `count` bytes at the copy's rate.
-
-        Raises Abandoned, OSError, or SourceChanged if the file has become shorter.
-        """
+        """Read bytes at the copy's rate. Raises Abandoned, OSError, or SourceChanged at the file's end."""
         if not self._is_last:
             mark = self._pace.take(count)
             self._wait(lambda: self._pace.left_s(mark))
@@ -350,7 +339,7 @@ class Copy:
         return data
 
     def _rest(self, disk_s: float) -> None:
-        """Leave the disk alone for as long as it was at work. Raises Abandoned if cancelled."""
+        """Leave the disk idle for as long as it was busy. Raises Abandoned if cancelled."""
         until = time.monotonic() + (0 if self._is_hurried else disk_s)
         self._wait(lambda: until - time.monotonic())
 
@@ -360,14 +349,11 @@ class Copy:
                 raise Abandoned
             if (left := left_s()) <= 0:
                 return
-            time.sleep(min(left, LOOK_EVERY_S))
+            time.sleep(min(left, CHECK_EVERY_S))
 
 
 def _settle(target: int, walk: Walk, segment: _Segment) -> float:
-    """Sync the target and count what was copied. Return the sync's duration in s.
-
-    Raises TargetFailed if the sync fails.
-    """
+    """Sync the target and count the copied part. Return the sync's duration in s. Raises TargetFailed."""
     with _writing():
         took_s = _sync(target)
     segment.position, segment.next_offset = walk.position, walk.next_offset
@@ -375,10 +361,7 @@ def _settle(target: int, walk: Walk, segment: _Segment) -> float:
 
 
 def _sync(fd: int) -> float:
-    """Sync the file and return the duration in s.
-
-    Raises OSError with EIO for a failure that is not for lack of room: a second sync would wrongly succeed.
-    """
+    """Sync the file; return the seconds. Raises EIO unless the disk is full: a second sync would lie."""
     try:
         return background_io.sync(fd)
     except OSError as error:
@@ -387,12 +370,9 @@ def _sync(fd: int) -> float:
 
 
 def _take_back(fd: int, position: int) -> None:
-    """Truncate the file to `position`: bytes behind it may be in the page cache alone.
-
-    Raises TargetFailed if that fails.
-    """
+    """Truncate the file to `position`: later bytes may be in the page cache alone. Raises TargetFailed."""
     try:
         os.ftruncate(fd, position)
     except OSError as error:
-        text = f"what may not be on disk cannot be taken back: {error.strerror}"
+        text = f"records that may not be on disk cannot be rolled back: {error.strerror}"
         raise TargetFailed(OSError(errno.EIO, text)) from error

@@ -1,16 +1,16 @@
 """Moves of partitions between log directories while they are served: the log worker's part.
 
 (Kafka: ReplicaManager.alterReplicaLogDirs, ReplicaAlterLogDirsThread; KIP-113.) A thread copies in passes
-(`replica_copier`), each up to the log end at its beginning. When little is left the partition's produces
+(`replica_copier`), each up to the log end at its beginning. When few bytes remain the partition's produces
 wait; they are not refused, and other partitions' produces do not wait. The rest is copied, the future replica
-takes the place of the current one (`future_replica` has the steps), the table names the other directory, and
-the produces that waited are appended there. Readers read on in the files they have open, and find the new
-ones by the table.
+replaces the current one (`future_replica` has the steps), the table names the other directory, and the
+waiting produces are appended there. Readers continue in the files they have open, and find the new ones by
+the table.
 
-A move can be given up at any moment before it is decided: the current replica is untouched until then. It
+A move can be abandoned at any moment before it is decided: the current replica is unchanged until then. It
 ends when the partition is deleted, its source or target directory fails, the source cannot be read or is
-damaged, or an order says to keep the partition where it is. A full disk is waited for and reported. A start
-resumes unfinished moves.
+damaged, or an order keeps the partition in place. A full disk is waited for and reported. A start resumes
+unfinished moves.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log.append.relocation import resume_jobs
 from mpbroker.log.directories import future_replica
 from mpbroker.log.directories.log_directory import LogDirectory
-from mpbroker.log.io.file_removal import remove_tree
+from mpbroker.log.io.background_io import remove_tree
 from mpbroker.log.io.pace import Pace
 from mpbroker.log.manager.log_manager import LogManager
 from mpbroker.log.partition.partition_log import PartitionLog
@@ -90,8 +90,8 @@ class Move:
 class ReplicaMover:
     """The moves of one log worker's partitions.
 
-    `wake`: called in a thread when a step of a copy is over, so that the loop looks. `counters`: those of
-    all log workers.
+    `wake`: called in a thread at the end of a copy's step, for the loop. `counters`: those of all log
+    workers.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class ReplicaMover:
         self._pace = Pace(self._bytes_per_s)
         threads = manager.config.num_replica_alter_log_dirs_threads or len(manager.dirs)
         self._copiers = ThreadPoolExecutor(threads, "log copier", give_way_to_all)
-        # A pool of its own, so that the last pass never queues behind a long copy: produces wait for it.
+        # A pool of its own, so that the last pass never waits for a long copy: produces wait for it.
         self._placer = ThreadPoolExecutor(1, "log mover")
         self._count()
 
@@ -123,10 +123,7 @@ class ReplicaMover:
         self._counters[self._manager.worker.number].set(Counter.COUNT_PARTITIONS_MOVING, len(self._moves))
 
     def _bytes_per_s(self) -> float:
-        """Return this worker's share of the limit: it is divided among the log workers with moves.
-
-        Called in a thread.
-        """
+        """Return this worker's share of the limit, among the log workers with moves. Runs in a thread."""
         moving = sum(page.get(Counter.COUNT_PARTITIONS_MOVING) > 0 for page in self._counters)
         return self._manager.config.replica_alter_log_dirs_io_max_bytes_per_second / max(moving, 1)
 
@@ -175,7 +172,7 @@ class ReplicaMover:
     def _begun(self, log: PartitionLog, target: LogDirectory) -> int:
         source, path = self._manager.dirs[log.state.log_dir], target.path / log.name
         if _is_there(path):
-            _log.error("%s cannot move to %s: there is one already", log.directory, path)
+            _log.error("%s cannot move to %s: that directory exists already", log.directory, path)
             return ErrorCode.KAFKA_STORAGE_ERROR
         future = target.path / future_replica.new_name(log.topic, log.partition)
         steps: list[tuple[LogDirectory, Callable[[], None]]] = [
@@ -190,7 +187,7 @@ class ReplicaMover:
                 if error.errno not in PASSING:
                     self._manager.turn.storage_failed(log_dir.number, error.errno or 0)
                 return ErrorCode.KAFKA_STORAGE_ERROR
-        _log.info("%s moves to %s, as asked for", log.directory, target.path)
+        _log.info("%s: moving to %s", log.directory, target.path)
         self._begin(log, target, future)
         return 0
 
@@ -203,22 +200,22 @@ class ReplicaMover:
         self._queue.append(move)
 
     def _cancel(self, move: Move) -> None:
-        """Give up a move and remove its future replica."""
-        _log.info("%s does not move to %s any more", move.log.directory, move.target.path)
+        """Abandon a move and remove its future replica."""
+        _log.info("%s: its move to %s is cancelled", move.log.directory, move.target.path)
         move.is_cancelled = True
         self._end(move)
         self._set_aside(move.target, move.copy.future)
 
     def _set_aside(self, log_dir: LogDirectory, future: Path) -> None:
         try:
-            gone = future_replica.set_aside(future)
+            doomed = future_replica.set_aside(future)
         except OSError as error:
             _log.error("%s cannot be removed: %s", future, error)
             return
-        self._manager.io_thread.submit(partial(remove_tree, gone), log_dir.number)
+        self._manager.io_thread.submit(partial(remove_tree, doomed), log_dir.number)
 
     def resume(self, topics: Iterable[str]) -> None:
-        """Resume the moves that an earlier life began; remove future replicas that belong to no move.
+        """Resume the moves that an earlier life began; remove future replicas without a move.
 
         To be called when all partitions that can be opened are open. `topics`: all existing topics.
         """
@@ -232,15 +229,15 @@ class ReplicaMover:
             is_ours = log is not None and topic_id_if_any(directory) == log.topic_id
             is_given_up = is_ours and log is not None and future_replica.has_stayed(log.directory)
             if log is None or not is_ours or is_given_up or log.state.log_dir == log_dir.number:
-                _log.warning("%s is nobody's future replica; it is removed", directory)
+                _log.warning("%s is a future replica without a move; it is removed", directory)
                 self._set_aside(log_dir, directory)
             elif log not in self._moves:
-                _log.info("%s goes on moving to %s", log.directory, log_dir.path)
+                _log.info("%s continues to move to %s", log.directory, log_dir.path)
                 self._begin(log, log_dir, directory)
             elif self._moves[log].copy.future != directory:
                 self._set_aside(log_dir, directory)
 
-    def tell(self) -> calls.Moves:
+    def moves(self) -> calls.Moves:
         """Return the moves of partitions that the table still has in the old directory."""
         return calls.Moves(
             [
@@ -269,10 +266,7 @@ class ReplicaMover:
                 self._running.remove(steps)
 
     def topic_goes(self) -> _Steps:
-        """Yield until renames that moves have begun are over: a topic's directories are to be renamed.
-
-        Nobody must be able to reach the topic any more. Then no further rename of its begins.
-        """
+        """Yield until the renames under way of the topic, already unreachable, are over."""
         placing = set(self._placing)
         while not all(one.done() for one in placing):
             self._manager.io_thread.is_awaited = True
@@ -326,11 +320,11 @@ class ReplicaMover:
                 move.target.forget((move.log.topic, move.log.partition))
 
     def _has_failed(self, log_dir: LogDirectory) -> bool:
-        """Tell whether the directory failed. The turn knows before `log_dir` does."""
+        """Return whether the directory failed. The turn has that before `log_dir` does."""
         return log_dir.failed or bool(self._manager.turn.failed_dirs >> log_dir.number & 1)
 
     def _check(self, move: Move) -> None:
-        """Raise _Over if the move is no longer wanted or possible."""
+        """Raise _Over if the move is unwanted or impossible now."""
         if move.is_cancelled or self._is_stopping or not self._manager.is_served(move.log):
             raise _Over
         if move.target.failed:
@@ -352,9 +346,9 @@ class ReplicaMover:
                     return True
                 self._check(move)
             except SourceChanged as reason:
-                _log.info("%s: %s; looking again", move.log.directory, reason)
-                # Retention deletes what is being copied, and more of it the longer we wait: go on at
-                # once unless nothing was written.
+                _log.info("%s: %s; copying again", move.log.directory, reason)
+                # Retention deletes the segments being copied, more the longer we wait: continue at once
+                # unless nothing was written.
                 if move.copy.bytes_written == written:
                     return False
 
@@ -388,7 +382,7 @@ class ReplicaMover:
     def _judge_speed(self, move: Move, begun_at: int, end: int) -> None:
         """Mark the copy late if the log grew at least half as fast as the pass copied.
 
-        `begun_at`: the copy's end when the pass began, `end`: the log's. A late copy stays late: the rest
+        `begun_at`: the copy's end when the pass began, `end`: the log's. A late copy stays late: its lag
         would grow again as soon as it left the disk to others.
         """
         if 2 * (move.log.state.log_end - end) >= move.copy.end - begun_at > 0:
@@ -400,10 +394,7 @@ class ReplicaMover:
         return Wanted(sealed, state.segment_base, state.size, state.log_end, list(log.epochs), is_last)
 
     def _has_copied(self, move: Move, copied: Future[None]) -> bool:
-        """Tell whether the pass succeeded; False if the move must wait.
-
-        Raises _Over if the move is over, SourceChanged if a segment went during the pass.
-        """
+        """Return whether the pass succeeded. Raises _Over, or SourceChanged if a segment went."""
         try:
             copied.result()
         except Abandoned as over:
@@ -418,7 +409,7 @@ class ReplicaMover:
             raise _Over from problem
         except Exception as problem:
             # Report a bug instead of dying of it: repeated deaths would stop the broker.
-            _log.exception("%s stays where it is: the copier fails", move.log.directory)
+            _log.exception("%s stays where it is: the copier failed", move.log.directory)
             self._cancel(move)
             raise _Over from problem
         move.problem = ""
@@ -443,9 +434,9 @@ class ReplicaMover:
         return False
 
     def _is_written_down(self, move: Move) -> Generator[None, None, bool]:
-        """Write the partition's offsets to the target's checkpoints; tell whether they are on disk.
+        """Write the partition's offsets to the target's checkpoints; return whether they are on disk.
 
-        A start there then knows the log start, and replays nothing of an older journal below the copy's end.
+        A start there then has the log start, and replays nothing of an older journal below the copy's end.
         """
         log, log_dir, io_thread = move.log, move.target, self._manager.io_thread
         key, end, start = (log.topic, log.partition), move.copy.end, log.log_start
@@ -471,7 +462,7 @@ class ReplicaMover:
             yield
         self._paused, log.is_swapping = move, True
         try:
-            # From here on nobody else works on its files.
+            # From here on no other job uses its files.
             yield from self._manager.io_thread.catching_up()
             self._check(move)
             if self._left_bytes(move) > LITTLE_BYTES:
@@ -487,7 +478,7 @@ class ReplicaMover:
             resume_jobs(self._manager.turn)
 
     def _has_last(self, move: Move) -> Generator[None, None, bool]:
-        """Copy the rest while produces wait. Tell whether the replicas became equal in PAUSED_MOST_S."""
+        """Copy the rest while produces wait. Return whether the replicas became equal in PAUSED_MOST_S."""
         log, since = move.log, time.monotonic()
         while log.state.unsynced:
             self._check(move)
@@ -508,7 +499,7 @@ class ReplicaMover:
         return self._has_copied(move, copied) and log.is_paused
 
     def _placed(self, move: Move) -> Generator[None, None, bool]:
-        """Put the future replica in place. Tell whether that happened; it is final then."""
+        """Put the future replica in place. Return whether that succeeded; then it is final."""
         log, future = move.log, move.copy.future
         move.is_decided = True
         error = yield from self._done(partial(future_replica.place, future, move.target.path / log.name))
@@ -520,7 +511,7 @@ class ReplicaMover:
             # The topic was deleted, and both directories with it.
             raise _Over
         if error is not None and (yield from self._done(partial(future_replica.stay, log.directory))) is None:
-            # Nobody can tell what the target has on disk, but the current replica was never touched.
+            # The target's content on disk is unknown, but the current replica is unchanged.
             move.is_decided = False
             return self._waits_for(move, OSError(errno.EIO, f"its name could not be synced: {error}"))
         if not self._manager.is_here(log):
@@ -528,7 +519,7 @@ class ReplicaMover:
         log.close_files()
         self._manager.moved(log, move.target)
         if error is not None:
-            # Only a start can tell which replica counts; until then nothing may be appended to either.
+            # A start decides which replica counts; until then neither may get appends.
             _log.error("%s: %s", move.target.path, error)
             self._manager.turn.storage_failed(move.target.number, error.errno or 0)
         elif not self._has_failed(move.source):
@@ -538,18 +529,18 @@ class ReplicaMover:
     def _leaves(self, move: Move) -> Generator[None, None, bool]:
         """Rename the old replica for deletion. Return False if that must be tried again.
 
-        Raises _Over if the partition's topic was deleted: its directory, too, and another topic may have the
+        Raises _Over if the partition's topic was deleted, with its directory: another topic may have the
         name.
         """
         if not self._manager.is_here(move.log):
             raise _Over
-        gone: list[Path] = []
+        doomed: list[Path] = []
         current = move.copy.source
-        error = yield from self._done(lambda: gone.append(future_replica.set_aside(current)))
+        error = yield from self._done(lambda: doomed.append(future_replica.set_aside(current)))
         if error is None:
             move.has_left = True
             delay_ms = move.log.config.file_delete_delay_ms
-            self._manager.removal.deletions.add(delay_ms, move.source.number, partial(remove_tree, gone[0]))
+            self._manager.removal.deletions.add(delay_ms, move.source.number, partial(remove_tree, doomed[0]))
         elif not self._manager.is_here(move.log):
             raise _Over
         elif error.errno not in PASSING:
@@ -566,7 +557,7 @@ class ReplicaMover:
             while time.monotonic() < again and not self._is_stopping:
                 yield
             if self._is_stopping:
-                # The mark tells the next start to remove it.
+                # By the mark the next start removes it.
                 return
         if move.has_left and not self._has_failed(move.target):
             yield from self._done(partial(future_replica.unmark, target))
@@ -592,7 +583,7 @@ def _run(job: Callable[[], object]) -> None:
 
 
 def _is_there(path: Path) -> bool:
-    """Tell whether the path exists; False if its log directory cannot be read."""
+    """Return whether the path exists; False if its log directory cannot be read."""
     try:
         return path.exists()
     except OSError:
@@ -604,10 +595,7 @@ def _places(move: Move) -> tuple[Path, Path]:
 
 
 def give_way_to_all() -> None:
-    """Raise the calling thread's niceness to NICENESS; it has one of its own.
-
-    A higher niceness of the broker stays: an unprivileged thread may not lower it.
-    """
+    """Raise the calling thread's niceness to NICENESS, or keep a higher one of the broker."""
     thread = threading.get_native_id()
     niceness = max(NICENESS, os.getpriority(os.PRIO_PROCESS, thread))
     os.setpriority(os.PRIO_PROCESS, thread, niceness)

@@ -1,13 +1,13 @@
-"""The deletion of segments and records, in steps between which the log goes on appending.
+"""The deletion of segments and records, in steps between which the log appends.
 
 The log start offset moves first, in the table and in its checkpoint. Then the files are renamed, and
-`file.delete.delay.ms` later they are removed. Readers that have a file open read on; later ones get
+`file.delete.delay.ms` later they are removed. Readers that have a file open continue; later ones get
 OFFSET_OUT_OF_RANGE. A kill at any point loses nothing at or above the log start offset: the rules find files
-below it again, and renamed files are removed when the partition is opened.
-(Kafka: LogManager.cleanupLogs, UnifiedLog.deleteOldSegments, ReplicaManager.deleteRecords.)
+below it again, and renamed files are removed when the partition is opened. (Kafka: LogManager.cleanupLogs,
+UnifiedLog.deleteOldSegments, ReplicaManager.deleteRecords.)
 
 The checkpoint needs room on the disk, and deletion makes room: if the checkpoint fails on a full disk,
-segments are deleted all the same, because the first one left tells where the log starts. Only records deleted
+segments are deleted all the same, because the first remaining one has the log start. Only records deleted
 within a segment need the checkpoint; their deletion is acknowledged when it is on disk.
 """
 
@@ -21,9 +21,9 @@ from functools import partial
 from pathlib import Path
 
 from mpbroker.ipc import calls
-from mpbroker.log.io.file_removal import remove_file
+from mpbroker.log.io.background_io import remove_file
 from mpbroker.log.manager.log_manager import LogManager
-from mpbroker.log.manager.measuring import LOOKED_AT_ONCE, Measuring, is_measured
+from mpbroker.log.manager.measuring import MEASURED_AT_ONCE, Measuring, is_measured
 from mpbroker.log.partition.partition_log import SEGMENT_FILES, PartitionLog
 from mpbroker.log.retention.retention import Doomed, Marks, below_log_start, doomed
 from mpbroker.protocol.errors import ErrorCode
@@ -41,11 +41,11 @@ class Deletion:
 
     # ---- retention ----
 
-    def looking(self) -> Generator[None, None, None]:
-        """Look at every partition once, and delete its expired segments."""
+    def deleting_expired(self) -> Generator[None, None, None]:
+        """Check every partition once, and delete its expired segments."""
         slots = list(self._manager.logs)
-        for at in range(0, len(slots), LOOKED_AT_ONCE):
-            some = slots[at : at + LOOKED_AT_ONCE]
+        for at in range(0, len(slots), MEASURED_AT_ONCE):
+            some = slots[at : at + MEASURED_AT_ONCE]
             yield from self._measuring.until_measured(self._measuring.open_logs(some))
             now_ms = self._manager.turn.clock_ms()
             # Some logs may have been removed meanwhile, so ask for the open ones again.
@@ -84,10 +84,7 @@ class Deletion:
         return calls.DeletedRecords(answers)
 
     def _is_paused(self, slot: int) -> bool:
-        """Tell whether the partition is paused for its move.
-
-        The target directory's checkpoint already has its log start, so that must not change now.
-        """
+        """Return whether a move has paused it: the target's checkpoint has its log start already."""
         log = self._manager.logs.get(slot)
         return log is not None and log.is_paused
 
@@ -113,7 +110,7 @@ class Deletion:
 
     def _below_start(self, log: PartitionLog) -> list[Doomed]:
         if log.is_swapping:
-            # The next look deletes them.
+            # The next run deletes them.
             return []
         return below_log_start(self._measuring.segments_of(log), self._marks(log, 0))
 
@@ -134,7 +131,7 @@ class Deletion:
             if not going:
                 os.close(directory)
                 continue
-            self._move_behind(log, going)
+            self._move_start(log, going)
             jobs.append((log, going, directory))
         if not jobs:
             return
@@ -147,7 +144,7 @@ class Deletion:
             manager.removal.deletions.of(log, partial(unlink_deleted, log.directory, bases))
 
     def _without_active(self, log: PartitionLog, going: list[Doomed]) -> list[Doomed]:
-        """Roll the log if its active segment is to go. Leave that segment out if the roll fails."""
+        """Roll the log if its active segment is to be deleted; keep that if the roll fails."""
         if going[-1].segment.base != log.state.segment_base:
             return going
         try:
@@ -159,7 +156,7 @@ class Deletion:
         log.state.all_is_durable(log.state.synced)
         return going
 
-    def _move_behind(self, log: PartitionLog, going: list[Doomed]) -> None:
+    def _move_start(self, log: PartitionLog, going: list[Doomed]) -> None:
         log.sealed = log.sealed[len(going) :]
         log.move_start(max(log.log_start, going[-1].segment.end))
         log.state.publish(self._manager.table)
@@ -171,8 +168,8 @@ class Deletion:
 def _set_aside(fd: int, directory: Path, going: list[Doomed], epochs: list[tuple[int, int]]) -> None:
     """Rename the files of these segments, and write the leader epochs.
 
-    `fd`: the open directory. Its name may belong to another topic's directory by now. The log file of a
-    segment comes first: files without one are removed when the partition is opened.
+    `fd`: the open directory, whose name another topic's may have by now. The log file of a segment comes
+    first: files without one are removed when the partition is opened.
     """
     try:
         for segment, reason in going:

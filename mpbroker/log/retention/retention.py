@@ -3,10 +3,10 @@
 (Kafka: UnifiedLog.deleteOldSegments, deletableSegments.) Expired segments are a prefix of the partition's
 segments, oldest first. The search ends at the first segment that no rule expires, or whose records are not
 all below the high watermark. If the active segment expires too, the log is rolled first, so that an empty
-segment is left at its end. An empty active segment stays.
+segment remains. An empty active segment stays.
 
 A segment's age is that of its largest timestamp, not that of the file: a record with a future timestamp keeps
-its segment, and all behind it, until that time has come.
+its segment, and all later ones, until that time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from mpbroker.config.topic_config import TopicConfig
-from mpbroker.storage.segments import Segment
+from mpbroker.log.partition.partition_log import Segment
 
 DELETE = "delete"
 
@@ -40,8 +40,8 @@ Verdict = Callable[[Segment], str]
 def doomed(segments: Sequence[Segment], config: TopicConfig, marks: Marks) -> list[Doomed]:
     """Return the expired segments, oldest first.
 
-    `segments`: all of the partition's, the active one last. Each rule is applied to the segments that the
-    rules before it have left.
+    `segments`: all of the partition's, the active one last. Each rule applies to the segments that the rules
+    before it have kept.
     """
     found = below_log_start(segments, marks)
     if DELETE in config.cleanup_policy:

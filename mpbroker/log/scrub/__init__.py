@@ -1,1 +1,1 @@
-"""The scrubber: a process that looks for damage in sealed segments."""
+"""The scrubber: a process that searches for damage in sealed segments."""

@@ -1,10 +1,10 @@
 """The scrubber process: reads all sealed segments from time to time, and finds damaged ones.
 
-It reads with the lowest priority, and writes one file in each log directory (`mpbroker.storage.damage`).
-The file has its position, too: a pass continues there after a restart. No process waits for the scrubber.
+It reads with the lowest priority, and writes one file in each log directory (`mpbroker.storage.damage`), with
+its findings and its position: a pass continues there after a restart. No process waits for the scrubber.
 There is a word of damage for each slot of the partition table, which only the scrubber writes: a handler that
-sees one set looks up in the file what it must not send. The file is written before the word. A successor
-writes all words anew.
+sees one set reads the damaged ranges from the file. The file is written before the word. A successor writes
+all words again.
 
 (Kafka has no scrubber: consumers find damage, and followers copy it.)
 """
@@ -29,15 +29,7 @@ from mpbroker.log.partition.partition_log import wall_ms
 from mpbroker.log.partition.transaction_index_rebuild import expected, problem
 from mpbroker.log.scrub.scrubber import ColdFile, SegmentReplaced, SegmentScrub
 from mpbroker.storage.checkpoints import CheckpointCorrupt, read_epochs, read_topic_id
-from mpbroker.storage.damage import (
-    Damage,
-    FileIdentity,
-    Pass,
-    Place,
-    Scrubbed,
-    read_scrubbed,
-    write_scrubbed,
-)
+from mpbroker.storage.damage import Damage, FileIdentity, Pass, Place, Scrubbed, read_scrubbed, write_scrubbed
 from mpbroker.storage.leader_epochs import Epochs
 from mpbroker.storage.names import (
     INDEX_SUFFIX,
@@ -72,7 +64,7 @@ class Abandoned(Exception):
 
 
 class ScrubbedDir:
-    """One entry of log.dirs, the `number`-th: what is known of its damage, and the file that keeps it."""
+    """The `number`-th entry of log.dirs: its known damage, and the file that keeps it."""
 
     def __init__(self, number: int, path: Path) -> None:
         self.number = number
@@ -153,11 +145,9 @@ class ScrubProcess:
         for log_dir in self.dirs:
             if problem := log_dir.load():
                 self.context.log.warning(
-                    "%s. What was found in %s before is not known any more; it is scrubbed anew",
-                    problem,
-                    log_dir.path,
+                    "%s. Earlier findings in %s are lost; it is scrubbed again", problem, log_dir.path
                 )
-        # Every word of a predecessor is written anew.
+        # Every word of a predecessor is written again.
         self._published = {slot: frozenset() for slot in range(self.damaged.count) if self.damaged.load(slot)}
         self.tend()
         self.context.counters.set_status("waiting")
@@ -193,17 +183,14 @@ class ScrubProcess:
         return self.asked.load(ASKED) != self.asked.load(BEGUN)
 
     def _due(self) -> ScrubbedDir | None:
-        """Return the directory to scrub now and publish that a scrub is under way.
-
-        A pass that is under way answers a request for a scrub.
-        """
+        """Return the directory to scrub now, and publish that. A pass under way answers a request."""
         asked = self.asked.load(ASKED)
         if asked != self.asked.load(BEGUN):
             self._first_at = 0
             for one in self.dirs:
                 if one.known.current is None and not self._has_failed(one):
                     one.known.current = Pass(wall_ms())
-                    # Saved before it begins: after a kill only the file tells a successor.
+                    # Saved before it begins: after a kill a successor has only the file.
                     self._save(one)
         log_dir = self._next()
         # In this order: until the scrub is over, a client sees it either asked for or under way.
@@ -219,36 +206,33 @@ class ScrubProcess:
         return next(due, None)
 
     def _has_failed(self, log_dir: ScrubbedDir) -> bool:
-        """Tell whether a log process has found the directory broken. It has logged that."""
+        """Return whether a log process has found the directory broken, and logged that."""
         return bool(self.context.memory.failed_dirs() >> log_dir.number & 1)
 
     @property
     def _interval_ms(self) -> int:
         return self.context.config.log_scrub_interval_ms
 
-    # ---- what is known ----
+    # ---- findings ----
 
     def tend(self) -> None:
-        """Drop findings about files that are gone, and publish the others."""
+        """Drop findings about deleted files, and publish the others."""
         self._next_tend = time.monotonic() + TEND_EVERY_S
         for log_dir in self.dirs:
             known = log_dir.known
-            gone = [one for one in known.all_damages() if not one.is_there(log_dir.path)]
-            if not gone:
+            void = [one for one in known.all_damages() if not one.is_there(log_dir.path)]
+            if not void:
                 continue
-            for one in gone:
-                self.context.log.info("%s: %s is gone or repaired", log_dir.path, one)
-            known.damages = [one for one in known.damages if one not in gone]
+            for one in void:
+                self.context.log.info("%s: %s was repaired or deleted", log_dir.path, one)
+            known.damages = [one for one in known.damages if one not in void]
             if known.at is not None:
-                known.at.found = [one for one in known.at.found if one not in gone]
+                known.at.found = [one for one in known.at.found if one not in void]
             self._save(log_dir)
         self.publish()
 
     def publish(self) -> None:
-        """Write the words of damage; the files already have the findings.
-
-        No word is cleared while some directory's partition cannot be read.
-        """
+        """Write the words of damage; none is cleared while some directory cannot be read."""
         is_sure = True
         wanted: dict[int, tuple[int, Found]] = {}
         damages = [(log_dir, one) for log_dir in self.dirs for one in log_dir.known.all_damages()]
@@ -297,10 +281,7 @@ class ScrubProcess:
                 yield (now.topic_id, now.partition), (slot, now)
 
     def _save(self, log_dir: ScrubbedDir) -> None:
-        """Write the file; log a failure once. Write nothing in a directory that has failed.
-
-        A later save tries again; a restart before that loses what was not written.
-        """
+        """Write the file; log a failure once. A later save tries again; a restart before loses findings."""
         self._next_save = time.monotonic() + SAVE_EVERY_S
         if self._has_failed(log_dir):
             return
@@ -373,10 +354,7 @@ class ScrubProcess:
             self._cannot_read(log_dir, directory, error)
 
     def _sealed(self, directory: Path) -> list[tuple[int, int]]:
-        """List (base, next base) of the segments below the high watermark's.
-
-        Raises CheckpointCorrupt, OSError.
-        """
+        """List (base, next base) of the sealed segments. Raises CheckpointCorrupt, OSError."""
         found = self._place_of(directory)
         if found is None:
             return []
@@ -447,17 +425,14 @@ class ScrubProcess:
             at.found.append(found)
             self.context.log.error(
                 "%s: %s. Fetches of committed records are answered with CORRUPT_MESSAGE there. Stop the "
-                "broker and delete it and %s beside it: both are made anew",
+                "broker and delete it and %s beside it: both are rebuilt",
                 log_dir.path,
                 found,
                 segment_name(at.base, INDEX_SUFFIX),
             )
 
     def _end_segment(self, log_dir: ScrubbedDir, at: Place, *, is_news: bool) -> None:
-        """Drop findings of earlier passes in a segment, and publish if any changed.
-
-        `is_news`: something was found after the last publication.
-        """
+        """Drop findings of earlier passes; publish if any changed, or with `is_news`."""
         known = log_dir.known
         before = [one for one in known.damages if (one.partition, one.base) == (at.partition, at.base)]
         if not before and not is_news:
@@ -465,7 +440,7 @@ class ScrubProcess:
         known.damages = [one for one in known.damages if one not in before]
         for one in before:
             if (one.suffix, one.position, one.end) not in {(n.suffix, n.position, n.end) for n in at.found}:
-                self.context.log.info("%s: what was said is not so any more: %s", log_dir.path, one)
+                self.context.log.info("%s: finding is void: %s", log_dir.path, one)
         self._save(log_dir)
         self.publish()
 
@@ -491,10 +466,7 @@ class ScrubProcess:
             self.context.wait(lambda: False, max(1, round(left_s * 1000)))
 
     def _cannot_read(self, log_dir: ScrubbedDir, path: Path, error: Exception) -> None:
-        """Log that a directory cannot be read; the log process decides what becomes of it.
-
-        The file system usually has the same error for all partitions of a log directory: log each error once.
-        """
+        """Log each error of a directory once; the log process decides on it."""
         code = error.errno if isinstance(error, OSError) else None
         problem = (log_dir.path, path if code is None else code)
         if problem in self._said or self._has_failed(log_dir):
@@ -505,18 +477,12 @@ class ScrubProcess:
 
 
 def _key_of(directory: Path) -> tuple[bytes, int]:
-    """Return (topic id, partition) of a directory; the id is empty if the directory has none.
-
-    Raises CheckpointCorrupt, OSError.
-    """
+    """Return (topic id, partition) of a directory, b"" without an id. Raises CheckpointCorrupt, OSError."""
     return read_topic_id(directory) or b"", parse_partition(directory.name).partition
 
 
 def _epochs_of(directory: Path) -> Epochs:
-    """Read a partition's epochs, none if the file is corrupt: the next opening of the partition reports that.
-
-    Raises OSError.
-    """
+    """Read a partition's epochs; none if corrupt, which its next opening reports. Raises OSError."""
     try:
         return read_epochs(directory)
     except CheckpointCorrupt:

@@ -1,14 +1,15 @@
 """The search for damage in one sealed segment, batch by batch, without disturbing other users of the disk.
 
-Reading leaves the page cache as it was. A batch that looks damaged is read again from the disk first: a bit
-flipped in memory is no damage. Behind damage the walk continues with the next whole batch.
+Reading leaves the page cache unchanged. A batch that seems damaged is read again from the disk first: a bit
+flipped in memory is not damage. After damage the walk continues with the next whole batch.
 
-A batch's CRC does not cover its offsets. If a batch begins below the end of the one in front, one of the two
-has wrong offsets. It is the one in front if that left a gap in the offsets and the later one begins just
-where it would without the gap. If that cannot be told, neither is served.
+A batch's CRC does not cover its offsets. If a batch begins below the end of the one before, one of the two
+has wrong offsets. It is the one before if that left a gap in the offsets and the later one begins just where
+it would without the gap. If that is undecided, neither is served.
 
-The CRC does not cover the leader epoch either, by which consumers ask where their log was cut off. The epoch
-has to be that of `leader-epoch-checkpoint`. That file has no checksum, so it counts only if a batch agrees.
+The CRC does not cover the leader epoch either, by which consumers ask for the point where their log was cut
+off. The epoch has to be that of `leader-epoch-checkpoint`. That file has no checksum, so it counts only if a
+batch agrees.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from mpbroker.storage.strict_stat import is_there
 
 # The bytes of one read.
 PIECE_BYTES = 256 << 10
-# Searched at a time behind damage: a batch that begins in the first half of a window has to end in it.
+# Searched at a time after damage: a batch that begins in the first half of a window has to end in it.
 WINDOW_BYTES = 16 << 20
 _log = logging.getLogger("mpbroker.log.scrub")
 
 
 class SegmentReplaced(Exception):
-    """The file is gone, or is another one: findings in it are void."""
+    """The file was deleted or replaced: findings in it are void."""
 
 
 class ColdFile:
@@ -48,9 +49,9 @@ class ColdFile:
         try:
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise SegmentReplaced(f"{path} is gone") from error
+            raise SegmentReplaced(f"{path} was deleted") from error
         self.identity = FileIdentity.of(os.fstat(self._fd))
-        # Only what was asked for has to be dropped again.
+        # Only the bytes read on purpose have to be dropped again.
         background_io.no_read_ahead(self._fd)
 
     def close(self) -> None:
@@ -113,17 +114,9 @@ class SegmentScrub:
     """One pass over a segment. `place` is its position, also for a later process."""
 
     def __init__(
-        self,
-        file: ColdFile,
-        place: Place,
-        next_base: int,
-        now_ms: Callable[[], int],
-        epochs: Epochs = (),
+        self, file: ColdFile, place: Place, next_base: int, now_ms: Callable[[], int], epochs: Epochs = ()
     ) -> None:
-        """Continue at `place`. `next_base` is of the next segment, `epochs` of the partition.
-
-        Raises SegmentReplaced, OSError.
-        """
+        """Continue at `place`. `next_base`: the next segment's. Raises SegmentReplaced, OSError."""
         self.place = place
         self._file = file
         self._size = file.identity.size
@@ -170,18 +163,18 @@ class SegmentScrub:
             return False
         seen = [header_of(self._file.read(0, BATCH_HEADER_BYTES))] if self._size >= BATCH_HEADER_BYTES else []
         try:
-            with self._file.path.with_name(segment_name(self._next_base)).open("rb") as behind:
-                data = behind.read(BATCH_HEADER_BYTES)
+            with self._file.path.with_name(segment_name(self._next_base)).open("rb") as next_segment:
+                data = next_segment.read(BATCH_HEADER_BYTES)
         except FileNotFoundError:
             data = b""
         if len(data) == BATCH_HEADER_BYTES:
             seen.append(header_of(data))
-        said = [(offset, epoch, epoch_of(epochs, offset)) for offset, epoch in seen]
-        odd = [one for one in said if NO_EPOCH not in one[1:] and one[1] != one[2]]
-        if not odd or any(epoch == wanted != NO_EPOCH for _, epoch, wanted in said):
+        compared = [(offset, epoch, epoch_of(epochs, offset)) for offset, epoch in seen]
+        odd = [one for one in compared if NO_EPOCH not in one[1:] and one[1] != one[2]]
+        if not odd or any(epoch == wanted != NO_EPOCH for _, epoch, wanted in compared):
             return True
         _log.warning(
-            "%s is not believed: for offset %d it says epoch %d, %s says %d",
+            "%s is not trusted: at offset %d it has epoch %d, %s has %d",
             self._file.path.with_name(LEADER_EPOCHS),
             odd[0][0],
             odd[0][2],
@@ -204,7 +197,7 @@ class SegmentScrub:
         self._data, self._read_to = b"", position
         self._move()
 
-    # ---- what does not fit ----
+    # ---- damage ----
 
     def _judge(self, reason: str) -> Iterator[int]:
         """Read the batch again; note damage and skip it if it is still bad."""
@@ -212,12 +205,11 @@ class SegmentScrub:
         count = min(max(walk.need, mmap.PAGESIZE), self._size - position)
         again = self._file.read_again(position, count)
         yield count
-        anew = Walk(walk.base, position, walk.next_offset, self._epochs)
-        reason = anew.feed(again, self._size)
-        if anew.position > position or not reason:
+        retry = Walk(walk.base, position, walk.next_offset, self._epochs)
+        reason = retry.feed(again, self._size)
+        if retry.position > position or not reason:
             _log.warning(
-                "%s: what was read at byte %d was not what is on the disk; the memory of this machine may be "
-                "at fault",
+                "%s: byte %d was read differently from the disk; the memory of this machine may be faulty",
                 self._file.path,
                 position,
             )
@@ -227,7 +219,7 @@ class SegmentScrub:
             yield from self._skip(position, walk.next_offset, reason)
             return
         first = base_offset(again, 0)
-        reason = f"it begins at offset {walk.before_base}, and the batch behind it at {first}"
+        reason = f"it begins at offset {walk.before_base}, and the next batch at {first}"
         if first - walk.before_expected == walk.next_offset - walk.before_base:
             self._found(walk.before_position, position, walk.before_expected, first, reason)
             self._jump(position, first)
@@ -235,18 +227,18 @@ class SegmentScrub:
             yield from self._skip(walk.before_position, walk.before_expected, reason)
 
     def _would_fit_without_a_gap(self, data: bytes) -> bool:
-        """Return whether the batch in front may have the wrong offsets, since it left a gap."""
+        """Return whether the batch before may have the wrong offsets, since it left a gap."""
         walk = self._walk
         if walk.before_position < 0 or walk.before_base == walk.before_expected:
             return False
-        anew = Walk(walk.base, walk.position, walk.before_expected, self._epochs)
-        anew.feed(data, self._size)
-        return anew.position > walk.position
+        retry = Walk(walk.base, walk.position, walk.before_expected, self._epochs)
+        retry.feed(data, self._size)
+        return retry.position > walk.position
 
     def _skip(self, position: int, first: int, reason: str) -> Iterator[int]:
         """Note damage up to the next whole batch, or to the end, and continue there."""
         walk = self._walk
-        end, behind = self._size, self._next_base
+        end, next_offset = self._size, self._next_base
         at = walk.position + 1
         while at < self._size:
             window = self._file.read(at, min(WINDOW_BYTES, self._size - at))
@@ -257,13 +249,13 @@ class SegmentScrub:
                 window, 0, half, first, walk.base, min(self._next_base, walk.base + OFFSET_SPAN)
             )
             if found >= 0:
-                end, behind = at + found, base_offset(window, found)
+                end, next_offset = at + found, base_offset(window, found)
                 break
             at = self._size if is_last else at + half
-        self._found(position, end, first, behind, reason)
-        self._jump(end, behind)
+        self._found(position, end, first, next_offset, reason)
+        self._jump(end, next_offset)
 
-    def _found(self, position: int, end: int, first: int, behind: int, reason: str) -> None:
+    def _found(self, position: int, end: int, first: int, next_offset: int, reason: str) -> None:
         self._check_place()
         place = self.place
         damage = Damage(
@@ -272,7 +264,7 @@ class SegmentScrub:
             position,
             end,
             first,
-            max(behind, first),
+            max(next_offset, first),
             reason,
             self._file.identity,
             self._now_ms(),
@@ -287,7 +279,7 @@ class SegmentScrub:
         )
 
     def _has_neighbour(self) -> bool:
-        """Return whether the next segment is there to stay. Raises SegmentReplaced, OSError.
+        """Return whether the next segment exists and will stay. Raises SegmentReplaced, OSError.
 
         Compaction may have merged both into this one; until the swap is finished this file has its other
         name, too (`mpbroker.log.partition.segment_swap`).

@@ -15,8 +15,6 @@ from typing import Any, Literal
 
 import msgspec
 
-__all__ = ["FIXED_FORMAT", "Field", "Kind", "Message", "StructType", "load", "message_for", "snake"]
-
 Kind = Literal["request", "response", "data"]
 
 # struct module characters of the types that always take the same room; uuid is kept as its 16 raw bytes.

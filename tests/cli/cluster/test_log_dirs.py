@@ -6,16 +6,9 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from mpbroker.testing import Broker
 from ops.bench.brokers import MPBROKER_COMMAND, Mpbroker
 from tests.support.own_cli import OwnCli
-
-
-@pytest.fixture(name="cli")
-def _cli(mpbroker_broker: Broker) -> OwnCli:
-    return OwnCli(mpbroker_broker.bootstrap_servers)
 
 
 def test_sizes_of_partitions(
@@ -49,7 +42,7 @@ def test_sizes_of_partitions(
 
 def test_wrong_calls(cli: OwnCli) -> None:
     assert cli("log-dirs", "--broker", "7", code=2).err == (
-        "mpbroker: --broker 7: there is no such broker; there is 1\n"
+        "mpbroker: --broker 7 does not exist; there is 1\n"
     )
     assert "topic nope: does not exist" in cli("log-dirs", "nope", code=1).err
 

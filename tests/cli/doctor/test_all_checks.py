@@ -3,43 +3,31 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from mpbroker.cli.main import main
 from mpbroker.testing import Broker
-
-Typed = Callable[..., tuple[int, str, str]]
+from tests.cli.conftest import Typed
 
 
 @pytest.fixture
-def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Typed:
-    """Runs the command here; returns its exit code, and what it prints."""
+def doctor(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> Typed:
     monkeypatch.delenv("MPBROKER_RUNTIME_DIR", raising=False)
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["mpbroker", "doctor", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        said = capsys.readouterr()
-        return int(ended.value.code or 0), said.out, said.err
-
-    return call
+    return partial(typed, "doctor")
 
 
-def test_where_nothing_is_missing_it_says_so(typed: Typed, tmp_path: Path) -> None:
-    code, out, err = typed("--log-dirs", tmp_path / "data", "--listeners", "PLAINTEXT://127.0.0.1:0")
+def test_where_nothing_is_missing_it_says_so(doctor: Typed, tmp_path: Path) -> None:
+    code, out, err = doctor("--log-dirs", tmp_path / "data", "--listeners", "PLAINTEXT://127.0.0.1:0")
     assert (code, err) == (0, ""), out
     assert out.splitlines()[-1] == "No problems: a broker with these settings can run here."
     assert list(tmp_path.iterdir()) == []
 
 
-def test_problems_are_counted_and_have_advice(typed: Typed, tmp_path: Path) -> None:
+def test_problems_are_counted_and_have_advice(doctor: Typed, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    code, out, _ = typed("--json", "--log-dirs", tmp_path / "file", "--listeners", "PLAINTEXT://192.0.2.1:1")
+    code, out, _ = doctor("--json", "--log-dirs", tmp_path / "file", "--listeners", "PLAINTEXT://192.0.2.1:1")
     document = json.loads(out)
     problems = [row for row in document["checks"] if row["state"] == "problem"]
     assert (code, document["problems"]) == (1, len(problems))
@@ -48,18 +36,18 @@ def test_problems_are_counted_and_have_advice(typed: Typed, tmp_path: Path) -> N
 
 
 def test_nothing_about_spark_is_a_problem_of_the_broker(
-    typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    doctor: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    code, out, _ = typed("--json", "--log-dirs", tmp_path, "--listeners", "PLAINTEXT://127.0.0.1:0")
+    code, out, _ = doctor("--json", "--log-dirs", tmp_path, "--listeners", "PLAINTEXT://127.0.0.1:0")
     found = {row["name"]: row for row in json.loads(out)["checks"]}
     assert (code, found["Java"]["state"]) == (0, "note")
     assert "doctor spark" in found["Java"]["advice"]
 
 
-def test_a_running_broker_has_its_ports(typed: Typed, mpbroker_broker: Broker) -> None:
+def test_a_running_broker_has_its_ports(doctor: Typed, mpbroker_broker: Broker) -> None:
     listener = f"PLAINTEXT://{mpbroker_broker.bootstrap_servers}"
-    code, out, _ = typed("--json", "--log-dirs", mpbroker_broker.log_dir, "--listeners", listener)
+    code, out, _ = doctor("--json", "--log-dirs", mpbroker_broker.log_dir, "--listeners", listener)
     found = {row["name"]: row for row in json.loads(out)["checks"]}
     assert code == 0, out
     assert found["broker"]["found"].startswith("runs on")
@@ -69,7 +57,7 @@ def test_a_running_broker_has_its_ports(typed: Typed, mpbroker_broker: Broker) -
     assert mpbroker_broker.is_running
 
 
-def test_a_running_broker_tells_its_listeners(typed: Typed) -> None:
+def test_a_running_broker_tells_its_listeners(doctor: Typed) -> None:
     """The doctor checks a running broker's listeners, unless the settings name some."""
     settings = {
         "listeners": "A://127.0.0.1:0,B://127.0.0.1:0,C://0.0.0.0:0",
@@ -77,9 +65,9 @@ def test_a_running_broker_tells_its_listeners(typed: Typed) -> None:
         "advertised.listeners": "B://127.0.0.1:1,A://nowhere.invalid:9092",
     }
     with Broker(settings) as broker:
-        code, out, _ = typed("--json", "--log-dirs", broker.log_dir)
+        code, out, _ = doctor("--json", "--log-dirs", broker.log_dir)
         found = {row["name"]: row for row in json.loads(out)["checks"]}
-        _, out, _ = typed("--json", "--log-dirs", broker.log_dir, "--listeners", "PLAINTEXT://127.0.0.1:0")
+        _, out, _ = doctor("--json", "--log-dirs", broker.log_dir, "--listeners", "PLAINTEXT://127.0.0.1:0")
         given = {row["name"] for row in json.loads(out)["checks"]}
     assert code == 1
     for name in "ABC":
@@ -100,7 +88,7 @@ def test_a_running_broker_tells_its_listeners(typed: Typed) -> None:
         (("--json", "spark"), "options go after spark"),
     ],
 )
-def test_wrong_calls(typed: Typed, arguments: tuple[str, ...], said: str) -> None:
-    code, out, err = typed(*arguments)
+def test_wrong_calls(doctor: Typed, arguments: tuple[str, ...], said: str) -> None:
+    code, out, err = doctor(*arguments)
     assert (code, out) == (2, "")
     assert said in err

@@ -16,18 +16,15 @@ from mpbroker.cli.doctor import command
 from spark_integration.check import PROBLEM, Check
 from spark_integration.doctor import examine
 from tests.support.polling import PATIENCE_S
+from tests.support.programs import ran
 from tests.support.spark_logs import FakeBroker, PartitionWriter, checkpoint, fill, new_log_dir
 
 ROOT = Path(__file__).parents[3]
 
 
 def run(*arguments: str | Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
+    done = ran(
         [sys.executable, "-m", "mpbroker", "doctor", "spark", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, **environ},
     )
     assert "Traceback" not in done.stderr, done.stderr

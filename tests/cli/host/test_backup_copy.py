@@ -425,7 +425,10 @@ def test_calls_that_would_harm_are_refused(data: Path, tmp_path: Path) -> None:
         with pytest.raises(CliError, match=text):
             backup.backup(here, target, keep=1, as_json=False)
     assert not (data / "copies").exists()
-    with pytest.raises(CliError, match="has no copy"):
+    with pytest.raises(CliError, match="copies does not exist: name a directory that mpbroker backup"):
+        backup.check(copies, as_json=False)
+    copies.mkdir()
+    with pytest.raises(CliError, match="copies has no copy: name a directory that mpbroker backup"):
         backup.check(copies, as_json=False)
     made(begin(data))
     with pytest.raises(CliError, match="is not empty"):

@@ -149,7 +149,7 @@ NEVER = {"directories": [{"directory": "data"}]}
 ONCE = {
     "directories": [{"directory": "data", "last_ended_ms": 0, "last_batches": 1500, "last_bytes": 70_000}]
 }
-SEALED = "It reads what is sealed: each partition's last segment is still written, and is not scrubbed."
+SEALED = "Only sealed segments are scrubbed: each partition's last one is still written."
 
 
 def test_a_scrub_says_that_it_has_begun_and_how_much_there_is(

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from mpbroker.cli.errors import CliError
-from mpbroker.cli.host import ctl, local_broker, scrub
+from mpbroker.cli.host import ctl, local_broker, ready, scrub
 from mpbroker.cli.host.local_broker import LocalBroker, by_log_dirs, by_port, listening_owners
+from mpbroker.cli.main import run
 from mpbroker.ipc.control_client import ControlError
 from mpbroker.ipc.pointer import CONTROL_NAME, POINTER_NAME
 from mpbroker.testing import Broker
@@ -91,9 +92,46 @@ def test_a_broker_is_found_by_its_address(tmp_path: Path, monkeypatch: pytest.Mo
         )
 
 
+def test_without_a_name_it_is_the_broker_on_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A stopped one is an error: another broker on the default port must not be asked in its place."""
+    monkeypatch.delenv("MPBROKER_BOOTSTRAP_SERVER", raising=False)
+    monkeypatch.chdir(tmp_path)
+    with Broker(log_dir=tmp_path / "data") as broker:
+        broker.create_topic("here")
+        assert run(["topic", "list"]) == 0
+        assert "here" in capsys.readouterr().out
+    assert run(["topic", "list"]) == 1
+    assert capsys.readouterr().err.startswith(f"mpbroker: no broker is running on {tmp_path / 'data'}: start")
+    assert run(["topic", "list", "-b", "127.0.0.1:1"]) == 1
+    assert "127.0.0.1:1" in capsys.readouterr().err
+
+
+def test_without_a_name_and_data_it_is_the_broker_on_the_default_port(
+    mpbroker_broker: Broker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name in ("MPBROKER_BOOTSTRAP_SERVER", "MPBROKER_RUNTIME_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    default = mpbroker_broker.bootstrap_servers
+    monkeypatch.setattr(local_broker, "DEFAULT_BOOTSTRAP", default)
+    local_broker._name_default.cache_clear()
+    for _again in range(2):
+        assert LocalBroker().control().call("status")["pid"] == mpbroker_broker.pid
+    said = f"mpbroker: no ./data here: this is about the broker on {default}\n"
+    assert capsys.readouterr().err == said
+    # Who waits for one that is still to start does not mean the one that runs.
+    assert ready.ready(LocalBroker(), 0, as_json=False) == 1
+    assert "no broker is running here" in capsys.readouterr().out
+
+
 def test_an_address_that_is_no_brokers_of_this_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for address, said in (
-        ("192.0.2.1:9092", "192.0.2.1 is no address of this host"),
+        ("192.0.2.1:9092", "192.0.2.1 is not an address of this host"),
         ("nowhere.invalid:9092", "nowhere.invalid cannot be resolved"),
         ("127.0.0.1:port", "is not HOST:PORT"),
         (f"unix:{tmp_path}/none.sock", "nothing listens at unix:.*: No such file"),
@@ -102,7 +140,7 @@ def test_an_address_that_is_no_brokers_of_this_host(tmp_path: Path, monkeypatch:
             LocalBroker(bootstrap=address).control()
     monkeypatch.delenv("MPBROKER_RUNTIME_DIR", raising=False)
     monkeypatch.setenv("MPBROKER_BOOTSTRAP_SERVER", "192.0.2.1:9092")
-    with pytest.raises(CliError, match="MPBROKER_BOOTSTRAP_SERVER says so: unset it"):
+    with pytest.raises(CliError, match="MPBROKER_BOOTSTRAP_SERVER names it: unset that"):
         LocalBroker().control()
 
 

@@ -17,6 +17,7 @@ from mpbroker.cli.errors import CliError
 from mpbroker.cli.host.run import _topic
 from tests.support.page_shell import pattern, shell, steps
 from tests.support.polling import PATIENCE_S, is_readable
+from tests.support.programs import ran
 
 pytestmark = pytest.mark.process
 PAGE = (Path(__file__).parents[3] / "docs" / "TESTING.md").read_text()
@@ -35,9 +36,7 @@ sys.exit(int(came[0]) + 40)
 
 
 def run(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*MPBROKER, "run", *words], input=stdin, capture_output=True, text=True, timeout=PATIENCE_S
-    )
+    return ran([*MPBROKER, "run", *words], input=stdin)
 
 
 def test_the_command_has_topics_streams_and_flags_of_its_own() -> None:
@@ -116,7 +115,7 @@ def test_ctrl_c_of_a_terminal_reaches_the_command_once() -> None:
 
 def test_wrong_calls_start_nothing() -> None:
     for words, text in (
-        (["no-such-command"], "no-such-command: there is no such command"),
+        (["no-such-command"], "no-such-command: no such command"),
         (["-o", "no.such=1", "true"], "unknown setting no.such"),
         (["-o", "log.dirs=x", "true"], "name the directory with Broker(log_dir=…)"),
         (["--topic", "a b", "true"], "--topic a b: Topic name is invalid"),

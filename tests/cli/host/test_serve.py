@@ -1,7 +1,6 @@
 """`mpbroker serve` up to the moment the supervisor takes over: flags, settings, refusals."""
 
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,31 +12,13 @@ from typer.testing import CliRunner
 
 from mpbroker.cli.errors import CliError, explaining_openssl
 from mpbroker.cli.host import serve
-from mpbroker.cli.main import app, main
+from mpbroker.cli.main import app
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.supervisor import logs
 from mpbroker.supervisor.config_diff import ReadAgain
 from mpbroker.supervisor.logs import LogFormat
-
-
-@pytest.fixture
-def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> "Typed":
-    return Typed(monkeypatch, capsys)
-
-
-class Typed:
-    """Runs the command line in this process."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self._monkeypatch = monkeypatch
-        self._capsys = capsys
-
-    def __call__(self, *arguments: str) -> tuple[int, str, str]:
-        self._monkeypatch.setattr("sys.argv", ["mpbroker", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = self._capsys.readouterr()
-        return int(ended.value.code or 0), out, err
+from tests.cli.conftest import Typed
+from tests.support.programs import ran
 
 
 def test_flags_beat_overrides_beat_the_file(tmp_path: Path) -> None:
@@ -68,7 +49,7 @@ try:
 except SystemExit as ended:
     print(ended.code, *sorted({{"pydantic", "email", "rich"}} & sys.modules.keys()))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = ran([sys.executable, "-c", code], check=True)
     assert (done.stdout, done.stderr) == ("0\n", "mpbroker: the configuration is valid\n")
 
 
@@ -81,13 +62,13 @@ from mpbroker.cli.main import run
 code = run(["--help"])
 libraries = {"asyncio", "cramjam", "logging", "msgspec", "psutil", "rich", "socket", "ssl"}
 rooms = {"ipc", "log", "protocol", "records", "supervisor"}
-folders = {"cli.cluster.topic_flags", "cli.doctor", "cli.host", "cli.records", "cli.spark", "cli.top"}
+folders = {"cli.cluster", "cli.doctor", "cli.host", "cli.records", "cli.spark", "cli.top"}
 folders |= {"client.cluster", "client.config", "client.errors"}
 others = {"shm", "mpbroker.config.broker"}
 imported = libraries | others | {f"mpbroker.{one}" for one in rooms | folders}
 print(code, *sorted(imported & sys.modules.keys()), file=sys.stderr)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = ran([sys.executable, "-c", code], check=True)
     assert "Usage: " in done.stdout
     assert done.stderr == "0\n"
 
@@ -152,6 +133,19 @@ def test_wrong_flags(typed: Typed) -> None:
     code, _out, err = typed("serve", "--no-such-flag")
     assert code == 2
     assert "No such option: --no-such-flag" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [
+        (("serve", "--port", "1"), "; the port is part of --listeners PLAINTEXT://127.0.0.1:9092"),
+        (("consume", "--topic", "t"), "; the topic is the first argument: mpbroker consume TOPIC"),
+    ],
+)
+def test_options_of_other_tools(typed: Typed, arguments: tuple[str, ...], advice: str) -> None:
+    code, _out, err = typed(*arguments)
+    assert code == 2
+    assert err.endswith(f"No such option: {arguments[1]}{advice}\n")
 
 
 def test_other_platforms_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

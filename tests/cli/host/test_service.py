@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,7 +17,7 @@ from mpbroker.cli.errors import CliError
 from mpbroker.cli.host import service
 from mpbroker.config.load import load
 from tests.support.own_cli import OwnCli
-from tests.support.polling import PATIENCE_S
+from tests.support.programs import ran
 
 COMMAND = "/opt/here/bin/mpbroker"
 
@@ -327,13 +326,7 @@ def test_systemd_accepts_what_is_installed(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(service, "own_command", lambda: [str(shutil.which("true"))])
     OwnCli("nobody:1")("service", "install", "--root", str(tmp_path))
     unit = tmp_path / "etc/systemd/system/mpbroker.service"
-    verified = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(unit)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    verified = ran(["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(unit)])
     assert (verified.returncode, [line for line in verified.stderr.splitlines() if unit.name in line]) == (
         0,
         [],
@@ -344,11 +337,5 @@ def test_systemd_accepts_what_is_installed(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.process
 def test_systemd_accepts_the_user(tmp_path: Path) -> None:
     OwnCli("nobody:1")("service", "install", "--root", str(tmp_path))
-    done = subprocess.run(
-        ["systemd-sysusers", "--dry-run", f"--root={tmp_path}", "mpbroker.conf"],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    done = ran(["systemd-sysusers", "--dry-run", f"--root={tmp_path}", "mpbroker.conf"])
     assert done.returncode == 0, done.stderr

@@ -51,37 +51,13 @@ HELD = PartitionFacts(True, 0, 100, 40, [OpenTransaction(7, 40, 0), OpenTransact
 @pytest.mark.parametrize(
     ("check", "facts", "said"),
     [
-        (
-            checks.offline,
-            Facts({PLACE: PartitionFacts(has_leader=False), OTHER: WELL}),
-            "orders-0 cannot be served",
-        ),
-        (
-            checks.directories,
-            Facts({}, [directory("KAFKA_STORAGE_ERROR")]),
-            "/data is offline (KAFKA_STORAGE_ERROR)",
-        ),
-        (
-            checks.directories,
-            Facts({}, [directory(usable=5 << 20)]),
-            "The disk of /data has only 5,242,880 bytes left",
-        ),
+        (checks.offline, Facts({PLACE: PartitionFacts(has_leader=False), OTHER: WELL}), "cannot be served"),
+        (checks.directories, Facts({}, [directory("KAFKA_STORAGE_ERROR")]), "offline (KAFKA_STORAGE_ERROR)"),
+        (checks.directories, Facts({}, [directory(usable=5 << 20)]), "/data has only 5,242,880 bytes left"),
         (checks.directories, Facts({}, [directory(usable=5)]), "The disk of /data is full, 5 bytes are left"),
-        (
-            checks.coordinator,
-            Facts({}, refused="COORDINATOR_NOT_AVAILABLE"),
-            "is not available (COORDINATOR_NOT_AVAILABLE)",
-        ),
-        (
-            checks.transactions,
-            Facts({PLACE: HELD}),
-            "orders-0 stop at offset 40, of 100: producer 7 has a transaction",
-        ),
-        (
-            checks.damaged,
-            Facts({}, damages={PLACE: [Damage(3, 8)]}),
-            "Offsets 3 to 7 of orders-0 are damaged",
-        ),
+        (checks.coordinator, Facts({}, refused="COORDINATOR_NOT_AVAILABLE"), "(COORDINATOR_NOT_AVAILABLE)"),
+        (checks.transactions, Facts({PLACE: HELD}), "at offset 40, of 100: producer 7 has a transaction"),
+        (checks.damaged, Facts({}, damages={PLACE: [Damage(3, 8)]}), "3 to 7 of orders-0 are damaged"),
         (
             checks.produce_quotas,
             Facts({}, quotas=[quota("producer_byte_rate", "a")]),
@@ -93,26 +69,18 @@ HELD = PartitionFacts(True, 0, 100, 40, [OpenTransaction(7, 40, 0), OpenTransact
             "consumer_byte_rate=1000 of client-id app",
         ),
         (checks.no_members, Facts({PLACE: WELL}, group=group(state="Empty")), "The group has no members"),
-        (
-            checks.rebalances,
-            Facts({}, group=group(state="PreparingRebalance")),
-            "rebalances (PreparingRebalance)",
-        ),
+        (checks.rebalances, Facts({}, group=group(state="PreparingRebalance")), "(PreparingRebalance)"),
         (checks.without_owner, Facts({PLACE: WELL}, group=group(("app", [OTHER]))), "No member has orders-0"),
         (
             checks.not_committing,
             Facts({PLACE: WELL}, group=READER, committed={PLACE: 50}, before={PLACE: 50}),
             "app has orders-0 and stays at offset 50 of 100",
         ),
-        (
-            checks.not_committing,
-            Facts({PLACE: WELL}, group=READER),
-            "app has orders-0 and has committed nothing",
-        ),
+        (checks.not_committing, Facts({PLACE: WELL}, group=READER), "has orders-0 and has committed nothing"),
         (
             checks.slower,
             Facts({PLACE: WELL}, group=READER, committed={PLACE: 50}, before={PLACE: 40}),
-            "The group reads orders-0, and is 50 offsets behind",
+            "The group reads orders-0, with a lag of 50",
         ),
         (
             checks.out_of_range,
@@ -122,7 +90,7 @@ HELD = PartitionFacts(True, 0, 100, 40, [OpenTransaction(7, 40, 0), OpenTransact
         (
             checks.out_of_range,
             Facts({PLACE: WELL}, committed={PLACE: 101}),
-            "is behind the high watermark 100",
+            "is above the high watermark 100",
         ),
     ],
 )
@@ -145,6 +113,13 @@ def test_a_check_finds_what_it_is_about(check: Check, facts: Facts, said: str) -
 )
 def test_a_check_finds_nothing_where_all_is_well(check: Check, facts: Facts) -> None:
     assert list(check(facts)) == []
+
+
+def test_the_lag_is_that_of_group_describe() -> None:
+    """A partition without a commit has none, and one below the log start offset is not cut there."""
+    facts = Facts({PLACE: WELL, OTHER: WELL}, group=READER, committed={PLACE: 4})
+    assert why._lag(facts) == {"lag": 96}
+    assert facts.lagging() == [PLACE, OTHER]
 
 
 def test_a_consumer_that_a_transaction_holds_is_not_said_to_stand_by_itself() -> None:
@@ -170,6 +145,8 @@ def test_a_broker(mpbroker_broker: Broker, mpbroker_topics: Callable[..., str]) 
     first, second = cli("why", name, "--json", "--look", "0").json
     assert (first["kind"], first["findings"]) == ("topic", [])
     assert (second["kind"], second["lag"]) == ("group", 2)
+    (described,) = cli("group", "describe", name, "--json").json
+    assert described["lag"] == second["lag"]
     assert [one["what"] for one in second["findings"]] == [
         "The group has no members: its partitions are not read."
     ]

@@ -11,14 +11,14 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 import mpbroker
 from mpbroker.cli.errors import CliError
+from mpbroker.cli.flags import ClusterAddress
 from mpbroker.cli.records import to_file
-from mpbroker.client.cluster_address import ClusterAddress
 from mpbroker.client.positions import parse_start
 from mpbroker.reading.columns import SCHEMA
 from ops.bench.brokers import Broker
 from tests.support.own_cli import OwnCli
 from tests.support.polling import PATIENCE_S
-from tests.support.real_brokers import end, make_broker, stop_cleanly
+from tests.support.real_brokers import make_broker, served
 from tests.support.spark_logs import PartitionWriter, checkpoint, fill, new_log_dir
 
 NOWHERE = "127.0.0.1:1"
@@ -146,14 +146,8 @@ def test_nothing_is_left_of_a_file_that_could_not_be_written_whole(
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    found = make_broker(tmp_path_factory.mktemp("broker"))
-    try:
-        found.start()
-        yield found
-        if found.process is not None and found.process.poll() is None:
-            stop_cleanly(found)
-    finally:
-        end(found)
+    with served(make_broker(tmp_path_factory.mktemp("broker"))) as running:
+        yield running
 
 
 def test_what_a_real_client_wrote_is_read_over_the_network(broker: Broker, tmp_path: Path) -> None:

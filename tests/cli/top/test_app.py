@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from mpbroker.cli.top import theme
-from mpbroker.cli.top.app import TextScreen, TopApp
+from mpbroker.cli.top.app import DARK, LIGHT, TextScreen, TopApp, theme_of
 from mpbroker.cli.top.columns import GROUPS, MEMORY, PARTITIONS, PROCESSES, REQUESTS, View
-from mpbroker.cli.top.panels import Cards, Headline, Tabs
+from mpbroker.cli.top.panels import Cards
 from mpbroker.cli.top.table import Table
 from mpbroker.cli.top.watch import BrokerFlags, Watch
 from mpbroker.observe.samples import Health
@@ -45,7 +45,7 @@ class Terminal:
         return self.app.query_one(Table)
 
     def column(self, key: str) -> list[object]:
-        return [row[key] for row in self.table.rows]
+        return [row[key] for row in self.table.shown]
 
     def screen(self) -> list[str]:
         """What is on the screen, line by line."""
@@ -71,9 +71,10 @@ def on_terminal(
     act: Callable[[Terminal], Awaitable[None]],
     size: tuple[int, int] = (80, 24),
     view: View = PROCESSES,
+    command_config: Path | None = None,
 ) -> None:
     async def run() -> None:
-        wanted = BrokerFlags(log_dirs=str(broker.log_dir))
+        wanted = BrokerFlags(log_dirs=str(broker.log_dir), command_config=command_config)
         watch = Watch(wanted)
         app = TopApp(watch, wanted, watch.first(), interval_s=INTERVAL_S, view=view)
         async with app.run_test(size=size) as pilot:
@@ -89,8 +90,8 @@ def test_each_view_by_its_key(shared_broker: Broker) -> None:
         assert "handler 0" in terminal.column("name")
         for key, view in (("2", REQUESTS), ("3", MEMORY), ("4", PARTITIONS), ("5", GROUPS), ("1", PROCESSES)):
             await terminal.press(key)
-            await terminal.until(lambda: terminal.table.rows, view.title)
-            assert terminal.app.query_one(Tabs).view is view
+            await terminal.until(lambda: terminal.table.shown, view.title)
+            assert terminal.app.view is view
             lines = terminal.screen()
             assert len(lines) == 24
             assert max(map(len, lines)) <= 80
@@ -118,6 +119,16 @@ def test_groups_come_with_their_lag_and_details(shared_broker: Broker) -> None:
     on_terminal(shared_broker, act, view=GROUPS)
 
 
+def test_a_wrong_command_config_is_shown_with_the_groups(shared_broker: Broker, tmp_path: Path) -> None:
+    wrong = tmp_path / "client.properties"
+    wrong.write_text("security.protocol=TLS\n")
+
+    async def act(terminal: Terminal) -> None:
+        await terminal.until_seen("security.protocol=TLS is not one of")
+
+    on_terminal(shared_broker, act, view=GROUPS, size=(140, 24), command_config=wrong)
+
+
 def test_rates_of_what_comes_in(shared_broker: Broker) -> None:
     async def act(terminal: Terminal) -> None:
         producer = Producer({"bootstrap.servers": shared_broker.bootstrap_servers})
@@ -125,11 +136,11 @@ def test_rates_of_what_comes_in(shared_broker: Broker) -> None:
         def grows() -> bool:
             producer.produce("orders", b"x", partition=0)
             producer.flush(10)
-            return any(row["records_per_s"] for row in terminal.table.rows)
+            return any(row["records_per_s"] for row in terminal.table.shown)
 
         await terminal.until(grows, "a rate")
         # By rate, so that what is written stands first.
-        first = terminal.table.rows[0]
+        first = terminal.table.shown[0]
         assert (first["topic"], first["partition"]) == ("orders", 0)
         assert max(terminal.app.model.history["messages_in_per_s"]) > 0
 
@@ -139,7 +150,7 @@ def test_rates_of_what_comes_in(shared_broker: Broker) -> None:
 def test_the_filter_and_the_way_out_of_it(shared_broker: Broker) -> None:
     async def act(terminal: Terminal) -> None:
         await terminal.press("i")
-        await terminal.until(lambda: len(terminal.table.rows) == 3, "all partitions, internal ones too")
+        await terminal.until(lambda: len(terminal.table.shown) == 3, "all partitions, internal ones too")
         await terminal.press("slash", *"ord", "enter")
         assert terminal.column("topic") == ["orders", "orders"]
         assert terminal.table.has_focus
@@ -149,7 +160,7 @@ def test_the_filter_and_the_way_out_of_it(shared_broker: Broker) -> None:
         await terminal.press(*"none")
         await terminal.until_seen("nothing has 'none'")
         await terminal.press("escape")
-        assert len(terminal.table.rows) == 3
+        assert len(terminal.table.shown) == 3
         assert not terminal.app.query_one(Input).display
 
     on_terminal(shared_broker, act, view=PARTITIONS)
@@ -160,9 +171,9 @@ def test_sorting_by_each_column_and_the_other_way_round(shared_broker: Broker) -
         await terminal.press("S")  # before the default, records/s, is the number of the partition
         await terminal.until_seen("sort: PART")
         await terminal.press("r")
-        assert [row["partition"] for row in terminal.table.rows][-1] == 1
+        assert [row["partition"] for row in terminal.table.shown][-1] == 1
         await terminal.press("r")
-        assert next(row["partition"] for row in terminal.table.rows) == 1
+        assert next(row["partition"] for row in terminal.table.shown) == 1
         seen = set()
         for _ in range(9):
             terminal.app.action_sort(1)
@@ -184,11 +195,11 @@ def test_the_cursor_stays_on_its_row(shared_broker: Broker) -> None:
 
     async def act(terminal: Terminal) -> None:
         table = terminal.table
-        await terminal.until(lambda: len(table.rows) == 22, "all partitions of clients' topics")
+        await terminal.until(lambda: len(table.shown) == 22, "all partitions of clients' topics")
         # The bar at the right takes nothing of the last column.
         assert "END" in next(line for line in terminal.screen() if "TOPIC" in line)
         await terminal.press("i")
-        await terminal.until(lambda: len(table.rows) == 23, "internal ones, too")
+        await terminal.until(lambda: len(table.shown) == 23, "internal ones, too")
         terminal.app.sorting[PARTITIONS.key] = ("topic", False)
         await terminal.press("r", "r", "end")
         assert table.selected is not None
@@ -198,7 +209,7 @@ def test_the_cursor_stays_on_its_row(shared_broker: Broker) -> None:
         assert table.selected["topic"] == "__consumer_offsets"
         await terminal.press("r")
         assert table.selected["topic"] == "__consumer_offsets"
-        assert table._cursor == 22
+        assert table.cursor_row == 22
 
     on_terminal(shared_broker, act, view=PARTITIONS)
     shared_broker.delete_topic(many)
@@ -208,22 +219,22 @@ def test_a_paused_terminal_stays_as_it_is(shared_broker: Broker) -> None:
     async def act(terminal: Terminal) -> None:
         await terminal.press("p")
         await terminal.until_seen("PAUSED")
-        before, seen = terminal.table.rows, terminal.app.model.sample
+        before, seen = terminal.table.shown, terminal.app.model.sample
         await terminal.until(lambda: terminal.app.model.sample is not seen, "another sample")
-        assert terminal.table.rows is before
+        assert terminal.table.shown is before
         await terminal.press("p")
-        await terminal.until(lambda: terminal.table.rows is not before, "it goes on")
+        await terminal.until(lambda: terminal.table.shown is not before, "it goes on")
 
     on_terminal(shared_broker, act)
 
 
 def test_help_themes_and_the_end(shared_broker: Broker) -> None:
     async def act(terminal: Terminal) -> None:
-        terminal.app.theme = theme.DARK.name
+        terminal.app.theme = DARK
         await terminal.press("t")
-        assert terminal.app.theme == theme.LIGHT.name
+        assert terminal.app.theme == LIGHT
         await terminal.press("t")
-        assert terminal.app.theme == theme.DARK.name
+        assert terminal.app.theme == DARK
         await terminal.press("question_mark")
         await terminal.until_seen("the last ten seconds")
         await terminal.press("q")
@@ -241,7 +252,7 @@ def test_a_broker_that_is_killed_while_it_is_watched_comes_back(filled_broker: B
         filled_broker.kill()
         await terminal.until_seen("● not running")
         await terminal.until_seen("the last stop was not clean: the next")
-        await terminal.until_seen("4 shows what its directories have")
+        await terminal.until_seen("4 shows the partitions in its directories")
         await terminal.press("4")
         await terminal.until(lambda: RECORDS in terminal.column("log_end_offset"), "its partitions")
         await terminal.press("5")
@@ -273,9 +284,24 @@ def test_terminals_of_any_size(shared_broker: Broker, size: tuple[int, int], car
 def test_a_tab_can_be_clicked(shared_broker: Broker) -> None:
     async def act(terminal: Terminal) -> None:
         at = next(line for line in terminal.screen() if "4 Partitions" in line).index("4 Partitions")
-        await terminal.pilot.click(Tabs, offset=(at - 1, 0))
+        await terminal.pilot.click("#tabs", offset=(at - 1, 0))
         await terminal.pilot.pause()
         assert terminal.app.view is PARTITIONS
-        assert terminal.app.query_one(Headline).size.height == 1
+        assert terminal.app.query_one("#headline").size.height == 1
 
     on_terminal(shared_broker, act)
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, DARK),
+        ({"COLORFGBG": "15;0"}, DARK),
+        ({"COLORFGBG": "0;default;15"}, LIGHT),
+        ({"COLORFGBG": "12;8"}, DARK),
+        ({"COLORFGBG": "0;7"}, LIGHT),
+        ({"COLORFGBG": "default;default"}, DARK),
+    ],
+)
+def test_the_theme_fits_the_background(environ: dict[str, str], expected: str) -> None:
+    assert theme_of(environ) == expected

@@ -11,18 +11,18 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from mpbroker.cli.main import main
 from mpbroker.cli.top.columns import PARTITIONS
 from mpbroker.cli.top.plain import show
 from mpbroker.observe.model import Model
 from mpbroker.observe.samples import BrokerSeen, Health, PartitionSeen, Sample
 from mpbroker.testing import Broker
+from tests.cli.conftest import Typed
 from tests.support.polling import PATIENCE_S, is_readable, until
+from tests.support.programs import ran
 
 ROOT = Path(__file__).parents[3]
 
@@ -30,44 +30,23 @@ ROOT = Path(__file__).parents[3]
 def run(*arguments: object, prelude: str = "") -> subprocess.CompletedProcess[str]:
     code = f"{prelude}\nimport sys; from mpbroker.cli.main import main; sys.argv[0] = 'mpbroker'; main()"
     environ = {name: value for name, value in os.environ.items() if name != "MPBROKER_RUNTIME_DIR"}
-    done = subprocess.run(
-        [sys.executable, "-c", code, "top", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-        cwd=ROOT,
-        env=environ,
-    )
+    done = ran([sys.executable, "-c", code, "top", *map(str, arguments)], cwd=ROOT, env=environ)
     assert "Traceback" not in done.stderr, done.stderr
     return done
 
 
-Typed = Callable[..., str]
-
-
-@pytest.fixture
-def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Typed:
-    """Runs the command here, and returns what it prints."""
-
-    def call(*arguments: object) -> str:
-        monkeypatch.setattr(sys, "argv", ["mpbroker", "top", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        said = capsys.readouterr()
-        assert (ended.value.code, said.err) == (0, "")
-        return said.out
-
-    return call
-
-
 def test_tables_and_json_of_a_running_and_of_a_stopped_broker(filled_broker: Broker, typed: Typed) -> None:
+    def shown(*words: object) -> str:
+        code, out, err = typed("top", *place, *words)
+        assert (code, err) == (0, "")
+        return out
+
     place = ("--log-dirs", filled_broker.log_dir, "--interval", "0.1")
-    tables = typed(*place, "--once")
+    tables = shown("--once")
     assert tables.startswith("mpbroker: running, node 1")
     for title in ("Processes", "Requests", "Rings & arenas", "Partitions", "Groups"):
         assert f"\n{title}\n" in tables
-    document = json.loads(typed(*place, "--json"))
+    document = json.loads(shown("--json"))
     assert document["broker"]["health"] == "running"
     assert set(document) == {
         *("broker", "rates", "processes", "requests", "memory", "partitions", "groups"),
@@ -77,11 +56,11 @@ def test_tables_and_json_of_a_running_and_of_a_stopped_broker(filled_broker: Bro
     assert [row["lag"] for row in document["groups"]] == [6]
     assert all("trend" not in row for row in document["partitions"])
     filled_broker.stop(keep=True)
-    document = json.loads(typed(*place, "--json", "--view", "partitions"))
+    document = json.loads(shown("--json", "--view", "partitions"))
     assert set(document) == {"broker", "rates", "partitions"}
     assert document["broker"]["health"] == "stopped"
     assert {(row["topic"], row["log_end_offset"]) for row in document["partitions"]} >= {("orders", 10)}
-    tables = typed(*place, "--once", "--view", "groups")
+    tables = shown("--once", "--view", "groups")
     assert tables.startswith("mpbroker: not running, node 1")
     assert "billing" in tables
 
@@ -109,7 +88,7 @@ def test_what_is_wrong_has_a_line_of_its_own(capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        ((), 2, "this is none: add --once, or --json"),
+        ((), 2, "add --once, or --json"),
         (("--once", "--view", "topics"), 2, "--view 'topics' is none of processes, requests, memory, "),
         (("--once", "--log-dirs", "/nonexistent"), 2, "/nonexistent is not there"),
         (("--once", "-b", "localhost:port"), 2, "is not HOST:PORT"),
@@ -120,16 +99,13 @@ def test_wrong_calls(
     arguments: tuple[str, ...],
     code: int,
     text: str,
+    typed: Typed,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.delenv("MPBROKER_RUNTIME_DIR", raising=False)
-    monkeypatch.setattr(sys, "argv", ["mpbroker", "top", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    said = capsys.readouterr()
-    assert (ended.value.code, said.out) == (code, "")
-    assert text in said.err
+    ended, out, err = typed("top", *arguments)
+    assert (ended, out) == (code, "")
+    assert text in err
 
 
 def test_without_textual_it_says_what_to_install(tmp_path: Path) -> None:
@@ -154,14 +130,12 @@ def test_without_textual_it_says_what_to_install(tmp_path: Path) -> None:
 
 def test_nothing_of_it_is_loaded_for_other_commands() -> None:
     code = (
-        "import sys; from mpbroker.cli.main import app; "
-        "app(['ctl', '--help'], standalone_mode=False); "
+        "import sys; from mpbroker.cli.main import run; "
+        "run(['ctl', '--help']); "
         "others = ('textual.', 'mpbroker.cli.top.', 'mpbroker.observe.'); "
         "print(sorted(one for one in sys.modules if f'{one}.'.startswith(others)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=True, cwd=ROOT
-    )
+    done = ran([sys.executable, "-c", code], check=True, cwd=ROOT)
     assert done.stdout.splitlines()[-1] == "[]"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mpbroker.cli.top.columns import Kind
-from mpbroker.cli.top.text import bar, columns_of, duration, text_of, trend
+from mpbroker.cli.top.text import bar, duration, text_of, trend
 
 
 @pytest.mark.parametrize(
@@ -51,12 +51,3 @@ def test_trends_of_lines_below_each_other_do_not_touch() -> None:
     assert trend([0, 1, 50, 100], 6) == "   ▁▄▇"
     assert trend([3, 2, 2], 2) == "▇▇"
     assert trend([], 2) == "  "
-
-
-def test_values_over_time_end_at_the_right() -> None:
-    assert columns_of([], 3, 1) == ["   "]
-    assert columns_of([0, 1, 8], 5, 1) == ["   ▁█"]
-    assert columns_of([9, 4, 8, 16], 3, 2) == ["  █", "▄██"]
-    assert columns_of([0, 0], 2, 2) == ["  ", "  "]
-    # What is not nothing is seen beside what is large.
-    assert columns_of([1, 10**9], 2, 1) == ["▁█"]

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import DeleteGroupsRequest, OffsetDeleteRequest
 from tests.support.group_rig import CHECK_MS, DAY_MS, GroupRig, code_of, outcome
-
-
-@pytest.fixture
-def rig() -> GroupRig:
-    return GroupRig()
 
 
 def deleted(rig: GroupRig, *names: str) -> dict[str, int]:

@@ -11,11 +11,6 @@ from mpbroker.protocol.messages import (
 from tests.support.group_rig import GroupRig
 
 
-@pytest.fixture
-def rig() -> GroupRig:
-    return GroupRig()
-
-
 def test_describe_and_list(rig: GroupRig) -> None:
     ids, _ = rig.stable(2)
     described = rig.now(DescribeGroupsRequest(["g", "nowhere"]), version=6).groups

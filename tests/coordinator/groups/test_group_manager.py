@@ -10,16 +10,7 @@ from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import (
     ListGroupsRequest,
 )
-from tests.support.group_rig import SESSION_MS, GroupRig, code_of
-
-
-@pytest.fixture
-def rig() -> GroupRig:
-    return GroupRig()
-
-
-def error_of(rig: GroupRig, waiter: int) -> ErrorCode:
-    return code_of(rig.answers[waiter])
+from tests.support.group_rig import SESSION_MS, GroupRig, code_of, error_of
 
 
 def test_groups_come_back_with_their_members(rig: GroupRig) -> None:

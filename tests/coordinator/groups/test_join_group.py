@@ -6,19 +6,10 @@ import pytest
 
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import JoinGroupRequest
-from tests.support.group_rig import REBALANCE_MS, GroupRig, code_of
+from tests.support.group_rig import REBALANCE_MS, GroupRig, code_of, error_of
 from tests.support.services_rig import ServicesRig
 
 DELAY_MS = 3000
-
-
-@pytest.fixture
-def rig() -> GroupRig:
-    return GroupRig()
-
-
-def error_of(rig: GroupRig, waiter: int) -> ErrorCode:
-    return code_of(rig.answers[waiter])
 
 
 def static_group(rig: GroupRig) -> str:

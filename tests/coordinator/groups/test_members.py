@@ -10,18 +10,9 @@ from mpbroker.protocol.messages import (
     LeaveGroupRequest,
     SyncGroupRequest,
 )
-from tests.support.group_rig import GroupRig, code_of
+from tests.support.group_rig import GroupRig, code_of, error_of
 
 DELAY_MS = 3000
-
-
-@pytest.fixture
-def rig() -> GroupRig:
-    return GroupRig()
-
-
-def error_of(rig: GroupRig, waiter: int) -> ErrorCode:
-    return code_of(rig.answers[waiter])
 
 
 def test_members_get_their_assignment_when_it_is_durable(rig: GroupRig) -> None:

@@ -18,11 +18,6 @@ from mpbroker.protocol.messages import (
 from tests.support.group_rig import GroupRig, outcome
 
 
-@pytest.fixture
-def rig() -> GroupRig:
-    return GroupRig()
-
-
 def delete_offset(rig: GroupRig, topic: str, partition: int = 0) -> tuple[int, list[int]]:
     partitions = [OffsetDeleteRequest.OffsetDeleteRequestPartition(partition)]
     topics = [OffsetDeleteRequest.OffsetDeleteRequestTopic(topic, partitions)]

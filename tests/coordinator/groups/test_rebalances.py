@@ -11,18 +11,9 @@ from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import (
     JoinGroupResponse,
 )
-from tests.support.group_rig import REBALANCE_MS, SESSION_MS, GroupRig, code_of
+from tests.support.group_rig import REBALANCE_MS, SESSION_MS, GroupRig, error_of
 
 DELAY_MS = 3000
-
-
-@pytest.fixture
-def rig() -> GroupRig:
-    return GroupRig()
-
-
-def error_of(rig: GroupRig, waiter: int) -> ErrorCode:
-    return code_of(rig.answers[waiter])
 
 
 def test_a_first_member_waits_for_others(rig: GroupRig) -> None:

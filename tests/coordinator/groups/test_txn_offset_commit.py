@@ -24,11 +24,6 @@ from tests.support.group_rig import CHECK_MS, DAY_MS, GroupRig, outcome
 UNSTABLE = ErrorCode.UNSTABLE_OFFSET_COMMIT
 
 
-@pytest.fixture
-def rig() -> GroupRig:
-    return GroupRig()
-
-
 def groups_of(rig: GroupRig) -> list[str]:
     return [group.group_id for group in rig.now(ListGroupsRequest(), 5).groups]
 

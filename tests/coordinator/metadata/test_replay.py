@@ -202,7 +202,7 @@ def test_replay_reads_all_segments(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [1, 61, 100, 1000])
 def test_batches_may_lie_across_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    monkeypatch.setattr("mpbroker.storage.durable.READ_BYTES", size)
+    monkeypatch.setattr("mpbroker.storage.segments.READ_BYTES", size)
     sizes, states = some_log(tmp_path)
     end = durable_end(states[-1].next_offset, sizes[-1], states[4].next_offset)
     assert replay((str(tmp_path),), end)[0] == states[-1]

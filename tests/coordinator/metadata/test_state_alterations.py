@@ -362,7 +362,7 @@ def test_what_fits_into_no_bulletin_is_refused() -> None:
     assert isinstance(answer, AlteredResources)
     ((error, text),) = answer.results
     assert error == ErrorCode.POLICY_VIOLATION
-    assert f"and {BROKERS_BYTES_MAX} at most fit. Delete what has no effect" in (text or "")
+    assert f"at most {BROKERS_BYTES_MAX} fit. Delete settings without effect" in (text or "")
     # They can be deleted one by one.
     answer = rig.call(AlterSettings([of_broker("1", ("of.the.future.0", DELETE, None))]))
     assert answer == AlteredResources([(0, None)])

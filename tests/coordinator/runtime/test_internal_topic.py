@@ -11,12 +11,11 @@ import pytest
 
 from mpbroker.coordinator.metadata.state import MetadataState, Topic
 from mpbroker.coordinator.runtime import loading
-from mpbroker.coordinator.runtime.batches import PartitionBatch
 from mpbroker.coordinator.runtime.internal_topic import CREATE_RETRY_S, InternalTopic, TopicSpec
 from mpbroker.coordinator.runtime.loading import Contents
 from mpbroker.coordinator.runtime.partitions import LoadState, TopicPartitions
 from mpbroker.coordinator.runtime.requests import Waiter
-from mpbroker.coordinator.runtime.write_queue import WriteQueue
+from mpbroker.coordinator.runtime.write_queue import PartitionBatch, WriteQueue
 from mpbroker.ipc.calls import Failed, Message
 from mpbroker.ipc.metadata import PartitionImage, Places
 from mpbroker.ipc.table import PAYLOAD_BYTES, Partition, PartitionFlag, unpack_partition

@@ -12,9 +12,8 @@ from mpbroker.coordinator.groups.records import GroupKey, GroupValue
 from mpbroker.coordinator.groups.records import encode as encode_group
 from mpbroker.coordinator.runtime import loading
 from mpbroker.coordinator.runtime.loading import Contents, Loader
-from mpbroker.coordinator.transactions.records import TransactionValue
+from mpbroker.coordinator.transactions.records import TransactionState, TransactionValue
 from mpbroker.coordinator.transactions.records import encode as encode_transaction
-from mpbroker.coordinator.transactions.states import TransactionState
 from mpbroker.ipc.metadata import PartitionImage
 from mpbroker.ipc.table import PAYLOAD_BYTES, Partition, PartitionFlag, unpack_partition
 from mpbroker.records.builder import build_batch

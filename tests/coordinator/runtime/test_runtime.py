@@ -97,10 +97,10 @@ def test_requests_of_a_dead_handler_are_dropped() -> None:
     rig = ServicesRig(has_topics=False)
     sent = rig.send(commit(), 9)
 
-    def is_gone(waiter: Waiter) -> bool:
+    def has_died(waiter: Waiter) -> bool:
         return waiter == rig.caller(sent)
 
-    rig.services.groups.abandon_all(is_gone)
+    rig.services.groups.abandon_all(has_died)
     rig.open(rig.groups.partitions, PARTITIONS)
     rig.services.groups.topic_loaded()
     rig.settle()
@@ -165,7 +165,7 @@ def test_a_response_that_cannot_be_encoded_fails_its_request_alone(
         raise ValueError("a string of 32784 bytes is longer than 32767")
 
     with monkeypatch.context() as patched:
-        patched.setattr("mpbroker.coordinator.runtime.envelope.encode_response", too_long)
+        patched.setattr("mpbroker.coordinator.runtime.requests.encode_response", too_long)
         assert rig.heard(rig.send(ListGroupsRequest(), 4)) is ErrorCode.UNKNOWN_SERVER_ERROR
     assert "a forwarded request failed" in caplog.text
     assert rig.heard(rig.send(ListGroupsRequest(), 4)).groups == []

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from mpbroker.coordinator.runtime.batches import NOBODY, Marker, PartitionBatch, Producer
 from mpbroker.coordinator.runtime.requests import Then, Waiter
-from mpbroker.coordinator.runtime.write_queue import BATCH_BYTES, ROUND_BYTES, WriteQueue
+from mpbroker.coordinator.runtime.write_queue import (
+    BATCH_BYTES,
+    NOBODY,
+    ROUND_BYTES,
+    Marker,
+    PartitionBatch,
+    Producer,
+    WriteQueue,
+)
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT
 from mpbroker.records.markers import COMMIT, marker_of

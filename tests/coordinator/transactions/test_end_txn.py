@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mpbroker.coordinator.transactions.records import TV1, TV2
-from mpbroker.coordinator.transactions.states import TransactionState
+from mpbroker.coordinator.transactions.records import TV1, TV2, TransactionState
 from mpbroker.coordinator.transactions.transaction import EXHAUSTED_FROM, LAST_EPOCH
 from mpbroker.protocol.errors import ErrorCode
 from tests.support.transaction_rig import (
@@ -16,7 +15,7 @@ from tests.support.transaction_rig import (
     opened,
 )
 
-T0, T1, U0 = ("t", 0), ("t", 1), ("u", 0)
+T0, T1 = ("t", 0), ("t", 1)
 NONE = ErrorCode.NONE
 FENCED = ErrorCode.PRODUCER_FENCED
 INVALID_STATE = ErrorCode.INVALID_TXN_STATE

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from mpbroker.coordinator.transactions.states import TransactionState
+from mpbroker.coordinator.transactions.records import TransactionState
 from mpbroker.coordinator.transactions.transaction import EXHAUSTED_FROM, LAST_EPOCH
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import InitProducerIdRequest
 from tests.support.transaction_rig import COORDINATOR_EPOCH, TransactionRig, code_of, opened
 
-T0, T1, U0 = ("t", 0), ("t", 1), ("u", 0)
+T0 = ("t", 0)
 NONE = ErrorCode.NONE
 FENCED = ErrorCode.PRODUCER_FENCED
 CONCURRENT = ErrorCode.CONCURRENT_TRANSACTIONS
@@ -47,15 +47,6 @@ def test_a_new_producer_is_answered_when_it_is_durable() -> None:
     assert (record.state, record.timeout_ms) == (TransactionState.EMPTY, 60_000)
 
 
-def test_another_producer_has_the_next_epoch_and_fences_the_first() -> None:
-    rig = TransactionRig()
-    first = rig.init()
-    assert rig.init() == (1000, 1)
-    assert rig.add(first) is FENCED
-    assert rig.end(first) is FENCED
-    assert rig.check(first) is FENCED
-
-
 def test_a_producer_that_goes_on_says_who_it_is() -> None:
     """Check that the retry of a request whose answer was lost gets the same answer (KIP-360)."""
     rig = TransactionRig()
@@ -67,17 +58,6 @@ def test_a_producer_that_goes_on_says_who_it_is() -> None:
         assert code_of(rig.answers[rig.ask_init(other)]) is FENCED
     assert rig.init() == (1000, 3)
     assert code_of(rig.answers[rig.ask_init((1000, 2))]) is FENCED, "another one began meanwhile"
-
-
-def test_epochs_that_are_used_up_end_in_another_producer_id() -> None:
-    rig = TransactionRig()
-    rig.init()
-    rig.write_record(rig.value()._replace(producer_epoch=EXHAUSTED_FROM - 1))
-    assert rig.init() == (1000, EXHAUSTED_FROM)
-    assert rig.init((1000, EXHAUSTED_FROM)) == (1001, 0)
-    assert rig.value().previous_producer_id == 1000
-    assert rig.init((1000, EXHAUSTED_FROM)) == (1001, 0), "its answer was lost"
-    assert rig.init() == (1001, 1)
 
 
 def test_an_open_transaction_is_aborted_before_another_producer_begins() -> None:
@@ -107,24 +87,6 @@ def test_an_abort_that_takes_long_is_not_waited_for() -> None:
     rig.settle()
     assert rig.state == "CompleteAbort"
     assert rig.init() == (1000, 2)
-
-
-def test_a_producer_may_abort_what_it_has_left_open_itself() -> None:
-    rig = TransactionRig()
-    producer = opened(rig)
-    assert rig.init(producer) == (1000, 1)
-    assert not rig.markers[0][0].is_commit
-    assert rig.init(producer) == (1000, 1), "its answer was lost"
-    assert rig.add((1000, 1)) is NONE
-
-
-def test_who_does_not_know_the_epoch_aborts_nothing() -> None:
-    rig = TransactionRig()
-    producer = rig.init()
-    assert rig.init(producer) == (1000, 1)
-    assert rig.add((1000, 1)) is NONE
-    assert code_of(rig.answers[rig.ask_init(producer)]) is FENCED, "a late copy"
-    assert rig.state == "Ongoing"
 
 
 def test_a_fence_of_the_last_epoch_ends_in_another_producer_id() -> None:

@@ -11,7 +11,7 @@ from tests.support.transaction_rig import (
     opened,
 )
 
-T0, T1 = ("t", 0), ("t", 1)
+T0 = ("t", 0)
 NONE = ErrorCode.NONE
 
 

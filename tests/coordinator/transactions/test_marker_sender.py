@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mpbroker.coordinator.runtime.batches import Marker
-from mpbroker.coordinator.transactions.marker_sender import RETRY_MS, ROUND_MARKERS, MarkerSender, TopicBatch
+from mpbroker.coordinator.runtime.host import TopicBatch
+from mpbroker.coordinator.runtime.write_queue import Marker
+from mpbroker.coordinator.transactions.marker_sender import RETRY_MS, ROUND_MARKERS, MarkerSender
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.topic_names import GROUP_TOPIC
 from mpbroker.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, scan_batch
@@ -20,15 +21,15 @@ class Around:
     """Partitions that are there, and the rounds that were asked for."""
 
     def __init__(self) -> None:
-        self.gone: set[tuple[str, int]] = set()
+        self.gone: set[str] = set()
         self.rounds: list[tuple[list[TopicBatch], Callable[[list[ErrorCode]], None]]] = []
         self.offsets: list[tuple[int, Marker, Callable[[ErrorCode], None]]] = []
         self.monotonic_ms = 1_000
         self.ended: list[str] = []
         self.sender = MarkerSender(self, lambda: 77, lambda: self.monotonic_ms)
 
-    def exists(self, topic: str, partition: int) -> bool:
-        return (topic, partition) not in self.gone
+    def partitions_of(self, topic: str) -> int:
+        return 0 if topic in self.gone else 2 * ROUND_MARKERS
 
     def append_markers(self, batches: Sequence[TopicBatch], done: Callable[[list[ErrorCode]], None]) -> None:
         self.rounds.append((list(batches), done))
@@ -131,12 +132,12 @@ def test_what_is_refused_is_tried_again_and_nobody_else_waits_for_it() -> None:
 def test_a_partition_that_is_gone_needs_no_marker() -> None:
     around = Around()
     around.send("a", COMMITS, ("t", 0), ("u", 0))
-    around.gone.add(("u", 0))
+    around.gone.add("u")
     around.sender.step()
     assert around.named(0) == [("t", 0)]
     around.answer(0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     assert around.ended == []
-    around.gone.add(("t", 0))
+    around.gone.add("t")
     around.monotonic_ms += RETRY_MS
     around.sender.step()
     assert around.ended == ["a"]

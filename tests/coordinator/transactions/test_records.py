@@ -13,14 +13,16 @@ from hypothesis import strategies as st
 
 from mpbroker.coordinator.runtime.field_reader import UnreadableRecord
 from mpbroker.coordinator.transactions.records import (
+    BY_LABEL,
+    BY_NUMBER,
     TV1,
     TV2,
     Entry,
+    TransactionState,
     TransactionValue,
     decode,
     encode,
 )
-from mpbroker.coordinator.transactions.states import BY_LABEL, BY_NUMBER, TransactionState
 
 names = st.text(max_size=20)
 ints = st.integers(-(2**31), 2**31 - 1)

@@ -117,9 +117,9 @@ def test_requests_are_logged_at_debug(ready: Rig) -> None:
     """Check that this is the same switch as that of `mpbroker ctl request-log`."""
     for level, on in (("TRACE", True), ("INFO", False), ("DEBUG", True)):
         assert alter(ready, (REQUESTS, SET, level)) == (0, None)
-        assert (levels(ready)[REQUESTS], ready.handler.turn.tells_all) == (level, on)
+        assert (levels(ready)[REQUESTS], ready.handler.turn.logs_requests) == (level, on)
     assert alter(ready, (REQUESTS, DELETE, None)) == (0, None)
-    assert (levels(ready)[REQUESTS], ready.handler.turn.tells_all) == ("WARN", False)
+    assert (levels(ready)[REQUESTS], ready.handler.turn.logs_requests) == ("WARN", False)
     by_ctl = LogLevels(ready.memory)
     by_ctl.log_requests(True)
     assert levels(ready)[REQUESTS] == "DEBUG"

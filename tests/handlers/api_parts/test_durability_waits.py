@@ -16,13 +16,13 @@ from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.topology import LOG
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.numbers import READ_COMMITTED
 from shm.clock import monotonic_ms
 from tests.handlers.test_log_apis import answer_from_log, calls_to_log
 from tests.support.handler_logs import LIST_OFFSETS, T0, Logged, ask, fetch, partition_of, two_segments
 from tests.support.handler_rig import fence, request_frame
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
-READ_COMMITTED = 1
 NOT_LEADER, TIMED_OUT = 6, 7
 DELETE = 21
 TIMEOUT_MS = 1_234
@@ -80,7 +80,7 @@ def wait(log: Logged, request: Any, key: int = LIST_OFFSETS, version: int = 10) 
     assert [reply.kind for reply in log.rig.processor.replies()] == [SlotKind.PARKED]
     assert len(log.rig.handler.broker.fetches) == 1
     log.rig.turn()
-    assert not log.rig.handler.has_heavy(), "nobody looks again and again"
+    assert not log.rig.handler.scheduler.has_work(), "nobody looks again and again"
 
 
 def answers(log: Logged, version: int = 10) -> list[tuple[int, int]]:
@@ -176,7 +176,7 @@ def test_it_ends_with_its_connection(log: Logged) -> None:
     log.rig.processor.cancel(7)
     log.rig.turn()
     assert [reply.kind for reply in log.rig.processor.replies()] == [SlotKind.NOOP]
-    assert log.rig.handler.open == {}
+    assert log.rig.handler.intake.open == {}
     become_durable(log)
     assert log.rig.processor.replies() == []
 

@@ -65,7 +65,7 @@ def test_nothing_is_appended_while_a_long_refusal_is_encoded(
 
 def turns_until_idle(ready: Rig) -> None:
     ready.turn()
-    while ready.handler.has_heavy():
+    while ready.handler.scheduler.has_work():
         ready.turn()
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from mpbroker.handlers.requests import exchange as handlers_exchange
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.protocol.messages import ElectLeadersRequest, MetadataRequest
 from tests.support.handler_rig import Rig, delta, partition_payload, request_frame, topic_image
@@ -77,15 +76,15 @@ def test_an_election_of_a_kind_that_is_not_known(ready: Rig) -> None:
 def test_others_are_served_while_many_partitions_are_looked_at(
     ready: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handlers_exchange, "SEARCHES_PER_PIECE", 1)
+    monkeypatch.setattr("mpbroker.handlers.context.SEARCHES_PER_PIECE", 1)
     ready.processor.send(request_frame(ELECT, 2, ElectLeadersRequest(PREFERRED, None)))
     ready.turn()
-    assert ready.handler.has_heavy()
+    assert ready.handler.scheduler.has_work()
     ready.processor.send(request_frame(METADATA, 9, MetadataRequest([])))
     ready.turn()
     assert ready.answer(METADATA, 9).topics == []
     # One that is removed meanwhile needs no leader.
     ready.bulletin.publish_delta(delta(removed=(OTHERS.topic_id,)))
-    while ready.handler.has_heavy():
+    while ready.handler.scheduler.has_work():
         ready.turn()
     assert results(ready.answer(ELECT, 2)) == {"orders": {1: NO_PREFERRED}, "others": {}}

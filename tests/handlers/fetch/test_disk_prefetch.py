@@ -49,13 +49,13 @@ class SlowDisk(DiskPrefetch):
     def __len__(self) -> int:
         return len(self.asked) + super().__len__()
 
-    def bring(self, fd: int, position: int, length: int, then: Callable[[], None]) -> None:
+    def read(self, fd: int, position: int, length: int, then: Callable[[], None]) -> None:
         self.asked.append((os.dup(fd), position, length, then))
 
     def go(self) -> None:
         asked, self.asked = self.asked, []
         for fd, *wanted in asked:
-            super().bring(fd, *wanted)
+            super().read(fd, *wanted)
             os.close(fd)
 
 
@@ -64,14 +64,14 @@ def _log(tmp_path: Path) -> Iterator[Logged]:
     """Two segments: one is evicted by the tests, the other one is not."""
     with two_segments(tmp_path, sealed=30) as log:
         bell = log.rig.context.bell.fd
-        log.rig.handler.broker.cold_reads = SlowDisk(lambda: os.eventfd_write(bell, 1))
+        log.rig.handler.broker.prefetch = SlowDisk(lambda: os.eventfd_write(bell, 1))
         yield log
         disk(log).go()
         disk(log).close()
 
 
 def disk(log: Logged) -> SlowDisk:
-    found = log.rig.handler.broker.cold_reads
+    found = log.rig.handler.broker.prefetch
     assert isinstance(found, SlowDisk)
     return found
 
@@ -116,7 +116,7 @@ def test_a_cold_slice_is_brought_before_it_is_answered(log: Logged, wait_ms: int
     os.close(fd)
     assert count(log, Counter.COUNT_FETCHES_COLD) >= 1
     assert len(log.rig.handler.broker.fetches) == 0
-    assert log.rig.handler.open == {}
+    assert log.rig.handler.intake.open == {}
 
 
 def within_a_moment(do: Callable[[], None]) -> None:
@@ -223,7 +223,7 @@ def test_a_connection_that_closes_meanwhile(log: Logged) -> None:
     while disk(log):
         log.rig.handler.run_once(1000)
     assert log.rig.processor.replies() == []
-    assert log.rig.handler.open == {}
+    assert log.rig.handler.intake.open == {}
 
 
 def test_a_handler_that_stops_answers_first(log: Logged) -> None:
@@ -263,7 +263,7 @@ def _many(tmp_path: Path) -> Iterator[tuple[Rig, SlowDisk]]:
             seen = {"high_watermark": 1, "high_watermark_position": len(batch), "log_end_offset": 1}
             made.table.write(number, partition_payload(topic, number, **seen))
         bell = made.context.bell.fd
-        slow = made.handler.broker.cold_reads = SlowDisk(lambda: os.eventfd_write(bell, 1))
+        slow = made.handler.broker.prefetch = SlowDisk(lambda: os.eventfd_write(bell, 1))
         yield made, slow
         slow.go()
         slow.close()
@@ -287,15 +287,15 @@ def test_no_more_is_brought_than_is_sent(many: tuple[Rig, SlowDisk]) -> None:
     assert len(brought) == 3
 
 
-def test_who_waits_for_many_looks_once_at_what_has_come(
+def test_a_fetch_of_many_polls_once_for_each_part_that_has_come(
     many: tuple[Rig, SlowDisk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, slow = many
-    looks: list[None] = []
-    look = k01_fetch.Fetch.try_complete
-    monkeypatch.setattr(k01_fetch.Fetch, "try_complete", lambda own: looks.append(None) or look(own))
+    polls: list[None] = []
+    poll = k01_fetch.Fetch.poll
+    monkeypatch.setattr(k01_fetch.Fetch, "poll", lambda own: polls.append(None) or poll(own))
     ask_for_many(made, min_bytes=PARTITIONS * 1000, max_bytes=MIB)
-    assert len(looks) == 2
+    assert len(polls) == 2
     for done in range(1, PARTITIONS + 1):
         (fd, position, length, then), *others = slow.asked
         slow.asked = []
@@ -303,7 +303,7 @@ def test_who_waits_for_many_looks_once_at_what_has_come(
         for each, *_ in ((fd,), *others):
             os.close(each)
         then()
-        assert len(looks) == 2 + done
+        assert len(polls) == 2 + done
     made.handler.flush()
     assert made.processor.replies()[-1].kind == SlotKind.SEND_PARTS
 
@@ -385,13 +385,13 @@ def test_who_wants_the_same_waits_together(tmp_path: Path) -> None:
     reads = DiskPrefetch(lambda: os.eventfd_write(woken, 1))
     fd = os.open(path, os.O_RDONLY)
     for i in range(3):
-        reads.bring(fd, 0, MIB, lambda i=i: told.append(i))
-    reads.bring(fd, 4096, 10, lambda: told.append(3))
+        reads.read(fd, 0, MIB, lambda i=i: told.append(i))
+    reads.read(fd, 4096, 10, lambda: told.append(3))
     os.close(fd)
     assert len(reads) == 2
     while reads:
         os.eventfd_read(woken)
-        reads.take_in()
+        reads.reap()
     assert sorted(told) == [0, 1, 2, 3]
     assert len(reads._threads) == 2
     reads.close()
@@ -416,18 +416,18 @@ def test_reads_that_are_too_many_wait_without_descriptors(
         """Look as a fetch does when it is called, and ask again if what it wants is not in memory."""
         if number not in told:
             told.append(number)
-            reads.bring(fd, number * 4096, 10, partial(ended.append, number))
+            reads.read(fd, number * 4096, 10, partial(ended.append, number))
 
     ended: list[int] = []
     before = descriptors()
     for i in range(100):
-        reads.bring(fd, i * 4096, 10, partial(ask, i))
+        reads.read(fd, i * 4096, 10, partial(ask, i))
     # What is read behind somebody's back, and the pipes of the threads.
     most = before + 8 + disk_prefetch.THREADS * 4
     assert descriptors() <= most
     while reads:
         os.eventfd_read(woken)
-        reads.take_in()
+        reads.reap()
         assert descriptors() <= most
     assert sorted(told) == sorted(ended) == list(range(100))
     os.close(fd)
@@ -460,14 +460,14 @@ def test_a_system_without_threads_or_descriptors_to_spare(
     fd = os.open(path, os.O_RDONLY)
     with monkeypatch.context() as without:
         without.setattr(owner, name, refused)
-        reads.bring(fd, 0, 10, partial(told.append, 0))
-        reads.take_in()
+        reads.read(fd, 0, 10, partial(told.append, 0))
+        reads.reap()
         assert told == [0]
     assert "TasksMax" in caplog.text
-    reads.bring(fd, 4096, 10, partial(told.append, 1))
+    reads.read(fd, 4096, 10, partial(told.append, 1))
     while reads:
         os.eventfd_read(woken)
-        reads.take_in()
+        reads.reap()
     assert told == [0, 1]
     assert len(reads._threads) == 1
     os.close(fd)
@@ -494,10 +494,10 @@ def test_what_follows_is_brought_as_well(
     woken, told = os.eventfd(0), []
     reads = DiskPrefetch(lambda: os.eventfd_write(woken, 1))
     for position, length in ((0, MIB), (3 * MIB, MIB)):
-        reads.bring(fd, position, length, lambda: told.append(resident(fd, 0, MIB)))
+        reads.read(fd, position, length, lambda: told.append(resident(fd, 0, MIB)))
         while reads:
             os.eventfd_read(woken)
-            reads.take_in()
+            reads.reap()
         until(lambda: resident(fd, MIB, MIB), "what follows is there")
     assert told == [True, True]
     assert not resident(fd, 2 * MIB, MIB)
@@ -535,7 +535,7 @@ def test_what_the_disk_cannot_give_is_an_error_at_once(
         begins.set()
         rounds_until_answered(log)
         assert bytes(partition_of(answer(log, 12)).records) == b"".join(log.batches[:30])
-        log.rig.handler.broker.cold_reads.close()
+        log.rig.handler.broker.prefetch.close()
 
 
 def test_a_disk_that_fails_is_not_taken_for_another_one(
@@ -554,10 +554,10 @@ def test_a_disk_that_fails_is_not_taken_for_another_one(
     monkeypatch.setattr(os, "fstat", as_of_two_disks)
     woken, told = os.eventfd(0), []
     reads = DiskPrefetch(lambda: os.eventfd_write(woken, 1))
-    reads.bring(bad, 0, 100, lambda: reads.bring(good, 0, 100, lambda: told.append("the other one")))
+    reads.read(bad, 0, 100, lambda: reads.read(good, 0, 100, lambda: told.append("the other one")))
     while reads:
         os.eventfd_read(woken)
-        reads.take_in()
+        reads.reap()
     assert told == ["the other one"]
     reads.close()
     for fd in (bad, good, woken):
@@ -572,17 +572,17 @@ def test_a_disk_that_fails_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixt
 
     def again() -> None:
         with pytest.raises(OSError, match="Invalid argument"):
-            reads.bring(fd, 0, 200, lambda: None)
+            reads.read(fd, 0, 200, lambda: None)
         told.append(0)
 
-    reads.bring(fd, 0, 100, again)
+    reads.read(fd, 0, 100, again)
     os.eventfd_read(woken)
-    reads.take_in()
+    reads.reap()
     assert told == [0]
     assert f"{tmp_path} cannot be read at byte 0" in caplog.text
-    reads.bring(fd, 0, 100, lambda: told.append(1))
+    reads.read(fd, 0, 100, lambda: told.append(1))
     os.eventfd_read(woken)
-    reads.take_in()
+    reads.reap()
     assert told == [0, 1]
     os.close(fd)
     reads.close()

@@ -43,7 +43,7 @@ def ask(log: Logged, version: int, request: FetchRequest, native: bool, **send: 
     answered = fast(log.rig) > before
     # What the turn answers stands in the request's own block: nobody has to give it back.
     assert (reply.owner == PROCESSOR) == answered
-    return whole(log.rig, reply, log.directory), answered
+    return whole(log.rig, reply), answered
 
 
 def agree(log: Logged, version: int, request: FetchRequest) -> bool:

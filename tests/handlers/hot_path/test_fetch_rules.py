@@ -11,7 +11,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mpbroker.handlers.requests import exchange
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.messages import (
@@ -20,6 +19,7 @@ from mpbroker.protocol.messages import (
     MetadataRequest,
     OffsetForLeaderEpochRequest,
 )
+from mpbroker.protocol.numbers import READ_COMMITTED
 from tests.handlers.hot_path.test_fetch_paths import agree
 from tests.support.forms import rounds
 from tests.support.handler_logs import (
@@ -38,7 +38,6 @@ from tests.support.handler_logs import (
 from tests.support.handler_rig import request_frame
 
 TXN_ENTRY = struct.Struct(">hqqqq")
-READ_COMMITTED = 1
 
 
 @pytest.fixture(name="log")
@@ -340,11 +339,11 @@ def test_others_are_served_while_many_partitions_are_searched(
     log.rig.processor.send(frame)
     log.rig.turn()
     expected = log.rig.answer(key, 4)
-    monkeypatch.setattr(exchange, "SEARCHES_PER_PIECE", 1)
+    monkeypatch.setattr("mpbroker.handlers.context.SEARCHES_PER_PIECE", 1)
     log.rig.processor.send(frame, connection=1)
     log.rig.turn()
     served = 0
-    while log.rig.handler.has_heavy():
+    while log.rig.handler.scheduler.has_work():
         assert log.rig.processor.replies() == []
         log.rig.processor.send(request_frame(ApiKey.METADATA, 5, MetadataRequest([])), connection=2)
         log.rig.handler.take_and_serve(0)

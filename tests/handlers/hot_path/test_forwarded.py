@@ -42,7 +42,7 @@ def _ready(rig: Rig) -> Iterator[Rig]:
 
 
 def lent_to_processors(rig: Rig) -> int:
-    sizes = rig.handler.broker.answers._sizes
+    sizes = rig.handler.broker.responses._sizes
     return sum(sizes.values())
 
 

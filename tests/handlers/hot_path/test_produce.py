@@ -156,7 +156,7 @@ def produce(rig: Rig, case: Case, native: bool) -> Seen:
     rig.handler.turn.log_is_up, rig.handler.fenced_logs = native, set() if native else {0}
     rig.processor.send(case.frame(), room=case.room, connection=next(CONNECTIONS))
     rig.turn()
-    while rig.handler.has_heavy():
+    while rig.handler.scheduler.has_work():
         rig.turn()
     jobs = rig.log.take()
     assert len(jobs) <= 1
@@ -186,10 +186,7 @@ def both(rig: Rig, case: Case) -> tuple[Seen, Seen]:
     return produce(rig, case, native=True), produce(rig, case, native=False)
 
 
-@pytest.fixture(name="ready")
-def _ready(rig: Rig) -> Rig:
-    rig.publish(*TOPICS)
-    return rig
+READY = TOPICS
 
 
 COMMON = [

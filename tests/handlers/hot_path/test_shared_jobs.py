@@ -142,7 +142,7 @@ def test_an_append_that_waits_for_room_is_lost_with_any_worker(codec: Codec) -> 
         made.processor.give_back(answer)
         assert jobs(made) == {}
         assert [(reply.connection, reply.kind) for reply in made.processor.replies()] == [(2, SlotKind.CLOSE)]
-        assert made.handler.open == {}
+        assert made.handler.intake.open == {}
         assert made.handler.arena.in_use_bytes == 0
 
 

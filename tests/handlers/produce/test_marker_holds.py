@@ -30,11 +30,7 @@ from tests.support.handler_transactions import (
     send,
 )
 
-
-@pytest.fixture(name="ready")
-def _ready(rig: Rig) -> Rig:
-    rig.publish(TOPIC)
-    return rig
+READY = (TOPIC,)
 
 
 def held(ready: Rig, *parts: int) -> None:
@@ -234,7 +230,7 @@ def test_over_a_question_at_which_two_died_the_connection_is_closed(ready: Rig) 
     asked(ready)
     fence(ready, COORDINATOR, alive=False)
     assert kinds(ready) == [SlotKind.CLOSE]
-    assert ready.handler.open == {}
+    assert ready.handler.intake.open == {}
 
 
 @pytest.mark.parametrize("was_asked", [True, False])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from mpbroker.protocol.messages import ProduceRequest
 from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
+from ops.bench import frames
 from ops.bench.brokers import Mpbroker
 from tests.handlers.test_fences import fence
 from tests.support.handler_rig import PROCESSOR, Rig, for_python, request_frame, topic_image
@@ -26,12 +26,7 @@ from tests.support.real_brokers import create_topic
 
 TOPIC = topic_image("t", 1, 2)
 CONNECTION, OTHER = 1, 2
-
-
-@pytest.fixture(name="ready")
-def _ready(rig: Rig) -> Rig:
-    rig.publish(TOPIC)
-    return rig
+READY = (TOPIC,)
 
 
 def produce(value: str, codec: Codec = Codec.NONE) -> bytes:
@@ -145,7 +140,7 @@ def test_a_processor_that_dies_takes_what_waits_along(ready: Rig) -> None:
     fence(ready, PROCESSOR, alive=False)
     ready.turn()
     assert len(ready.handler.produces) == 0
-    assert not ready.handler.has_heavy()
+    assert not ready.handler.scheduler.has_work()
     assert codecs(ready) == []
 
 
@@ -181,16 +176,6 @@ def sequence(number: int, codec: Codec, name: str) -> bytes:
     return request_frame(0, 7, ProduceRequest(None, -1, 30_000, [of_topic]))
 
 
-def read_frame(client: socket.socket) -> bytes:
-    frame = b""
-    while len(frame) < 4 or len(frame) < 4 + struct.unpack_from(">i", frame)[0]:
-        wanted = 4 if len(frame) < 4 else 4 + struct.unpack_from(">i", frame)[0]
-        more = client.recv(wanted - len(frame))
-        assert more, "the broker closed the connection"
-        frame += more
-    return frame[4:]
-
-
 def test_a_pipelining_client_finds_its_sequences_in_order(window_broker: Mpbroker) -> None:
     """Any other order would be answered with OUT_OF_ORDER_SEQUENCE_NUMBER."""
     name = "pipelined"
@@ -200,7 +185,8 @@ def test_a_pipelining_client_finds_its_sequences_in_order(window_broker: Mpbroke
     with socket.create_connection(window_broker.address, timeout=PATIENCE_S) as client:
         client.sendall(stream)
         for number in range(REQUESTS):
-            _, response = decode_response_frame(0, 7, read_frame(client))
+            size = int.from_bytes(frames.receive(client, 4))
+            _, response = decode_response_frame(0, 7, frames.receive(client, size))
             (of_topic,) = response.responses
             found = [(one.error_code, one.base_offset) for one in of_topic.partition_responses]
             assert found == [(0, number)] * 2, number

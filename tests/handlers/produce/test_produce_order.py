@@ -21,7 +21,7 @@ class Order(ProduceOrder):
     def __init__(self) -> None:
         self.passed: list[tuple[int, int]] = []
         self.held: list[tuple[int, int]] = []
-        super().__init__(self)
+        super().__init__(self)  # type: ignore[arg-type]
 
     def produce_passed_on(self, processor: int, channel: int) -> None:
         self.passed.append((processor, channel))

@@ -29,11 +29,7 @@ from tests.support.handler_transactions import (
     send,
 )
 
-
-@pytest.fixture(name="ready")
-def _ready(rig: Rig) -> Rig:
-    rig.publish(TOPIC)
-    return rig
+READY = (TOPIC,)
 
 
 # ---- what is asked, and what may be appended

@@ -25,7 +25,7 @@ from tests.support.handler_rig import Rig, delta, request_frame, topic_image
 from tests.support.handler_rig import rig as make_rig
 
 TOPIC_KIND, GROUP, CLUSTER = 2, 3, 4
-READ, WRITE, CREATE, DELETE, DESCRIBE, ALL = 3, 4, 5, 6, 8, 2
+READ, WRITE, CREATE, DESCRIBE, ALL = 3, 4, 5, 8, 2
 CLUSTER_ACTION = 9
 DENIED, UNKNOWN, UNKNOWN_ID, NOT_LEADER = 29, 3, 100, 6
 ORDERS, SECRETS = topic_image("orders", 1), topic_image("secrets", 2, first_slot=1)

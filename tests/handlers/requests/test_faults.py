@@ -40,7 +40,7 @@ def hits(tmp_path: Path) -> Path:
 class Clock:
     def __init__(self, made: Rig) -> None:
         self.now_ms = 1_000
-        made.handler.faults = Faults(made.memory.private.block("faults"), lambda: self.now_ms)
+        made.handler.intake.faults = Faults(made.memory.private.block("faults"), lambda: self.now_ms)
 
 
 def put(made: Rig, *wanted: Fault) -> None:
@@ -70,7 +70,7 @@ def test_the_turn_serves_produces_itself_only_without_faults(ready: Rig, hits: P
 
 def test_faults_leave_the_request_log_as_it_is(ready: Rig, hits: Path) -> None:
     put(ready, Fault(str(hits), ApiKey.FETCH, closes=True))
-    assert (ready.handler.turn.leaves_all, ready.handler.broker.tells_all()) == (True, False)
+    assert (ready.handler.turn.leaves_all, ready.handler.broker.logs_requests()) == (True, False)
 
 
 def test_a_produce_that_fails_is_not_appended(ready: Rig, hits: Path) -> None:

@@ -99,19 +99,6 @@ def sent(guarded: Rig, key: int) -> tuple[list[Any], Any]:
     return asked, None if asked else guarded.answer(key, latest)
 
 
-def test_an_idempotent_producer_without_permission_is_told(
-    guarded: Rig, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "mpbroker.kafka.authorizer.logger")
-    guarded.publish(ORDERS)
-    guarded.processor.send(request_frame(ApiKey.INIT_PRODUCER_ID, 5, m.InitProducerIdRequest(None, 0)))
-    guarded.turn()
-    refused = guarded.answer(ApiKey.INIT_PRODUCER_ID, 5)
-    assert refused.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    (said,) = caplog.messages
-    assert "is denied IdempotentWrite Cluster 'kafka-cluster' for INIT_PRODUCER_ID" in said
-
-
 def test_every_api_has_its_rule() -> None:
     assert {*APIS} == {*RULES}
 
@@ -126,9 +113,9 @@ def test_who_may_nothing_is_refused(guarded: Rig, key: int, caplog: pytest.LogCa
     asked, answer = sent(guarded, key)
     if key in SILENT:
         assert asked
-    elif rule.whole or rule.each:
+    elif rule.request or rule.resource:
         assert asked == []
-        expected = {need.denied for need in (*rule.whole, *rule.each)}
+        expected = {need.denied for need in (*rule.request, *rule.resource)}
         assert set(errors_in(answer)) & expected, answer
         said = "audit: User:ANONYMOUS from unix on PLAINTEXT is denied "
         assert [one for one in caplog.messages if one.startswith(said) and ApiKey(key).name in one]
@@ -188,7 +175,9 @@ def test_each_api_on_a_listener_for_clients_and_on_one_for_administration(confin
 
 def test_what_changes_what_others_rely_on_is_administration() -> None:
     changing = {
-        key for key, rule in RULES.items() if any(n.operation in CHANGES for n in (*rule.whole, *rule.each))
+        key
+        for key, rule in RULES.items()
+        if any(n.operation in CHANGES for n in (*rule.request, *rule.resource))
     }
     assert changing <= ADMINISTRATION
     assert {key for key in RULES if key in TOKEN_KEYS} <= ADMINISTRATION, "a token is a way to log in"
@@ -269,8 +258,8 @@ def test_the_page_has_the_table() -> None:
 
 def written(rule: Rule) -> str:
     """The cells of a rule: needs, whether it is administration, and what is to be said of them."""
-    needs = [f"{need}" for need in (*rule.whole, *rule.each)]
+    needs = [f"{need}" for need in (*rule.request, *rule.resource)]
     text = ", ".join(needs) or "nothing"
-    if rule.instead is not None:
-        text += f"; or {rule.instead}"
+    if rule.alternative is not None:
+        text += f"; or {rule.alternative}"
     return f"{text} | {'yes' if rule.is_admin else ''} | {rule.remark}"

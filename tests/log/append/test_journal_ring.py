@@ -17,7 +17,7 @@ from mpbroker.ipc import calls
 from mpbroker.ipc.process import FatalError
 from mpbroker.log.append.turn_journals import release_journals
 from mpbroker.log.directories import journal_file, journal_replay, log_directory
-from mpbroker.log.directories.journal_creation import MAKING_SUFFIX
+from mpbroker.log.directories.journal_file import MAKING_SUFFIX
 from mpbroker.storage import journal
 from mpbroker.storage.checkpoints import write_epochs
 from mpbroker.storage.journal import JournalDamaged, JournalFile

@@ -385,7 +385,7 @@ def test_a_round_does_not_take_the_marks_back_to_a_segment_that_went(rig: MakeRi
     held.process.turn.flush(held.log().state)
     held.process.work(0)
     held.process.turn.for_tests(fixed_now_ms=2 * T0)
-    for _ in held.process.deletion.looking():
+    for _ in held.process.deletion.deleting_expired():
         held.process.work(0)
     held.release()
     found = held.rig.partition(held.targets[0][0])

@@ -21,6 +21,7 @@ from mpbroker.records.builder import build_batch, build_transaction_marker
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.markers import ABORT, COMMIT, marker_of
 from mpbroker.records.record import NewRecord
+from mpbroker.storage import transaction_index
 from mpbroker.storage.producer_state import Producers
 from mpbroker.storage.reader import Bound, PartitionReader
 from mpbroker.storage.transaction_index import AbortedTransaction, packed, read_aborted
@@ -259,7 +260,7 @@ def test_a_marker_that_finds_no_room_changes_nothing(rig, batch, monkeypatch) ->
         raise OSError(28, "no room")
 
     with monkeypatch.context() as patched:
-        patched.setattr(partition_log, "add_aborted", full)
+        patched.setattr(transaction_index, "add_aborted", full)
         assert b.produce(marker(7, ABORT))[0].error == 56
     assert (b.rig.directory / "t-0" / f"{0:020d}.log").read_bytes() == before
     assert told(b.rig) == (1, 2)
@@ -375,14 +376,14 @@ def test_no_recovery_point_passes_a_roll_before_its_round(rig: Callable[..., Rig
 def test_half_an_entry_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "0.txnindex"
     first, second = AbortedTransaction(1, 0, 5, 6), AbortedTransaction(2, 6, 8, 9)
-    partition_log.add_aborted(path, first)
+    transaction_index.add_aborted(path, first)
     write = os.pwrite
     with monkeypatch.context() as patched:
         patched.setattr(os, "pwrite", lambda fd, data, at: write(fd, data[:7], at))
         with pytest.raises(OSError, match="No space"):
-            partition_log.add_aborted(path, second)
+            transaction_index.add_aborted(path, second)
     assert read_aborted(path) == [first]
-    partition_log.add_aborted(path, second)
+    transaction_index.add_aborted(path, second)
     assert read_aborted(path) == [first, second]
 
 

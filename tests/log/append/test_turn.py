@@ -15,7 +15,7 @@ from mpbroker.ipc.slots import SlotKind, pack_produce
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.ipc.topology import LOG, handler, processor
 from mpbroker.log.append.turn import Pause
-from mpbroker.log.directories import journal_creation
+from mpbroker.log.directories import journal_file
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.storage import journal
 from tests.support.log_rig import HOLE, TOPIC_ID, Result, Rig, ensure
@@ -24,7 +24,7 @@ from tests.support.stepped_log import T0, Broker
 
 assert HOLE.size == 26
 
-NOT_COMPARED = ("meta.properties", journal.NAME, journal.NAME + journal_creation.MAKING_SUFFIX)
+NOT_COMPARED = ("meta.properties", journal.NAME, journal.NAME + journal_file.MAKING_SUFFIX)
 
 
 @pytest.mark.parametrize("policy", ["group", "os"])

@@ -7,7 +7,7 @@ import pytest
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.topic_config import TopicConfig, resolve
 from mpbroker.log.compaction.cleanable import Dirty, Limits, Source, dirty_part, groups, is_due
-from mpbroker.storage.segments import Segment
+from mpbroker.log.partition.partition_log import Segment
 
 NOW = 1_000_000
 

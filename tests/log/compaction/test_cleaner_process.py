@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc import calls
@@ -56,21 +57,7 @@ def _context(segments: Segments) -> Iterator[ProcessContext]:
 
 
 def to_clean(log: Segments, *, must: bool = False) -> calls.ToClean:
-    task = log.task()
-    return calls.ToClean(
-        ticket=1,
-        directory=str(task.directory),
-        must=must,
-        bases=task.bases,
-        first_dirty=task.first_dirty,
-        end=task.end,
-        segment_bytes=task.segment_bytes,
-        index_bytes=task.index_bytes,
-        index_interval_bytes=task.index_interval_bytes,
-        delete_retention_ms=task.delete_retention_ms,
-        now_ms=task.now_ms,
-        producers=task.producers,
-    )
+    return replace(log.task(), must=must)
 
 
 class Watched:

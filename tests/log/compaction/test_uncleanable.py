@@ -34,7 +34,7 @@ def asked(broker: Broker, message: calls.Message) -> calls.Message:
     process = broker.process
 
     def step() -> None:
-        process.do_chores()
+        process.advance_tasks()
         process.work(5)
 
     until(lambda: broker.rig.answer_ring.waiting() > 0, "an answer", step)
@@ -63,7 +63,7 @@ def test_what_is_wrong_with_it_stays_wrong(dirty: Broker, caplog: pytest.LogCapt
     with caplog.at_level(logging.ERROR):
         asked(dirty, calls.CleaningEnded(first.ticket, problem="a batch at position 7 is corrupt"))
     (line,) = [record.getMessage() for record in caplog.records]
-    assert line.startswith(f"{first.directory} is not compacted any more until the broker is restarted: ")
+    assert line.startswith(f"{first.directory} is not compacted until the broker is restarted: ")
     assert "a batch at position 7 is corrupt" in line
     second = next_one(dirty)
     assert second.directory != first.directory

@@ -15,7 +15,7 @@ from mpbroker.log.directories.reserve import (
     METADATA_BYTES,
     PIECE_BYTES,
     Reserve,
-    keep_room_behind,
+    keep_room_at_end,
 )
 from mpbroker.log.io.file_system import set_aside
 
@@ -143,13 +143,13 @@ def test_the_metadata_log_gets_its_room_again(writer: Callable[..., Any]) -> Non
     def room() -> int:
         return os.fstat(log.state.fd).st_blocks * BLOCK_BYTES - log.state.size
 
-    keep_room_behind(log)
+    keep_room_at_end(log)
     if room() < METADATA_BYTES:
         pytest.skip("this file system sets no room aside")
     assert room() >= 2 * METADATA_BYTES
     os.ftruncate(log.state.fd, log.state.size)
     assert room() < METADATA_BYTES
-    keep_room_behind(log)
+    keep_room_at_end(log)
     assert room() >= 2 * METADATA_BYTES
     log.close_files()
-    keep_room_behind(log)
+    keep_room_at_end(log)

@@ -17,7 +17,7 @@ def test_a_removal_is_in_the_checkpoints_soon(
     n.produce(n.open(ensure(1))[0], batch())
     n.checkpoint()
     at_once(process.manager.removing("t", TOPIC_ID))
-    process._keep_house()
+    process._do_housekeeping()
     wait_for_io(process)
     assert n.offsets() == ["__cluster_metadata 0 0"]
 

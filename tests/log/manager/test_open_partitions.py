@@ -251,7 +251,7 @@ def test_there_are_more_partitions_than_files_may_be_open(
                 settle(process)
                 (reply,) = b.rig.replies()
                 assert [result.error for result in reply.results] == [0] * 5, (turn, first)
-                process._keep_house()
+                process._do_housekeeping()
         assert {b.rig.partition(slot).high_watermark for slot, _, _ in b.targets} == {4}
         assert process.manager.close_cleanly() == 1
     b.process.turn.close()
@@ -279,7 +279,7 @@ def test_too_few_files_for_one_round_are_told_as_such(
             (reply,) = b.rig.replies()
             answers = iter(reply.results)
             errors = [next(answers).error if error else 0 for error in errors]
-            b.process._keep_house()
+            b.process._do_housekeeping()
         assert {b.rig.partition(slot).high_watermark for slot, _, _ in b.targets} == {1}
         assert b.process.turn.failed_dirs == 0
     assert "Too many open files: produces are refused until this passes" in caplog.text

@@ -92,7 +92,7 @@ def test_a_directory_that_vanished_is_missed(
         process = n.boot()
         (answer,) = n.open(ensure(1))
         assert answer.error == STORAGE_ERROR
-        assert "t-0 is gone" in (answer.message or "")
+        assert "t-0 is missing" in (answer.message or "")
         n.checkpoint()
     assert n.names() == ["__cluster_metadata-0"]
     shutil.move(n.dirs[0].parent / "kept", n.dirs[0] / "t-0")

@@ -18,8 +18,8 @@ from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.disk_problems import ROOM_BYTES, disk_problems
 from mpbroker.log.manager import refusals
 from mpbroker.log.manager.refusals import (
+    LOG_EVERY_S,
     OVER_AFTER_S,
-    SAID_EVERY_S,
     RefusedProduces,
     WaitingPartitions,
 )
@@ -40,8 +40,8 @@ def told(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_refusals_are_said_from_time_to_time() -> None:
     refused = RefusedProduces()
-    said = [now for now in range(35) if refused.is_to_be_said(100.0 + now)]
-    assert said == [0, SAID_EVERY_S, 2 * SAID_EVERY_S, 3 * SAID_EVERY_S]
+    said = [now for now in range(35) if refused.must_log(100.0 + now)]
+    assert said == [0, LOG_EVERY_S, 2 * LOG_EVERY_S, 3 * LOG_EVERY_S]
 
 
 def test_a_full_partition_table_is_no_full_disk(
@@ -66,13 +66,13 @@ def test_it_is_over_when_nothing_was_refused_for_a_while() -> None:
     """Check that nobody has to try: a broker that is not ready gets nothing."""
     refused = RefusedProduces()
     assert not refused.is_over(100.0, NOWHERE), "it has not begun"
-    refused.is_to_be_said(100.0)
+    refused.must_log(100.0)
     assert not refused.is_over(99.0 + OVER_AFTER_S, NOWHERE), "a small one may fit where others do not"
-    refused.is_to_be_said(101.0)
+    refused.must_log(101.0)
     assert not refused.is_over(100.0 + OVER_AFTER_S, NOWHERE)
     assert refused.is_over(101.0 + OVER_AFTER_S, NOWHERE)
     assert not refused.is_over(200.0, NOWHERE), "it was said"
-    assert refused.is_to_be_said(200.0)
+    assert refused.must_log(200.0)
 
 
 def test_what_fits_into_the_last_bytes_is_not_the_end_of_it(
@@ -83,7 +83,7 @@ def test_what_fits_into_the_last_bytes_is_not_the_end_of_it(
     where = {tmp_path / name: number for number, name in enumerate("ab")}
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free[where[path]]))
     refused = RefusedProduces()
-    refused.is_to_be_said(100.0)
+    refused.must_log(100.0)
     assert not refused.is_over(110.0, list(where))
     free[1] = ROOM_BYTES
     assert not refused.is_over(110.5, list(where)), "it is looked at from time to time"
@@ -92,10 +92,10 @@ def test_what_fits_into_the_last_bytes_is_not_the_end_of_it(
 
 def test_a_disk_that_flaps_is_not_told_of_each_time() -> None:
     refused = RefusedProduces()
-    refused.is_to_be_said(100.0)
+    refused.must_log(100.0)
     assert refused.is_over(108.0, NOWHERE)
-    assert refused.is_to_be_said(109.0)
-    assert not refused.is_to_be_said(110.0)
+    assert refused.must_log(109.0)
+    assert not refused.must_log(110.0)
 
 
 def test_that_the_disk_is_full_is_told_and_that_it_is_over(
@@ -117,20 +117,20 @@ def test_that_the_disk_is_full_is_told_and_that_it_is_over(
         for _ in range(3):
             assert made.produce(target, batch(size=5000)) == [STORAGE_ERROR]
     assert texts(caplog, "produces are refused until there is room") == 1
-    process._keep_house()
+    process._do_housekeeping()
     (seen,) = made.rig.memory.dir_sizes().all().values()
     assert (seen.error, seen.failed) == (errno.EFBIG, False)
     (problem,) = disk_problems(BrokerConfig(), [seen])
     assert "produces are refused until there is room" in problem
     # `ctl status` has it once, as why the broker is not ready.
     assert process.context.counters.last_error == ""
-    monkeypatch.setattr(refusals, "LOOK_EVERY_S", 0.0)
-    has_room, process._refused._look_at = True, 0.0
-    process._keep_house()
+    monkeypatch.setattr(refusals, "CHECK_EVERY_S", 0.0)
+    has_room, process._refused._check_at = True, 0.0
+    process._do_housekeeping()
     (seen,) = made.rig.memory.dir_sizes().all().values()
     assert seen.error == 0
     assert made.produce(target, batch(size=5000)) == [0]
-    assert texts(caplog, "what producers send is accepted again") == 1
+    assert texts(caplog, "produce requests are accepted again") == 1
 
 
 def test_a_commit_round_that_does_not_end_is_published_and_so_is_its_end(
@@ -142,7 +142,7 @@ def test_a_commit_round_that_does_not_end_is_published_and_so_is_its_end(
     monkeypatch.setattr(process, "turn", turn)
 
     def since_ns() -> int:
-        process._look_at_waits()
+        process._publish_waits()
         (seen,) = made.rig.memory.dir_sizes().all().values()
         return seen.waits_since_ns
 
@@ -164,14 +164,14 @@ def test_how_much_room_there_is_is_looked_at_when_something_is_refused(
     made = node()
     process = made.boot()
     (target,) = made.open(ensure(1))
-    process._next_sizes = 1e12
+    process.due["sizes"] = 1e12
     looks: list[Path] = []
     monkeypatch.setattr(process.size_metrics, "_measure_volume", lambda log_dir: looks.append(log_dir.path))
 
     def keep_house() -> None:
-        process._keep_house()
-        while process._chores:
-            process.do_chores()
+        process._do_housekeeping()
+        while process._tasks:
+            process.advance_tasks()
             wait_for_io(process)
 
     keep_house()
@@ -210,13 +210,13 @@ def test_partitions_that_wait_for_room_are_one_line_of_the_log(
     assert waiting() == 10 - room
     room = 9
     made.open(ensure(10))
-    assert not texts(caplog, "they are open now")
+    assert not texts(caplog, "are open now")
     assert waiting() == 1
     room = 10
     for _ in range(2):
         assert not any(target.error for target in made.open(ensure(10)))
     assert waiting() == 0
-    assert texts(caplog, "t: there is what its partitions waited for, they are open now") == 1
+    assert texts(caplog, "t: its partitions that could not be opened are open now") == 1
     assert process.manager.logs
 
 

@@ -17,13 +17,13 @@ from mpbroker.ipc import calls, topology
 from mpbroker.ipc.process import FatalError, Order, ProcessContext, State
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.ipc.topology import CLEAN_DIRS, IS_TAKEN_OVER, LOG, SUPERVISOR, slots_given
-from mpbroker.log.directories.log_directory import LogDirectory
+from mpbroker.log.directories.log_directory import LogDirectory, LogWorker
 from mpbroker.log.process import run
 from mpbroker.protocol.topic_names import METADATA_TOPIC
 from mpbroker.records.validation import at_once
 from mpbroker.storage import journal
 from mpbroker.storage.checkpoints import alone_with, read_offsets
-from mpbroker.storage.names import CLEAN_SHUTDOWN, HIGH_WATERMARKS, LogWorker, log_worker_of, segment_name
+from mpbroker.storage.names import CLEAN_SHUTDOWN, HIGH_WATERMARKS, log_worker_of, segment_name
 from tests.support.log_moves import order, turn_until
 from tests.support.log_node import wait_for_io
 from tests.support.log_rig import TOPIC_ID, end, ensure
@@ -477,7 +477,7 @@ def test_a_directory_that_fails_for_one_fails_for_all(make: Make) -> None:
     several.processes[1].turn.storage_failed(1, errno.EIO)
     several.processes[1]._take_failures()
     assert made.memory.failed_dirs() == 2
-    several.processes[0]._heed_others()
+    several.processes[0]._fail_broken_dirs()
     several.processes[0]._take_failures()
     several.settle()
     for one in targets:

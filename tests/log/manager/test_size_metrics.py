@@ -26,7 +26,7 @@ from tests.support.stepped_log import settle
 
 
 def look(process: LogProcess) -> None:
-    for _ in process.size_metrics.looking():
+    for _ in process.size_metrics.measuring():
         os.sched_yield()
     wait_for_io(process)
 
@@ -92,15 +92,15 @@ def test_thousands_of_partitions_are_looked_at_less_often(took_s: float, rest_s:
 def test_the_next_look_comes_by_itself(
     node: Callable[[int], Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mpbroker.log.manager.size_metrics.LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr("mpbroker.log.manager.size_metrics.MEASURE_EVERY_S", 0.001)
     n = node(1)
     process = n.boot()
     (target,) = n.open(ensure())
-    process._next_sizes = 0  # as when all topics are recovered
+    process.due["sizes"] = 0  # as when all topics are recovered
 
     def look_by_itself() -> int:
-        process._keep_house()
-        process.do_chores()
+        process._do_housekeeping()
+        process.advance_tasks()
         (one,) = seen(n).values()
         return one.size_bytes or 0
 
@@ -151,12 +151,12 @@ def test_the_first_look_comes_when_all_is_open(node: Callable[[int], Node]) -> N
     n = node(1)
     process = n.boot()
     n.open(ensure(3))
-    process._keep_house()
-    assert not process._chores
-    process._next_sizes = 0
-    process._keep_house()
-    while process._chores:
-        process.do_chores()
+    process._do_housekeeping()
+    assert not process._tasks
+    process.due["sizes"] = 0
+    process._do_housekeeping()
+    while process._tasks:
+        process.advance_tasks()
     assert seen(n)[0].size_bytes == 0
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mpbroker.config.topic_config import TopicConfig
-from mpbroker.log.partition.durable_reads import EACH_FILE, FEW, FileSystemSync, Syncs, read_anew
+from mpbroker.log.partition.durable_reads import EACH_FILE, FEW, FileSystemSync, Syncs, reread
 from mpbroker.log.partition.partition_log import PartitionLog, SyncFailed
 from mpbroker.log.recovery.log_loader import LITTLE_BYTES, Known, load
 from mpbroker.log.recovery.workers import OpenJob
@@ -209,7 +209,7 @@ def test_the_page_in_which_it_begins_is_read_anew_too(tmp_path: Path, position: 
         assert is_cached(), "the kernel keeps a page of which a part is named"
         # One that the kernel itself looks at in this moment, as DAMON does now and then, stays.
         for _ in range(100):
-            read_anew(fd, position)
+            reread(fd, position)
             if not is_cached():
                 break
         else:

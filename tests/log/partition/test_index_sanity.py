@@ -113,7 +113,7 @@ def test_a_flip_in_the_last_entry_costs_no_later_one(
             (line,) = [record.getMessage() for record in caplog.records]
             assert line.startswith(f"{work}/{name}: the last of {entries} entries, ")
             assert "offset " in line
-            assert line.endswith("is of no batch. Both indexes are made anew")
+            assert line.endswith("is of no batch. Both indexes are rebuilt")
 
 
 @pytest.mark.parametrize("suffix", SIZES)

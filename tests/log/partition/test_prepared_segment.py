@@ -198,20 +198,20 @@ def test_who_is_half_full_gets_one_and_loses_it_when_it_stands_still(
     assert n.process is not None
     open_partitions = n.process.manager.open_partitions
     produce(n, half, data, 2)
-    open_partitions.look_at_segments()
+    open_partitions.prepare_segments()
     take_in(n.process)
     assert half.prepared is None
     produce(n, half, data)
     produce(n, less, data)
-    open_partitions.look_at_segments()
+    open_partitions.prepare_segments()
     take_in(n.process)
     assert (half.prepared is not None, less.prepared is not None) == (True, False)
     produce(n, half, data)
-    open_partitions.look_at_segments()
+    open_partitions.prepare_segments()
     assert half.prepared is not None
     fds = open_fds()
     for _ in range(2):
-        open_partitions.look_at_segments()
+        open_partitions.prepare_segments()
         take_in(n.process)
         assert half.prepared is None
         assert open_fds() == fds - FILES

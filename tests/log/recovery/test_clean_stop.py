@@ -18,7 +18,7 @@ import pytest
 from mpbroker.log.io.file_system import FileSystem
 from mpbroker.log.recovery import clean_stop
 from mpbroker.storage import names
-from tests.support.crash_checks import Promises, Run, built_tracer, check, traced
+from tests.support.crash_checks import Promises, Run, check, traced
 from tests.support.crash_images import MARK, Disk, write_image
 from tests.support.forms import each
 from tests.support.log_node import HIGH_WATERMARKS, Node
@@ -31,12 +31,6 @@ IMAGES_PER_EVENT = 4
 RECOVERED_SHARE = 0.05
 FILES = (names.LOG_SUFFIX, names.INDEX_SUFFIX, names.TIME_INDEX_SUFFIX, names.TXN_INDEX_SUFFIX)
 Image = dict[str, bytes | None]
-
-
-@pytest.fixture(scope="module")
-def tracer() -> Iterator[Path]:
-    with built_tracer() as library:
-        yield library
 
 
 def segment_files(image: Image, partition: str) -> Image:

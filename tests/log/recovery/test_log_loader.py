@@ -27,7 +27,6 @@ from tests.support.opened_logs import offsets_in
 T0 = 4_000_000_000_000
 UNCLEAN = Known(clean=False)
 CLEAN = Known(clean=True)
-SMALL = {"segment.bytes": "1048576", "index.interval.bytes": "200"}
 
 
 @pytest.fixture

@@ -25,8 +25,7 @@ from mpbroker.log.partition.durable_reads import Syncs
 from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.log.recovery import scheduler, workers
 from mpbroker.log.recovery.log_loader import Known, PartitionDamaged
-from mpbroker.log.recovery.recovered_partition import RecoveredPartition
-from mpbroker.log.recovery.workers import OpenJob, Recovery, fork_pools, outlive
+from mpbroker.log.recovery.workers import OpenJob, RecoveredPartition, Recovery, fork_pools, outlive
 from mpbroker.storage.names import LOCK, segment_name
 from shm.word import Words
 from tests.support.log_node import Node, flip_bit

@@ -78,8 +78,8 @@ class Meeting(Node):
     def step(self) -> None:
         for _ in range(self.random.randrange(1, 6)):
             self.now.work(1)
-            self.now.do_chores()
-            self.now._keep_house()
+            self.now.advance_tasks()
+            self.now._do_housekeeping()
 
     def move(self) -> None:
         number = self.one()
@@ -103,8 +103,8 @@ class Meeting(Node):
         target = self.targets[number]
         offset = self.random.randint(self.starts[number], self.ends[number])
         wanted = calls.DeleteBefore(target.slot, target.slot_generation, offset)
-        self.now._chores.append((None, self.now.deletion.deleting(calls.DeleteRecords([wanted]))))
-        turn_until(self.now, lambda: not self.now._chores)
+        self.now._tasks.append((None, self.now.deletion.deleting(calls.DeleteRecords([wanted]))))
+        turn_until(self.now, lambda: not self.now._tasks)
         self.starts[number] = max(offset, self.starts[number])
         assert self.log(number).log_start == self.starts[number]
 

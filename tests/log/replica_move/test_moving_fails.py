@@ -245,8 +245,8 @@ def test_checkpoints_that_cannot_be_written_are_waited_for_however_much_was_copi
     turn_until(process, lambda: "checkpoints" in steps)
     for sequence in range(40, 60):
         assert made.produce(target, batch(producer=(3, 0, sequence), size=60_000)) == [0]
-        process.do_chores()
-        process._keep_house()
+        process.advance_tasks()
+        process._do_housekeeping()
     assert steps == ["a pass", "checkpoints"]
 
 
@@ -268,7 +268,7 @@ def test_a_full_disk_is_waited_for(
         assert order(process, to) == 0
         turn_until(process, lambda: len(tries) > 2)
         assert made.produce(target, batch(producer=(3, 0, 40), size=60_000)) == [0]
-        assert [p.lag for p in process.replica_mover.tell().partitions] == [41]
+        assert [p.lag for p in process.replica_mover.moves().partitions] == [41]
     come_to_rest(process)
     assert state_of(made, target) == (to, 41)
 

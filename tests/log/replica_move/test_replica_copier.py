@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from mpbroker.log.io import background_io
-from mpbroker.log.io.pace import Pace
-from mpbroker.log.io.piece_size import PieceSize
+from mpbroker.log.io.pace import Pace, PieceSize
 from mpbroker.log.replica_move import replica_copier
 from mpbroker.log.replica_move.replica_copier import Abandoned, Copy, TargetFailed, Wanted
 from mpbroker.log.replica_move.replica_mover import give_way_to_all
@@ -94,7 +93,7 @@ def test_it_rests_as_long_as_the_disk_was_at_work(clock: Clock, log: Segments, c
     pieces = -(-log.path(0).stat().st_size // background_io.PIECE_BYTES)
     reads = 1 + sum(1 for _ in copy.future.glob("*index"))
     assert sum(clock.slept_s) == pytest.approx((pieces + reads) * DISK_S)
-    assert max(clock.slept_s) <= replica_copier.LOOK_EVERY_S
+    assert max(clock.slept_s) <= replica_copier.CHECK_EVERY_S
 
 
 def test_a_disk_that_is_slow_to_begin_is_given_more_at_a_time(
@@ -143,7 +142,7 @@ def test_who_rests_can_be_cancelled(clock: Clock, log: Segments, copy: Copy) -> 
     clock.after_sleep = copy.cancel
     with pytest.raises(Abandoned):
         copy.run(wanted(log))
-    assert clock.slept_s == [replica_copier.LOOK_EVERY_S]
+    assert clock.slept_s == [replica_copier.CHECK_EVERY_S]
 
 
 @pytest.mark.parametrize(("own", "then"), [(0, 10), (10, 10), (19, 19)])

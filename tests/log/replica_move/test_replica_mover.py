@@ -96,7 +96,7 @@ def test_producers_append_all_the_while(node: Callable[..., Node], batch: Callab
                 sequence += 1
                 came_late += process.manager.logs[target.slot].is_paused
             process.work(1)
-            process.do_chores()
+            process.advance_tasks()
             take()
         places.add(log_dir_of(made, target))
     settle(process)
@@ -202,12 +202,12 @@ def test_a_move_is_told_until_the_table_has_it(
 
     def placed(future: Path, current: Path) -> None:
         place(future, current)
-        told.append([one.log_dir for one in process.replica_mover.tell().partitions])
+        told.append([one.log_dir for one in process.replica_mover.moves().partitions])
 
     monkeypatch.setattr(future_replica, "place", placed)
     move(process, to)
     assert told == [[to]]
-    assert process.replica_mover.tell().partitions == []
+    assert process.replica_mover.moves().partitions == []
 
 
 def test_another_order_replaces_the_first_and_one_to_where_it_is_ends_it(
@@ -218,14 +218,14 @@ def test_another_order_replaces_the_first_and_one_to_where_it_is_ends_it(
     here = made.rig.partition(target.slot).log_dir
     one, two = (number for number in range(3) if number != here)
     assert order(process, one) == 0
-    assert [p.log_dir for p in process.replica_mover.tell().partitions] == [one]
+    assert [p.log_dir for p in process.replica_mover.moves().partitions] == [one]
     assert order(process, one) == 0
     assert len(list(made.dirs[one].glob("*-future"))) == 1
     assert order(process, two) == 0
-    assert [p.log_dir for p in process.replica_mover.tell().partitions] == [two]
+    assert [p.log_dir for p in process.replica_mover.moves().partitions] == [two]
     assert not list(made.dirs[one].glob("*-future"))
     assert order(process, here) == 0
-    assert process.replica_mover.tell().partitions == []
+    assert process.replica_mover.moves().partitions == []
     come_to_rest(process)
     wait_for_io(process)
     assert made.rig.partition(target.slot).log_dir == here
@@ -278,11 +278,11 @@ def test_what_is_about_to_get_another_name_is_not_taken_for_empty(
     log = process.manager.logs[target.slot]
     assert [segment.size for segment in log.sealed] == [-1] * len(log.sealed) != []
     log.is_swapping = True
-    for _ in process.deletion.looking():
+    for _ in process.deletion.deleting_expired():
         pass
     assert [segment.size for segment in log.sealed] == [-1] * len(log.sealed)
     log.is_swapping = False
-    for _ in process.deletion.looking():
+    for _ in process.deletion.deleting_expired():
         pass
     assert all(segment.size > 0 for segment in log.sealed)
 

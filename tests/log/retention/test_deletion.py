@@ -46,7 +46,7 @@ def look(broker: Broker, now_ms: int = T0) -> None:
     """Look once at all partitions, and wait for what that gave to the I/O thread."""
     process = broker.process
     process.turn.for_tests(fixed_now_ms=now_ms)
-    for _ in process.deletion.looking():
+    for _ in process.deletion.deleting_expired():
         broker.settle()
     drain(process)
     broker.settle()
@@ -96,7 +96,7 @@ def delete_before(broker: Broker, *offsets: int) -> list[tuple[int, int]]:
     process.work(0)
 
     def step() -> None:
-        process.do_chores()
+        process.advance_tasks()
         process.work(5)
 
     until(lambda: broker.rig.answer_ring.waiting() > 0, "records are deleted", step)
@@ -391,7 +391,7 @@ def delete_in_child(r: Rig, number: int) -> None:
     drain(process)
     sys.addaudithook(KilledAt(number))
     process.turn.for_tests(fixed_now_ms=T0)
-    for _ in process.deletion.looking():
+    for _ in process.deletion.deleting_expired():
         pass
     process.manager.removal.deletions.begin_due(float("inf"))
     drain(process)
@@ -503,7 +503,7 @@ def test_a_handler_dies_while_records_are_deleted_for_it(rig, batch) -> None:  #
     lent = r.replies_arena.lend(block, LOG)
     r.to_log.push(pack_call(SlotKind.CALL, r.handler, 1, block, lent, len(data)))
     process.work(0)
-    process.do_chores()
+    process.advance_tasks()
     assert b.rig.partition(slot).log_start_offset == 2
     order = pack_fence(1, 1, r.handler)
     r.memory.words("fence_orders").store(LOG, order)
@@ -515,7 +515,7 @@ def test_a_handler_dies_while_records_are_deleted_for_it(rig, batch) -> None:  #
     until(lambda: r.memory.words("fence_acks").load(LOG) == order, "the fence is acknowledged", obey)
     gate.set()
     drain(process)
-    process.do_chores()
+    process.advance_tasks()
     assert process.lender.in_use_bytes == 0
     assert r.produced.waiting() == 0
     assert read_offsets(r.directory / LOG_STARTS) == {("t", 0): 2}

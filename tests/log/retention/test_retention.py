@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.topic_config import TopicConfig, resolve
+from mpbroker.log.partition.partition_log import Segment
 from mpbroker.log.retention.retention import Marks, doomed
 from mpbroker.storage.leader_epochs import EpochEnd, end_of, epoch_of, trimmed
-from mpbroker.storage.segments import Segment
 
 NOW_MS = 1_000_000
 

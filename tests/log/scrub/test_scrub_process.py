@@ -112,7 +112,7 @@ def test_what_is_found_is_told_and_remembered(world: World, caplog: pytest.LogCa
     world.scrub()
     base = int(path.stem)
     (found,) = damages_of(world.directory)
-    assert (found.base, found.position, found.first, found.behind) == (base, 0, base, base + RECORDS)
+    assert (found.base, found.position, found.first, found.end_offset) == (base, 0, base, base + RECORDS)
     assert (world.version, world.counted) == (1, 1)
     (said,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert str(path.parent.parent) in said
@@ -422,7 +422,7 @@ def test_a_file_of_its_own_that_is_damaged_is_no_harm(world: World, caplog: pyte
     with pytest.raises(CheckpointCorrupt):
         world.known()
     world.again()
-    assert "it is scrubbed anew" in caplog.text
+    assert "it is scrubbed again" in caplog.text
     assert (world.version, world.counted) == (0, 0)
     world.scrub()
     assert world.counted == 1

@@ -50,7 +50,7 @@ def scrubbed(
 
 
 def shown(found: list[Damage]) -> list[tuple[int, int, int, int]]:
-    return [(one.position, one.end, one.first, one.behind) for one in found]
+    return [(one.position, one.end, one.first, one.end_offset) for one in found]
 
 
 def test_a_whole_segment_has_no_damage(segment: tuple[Path, int, list[int]]) -> None:
@@ -80,7 +80,7 @@ def test_a_wrong_base_offset_is_found(segment: tuple[Path, int, list[int]], batc
     (found,) = scrubbed(path, end)
     ends = [*starts[1:], path.stat().st_size]
     assert found.position <= starts[batch] < found.end
-    assert found.first <= batch * RECORDS < (batch + 1) * RECORDS <= found.behind
+    assert found.first <= batch * RECORDS < (batch + 1) * RECORDS <= found.end_offset
     assert found.position == starts[batch]
     assert found.end == ends[batch]
 
@@ -103,9 +103,7 @@ def test_epochs_that_no_batch_has_are_not_believed(
     segment: tuple[Path, int, list[int]], caplog: pytest.LogCaptureFixture
 ) -> None:
     assert scrubbed(*segment[:2], epochs=((4, 0),)) == []
-    assert (
-        f"leader-epoch-checkpoint is not believed: for offset {RECORDS - 1} it says epoch 4, " in caplog.text
-    )
+    assert f"leader-epoch-checkpoint is not trusted: at offset {RECORDS - 1} it has epoch 4, " in caplog.text
 
 
 def test_epochs_go_by_offsets(segment: tuple[Path, int, list[int]]) -> None:
@@ -182,7 +180,7 @@ def test_what_is_read_wrongly_once_is_no_damage(
 
     monkeypatch.setattr(ColdFile, "read", read)
     assert scrubbed(path, end) == []
-    assert "was not what is on the disk" in caplog.text
+    assert "was read differently from the disk" in caplog.text
 
 
 def test_a_segment_that_is_replaced_meanwhile_has_no_finding(segment: tuple[Path, int, list[int]]) -> None:

@@ -14,6 +14,12 @@ from tests.support.client_tools import eventually
 
 
 @pytest.fixture
+def stack() -> Iterator[contextlib.ExitStack]:
+    with contextlib.ExitStack() as made:
+        yield made
+
+
+@pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     with contextlib.ExitStack() as stack:
 

@@ -6,10 +6,8 @@ import contextlib
 import resource
 import socket
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from typer.testing import CliRunner
 
 from mpbroker.cli.main import app
@@ -30,12 +28,6 @@ LIMITED, OTHER = "127.0.0.2", "127.0.0.3"
 SERVED = 10
 # The window is a second longer when the last comes nearly a second after the first.
 SERVED_AT_1, SERVED_AT_2 = range(SERVED, SERVED + 2), range(2 * SERVED, 2 * SERVED + 3)
-
-
-@pytest.fixture
-def stack() -> Iterator[contextlib.ExitStack]:
-    with contextlib.ExitStack() as made:
-        yield made
 
 
 def quota(broker: Mpbroker, *arguments: str) -> None:

@@ -68,12 +68,6 @@ def stopped(broker: Mpbroker, title: str) -> Iterator[list[psutil.Process]]:
             process.resume()
 
 
-@pytest.fixture
-def stack() -> Iterator[contextlib.ExitStack]:
-    with contextlib.ExitStack() as made:
-        yield made
-
-
 class Operator:
     """Who came before the jam, and comes again during it."""
 
@@ -91,19 +85,6 @@ class Operator:
     def _come_anew(self) -> None:
         with connect(self.broker, self.port) as client:
             frames.exchange(client, METADATA)
-
-
-def test_the_control_plane_answers_when_all_rings_are_full(start: Start, stack: contextlib.ExitStack) -> None:
-    broker = start(*with_control_plane(queued_max_requests=5000))
-    operator = Operator(broker, stack)
-    clients = [stack.enter_context(connect(broker)) for _ in range(topology.REQUEST_RING_SLOTS + 200)]
-    with stopped(broker, "handler 0"):
-        for client in clients:
-            client.sendall(METADATA.frame)
-        eventually(lambda: counted(broker, Counter.COUNT_RING_FULL) > 0, "the ring is full")
-        operator.gets_through()
-        assert not hears(clients[0], within_s=0.1)
-    assert all(hears(client, TIMEOUT_S) for client in clients)
 
 
 def test_the_control_plane_answers_when_everything_is_jammed_at_once(
@@ -145,28 +126,6 @@ def test_a_control_plane_that_hangs_is_replaced(start: Start, stack: contextlib.
     assert broker.output().count("is killed") == 1, broker.output()
 
 
-def test_the_control_plane_answers_when_memory_for_requests_is_used_up(
-    start: Start, stack: contextlib.ExitStack
-) -> None:
-    sizes = {"socket_request_max_bytes": MIB, "queued_max_request_bytes": MIB}
-    broker = start(*with_control_plane(**sizes))
-    scenarios.create_topic(broker, "full")
-    operator = Operator(broker, stack)
-    clients = [stack.enter_context(connect(broker)) for _ in range(20)]
-    request = frames.produce("full", records=1, value_bytes=100_000)
-    # What is not read does not fit into the buffers of its socket either.
-    senders = [threading.Thread(target=client.sendall, args=(request.frame,)) for client in clients]
-    with stopped(broker, "handler 0"):
-        for sender in senders:
-            sender.start()
-        eventually(lambda: counted(broker, Counter.COUNT_MEMORY_FULL) > 0, "the memory is used up")
-        operator.gets_through()
-    for sender in senders:
-        sender.join(TIMEOUT_S)
-    answers = [frames.receive(client, int.from_bytes(frames.receive(client, 4))) for client in clients]
-    assert [int.from_bytes(answer[request.error_at - 4 :][:2]) for answer in answers] == [0] * 20
-
-
 def test_without_a_control_plane_the_control_socket_answers(
     start: Start, stack: contextlib.ExitStack
 ) -> None:
@@ -178,38 +137,6 @@ def test_without_a_control_plane_the_control_socket_answers(
         assert not hears(clients[0], within_s=0.2)
         assert status_is_soon(broker)
     assert all(hears(client, TIMEOUT_S) for client in clients)
-
-
-def test_the_control_plane_has_a_queue_of_its_own(start: Start, stack: contextlib.ExitStack) -> None:
-    """Check that 20 requests fit, that a further one does not, and that the data plane's do not count."""
-    broker = start(*with_control_plane(queued_max_requests=5000))
-    port = port_of(broker, "CONTROL")
-    clients = [stack.enter_context(connect(broker)) for _ in range(100)]
-    operators = [
-        stack.enter_context(connect(broker, port)) for _ in range(topology.CONTROL_QUEUED_REQUESTS + 15)
-    ]
-    before = counted(broker, Counter.COUNT_REQUESTS, topology.CONTROL_PROCESSOR)
-    with stopped(broker, "handler 0"), stopped(broker, "control-plane handler"):
-        for client in (*clients, *operators):
-            client.sendall(METADATA.frame)
-        full = topology.CONTROL_QUEUED_REQUESTS
-
-        def waiting() -> int:
-            return counted(broker, Counter.COUNT_REQUESTS, topology.CONTROL_PROCESSOR) - before
-
-        eventually(lambda: waiting() >= full, "the queue is full")
-        # Long enough for a wake-up of the processor, which sleeps 300 ms at most.
-        assert not hears(operators[-1], within_s=0.5)
-        assert waiting() == full
-    assert all(hears(client, TIMEOUT_S) for client in (*clients, *operators))
-
-
-def test_the_control_plane_has_processes_of_its_own(start: Start) -> None:
-    broker = start(*with_control_plane())
-    titles = {
-        each["name"] for each in control(broker).call("status")["processes"] if "control" in each["name"]
-    }
-    assert titles == {"control-plane acceptor", "control-plane processor", "control-plane handler"}
 
 
 def test_status_is_told_while_the_supervisor_waits_for_an_answer(start: Start) -> None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import resource
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from mpbroker.ipc.control_client import ControlError
@@ -25,10 +22,8 @@ from tests.support.acceptor_tools import (
     Start,
     connect,
     control,
-    hears,
     is_answered,
     is_closed,
-    kill_and_await,
     listener,
     options,
     port_of,
@@ -50,39 +45,11 @@ os.execv(sys.argv[2], sys.argv[2:])
 # ---- limits
 
 
-def test_an_address_has_so_many_connections_and_no_more(start: Start) -> None:
-    broker = start(*options(max_connections_per_ip=3))
-    clients = [connect(broker) for _ in range(3)]
-    assert all(is_answered(client) for client in clients)
-    with connect(broker) as refused:
-        peer = "{}:{}".format(*refused.getsockname())
-        assert is_closed(refused)
-    said = f"a connection of {peer} on PLAINTEXT was refused: 127.0.0.1 has 3 already"
-    eventually(lambda: said in broker.output(), "the log says why")
-    clients.pop().close()
-    eventually(lambda: listener(broker)["connections"] == 2, "the end is counted")
-    with connect(broker) as another:
-        assert is_answered(another)
-    assert listener(broker)["refused_per_ip"] == 1
-
-
 def test_an_address_with_a_limit_of_its_own(start: Start) -> None:
     broker = start(*options(max_connections_per_ip=0, max_connections_per_ip_overrides="localhost:1"))
     with connect(broker) as first, connect(broker) as second:
         assert is_answered(first)
         assert is_closed(second)
-
-
-def test_who_finds_no_slot_waits_and_is_served_when_there_is_one(start: Start) -> None:
-    broker = start(*options(max_connections=1))
-    first, second = connect(broker), connect(broker)
-    assert is_answered(first)
-    second.sendall(frames.api_versions().frame)
-    assert not hears(second, within_s=0.3), "it is neither served nor closed"
-    first.close()
-    assert hears(second, within_s=TIMEOUT_S)
-    assert listener(broker)["blocked_ms"] > 0
-    second.close()
 
 
 def test_the_brokers_own_listener_gets_in_and_the_idlest_of_the_others_goes(start: Start) -> None:
@@ -109,67 +76,6 @@ def test_the_brokers_own_listener_gets_in_and_the_idlest_of_the_others_goes(star
     busy.close()
 
 
-def test_a_listener_has_its_own_limit_and_the_others_go_on(start: Start) -> None:
-    broker = start(
-        "--listeners",
-        f"PLAINTEXT://{HOST}:PORT,SMALL://{HOST}:0",
-        "-o",
-        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SMALL:PLAINTEXT",
-        "-o",
-        "listener.name.small.max.connections=1",
-    )
-    small = port_of(broker, "SMALL")
-    with connect(broker, small) as first, connect(broker, small) as second:
-        assert is_answered(first)
-        assert not is_answered(second, within_s=0.3)
-        for _ in range(5):
-            with connect(broker) as other:
-                assert is_answered(other)
-
-
-def test_what_comes_too_fast_waits(start: Start) -> None:
-    broker = start(*options(max_connection_creation_rate=1, quota_window_num=2))
-    begun = time.monotonic()
-    for _ in range(3):
-        with connect(broker) as client:
-            assert is_answered(client)
-    assert time.monotonic() - begun > 0.5
-    assert listener(broker)["throttled"] >= 1
-
-
-def test_counts_are_reality_after_kills_under_churn(start: Start) -> None:
-    """Processors and the acceptor die, a processor leaves and another comes, while clients come and go;
-    what is open then is counted.
-    """
-    broker = start("--processors", "2", *options(max_connections_per_ip=400))
-    kept: list[socket.socket] = []
-    for victim in ("processor 0", "acceptor", "processor 1", "acceptor", "processor 0"):
-        for _ in range(60):
-            kept.append(connect(broker))
-            if len(kept) % 3 == 0:
-                kept.pop(0).close()
-        kill_and_await(broker, victim, lambda: kept.extend(connect(broker) for _ in range(20)))
-    for processors in (1, 2):
-        kept.extend(connect(broker) for _ in range(20))
-        control(broker).call("resize", processors=processors)
-    alive = []
-    for client in kept:
-        with contextlib.suppress(OSError):
-            if is_answered(client):
-                alive.append(client)
-    assert alive
-    eventually(lambda: listener(broker)["connections"] == len(alive), f"{len(alive)} are counted")
-    held = sum(
-        connection.status == psutil.CONN_ESTABLISHED and connection.laddr.port == broker.port
-        for process in processes(broker, "processor")
-        for connection in process.net_connections("tcp")
-    )
-    assert held == len(alive)
-    for client in kept:
-        client.close()
-    eventually(lambda: listener(broker)["connections"] == 0, "nothing is left")
-
-
 # ---- the acceptor
 
 
@@ -182,24 +88,6 @@ def test_a_dead_acceptor_loses_nobody_in_the_backlog(start: Start) -> None:
     assert all(is_answered(client) for client in clients)
     for client in clients:
         client.close()
-
-
-def test_an_acceptor_without_descriptors_rests_says_so_and_goes_on(start: Start) -> None:
-    broker = start()
-    (acceptor,) = processes(broker, "acceptor")
-    before = acceptor.rlimit(resource.RLIMIT_NOFILE)
-    used = {int(entry.name) for entry in Path(f"/proc/{acceptor.pid}/fd").iterdir()}
-    lowest_free = min(set(range(len(used) + 1)) - used)
-    acceptor.rlimit(resource.RLIMIT_NOFILE, (lowest_free, before[1]))
-    client = connect(broker)
-    eventually(
-        lambda: f"cannot accept on PLAINTEXT://{broker.bootstrap}: Too many open files" in broker.output(),
-        "the acceptor says why it rests",
-    )
-    acceptor.rlimit(resource.RLIMIT_NOFILE, before)
-    assert is_answered(client)
-    assert processes(broker, "acceptor")[0].pid == acceptor.pid
-    client.close()
 
 
 def test_an_acceptor_that_cannot_start_fails_the_start(start: Start) -> None:

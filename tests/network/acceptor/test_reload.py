@@ -6,11 +6,7 @@ import contextlib
 import os
 import signal
 import socket
-import threading
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from ops.bench import frames
 from ops.bench.brokers import HOST, Mpbroker
@@ -31,12 +27,6 @@ from tests.support.client_tools import eventually
 from tests.support.polling import PATIENCE_S
 
 LISTENER_LIMIT = "listener.name.small.max.connections"
-
-
-@pytest.fixture
-def stack() -> Iterator[contextlib.ExitStack]:
-    with contextlib.ExitStack() as made:
-        yield made
 
 
 class Configured:
@@ -138,36 +128,6 @@ def test_what_cannot_change_is_named_and_what_cannot_be_read_changes_nothing(
     assert is_answered(first)
     assert is_answered(second)
     assert is_closed(stack.enter_context(connect(made.broker)))
-
-
-def test_who_connects_meanwhile_is_answered(start: Start, tmp_path: Path) -> None:
-    made = Configured(start, tmp_path, "max.connections=1000\n")
-    pids = {process.pid for process in processes(made.broker, "")}
-    answered: list[bool] = []
-    failed: list[OSError] = []
-    over = threading.Event()
-
-    def come_and_go() -> None:
-        while not over.is_set():
-            try:
-                with connect(made.broker) as client:
-                    answered.append(is_answered(client))
-            except OSError as error:
-                failed.append(error)
-
-    crowd = [threading.Thread(target=come_and_go) for _ in range(4)]
-    for each in crowd:
-        each.start()
-    for most in range(1001, 1011):
-        made.reload(f"max.connections={most}\n", "reload: changed max.connections")
-    over.set()
-    for each in crowd:
-        each.join(PATIENCE_S)
-    assert failed == []
-    assert answered
-    assert all(answered)
-    assert {process.pid for process in processes(made.broker, "")} == pids
-    eventually(lambda: listener(made.broker)["connections"] == 0, "nothing is counted that is not there")
 
 
 def test_a_hang_up_of_the_terminal_takes_nobody_away(start: Start) -> None:

@@ -11,13 +11,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from mpbroker.config.broker import BrokerConfig
-from mpbroker.config.listeners import Listener
 from mpbroker.handlers.hot_path.session_table import first_id
 from mpbroker.ipc.slots import Request, SlotFlag, SlotKind, kind_of, unpack_request
-from tests.network.processor.test_log_events import Served
 from tests.support.forms import rounds
 from tests.support.processor_rig import Rig, frame, is_closed, parts_answer
+from tests.support.served_processor import Served
 
 METADATA, CREATE_TOPICS, INIT_PRODUCER_ID, HEARTBEAT, PRODUCE = 3, 19, 22, 12, 0
 END_TXN, LIST_TRANSACTIONS = 26, 66
@@ -161,8 +159,7 @@ def test_nobody_spins_while_only_one_that_leaves_has_room(pool: Pool) -> None:
 
 def test_one_that_starts_gets_nothing_before_it_is_ready() -> None:
     """Check that it gets no requests: they would wait, or be told that there are no topics."""
-    listeners = tuple(Listener(name, "PLAINTEXT", "127.0.0.1", 9000) for name in ("A", "B"))
-    served = Served(BrokerConfig(listeners=listeners), handlers=2)
+    served = Served(handlers=2)
     clients = [served.connect() for _ in range(8)]
     for client in clients:
         client.sendall(frame(METADATA, 0, 1))

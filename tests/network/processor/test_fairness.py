@@ -5,9 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 import threading
-from collections.abc import Iterator
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -17,14 +15,7 @@ from tests.support.polling import PATIENCE_S
 from tests.support.processor_rig import Rig, answer_frame, frame, receive
 
 METADATA = 3
-SHARE = 1 << 18
-
-
-@pytest.fixture
-def rig() -> Iterator[Rig]:
-    rig = Rig(places=300, frame_bytes_max=128 << 20)
-    yield rig
-    rig.close()
+RIG = {"places": 300, "frame_bytes_max": 128 << 20}
 
 
 def reader(client: socket.socket, count: int) -> threading.Thread:

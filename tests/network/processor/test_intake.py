@@ -3,50 +3,22 @@
 from __future__ import annotations
 
 import logging
-import socket
 from collections.abc import Iterator
 
 import pytest
 
-from mpbroker.config.broker import BrokerConfig
-from mpbroker.config.listeners import Listener
 from mpbroker.ipc import topology
-from mpbroker.ipc.process import ProcessContext
-from mpbroker.network import handover
 from mpbroker.network.processor import turn
-from mpbroker.network.processor.processor import Processor
 from tests.support.polling import is_readable
-from tests.support.processor_rig import PROCESSOR, Rig, is_closed
+from tests.support.processor_rig import is_closed
+from tests.support.served_processor import Served
 
-ADDRESS = socket.inet_aton("127.0.0.1")
 
-
-class Served(Rig):
-    """The rig with a whole processor; the acceptor's end is ours. Its log is at INFO."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        listeners = (
-            Listener("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 0),
-            Listener("OTHER", "PLAINTEXT", "127.0.0.1", 0),
-        )
-        config = BrokerConfig(listeners=listeners, connections_max_idle_ms=3_600_000)
-        self.processor = Processor(ProcessContext(PROCESSOR, self.memory, config), self.handover, {}, ())
-        self.turn = self.processor.turn
-        self.ledger = self.memory.connections(PROCESSOR)
-
-    def hand(self, listener: int = 0) -> socket.socket:
-        served, client = self.pair()
-        ticket = self.ledger.hand(listener, ADDRESS)
-        socket.send_fds(self._acceptor_end, [handover.pack(ticket, listener, ADDRESS)], [served.fileno()])
-        served.close()
-        return client
-
-    def open(self) -> int:
-        """Return how many connections the ledger knows that the processor serves."""
-        _, taken, found = self.ledger.snapshot()
-        assert taken == self.ledger.handed, "all were taken"
-        return len(found)
+def open_in(served: Served) -> int:
+    """Return how many connections the ledger knows that the processor serves."""
+    _, taken, found = served.processor.ledger.snapshot()
+    assert taken == served.processor.ledger.handed, "all were taken"
+    return len(found)
 
 
 @pytest.fixture
@@ -61,14 +33,14 @@ def test_python_sees_the_first_connection_of_a_listener_only(served: Served) -> 
     served.hand()
     assert served.turn.turn(0) == turn.CONNECTIONS
     served.processor._take_connections()
-    assert served.open() == 1
+    assert open_in(served) == 1
     served.hand()
     assert served.turn.turn(0) == 0
-    assert served.open() == served.turn.connections == 2
+    assert open_in(served) == served.turn.connections == 2
     served.hand(1)
     assert served.turn.turn(0) == turn.CONNECTIONS
     served.processor._take_connections()
-    assert served.open() == 3
+    assert open_in(served) == 3
 
 
 def test_what_waits_for_python_is_taken_first_and_the_rest_behind_it(served: Served) -> None:
@@ -81,7 +53,7 @@ def test_what_waits_for_python_is_taken_first_and_the_rest_behind_it(served: Ser
     assert served.turn.turn(0) & turn.CONNECTIONS, "it still waits"
     assert served.turn.connections == 2, "nothing overtakes it"
     served.processor._take_connections()
-    assert served.open() == 4
+    assert open_in(served) == 4
     assert served.turn.handed() is None
 
 
@@ -90,16 +62,16 @@ def test_a_close_that_nobody_logs_needs_no_python(served: Served) -> None:
     served.processor._work(0)
     client = served.hand()
     served.turn.turn(0)
-    assert served.open() == 2
-    served.ledger.wait(0, True)
+    assert open_in(served) == 2
+    served.processor.ledger.wait(0, True)
     client.close()
     bell = served.memory.doorbell(topology.ACCEPTOR)
     bell.arm()
     for _ in range(2):
         assert served.turn.turn(0) == 0
-    assert served.open() == served.turn.connections == 1
+    assert open_in(served) == served.turn.connections == 1
     assert is_readable(bell.fd), "an acceptor waits for a slot"
-    served.ledger.wait(0, False)
+    served.processor.ledger.wait(0, False)
 
 
 def test_clients_can_turn_the_lines_on_while_it_runs(served: Served) -> None:
@@ -122,7 +94,7 @@ def test_descriptors_that_are_all_taken_are_pythons(served: Served, caplog: pyte
     assert is_closed(refused)
     assert not is_closed(kept)
     assert [r.levelno for r in caplog.records] == [logging.ERROR]
-    assert served.open() == 2
+    assert open_in(served) == 2
 
 
 def test_a_removed_listener_is_asked_about(served: Served) -> None:
@@ -134,4 +106,4 @@ def test_a_removed_listener_is_asked_about(served: Served) -> None:
     assert served.turn.turn(0) == turn.CONNECTIONS
     served.processor._take_connections()
     assert is_closed(client)
-    assert served.open() == 1
+    assert open_in(served) == 1

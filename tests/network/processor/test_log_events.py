@@ -16,68 +16,24 @@ from typing import Any
 
 import pytest
 
-from mpbroker.config.broker import BrokerConfig
-from mpbroker.config.listeners import Listener
 from mpbroker.ipc import topology
 from mpbroker.ipc.listeners import ListenerCount, ListenerState
-from mpbroker.ipc.process import LISTENER_REMOVED, ProcessContext, State, pack_fence
+from mpbroker.ipc.process import LISTENER_REMOVED, pack_fence
 from mpbroker.ipc.slots import PART_BYTES_EACH, PartKind, Request, SlotKind, pack_part, pack_reply
-from mpbroker.network import handover
 from mpbroker.network.processor import processor as module
 from mpbroker.network.processor.channel import CloseReason
-from mpbroker.network.processor.processor import Processor, describe_close
+from mpbroker.network.processor.processor import describe_close
 from mpbroker.network.processor.turn import ProcessorTurn
-from tests.support.processor_rig import PROCESSOR, Rig, answer_frame, frame, is_closed
+from tests.support.processor_rig import PROCESSOR, answer_frame, frame, is_closed
+from tests.support.served_processor import INTERNAL, Served
 
 METADATA, FETCH = 3, 1
-INTERNAL = 1
-
-
-class Served(Rig):
-    """The rig with a whole processor in the place of the bare turn; the acceptor's end is ours."""
-
-    def __init__(self, config: BrokerConfig, handlers: int = 1) -> None:
-        """All of them are alive, the first one is ready."""
-        super().__init__(handlers)
-        for number in range(handlers):
-            self.memory.words("roles").store(topology.handler(number), 1)
-        self.memory.words("states").store(topology.handler(0), State.READY)
-        context = ProcessContext(PROCESSOR, self.memory, config)
-        self.processor = Processor(context, self.handover, {}, ())
-        self.turn = self.processor.turn
-
-    def connect(self) -> socket.socket:
-        """Hand over a connection as the acceptor does, on the second listener."""
-        served, client = self.pair()
-        self.hand_over(served, INTERNAL)
-        return client
-
-    def hand_over(self, served: socket.socket, listener: int) -> None:
-        address = socket.inet_aton("127.0.0.1")
-        ticket = self.processor.ledger.hand(listener, address)
-        message = handover.pack(ticket, listener, address)
-        socket.send_fds(self._acceptor_end, [message], [served.fileno()])
-        served.close()
-        self.step()
-
-    def step(self, turns: int = 3) -> None:
-        for _ in range(turns):
-            self.processor._work(0)
-
-    def id_of(self, client: socket.socket) -> str:
-        """The beginning of the connection's id."""
-        (here, here_port), (there, there_port) = client.getpeername(), client.getsockname()
-        return f"{here}:{here_port}-{there}:{there_port}-0-"
 
 
 @pytest.fixture
 def served(caplog: pytest.LogCaptureFixture) -> Iterator[Served]:
     caplog.set_level(logging.DEBUG, "mpbroker")
-    listeners = (
-        Listener("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 0),
-        Listener("INTERNAL", "PLAINTEXT", "127.0.0.1", 0),
-    )
-    served = Served(BrokerConfig(listeners=listeners, connections_max_idle_ms=3_600_000))
+    served = Served()
     yield served
     served.close()
 
@@ -202,6 +158,7 @@ def test_a_connection_for_which_there_is_no_watch_is_closed_and_others_are_serve
 
 def test_a_client_that_went_before_it_was_served(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     served.hand_over(socket.socket(), INTERNAL)
+    served.step()
     assert "could not be registered" in only(caplog, logging.DEBUG)
     client = served.connect()
     client.sendall(frame(METADATA, 1, 1))

@@ -19,13 +19,6 @@ UNIT_NS = 1 << 14
 NS_MAX = 0xFFFF * UNIT_NS
 
 
-@pytest.fixture(name="rig")
-def _rig() -> Iterator[Rig]:
-    made = Rig()
-    yield made
-    made.close()
-
-
 @pytest.fixture(name="secure")
 def _secure(tmp_path: Path) -> Iterator[SecureRig]:
     made = SecureRig(tmp_path)

@@ -29,13 +29,7 @@ from tests.support.processor_rig import (
 
 FETCH, METADATA, JOIN_GROUP = 1, 3, 11
 PARKED_HERE = 1000
-
-
-@pytest.fixture
-def rig() -> Iterator[Rig]:
-    rig = Rig(handlers=2, places=PARKED_HERE + 10, queued_max=PARKED_HERE * 2)
-    yield rig
-    rig.close()
+RIG = {"handlers": 2, "places": PARKED_HERE + 10, "queued_max": PARKED_HERE * 2}
 
 
 def holder(rig: Rig) -> int:

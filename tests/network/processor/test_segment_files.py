@@ -15,8 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpbroker.config.broker import BrokerConfig
-from mpbroker.config.listeners import Listener
 from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.slots import (
@@ -31,9 +29,9 @@ from mpbroker.ipc.slots import (
 from mpbroker.network.processor.channel import CloseReason
 from mpbroker.network.processor.segment_files import SPARE_DESCRIPTORS, SegmentFiles, shares
 from mpbroker.network.processor.turn_files import FILES_MAX
-from tests.network.processor.test_log_events import Served
 from tests.support.polling import PATIENCE_S
 from tests.support.processor_rig import PROCESSOR, Rig, answer_frame, frame, is_closed, receive
+from tests.support.served_processor import Served
 
 FETCH = 1
 LARGE = 4 << 20
@@ -258,8 +256,7 @@ def test_connections_leave_descriptors_for_files(free: int) -> None:
 
 
 def test_a_connection_too_many_is_refused_and_said(caplog: pytest.LogCaptureFixture) -> None:
-    listeners = tuple(Listener(name, "PLAINTEXT", "127.0.0.1", 9092 + n) for n, name in enumerate("AB"))
-    rig = Served(BrokerConfig(listeners=listeners))
+    rig = Served()
     rig.processor.connections_max = 2
     clients = [rig.connect() for _ in range(3)]
     assert [is_closed(client) for client in clients] == [False, False, True]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from mpbroker.ipc.session import SessionGone
@@ -12,13 +10,6 @@ from mpbroker.network.processor.channel import CloseReason
 from tests.support.processor_rig import PROCESSOR, Rig, answer_frame, frame, receive
 
 API_VERSIONS, METADATA = 18, 3
-
-
-@pytest.fixture
-def rig() -> Iterator[Rig]:
-    rig = Rig()
-    yield rig
-    rig.close()
 
 
 def compact(text: bytes) -> bytes:

@@ -6,7 +6,7 @@ import os
 import random
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,13 +17,6 @@ from tests.support.polling import PATIENCE_S
 from tests.support.processor_rig import Rig, frame, is_closed, open_all, parts_answer, receive
 
 FETCH = 1
-
-
-@pytest.fixture
-def rig() -> Iterator[Rig]:
-    rig = Rig()
-    yield rig
-    rig.close()
 
 
 def test_slices_of_segments_are_sent_from_the_files(rig: Rig, tmp_path: Path) -> None:

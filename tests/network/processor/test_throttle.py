@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -18,13 +17,6 @@ METADATA = 3
 LONG_MS = 60_000
 # A sleep that does not end by itself outlasts the test.
 NO_END_MS = 3_600_000
-
-
-@pytest.fixture
-def rig() -> Iterator[Rig]:
-    rig = Rig()
-    yield rig
-    rig.close()
 
 
 def next_request(rig: Rig, sleep_ms: int = 300) -> Request:

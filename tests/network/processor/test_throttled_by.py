@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Iterator
 
 import pytest
 
@@ -15,13 +14,6 @@ from tests.support.processor_rig import Rig, frame
 
 METADATA = 3
 COUNTERS = {by: Counter(Counter.COUNT_THROTTLED_PRODUCE + by) for by in ThrottledBy}
-
-
-@pytest.fixture(name="rig")
-def _rig() -> Iterator[Rig]:
-    rig = Rig()
-    yield rig
-    rig.close()
 
 
 def counted(rig: Rig) -> list[int]:

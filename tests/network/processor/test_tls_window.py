@@ -84,34 +84,10 @@ def test_answers_are_written_in_the_order_of_the_requests(rig: SecureRig) -> Non
     assert rig.in_use_bytes() == 0
 
 
-def test_no_more_than_the_window_and_the_next_with_the_first_answer(rig: SecureRig) -> None:
-    client = send(rig, produces(*range(5)) + produces(5))
-    requests = rig.requests_taken()
-    assert numbers(requests) == [0, 1, 2, 3]
-    answer(rig, requests[1])
-    assert rig.requests_taken() == []
-    answer(rig, requests[0])
-    assert numbers(rig.requests_taken()) == [4, 5]
-    assert receive(rig, client, 16) == answer_frame(0) + answer_frame(1)
-
-
 def test_requests_that_come_later_enter_the_window(rig: SecureRig) -> None:
     client = send(rig, produces(1))
     send(rig, produces(2), client)
     assert numbers(rig.requests_taken()) == [1, 2]
-
-
-def test_another_request_waits_until_the_window_is_empty(rig: SecureRig) -> None:
-    client = send(rig, produces(1, 2) + frame(METADATA, 1, 3) + produces(4))
-    requests = rig.requests_taken()
-    answer(rig, requests[0])
-    assert rig.requests_taken() == []
-    answer(rig, requests[1])
-    (alone,) = rig.requests_taken()
-    assert alone.correlation == 3
-    answer(rig, alone)
-    assert numbers(rig.requests_taken()) == [4]
-    assert receive(rig, client, 24) == answer_frame(1) + answer_frame(2) + answer_frame(3)
 
 
 def test_a_throttled_window_is_answered_and_reads_nothing(rig: SecureRig) -> None:
@@ -187,14 +163,6 @@ def test_a_request_that_closes_comes_behind_the_answers_before_it(rig: SecureRig
     assert receive(rig, client, 8) == answer_frame(1)
     assert [reason for _, reason in rig.ends] == [CloseReason.CLOSED_BY_HANDLER]
     answer(rig, third)
-
-
-def test_answers_without_bytes(rig: SecureRig) -> None:
-    client = send(rig, produces(1, 2, 3))
-    first, second, third = rig.requests_taken()
-    rig.answer_kind(second, SlotKind.NOOP)
-    answer(rig, third, first)
-    assert receive(rig, client, 16) == answer_frame(1) + answer_frame(3)
 
 
 def test_what_was_sent_before_the_end_is_answered(rig: SecureRig) -> None:

@@ -8,7 +8,6 @@ import select
 import socket
 import struct
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -16,7 +15,6 @@ from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import Order
 from mpbroker.ipc.slots import (
-    SlotFlag,
     SlotKind,
     unpack_request,
 )
@@ -35,13 +33,6 @@ from tests.support.processor_rig import (
 )
 
 METADATA, PRODUCE, FETCH, CREATE_TOPICS = 3, 0, 1, 19
-
-
-@pytest.fixture
-def rig() -> Iterator[Rig]:
-    rig = Rig()
-    yield rig
-    rig.close()
 
 
 def test_a_request_arrives_with_its_header_parsed_and_its_answer_goes_back(rig: Rig) -> None:
@@ -102,22 +93,6 @@ def test_frames_of_every_size_arrive_whole(rig: Rig, size: int) -> None:
     rig.answer_in_place(request, answer_frame(1))
     rig.step()
     assert receive(client, 8) == answer_frame(1)
-    assert rig.in_use_bytes() == 0
-
-
-def test_pipelined_requests_are_served_in_order_one_at_a_time(rig: Rig) -> None:
-    client = rig.connect()
-    frames = [frame(METADATA, 1, i, b"x" * (i * 300)) for i in range(1, 8)]
-    client.sendall(b"".join(frames))
-    for i, sent in enumerate(frames, start=1):
-        rig.step()
-        (request,) = rig.requests_taken()
-        assert rig.bytes_of(request) == sent
-        rig.answer(request, answer_frame(i))
-        rig.turn.turn(0)
-        assert receive(client, 8) == answer_frame(i)
-    rig.step()
-    assert rig.requests_taken() == []
     assert rig.in_use_bytes() == 0
 
 
@@ -286,42 +261,6 @@ def test_parked_requests_do_not_count_as_load() -> None:
     rig.close()
 
 
-def test_a_heavy_request_goes_alone_and_says_so() -> None:
-    rig = Rig(handlers=2)
-    sent = [
-        frame(METADATA, 1, 1),
-        frame(CREATE_TOPICS, 2, 2),
-        frame(METADATA, 1, 3),
-        frame(PRODUCE, 3, 4, bytes(300_000)),
-        frame(PRODUCE, 3, 5),
-    ]
-    for each in sent:
-        rig.connect().sendall(each)
-    taken: dict[int, int] = {}
-    for _ in range(200):
-        rig.step(1)
-        for h in (0, 1):
-            batch = rig.requests_taken(h)
-            taken |= {request.correlation: request.flags for request in batch}
-            for request in batch:
-                rig.answer_kind(request, SlotKind.NOOP, h)
-        if len(taken) == len(sent):
-            break
-    assert taken == {1: 0, 2: SlotFlag.HEAVY, 3: 0, 4: SlotFlag.HEAVY, 5: 0}
-    rig.close()
-
-
-def test_a_handler_with_a_heavy_request_gets_nothing_while_another_is_free() -> None:
-    rig = Rig(handlers=2)
-    rig.memory.words("heavy").store(0, 123)
-    for i in range(4):
-        rig.connect().sendall(frame(METADATA, 1, i))
-        rig.step()
-    assert len(rig.requests_taken(0)) == 0
-    assert len(rig.requests_taken(1)) == 4
-    rig.close()
-
-
 def test_a_full_ring_and_queue_stop_reading_and_lose_nothing() -> None:
     count = topology.REQUEST_RING_SLOTS + 80
     rig = Rig(queued_max=topology.REQUEST_RING_SLOTS + 4, places=count)
@@ -437,13 +376,6 @@ def test_an_answer_that_the_log_process_gave_before_it_died_is_delivered(rig: Ri
     rig.turn.fence_log()
     rig.step()
     assert receive(client, 8) == answer_frame(1)
-
-
-def test_idle_connections_are_closed_and_all_at_once(rig: Rig) -> None:
-    clients = [rig.connect() for _ in range(5)]
-    rig.turn.close_idle(1 << 62)
-    assert all(is_closed(c) for c in clients)
-    assert rig.turn.open_connections() == 0
 
 
 def test_stopping_answers_what_is_out_and_begins_nothing(rig: Rig) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 from random import Random
 
 import pytest
@@ -23,13 +22,7 @@ from tests.support.processor_rig import PROCESSOR, Rig, answer_frame, frame, is_
 PRODUCE, METADATA, FETCH = ApiKey.PRODUCE, ApiKey.METADATA, ApiKey.FETCH
 WINDOW = 4
 LONG_MS = 60_000
-
-
-@pytest.fixture
-def rig() -> Iterator[Rig]:
-    rig = Rig(handlers=2, window=WINDOW)
-    yield rig
-    rig.close()
+RIG = {"handlers": 2, "window": WINDOW}
 
 
 def produces(*correlations: int) -> bytes:

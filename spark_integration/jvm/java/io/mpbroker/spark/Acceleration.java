@@ -63,7 +63,7 @@ public final class Acceleration extends AbstractFunction1<SparkSessionExtensions
   private static final class Replacement extends AbstractPartialFunction<LogicalPlan, LogicalPlan> {
     @Override
     public boolean isDefinedAt(LogicalPlan plan) {
-      // Relations of streams have other classes, and a relation that is written to is no child of a plan.
+      // Relations of streams have other classes, and a plan does not have its target among its children.
       return plan instanceof DataSourceV2Relation relation
           && relation.table() instanceof PythonTable table
           && table.name().equals(FORMAT)

@@ -31,7 +31,7 @@ final class BatchCursor implements Closeable {
    * Finds the next batch that has records of the range. Returns null at the end.
    *
    * <p>If `holds`, addresses of the window are in use. Then this returns null, with `isAtEnd` false, where
-   * the window would have to move: the caller hands on what it has and asks again.
+   * the window would have to move: the caller hands its rows on and asks again.
    */
   BatchHeader next(boolean holds) throws IOException {
     if (header != null) {
@@ -40,10 +40,7 @@ final class BatchCursor implements Closeable {
     }
     while (true) {
       if (file == null || position >= file.end()) {
-        if (holds) {
-          return null;
-        }
-        if (!open()) {
+        if (holds || !open()) {
           return null;
         }
       }
@@ -108,7 +105,7 @@ final class BatchCursor implements Closeable {
     return file != null;
   }
 
-  /** Returns true if the window has so many bytes at the position. Moves it for this unless `holds`. */
+  /** Returns true if the window has that many bytes at the position. Moves it for this unless `holds`. */
   private boolean reach(int bytes, boolean holds) throws IOException {
     if (window.holds(position, bytes)) {
       return true;

@@ -70,63 +70,18 @@ final class BytesVector extends ColumnVector {
     return copy;
   }
 
-  @Override
-  public boolean getBoolean(int row) {
-    throw new UnsupportedOperationException();
-  }
+  // Spark reads a binary column by none of these.
 
-  @Override
-  public byte getByte(int row) {
-    throw new UnsupportedOperationException();
-  }
-
-  @Override
-  public short getShort(int row) {
-    throw new UnsupportedOperationException();
-  }
-
-  @Override
-  public int getInt(int row) {
-    throw new UnsupportedOperationException();
-  }
-
-  @Override
-  public long getLong(int row) {
-    throw new UnsupportedOperationException();
-  }
-
-  @Override
-  public float getFloat(int row) {
-    throw new UnsupportedOperationException();
-  }
-
-  @Override
-  public double getDouble(int row) {
-    throw new UnsupportedOperationException();
-  }
-
-  @Override
-  public ColumnarArray getArray(int row) {
-    throw new UnsupportedOperationException();
-  }
-
-  @Override
-  public ColumnarMap getMap(int ordinal) {
-    throw new UnsupportedOperationException();
-  }
-
-  @Override
-  public Decimal getDecimal(int row, int precision, int scale) {
-    throw new UnsupportedOperationException();
-  }
-
-  @Override
-  public UTF8String getUTF8String(int row) {
-    throw new UnsupportedOperationException();
-  }
-
-  @Override
-  public ColumnVector getChild(int ordinal) {
-    throw new UnsupportedOperationException();
-  }
+  @Override public boolean getBoolean(int row) { throw new UnsupportedOperationException(); }
+  @Override public byte getByte(int row) { throw new UnsupportedOperationException(); }
+  @Override public short getShort(int row) { throw new UnsupportedOperationException(); }
+  @Override public int getInt(int row) { throw new UnsupportedOperationException(); }
+  @Override public long getLong(int row) { throw new UnsupportedOperationException(); }
+  @Override public float getFloat(int row) { throw new UnsupportedOperationException(); }
+  @Override public double getDouble(int row) { throw new UnsupportedOperationException(); }
+  @Override public ColumnarArray getArray(int row) { throw new UnsupportedOperationException(); }
+  @Override public ColumnarMap getMap(int ordinal) { throw new UnsupportedOperationException(); }
+  @Override public Decimal getDecimal(int row, int precision, int scale) { throw new UnsupportedOperationException(); }
+  @Override public UTF8String getUTF8String(int row) { throw new UnsupportedOperationException(); }
+  @Override public ColumnVector getChild(int ordinal) { throw new UnsupportedOperationException(); }
 }

@@ -76,9 +76,7 @@ final class Codecs {
 
   /** Unpacks snappy in the framing of snappy-java, or a bare block, which some clients send. */
   private void snappy(byte[] source) throws IOException {
-    byte[] magic = Arrays.copyOf(source, XERIAL.length);
-    boolean framed = Arrays.equals(magic, XERIAL);
-    if (!framed) {
+    if (!Arrays.equals(Arrays.copyOf(source, XERIAL.length), XERIAL)) {
       block(source, 0, source.length);
       return;
     }

@@ -2,6 +2,8 @@ package io.mpbroker.spark;
 
 import io.mpbroker.spark.Failures.CorruptLog;
 import java.nio.charset.StandardCharsets;
+import java.util.Objects;
+import java.util.stream.Stream;
 import org.apache.spark.sql.execution.vectorized.ConstantColumnVector;
 import org.apache.spark.sql.execution.vectorized.OnHeapColumnVector;
 import org.apache.spark.sql.execution.vectorized.WritableColumnVector;
@@ -51,25 +53,14 @@ final class Columns implements AutoCloseable {
       return;
     }
     capacity = Math.max(rows, 2 * capacity);
-    for (BytesVector bytes : new BytesVector[] {key, value}) {
-      if (bytes != null) {
-        bytes.reserve(capacity);
-      }
-    }
-    for (WritableColumnVector numbers : writables()) {
-      if (numbers != null) {
-        numbers.reserve(capacity);
-      }
-    }
+    Stream.of(key, value).filter(Objects::nonNull).forEach(one -> one.reserve(capacity));
+    Stream.of(offset, timestamp, timestampType, headers)
+        .filter(Objects::nonNull)
+        .forEach(one -> one.reserve(capacity));
   }
 
   void reset() {
-    if (key != null) {
-      key.reset();
-    }
-    if (value != null) {
-      value.reset();
-    }
+    Stream.of(key, value).filter(Objects::nonNull).forEach(BytesVector::reset);
     if (headers != null) {
       headers.reset();
     }
@@ -102,7 +93,8 @@ final class Columns implements AutoCloseable {
       if (!field.nullable() && batch.column(i).hasNull()) {
         throw new CorruptLog(
             range.topic() + "-" + range.partition() + " has records whose " + field.name()
-                + " is null, but the given schema says NOT NULL. Make column " + field.name() + " nullable");
+                + " is null, but it is NOT NULL in the given schema. Make column " + field.name()
+                + " nullable");
       }
     }
     batch.setNumRows(rows);
@@ -120,10 +112,6 @@ final class Columns implements AutoCloseable {
 
   private WritableColumnVector writable(String name) {
     return wants(name) ? new OnHeapColumnVector(ROWS, schema.apply(name).dataType()) : null;
-  }
-
-  private WritableColumnVector[] writables() {
-    return new WritableColumnVector[] {offset, timestamp, timestampType, headers};
   }
 
   private ColumnVector vector(String name) {
@@ -144,7 +132,7 @@ final class Columns implements AutoCloseable {
         partition.setInt(range.partition());
         yield partition;
       }
-      default -> throw new IllegalArgumentException("there is no column '" + name + "'");
+      default -> throw new IllegalArgumentException("column '" + name + "' does not exist");
     };
   }
 

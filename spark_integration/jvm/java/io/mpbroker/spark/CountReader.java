@@ -53,7 +53,7 @@ final class CountReader implements PartitionReader<InternalRow> {
     HeaderReader headers = new HeaderReader(file.channel(), file.path(), file.end(), range);
     List<LogRange> unclear = new ArrayList<>();
     long unclearFrom = -1;
-    long behind = -1;
+    long nextOffset = -1;
     for (long position = file.position(); position < file.end(); ) {
       BatchHeader header = headers.at(position);
       if (header.baseOffset() >= range.end()) {
@@ -79,11 +79,11 @@ final class CountReader implements PartitionReader<InternalRow> {
         // Unclear neighbours become one range, so that a compacted segment is read in one go.
         unclearFrom = header.baseOffset();
       }
-      behind = header.lastOffset() + 1;
+      nextOffset = header.lastOffset() + 1;
       position += header.length();
     }
     if (unclearFrom >= 0) {
-      unclear.add(range.within(unclearFrom, behind));
+      unclear.add(range.within(unclearFrom, nextOffset));
     }
     for (LogRange one : unclear) {
       walk(one);

@@ -7,7 +7,7 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 import scala.collection.immutable.Map.Map1;
 
-/** Has the errors of a read. The text of each says what is wrong, where, and what to do. */
+/** Has the errors of a read. The text of each names the problem, its place and the remedy. */
 final class Failures {
   private static final Logger LOG = LoggerFactory.getLogger("mpbroker.spark");
 
@@ -18,7 +18,7 @@ final class Failures {
     if (rules.failOnDataLoss()) {
       throw new DataLoss(text + " " + rules.lossAdvice());
     }
-    LOG.warn("{} Going on without them.", text);
+    LOG.warn("{} Continuing without them.", text);
   }
 
   /** Extends a class that PySpark knows, with an error condition whose message is the text alone. */
@@ -28,28 +28,28 @@ final class Failures {
     }
   }
 
-  /** Says that records of the wanted range no longer exist, while failOnDataLoss is on. */
+  /** Records of the wanted range no longer exist, and failOnDataLoss is on. */
   static final class DataLoss extends Failure {
     DataLoss(String text) {
       super(text, null);
     }
   }
 
-  /** Says that bytes within the readable part of a log are no record batches. */
+  /** Bytes within the readable part of a log are not record batches. */
   static final class CorruptLog extends Failure {
     CorruptLog(String text) {
       super(text, null);
     }
   }
 
-  /** Says that this host does not have the files, or that its disk cannot read them. */
+  /** This host does not have the files, or its disk cannot read them. */
   static final class SourceUnavailable extends Failure {
     SourceUnavailable(String text, Throwable cause) {
       super(text, cause);
     }
   }
 
-  /** Says that bytes are no record. The decoder throws it; a caller that knows the position adds it. */
+  /** Bytes are not a record. The decoder throws it; a caller that knows the position adds it. */
   static final class Malformed extends Exception {
     Malformed(String reason) {
       super(reason, null, false, false);

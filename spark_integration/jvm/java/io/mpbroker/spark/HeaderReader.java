@@ -27,7 +27,7 @@ final class HeaderReader {
     this.range = range;
   }
 
-  /** Returns the header at the position. Throws CorruptLog if there is no batch. */
+  /** Returns the header at the position. Throws CorruptLog if no batch begins there. */
   BatchHeader at(long position) throws IOException {
     if (position < chunkFrom || position + BatchHeader.BYTES > chunkTo) {
       fill(position);
@@ -45,9 +45,7 @@ final class HeaderReader {
   /** Returns all bytes of a batch. Throws CorruptLog if the file does not have them. */
   ByteBuffer whole(long position, int length) throws IOException {
     ByteBuffer batch = ByteBuffer.allocate(length);
-    while (batch.hasRemaining() && channel.read(batch, position + batch.position()) >= 0) {
-      // A read may return fewer bytes than were asked for.
-    }
+    read(batch, position);
     if (batch.hasRemaining()) {
       throw corrupt(position, "the batch is cut off");
     }
@@ -61,10 +59,14 @@ final class HeaderReader {
   private void fill(long position) throws IOException {
     chunk.clear().limit((int) Math.max(0, Math.min(CHUNK_BYTES, end - position)));
     chunkFrom = position;
-    while (chunk.hasRemaining() && channel.read(chunk, position + chunk.position()) >= 0) {
-      // A read may return fewer bytes than were asked for.
-    }
+    read(chunk, position);
     chunkTo = position + chunk.position();
     chunk.limit(chunk.position());
+  }
+
+  private void read(ByteBuffer bytes, long position) throws IOException {
+    while (bytes.hasRemaining() && channel.read(bytes, position + bytes.position()) >= 0) {
+      // A read may return fewer bytes than were asked for.
+    }
   }
 }

@@ -8,7 +8,7 @@ import org.apache.spark.SparkExecutorInfo;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.util.Utils;
 
-/** Tells whether tasks run on this host. */
+/** Finds out whether tasks run on this host. */
 final class Hosts {
   private Hosts() {}
 

@@ -4,12 +4,12 @@ import java.util.ArrayList;
 import org.apache.spark.sql.connector.read.InputPartition;
 
 /**
- * Says what one task reads: offsets [start, end) of a partition.
+ * Describes the work of one task: offsets [start, end) of a partition.
  *
  * <p>{@code clusterId} and {@code nodeId} name the broker that owns the log directory. {@code places} are the
- * directories in which the partition may be, the planned one first. {@code bytes} is what the range took when
- * it was planned. {@code aborted} has the aborted transactions of which the range may have records, if the
- * reader must leave these out.
+ * directories in which the partition may be, the planned one first. {@code bytes} is the size of the range
+ * when it was planned. {@code aborted} has the aborted transactions of which the range may have records, if
+ * the reader must leave these out.
  */
 record LogRange(
     String topic,

@@ -41,7 +41,7 @@ final class LogScanBuilder
     return true;
   }
 
-  /** Accepts a limit. Each task ends when it has so many rows; Spark still cuts their sum. */
+  /** Accepts a limit. Each task ends when it has that many rows; Spark still cuts their sum. */
   @Override
   public boolean pushLimit(int rows) {
     limit = rows;

@@ -10,7 +10,7 @@ import java.util.List;
 /**
  * Holds the plan that Python made for a query: its tasks, and the rules for all of them.
  *
- * <p>{@code declined} says why Python has to read, and is null if this reader can.
+ * <p>{@code declined} is the reason why Python has to read, and null if this reader can.
  */
 record Manifest(List<LogRange> tasks, Rules rules, String declined) {
   /** Holds the options that tasks need. {@code lossAdvice} is the last part of each DataLoss's text. */

@@ -13,25 +13,22 @@ import java.nio.file.StandardOpenOption;
  * Looks positions up in a segment's offset index (Kafka: OffsetIndex).
  *
  * <p>An entry is believed if the log has that batch there. Java cannot ask which file a channel has open, so
- * the file's name is looked at before the log is opened and after the index is read: if the cleaner has
- * replaced the log in between, the index may be that of the new file, and is not used.
+ * the file's key is read before the log is opened and after the index is read: if the cleaner has replaced
+ * the log in between, the index may be that of the new file, and is not used.
  */
 final class OffsetIndex {
   private static final int ENTRY_BYTES = 8;
-  private static final String LOG_SUFFIX = ".log";
-  private static final String INDEX_SUFFIX = ".index";
 
   private final Path log;
   private final Path path;
   private final long base;
   private final Object file;
 
-  /** Is made before the log file is opened. Throws NoSuchFileException if there is none. */
+  /** Is made before the log file is opened. Throws NoSuchFileException without one. */
   OffsetIndex(Path log, long base) throws IOException {
     this.log = log;
     this.base = base;
-    String name = log.getFileName().toString();
-    path = log.resolveSibling(name.substring(0, name.length() - LOG_SUFFIX.length()) + INDEX_SUFFIX);
+    path = log.resolveSibling(log.getFileName().toString().replace(".log", ".index"));
     file = fileKey();
   }
 

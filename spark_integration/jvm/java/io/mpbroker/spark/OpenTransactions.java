@@ -8,8 +8,7 @@ import java.util.Set;
 /**
  * Remembers the producers whose records were handed out since their last marker.
  *
- * <p>An abort marker behind such records is an error: the transaction is missing from the index of aborted
- * transactions.
+ * <p>An abort marker after such records is an error: the index of aborted transactions lacks that one.
  */
 final class OpenTransactions {
   private static final int ABORT = 0;

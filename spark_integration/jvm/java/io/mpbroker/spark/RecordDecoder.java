@@ -51,7 +51,7 @@ final class RecordDecoder {
       bytes(wanted ? columns.value : null, row);
       headers(wanted, row);
       if (at != stop) {
-        throw new Malformed("the record's fields end before its length says");
+        throw new Malformed("the record's fields end before its length");
       }
       if (wanted) {
         put(row, offset, stamped, stamped ? header.maxTimestamp() : header.baseTimestamp() + timestampDelta);
@@ -59,7 +59,7 @@ final class RecordDecoder {
       }
     }
     if (at != end) {
-      throw new Malformed("there are bytes behind the last record");
+      throw new Malformed("bytes follow the last record");
     }
     return row;
   }

@@ -48,7 +48,7 @@ final class SegmentFiles implements Closeable {
               + "give kafka.bootstrap.servers too and option accelerated=false, so that tasks here can fetch",
           null);
     }
-    look();
+    locate();
   }
 
   /** Closes the present file and opens the next; null after the last. Throws DataLoss, CorruptLog. */
@@ -57,7 +57,7 @@ final class SegmentFiles implements Closeable {
     while (directory != null && start < range.end()) {
       long base = bases.floor(start);
       Long following = bases.higher(start);
-      // A segment that takes the place of others may be listed beside those that it replaces.
+      // A segment may be listed together with those that it replaces.
       long until = following == null ? range.end() : Math.min(range.end(), following);
       Path path = directory.resolve(segmentName(base));
       if (open(path, base, until)) {
@@ -67,11 +67,10 @@ final class SegmentFiles implements Closeable {
         }
         close();
       } else if (++tries > TRIES) {
-        String text = "Cannot read a part of " + range + ": " + path + " is gone again and again.";
-        Failures.reportLoss(rules, text);
+        Failures.reportLoss(rules, "Cannot read a part of " + range + ": " + path + " was deleted repeatedly.");
         return null;
       } else {
-        look();
+        locate();
       }
     }
     return null;
@@ -86,15 +85,14 @@ final class SegmentFiles implements Closeable {
   }
 
   /** Finds the partition, and lists its segments. */
-  private void look() throws IOException {
+  private void locate() throws IOException {
     directory = find();
     if (directory == null) {
       return;
     }
     bases = list();
     if (bases.isEmpty()) {
-      String text = "Cannot read " + range + ": " + directory + " has no segment of it any more.";
-      Failures.reportLoss(rules, text);
+      Failures.reportLoss(rules, "Cannot read " + range + ": " + directory + " no longer has a segment of it.");
       directory = null;
     } else if (bases.first() > start) {
       long lost = Math.min(bases.first(), range.end()) - 1;
@@ -114,8 +112,8 @@ final class SegmentFiles implements Closeable {
     }
     Path planned = Path.of(range.places().get(0));
     boolean isThere = Files.isDirectory(planned);
-    String what = isThere ? " belongs to another topic of that name now." : " is gone.";
-    Failures.reportLoss(rules, "Cannot read " + range + ": " + planned + what);
+    String why = isThere ? " belongs to another topic of that name now." : " was deleted.";
+    Failures.reportLoss(rules, "Cannot read " + range + ": " + planned + why);
     return null;
   }
 
@@ -154,7 +152,7 @@ final class SegmentFiles implements Closeable {
     return found;
   }
 
-  /** Opens a segment for its batches of [start, until). Returns false if another look is needed. */
+  /** Opens a segment for its batches of [start, until). Returns false if it has to be located again. */
   private boolean open(Path path, long base, long until) throws IOException {
     try {
       OffsetIndex index = new OffsetIndex(path, base);

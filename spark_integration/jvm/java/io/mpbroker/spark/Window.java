@@ -32,7 +32,7 @@ final class Window implements Closeable {
   }
 
   /**
-   * Moves to a position, and reads at least so many bytes, and as many as fit of those before `end`.
+   * Moves to a position, and reads at least `least` bytes, and as many as fit of those before `end`.
    *
    * <p>Throws CorruptLog if the file no longer has them, SourceUnavailable if its disk fails.
    */
@@ -57,7 +57,7 @@ final class Window implements Closeable {
     } catch (IOException error) {
       throw new SourceUnavailable(
           file.path() + ": bytes " + position + " to " + (position + wanted) + " cannot be read, in " + range
-              + ": " + error.getMessage() + " (the kernel's log says more)",
+              + ": " + error.getMessage() + " (see the kernel's log)",
           error);
     }
     to = position + wanted;

@@ -1,0 +1,49 @@
+"""The client of commands that ask a cluster, with the settings of --command-config."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mpbroker.client import config
+from mpbroker.client.admin import Admin
+from mpbroker.client.cluster import Cluster
+from mpbroker.client.config import ClientConfig, parse_servers
+from mpbroker.client.errors import ConfigError
+from mpbroker.config.properties import Entry
+
+ADVICE = "does the broker run there? (--bootstrap-server)"
+# A user waits for a command, so it reports a missing connection within seconds.
+OF_COMMANDS = ClientConfig(
+    client_id="mpbroker-cli", retries_advertised=False, socket_connection_setup_timeout_ms=5_000
+)
+
+
+def open_admin(
+    where: tuple[str, Path | None], base: ClientConfig = OF_COMMANDS, advice: str = ADVICE
+) -> Admin:
+    """Return a client of an address with the settings of a file, else those of `base`. Raises ConfigError."""
+    bootstrap, command_config = where
+    with _flag_named():
+        found = config.read_config(command_config, base, _warn)
+    return Admin(Cluster(parse_servers(bootstrap), found, advice))
+
+
+def read_entries(path: Path | None) -> list[Entry]:
+    """Read the properties of --command-config. Raises ConfigError."""
+    with _flag_named():
+        return config.read_entries(path)
+
+
+@contextmanager
+def _flag_named() -> Iterator[None]:
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"--command-config {error}") from error
+
+
+def _warn(text: str) -> None:
+    print(f"mpbroker: {text}", file=sys.stderr)

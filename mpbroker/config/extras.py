@@ -1,0 +1,24 @@
+"""The command that installs an optional package into the environment that runs, for errors that lack one."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+
+def pip_install(extra: str) -> str:
+    """Return the command that installs an extra of the distribution, with the pip of this environment.
+
+    The pip that a shell would find may be another environment's, or the system's.
+    """
+    own = Path(sys.executable).with_name("pip")
+    found = shutil.which("pip")
+    if not own.exists():
+        pip = f"{shlex.quote(sys.executable)} -m pip"
+    elif found is not None and Path(found) == own:
+        pip = "pip"
+    else:
+        pip = shlex.quote(str(own))
+    return f"{pip} install 'mpbroker-server[{extra}]'"

@@ -1,0 +1,62 @@
+"""The context of a request: what an API gets to serve it. (Kafka: RequestContext.)"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable
+from typing import TypeVar
+
+from mpbroker.handlers.broker import Broker
+from mpbroker.handlers.requests.limits import LOOKUPS_PER_PIECE, SEARCHES_PER_PIECE
+from mpbroker.handlers.requests.permissions import Need
+from mpbroker.handlers.requests.response import PendingRequest
+
+T = TypeVar("T")
+Named = TypeVar("Named")
+
+
+class RequestContext(PendingRequest):
+    """A request, the broker around it, and the ways to end it."""
+
+    broker: Broker
+
+    def allows(self, need: Need, name: str) -> bool:
+        """Return True if the client may do that to the resource of this name."""
+        return self.broker.authorization.allows(self, need, name)
+
+    def should_yield(self, done: int, at_once: int | None = None) -> bool:
+        """Return True, and take long from now on, if other requests must be served now.
+
+        `at_once` is how many are done without a pause; as a rule those that may need a disk read.
+        """
+        if done % (SEARCHES_PER_PIECE if at_once is None else at_once):
+            return False
+        self.takes_long = True
+        return True
+
+    def pausing(self, pieces: Generator[None, None, T]) -> Generator[None, None, T]:
+        """Do work in pieces, and take long if there is more than one."""
+        try:
+            while True:
+                next(pieces)
+                self.takes_long = True
+                yield
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    def split(
+        self, need: Need, named: Iterable[Named], name_of: Callable[[Named], str | None]
+    ) -> Generator[None, None, tuple[list[Named], list[Named]]]:
+        """Find the things that the client may use, and those that it may not, in pieces.
+
+        A thing without a name counts as allowed: it does not exist, and its API reports that.
+        """
+        allowed: list[Named] = []
+        denied: list[Named] = []
+        for looked_up, one in enumerate(named, start=1):
+            name = name_of(one)
+            may = name is None or self.allows(need, name)
+            (allowed if may else denied).append(one)
+            if self.should_yield(looked_up, LOOKUPS_PER_PIECE):
+                yield
+        return allowed, denied

@@ -1,0 +1,99 @@
+"""The calls of a request from the handler's ring to what it is for: few enough to be followed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.handlers.calls.patient_client import PatientClient
+from mpbroker.handlers.process import Handler
+from mpbroker.handlers.produce.slow_appends import Jobs
+from mpbroker.protocol.messages import JoinGroupRequest, ProduceRequest
+from mpbroker.records.builder import build_batch
+from mpbroker.records.compression import Codec
+from mpbroker.records.record import NewRecord
+from mpbroker.storage.reader import PartitionReader
+from tests.support.handler_logs import TOPIC, Logged, fetch, park
+from tests.support.handler_rig import for_python, request_frame, rig
+
+CALLS_MAX = 10
+MUCH = 1 << 30
+
+
+@pytest.fixture(name="log")
+def _log(tmp_path: Path) -> Iterator[Logged]:
+    with rig(BrokerConfig(log_dirs=(str(tmp_path),))) as made:
+        made.publish(TOPIC)
+        made.handler.turn.fetch_is_fast = False
+        yield Logged(tmp_path, made)
+
+
+class Paths:
+    """The calls from the handler's loop to each call of a method, the outermost first."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> None:
+        self.found: list[list[str]] = []
+        real = getattr(owner, method)
+
+        def recorded(*args: Any, **options: Any) -> Any:
+            frame, path = sys._getframe(1), [f"{owner.__name__}.{method}"]
+            while frame is not None and frame.f_code is not Handler.take_and_serve.__code__:
+                path.append(frame.f_code.co_qualname)
+                frame = frame.f_back  # type: ignore[assignment]
+            self.found.append(path[::-1])
+            return real(*args, **options)
+
+        monkeypatch.setattr(owner, method, recorded)
+
+
+def answered_fetch(log: Logged, monkeypatch: pytest.MonkeyPatch) -> Paths:
+    paths = Paths(monkeypatch, PartitionReader, "fetch_slice")
+    log.append()
+    log.rig.processor.send(request_frame(1, 12, fetch(0)))
+    log.rig.turn()
+    assert len(paths.found) == 1
+    return paths
+
+
+def waiting_fetch(log: Logged, monkeypatch: pytest.MonkeyPatch) -> Paths:
+    """Park a fetch that reads before and after its marks are set, and once more when bytes have come."""
+    paths = Paths(monkeypatch, PartitionReader, "fetch_slice")
+    log.append()
+    park(log, fetch(0, min_bytes=MUCH, max_bytes=MUCH, wait_ms=60_000))
+    assert len(paths.found) == 2
+    log.append()
+    log.rig.turn()
+    assert len(paths.found) == 3
+    return paths
+
+
+def produce(log: Logged, monkeypatch: pytest.MonkeyPatch) -> Paths:
+    paths = Paths(monkeypatch, Jobs, "append")
+    batch = for_python(bytes(build_batch([NewRecord(b"k", b"v", -1)], codec=Codec.GZIP)))
+    data = [ProduceRequest.PartitionProduceData(0, batch)]
+    topics = [ProduceRequest.TopicProduceData(TOPIC.name, TOPIC.topic_id, data)]
+    log.rig.processor.send(request_frame(0, 7, ProduceRequest(None, -1, 1000, topics)))
+    log.rig.turn()
+    assert len(paths.found) == 1
+    return paths
+
+
+def join_group(log: Logged, monkeypatch: pytest.MonkeyPatch) -> Paths:
+    paths = Paths(monkeypatch, PatientClient, "call")
+    log.rig.processor.send(request_frame(11, 9, JoinGroupRequest("g")))
+    log.rig.turn()
+    assert len(paths.found) == 1
+    return paths
+
+
+@pytest.mark.parametrize("paths_of", [answered_fetch, waiting_fetch, produce, join_group])
+def test_few_calls_lie_between_the_ring_and_what_a_request_is_for(
+    log: Logged, paths_of: Callable[[Logged, pytest.MonkeyPatch], Paths], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in paths_of(log, monkeypatch).found:
+        assert len(path) <= CALLS_MAX, " > ".join(path)
