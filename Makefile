@@ -17,7 +17,7 @@ SPARK_CLASSES := .venv/spark-classes.jsa
 KAFKA_CLASSES := build/kafka/classes.jsa
 FRANZ := build/franz/franz
 JAVA := $(shell find spark_integration/jvm/java -name '*.java')
-NATIVE := $(shell find shm mpbroker -name '*.pyx' -o -name '*.pxd' -o -name '*.pxi' -o -name '*.h')
+NATIVE := $(shell find shm mpbroker -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 DATA ?= data
 CRASH_SEEDS ?= 1-20
 # Of make dist; none: one of each version that is found.

@@ -196,6 +196,7 @@ _STRING_OF_OURS = re.compile(r"[\"']((?:shm|\w*mpbroker|spark_integration)(?:\.\
 # An event that nobody sets, and a program that sleeps.
 _HIDDEN_SLEEP = re.compile(r"Event\(\)\.wait\([^)]|[\"'].*\btime\.sleep\(")
 _BARE_EXCEPT = re.compile(r"^\s*except\s*:", re.MULTILINE)
+_TEXTUAL_INCLUDE = re.compile(r"^\s*include\s+[\"'].*", re.MULTILINE)
 _CYTHON_FUNCTION = re.compile(r"^(\s*)(?:def|cpdef|cdef)\s[^=]*\(")
 _MODULE_FILE = re.compile(r"(?<![\w./<-])((?:\w+/)*\w+\.(?:pyx|pxd|pxi|py))(?![\w.])")
 _API_MODULE = re.compile(r"k(\d\d)_[a-z][a-z0-9_]*\.py")
@@ -400,7 +401,7 @@ def test_every_room_has_a_row_in_the_architecture() -> None:
 def test_functions_fit_on_a_screen() -> None:
     python = broken(files(EVERYTHING, ".py"), long_functions)
     assert broken(files(PRODUCT, ".h"), long_c_functions) == []
-    assert python + broken(files(PRODUCT, ".pyx", ".pxd", ".pxi"), long_cython_functions) == []
+    assert python + broken(files(PRODUCT, ".pyx", ".pxd"), long_cython_functions) == []
 
 
 def test_native_lines_are_as_short_as_python_ones() -> None:
@@ -409,7 +410,12 @@ def test_native_lines_are_as_short_as_python_ones() -> None:
     def long_lines(source: str) -> list[str]:
         return [line for line in source.splitlines() if len(line) > LINE_WIDTH]
 
-    assert broken(files(PRODUCT, ".pyx", ".pxd", ".pxi", ".h"), long_lines) == []
+    assert broken(files(PRODUCT, ".pyx", ".pxd", ".h"), long_lines) == []
+
+
+def test_native_modules_import_each_other() -> None:
+    """A text that is included names no module: neither a reader nor these tests see who uses what."""
+    assert broken(files(PRODUCT, ".pyx", ".pxd"), _TEXTUAL_INCLUDE.findall) == []
 
 
 def test_native_code_swallows_no_error() -> None:
@@ -452,7 +458,7 @@ ABOUT_LOGGERS = {"mpbroker.ipc.log_levels", "mpbroker.supervisor.logs", "mpbroke
 def test_each_module_has_the_logger_of_its_part() -> None:
     odd = [
         (module, name)
-        for path in files([ROOT / "mpbroker"], ".py", ".pyx", ".pxi")
+        for path in files([ROOT / "mpbroker"], ".py", ".pyx")
         for name in re.findall(r'getLogger\("([^"]*)"\)', path.read_text())
         if (module := module_of(path)) not in ABOUT_LOGGERS
         and name not in LOGGERS_OF_OTHERS | {LOGS_AS.get(room_of(module), subsystem_of(module))}
@@ -539,8 +545,8 @@ def strangers(known: set[str]) -> Callable[[str], list[str]]:
 
 
 def test_modules_that_are_named_are_there() -> None:
-    there = {str(path.relative_to(ROOT)) for path in files(EVERYTHING, ".py", ".pyx", ".pxd", ".pxi")}
-    texts = [*files(PRODUCT, ".py", ".pyx", ".pxd", ".pxi", ".h"), *files([ROOT / "docs"], ".md")]
+    there = {str(path.relative_to(ROOT)) for path in files(EVERYTHING, ".py", ".pyx", ".pxd")}
+    texts = [*files(PRODUCT, ".py", ".pyx", ".pxd", ".h"), *files([ROOT / "docs"], ".md")]
     # The form of all names of APIs' modules.
     assert broken(iter(texts), strangers(there | {"setup.py", "kNN_name.py"})) == []
 

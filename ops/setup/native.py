@@ -5,7 +5,6 @@ setup.py calls this for a checkout, for wheels and for sanitizers alike.
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 import time
@@ -89,10 +88,5 @@ def write_shared() -> bool:
 
 
 def _source_bytes(extension: Any) -> int:
-    """Return the size of a module's source, with textual includes."""
     path = Path(str(extension.sources[0]))
-    if path.suffix != ".pyx":
-        return sys.maxsize
-    text = path.read_text("utf-8")
-    parts = re.findall(r'^ *include "(.*)"', text, re.MULTILINE)
-    return len(text) + sum(int((path.parent / part).stat().st_size) for part in parts)
+    return path.stat().st_size if path.suffix == ".pyx" else sys.maxsize

@@ -29,7 +29,7 @@ _ATTRIBUTE = re.compile(r"[a-z]\w*: [^=]+?( = .+)?|[A-Z]\w* = .+")
 
 
 def logical_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield indentation and text of each statement, of included files too, without texts about them."""
+    """Yield indentation and text of each statement, without texts about them."""
 
     def shown(match: re.Match[str]) -> str:
         return "..." if match[1] else match[0] if match[0][0] != "#" or match[0].startswith("# type:") else ""
@@ -40,10 +40,7 @@ def logical_lines(path: Path) -> Iterator[tuple[int, str]]:
         bare = _TEXT.sub("", joined)
         if joined.strip() and sum(map(bare.count, "([{")) <= sum(map(bare.count, ")]}")):
             indent, statement, joined = len(joined) - len(joined.lstrip()), joined.strip(), ""
-            if included := re.fullmatch(r'include "(.+)"', statement):
-                yield from logical_lines(path.with_name(included[1]))
-            else:
-                yield indent, statement
+            yield indent, statement
 
 
 def split(text: str) -> list[str]:

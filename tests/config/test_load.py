@@ -343,9 +343,7 @@ CHECKED_AT_START = {
 def used_outside_config() -> set[str]:
     """Fields that some module of the broker reads. The client's and the commands' settings are others."""
     rooms = [path for path in (ROOT / "mpbroker").iterdir() if path.name not in ("config", "client", "cli")]
-    sources = [
-        path for room in rooms for suffix in ("py", "pyx", "pxi") for path in room.rglob(f"*.{suffix}")
-    ]
+    sources = [path for room in rooms for suffix in ("py", "pyx") for path in room.rglob(f"*.{suffix}")]
     return {name for path in sources for name in re.findall(r"\.([a-z][a-z0-9_]*)\b", path.read_text())}
 
 

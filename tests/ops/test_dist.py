@@ -33,7 +33,7 @@ from tests.support.programs import ran
 from tests.support.real_brokers import stop_cleanly
 
 SOURCES = (
-    *(".pyx", ".pxd", ".pxi", ".h", ".java", ".json", ".typed", ".py"),
+    *(".pyx", ".pxd", ".h", ".java", ".json", ".typed", ".py"),
     *(".html", ".css", ".js", ".svg"),
 )
 NATIVE = sorted(
@@ -76,7 +76,7 @@ def look_into(wheel: Path) -> None:
         metadata = archive.read(f"mpbroker_server-{VERSION}.dist-info/METADATA").decode()
     modules = {name.split(".", 1)[0] for name in names if name.endswith(".so")}
     assert modules == {name.removesuffix(".pyx") for name in NATIVE} | {"shm/_cyutility"}
-    assert {Path(name).suffix for name in names} & {".c", ".pyx", ".pxd", ".pxi", ".h", ".java"} == set()
+    assert {Path(name).suffix for name in names} & {".c", ".pyx", ".pxd", ".h", ".java"} == set()
     wanted = {"mpbroker/protocol/schema/kafka.json", "shm/py.typed", "shm/ring.pyi"}
     assert wanted | {"mpbroker/console/static/index.html", "mpbroker/console/static/app.js"} <= set(names)
     assert "Requires-Dist: crc32c" not in metadata

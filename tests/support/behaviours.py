@@ -70,9 +70,8 @@ BEHAVIOURS: Mapping[str, Sequence[str]] = {
     "one of the many things that the processor's turn does": tuple(
         f"network/processor/{what}"
         for what in (
-            *("api_versions", "dispatch", "fairness", "idle", "intake", "log_events", "memory"),
-            *("network_time", "parked", "queue"),
-            *("session", "slices", "throttle", "throttled_by", "tls_hostile", "tls_turn", "tls_window"),
+            *("fairness", "idle", "log_events", "network_time", "parked", "session", "slices"),
+            *("throttle", "throttled_by", "tls_hostile", "tls_turn", "tls_window"),
         )
     ),
     "bytes from elsewhere: other implementations, examples, chance": (

@@ -24,12 +24,20 @@ from mpbroker.ipc.slots import (
     unpack_return,
 )
 from mpbroker.ipc.topology import SharedMemory, Sizes
+from mpbroker.network.processor.channel import ChannelState
+from mpbroker.network.processor.lists import TABLE, ChannelList
 from mpbroker.network.processor.processor import connection_prefix, first_flexible_versions
-from mpbroker.network.processor.turn import ProcessorTurn, TurnFiles
+from mpbroker.network.processor.turn import ProcessorTurn
+from mpbroker.network.processor.turn_files import TurnFiles
 from tests.support.polling import PATIENCE_S, until
 
 FRAME_BYTES_MAX = 4 << 20
 PROCESSOR = topology.processor(0)
+# A channel is in these at most once. In the others it stays when its connection closes, until Python looks.
+ONCE = (
+    *(ChannelList.LIST_HELD, ChannelList.LIST_STARVED, ChannelList.LIST_DEFERRED),
+    ChannelList.LIST_CLOSED,
+)
 
 
 def frame(
@@ -91,12 +99,32 @@ class Rig:
 
     def close(self) -> None:
         # The broker's ends are the turn's, if the test has not let go of it.
-        if turn := self.__dict__.pop("turn", None):
+        unruly: list[str] = []
+        if turn := self.__dict__.get("turn"):
             turn.close_idle(1 << 62)
+            unruly = self.unruly()
+            del self.turn, turn
         for sock in (*self.clients, self.listener, self.handover, self._acceptor_end):
             sock.close()
         self.memory.close()
         self.directory.cleanup()
+        assert unruly == []
+
+    def unruly(self) -> list[str]:
+        """What channels did that the table in lists.pyx does not have, and lists with a channel twice."""
+        moves = [
+            f"{ChannelState(state).name} after {ChannelState(before).name}"
+            for before, state in self.turn.moves()
+            if state not in TABLE[ChannelState(before)][0]
+        ]
+        entries = [
+            f"{ChannelList(which).name} in {ChannelState(state).name}"
+            for state, which in self.turn.entries()
+            if which not in TABLE[ChannelState(state)][1]
+        ]
+        listed = self.turn.listed()
+        twice = [f"twice in {one.name}" for one in ONCE if len(set(listed[one])) < len(listed[one])]
+        return moves + entries + twice
 
     @property
     def files(self) -> TurnFiles:

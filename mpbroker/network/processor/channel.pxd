@@ -40,6 +40,10 @@ cpdef enum CloseReason:
 
 cdef enum:
     WINDOW_MOST = 32            # the largest max.in.flight.requests.per.connection
+    NO_HANDLER = 0xFFFF
+    # Of `secure`.
+    NEGOTIATING = 1
+    MOVED = 2
 
 # A request, from its first bytes until its answer is written.
 cdef struct Request:
@@ -62,7 +66,7 @@ cdef struct Request:
     uint32_t deaths             # deaths of handlers that had taken the request
     ReplySlot answer
 
-# A request of a window: meanwhile the channel reads the next one (window.pxi).
+# A request of a window: meanwhile the channel reads the next one (window_entries.pxd).
 cdef struct WindowEntry:
     Request request
     uint32_t channel
@@ -80,7 +84,7 @@ cdef struct Channel:
     uint8_t starved             # is in the list of channels that wait for memory
     uint8_t unreported          # events that Python has not read yet: place and session stay until then
     uint8_t mute                # MuteState
-    uint8_t secure              # NEGOTIATING or MOVED (tls_sasl.pxi); 0: plain bytes
+    uint8_t secure              # NEGOTIATING or MOVED (turn_tls.pyx); 0: plain bytes
     uint8_t marked              # is in the list of channels that Python must serve
     uint8_t owned               # Python closes the descriptor
     uint64_t expires_ns         # when the client must authenticate again; 0: never
@@ -102,7 +106,7 @@ cdef struct Channel:
     uint32_t received           # bytes in its block
     uint8_t barred              # it is whole, and waits until the window is empty
     uint32_t expected           # guess of the next frame's size: the last one's, within bounds
-    uint64_t network_ns         # time spent on the request, not reported to a handler yet (metering.pxi)
+    uint64_t network_ns         # time spent on the request, not reported to a handler yet (metering.pyx)
     # bytes after that frame: pipelined frames stay in a block of their own, and `stash_at` moves on in it
     uint64_t stash
     uint64_t stash_asked_bytes

@@ -15,7 +15,8 @@ from mpbroker.ipc.session import Session as Connection
 from mpbroker.network.acceptor.limit_notices import LimitNotices
 from mpbroker.network.processor.channel import CloseReason
 from mpbroker.network.processor.tls_pipe import TlsPipe
-from mpbroker.network.processor.turn import ProcessorTurn, TlsSaslTurn
+from mpbroker.network.processor.turn import ProcessorTurn
+from mpbroker.network.processor.turn_tls import TlsSaslTurn
 from mpbroker.security.audit import Event, Kind, Names
 from mpbroker.security.audit_log import audit_of
 from mpbroker.security.listener import ListenerSecurity

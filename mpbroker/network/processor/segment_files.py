@@ -1,6 +1,6 @@
 """The segment files that answers are sent from: opened before an answer's first byte is written.
 
-The turn's table has the open files (`files.pxi`); this module makes the system calls. Connections and files
+The turn's table has the open files (`files.pxd`); this module makes the system calls. Connections and files
 share a process's descriptors, and each has its part: otherwise idle connections could take the last one, and
 fetches would fail. (Kafka opens a segment once, when it loads the log.)
 """
@@ -15,7 +15,8 @@ from typing import NamedTuple
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.slots import file_generation
 from mpbroker.network.processor.channel import CloseReason
-from mpbroker.network.processor.turn import FILES_MAX, ProcessorTurn, TurnFiles
+from mpbroker.network.processor.turn import ProcessorTurn
+from mpbroker.network.processor.turn_files import FILES_MAX, TurnFiles
 from shm.counters import CounterPage
 from shm.procfs import descriptors_left
 

@@ -11,62 +11,66 @@ A turn does all that a wake-up brought, in phases, in Kafka's order (SocketServe
 Sockets are edge-triggered and registered once, so muting a channel costs no system call: it is just not read.
 The turn returns to Python what needs a decision: new connections, closed ones, segment files to open, orders
 of the supervisor.
+
+The state that all phases share is a struct of the parts' structs (channel_turn.pxd). A part knows its own
+struct, and those further down:
+
+    take_connections, socket_event, go_on       intake, events, starvation
+    take_all_answers, dispatch, publish         dispatch, window_answers, api_versions; peer_failure
+    reading and writing a channel               sending, throttling, receiving
+    closing it                                  closing
+    what they stand on                          window_entries, answers, lists, memory, muting, queue, peers,
+                                                metering, files, activity, reports, acceptors
 """
-from libc.errno cimport EAGAIN, EINTR, errno
-from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcpy, memmove, memset
-from cpython.buffer cimport PyBUF_WRITE
-from cpython.memoryview cimport PyMemoryView_FromMemory
-from posix.stat cimport fstat, struct_stat
-from posix.unistd cimport close, pread
+from libc.errno cimport EINTR, errno
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memset
 
 import os
 
-from mpbroker.ipc.connections cimport (
-    EVICTIONS_ASKED_AT, EVICTIONS_DONE_AT, Ledger, ledger_close, ledger_open, ledger_take, ledger_waits,
-    ledger_word,
-)
-from mpbroker.ipc.counters cimport Counter, Histogram
-from mpbroker.ipc.fetch_sessions cimport FINAL_FETCH, SessionOfFetch, handler_of_session, session_of_fetch
+from mpbroker.ipc.connections cimport EVICTIONS_ASKED_AT, EVICTIONS_DONE_AT, Ledger, ledger_word
+from mpbroker.ipc.counters cimport Counter
 from mpbroker.ipc.loop cimport NATIVE_AT_MOST_NS
-from mpbroker.ipc.meters cimport (
-    ApiHistogram, ClientKind, Meters, MetersRef, api_page, client_enter, client_leave, count_error,
-    count_version, note_api,
+from mpbroker.network.handover cimport Handover
+from mpbroker.network.processor.acceptors cimport ACCEPTORS
+from mpbroker.network.processor.activity cimport until_idle_ms
+from mpbroker.network.processor.api_versions cimport API_VERSIONS_MOST, PreparedAnswers
+from mpbroker.network.processor.apis cimport API_KEYS
+from mpbroker.network.processor.channel cimport WINDOW_MOST, Channel, ChannelState, CloseReason
+from mpbroker.network.processor.channel_turn cimport (
+    ChannelTurn, allocate_places, connect_parts, empty_turn, release_turn,
 )
-from mpbroker.ipc.session cimport (
-    SecurityProtocol, SessionEntry, Sessions, session_open, session_software,
+from mpbroker.network.processor.closing cimport close_all_of, close_channel, close_idle_channels
+from mpbroker.network.processor.dispatch cimport dispatch, publish, take_all_answers
+from mpbroker.network.processor.events cimport (
+    Orders, before_sleep, go_on, is_ordered, must_stay_awake, socket_event,
 )
-from mpbroker.ipc.slots cimport (
-    NETWORK_UNIT_NS, THROTTLED_BY_SHIFT, Part, PartKind, ReplyFlag, ReplySlot, RequestSlot, ReturnSlot,
-    SlotFlag, SlotKind,
+from mpbroker.network.processor.intake cimport (
+    IS_PLAIN, IS_PRIVILEGED, NO_PLACE, NO_SOCKET, Intake, open_channel, take_connections,
 )
-from mpbroker.network.handover cimport Handover, handover_receive
-from mpbroker.network.processor.channel cimport (
-    WINDOW_MOST, Channel, ChannelState, CloseReason, Request, WindowEntry,
+from mpbroker.network.processor.lists cimport (
+    ChannelList, Lists, free_place, may_open, noted_entries, noted_moves, read_again,
 )
-from mpbroker.network.processor.files cimport (
-    FILE_PLACES, OPEN_FILES_MAX, FileTable, OpenFile, file_find, file_hash,
+from mpbroker.network.processor.memory cimport memory_is_low
+from mpbroker.network.processor.metering cimport begin_counting, take_told
+from mpbroker.network.processor.muting cimport load_mute_table, until_timer_ms
+from mpbroker.network.processor.peer_failure cimport mend_handler, mend_log
+from mpbroker.network.processor.peers cimport FIRST_HANDLER, Peer, forget_untaken
+from mpbroker.network.processor.queue cimport look_at_queues
+from mpbroker.network.processor.reports cimport Reports
+from mpbroker.network.processor.starvation cimport may_be_stalled, shuffle
+from mpbroker.network.processor.system_calls cimport (
+    EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLLET, EPOLLIN, epoll_create1, epoll_ctl, epoll_event, epoll_wait,
 )
-from mpbroker.network.processor.tls_pipe cimport TlsPipe
-from shm.arena cimport (
-    Arena, arena_allocate, arena_allocate_beyond, arena_free, block_capacity, block_generation, block_lend,
-)
-from shm.counters cimport CounterPage, counter_add, counter_set, heartbeat, histogram_record, monotonic_ns
-from shm.doorbell cimport Doorbell, bell_arm, bell_disarm, bell_ring
-from shm.ring cimport (
-    Ring, Slot, ring_advance, ring_bind, ring_peek, ring_publish, ring_room, ring_stage, ring_waiting,
-    ring_want_space,
-)
-from shm.atomics cimport load_acquire, load_relaxed, store_relaxed
+from shm.arena cimport Arena
+from shm.counters cimport CounterPage, counter_add, heartbeat, monotonic_ns
+from shm.doorbell cimport Doorbell, bell_arm, bell_disarm
+from shm.ring cimport Ring
+from shm.atomics cimport load_acquire, load_relaxed
 
-from mpbroker.config.listeners import MAX_LISTENERS
 from mpbroker.ipc import topology
-from mpbroker.ipc.log_levels import LEVELS, inherited_words, logger_of
-from mpbroker.network import handover
-from mpbroker.network.processor import mute
+from mpbroker.ipc.log_levels import inherited_words, logger_of
 from mpbroker.network.processor import window as request_window
-from mpbroker.network.processor.mute import MuteState
-from mpbroker.protocol.api_keys import ApiKey, valid_versions
 from typing import Any, TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -74,125 +78,28 @@ if TYPE_CHECKING:
     from mpbroker.ipc.session import Session
     from mpbroker.ipc.topology import SharedMemory
 
-cdef extern from "<sys/epoll.h>" nogil:
-    ctypedef union epoll_data_t:
-        uint32_t u32
-        uint64_t u64
-    struct epoll_event:
-        uint32_t events
-        epoll_data_t data
-    int epoll_create1(int flags)
-    int epoll_ctl(int epfd, int op, int fd, epoll_event *event)
-    int epoll_wait(int epfd, epoll_event *events, int maxevents, int timeout)
-    int EPOLL_CTL_ADD, EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP, EPOLLRDHUP, EPOLL_CLOEXEC
-    uint32_t EPOLLET
-
-cdef extern from "<sys/socket.h>" nogil:
-    ssize_t recv(int fd, void *buffer, size_t length, int flags)
-    ssize_t send(int fd, const void *buffer, size_t length, int flags)
-    struct iovec:
-        void *iov_base
-        size_t iov_len
-    struct msghdr:
-        iovec *msg_iov
-        size_t msg_iovlen
-    ssize_t sendmsg(int fd, const msghdr *message, int flags)
-    int MSG_DONTWAIT, MSG_NOSIGNAL, MSG_MORE
-
-cdef extern from "<sys/sendfile.h>" nogil:
-    ssize_t sendfile(int out_fd, int in_fd, long *offset, size_t count)
-
 cdef enum:
-    NO_HANDLER = 0xFFFF
-    FIRST_PROCESSOR = 8             # mpbroker.ipc.topology.FIRST_PROCESSOR, checked at import
-    CONTROL_PROCESSOR = 24          # mpbroker.ipc.topology.CONTROL_PROCESSOR, checked at import
-    FIRST_HANDLER = 25              # mpbroker.ipc.topology.FIRST_HANDLER, checked at import
-    LOG_PROCESS = 3                 # mpbroker.ipc.topology.LOG, checked at import
-    SMALL_BLOCK = 1984              # bytes of the smallest size class: most requests fit
-    # bytes kept free after the frame, at least: for the produce job and its answer
-    ANSWER_ROOM = 1024
-    ANSWER_ROOM_MAX = 65536
-    # Bytes per channel and turn, so that no channel starves another.
-    SENT_PER_TURN_MAX = 1 << 18
-    RECEIVED_PER_TURN_MAX = 1 << 18
-    # A frame that claims more than CLAIMED_MAX gets FIRST_BLOCK first, and room for all once that is full.
-    CLAIMED_MAX = 1 << 21
-    FIRST_BLOCK = (1 << 16) - 64
-    EXPECTED_MAX = 1 << 15          # bytes set aside for the next frame before its size is known
-    # Parked requests of at most KEPT_MAX bytes are kept, together in at most 1 / KEPT_SHARE of the limit.
-    KEPT_MAX = 1 << 14
-    KEPT_SHARE = 16
-    LOW_MEMORY_SHARE = 10           # memory is low when less than a tenth of it is left
-    STALL_CHECK_NS = 100 * 1000 * 1000
+    EVENTS_MAX = 512
     STALLED_SLEEP_MS = 300
-    FILES_LOOK_NS = 1000 * 1000 * 1000
-    # While others starve, a channel must move at least this many bytes within `stall_ns`, and at least this
-    # share of a large request or answer.
-    PROGRESS_BYTES = 4096
-    PROGRESS_SHARE = 64
     QUEUE_RETRY_MS = 2              # other processors may have room in the queue by then
-    # mute.py, checked at import.
-    NOT_MUTED = 0
-    MUTE = 0
-    UNMUTE = 1
-    REQUEST_RECEIVED = 2
-    RESPONSE_SENT = 3
-    THROTTLE_STARTED = 4
-    THROTTLE_ENDED = 5
-    MUTE_EVENTS = 6
-    MUTE_IMPOSSIBLE = 255
     TURN_CONNECTIONS = 1
     TURN_CLOSED = 2
     TURN_OPENING = 4
     TURN_TOLD = 8                   # ended requests for the request log
     TURN_SECURE = 16
     TURN_FAILED = 32
-    DEATHS_MAX = 2
-    OPEN_TRIES_MAX = 3
 
-assert FIRST_PROCESSOR == topology.FIRST_PROCESSOR and CONTROL_PROCESSOR == topology.CONTROL_PROCESSOR
-assert REQUEST_RING_PLACES == topology.REQUEST_RING_SLOTS
-assert NOT_MUTED == MuteState.NOT_MUTED and MUTE_IMPOSSIBLE == mute.IMPOSSIBLE
-assert (
-    MUTE, UNMUTE, REQUEST_RECEIVED, RESPONSE_SENT, THROTTLE_STARTED, THROTTLE_ENDED
-) == tuple(mute.MuteEvent)
-assert (
-    FIRST_HANDLER == topology.FIRST_HANDLER and LOG_PROCESS == topology.LOG
-    and LOGS_MAX == topology.MAX_LOG_WORKERS and HANDLERS_MAX == len(topology.HANDLERS)
-)
-assert (
-    {one.name: one.value for one in Api}.items() <= {f"API_{key.name}": key.value for key in ApiKey}.items()
-)
-assert LISTENERS == MAX_LISTENERS and ACCEPTORS == len(topology.ACCEPTORS)
-assert LOG_LEVELS_ABOVE == len(inherited_words(logger_of(topology.FIRST_PROCESSOR)))
-assert LOGS_REQUESTS == LEVELS["DEBUG"] and sizeof(Handover) == handover.HANDOVER.size
-cdef int API_VERSIONS_LATEST = max(valid_versions(ApiKey.API_VERSIONS))
+assert ACCEPTORS == len(topology.ACCEPTORS)
 # Epoll tags of the two descriptors that are no channels.
 cdef uint32_t BELL_TAG = <uint32_t>0xFFFFFFFFu
 cdef uint32_t HANDOVER_TAG = <uint32_t>0xFFFFFFFEu
-FILES_MAX = OPEN_FILES_MAX
 CONNECTIONS, CLOSED, OPENING, TOLD, SECURE = (
     TURN_CONNECTIONS, TURN_CLOSED, TURN_OPENING, TURN_TOLD, TURN_SECURE)
 
 
-include "lifecycle.pxi"
-include "activity.pxi"
-include "queue.pxi"
-include "metering.pxi"
-include "channels.pxi"
-include "intake.pxi"
-include "tls_sasl.pxi"
-include "memory.pxi"
-include "muting.pxi"
-include "sending.pxi"
-include "window.pxi"
-include "api_versions.pxi"
-include "receiving.pxi"
-include "dispatch.pxi"
-include "events.pxi"
-# ---- the turn
-
-cdef int run_turn(ChannelTurn *t, int timeout_ms) noexcept nogil:
+cdef int run_turn(
+    ChannelTurn *t, Intake *intake, Orders *orders, PreparedAnswers *prepared, int timeout_ms
+) noexcept nogil:
     cdef epoll_event events[EVENTS_MAX]
     cdef int count, i
     cdef uint32_t tag
@@ -201,59 +108,56 @@ cdef int run_turn(ChannelTurn *t, int timeout_ms) noexcept nogil:
     cdef Channel *c
     bell_arm(&t.bell)
     before = monotonic_ns()
-    timeout_ms = until_timer_ms(t, until_idle_ms(t, timeout_ms, before), before)
+    timeout_ms = until_timer_ms(&t.mutes, until_idle_ms(&t.activity, timeout_ms, before), before)
     if timeout_ms > STALLED_SLEEP_MS and may_be_stalled(t):
         timeout_ms = STALLED_SLEEP_MS
-    if t.held_count and timeout_ms > QUEUE_RETRY_MS:
+    if t.lists.held_count and timeout_ms > QUEUE_RETRY_MS:
         timeout_ms = QUEUE_RETRY_MS
-    if must_stay_awake(t):
+    if must_stay_awake(t, orders):
         timeout_ms = 0
     count = epoll_wait(t.epoll_fd, events, EVENTS_MAX, timeout_ms)
     if count < 0 and errno != EINTR:
         t.poll_errno = errno
         flags = TURN_FAILED
     bell_disarm(&t.bell)
-    t.now_ns = t.clock_ns = monotonic_ns()
-    t.soon = False
+    t.now_ns = t.metering.clock_ns = monotonic_ns()
+    t.lists.soon = False
     t.found = <uint32_t>(count if count > 0 else timeout_ms == 0)
     if timeout_ms:
         counter_add(t.counters, Counter.COUNT_IDLE_NS, t.now_ns - before)
     counter_add(t.counters, Counter.COUNT_WAKEUPS, 1)
     heartbeat(t.counters, t.now_ns)
-    t.arena.limit_bytes = load_relaxed(t.request_limit)
-    t.timed = load_relaxed(t.request_quotas) != 0
-    look_at_queues(t)
+    t.memory.arena.limit_bytes = load_relaxed(t.memory.request_limit)
+    t.metering.timed = load_relaxed(t.metering.request_quotas) != 0
+    look_at_queues(&t.queue, &t.peers)
     take_all_answers(t)
     go_on(t)
-    if count > 1 and memory_is_low(t):
+    if count > 1 and memory_is_low(&t.memory):
         shuffle(t, events, count)
     for i in range(count):
         tag = <uint32_t>events[i].data.u64
         if tag == HANDOVER_TAG:
-            take_connections(t)
+            take_connections(intake, t)
         elif tag != BELL_TAG:           # the bell is edge-triggered: nothing to reset
             c = &t.channels[tag]
             # An event of an earlier connection in this place carries the low bits of another connection id.
             if <uint32_t>c.connection == <uint32_t>(events[i].data.u64 >> 32):
                 if c.state != ChannelState.CHANNEL_FREE and c.state != ChannelState.CHANNEL_CLOSED:
                     socket_event(t, c, events[i].events)
-    dispatch(t)
+    dispatch(t, prepared)
     publish(t)
     before_sleep(t)
-    if t.closed_count or t.late_count:
+    if t.reports.closed_count or t.reports.late_count:
         flags |= TURN_CLOSED
-    if may_open(t):
+    if may_open(&t.lists, t.files.released):
         flags |= TURN_OPENING
-    if t.handed_waits:
+    if intake.handed_waits:
         flags |= TURN_CONNECTIONS
-    if t.told_count:
+    if t.metering.told_count:
         flags |= TURN_TOLD
-    if t.marked_count:
+    if t.lists.marked_count:
         flags |= TURN_SECURE
     return flags
-
-
-include "peer_failure.pxi"
 
 
 class PollFailed(OSError):
@@ -296,32 +200,34 @@ cdef class ProcessorTurn:
         t.process = process
         self._bind_ledger(memory.connections(process))
         self._bind_log_levels(memory.private)
-        memset(t.reason_levels, 255, sizeof(t.reason_levels))
+        memset(t.reports.reason_levels, 255, sizeof(t.reports.reason_levels))
         self._bind_replies_out(memory.private.block("replies_out"))
-        t.arena = &arena.ref
+        t.memory.arena = &arena.ref
         t.counters = &counters.ref
-        t.meters = &self.meters.ref
-        begin_counting(t)
-        t.bell, t.log_count, self.logs = bell.ref, memory.sizes.log_workers, {}
-        for i in range(t.log_count):
-            self.welcome_log(i)
-        t.handover_fd = handover_fd
-        t.order = <uint64_t *>(<size_t>&orders[process * 8])
-        t.fence_order = <uint64_t *>(<size_t>&fence_orders[process * 8])
-        t.order_seen, t.fence_order_seen = load_acquire(t.order), load_acquire(t.fence_order)
+        t.metering.meters = &self.meters.ref
         t.sessions = self.sessions.entries
         allocate_places(t, channel_places)
-        load_mute_table(t)
+        connect_parts(t)
+        begin_counting(&t.metering, t.memory.arena.limit_bytes)
+        t.bell, t.peers.log_count, self.logs = bell.ref, memory.sizes.log_workers, {}
+        for i in range(t.peers.log_count):
+            self.welcome_log(i)
+        self.intake.handover_fd = handover_fd
+        self.orders.order = <uint64_t *>(<size_t>&orders[process * 8])
+        self.orders.fence_order = <uint64_t *>(<size_t>&fence_orders[process * 8])
+        self.orders.order_seen = load_acquire(self.orders.order)
+        self.orders.fence_order_seen = load_acquire(self.orders.fence_order)
+        load_mute_table(&t.mutes)
         self._bind_words()
-        t.idle_ns, t.stall_ns = idle_ns, stall_ns
-        t.dice = monotonic_ns() | 1
+        t.activity.idle_ns, t.memory.stall_ns = idle_ns, stall_ns
+        t.memory.dice = monotonic_ns() | 1
         t.next_connection = connection_prefix
         t.frame_bytes_max = frame_bytes_max
-        t.queued_requests_max = queued_requests_max
+        t.queue.queued_requests_max = queued_requests_max
         for i in range(<uint32_t>API_KEYS):
             t.first_flexible[i] = first_flexible[i]
         for api in request_window.IN_WINDOW:
-            t.in_window[<int>api] = 1
+            t.window.in_window[<int>api] = 1
         self.set_window(window)
         t.epoll_fd = epoll_create1(EPOLL_CLOEXEC)
         if t.epoll_fd < 0:
@@ -334,21 +240,21 @@ cdef class ProcessorTurn:
         cdef unsigned char[::1] limits = self.memory.private.block("request_limits")
         cdef unsigned char[::1] quotas = self.memory.private.block("request_quotas")
         self.keep += [queued, limits, quotas]
-        self.t.request_quotas = <uint64_t *>(<size_t>&quotas[0])
-        self.t.queued = <uint64_t *>(<size_t>&queued[0])
-        self.t.request_limit = <uint64_t *>(<size_t>&limits[self.t.process * 8])
+        self.t.metering.request_quotas = <uint64_t *>(<size_t>&quotas[0])
+        self.t.queue.queued = <uint64_t *>(<size_t>&queued[0])
+        self.t.memory.request_limit = <uint64_t *>(<size_t>&limits[self.t.process * 8])
 
     def _bind_ledger(self, Ledger ledger):
         cdef Doorbell bell
         cdef int i
         self.keep.append(ledger)
-        self.t.ledger = ledger.ref
-        self.t.evictions_asked = ledger_word(&ledger.ref, EVICTIONS_ASKED_AT)
-        self.t.evictions_done = ledger_word(&ledger.ref, EVICTIONS_DONE_AT)
+        self.t.acceptors.ledger = ledger.ref
+        self.orders.evictions_asked = ledger_word(&ledger.ref, EVICTIONS_ASKED_AT)
+        self.orders.evictions_done = ledger_word(&ledger.ref, EVICTIONS_DONE_AT)
         for i, acceptor in enumerate(topology.ACCEPTORS):
             bell = self.memory.doorbell(acceptor)
             self.keep.append(bell)
-            self.t.acceptor_bells[i] = bell.ref
+            self.t.acceptors.acceptor_bells[i] = bell.ref
 
     def _bind_log_levels(self, private):
         cdef unsigned char[::1] log_levels = private.block("log_levels")
@@ -356,12 +262,12 @@ cdef class ProcessorTurn:
         cdef int i
         self.keep += [log_levels, request_log]
         for i, word in enumerate(inherited_words(logger_of(topology.FIRST_PROCESSOR))):
-            self.t.log_levels[i] = <uint64_t *>(<size_t>&log_levels[8 * <int>word])
-        self.t.request_log = <uint64_t *>(<size_t>&request_log[0])
+            self.t.reports.log_levels[i] = <uint64_t *>(<size_t>&log_levels[8 * <int>word])
+        self.prepared.request_log = <uint64_t *>(<size_t>&request_log[0])
 
     def _bind_replies_out(self, unsigned char[::1] words):
         self.keep.append(words)
-        self.t.replies_out = <uint64_t *>(<size_t>&words[0])
+        self.t.peers.replies_out = <uint64_t *>(<size_t>&words[0])
 
     def _watch(self, int fd, uint32_t events, uint64_t tag):
         cdef epoll_event event
@@ -372,17 +278,17 @@ cdef class ProcessorTurn:
 
     def saw_orders(self) -> None:
         """Confirm that the orders `look_at_orders` found are done. A later order ends the next sleep."""
-        self.t.order_seen = self.order_now
-        self.t.fence_order_seen = self.fence_order_now
+        self.orders.order_seen = self.order_now
+        self.orders.fence_order_seen = self.fence_order_now
 
     def look_at_orders(self) -> bool:
         """Return whether there is an order that `saw_orders` has not confirmed. Call this before obeying."""
-        self.order_now = load_acquire(self.t.order)
-        self.fence_order_now = load_acquire(self.t.fence_order)
+        self.order_now = load_acquire(self.orders.order)
+        self.fence_order_now = load_acquire(self.orders.fence_order)
         return (
-            self.order_now != self.t.order_seen
-            or self.fence_order_now != self.t.fence_order_seen
-            or load_relaxed(self.t.evictions_asked) != load_relaxed(self.t.evictions_done)
+            self.order_now != self.orders.order_seen
+            or self.fence_order_now != self.orders.fence_order_seen
+            or load_relaxed(self.orders.evictions_asked) != load_relaxed(self.orders.evictions_done)
         )
 
     def turn(self, int timeout_ms) -> int:
@@ -404,12 +310,12 @@ cdef class ProcessorTurn:
         cdef int flags, left_ms = timeout_ms
         with nogil:
             while True:
-                flags = run_turn(self.t, left_ms)
-                passed_ns = self.t.clock_ns - begun_ns
+                flags = run_turn(self.t, &self.intake, &self.orders, &self.prepared, left_ms)
+                passed_ns = self.t.metering.clock_ns - begun_ns
                 left_ms = timeout_ms - <int>(passed_ns // 1000000)
                 if (
                     flags or passed_ns >= longest_ns or left_ms <= 0
-                    or self.t.found == 0 or is_ordered(self.t)
+                    or self.t.found == 0 or is_ordered(&self.orders)
                 ):
                     break
         if flags & TURN_FAILED:
@@ -430,7 +336,7 @@ cdef class ProcessorTurn:
         Raises OSError: the socket cannot be watched. It stays the caller's.
         """
         cdef int channel
-        self.t.now_ns = self.t.clock_ns = monotonic_ns()
+        self.t.now_ns = self.t.metering.clock_ns = monotonic_ns()
         channel = open_channel(self.t, fd, listener, protocol, privileged)
         if channel == NO_PLACE:
             return None
@@ -447,22 +353,22 @@ cdef class ProcessorTurn:
         """Return the message and the descriptors, one or none, of a connection that Python must decide about;
         None without one. It is the caller's then.
         """
-        if not self.t.handed_waits:
+        if not self.intake.handed_waits:
             return None
-        self.t.handed_waits = False
-        message = (<char *>&self.t.handed)[:sizeof(Handover)]
-        return message, [] if self.t.handed_fd < 0 else [self.t.handed_fd]
+        self.intake.handed_waits = False
+        message = (<char *>&self.intake.handed)[:sizeof(Handover)]
+        return message, [] if self.intake.handed_fd < 0 else [self.intake.handed_fd]
 
     def serve_plain(self, int listener, bint privileged, uint32_t connections_max) -> None:
         """Serve new connections of a plain listener without Python, while fewer than `connections_max` are
         open.
         """
-        self.t.listener_kinds[listener] = IS_PLAIN | (IS_PRIVILEGED if privileged else 0)
-        self.t.connections_max = connections_max
+        self.intake.listener_kinds[listener] = IS_PLAIN | (IS_PRIVILEGED if privileged else 0)
+        self.intake.connections_max = connections_max
 
     def ask_about(self, int listener) -> None:
         """Ask Python about new connections of a listener."""
-        self.t.listener_kinds[listener] = 0
+        self.intake.listener_kinds[listener] = 0
 
     def tell_closed(self, levels: Mapping[CloseReason, int], int level_at_start) -> None:
         """Tell Python of closed connections only if the level of their reason is logged.
@@ -470,8 +376,8 @@ cdef class ProcessorTurn:
         `level_at_start` counts until clients set another level.
         """
         for reason, level in levels.items():
-            self.t.reason_levels[<int>reason] = level
-        self.t.log_level_at_start = level_at_start
+            self.t.reports.reason_levels[<int>reason] = level
+        self.t.reports.log_level_at_start = level_at_start
 
     def answer_api_versions(self, bodies: list[bytes]) -> None:
         """Answer common ApiVersions requests with the encoded response of their version.
@@ -480,11 +386,11 @@ cdef class ProcessorTurn:
         """
         cdef bytes body
         for version in range(API_VERSIONS_MOST):
-            self.t.api_versions[<int>version] = NULL
+            self.prepared.api_versions[<int>version] = NULL
         for version, body in enumerate(bodies[:API_VERSIONS_MOST]):
             self.keep.append(body)
-            self.t.api_versions[<int>version] = <const uint8_t *><const char *>body
-            self.t.api_versions_bytes[<int>version] = <uint32_t>len(body)
+            self.prepared.api_versions[<int>version] = <const uint8_t *><const char *>body
+            self.prepared.api_versions_bytes[<int>version] = <uint32_t>len(body)
 
     def set_session(self, uint32_t channel, uint64_t connection, **known: Any) -> None:
         """Record what authentication found out: see `Sessions.set`.
@@ -499,34 +405,34 @@ cdef class ProcessorTurn:
     def closed(self) -> list[tuple[Session, int, int]]:
         """Return (session, reason, detail) of channels closed since the last call, and free their places."""
         cdef uint32_t i
-        cdef ChannelTurn *t = self.t
+        cdef Reports *r = &self.t.reports
         cdef Channel *c
         out = []
-        for i in range(t.closed_count):
-            c = &t.channels[t.closed[i].channel]
+        for i in range(r.closed_count):
+            c = &self.t.channels[r.closed[i].channel]
             out.append((
-                self.sessions.of(c.index, t.closed[i].connection), t.closed[i].reason, t.closed[i].detail))
+                self.sessions.of(c.index, r.closed[i].connection), r.closed[i].reason, r.closed[i].detail))
             self._reported(c)
-        t.closed_count = 0
+        r.closed_count = 0
         return out
 
     def late_answers(self) -> list[tuple[Session, int]]:
         """Return (session, API key) of answers that came after their connection was closed."""
         cdef uint32_t i
-        cdef ChannelTurn *t = self.t
+        cdef Reports *r = &self.t.reports
         out = [
-            (self.sessions.of(t.late[i].channel, t.late[i].connection), t.late[i].detail)
-            for i in range(t.late_count)
+            (self.sessions.of(r.late[i].channel, r.late[i].connection), r.late[i].detail)
+            for i in range(r.late_count)
         ]
-        for i in range(t.late_count):
-            self._reported(&t.channels[t.late[i].channel])
-        t.late_count = 0
+        for i in range(r.late_count):
+            self._reported(&self.t.channels[r.late[i].channel])
+        r.late_count = 0
         return out
 
     cdef _reported(self, Channel *c):
         c.unreported -= 1
         if c.state == ChannelState.CHANNEL_FREE:
-            free_place(self.t, c)
+            free_place(&self.t.lists, c)
 
     def close_connection(self, uint32_t channel, int reason, int64_t detail=0) -> None:
         """Close one connection. Python calls this when it failed for one, so that the others go on."""
@@ -536,7 +442,7 @@ cdef class ProcessorTurn:
 
     def told(self) -> list[tuple[bytes, int, int, int, int, int, int, int]]:
         """Return the fields of request_log.Ended for requests that have ended since the last call."""
-        return take_told(self.t)
+        return take_told(&self.t.metering)
 
     # ---- orders
 
@@ -545,7 +451,7 @@ cdef class ProcessorTurn:
 
         A known handler keeps its requests: it began before this process did.
         """
-        if self.t.handlers[number].known:
+        if self.t.peers.handlers[number].known:
             return
         cdef ChannelTurn *t = self.t
         cdef int process = FIRST_HANDLER + number
@@ -553,7 +459,7 @@ cdef class ProcessorTurn:
         cdef Ring answers = self.memory.ring(process, t.process)
         cdef Doorbell bell = self.memory.doorbell(process)
         cdef Arena arena = self.memory.arena(process)
-        cdef Peer *peer = &t.handlers[number]
+        cdef Peer *peer = &t.peers.handlers[number]
         heavy = self.memory.private.block("heavy")
         cdef unsigned char[::1] heavy_view = heavy
         self.rings[number] = (requests, answers, bell, arena, heavy)
@@ -566,25 +472,25 @@ cdef class ProcessorTurn:
         peer.process = process
         peer.load = 0
         peer.heavy_until = 0
-        forget_untaken(t, peer)
+        forget_untaken(&t.peers, peer)
         peer.owed_count = 0
         peer.touched = False
         peer.wants_room = False
         peer.known = True
         peer.alive = True
         peer.leaving = False
-        if number >= t.handler_count:
-            t.handler_count = number + 1
-        t.soon = True
+        if number >= t.peers.handler_count:
+            t.peers.handler_count = number + 1
+        t.lists.soon = True
 
     def leave_handler(self, uint32_t number) -> None:
         """Give a handler no new requests; it finishes those it has."""
-        self.t.handlers[number].leaving = True
+        self.t.peers.handlers[number].leaving = True
 
     def fence_handler(self, uint32_t number) -> None:
-        if self.t.handlers[number].known:
+        if self.t.peers.handlers[number].known:
             mend_handler(self.t, number)
-            self.t.soon = True
+            self.t.lists.soon = True
 
     def fence_log(self) -> None:
         mend_log(self.t)
@@ -595,25 +501,25 @@ cdef class ProcessorTurn:
         cdef Ring answers = self.memory.ring(topology.log_worker(number), self.t.process)
         cdef Doorbell bell = self.memory.doorbell(topology.log_worker(number))
         self.logs[number] = (answers, bell)
-        self.t.log_answers[number], self.t.log_bells[number] = answers.ref, bell.ref
+        self.t.peers.log_answers[number], self.t.peers.log_bells[number] = answers.ref, bell.ref
 
     def limit(self, uint32_t frame_bytes_max, uint32_t queued_requests_max, uint64_t idle_ns) -> None:
         """Set other limits. A frame whose size was read already stays allowed."""
-        self.t.frame_bytes_max, self.t.queued_requests_max, self.t.idle_ns = (
+        self.t.frame_bytes_max, self.t.queue.queued_requests_max, self.t.activity.idle_ns = (
             frame_bytes_max, queued_requests_max, idle_ns)
-        self.t.soon = True          # channels that wait for room in the queue may go on
+        self.t.lists.soon = True          # channels that wait for room in the queue may go on
 
     def set_window(self, uint32_t requests) -> None:
         """Let `requests` requests of a connection be under way. Raises ValueError: not 1 to WINDOW_MOST."""
-        cdef uint32_t before = self.t.window_most, i
+        cdef uint32_t before = self.t.window.window_most, i
         cdef Channel *c
         if not 1 <= requests <= WINDOW_MOST:
             raise ValueError(f"a window of {requests} requests: 1 to {WINDOW_MOST} are possible")
-        self.t.window_most = requests
+        self.t.window.window_most = requests
         for i in range(self.t.channels_used):
             c = &self.t.channels[i]
             if c.state == ChannelState.CHANNEL_READING and before <= c.window_count < requests:
-                read_again(self.t, c)
+                read_again(&self.t.lists, c)
 
     def stop_reading(self) -> None:
         """Begin no more requests, and close the connections that have none under way."""
@@ -644,7 +550,7 @@ cdef class ProcessorTurn:
 
         Returns its id, or None. (Kafka: Processor.closeExcessConnections.)
         """
-        cdef uint32_t place = self.t.links[self.t.channel_places].after
+        cdef uint32_t place = self.t.activity.links[self.t.channel_places].after
         cdef Channel *c
         while place != self.t.channel_places:
             c = &self.t.channels[place]
@@ -653,7 +559,7 @@ cdef class ProcessorTurn:
                 close_channel(self.t, c, CloseReason.CLOSED_EXCESS, 0)
                 publish(self.t)
                 return connection
-            place = self.t.links[place].after
+            place = self.t.activity.links[place].after
         return None
 
     def close_parked(self) -> None:
@@ -671,6 +577,25 @@ cdef class ProcessorTurn:
                 n += 1
         return n
 
+    # ---- for tests: what lists.pyx has a table of
 
-include "files.pxi"
-include "tls_stream.pxi"
+    def listed(self) -> dict[ChannelList, list[int]]:
+        """Return the channels of each list, in its order."""
+        cdef Lists *l = &self.t.lists
+        cdef Reports *r = &self.t.reports
+        return {
+            ChannelList.LIST_HELD: [l.held[i] for i in range(l.held_count)],
+            ChannelList.LIST_STARVED: [l.starved[i] for i in range(l.starved_count)],
+            ChannelList.LIST_DEFERRED: [l.deferred[i] for i in range(l.deferred_count)],
+            ChannelList.LIST_MARKED: [l.marked[i] for i in range(l.marked_count)],
+            ChannelList.LIST_OPENING: [l.opening[i] for i in range(l.opening_count)],
+            ChannelList.LIST_CLOSED: [r.closed[i].channel for i in range(r.closed_count)],
+        }
+
+    def moves(self) -> set[tuple[int, int]]:
+        """Return (state, following state) of each kind of move that channels made."""
+        return noted_moves(&self.t.lists)
+
+    def entries(self) -> set[tuple[int, int]]:
+        """Return (state, list) of each kind of entry into a list that channels made."""
+        return noted_entries(&self.t.lists)

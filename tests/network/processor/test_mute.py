@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from mpbroker.network.processor import mute
 from mpbroker.network.processor.mute import MuteEvent, MuteState
-from mpbroker.network.processor.turn import Muting
+from mpbroker.network.processor.muting import Muting
 
 
 class Model:

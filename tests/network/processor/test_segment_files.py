@@ -28,7 +28,7 @@ from mpbroker.ipc.slots import (
 )
 from mpbroker.network.processor.channel import CloseReason
 from mpbroker.network.processor.segment_files import SPARE_DESCRIPTORS, SegmentFiles, shares
-from mpbroker.network.processor.turn import FILES_MAX
+from mpbroker.network.processor.turn_files import FILES_MAX
 from tests.support.polling import PATIENCE_S
 from tests.support.processor_rig import PROCESSOR, Rig, answer_frame, frame, is_closed, receive
 from tests.support.served_processor import Served

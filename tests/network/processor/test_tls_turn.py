@@ -27,7 +27,7 @@ from tests.support.tls_key_changes import TLS_1_2, TLS_1_3, KeyChanger
 from tests.support.tls_processor_rig import METADATA, TLS, SecureRig, receive, secure_rig
 
 POOL = 4 << 20
-# What is encrypted at a time, and first (tls_stream.pxi).
+# What is encrypted at a time, and first (turn_tls.pyx).
 CHUNK_BYTES, FIRST_CHUNK_BYTES = 126 << 10, 63 << 10
 # Of TCP over IPv6 on the loopback interface: its MTU of 64 KiB without 40 bytes for IP and 32 for TCP.
 SEGMENT_BYTES = (64 << 10) - 72

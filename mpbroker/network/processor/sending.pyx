@@ -1,28 +1,24 @@
-# Writing answers: bytes of an arena block, slices of segment files. Part of turn.pyx.
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdint cimport uint8_t, uint64_t
 
-cdef inline uint8_t *answer_base(ChannelTurn *t, ReplySlot *a) noexcept nogil:
-    """Return the arena of an answer: this processor's, for the request's own block, or a handler's."""
-    return t.arena.base if a.owner == t.process else t.handlers[a.owner - FIRST_HANDLER].arena
+from mpbroker.ipc.counters cimport Counter
+from mpbroker.ipc.slots cimport Part, PartKind, ReplySlot, SlotKind
+from mpbroker.network.processor.activity cimport active
+from mpbroker.network.processor.answers cimport (
+    answer_base, files_are_open, parts_of, release_answer, use_files,
+)
+from mpbroker.network.processor.channel cimport Channel, ChannelState, CloseReason
+from mpbroker.network.processor.channel_turn cimport ChannelTurn
+from mpbroker.network.processor.closing cimport close_channel
+from mpbroker.network.processor.files cimport OpenFile, file_find
+from mpbroker.network.processor.lists cimport await_files, defer, mark, move
+from mpbroker.network.processor.memory cimport free_request
+from mpbroker.network.processor.metering cimport begin_timing, end_timing, note_finished, note_size
+from mpbroker.network.processor.muting cimport RESPONSE_SENT, mute_event
+from mpbroker.network.processor.system_calls cimport MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL, send, sendfile
+from mpbroker.network.processor.throttling cimport go_on_reading
+from shm.counters cimport counter_add
 
-cdef inline Part *parts_of(ChannelTurn *t, ReplySlot *a) noexcept nogil:
-    return <Part *>(answer_base(t, a) + a.block + a.position)
-
-cdef void release_answer(ChannelTurn *t, Channel *c) noexcept nogil:
-    """End the use of files and the lease of the answer that the channel was sending."""
-    cdef ReplySlot *a = &c.request.answer
-    cdef Part *part
-    cdef OpenFile *entry
-    cdef uint32_t i
-    if a.kind == SlotKind.SEND_PARTS and c.state == ChannelState.CHANNEL_SENDING:
-        for i in range(a.length):
-            part = parts_of(t, a) + i
-            if part.kind == PartKind.PART_FILE:
-                entry = file_find(
-                    &t.files, part.slot, part.slot_generation, part.segment_base, part.file_generation)
-                if entry != NULL and entry.users:
-                    entry.users -= 1
-                    t.files.released |= entry.users == 0
-    give_back(t, a)
 
 cdef int send_bytes(
     ChannelTurn *t, Channel *c, const uint8_t *bytes, uint64_t length, int flags, uint64_t *budget
@@ -82,13 +78,13 @@ cdef int send_answer(ChannelTurn *t, Channel *c) noexcept nogil:
     """Write the answer. 1: all written; 0: wait for the socket; 2: go on next turn; -1: error."""
     cdef ReplySlot *a = &c.request.answer
     cdef Part *part
-    cdef uint8_t *base = answer_base(t, a)
+    cdef uint8_t *base = answer_base(&t.peers, a)
     cdef uint64_t budget = SENT_PER_TURN_MAX
     cdef int done, flags
     if a.kind == SlotKind.SEND:
         return send_bytes(t, c, base + a.block + a.position, a.length, 0, &budget)
     while c.part < a.length:
-        part = parts_of(t, a) + c.part
+        part = parts_of(&t.peers, a) + c.part
         if part.kind == PartKind.PART_FILE:
             done = send_file(t, c, part, &budget)
         else:
@@ -100,71 +96,48 @@ cdef int send_answer(ChannelTurn *t, Channel *c) noexcept nogil:
         c.part_sent = 0
     return 1
 
-cdef bint files_are_open(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Return whether every slice can be sent. All are checked before the first byte is written."""
-    cdef Part *part
-    cdef uint32_t i
-    for i in range(c.request.answer.length):
-        part = parts_of(t, &c.request.answer) + i
-        if part.kind == PartKind.PART_FILE:
-            if file_find(
-                &t.files, part.slot, part.slot_generation, part.segment_base, part.file_generation
-            ) == NULL:
-                return False
-    return True
-
-cdef void use_files(ChannelTurn *t, Channel *c) noexcept nogil:
-    cdef Part *part
-    cdef uint32_t i
-    for i in range(c.request.answer.length):
-        part = parts_of(t, &c.request.answer) + i
-        if part.kind == PartKind.PART_FILE:
-            file_find(
-                &t.files, part.slot, part.slot_generation, part.segment_base, part.file_generation
-            ).users += 1
-
 cdef void start_sending(ChannelTurn *t, Channel *c) noexcept nogil:
     """Begin to send `c.request.answer`, or wait for its files."""
     c.part = 0
     c.part_sent = 0
     c.marked_ns = 0
     if c.request.answer.kind == SlotKind.SEND_PARTS:
-        if not files_are_open(t, c):
-            c.state = ChannelState.CHANNEL_OPENING
-            await_files(t, c)
+        if not files_are_open(&t.peers, &t.files, c):
+            move(&t.lists, c, ChannelState.CHANNEL_OPENING)
+            await_files(&t.lists, c)
             return
-        use_files(t, c)
-    c.state = ChannelState.CHANNEL_SENDING
-    note_size(t, &c.request)
+        use_files(&t.peers, &t.files, c)
+    move(&t.lists, c, ChannelState.CHANNEL_SENDING)
+    note_size(&t.metering, &c.request)
     go_on_sending(t, c)
 
 cdef void go_on_sending(ChannelTurn *t, Channel *c) noexcept nogil:
     cdef int done
     cdef uint64_t begun_ns
     if c.secure:
-        mark(t, c)
+        mark(&t.lists, c)
         return
-    begun_ns = begin_timing(t)
+    begun_ns = begin_timing(&t.metering)
     done = send_answer(t, c)
     end_timing(c, begun_ns)
-    active(t, c)
+    active(&t.activity, c, t.now_ns)
     if done == 1:
         counter_add(t.counters, Counter.COUNT_RESPONSES, 1)
-        release_answer(t, c)
+        release_answer(&t.peers, &t.files, c)
         finish_request(t, c)
     elif done == 2:
-        defer(t, c, True)
+        defer(&t.lists, c, True)
     elif done < 0:
         close_channel(t, c, CloseReason.CLOSED_RESET, errno)
 
 cdef void finish_request(ChannelTurn *t, Channel *c) noexcept nogil:
     """End a request that was answered, or that wanted no answer."""
-    note_finished(t, &c.request)
-    free_request(t, &c.request)
-    c.state = ChannelState.CHANNEL_READING
+    note_finished(&t.metering, &c.request)
+    free_request(&t.memory, &c.request)
+    move(&t.lists, c, ChannelState.CHANNEL_READING)
     c.received = 0
     c.request.needed = 0
-    if mute_event(t, c, RESPONSE_SENT):
+    if mute_event(&t.mutes, c, RESPONSE_SENT):
         go_on_reading(t, c)
     else:
         close_channel(t, c, CloseReason.CLOSED_ILLEGAL_STATE, c.mute)

@@ -1,4 +1,41 @@
-# Answers and requests of TLS channels, whose bytes go through OpenSSL (tls_pipe.pyx). Part of turn.pyx.
+"""Channels of TLS and SASL listeners: Python leads them, frames and answers stay in the turn.
+
+A channel of a listener that is not PLAINTEXT begins as NEGOTIATING: nothing of it is read here, and Python
+has its socket. With TLS it becomes MOVED when the client is authenticated: Python has OpenSSL decrypt into
+its block and encrypt from its answer (tls_pipe.pyx), and the rest is as for any channel. Without TLS it
+becomes an ordinary channel and costs nothing more.
+"""
+from cpython.buffer cimport PyBUF_WRITE
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from libc.errno cimport EINTR, errno
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+from posix.unistd cimport pread
+
+from mpbroker.ipc.counters cimport Counter
+from mpbroker.ipc.session cimport session_software
+from mpbroker.ipc.slots cimport Part, PartKind, ReplySlot, SlotKind
+from mpbroker.network.processor.activity cimport active
+from mpbroker.network.processor.answers cimport answer_base, parts_of, release_answer
+from mpbroker.network.processor.channel cimport (
+    MOVED, NEGOTIATING, Channel, ChannelState, CloseReason, WindowEntry,
+)
+from mpbroker.network.processor.channel_turn cimport ChannelTurn
+from mpbroker.network.processor.closing cimport close_channel
+from mpbroker.network.processor.dispatch cimport dispatch, publish
+from mpbroker.network.processor.files cimport OpenFile, file_find
+from mpbroker.network.processor.lists cimport defer
+from mpbroker.network.processor.memory cimport free_request, free_stash
+from mpbroker.network.processor.metering cimport count_client
+from mpbroker.network.processor.receiving cimport (
+    frame_received, frame_room, may_receive, memory_full, next_frame, stream_ended,
+)
+from mpbroker.network.processor.sending cimport finish_request
+from mpbroker.network.processor.tls_pipe cimport TlsPipe
+from mpbroker.network.processor.turn cimport ProcessorTurn
+from mpbroker.network.processor.window_answers cimport end_written, go_on_behind, window_written
+from mpbroker.network.processor.window_entries cimport entry_at, window_holds_answers, window_is_full
+from shm.counters cimport counter_add, monotonic_ns
 
 cdef int64_t read_part(ChannelTurn *t, Part *part, uint64_t at, uint8_t *into, uint64_t room) noexcept nogil:
     """Copy a part from `at` on, as far as there is room. Returns the bytes; -1: its file cannot be read."""
@@ -19,7 +56,7 @@ cdef int64_t read_part(ChannelTurn *t, Part *part, uint64_t at, uint8_t *into, u
 cdef int64_t copy_answer(ChannelTurn *t, Channel *c, uint8_t *into, uint64_t room) noexcept nogil:
     """Copy the answer's bytes after the written ones. Returns their count; -1: a segment cannot be read."""
     cdef ReplySlot *a = &c.request.answer
-    cdef uint8_t *base = answer_base(t, a)
+    cdef uint8_t *base = answer_base(&t.peers, a)
     cdef uint64_t at = c.part_sent, copied = 0, want
     cdef uint32_t number = c.part
     cdef Part *part
@@ -31,7 +68,7 @@ cdef int64_t copy_answer(ChannelTurn *t, Channel *c, uint8_t *into, uint64_t roo
         memcpy(into, base + a.block + a.position + at, want)
         return want
     while number < a.length and copied < room:
-        part = parts_of(t, a) + number
+        part = parts_of(&t.peers, a) + number
         if part.kind == PartKind.PART_FILE:
             n = read_part(t, part, at, into + copied, room - copied)
             if n < 0:
@@ -55,14 +92,14 @@ cdef uint64_t copy_window(ChannelTurn *t, Channel *c, uint8_t *into, uint64_t ro
     cdef WindowEntry *e
     cdef ReplySlot *a
     for i in range(c.window_count):
-        e = entry_at(t, c, i)
+        e = entry_at(&t.window, c, i)
         a = &e.request.answer
         if not e.answered or a.kind != SlotKind.SEND or copied == room:
             break
         want = a.length - e.sent
         if want > room - copied:
             want = room - copied
-        memcpy(into + copied, answer_base(t, a) + a.block + a.position + e.sent, want)
+        memcpy(into + copied, answer_base(&t.peers, a) + a.block + a.position + e.sent, want)
         copied += want
     return copied
 
@@ -75,7 +112,7 @@ cdef bint advance_answer(ChannelTurn *t, Channel *c, uint64_t n) noexcept nogil:
     if a.kind == SlotKind.SEND:
         return c.part_sent == a.length
     while c.part < a.length:
-        part = parts_of(t, a) + c.part
+        part = parts_of(&t.peers, a) + c.part
         if c.part_sent < part.length:
             return False
         c.part_sent -= part.length
@@ -94,7 +131,7 @@ cdef enum:
     FIRST_CHUNK_BYTES = 63 << 10
 
 cdef class TlsSaslTurn:
-    """The channels of tls_sasl.pxi, for Python, which decides what each does next.
+    """The channels of TLS and SASL listeners, for Python, which decides what each does next.
 
     A channel's number may be used until the turn reports it closed.
     """
@@ -123,25 +160,27 @@ cdef class TlsSaslTurn:
         cdef uint32_t i
         t.now_ns = monotonic_ns()
         out = []
-        for i in range(t.marked_count):
-            c = &t.channels[t.marked[i]]
+        for i in range(t.lists.marked_count):
+            c = &t.channels[t.lists.marked[i]]
             c.marked = 0
             if c.secure and c.state != ChannelState.CHANNEL_FREE and c.state != ChannelState.CHANNEL_CLOSED:
                 out.append((c.index, c.connection, self._has_answer(c)))
-        t.marked_count = 0
+        t.lists.marked_count = 0
         return out
 
     def renewal(self, uint32_t channel) -> tuple[int, bytes, bytes] | None:
         """Return (descriptor, frame, bytes after it) of a request that begins re-authentication, or None."""
         cdef Channel *c = self._channel(channel)
+        cdef char *base
         if c.secure != NEGOTIATING or c.request.block == 0:
             return None
         if c.request.needed < 4 or c.received < c.request.needed:
             return None
-        frame = (<char *>(self.t.arena.base + c.request.block))[4 : c.request.needed]
-        rest = (<char *>(self.t.arena.base + c.stash))[c.stash_at : c.stash_received] if c.stash else b""
-        free_request(self.t, &c.request)
-        free_stash(self.t, c)
+        base = <char *>self.t.memory.arena.base
+        frame = (base + c.request.block)[4 : c.request.needed]
+        rest = (base + c.stash)[c.stash_at : c.stash_received] if c.stash else b""
+        free_request(&self.t.memory, &c.request)
+        free_stash(&self.t.memory, c)
         c.received = c.request.needed = 0
         c.owned = 1
         return c.fd, frame, rest
@@ -153,7 +192,7 @@ cdef class TlsSaslTurn:
         c.owned = not native
         c.expires_ns = expires_ns
         c.readable = 1          # bytes that came with the last token have had their edge
-        defer(self.t, c, True)
+        defer(&self.t.lists, c, True)
 
     def software(self, uint32_t channel, bytes name, bytes version) -> None:
         """Note the software that ApiVersions named before authentication."""
@@ -161,7 +200,7 @@ cdef class TlsSaslTurn:
         session_software(
             &self.t.sessions[channel], <const uint8_t *>name, len(name),
             <const uint8_t *>version, len(version))
-        count_client(self.t, c)
+        count_client(&self.t.metering, c)
 
     def room(self, uint32_t channel) -> memoryview | None:
         """Return the memory for decrypted bytes; None: nothing is to be read now."""
@@ -175,7 +214,7 @@ cdef class TlsSaslTurn:
         if room == 0:
             return None
         return PyMemoryView_FromMemory(
-            <char *>(self.t.arena.base + c.request.block + c.received), room, PyBUF_WRITE)
+            <char *>(self.t.memory.arena.base + c.request.block + c.received), room, PyBUF_WRITE)
 
     def received(self, uint32_t channel, uint32_t n) -> bool:
         """Take `n` bytes in the room; return whether there may be room for more.
@@ -186,7 +225,7 @@ cdef class TlsSaslTurn:
         cdef int framed
         c.received += n
         c.moved_bytes += n
-        active(self.t, c)
+        active(&self.t.activity, c, self.t.now_ns)
         counter_add(self.t.counters, Counter.COUNT_READS, 1)
         counter_add(self.t.counters, Counter.COUNT_BYTES_IN, n)
         framed = frame_received(self.t, c)
@@ -201,14 +240,14 @@ cdef class TlsSaslTurn:
         cdef Channel *c = self._channel(channel)
         c.readable = 0
         if c.state == ChannelState.CHANNEL_READING and c.received == 0:
-            free_request(self.t, &c.request)
+            free_request(&self.t.memory, &c.request)
 
     def ended(self, uint32_t channel) -> None:
         """Note that the client sends nothing more: the connection closes when its window is answered."""
         stream_ended(self.t, self._channel(channel))
 
     cdef inline bint _has_answer(self, Channel *c) noexcept:
-        return c.state == ChannelState.CHANNEL_SENDING or window_holds_answers(self.t, c)
+        return c.state == ChannelState.CHANNEL_SENDING or window_holds_answers(&self.t.window, c)
 
     def send(self, uint32_t channel, TlsPipe pipe, uint64_t most) -> None:
         """Encrypt and write the answer, or the window's that are next, by chunks.
@@ -228,7 +267,7 @@ cdef class TlsSaslTurn:
                 return
             moved += written
             if moved >= most:
-                defer(t, c, True)
+                defer(&t.lists, c, True)
                 return
             if not self._has_answer(c):
                 return
@@ -251,16 +290,16 @@ cdef class TlsSaslTurn:
         cdef bint done = pipe.write_left()
         if before > pipe.waiting():
             c.moved_bytes += before - pipe.waiting()
-            active(self.t, c)
+            active(&self.t.activity, c, self.t.now_ns)
         return done
 
     cdef bint _sent(self, Channel *c, uint64_t n):
         """Count `n` bytes as written; return whether they end all that there is to write."""
         cdef bint was_full
         counter_add(self.t.counters, Counter.COUNT_WRITES, 1)
-        active(self.t, c)
+        active(&self.t.activity, c, self.t.now_ns)
         if c.window_count:
-            was_full = window_is_full(self.t, c)
+            was_full = window_is_full(&self.t.window, c)
             window_written(self.t, c, n)
             if end_written(self.t, c):
                 go_on_behind(self.t, c, was_full)
@@ -268,14 +307,14 @@ cdef class TlsSaslTurn:
         if not advance_answer(self.t, c, n):
             return False
         counter_add(self.t.counters, Counter.COUNT_RESPONSES, 1)
-        release_answer(self.t, c)
+        release_answer(&self.t.peers, &self.t.files, c)
         finish_request(self.t, c)
         return True
 
     @property
     def timed(self) -> bool:
         """Return whether a client has a quota on the time of requests, so that `spent` must be called."""
-        return self.t.timed
+        return self.t.metering.timed
 
     def spent(self, uint32_t channel, uint64_t connection, uint64_t ns) -> None:
         """Add Python's time to a connection; does nothing if that is closed."""
@@ -285,15 +324,15 @@ cdef class TlsSaslTurn:
 
     def later(self, uint32_t channel) -> None:
         """Serve the channel again in the next turn: it had its share of this one."""
-        defer(self.t, self._channel(channel), True)
+        defer(&self.t.lists, self._channel(channel), True)
 
     def active(self, uint32_t channel) -> None:
-        active(self.t, self._channel(channel))
+        active(&self.t.activity, self._channel(channel), self.t.now_ns)
 
     def close(self, uint32_t channel, uint32_t reason, int64_t detail) -> None:
         close_channel(self.t, self._channel(channel), reason, detail)
 
     def done(self) -> None:
         """Give the requests that were received to the handlers now."""
-        dispatch(self.t)
+        dispatch(self.t, &self.turn.prepared)
         publish(self.t)

@@ -1,82 +1,28 @@
-# The table of open segment files: opening, closing, and the answers that wait for files. Part of turn.pyx. An
-# open file that was deleted keeps its disk space, and any open file takes a descriptor. files.pxd has the
-# layout of the table.
+"""The turn's segment files for Python, which opens those that answers wait for."""
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from posix.unistd cimport close
 
-cdef void place_file(FileTable *files, const OpenFile *file) noexcept nogil:
-    cdef uint32_t place = file_hash(file.slot, file.slot_generation, file.segment_base, file.inode)
-    while files.places[place].fd >= 0:
-        place = (place + 1) & (FILE_PLACES - 1)
-    files.places[place] = file[0]
-    files.count += 1
+from mpbroker.ipc.slots cimport Part, PartKind
+from mpbroker.network.processor.answers cimport answer_base, parts_of
+from mpbroker.network.processor.channel cimport Channel, ChannelState, CloseReason
+from mpbroker.network.processor.channel_turn cimport ChannelTurn
+from mpbroker.network.processor.closing cimport close_channel
+from mpbroker.network.processor.dispatch cimport publish
+from mpbroker.network.processor.files cimport (
+    OPEN_FILES_MAX, FileTable, OpenFile, file_find, forget_files, has_room, place_file,
+)
+from mpbroker.network.processor.lists cimport await_files, move
+from mpbroker.network.processor.memory cimport enter_arena
+from mpbroker.network.processor.peers cimport give_back
+from mpbroker.network.processor.queue cimport enqueue
+from mpbroker.network.processor.sending cimport start_sending
+from mpbroker.network.processor.throttling cimport end_throttle
+from mpbroker.network.processor.turn cimport ProcessorTurn
 
-cdef int forget_files(FileTable *files) except -1:
-    """Close the older half of the files that no channel sends from or waits for; return how many."""
-    cdef uint32_t i
-    cdef OpenFile *file
-    idle = []
-    for i in range(FILE_PLACES):
-        file = &files.places[i]
-        if file.fd >= 0 and not file.users and file.used < files.wanted_from:
-            idle.append((file.used, i))
-    idle.sort()
-    del idle[(len(idle) + 1) // 2 :]
-    for _, i in idle:
-        close(files.places[i].fd)
-        files.places[i].fd = -1
-    if idle:
-        place_anew(files)
-    return len(idle)
+cdef enum:
+    OPEN_TRIES_MAX = 3
 
-cdef bint has_room(FileTable *files, uint32_t more) except -1:
-    """Return whether `more` further files may be open, after closing idle ones if needed."""
-    if files.count + more > files.most // 2:
-        forget_files(files)
-    while files.count + more > files.most and forget_files(files):
-        pass
-    return files.count + more <= files.most
-
-cdef void place_anew(FileTable *files) noexcept nogil:
-    """Place all entries again after closings: an empty place ends a search."""
-    cdef OpenFile kept[FILE_PLACES]
-    cdef uint32_t count = 0, i
-    for i in range(<uint32_t>FILE_PLACES):
-        if files.places[i].fd >= 0:
-            kept[count] = files.places[i]
-            count += 1
-            files.places[i].fd = -1
-    files.count = 0
-    for i in range(count):
-        place_file(files, &kept[i])
-
-cdef void close_deleted_files(FileTable *files) noexcept nogil:
-    """Close files that were deleted, unless a channel is sending from them."""
-    cdef struct_stat status
-    cdef uint32_t i, closed = 0
-    for i in range(<uint32_t>FILE_PLACES):
-        if files.places[i].fd < 0 or files.places[i].users:
-            continue
-        if fstat(files.places[i].fd, &status) == 0 and status.st_nlink == 0:
-            close(files.places[i].fd)
-            files.places[i].fd = -1
-            closed += 1
-    if closed:
-        place_anew(files)
-
-cdef void look_at_files(ChannelTurn *t) noexcept nogil:
-    """Close deleted files once a second; let waiting answers try again, as descriptors may have come free."""
-    if t.next_files_look_ns >= t.now_ns:
-        return
-    t.next_files_look_ns = t.now_ns + FILES_LOOK_NS
-    t.files.released = True
-    close_deleted_files(&t.files)
-
-cdef inline bint may_open(ChannelTurn *t) noexcept nogil:
-    """Return whether an answer waits for files and was not looked at, or there may be room now."""
-    return t.opening_count > t.unopened_count or (t.unopened_count and t.files.released)
-
-cdef inline void await_files(ChannelTurn *t, Channel *c) noexcept nogil:
-    t.opening[t.opening_count] = c.index
-    t.opening_count += 1
+FILES_MAX = OPEN_FILES_MAX
 
 
 cdef class TurnFiles:
@@ -100,10 +46,10 @@ cdef class TurnFiles:
         cdef ChannelTurn *t = self.t
         cdef uint32_t i
         out = dict.fromkeys(
-            t.opening[i] for i in range(t.opening_count)
-            if t.channels[t.opening[i]].state == ChannelState.CHANNEL_OPENING
+            t.lists.opening[i] for i in range(t.lists.opening_count)
+            if t.channels[t.lists.opening[i]].state == ChannelState.CHANNEL_OPENING
         )
-        t.opening_count = t.unopened_count = 0
+        t.lists.opening_count = t.lists.unopened_count = 0
         t.files.released = False
         return list(out)
 
@@ -123,9 +69,9 @@ cdef class TurnFiles:
         t.files.wanted_from = t.files.clock + 1
         needed = set()
         missing = {}
-        base = answer_base(t, &c.request.answer)
+        base = answer_base(&t.peers, &c.request.answer)
         for i in range(c.request.answer.length):
-            part = parts_of(t, &c.request.answer) + i
+            part = parts_of(&t.peers, &c.request.answer) + i
             if part.kind != PartKind.PART_FILE:
                 continue
             name = (part.slot, part.slot_generation, part.segment_base, part.file_generation)
@@ -174,8 +120,8 @@ cdef class TurnFiles:
             close_channel(self.t, c, CloseReason.CLOSED_BY_PEER, 0)
             publish(self.t)
             return
-        await_files(self.t, c)
-        self.t.unopened_count = self.t.opening_count
+        await_files(&self.t.lists, c)
+        self.t.lists.unopened_count = self.t.lists.opening_count
 
     def resume(self, uint32_t channel) -> None:
         """Send the channel's answer: its files are open."""
@@ -194,14 +140,14 @@ cdef class TurnFiles:
         if c.request.open_tries >= OPEN_TRIES_MAX:
             close_channel(self.t, c, CloseReason.CLOSED_NO_FILE, 0)
             return
-        if not enter_arena(self.t, c):
+        if not enter_arena(&self.t.memory, c):
             close_channel(self.t, c, CloseReason.CLOSED_NO_MEMORY, 0)
             return
-        give_back(self.t, &c.request.answer)
+        give_back(&self.t.peers, &c.request.answer)
         if c.timer:                 # the next answer brings its own throttle
             end_throttle(self.t, c)
-        c.state = ChannelState.CHANNEL_WAITING
+        move(&self.t.lists, c, ChannelState.CHANNEL_WAITING)
         self.t.next_request += 1
         c.request.number = self.t.next_request
-        enqueue(self.t, c)
-        self.t.soon = True
+        enqueue(&self.t.queue, c)
+        self.t.lists.soon = True

@@ -1,88 +1,57 @@
-# Receiving frames into arena blocks, parsing request headers. Part of turn.pyx.
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdint cimport int16_t, int32_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
 
-cdef inline uint32_t be32(const uint8_t *p) noexcept nogil:
-    return (<uint32_t>p[0] << 24) | (<uint32_t>p[1] << 16) | (<uint32_t>p[2] << 8) | p[3]
+from mpbroker.ipc.counters cimport Counter
+from mpbroker.ipc.session cimport session_software
+from mpbroker.network.processor.activity cimport active
+from mpbroker.network.processor.apis cimport API_KEYS, Api
+from mpbroker.network.processor.channel cimport (
+    NEGOTIATING, NO_HANDLER, Channel, ChannelState, CloseReason, Request,
+)
+from mpbroker.network.processor.channel_turn cimport ChannelTurn
+from mpbroker.network.processor.closing cimport close_channel
+from mpbroker.network.processor.headers cimport Software, be32, parse_header, read_software
+from mpbroker.network.processor.lists cimport defer, hold, mark, move, starve
+from mpbroker.network.processor.memory cimport (
+    ANSWER_ROOM, SMALL_BLOCK, allocate_more, answer_room, free_request, free_stash, stash_block,
+)
+from mpbroker.network.processor.metering cimport begin_timing, count_client, end_timing
+from mpbroker.network.processor.muting cimport MUTE, REQUEST_RECEIVED, mute_event
+from mpbroker.network.processor.queue cimport enqueue, queue_is_full
+from mpbroker.network.processor.system_calls cimport MSG_DONTWAIT, recv
+from mpbroker.network.processor.window_entries cimport enter_window, may_enter_window, window_is_full
+from shm.arena cimport arena_allocate, arena_free, block_capacity
+from shm.counters cimport counter_add
 
-cdef inline uint16_t be16(const uint8_t *p) noexcept nogil:
-    return (<uint16_t>p[0] << 8) | p[1]
+from mpbroker.protocol.api_keys import ApiKey, valid_versions
 
-cdef inline uint64_t answer_room(uint64_t frame_bytes) noexcept nogil:
-    cdef uint64_t room = ANSWER_ROOM + frame_bytes // 2
-    return room if room < ANSWER_ROOM_MAX else ANSWER_ROOM_MAX
+cdef enum:
+    # Bytes per channel and turn, so that no channel starves another.
+    RECEIVED_PER_TURN_MAX = 1 << 18
+    # A frame that claims more than CLAIMED_MAX gets FIRST_BLOCK first, and room for all once that is full.
+    CLAIMED_MAX = 1 << 21
+    FIRST_BLOCK = (1 << 16) - 64
+    EXPECTED_MAX = 1 << 15          # bytes set aside for the next frame before its size is known
+    REAUTHENTICATION_NS = 1000000000    # Kafka: at most one a second
 
-cdef bint parse_header(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Parse a request header v1 or v2 (RequestHeader.json). False: malformed.
+cdef int API_VERSIONS_LATEST = max(valid_versions(ApiKey.API_VERSIONS))
 
-    Fills api_key, api_version, correlation, body.
-    """
-    cdef uint8_t *frame = t.arena.base + c.request.block
-    cdef uint64_t at = 12, end = c.request.needed
-    cdef int32_t client_bytes
-    cdef uint64_t tags, size, i
-    if end < 14:
-        return False
-    c.request.api_key = <int16_t>be16(frame + 4)
-    c.request.api_version = <int16_t>be16(frame + 6)
-    c.request.correlation = <int32_t>be32(frame + 8)
-    client_bytes = <int16_t>be16(frame + 12)
-    at = 14
-    if client_bytes > 0:
-        at += client_bytes
-    if at > end:
-        return False
-    if (
-        0 <= c.request.api_key < API_KEYS and t.first_flexible[c.request.api_key] >= 0
-        and c.request.api_version >= t.first_flexible[c.request.api_key]
-    ):
-        if not read_uvarint(frame, &at, end, &tags):
-            return False
-        for i in range(tags):
-            if not read_uvarint(frame, &at, end, &size) or not read_uvarint(frame, &at, end, &size):
-                return False
-            if size > end - at:
-                return False
-            at += size
-    c.request.body = <uint32_t>at
-    return True
-
-cdef bint read_uvarint(const uint8_t *bytes, uint64_t *at, uint64_t end, uint64_t *value) noexcept nogil:
-    cdef int shift = 0
-    value[0] = 0
-    while at[0] < end and shift < 35:
-        value[0] |= (<uint64_t>(bytes[at[0]] & 127)) << shift
-        at[0] += 1
-        if not bytes[at[0] - 1] & 128:
-            return True
-        shift += 7
-    return False
-
-cdef inline bint is_alphanumeric(uint8_t a) noexcept nogil:
-    return 48 <= a <= 57 or 65 <= a <= 90 or 97 <= a <= 122
-
-cdef bint is_software(const uint8_t *text, uint64_t length) noexcept nogil:
-    """Check a software name (KIP-511): letters, digits, dashes, dots, a letter or digit at either end."""
-    cdef uint64_t i
-    if length == 0 or not is_alphanumeric(text[0]) or not is_alphanumeric(text[length - 1]):
-        return False
-    for i in range(length):
-        if not is_alphanumeric(text[i]) and text[i] != c'-' and text[i] != c'.':
-            return False
-    return True
 
 cdef void note_software(ChannelTurn *t, Channel *c) noexcept nogil:
     """Note the client's software, which an ApiVersions request names, in the session before the request is
     queued. Malformed or invalid requests are left to the handler, which answers them.
     """
     cdef Request *r = &c.request
-    cdef const uint8_t *frame = t.arena.base + r.block
+    cdef const uint8_t *frame = t.memory.arena.base + r.block
     cdef Software found
     if r.api_version < t.first_flexible[<int>Api.API_API_VERSIONS] or r.api_version > API_VERSIONS_LATEST:
         return
-    if read_software(t, r, &found):
+    if read_software(t.memory.arena.base, r, &found):
         session_software(
             &t.sessions[c.index], frame + found.name, found.name_bytes,
             frame + found.version, found.version_bytes)
-        count_client(t, c)
+        count_client(&t.metering, c)
 
 cdef inline uint64_t frame_block(uint64_t claimed, uint64_t received) noexcept nogil:
     """Return the size of a frame's second or later block. A size that is only claimed costs little."""
@@ -99,17 +68,17 @@ cdef bint set_aside(ChannelTurn *t, Channel *c) noexcept nogil:
     cdef uint64_t asked, block
     if extra <= c.request.needed:
         asked = stash_block(extra)
-        block = allocate_more(t, asked)
+        block = allocate_more(&t.memory, asked)
         if block == 0:
             return False
-        memcpy(t.arena.base + block, t.arena.base + c.request.block + c.request.needed, extra)
+        memcpy(t.memory.arena.base + block, t.memory.arena.base + c.request.block + c.request.needed, extra)
         c.stash, c.stash_asked_bytes, c.stash_at, c.stash_received = block, asked, 0, extra
     else:
         asked = c.request.needed + answer_room(c.request.needed)
-        block = allocate_more(t, asked)
+        block = allocate_more(&t.memory, asked)
         if block == 0:
             return False
-        memcpy(t.arena.base + block, t.arena.base + c.request.block, c.request.needed)
+        memcpy(t.memory.arena.base + block, t.memory.arena.base + c.request.block, c.request.needed)
         c.stash, c.stash_asked_bytes, c.stash_at, c.stash_received = (
             c.request.block, c.request.asked_bytes, c.request.needed, c.received)
         c.request.block, c.request.asked_bytes = block, asked
@@ -122,7 +91,22 @@ cdef inline bint is_served(ChannelTurn *t, Channel *c) noexcept nogil:
 
 cdef inline bint may_go_beside(ChannelTurn *t, Channel *c) noexcept nogil:
     """Return whether the request need not wait until the window is empty."""
-    return may_enter_window(t, c) and not (c.expires_ns and t.now_ns >= c.expires_ns)
+    return may_enter_window(&t.window, c) and not (c.expires_ns and t.now_ns >= c.expires_ns)
+
+cdef bint session_over(ChannelTurn *t, Channel *c) noexcept nogil:
+    """Return whether a request stops here because its session ends: it renews it, or comes too late."""
+    if c.request.api_key == Api.API_SASL_HANDSHAKE and (
+        c.renewed_ns == 0 or t.now_ns - c.renewed_ns >= REAUTHENTICATION_NS
+    ):
+        c.renewed_ns = t.now_ns
+        c.secure = NEGOTIATING
+        mark(&t.lists, c)
+        return True
+    if t.now_ns < c.expires_ns:
+        return False
+    counter_add(t.counters, Counter.COUNT_EXPIRED_KILLED, 1)
+    close_channel(t, c, CloseReason.CLOSED_SESSION_EXPIRED, 0)
+    return True
 
 cdef int frame_whole(ChannelTurn *t, Channel *c) noexcept nogil:
     """Put the request into the window, or mute the channel and put its request into the FIFO.
@@ -132,7 +116,7 @@ cdef int frame_whole(ChannelTurn *t, Channel *c) noexcept nogil:
     cdef bint parsed
     if c.received > c.request.needed and not set_aside(t, c):
         return -2
-    parsed = parse_header(t, c)
+    parsed = parse_header(t.first_flexible, t.memory.arena.base + c.request.block, &c.request)
     if c.window_count and not (parsed and is_served(t, c) and may_go_beside(t, c)):
         c.barred = 1
         return 1
@@ -147,7 +131,7 @@ cdef int frame_whole(ChannelTurn *t, Channel *c) noexcept nogil:
     if c.request.api_key == Api.API_API_VERSIONS:
         note_software(t, c)
     c.expected = c.request.needed if c.request.needed < EXPECTED_MAX else EXPECTED_MAX
-    c.request.received_ns = t.clock_ns
+    c.request.received_ns = t.metering.clock_ns
     c.request.handler = NO_HANDLER
     c.request.parked = 0
     c.request.open_tries = 0
@@ -155,14 +139,14 @@ cdef int frame_whole(ChannelTurn *t, Channel *c) noexcept nogil:
     t.next_request += 1
     c.request.number = t.next_request
     counter_add(t.counters, Counter.COUNT_REQUESTS, 1)
-    if may_enter_window(t, c):
-        enter_window(t, c)
+    if may_enter_window(&t.window, c):
+        enter_window(&t.window, &t.queue, c)
         return 2
-    if not mute_event(t, c, MUTE) or not mute_event(t, c, REQUEST_RECEIVED):
+    if not mute_event(&t.mutes, c, MUTE) or not mute_event(&t.mutes, c, REQUEST_RECEIVED):
         close_channel(t, c, CloseReason.CLOSED_ILLEGAL_STATE, c.mute)
         return -1
-    c.state = ChannelState.CHANNEL_WAITING
-    enqueue(t, c)
+    move(&t.lists, c, ChannelState.CHANNEL_WAITING)
+    enqueue(&t.queue, c)
     return 1
 
 cdef bint take_size(ChannelTurn *t, Channel *c, const uint8_t *frame) noexcept nogil:
@@ -181,7 +165,7 @@ cdef int take_from_stash(ChannelTurn *t, Channel *c) noexcept nogil:
     """Give the next frame, or its beginning, a block of its own. Returns as `frame_received`."""
     cdef uint32_t left = c.stash_received - c.stash_at
     cdef uint32_t taken = left
-    cdef const uint8_t *frame = t.arena.base + c.stash + c.stash_at
+    cdef const uint8_t *frame = t.memory.arena.base + c.stash + c.stash_at
     cdef uint64_t asked = SMALL_BLOCK, block
     c.request.needed = 0
     c.marked_ns = 0
@@ -196,47 +180,47 @@ cdef int take_from_stash(ChannelTurn *t, Channel *c) noexcept nogil:
         c.request.block, c.request.asked_bytes, c.received = c.stash, c.stash_asked_bytes, left
         c.stash = 0
         return frame_received(t, c)
-    block = allocate_more(t, asked)
+    block = allocate_more(&t.memory, asked)
     if block == 0:
         return -2
-    memcpy(t.arena.base + block, frame, taken)
+    memcpy(t.memory.arena.base + block, frame, taken)
     c.request.block, c.request.asked_bytes, c.received = block, asked, taken
     c.stash_at += taken
     if c.stash_at == c.stash_received:
-        free_stash(t, c)
+        free_stash(&t.memory, c)
     return frame_received(t, c)
 
 cdef bint make_room(ChannelTurn *t, Channel *c) noexcept nogil:
     """Move a frame's beginning into a larger block, finally one for all and its answer. False: no memory."""
     cdef uint64_t asked = frame_block(c.request.needed, c.received)
-    cdef uint64_t block
-    if c.request.needed + answer_room(c.request.needed) <= block_capacity(t.arena.base, c.request.block):
+    cdef uint64_t capacity = block_capacity(t.memory.arena.base, c.request.block), block
+    if c.request.needed + answer_room(c.request.needed) <= capacity:
         return True
-    block = allocate_more(t, asked)
+    block = allocate_more(&t.memory, asked)
     if block == 0:
         return False
-    memcpy(t.arena.base + block, t.arena.base + c.request.block, c.received)
-    arena_free(t.arena, c.request.block, c.request.asked_bytes)
+    memcpy(t.memory.arena.base + block, t.memory.arena.base + c.request.block, c.received)
+    arena_free(t.memory.arena, c.request.block, c.request.asked_bytes)
     c.request.block = block
     c.request.asked_bytes = asked
     return True
 
-cdef inline uint64_t frame_room(ChannelTurn *t, Channel *c) noexcept nogil:
+cdef uint64_t frame_room(ChannelTurn *t, Channel *c) noexcept nogil:
     """Return how much more of the frame the block has room for."""
-    cdef uint64_t whole = block_capacity(t.arena.base, c.request.block)
+    cdef uint64_t whole = block_capacity(t.memory.arena.base, c.request.block)
     return (c.request.needed if 0 < c.request.needed < whole else whole) - c.received
 
 cdef int frame_received(ChannelTurn *t, Channel *c) noexcept nogil:
     """Look at the block. 0: it needs more bytes; otherwise as `frame_whole`."""
     if c.received < 4:
         return 0
-    if c.request.needed == 0 and not take_size(t, c, t.arena.base + c.request.block):
+    if c.request.needed == 0 and not take_size(t, c, t.memory.arena.base + c.request.block):
         return -1
-    if c.received < c.request.needed and c.received < block_capacity(t.arena.base, c.request.block):
+    if c.received < c.request.needed and c.received < block_capacity(t.memory.arena.base, c.request.block):
         # It has to fill its first block before it gets another.
         return 0
     if c.received < c.request.needed or (
-        c.request.needed + ANSWER_ROOM // 2 > block_capacity(t.arena.base, c.request.block)
+        c.request.needed + ANSWER_ROOM // 2 > block_capacity(t.memory.arena.base, c.request.block)
     ):
         if not make_room(t, c):
             return -2
@@ -255,7 +239,7 @@ cdef int find_block(ChannelTurn *t, Channel *c) noexcept nogil:
     if c.request.block == 0:
         asked = (
             c.expected + answer_room(c.expected) if c.expected > SMALL_BLOCK - ANSWER_ROOM else SMALL_BLOCK)
-        c.request.block = arena_allocate(t.arena, asked)
+        c.request.block = arena_allocate(t.memory.arena, asked)
         if c.request.block == 0:
             return -2
         c.request.asked_bytes = asked
@@ -271,7 +255,7 @@ cdef void receive_end(ChannelTurn *t, Channel *c, ssize_t n) noexcept nogil:
     if n < 0 and errno == EAGAIN:
         c.readable = 0
         if c.received == 0:
-            free_request(t, &c.request)
+            free_request(&t.memory, &c.request)
         return
     if n < 0:
         close_channel(t, c, CloseReason.CLOSED_RESET, errno)
@@ -287,7 +271,7 @@ cdef void stream_ended(ChannelTurn *t, Channel *c) noexcept nogil:
         close_channel(t, c, CloseReason.CLOSED_BY_PEER, c.received)
 
 cdef void read_channel(ChannelTurn *t, Channel *c) noexcept nogil:
-    cdef uint64_t begun_ns = begin_timing(t)
+    cdef uint64_t begun_ns = begin_timing(&t.metering)
     receive(t, c)
     end_timing(c, begun_ns)
 
@@ -296,12 +280,12 @@ cdef bint may_receive(ChannelTurn *t, Channel *c) noexcept nogil:
     if t.stopping or c.window_closes or not (c.readable or c.stash or c.received):
         return False
     if c.secure == NEGOTIATING:
-        mark(t, c)
+        mark(&t.lists, c)
         return False
-    if c.window_count and (c.barred or window_is_full(t, c)):
+    if c.window_count and (c.barred or window_is_full(&t.window, c)):
         return False
-    if queue_is_full(t):
-        hold(t, c)
+    if queue_is_full(&t.queue, &t.peers):
+        hold(&t.lists, c)
         return False
     return True
 
@@ -313,6 +297,18 @@ cdef int next_frame(ChannelTurn *t, Channel *c) noexcept nogil:
         return find_block(t, c)
     c.barred = 0
     return frame_whole(t, c) if c.request.needed else find_block(t, c)
+
+cdef void memory_full(ChannelTurn *t, Channel *c) noexcept nogil:
+    """Mute the channel until there is memory."""
+    counter_add(t.counters, Counter.COUNT_MEMORY_FULL, 1)
+    if not mute_event(&t.mutes, c, MUTE):
+        close_channel(t, c, CloseReason.CLOSED_ILLEGAL_STATE, c.mute)
+        return
+    t.memory.refused_at, t.memory.refused_limit = t.memory.arena.releases, t.memory.arena.limit_bytes
+    if t.memory.dry_since_ns == 0:
+        t.memory.dry_since_ns = t.now_ns
+        t.memory.next_stall_check_ns = t.now_ns
+    starve(&t.lists, c)
 
 cdef void receive(ChannelTurn *t, Channel *c) noexcept nogil:
     """Receive until nothing more may be read, the socket is empty, the share is used up, or an error."""
@@ -329,15 +325,15 @@ cdef void receive(ChannelTurn *t, Channel *c) noexcept nogil:
             framed = next_frame(t, c)
             continue
         if c.secure:
-            mark(t, c)
+            mark(&t.lists, c)
             return
         if budget == 0:
-            defer(t, c, True)
+            defer(&t.lists, c, True)
             return
         room = frame_room(t, c)
         if room > budget:
             room = budget
-        n = recv(c.fd, t.arena.base + c.request.block + c.received, room, MSG_DONTWAIT)
+        n = recv(c.fd, t.memory.arena.base + c.request.block + c.received, room, MSG_DONTWAIT)
         counter_add(t.counters, Counter.COUNT_READS, 1)
         if n < 0 and errno == EINTR:
             continue
@@ -347,7 +343,7 @@ cdef void receive(ChannelTurn *t, Channel *c) noexcept nogil:
         c.received += n
         c.moved_bytes += n
         budget -= n
-        active(t, c)
+        active(&t.activity, c, t.now_ns)
         # A short read has emptied the socket's buffer: the next byte brings a new edge. The end of the stream
         # may have come with the bytes, and then brings none.
         c.readable = 1 if <uint64_t>n == room or c.ended else 0

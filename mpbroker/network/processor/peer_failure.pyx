@@ -1,27 +1,28 @@
-# Repairs after the death of a handler or a log worker. Part of turn.pyx.
+from libc.stdint cimport uint32_t, uint64_t
 
-cdef bint is_repeatable(int16_t api_key) noexcept nogil:
-    """Return whether another handler may get a request that a dead one may have begun: it only reads.
-    Metadata may create topics, but creates none that exists.
-    """
-    return api_key in (
-        Api.API_FETCH, Api.API_LIST_OFFSETS, Api.API_METADATA, Api.API_FIND_COORDINATOR, Api.API_API_VERSIONS,
-        Api.API_DESCRIBE_CONFIGS, Api.API_DESCRIBE_CLUSTER,
-    )
+from mpbroker.network.processor.apis cimport Api, may_try_again
+from mpbroker.network.processor.channel cimport (
+    NO_HANDLER, Channel, ChannelState, CloseReason, Request, WindowEntry,
+)
+from mpbroker.network.processor.channel_turn cimport ChannelTurn
+from mpbroker.network.processor.closing cimport close_channel, forget_entry
+from mpbroker.network.processor.dispatch cimport take_all_answers
+from mpbroker.network.processor.lists cimport free_place, move
+from mpbroker.network.processor.memory cimport enter_arena, free_request
+from mpbroker.network.processor.peers cimport (
+    LOG_PROCESS, REQUEST_RING_PLACES, Peer, answered, count_taken_by, fill_cancel, forget_untaken,
+)
+from mpbroker.network.processor.queue cimport enqueue, enqueue_entry
+from mpbroker.network.processor.window_entries cimport entry_at, release_waiting
+from shm.atomics cimport load_acquire
 
-cdef bint may_try_again(Request *r) noexcept nogil:
-    """Return whether to give the request to another handler after a death. One that kills its handlers must
-    not go through all of them, and a large one may be why its handler was killed as hanging.
-    """
-    r.deaths += 1
-    return is_repeatable(r.api_key) and r.needed < HEAVY_BYTES and r.deaths < DEATHS_MAX
 
 cdef void lose_answer_of(ChannelTurn *t, Channel *c, uint32_t owner) noexcept nogil:
     """Close a channel that sends from a dead handler's arena: the arena is about to be reset."""
     cdef uint32_t i
     cdef WindowEntry *e
     for i in range(c.window_count if c.state != ChannelState.CHANNEL_CLOSED else 0):
-        e = entry_at(t, c, i)
+        e = entry_at(&t.window, c, i)
         if e.answered and e.request.answer.owner == owner and e.request.answer.block:
             close_channel(t, c, CloseReason.CLOSED_ROLE_DIED, owner)
             return
@@ -37,15 +38,15 @@ cdef void mend_window(ChannelTurn *t, Channel *c, uint32_t number, uint64_t take
     cdef uint32_t i, count = c.window_count
     cdef WindowEntry *e
     for i in range(count):
-        e = entry_at(t, c, i)
+        e = entry_at(&t.window, c, i)
         if e.answered or e.request.handler != number:
             continue
         lost = lost or e.request.ring_position < taken or e.request.block == 0
-        answered(t, &e.request)
+        answered(&t.peers, &e.request)
         if not is_closed:
             t.next_request += 1
             e.request.number = t.next_request
-            enqueue_entry(t, c)
+            enqueue_entry(&t.queue, c)
         else:
             # forget_entry may free the place, and with it the window that is walked.
             if c.window_owed == 1:
@@ -53,30 +54,30 @@ cdef void mend_window(ChannelTurn *t, Channel *c, uint32_t number, uint64_t take
                 return
             forget_entry(t, c, e)
     if lost and not is_closed:
-        close_channel(t, c, CloseReason.CLOSED_ROLE_DIED, t.handlers[number].process)
+        close_channel(t, c, CloseReason.CLOSED_ROLE_DIED, t.peers.handlers[number].process)
     elif c.window_waiting and not is_closed:
-        release_waiting(t, c)
+        release_waiting(&t.window, &t.peers, &t.queue, c)
 
 cdef bint has_lost_produce(ChannelTurn *t, Channel *c) noexcept nogil:
     """Return whether a produce of the window was taken by a handler and is not answered."""
     cdef uint32_t i
     cdef Request *r
     for i in range(c.window_count):
-        r = &entry_at(t, c, i).request
-        if entry_at(t, c, i).answered or r.api_key != Api.API_PRODUCE or r.handler == NO_HANDLER:
+        r = &entry_at(&t.window, c, i).request
+        if entry_at(&t.window, c, i).answered or r.api_key != Api.API_PRODUCE or r.handler == NO_HANDLER:
             continue
-        if r.ring_position < load_acquire(t.handlers[r.handler].requests.head):
+        if r.ring_position < load_acquire(t.peers.handlers[r.handler].requests.head):
             return True
     return False
 
 cdef void take_back(ChannelTurn *t, Channel *c, Request *r) noexcept nogil:
     """Turn a request that its handler has not taken into a CANCEL. The handler pauses."""
-    cdef Peer *peer = &t.handlers[r.handler]
-    count_taken_by(t, peer)
+    cdef Peer *peer = &t.peers.handlers[r.handler]
+    count_taken_by(&t.peers, peer)
     peer.is_request[r.ring_position & (REQUEST_RING_PLACES - 1)] = 0
     peer.untaken -= 1
-    t.untaken -= 1
-    fill_cancel(t, c, r, &peer.requests.slots[r.ring_position & (peer.requests.size - 1)])
+    t.peers.untaken -= 1
+    fill_cancel(&t.peers, c, r, &peer.requests.slots[r.ring_position & (peer.requests.size - 1)])
 
 cdef void lose_produces(ChannelTurn *t, Channel *c) noexcept nogil:
     """Close a channel whose window has a produce that died with a log worker, and count its produces as
@@ -89,13 +90,13 @@ cdef void lose_produces(ChannelTurn *t, Channel *c) noexcept nogil:
     if c.state != ChannelState.CHANNEL_CLOSED:
         close_channel(t, c, CloseReason.CLOSED_ROLE_DIED, LOG_PROCESS)
     for i in range(count):
-        e = entry_at(t, c, i)
+        e = entry_at(&t.window, c, i)
         r = &e.request
         if e.answered or r.api_key != Api.API_PRODUCE or r.handler == NO_HANDLER:
             continue
-        if r.ring_position >= load_acquire(t.handlers[r.handler].requests.head):
+        if r.ring_position >= load_acquire(t.peers.handlers[r.handler].requests.head):
             take_back(t, c, r)
-        answered(t, r)
+        answered(&t.peers, r)
         is_last = c.window_owed == 1
         forget_entry(t, c, e)
         if is_last:
@@ -106,7 +107,7 @@ cdef void mend_handler(ChannelTurn *t, uint32_t number) noexcept nogil:
 
     Comes after the log process's fence.
     """
-    cdef Peer *peer = &t.handlers[number]
+    cdef Peer *peer = &t.peers.handlers[number]
     cdef uint64_t taken = load_acquire(peer.requests.head)
     cdef uint32_t i
     cdef Channel *c
@@ -123,24 +124,24 @@ cdef void mend_handler(ChannelTurn *t, uint32_t number) noexcept nogil:
             c.state != ChannelState.CHANNEL_WAITING and c.state != ChannelState.CHANNEL_CLOSED
         ):
             continue
-        answered(t, &c.request)
+        answered(&t.peers, &c.request)
         if c.state == ChannelState.CHANNEL_CLOSED:
-            free_request(t, &c.request)
-            free_place(t, c)
-        elif (c.request.ring_position >= taken or may_try_again(&c.request)) and enter_arena(t, c):
+            free_request(&t.memory, &c.request)
+            free_place(&t.lists, c)
+        elif (c.request.ring_position >= taken or may_try_again(&c.request)) and enter_arena(&t.memory, c):
             t.next_request += 1
             # an answer of the dead handler cannot be taken for the new one's
             c.request.number = t.next_request
-            enqueue(t, c)
+            enqueue(&t.queue, c)
         else:
-            c.state = ChannelState.CHANNEL_READING
+            move(&t.lists, c, ChannelState.CHANNEL_READING)
             close_channel(t, c, CloseReason.CLOSED_ROLE_DIED, peer.process)
     peer.alive = peer.leaving = False
     peer.known = False
     peer.load = 0
     peer.owed_count = 0
     peer.touched = False
-    forget_untaken(t, peer)
+    forget_untaken(&t.peers, peer)
 
 cdef void mend_log(ChannelTurn *t) noexcept nogil:
     """Close the produces that died with a log worker: those taken and not answered. The handlers pause, and
@@ -159,12 +160,12 @@ cdef void mend_log(ChannelTurn *t) noexcept nogil:
             continue
         if c.request.api_key != Api.API_PRODUCE or c.request.handler == NO_HANDLER:
             continue
-        if c.request.ring_position >= load_acquire(t.handlers[c.request.handler].requests.head):
+        if c.request.ring_position >= load_acquire(t.peers.handlers[c.request.handler].requests.head):
             continue
-        answered(t, &c.request)
+        answered(&t.peers, &c.request)
         if c.state == ChannelState.CHANNEL_CLOSED:
-            free_request(t, &c.request)
-            free_place(t, c)
+            free_request(&t.memory, &c.request)
+            free_place(&t.lists, c)
         else:
-            c.state = ChannelState.CHANNEL_READING
+            move(&t.lists, c, ChannelState.CHANNEL_READING)
             close_channel(t, c, CloseReason.CLOSED_ROLE_DIED, LOG_PROCESS)

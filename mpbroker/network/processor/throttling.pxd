@@ -1,0 +1,9 @@
+"""Throttles of channels, and how a channel goes on when it is answered and no throttle lasts."""
+from mpbroker.ipc.slots cimport ReplySlot
+from mpbroker.network.processor.channel cimport Channel
+from mpbroker.network.processor.channel_turn cimport ChannelTurn
+
+cdef bint start_throttle(ChannelTurn *t, Channel *c, ReplySlot *a) noexcept nogil
+cdef void end_throttle(ChannelTurn *t, Channel *c) noexcept nogil
+cdef void end_throttles(ChannelTurn *t) noexcept nogil
+cdef void go_on_reading(ChannelTurn *t, Channel *c) noexcept nogil
