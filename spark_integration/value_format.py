@@ -41,9 +41,9 @@ _NO_JSON: Final = (
 )
 # Names in backquotes and comments in quotes may contain any words.
 _NOT_NULL: Final = re.compile(
-    r"(`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|\s+NOT\s+NULL\b", re.I
+    r"(`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|\s+NOT\s+NULL\b", re.IGNORECASE
 )
-_STRUCT: Final = re.compile(r"\s*STRUCT\s*<(.*)>\s*", re.I | re.S)
+_STRUCT: Final = re.compile(r"\s*STRUCT\s*<(.*)>\s*", re.IGNORECASE | re.DOTALL)
 
 
 class ValueFormat(NamedTuple):

@@ -17,7 +17,7 @@ KEY_BYTES = 8
 
 def key_of(secret: bytes, quota: str, limit: Limit) -> int:
     """Return the key of a budget. The secret keeps clients from choosing names whose keys collide."""
-    name = "\0".join((quota, limit.user, limit.client_id)).encode()
+    name = f"{quota}\0{limit.user}\0{limit.client_id}".encode()
     return int.from_bytes(blake2b(name, digest_size=KEY_BYTES, key=secret).digest()) or 1
 
 

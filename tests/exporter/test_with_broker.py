@@ -364,7 +364,9 @@ def test_a_full_disk_is_seen_wherever_one_looks_and_so_is_its_end(own_broker: Br
         assert producer.flush(PATIENCE_S) == 0
 
     def refuses() -> str:
-        found = re.search(r"^mpbroker_log_dir_refuses_produces\{.*\} (.*)$", http.get("/metrics").text, re.M)
+        found = re.search(
+            r"^mpbroker_log_dir_refuses_produces\{.*\} (.*)$", http.get("/metrics").text, re.MULTILINE
+        )
         assert found
         return found[1]
 

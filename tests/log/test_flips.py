@@ -42,7 +42,7 @@ def test_one_flipped_bit_is_found_or_harmless(place: tuple[Path, list[flips.Imag
 def test_no_flip_makes_a_segment_older(place: tuple[Path, list[flips.Image]]) -> None:
     """Check it: retention would delete the segment."""
     directory = place[1][0].directory / "t-0"
-    first = sorted(directory.glob("*.log"))[0]
+    first = min(directory.glob("*.log"))
     known = [Sealed(int(first.stem))]
     measure(directory, known)
     index = first.with_suffix(TIME_INDEX_SUFFIX)

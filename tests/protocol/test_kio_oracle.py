@@ -31,7 +31,7 @@ def test_there_are_604_message_versions() -> None:
 
 
 def plain(value: object, is_ms: bool) -> object:
-    """kio's value as our types have it."""
+    """Kio's value as our types have it."""
     if isinstance(value, tuple):
         return [plain(v, is_ms) for v in value]
     if isinstance(value, datetime.timedelta):
@@ -44,7 +44,7 @@ def plain(value: object, is_ms: bool) -> object:
 
 
 def without_zero_uuids(value: Any) -> Any:
-    """kio has None for the uuid of all zeros."""
+    """Kio has None for the uuid of all zeros."""
     if isinstance(value, list):
         return [without_zero_uuids(v) for v in value]
     return None if value == bytes(16) else value

@@ -90,7 +90,7 @@ def test_a_part_of_a_topic(
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"starting_timestamp": datetime(2024, 5, 1)}, "has no time zone"),
+        ({"starting_timestamp": datetime(2024, 5, 1)}, "has no time zone"),  # noqa: DTZ001
         ({"starting_timestamp": datetime(2030, 5, 1, tzinfo=UTC)}, "No offset matched"),
         ({"starting_offsets": {0: 1}}, "must specify all TopicPartitions"),
         ({"starting_offsets": 5}, "starting_offsets: expected earliest"),

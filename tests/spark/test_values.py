@@ -83,7 +83,7 @@ def test_message_pack_becomes_the_columns_of_the_schema() -> None:
         "day": date(2024, 5, 1),
         "price": Decimal("12.50"),
         "by": [("x", 1.5)],
-        "inner": {"q": "z", "at": datetime(2024, 5, 1)},
+        "inner": {"q": "z", "at": datetime(2024, 5, 1)},  # noqa: DTZ001
         CORRUPT: None,
     }
     assert set(nothing.values()) == {None}

@@ -106,7 +106,7 @@ def test_a_hung_process_is_replaced(watched: Mpbroker, name: str) -> None:
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
 def test_a_long_request_is_no_hang_and_holds_up_nobody(watched: Mpbroker, codec: Codec) -> None:
-    """gzip's slowest level takes longer for this batch, in one call, than a handler may be silent. With zstd
+    """Gzip's slowest level takes longer for this batch, in one call, than a handler may be silent. With zstd
     its frame is a small one, as those that take no time.
     """
     broker = watched

@@ -135,7 +135,7 @@ class PendingRequest(ReceivedRequest):
                 log.error("%s: no memory to serve it, the connection is closed: %s", self, error)
                 self.close()
             case _:
-                log.exception("%s failed", self)
+                log.error("%s failed", self, exc_info=error)
                 self.broker.counters.add(Counter.COUNT_ERRORS)
                 self.broker.counters.set_last_error(f"{self}: {type(error).__name__}: {error}")
                 self.fail(ErrorCode.UNKNOWN_SERVER_ERROR)

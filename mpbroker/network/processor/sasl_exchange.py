@@ -247,8 +247,8 @@ class SaslExchanges:
             self._channels.native.later(peer.channel)
         except OSError as error:
             self._channels.close_broken(peer, error)
-        except Exception:
-            self._channels.close_after_fault(peer)
+        except Exception as error:
+            self._channels.close_after_fault(peer, error)
 
     def _give_up(self, peer: TlsSaslChannel) -> None:
         """Try once to write the held answer, then close."""

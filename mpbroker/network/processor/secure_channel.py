@@ -218,9 +218,9 @@ class SecureChannels:
         else:
             self.close(peer, CloseReason.CLOSED_RESET, error.errno or 0)
 
-    def close_after_fault(self, peer: TlsSaslChannel) -> None:
+    def close_after_fault(self, peer: TlsSaslChannel, error: Exception) -> None:
         """Close a connection after an error of the processor, not of the client."""
-        self.log.exception("connection %s: an error of the processor", self.name_of(peer))
+        self.log.error("connection %s: an error of the processor", self.name_of(peer), exc_info=error)
         self.counters.add(Counter.COUNT_ERRORS)
         self.close(peer, CloseReason.CLOSED_FAILED)
 

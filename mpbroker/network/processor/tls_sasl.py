@@ -135,8 +135,8 @@ class TlsSaslChannels:
                 channels.had_share.append(channel)
             except OSError as error:
                 channels.close_broken(peer, error)
-            except Exception:
-                channels.close_after_fault(peer)
+            except Exception as error:
+                channels.close_after_fault(peer, error)
             if timed:
                 native.spent(channel, connection, time.monotonic_ns() - begun_ns)
         # They come after the channels that had no turn yet.
