@@ -18,7 +18,7 @@ _NO_USER_DATA = struct.pack(">i", -1)
 
 
 def encode_subscription(topics: Collection[str]) -> bytes:
-    """Layout: version i16 | topics: count i32, each: name (i16, bytes) | user data (i32, bytes)"""
+    """Encode: version i16 | topics: count i32, each: name (i16, bytes) | user data (i32, bytes)"""
     names = b"".join(map(_text, topics))
     return _VERSION_0 + struct.pack(">i", len(topics)) + names + _NO_USER_DATA
 
@@ -38,7 +38,7 @@ def decode_subscription(data: bytes) -> list[str]:
 
 
 def encode_assignment(places: Iterable[TopicPartition]) -> bytes:
-    """Layout: version i16 | topics: i32, each: name (i16, bytes), partitions: i32, i32 …; user data (i32, bytes)"""
+    """Encode: version i16 | topics: count i32, each: name, partitions: count i32, i32 … | user data"""
     by_topic: dict[str, list[int]] = {}
     for topic, partition in sorted(places):
         by_topic.setdefault(topic, []).append(partition)
