@@ -13,7 +13,7 @@ from mpbroker.inspection.findings import Finding, Severity, finding
 from mpbroker.inspection.partition import Partition
 from mpbroker.storage.checkpoints import CheckpointCorrupt, read_offsets
 from mpbroker.storage.directory_layout import check_format, directories_in
-from mpbroker.storage.directory_lock import has_broker, lock_log_dirs, restricted_new_files
+from mpbroker.storage.directory_lock import is_in_use, lock_log_dirs
 from mpbroker.storage.names import (
     CLEAN_SHUTDOWN,
     DURABLE_MARK,
@@ -46,7 +46,7 @@ def open_directory(path: Path) -> InspectedDirectory:
     """Return the directory with its partitions, which are not read yet. Raises NotALogDirectory, OSError."""
     if not is_there(path / META_PROPERTIES):
         return _single_partition(path)
-    directory = InspectedDirectory(path, has_broker(path), is_there(path / CLEAN_SHUTDOWN))
+    directory = InspectedDirectory(path, is_in_use(path), is_there(path / CLEAN_SHUTDOWN))
     offsets = {name: _checkpoint(directory, name) for name in (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS)}
     durable = dict(offsets[RECOVERY_POINTS])
     if is_there(path / DURABLE_MARK):
@@ -77,7 +77,7 @@ def _single_partition(path: Path) -> InspectedDirectory:
         raise NotALogDirectory(
             f"{path} has no {META_PROPERTIES} and is not the directory of a partition (<topic>-<number>)"
         ) from error
-    is_live = is_there(path.parent / META_PROPERTIES) and has_broker(path.parent)
+    is_live = is_there(path.parent / META_PROPERTIES) and is_in_use(path.parent)
     partition = Partition(path, name.topic, name.partition)
     return InspectedDirectory(path, is_live, is_clean=False, partitions=[partition])
 
@@ -92,13 +92,12 @@ def _checkpoint(directory: InspectedDirectory, name: str) -> Mapping[tuple[str, 
 
 @contextmanager
 def locked(directories: Sequence[Path]) -> Iterator[None]:
-    """Hold the locks of log directories; new files are for their owner. Raises FatalError, OSError."""
+    """Hold the locks of log directories, so that no broker starts on them. Raises FatalError, OSError."""
     for one in directories:
         check_format(one)
     fds = lock_log_dirs(BrokerConfig(log_dirs=tuple(map(str, directories))))
     try:
-        with restricted_new_files():
-            yield
+        yield
     finally:
         for fd in fds:
             os.close(fd)

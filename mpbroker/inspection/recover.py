@@ -40,7 +40,7 @@ from mpbroker.storage.checkpoints import (
     read_topic_id,
 )
 from mpbroker.storage.directory_layout import write_clean_shutdown
-from mpbroker.storage.directory_lock import has_broker
+from mpbroker.storage.directory_lock import is_in_use, restricted_new_files
 from mpbroker.storage.segments import segments_of
 from mpbroker.storage.strict_stat import is_there
 
@@ -108,11 +108,11 @@ def _locked(paths: Sequence[Path]) -> Iterator[None]:
     for path in paths:
         if not is_there(path / names.META_PROPERTIES):
             raise CannotRecover(f"{path} has no {names.META_PROPERTIES}: name a directory of log.dirs")
-        if has_broker(path):
+        if is_in_use(path):
             raise CannotRecover(
                 f"a broker has {path} open. Stop it first; it recovers by itself at its start"
             )
-    with locked(paths):
+    with locked(paths), restricted_new_files():
         yield
 
 

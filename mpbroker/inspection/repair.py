@@ -23,7 +23,7 @@ from mpbroker.inspection.segment import Segment, batches, mapped
 from mpbroker.records.batch import LEADER_EPOCH_AT
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.storage.checkpoints import fsync_directory, read_offsets, write_offsets
-from mpbroker.storage.directory_lock import has_broker
+from mpbroker.storage.directory_lock import is_in_use, restricted_new_files
 from mpbroker.storage.journal import JournalDamaged, JournalFile, worker_of
 from mpbroker.storage.names import (
     HIGH_WATERMARKS,
@@ -91,9 +91,9 @@ def locked(partition: Path) -> Iterator[None]:
         )
     if not is_there(home / META_PROPERTIES):
         raise CannotRepair(f"{home} has no {META_PROPERTIES}: not a log directory. Name a partition in one")
-    if has_broker(home):
+    if is_in_use(home):
         raise CannotRepair(f"a broker has {home} open. Stop it first")
-    with locked_directories([home]):
+    with locked_directories([home]), restricted_new_files():
         yield
 
 

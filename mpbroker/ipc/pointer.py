@@ -79,3 +79,11 @@ def is_locked(path: Path) -> bool:
     finally:
         os.close(fd)
     return False
+
+
+def has_broker(log_dir: Path) -> bool:
+    """Return whether mpbroker has the log directory, in whatever container it is. Raises OSError.
+
+    A Kafka that has it takes no such lock (`mpbroker.storage.directory_lock.is_in_use` sees both).
+    """
+    return is_locked(log_dir / LOCK)

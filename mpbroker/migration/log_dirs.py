@@ -14,7 +14,7 @@ from mpbroker.protocol.uuids import uuid_bytes, uuid_text
 from mpbroker.storage import names
 from mpbroker.storage.checkpoints import CheckpointCorrupt, read_epochs, read_topic_id
 from mpbroker.storage.directory_layout import check_log_dirs, directories_in, read_properties
-from mpbroker.storage.directory_lock import LogDirLocks, has_broker, locked_by
+from mpbroker.storage.directory_lock import LogDirLocks, is_in_use, locked_by
 from mpbroker.storage.names import METADATA_DIRECTORY
 from mpbroker.storage.strict_stat import is_there
 
@@ -62,7 +62,7 @@ def _check_there(path: Path) -> None:
         )
     if not is_there(path / names.META_PROPERTIES):
         raise CannotMove(f"{path} has no {names.META_PROPERTIES}: name a directory of log.dirs")
-    if has_broker(path):
+    if is_in_use(path):
         raise CannotMove(
             f"a broker has {path} open{locked_by(path)}. Stop it in order first, with SIGTERM, then try again"
         )

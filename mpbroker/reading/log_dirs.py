@@ -20,11 +20,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from mpbroker.ipc.pointer import POINTER_NAME, PUBLIC_NAME, is_locked, read_pointer
+from mpbroker.ipc.pointer import POINTER_NAME, PUBLIC_NAME, has_broker, is_locked, read_pointer
 from mpbroker.ipc.topology import LAYOUT_VERSION, PUBLIC_MAGIC
 from mpbroker.reading.errors import FilesUnavailable, OptionError, SourceUnavailable
 from mpbroker.storage.directory_layout import listed_in, properties_in
-from mpbroker.storage.directory_lock import has_broker
 from mpbroker.storage.names import ALL_DIRS, META_PROPERTIES, MOVED, STAYED
 from shm.ownership import UntrustedPath, check_path
 from shm.region import LayoutMismatch, Region

@@ -94,24 +94,22 @@ def holder_of(lock: Path) -> Holder | None:
     return Holder(pid == _OF_A_DESCRIPTION, max(pid, 0))
 
 
-def has_broker(log_dir: Path) -> bool:
+def is_in_use(log_dir: Path) -> bool:
     """Return whether a broker, ours or Kafka's, has locked the directory, in whatever container it runs.
 
-    Raises OSError.
+    Ask /proc/locks too: this user may not be allowed to open the file. Raises OSError.
     """
     lock = log_dir / LOCK
+    with contextlib.suppress(PermissionError):
+        if holder_of(lock) is not None:
+            return True
     try:
-        return holder_of(lock) is not None
-    except PermissionError:
-        # This user may not open the file. The kernel lists the locks of this container.
         found = lock.stat()
-        name = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
-        return any(name in line.split() for line in Path("/proc/locks").read_text("ascii").splitlines())
-    except OSError as error:
-        # A broker does not start where nothing can be locked.
-        if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
-            raise
+        locks = Path("/proc/locks").read_text("ascii").splitlines()
+    except FileNotFoundError:
         return False
+    device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    return any(device in line.split() for line in locks)
 
 
 def _wanted() -> bytes:

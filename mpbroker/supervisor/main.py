@@ -121,8 +121,8 @@ class Supervisor:
         finally:
             control.close()
             audit.close()
-            os.close(wakeup)
             self.claim.release()
+            os.close(wakeup)
         log.info("stopped with status %d", code)
         return code
 

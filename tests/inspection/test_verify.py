@@ -26,7 +26,7 @@ from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
 from mpbroker.storage.checkpoints import write_epochs, write_offsets
 from mpbroker.storage.directory_layout import check_log_dirs, name_log_dirs
-from mpbroker.storage.directory_lock import has_broker, lock_log_dirs
+from mpbroker.storage.directory_lock import is_in_use, lock_log_dirs
 from mpbroker.storage.index import read_offset_entries
 from mpbroker.storage.names import HIGH_WATERMARKS
 from tests.support.flipped_bits import flip
@@ -206,12 +206,12 @@ def test_a_partition_has_one_home(directory: Path, tmp_path_factory: pytest.Temp
 
 
 def test_whether_a_broker_is_there(directory: Path) -> None:
-    assert not has_broker(directory)
+    assert not is_in_use(directory)
     config = BrokerConfig(log_dirs=(str(directory),))
     with open(lock_log_dirs(config)[0], closefd=True):
-        assert has_broker(directory)
+        assert is_in_use(directory)
         assert "in use by a broker" in run("verify", str(directory)).output
-    assert not has_broker(directory)
+    assert not is_in_use(directory)
 
 
 def test_a_dump_names_everything(directory: Path) -> None:

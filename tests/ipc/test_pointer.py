@@ -1,11 +1,11 @@
-"""Whether a file or a directory is locked."""
+"""Who has a log directory: the lock in it."""
 
 from __future__ import annotations
 
 import fcntl
 from pathlib import Path
 
-from mpbroker.ipc.pointer import LOCK, is_locked
+from mpbroker.ipc.pointer import LOCK, has_broker, is_locked
 
 
 def test_trying_a_lock_leaves_it(tmp_path: Path) -> None:
@@ -16,4 +16,6 @@ def test_trying_a_lock_leaves_it(tmp_path: Path) -> None:
     with lock.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         assert is_locked(lock)
+        assert has_broker(tmp_path)
     assert not is_locked(lock)
+    assert not has_broker(tmp_path)

@@ -16,7 +16,7 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.process import FatalError
 from mpbroker.log.recovery.workers import outlive
 from mpbroker.storage import directory_lock
-from mpbroker.storage.directory_lock import Holder, LogDirLocks, has_broker, holder_of, lock_log_dirs
+from mpbroker.storage.directory_lock import Holder, LogDirLocks, holder_of, is_in_use, lock_log_dirs
 from mpbroker.storage.names import LOCK
 
 LANE = 3
@@ -66,11 +66,11 @@ def test_kafka_sees_our_lock(tmp_path: Path) -> None:
     assert not java_may_lock(tmp_path)
     assert holder_of(tmp_path / LOCK) == Holder(is_mpbroker=True, pid=0)
     # A lock of the process would end here, when the process closes any descriptor of the file.
-    assert has_broker(tmp_path)
+    assert is_in_use(tmp_path)
     assert not java_may_lock(tmp_path)
     os.close(held)
     assert java_may_lock(tmp_path)
-    assert not has_broker(tmp_path)
+    assert not is_in_use(tmp_path)
 
 
 def test_the_lock_lives_as_long_as_a_child_that_has_it(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_the_lock_lives_as_long_as_a_child_that_has_it(tmp_path: Path) -> None:
 def test_we_see_kafkas_lock_and_say_whose_it_is(tmp_path: Path) -> None:
     with locked_as_kafka_does(tmp_path) as pid:
         assert holder_of(tmp_path / LOCK) == Holder(is_mpbroker=False, pid=pid)
-        assert has_broker(tmp_path)
+        assert is_in_use(tmp_path)
         with pytest.raises(FatalError, match=rf"locked by another broker \(Apache Kafka, pid {pid}\)\. Stop"):
             LogDirLocks(config_of(tmp_path))
     for fd in lock_log_dirs(config_of(tmp_path)):
@@ -118,4 +118,4 @@ def test_workers_of_a_recovery_lock_other_bytes(tmp_path: Path) -> None:
 
 def test_no_lock_where_there_is_no_file(tmp_path: Path) -> None:
     assert holder_of(tmp_path / LOCK) is None
-    assert not has_broker(tmp_path)
+    assert not is_in_use(tmp_path)

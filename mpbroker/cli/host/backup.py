@@ -35,8 +35,8 @@ from mpbroker.inspection import directory as inspected
 from mpbroker.inspection.directory import InspectedDirectory
 from mpbroker.inspection.findings import Finding, Severity
 from mpbroker.ipc.control_client import ControlClient, ControlError
+from mpbroker.ipc.pointer import has_broker
 from mpbroker.ipc.process import FatalError
-from mpbroker.storage.directory_lock import has_broker
 from mpbroker.storage.names import ALL_DIRS, META_PROPERTIES
 
 # The last pass, in the pause, begins when a pass copied less than this, or after so many passes.

@@ -21,8 +21,7 @@ from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError, with_advic
 from mpbroker.config.environment import BOOTSTRAP_SERVER, DEFAULT_BOOTSTRAP, RUNTIME_DIR
 from mpbroker.config.listeners import port_of, reachable
 from mpbroker.ipc.control_client import ControlClient, ControlError
-from mpbroker.ipc.pointer import CONTROL_NAME, POINTER_NAME, is_locked, read_pointer
-from mpbroker.storage.directory_lock import has_broker
+from mpbroker.ipc.pointer import CONTROL_NAME, POINTER_NAME, has_broker, is_locked, read_pointer
 
 # Where runtime directories are: of brokers that users start, and of services.
 PLACES = ("/dev/shm/*", "/dev/shm/mpbroker-*/*", "/run/*", "/run/user/*/*")
