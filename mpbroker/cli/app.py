@@ -155,7 +155,7 @@ class App(typer.Typer):
         If it names none, all are there, the parts in outline: enough to list them. Making all of them takes
         some 50 ms of every call, a broker's start included.
         """
-        word = next(iter(words), "")
+        word = next((one for one in words if one != "--"), "")
         narrowed = copy(self)
         narrowed._commands = [
             one for one in self._commands if word in (one.name, getattr(one.callback, "__name__", ""))

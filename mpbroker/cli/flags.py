@@ -38,6 +38,9 @@ def _of_data(context: typer.Context, parameter: typer.CallbackParam, value: str)
     source = context.get_parameter_source(parameter.name or "")
     if source is None or source.name != "DEFAULT" or not Path("data").is_dir():
         return value
+    if context.params.get("log_dirs") is not None:
+        # Files are read, and no broker is asked.
+        return value
     from mpbroker.cli.host.local_broker import bootstrap_of_data
 
     return bootstrap_of_data() or value

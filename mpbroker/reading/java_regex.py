@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import string
+import sys
 from collections.abc import Callable
 from typing import Final
 
@@ -111,7 +112,9 @@ class _Translation:
             return frozenset(char)
         if number := self._matched(_NUMBERED):
             code = int(number[1], 8) if number[1] else int(number[2] or number[3] or number[4], 16)
-            return frozenset(chr(min(code, 0x10FFFF)))
+            if code > sys.maxunicode:
+                raise self._wrong(f"there is no character {number[0]}")
+            return frozenset(chr(code))
         char = self._taken()
         if char in "pP":
             found = self._property()

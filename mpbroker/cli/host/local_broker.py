@@ -83,8 +83,9 @@ class LocalBroker(NamedTuple):
 
 @cache
 def _name_default() -> None:
-    """Print once which broker a command is about that names none."""
-    print(f"mpbroker: no ./data here: this is about the broker on {DEFAULT_BOOTSTRAP}", file=sys.stderr)
+    """Tell people once which broker a command is about. Probes and scripts print as before."""
+    if sys.stderr.isatty():
+        print(f"mpbroker: no ./data here: this is about the broker on {DEFAULT_BOOTSTRAP}", file=sys.stderr)
 
 
 def bootstrap_of_data() -> str | None:

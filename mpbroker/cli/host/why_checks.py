@@ -88,11 +88,13 @@ class Facts(msgspec.Struct, frozen=True):
         return Ends({place: one.high_watermark for place, one in self.partitions.items() if one.has_leader})
 
     def lagging(self) -> list[TopicPartition]:
-        """Return the partitions with records that the group has not committed."""
+        """Return the partitions with records that the group has not committed, and can still read."""
         starts = {place: one.log_start_offset for place, one in self.partitions.items()}
         ends = self.ends().of
         return [
-            place for place in ends if lag_behind(ends[place], self.committed.get(place, starts[place])) > 0
+            place
+            for place in ends
+            if lag_behind(ends[place], max(self.committed.get(place, 0), starts[place])) > 0
         ]
 
     def owners(self) -> dict[TopicPartition, str]:

@@ -112,9 +112,9 @@ def spark_archive(
     Readers of DIR see a run when all of it is there: spark.read.parquet("DIR/data"). They never see the rest
     of a killed job, and the next job continues from the last run.
     """
+    source = _source(topics, pattern, log_dir, bootstrap, option, fail_on_data_loss=fail_on_data_loss)
     from mpbroker.spark import jobs
 
-    source = _source(topics, pattern, log_dir, bootstrap, option, fail_on_data_loss=fail_on_data_loss)
     target = _target(form, to, catalog, table, compacts=compact)
     try:
         columns = tuple(jobs.partitioning(partition_by))

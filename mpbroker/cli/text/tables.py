@@ -42,7 +42,10 @@ def layout(
     ]
     if sum(least) + gaps > width:
         return _records(headings, rows)
-    return _folded(headings, rows, least, right, width)
+    for _ in range(sum(widths) + gaps - width):
+        widest = max(range(len(widths)), key=lambda index: (widths[index] > least[index], widths[index]))
+        widths[widest] -= 1
+    return _folded(headings, rows, widths, right, width)
 
 
 def cells_of(text: str) -> int:
@@ -57,7 +60,7 @@ def cells_of(text: str) -> int:
 def _folded(
     headings: Sequence[str],
     rows: Sequence[Sequence[str]],
-    least: Sequence[int],
+    widths: Sequence[int],
     right: Collection[int],
     width: int,
 ) -> list[str]:
@@ -66,11 +69,11 @@ def _folded(
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
-    for index, (name, least_cells) in enumerate(zip(headings, least, strict=True)):
+    for index, (name, cells) in enumerate(zip(headings, widths, strict=True)):
         is_right = index in right
         table.add_column(
             name,
-            min_width=least_cells,
+            width=cells,
             justify="right" if is_right else "left",
             no_wrap=is_right,
             overflow="fold",

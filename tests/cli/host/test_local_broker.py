@@ -104,6 +104,9 @@ def test_without_a_name_it_is_the_broker_on_data(
         assert "here" in capsys.readouterr().out
     assert run(["topic", "list"]) == 1
     assert capsys.readouterr().err.startswith(f"mpbroker: no broker is running on {tmp_path / 'data'}: start")
+    # Files are read without a broker.
+    assert run(["consume", "here", "--to", "here.parquet", "--log-dirs", "data"]) == 0
+    capsys.readouterr()
     assert run(["topic", "list", "-b", "127.0.0.1:1"]) == 1
     assert "127.0.0.1:1" in capsys.readouterr().err
 
@@ -122,6 +125,11 @@ def test_without_a_name_and_data_it_is_the_broker_on_the_default_port(
     local_broker._name_default.cache_clear()
     for _again in range(2):
         assert LocalBroker().control().call("status")["pid"] == mpbroker_broker.pid
+    assert capsys.readouterr().err == "", "a script reads what it always read"
+    local_broker._name_default.cache_clear()
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    for _again in range(2):
+        LocalBroker().control()
     said = f"mpbroker: no ./data here: this is about the broker on {default}\n"
     assert capsys.readouterr().err == said
     # Who waits for one that is still to start does not mean the one that runs.
