@@ -355,7 +355,7 @@ class Production:
         for one, code in zip(inside, errors, strict=True):
             if code != ErrorCode.NONE:
                 one.answer.error_code, one.answer.base_offset = client_error(self.context.version, code), -1
-                one.answer.error_message = f"The coordinator of the transaction answered {code.name}."
+                one.answer.error_message = f"The coordinator of the transaction says {code.name}."
         self.wanted = [one for one in self.wanted if not one.answer.error_code]
         self.append()
 

@@ -320,6 +320,8 @@ class Fetch:
     def respond(self, answers: list[Answer]) -> Generator[None]:
         """Answer, or have the client retry later, without charging it for records it does not get."""
         context = self.context
+        # A mark that comes while the response is built must not poll once more.
+        context.broker.fetches.release(context.slot)
         throttled = False
         if context.broker.throttling.on:
             size = yield from self._size_of(answers)

@@ -141,10 +141,13 @@ class PendingRequest(ReceivedRequest):
                 self.fail(ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def resume(self, do: Callable[[], object]) -> None:
-        """Guard what an event has caused. The scheduler gets what that leaves to be done in pieces."""
-        had_pieces = self.pieces is not None
+        """Guard what an event has caused. The scheduler gets what that leaves to be done in pieces.
+
+        In a call of the request's own work, the caller of that work queues the pieces.
+        """
+        is_queued = self.pieces is not None or bool(self._started_ns)
         self.guard(do)
-        if self.pieces is not None and not had_pieces:
+        if self.pieces is not None and not is_queued:
             self.broker.long_work.append(self)
 
     def later(self, then: Callable[[T], None]) -> Callable[[T], None]:
