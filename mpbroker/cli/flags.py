@@ -100,7 +100,7 @@ Bootstrap = Annotated[
     option(
         "--bootstrap-server -b",
         "HOST:PORT",
-        "Where the broker is; or unix:/path. Without it that of ./data, if one runs there.",
+        "Where the broker is; or unix:/path. Without it that of ./data, if this is a log directory.",
         envvar=BOOTSTRAP_SERVER,
         callback=_of_data,
     ),

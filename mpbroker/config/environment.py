@@ -6,7 +6,7 @@ BOOTSTRAP_SERVER: Final = "MPBROKER_BOOTSTRAP_SERVER"
 RUNTIME_DIR: Final = "MPBROKER_RUNTIME_DIR"
 LOG_LEVEL: Final = "MPBROKER_LOG_LEVEL"
 LOG_FORMAT: Final = "MPBROKER_LOG_FORMAT"
-# The address of a broker that nothing names, and that does not run on ./data.
+# The address of a broker that nothing names, where ./data is not a log directory.
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 
 VARIABLES: Final = {
