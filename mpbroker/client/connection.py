@@ -70,7 +70,7 @@ class ClientResponse(NamedTuple):
 
 @dataclass(slots=True)
 class InFlight:
-    """One request on its way. `request` is None for the connection's own ApiVersions."""
+    """A request in flight. `request` is None for the connection's own ApiVersions."""
 
     key: ApiKey
     version: int

@@ -20,7 +20,7 @@ Resolve = Callable[[str, int], list[Address]]
 
 
 class NodeState:
-    """One node. `failure`: why the last connection or attempt ended, until one is ready again."""
+    """The connection to a node. `failure`: why the last attempt ended, until a connection is ready."""
 
     def __init__(self, node: Node, reconnect: ExponentialBackoff, setup_timeout: ExponentialBackoff) -> None:
         self.node = node

@@ -32,7 +32,7 @@ LOCAL_NAME = "localhost"
 
 
 class Listener(msgspec.Struct, frozen=True):
-    """One address to listen on (or to advertise). Host "" means every address of the machine."""
+    """An address to listen on or to advertise. Host "" stands for every address of the machine."""
 
     name: str
     protocol: str

@@ -26,7 +26,7 @@ class PropertiesError(ValueError):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One `key=value`, and its (first) line, counted from 1."""
+    """A `key=value` of a file, and the number of its first line, from 1."""
 
     key: str
     value: str

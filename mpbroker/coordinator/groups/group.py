@@ -98,7 +98,7 @@ class Member:
 
     @property
     def is_alive_without_heartbeats(self) -> bool:
-        """Whether the member waits for a rebalance and cannot send heartbeats. A new one may have died."""
+        """True if the member waits for a rebalance and cannot send heartbeats. A new one may have died."""
         return not self.is_new and (self.awaits_join is not None or self.awaits_sync is not None)
 
     def metadata(self, protocol: str | None) -> bytes:

@@ -24,7 +24,7 @@ class TopicPartitions:
 
     @property
     def is_missing(self) -> bool:
-        """Whether the topic is known not to exist."""
+        """True if the topic is known not to exist."""
         return self.states == []
 
     def open(self, count: int) -> None:

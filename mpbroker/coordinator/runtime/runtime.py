@@ -125,10 +125,10 @@ class CoordinatorRuntime(Generic[ShardT]):
 
     @property
     def has_work(self) -> bool:
-        """Whether a round of records can begin."""
+        """True if a round of records can begin."""
         return self.coordinator.queue.has_work
 
     @property
     def is_idle(self) -> bool:
-        """Whether no append is pending. Requests that wait for other members do not count."""
+        """True if no append is pending. Requests that wait for other members do not count."""
         return self.coordinator.queue.is_idle

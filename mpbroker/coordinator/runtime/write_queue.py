@@ -117,7 +117,7 @@ class WriteQueue(Generic[EntryT]):
 
     @property
     def has_work(self) -> bool:
-        """Whether a round can begin."""
+        """True if a round can begin."""
         return bool(self._waiting and not self._round)
 
     def append(

@@ -93,7 +93,7 @@ class ListTransactions:
 
 
 class _Listing:
-    """One request and its progress. Raises ApiError for an invalid pattern, or too large a one."""
+    """A ListTransactions request and its progress. Raises ApiError if the pattern is invalid or too large."""
 
     def __init__(
         self, request: ListTransactionsRequest, transactions: list[TransactionMetadata], now_ms: int

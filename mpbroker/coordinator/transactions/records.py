@@ -58,12 +58,12 @@ class TransactionState(Enum):
 
     @property
     def is_preparing(self) -> bool:
-        """Whether the end is decided and markers are being written."""
+        """True if the end is decided and markers are being written."""
         return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
     @property
     def is_over(self) -> bool:
-        """Whether no transaction is open."""
+        """True if no transaction is open."""
         return self in _OVER
 
     @property

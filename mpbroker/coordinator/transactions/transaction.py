@@ -92,17 +92,17 @@ class TransactionMetadata:
 
     @property
     def is_changing(self) -> bool:
-        """Whether a step is under way: `value` may be replaced soon."""
+        """True if a step is under way: `value` may be replaced soon."""
         return self.pending_state is not None or self.takes_id
 
     @property
     def is_busy(self) -> bool:
-        """Whether the next step has to wait."""
+        """True if the next step has to wait."""
         return self.is_changing or (self.value is not None and self.value.state.is_preparing)
 
     @property
     def is_ending(self) -> bool:
-        """Whether its end is decided, or is being decided."""
+        """True if its end is decided, or is being decided."""
         if self.pending_state is not None and self.pending_state.is_preparing:
             return True
         return self.value is not None and self.value.state.is_preparing

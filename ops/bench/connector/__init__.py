@@ -28,7 +28,7 @@ def _home() -> Path:
 
 
 def is_there() -> bool:
-    """Whether `python` and `jars` answer without asking the network."""
+    """True if `python` and `jars` answer without asking the network."""
     return (_home() / "complete").exists()
 
 
