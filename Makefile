@@ -39,7 +39,7 @@ RUN_FLAGS := -o group.initial.rebalance.delay.ms=0
 HTTP ?= 127.0.0.1:9644
 
 run: $(BUILT) ## a broker on 127.0.0.1:9092, data in ./data, console and metrics on http://127.0.0.1:9644 (LISTENERS=… DATA=… HTTP=…; ARGS='-o http.console.write=true': more flags)
-	$(BIN)/mpbroker serve --listeners $(LISTENERS) --log-dirs '$(DATA)' --http '$(HTTP)' $(RUN_FLAGS) $(ARGS) || \
+	@$(BIN)/mpbroker serve --listeners $(LISTENERS) --log-dirs '$(DATA)' --http '$(HTTP)' $(RUN_FLAGS) $(ARGS) || \
 	  { status=$$?; [ $$status -gt 2 ] || echo 'make run: LISTENERS=, DATA=, HTTP= and ARGS= give it other flags' >&2; exit $$status; }
 
 demo: $(BUILT) $(JAR) ## broker, kcat, and a PySpark job that reads what was just written
