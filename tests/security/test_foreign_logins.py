@@ -212,12 +212,16 @@ def test_java_writes_and_reads(users: SecureBroker, tmp_path: Path, name: str) -
     if name == "certificate":
         more = {**more, "ssl_keystore_location": str(users.client_pem)}
     flags, topic = client_file(tmp_path, users, listener, **more), f"java-{name}"
-    count, rate, before = (2500, 1000, renewals(users)) if listener == "SHORTTLS" else (300, -1, 0)
+    renews, before, written = listener == "SHORTTLS", renewals(users), 0
+    count, rate = (2500, 1000) if renews else (300, -1)
     load = ("--topic", topic, "--num-records", str(count), "--record-size", "100", "--throughput", str(rate))
-    assert f"{count} records sent" in kafka_tool(PERFORMANCE, *flags, *load)
-    read = ("--topic", topic, "--partition", "0", "--offset", "earliest", "--max-messages", str(count))
-    assert len(kafka_tool(CONSUMER, *flags, *read, "--timeout-ms", "20000").splitlines()) == count
-    assert listener != "SHORTTLS" or renewals(users) > before
+    # A JVM that starts slowly sends what is due at once, and may end before its session does.
+    while written == 0 or (renews and renewals(users) == before):
+        assert written < 10 * count, f"no session was renewed while {written} records were written"
+        assert f"{count} records sent" in kafka_tool(PERFORMANCE, *flags, *load)
+        written += count
+    read = ("--topic", topic, "--partition", "0", "--offset", "earliest", "--max-messages", str(written))
+    assert len(kafka_tool(CONSUMER, *flags, *read, "--timeout-ms", "20000").splitlines()) == written
 
 
 def test_java_with_a_signed_token_from_a_file(users: SecureBroker, tmp_path: Path) -> None:
