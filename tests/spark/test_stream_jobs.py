@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -145,7 +146,8 @@ def test_a_mirror_goes_on_until_it_is_told_to_stop(
     over.set()
     grower.join()
     assert code == 0
-    assert "stopped by SIGTERM: 602 records mirrored to" in capsys.readouterr().err
+    # The signal may come after the last batch was written and before Spark counts it.
+    assert re.search("stopped by SIGTERM: 60[12] records mirrored to", capsys.readouterr().err)
     assert numbers(broker, mirror.copy, PARTITIONS + 2) == [*in_turns(last), [last], [last + 1]]
 
 
