@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import re
 import resource
@@ -27,16 +26,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ops.bench import beside, frames, run, scenarios
-from ops.bench.brokers import MPBROKER_COMMAND, ROOT, Broker, BrokerError, Mpbroker
+from ops.bench.brokers import MPBROKER_COMMAND, Broker, BrokerError, Mpbroker
+from ops.bench.growth_curves import LOADS, Point, read, write
 from ops.bench.hops import KINDS, Hops, Sample, difference
 from ops.bench.scenarios import LoadError
+from ops.docs import figures
 
-GROWTH = ROOT / "docs" / "growth.json"
-# Loads of the curve of hops, by their place on its axis.
-LOADS = ("produce-100B-1", "produce-100B-64", "produce-16KiB-8", "fetch-1MiB-8")
 DESCRIPTORS_LEAST = 12_000
 BUSY, FETCHERS = 64, 8
 ACCEPTED_WITHIN_S = 300
@@ -58,11 +56,6 @@ PLACES: Mapping[str, Sequence[int]] = {
     "workers": (1, 2, 3, 4),
 }
 
-# Numbers by name, or by name and kind of process.
-Point = dict[str, Any]
-# By name; each has "circumstances" and "points".
-Curves = Mapping[str, Mapping[str, Any]]
-
 
 class Planned(NamedTuple):
     """A point to be measured: where it is on the curve, and how it is measured."""
@@ -73,21 +66,6 @@ class Planned(NamedTuple):
 
 
 Prepare = Callable[[ExitStack, Path], list[Planned]]
-
-
-def read() -> Curves:
-    curves: Curves = json.loads(GROWTH.read_text())["curves"] if GROWTH.exists() else {}
-    return curves
-
-
-def write(curves: Curves) -> None:
-    """Write the curves as JSON, a point in each line."""
-    texts = []
-    for name, curve in curves.items():
-        points = ",\n   ".join(map(json.dumps, curve["points"]))
-        about = (f"\n  {json.dumps(key)}: {json.dumps(curve[key])}," for key in curve if key != "points")
-        texts.append(f' {json.dumps(name)}: {{{"".join(about)}\n  "points": [\n   {points}]}}')
-    GROWTH.write_text('{"curves": {\n' + ",\n".join(texts) + "}}\n")
 
 
 # ---- a point
@@ -399,8 +377,6 @@ def main() -> int:
     except (BrokerError, LoadError, OSError) as error:
         print(f"bench-growth: {error}", file=sys.stderr)
         return 1
-    from ops.docs import figures
-
     figures.write()
     return 0
 

@@ -41,23 +41,23 @@ from confluent_kafka.admin import (
 
 from mpbroker.config.broker import STANDARD_AUTHORIZER
 from ops.bench import scenarios
-from ops.bench.brokers import HOST, ROOT, Broker, BrokerError, Kafka, Mpbroker, free_port
+from ops.bench.brokers import HOST, Broker, BrokerError, Kafka, Mpbroker, free_port
 from ops.bench.frames import Request
 from ops.bench.maven import MissingToolError
 from ops.bench.run import KAFKA_PATIENCE, KAFKA_WARMUP_S, circumstances, data_directory, progress, warm_up
 from ops.bench.scenarios import SCENARIOS, Door, LoadError, Result, Scenario
+from ops.docs import security
+from ops.docs.security import AGAIN, COSTS, OUR_NAME
 
-# What --write writes.
-COSTS = ROOT / "docs" / "security.json"
 PREFIX = "bench-"
 USER, PASSWORD = "bench", "b3nch-Pa55word"
 ADMIN, ADMIN_PASSWORD = "admin", "4dm1n-Pa55word"
 ITERATIONS = 4096
 PATIENCE_S = 60
 OTHERS = 1000
-# The brokers of a run; the form that others are compared with, and the one that shows the noise.
-OUR_NAME, KAFKA_NAME = "mpbroker", "Apache Kafka"
-PLAIN, AGAIN = "plain", "plain again"
+KAFKA_NAME = "Apache Kafka"
+# What the other forms are compared with.
+PLAIN = "plain"
 SHORT_WARMUP_S = 1.0
 SHORT = "produce-100B-8$|fetch-1MiB-1$|connect-1$"
 PLAIN_LOGIN = (
@@ -441,8 +441,6 @@ def run(chosen: argparse.Namespace) -> None:
         )
     brokers = {one.name: [asdict(cost) for cost in costs(one.forms, wanted)] for one in found}
     measured = {"circumstances": where, "brokers": brokers}
-    from ops.docs import security
-
     print(*security.costs(measured), sep="\n")
     if chosen.write:
         COSTS.write_text(json.dumps(measured, indent=1) + "\n")

@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ops.bench import growth
-from ops.bench.growth import LOADS, Curves, Point
+from ops.bench import growth_curves
+from ops.bench.growth_curves import LOADS, Curves, Point
 from ops.docs.tables import filled
 
 ROOT = Path(__file__).parents[2]
@@ -303,7 +303,7 @@ def page(text: str, figures: Figures, curves: Curves) -> str:
 
 def write() -> None:
     README.write_text(readme(README.read_text(), read()))
-    PAGE.write_text(page(PAGE.read_text(), read(), growth.read()))
+    PAGE.write_text(page(PAGE.read_text(), read(), growth_curves.read()))
 
 
 if __name__ == "__main__":

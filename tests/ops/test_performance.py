@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ops.bench import growth
+from ops.bench import growth_curves
 from ops.docs import figures
 from ops.docs.figures import PAGE, README
 
@@ -14,7 +14,7 @@ def test_pages_say_what_was_measured() -> None:
     text = README.read_text()
     assert figures.readme(text, figures.read()) == text, "run: python -m ops.docs.figures"
     text = PAGE.read_text()
-    assert figures.page(text, figures.read(), growth.read()) == text, "run: python -m ops.docs.figures"
+    assert figures.page(text, figures.read(), growth_curves.read()) == text, "run: python -m ops.docs.figures"
     by_hand = re.sub(r"<!-- table .*?<!-- end -->", "", text, flags=re.DOTALL)
     with_figures = [line for line in by_hand.splitlines() if re.match(r"\|.*\| *[\d.,]+ *\|", line)]
     assert with_figures == []
