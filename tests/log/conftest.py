@@ -6,18 +6,17 @@ import gc
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from mpbroker.config.broker import BrokerConfig
-from mpbroker.config.topic_config import TopicConfig, resolve
 from mpbroker.log.partition.partition_log import PartitionLog
 from tests.support.crash_checks import built_tracer
-from tests.support.log_node import Journaled, Node, nodes
-from tests.support.log_rig import Rig
-from tests.support.log_writer import TOPIC_ID, Writer, make_batch
+from tests.support.log_node import Journaled, MakeJournaled, MakeNode, Node, fill, nodes
+from tests.support.log_rig import MakeRig, Rig
+from tests.support.log_writer import TOPIC_ID, MakeWriter, Writer, topic_config
+from tests.support.stepped_log import Broker
 
 
 @pytest.fixture(scope="module")
@@ -27,20 +26,7 @@ def tracer() -> Iterator[Path]:
 
 
 @pytest.fixture
-def batch() -> Callable[..., bytearray]:
-    return make_batch
-
-
-@pytest.fixture
-def topic_config() -> Callable[..., TopicConfig]:
-    def build(**overrides: str) -> TopicConfig:
-        return resolve(BrokerConfig(), {key.replace("_", "."): value for key, value in overrides.items()})
-
-    return build
-
-
-@pytest.fixture
-def writer(tmp_path: Path, topic_config: Callable[..., TopicConfig]) -> Callable[..., Writer]:
+def writer(tmp_path: Path) -> MakeWriter:
     def build(**overrides: str) -> Writer:
         return Writer(PartitionLog.create(tmp_path / "t-0", "t", 0, TOPIC_ID, topic_config(**overrides)))
 
@@ -48,7 +34,7 @@ def writer(tmp_path: Path, topic_config: Callable[..., TopicConfig]) -> Callable
 
 
 @pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Callable[..., Rig]]:
+def rig(tmp_path: Path) -> Iterator[MakeRig]:
     made: list[Rig] = []
     public = Path(tempfile.mkdtemp(dir="/dev/shm"))
 
@@ -64,13 +50,40 @@ def rig(tmp_path: Path) -> Iterator[Callable[..., Rig]]:
 
 
 @pytest.fixture
-def node(rig: Callable[..., Rig], tmp_path: Path) -> Iterator[Callable[..., Node]]:
+def node(rig: MakeRig, tmp_path: Path) -> Iterator[MakeNode]:
     yield from nodes(Node, rig, tmp_path)
 
 
 @pytest.fixture
-def journaled(rig: Callable[..., Rig], tmp_path: Path) -> Iterator[Callable[..., Journaled]]:
+def n(node: MakeNode) -> Node:
+    """A broker of one log directory that has started."""
+    made = node()
+    made.boot()
+    return made
+
+
+@pytest.fixture
+def b(rig: MakeRig) -> Broker:
+    """A log process that is stepped by hand, and its topic of one partition."""
+    return Broker(rig())
+
+
+@pytest.fixture
+def journaled(rig: MakeRig, tmp_path: Path) -> Iterator[MakeJournaled]:
     yield from nodes(Journaled, rig, tmp_path)
+
+
+@pytest.fixture
+def filled(journaled: MakeJournaled) -> MakeJournaled:
+    """Start a broker that has four batches, ten records, in each of so many partitions."""
+
+    def make(partitions: int = 3) -> Journaled:
+        made = journaled()
+        made.boot()
+        fill(made, partitions=partitions)
+        return made
+
+    return make
 
 
 @pytest.fixture(autouse=True)

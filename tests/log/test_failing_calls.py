@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,9 @@ from mpbroker.log.process import LogProcess
 from mpbroker.storage import names
 from tests.support.full_disk import files_take
 from tests.support.log_moves import order
-from tests.support.log_node import STORAGE_ERROR, Node, wait_for_io
+from tests.support.log_node import STORAGE_ERROR, MakeNode, Node, wait_for_io
 from tests.support.log_rig import TOPIC_ID, ensure
+from tests.support.log_writer import make_batch
 from tests.support.stepped_log import settle
 
 
@@ -49,39 +50,34 @@ def two_dirs(made: Node, **options: object) -> tuple[LogProcess, list[calls.Ensu
 
 
 def is_offline(made: Node, target: calls.EnsuredPartition) -> bool:
-    assert made.process is not None
     settle(made.process)
     return bool(made.rig.partition(target.slot).flags & PartitionFlag.PARTITION_OFFLINE)
 
 
-def test_a_write_that_cannot_be_cut_back(
-    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_write_that_cannot_be_cut_back(node: MakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check the first batch of a segment, which Python writes, on a file system that became read-only."""
     made = node(2)
     _, (first, second) = two_dirs(made)
     with monkeypatch.context() as disk:
         failing("pwrite", made.dirs[1], disk)
         asked = failing("ftruncate", made.dirs[1], disk)
-        assert made.produce(second, batch()) == [STORAGE_ERROR]
+        assert made.produce(second, make_batch()) == [STORAGE_ERROR]
         assert asked
         assert is_offline(made, second)
-        assert made.produce(first, batch()) == [0]
+        assert made.produce(first, make_batch()) == [0]
 
 
-def test_a_full_disk_beside_a_directory_that_is_gone(
-    node: Callable[..., Node], batch: Callable[..., bytearray]
-) -> None:
+def test_a_full_disk_beside_a_directory_that_is_gone(node: MakeNode) -> None:
     """Check the refusal, for which the removed directory is asked for its free space, too."""
     made = node(2)
     process, (first, _) = two_dirs(made)
-    assert made.produce(first, batch()) == [0]
+    assert made.produce(first, make_batch()) == [0]
     process.turn.storage_failed(1, errno.EIO)
     process._take_failures()
     shutil.rmtree(made.dirs[1])
     with files_take(4000):
-        assert made.produce(first, batch(size=5000)) == [STORAGE_ERROR]
-    assert made.produce(first, batch(size=5000)) == [0]
+        assert made.produce(first, make_batch(size=5000)) == [STORAGE_ERROR]
+    assert made.produce(first, make_batch(size=5000)) == [0]
     assert not is_offline(made, first)
 
 
@@ -95,10 +91,7 @@ def said(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
 
 
 def test_retention_in_a_directory_that_fails(
-    node: Callable[..., Node],
-    batch: Callable[..., bytearray],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    node: MakeNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Check partitions without records, for which the last write counts. One of them is reported."""
     made = node(2)
@@ -109,16 +102,12 @@ def test_retention_in_a_directory_that_fails(
         assert asked
     assert len(said(caplog, "its segments cannot be reached")) == 1
     assert is_offline(made, second)
-    assert made.produce(first, batch()) == [0]
+    assert made.produce(first, make_batch()) == [0]
 
 
 @pytest.mark.parametrize("what", ["deleting", "choosing"])
 def test_others_that_look_at_segments(
-    node: Callable[..., Node],
-    batch: Callable[..., bytearray],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    what: str,
+    node: MakeNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, what: str
 ) -> None:
     made = node(2)
     process = made.boot()
@@ -134,12 +123,10 @@ def test_others_that_look_at_segments(
         assert asked
     assert len(said(caplog, "its segments cannot be reached")) == 1
     assert is_offline(made, second)
-    assert made.produce(first, batch()) == [0]
+    assert made.produce(first, make_batch()) == [0]
 
 
-def test_jobs_for_many_partitions_that_fail_alike(
-    node: Callable[..., Node], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_jobs_for_many_partitions_that_fail_alike(node: MakeNode, caplog: pytest.LogCaptureFixture) -> None:
     """Check that an error is reported once for each directory, and tried again."""
     made = node(2)
     process, _ = two_dirs(made)
@@ -155,9 +142,7 @@ def test_jobs_for_many_partitions_that_fail_alike(
     assert [line.split()[2] for line in lines] == [str(path) for path in made.dirs]
 
 
-def test_a_topic_goes_from_the_directories_that_work(
-    node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_topic_goes_from_the_directories_that_work(node: MakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check it if a failing directory is asked first."""
     made = node(3)
     process = made.boot()
@@ -175,11 +160,7 @@ def test_a_topic_goes_from_the_directories_that_work(
 
 @pytest.mark.parametrize(("call", "target"), [("mkdir", 1), ("stat", 0)])
 def test_a_move_fails_one_of_its_directories(
-    node: Callable[..., Node],
-    batch: Callable[..., bytearray],
-    monkeypatch: pytest.MonkeyPatch,
-    call: str,
-    target: int,
+    node: MakeNode, monkeypatch: pytest.MonkeyPatch, call: str, target: int
 ) -> None:
     """Let source or target fail, and check that the other directory is served."""
     made = node(2)
@@ -190,12 +171,10 @@ def test_a_move_fails_one_of_its_directories(
         assert order(process, target, moved) == STORAGE_ERROR
         assert asked
     assert process.turn.failed_dirs == 0b10
-    assert made.produce(both[0], batch()) == [0]
+    assert made.produce(both[0], make_batch()) == [0]
 
 
-def test_a_clean_stop_beside_a_directory_that_fails(
-    node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_clean_stop_beside_a_directory_that_fails(node: MakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     made = node(2)
     two_dirs(made)
     with monkeypatch.context() as disk:

@@ -76,7 +76,7 @@ def cut_short(directory: Path, chance: random.Random, recover: Recover = recover
     """A start that is killed at one of its writes, syncs or changes of names."""
     left = [chance.randint(0, chance.choice((12, 60)))]
 
-    def counted(real):  # type: ignore[no-untyped-def]
+    def counted(real):
         def call(*arguments: object, **more: object) -> object:
             left[0] -= 1
             if left[0] < 0:

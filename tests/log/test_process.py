@@ -8,7 +8,6 @@ import random
 import re
 import resource
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,9 +24,10 @@ from mpbroker.log.recovery.scheduler import RecoveryScheduler
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.storage.directory_lock import lock_log_dirs
 from mpbroker.storage.reader import Bound, PartitionReader
-from tests.support.log_rig import TOPIC_ID, Rig, ensure
+from tests.support.log_rig import TOPIC_ID, MakeRig, Result, Rig, ensure
+from tests.support.log_writer import make_batch
 from tests.support.polling import until
-from tests.support.stepped_log import settle
+from tests.support.stepped_log import Broker, settle
 
 Target = tuple[int, int, int]
 
@@ -38,6 +38,19 @@ def targets_of(rig: Rig, partitions: int = 1, **configs: str) -> list[Target]:
     assert isinstance(answer, calls.EnsuredTopic)
     assert [p.error for p in answer.partitions] == [0] * partitions, answer
     return [(p.slot, p.slot_generation, 5) for p in answer.partitions]
+
+
+def forked(rig: Rig, **configs: str) -> Target:
+    """Start a log process, and open the partition."""
+    rig.fork()
+    (target,) = targets_of(rig, **configs)
+    return target
+
+
+def appended(rig: Rig, target: Target, data: bytes) -> Result:
+    rig.job([(target, data)])
+    (result,) = rig.await_replies(1)[0].results
+    return result
 
 
 def sequences_in(rig: Rig, target: Target, name: str = "t-0") -> list[int]:
@@ -56,12 +69,11 @@ def sequences_in(rig: Rig, target: Target, name: str = "t-0") -> list[int]:
 
 
 @pytest.mark.parametrize("policy", ["group", "os"])
-def test_clean_restart(rig: Callable[..., Rig], batch: Callable[..., bytearray], policy: str) -> None:
+def test_clean_restart(rig: MakeRig, policy: str) -> None:
     r = rig(log_flush_policy=policy)
-    r.fork()
-    (target,) = targets_of(r)
+    target = forked(r)
     for i in range(10):
-        r.job([(target, batch(producer=(3, 0, i)))])
+        r.job([(target, make_batch(producer=(3, 0, i)))])
     assert [reply.results[0].base_offset for reply in r.await_replies(10)] == list(range(10))
     before = r.partition(target[0])
     assert r.stop() == 0
@@ -74,16 +86,12 @@ def test_clean_restart(rig: Callable[..., Rig], batch: Callable[..., bytearray],
     assert not (r.directory / ".kafka_cleanshutdown").exists()
     (target,) = targets_of(r)
     assert r.partition(target[0]) == before
-    r.job([(target, batch(producer=(3, 0, 9)))])
-    assert r.await_replies(1)[0].results[0].base_offset == 9
-    r.job([(target, batch(producer=(3, 0, 10)))])
-    assert r.await_replies(1)[0].results[0].base_offset == 10
+    assert appended(r, target, make_batch(producer=(3, 0, 9))).base_offset == 9
+    assert appended(r, target, make_batch(producer=(3, 0, 10))).base_offset == 10
     assert r.stop() == 0
 
 
-def test_killed_at_any_moment_nothing_acked_is_lost_or_doubled(
-    rig: Callable[..., Rig], batch: Callable[..., bytearray]
-) -> None:
+def test_killed_at_any_moment_nothing_acked_is_lost_or_doubled(rig: MakeRig) -> None:
     """Check it with an idempotent producer with five requests in flight that retries unanswered ones."""
     r = rig()
     chance = random.Random(7)
@@ -91,17 +99,16 @@ def test_killed_at_any_moment_nothing_acked_is_lost_or_doubled(
     flying: list[int] = []
     upcoming = 0
     rounds = 15
-    r.fork()
-    (target,) = targets_of(r, segment_bytes="1048576")
+    target = forked(r, segment_bytes="1048576")
     for _ in range(rounds):
         deadline = time.monotonic() + chance.uniform(0.005, 0.12)
         by_request: dict[int, int] = {}
         for sequence in flying:
-            by_request[r.job([(target, batch(producer=(3, 0, sequence), size=90_000))])] = sequence
+            by_request[r.job([(target, make_batch(producer=(3, 0, sequence), size=90_000))])] = sequence
         while True:
             while len(flying) < 5:
                 flying.append(upcoming)
-                by_request[r.job([(target, batch(producer=(3, 0, upcoming), size=90_000))])] = upcoming
+                by_request[r.job([(target, make_batch(producer=(3, 0, upcoming), size=90_000))])] = upcoming
                 upcoming += 1
             for reply in r.await_replies(1):
                 sequence = by_request.pop(reply.request)
@@ -124,14 +131,11 @@ def test_killed_at_any_moment_nothing_acked_is_lost_or_doubled(
     assert r.stop() == 0
 
 
-def test_a_dead_handlers_jobs_are_appended_before_its_fence(
-    rig: Callable[..., Rig], batch: Callable[..., bytearray]
-) -> None:
+def test_a_dead_handlers_jobs_are_appended_before_its_fence(rig: MakeRig) -> None:
     r = rig()
-    r.fork()
-    (target,) = targets_of(r)
+    target = forked(r)
     for i in range(500):
-        r.job([(target, batch(producer=(3, 0, i)))])
+        r.job([(target, make_batch(producer=(3, 0, i)))])
     acks = r.memory.words("fence_acks")
     first = pack_fence(1, 1, r.handler)
     r.memory.words("fence_orders").store(LOG, first)
@@ -146,12 +150,11 @@ def test_a_dead_handlers_jobs_are_appended_before_its_fence(
     r.bell.ring()
     r.until(SUPERVISOR, lambda: acks.load(LOG) == second)
     r.bind()
-    r.job([(target, batch(producer=(3, 0, 500)))])
-    assert r.await_replies(1)[0].results[0].base_offset == 500
+    assert appended(r, target, make_batch(producer=(3, 0, 500))).base_offset == 500
     assert r.stop() == 0
 
 
-def test_a_dead_coordinators_topics_are_no_news_to_its_successor(rig: Callable[..., Rig]) -> None:
+def test_a_dead_coordinators_topics_are_no_news_to_its_successor(rig: MakeRig) -> None:
     """Check that answers to a predecessor are not sent to its successor, which numbers its calls anew."""
     r = rig()
     process = r.in_process()
@@ -180,19 +183,17 @@ def test_a_dead_coordinators_topics_are_no_news_to_its_successor(rig: Callable[.
     assert r.take_answer() is None
 
 
-def test_a_full_disk_refuses_and_recovers(rig: Callable[..., Rig], batch: Callable[..., bytearray]) -> None:
+def test_a_full_disk_refuses_and_recovers(rig: MakeRig) -> None:
     """Check it with a file size limit as the full disk: EFBIG where a file system says ENOSPC."""
     r = rig()
-    r.fork()
-    (target,) = targets_of(r)
+    target = forked(r)
     limit = 200_000
     soft, hard = resource.prlimit(r.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(r.pid, resource.RLIMIT_FSIZE, (limit, hard))
     acked = []
     errors = 0
     for i in range(60):
-        r.job([(target, batch(producer=(3, 0, len(acked)), size=9_000))])
-        (result,) = r.await_replies(1)[0].results
+        result = appended(r, target, make_batch(producer=(3, 0, len(acked)), size=9_000))
         if result.error == 0:
             assert result.base_offset == len(acked)
             acked.append(i)
@@ -206,23 +207,17 @@ def test_a_full_disk_refuses_and_recovers(rig: Callable[..., Rig], batch: Callab
     assert r.partition(target[0]).flags == PartitionFlag.PARTITION_LIVE
     assert sequences_in(r, target) == list(range(len(acked)))
     resource.prlimit(r.pid, resource.RLIMIT_FSIZE, (soft, hard))
-    r.job([(target, batch(producer=(3, 0, len(acked)), size=9_000))])
-    assert r.await_replies(1)[0].results[0].error == 0
+    assert appended(r, target, make_batch(producer=(3, 0, len(acked)), size=9_000)).error == 0
     assert sequences_in(r, target) == list(range(len(acked) + 1))
     assert r.stop() == 0
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE])
 def test_a_checkpoint_that_finds_no_room_is_written_again_and_takes_nothing_offline(
-    rig: Callable[..., Rig], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch, number: int
+    b: Broker, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    r = rig()
-    process = r.in_process()
-    r.call(ensure(1))
-    settle(process)
-    answer = r.take_answer()
-    assert isinstance(answer, calls.EnsuredTopic)
-    r.job([((answer.partitions[0].slot, answer.partitions[0].slot_generation, 5), batch())])
+    r, process = b.rig, b.process
+    r.job([(b.targets[0], make_batch())])
     until(r.replies, "an answer", lambda: process.work(100))
 
     def refuse(path: Path, _: bytes) -> None:
@@ -235,30 +230,22 @@ def test_a_checkpoint_that_finds_no_room_is_written_again_and_takes_nothing_offl
         until(lambda: problems.extend(process.io_thread.failures()) or problems, "the I/O thread fails")
     monkeypatch.setattr(process.io_thread, "failures", lambda: [problems.pop()] if problems else [])
     process.work(0)
-    assert r.partition(answer.partitions[0].slot).flags == PartitionFlag.PARTITION_LIVE
+    assert r.partition(b.targets[0][0]).flags == PartitionFlag.PARTITION_LIVE
     process.manager.checkpoints.write_high_watermarks()
     process.io_thread.close()
     assert "t 0 1\n" in (r.directory / "replication-offset-checkpoint").read_text()
-    process.turn.close()
 
 
-def test_producers_go_on_while_a_large_topic_is_opened(
-    rig: Callable[..., Rig], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_producers_go_on_while_a_large_topic_is_opened(b: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that one partition is opened per round where that takes its time, and produces are answered."""
     monkeypatch.setattr(RecoveryScheduler, "stay_s", 0.0)
-    r = rig()
-    process = r.in_process()
-    r.call(ensure(1))
-    settle(process)
-    answer = r.take_answer()
-    assert isinstance(answer, calls.EnsuredTopic)
+    r, process = b.rig, b.process
     r.call(calls.EnsureTopic("large", bytes(16 * [7]), list(range(20))))
     process.work(0)
     steps = 0
     while process.topics.advance():
         steps += 1
-        r.job([((answer.partitions[0].slot, answer.partitions[0].slot_generation, 5), batch())], acks=1)
+        r.job([(b.targets[0], make_batch())], acks=1)
         process.work(0)
         if steps < 20:
             assert r.replies()
@@ -266,18 +253,16 @@ def test_producers_go_on_while_a_large_topic_is_opened(
     opened = r.take_answer()
     assert isinstance(opened, calls.EnsuredTopic)
     assert len(opened.partitions) == 20
-    process.io_thread.close()
-    process.turn.close()
 
 
-def test_damage_keeps_one_partition_offline(rig: Callable[..., Rig], batch: Callable[..., bytearray]) -> None:
+def test_damage_keeps_one_partition_offline(rig: MakeRig) -> None:
     # Else the journal has what is damaged, and restores it.
     r = rig(log_journal_direct_bytes=0)
     r.fork()
     first, second = targets_of(r, 2)
     for target in (first, second):
         for _ in range(3):
-            r.job([(target, batch())])
+            r.job([(target, make_batch())])
     r.await_replies(6)
     r.kill()
     path = r.directory / "t-0" / "00000000000000000000.log"
@@ -291,14 +276,14 @@ def test_damage_keeps_one_partition_offline(rig: Callable[..., Rig], batch: Call
     assert [p.error for p in answer.partitions] == [56, 0]
     assert "is damaged at byte" in (answer.partitions[0].message or "")
     assert path.read_bytes() == data
-    r.job([(first, batch())])
-    r.job([(second, batch())])
+    r.job([(first, make_batch())])
+    r.job([(second, make_batch())])
     assert sorted(reply.results[0].error for reply in r.await_replies(2)) == [0, 56]
     assert r.stop() == 0
 
 
 def test_a_full_disk_is_told_with_when_space_comes_back(
-    rig: Callable[..., Rig], caplog: pytest.LogCaptureFixture
+    rig: MakeRig, caplog: pytest.LogCaptureFixture
 ) -> None:
     process = rig(log_segment_delete_delay_ms=7000).in_process()
     process._report_no_room(errno.ENOSPC)
@@ -309,7 +294,7 @@ def test_a_full_disk_is_told_with_when_space_comes_back(
     assert process._stop() == 0
 
 
-def test_the_lock_outlives_the_log_process(rig: Callable[..., Rig], tmp_path: Path) -> None:
+def test_the_lock_outlives_the_log_process(rig: MakeRig, tmp_path: Path) -> None:
     r = rig()
     (held,) = lock_log_dirs(r.config)
     r.fork()
@@ -324,7 +309,7 @@ def test_the_lock_outlives_the_log_process(rig: Callable[..., Rig], tmp_path: Pa
 
 
 def test_one_look_at_all_partitions_comes_between_two_rounds(
-    rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+    rig: MakeRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = rig().in_process()
     looks: list[str] = []
@@ -342,30 +327,21 @@ def test_one_look_at_all_partitions_comes_between_two_rounds(
     for _ in range(3):
         process._do_housekeeping()
     assert looks[3:] == ["write_recovery_points", "write_all_log_starts"]
-    process.io_thread.close()
-    process.turn.close()
 
 
-def test_a_job_of_many_batches_gives_way_to_others(
-    rig: Callable[..., Rig], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_of_many_batches_gives_way_to_others(rig: MakeRig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that a job of its own connection stays behind it, and that each batch is appended once."""
     monkeypatch.setattr("mpbroker.log.process.BATCHES_AT_ONCE", 4)
-    r = rig()
-    process = r.in_process()
-    r.call(ensure(40))
-    settle(process)
-    answer = r.take_answer()
-    assert isinstance(answer, calls.EnsuredTopic)
-    targets = [(one.slot, one.slot_generation, 5) for one in answer.partitions]
+    b = Broker(rig(), 40)
+    r, process, targets = b.rig, b.process, b.targets
     process.turn.for_tests(by_reference=True)
-    large = r.job([(target, batch()) for target in targets], acks=1, connection=7)
-    behind = r.job([(targets[39], batch())], acks=1, connection=7)
+    large = r.job([(target, make_batch()) for target in targets], acks=1, connection=7)
+    behind = r.job([(targets[39], make_batch())], acks=1, connection=7)
     seen: list[int] = []
     found: dict[int, list[int]] = {}
     others = []
     while len(found) < 2:
-        others.append(r.job([(targets[0], batch())], acks=1, connection=8))
+        others.append(r.job([(targets[0], make_batch())], acks=1, connection=8))
         process.work(0)
         for reply in r.replies():
             assert all(result.error == 0 for result in reply.results)
@@ -376,5 +352,3 @@ def test_a_job_of_many_batches_gives_way_to_others(
     assert seen.index(others[0]) < seen.index(others[1]) < seen.index(large) < seen.index(behind)
     assert found == {large: [0] * 40, behind: [1]}
     settle(process)
-    process.io_thread.close()
-    process.turn.close()

@@ -70,8 +70,6 @@ def lookups(scenario: Scenario, number: int) -> Iterator[Callable[[PartitionRead
 
 def read(scenario: Scenario, fail: Callable[[], None]) -> None:
     """Read everything, and check that it is the same, or an error of the disk."""
-    process = scenario.node.process
-    assert process is not None
     looks = [(number, look) for number in range(len(scenario.targets)) for look in lookups(scenario, number)]
 
     def found(number: int, look: Callable[[PartitionReader], Any]) -> Any:
@@ -124,7 +122,6 @@ class InProcess(CleanerProcess):
 
     def __init__(self, scenario: Scenario) -> None:
         rig, process = scenario.node.rig, scenario.node.process
-        assert process is not None
         super().__init__(ProcessContext(CLEANER, rig.memory, rig.config))
         self.log_process = process
         self.cleaned: list[str] = []
@@ -174,7 +171,6 @@ def retain(scenario: Scenario, fail: Callable[[], None]) -> None:
     scenario.node.crash()
     scenario.start()
     process = scenario.node.process
-    assert process is not None
     fail()
     finished(process, process.deletion.deleting_expired())
 
@@ -185,7 +181,6 @@ def retain(scenario: Scenario, fail: Callable[[], None]) -> None:
 def move(scenario: Scenario, fail: Callable[[], None]) -> None:
     """Move the partition from the directory that fails to the other one."""
     process = scenario.node.process
-    assert process is not None
     number = next(filter(scenario.in_second, range(len(scenario.targets))))
     topic_id = scenario.node.rig.partition(scenario.targets[number].slot).topic_id
     fail()

@@ -81,7 +81,6 @@ class Scenario:
         self.node.boot()
         self.targets = self.node.open(self.topic)
         process = self.node.process
-        assert process is not None
         wait_for_io(process)
         process.manager.journals.use()
         for target in self.targets:
@@ -94,7 +93,6 @@ class Scenario:
 
     def produce(self) -> None:
         process = self.node.process
-        assert process is not None
         for _ in range(BATCHES):
             named = {}
             for partition, target in enumerate(self.targets):
@@ -178,8 +176,7 @@ def run(directory: Path, phase: str, kind: str, number: int, error: int) -> bool
                 for partition, target in enumerate(scenario.targets):
                     if target.error and not scenario.in_second(partition):
                         raise Broken(f"t-{partition} in the other directory is not opened: {target.message}")
-                if scenario.node.process is not None:
-                    settle(scenario.node.process)
+                settle(scenario.node.process)
             except FatalError as failure:
                 end = str(failure)
         scenario.works_again()

@@ -13,26 +13,34 @@ from mpbroker.log.process import LogProcess
 from mpbroker.log.replica_move import replica_copier
 from mpbroker.storage import names
 from mpbroker.storage.segments import segments_of
-from tests.support.log_node import Node
+from tests.support.log_node import MakeNode, Node
 from tests.support.log_rig import TOPIC_ID, ensure
+from tests.support.log_writer import make_batch
 from tests.support.polling import PATIENCE_S, until
 
 STORAGE_ERROR, UNKNOWN, NOT_AVAILABLE = 56, 3, 9
 SEGMENT_BYTES = "1048576"
 
 
-def started(node: Callable[..., Node], dirs: int = 2) -> tuple[Node, LogProcess]:
+def started(node: MakeNode, dirs: int = 2) -> tuple[Node, LogProcess]:
     made = node(dirs)
     return made, made.boot()
 
 
-def filled(
-    made: Node, batch: Callable[..., bytearray], count: int = 40, **configs: str
-) -> calls.EnsuredPartition:
+def filled(made: Node, count: int = 40, **configs: str) -> calls.EnsuredPartition:
     (target,) = made.open(ensure(segment_bytes=SEGMENT_BYTES, **configs))
     for sequence in range(count):
-        assert made.produce(target, batch(producer=(3, 0, sequence), size=60_000)) == [0]
+        assert made.produce(target, make_batch(producer=(3, 0, sequence), size=60_000)) == [0]
     return target
+
+
+def ready_to_move(
+    node: MakeNode, count: int = 40, **configs: str
+) -> tuple[Node, LogProcess, calls.EnsuredPartition, int]:
+    """Start a broker of two log directories with a partition in one of them; the last is the other one."""
+    made, process = started(node)
+    target = filled(made, count, **configs)
+    return made, process, target, other(made, target)
 
 
 def order(process: LogProcess, number: int, partition: int = 0, topic_id: bytes = TOPIC_ID) -> int:
@@ -69,7 +77,6 @@ def started_again(made: Node, *, whole_broker: bool = True) -> tuple[LogProcess,
         made.boot()
     else:
         made.succeed()
-    assert made.process is not None
     (target,) = made.open(ensure(segment_bytes=SEGMENT_BYTES))
     return made.process, target
 
@@ -102,7 +109,6 @@ def held_up(monkeypatch: pytest.MonkeyPatch, *, last: bool = True) -> tuple[thre
 def ask(made: Node, target: calls.EnsuredPartition, data: bytearray) -> None:
     """A produce, and one turn of the log worker."""
     made.rig.job([((target.slot, target.slot_generation, 5), data)])
-    assert made.process is not None
     made.process.work(0)
 
 

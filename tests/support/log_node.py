@@ -8,6 +8,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
+import pytest
+
 from mpbroker.ipc import calls
 from mpbroker.ipc.topology import LOG
 from mpbroker.log.append.turn_journals import journal_ends
@@ -16,6 +18,7 @@ from mpbroker.storage import journal
 from mpbroker.storage.journal import JournalFile
 from mpbroker.storage.names import segment_name
 from tests.support.log_rig import Rig, end, ensure
+from tests.support.log_writer import make_batch
 from tests.support.polling import until
 from tests.support.stepped_log import settle
 
@@ -37,48 +40,49 @@ class Node:
         self.dirs = [tmp_path / f"data{number}" for number in range(dirs)]
         for directory in self.dirs:
             directory.mkdir()
-        self.process: LogProcess | None = None
+        self._process: LogProcess | None = None
+
+    @property
+    def process(self) -> LogProcess:
+        assert self._process is not None
+        return self._process
 
     def boot(self, **options: object) -> LogProcess:
         """The whole broker starts."""
         self.crash()
         names = tuple(str(directory) for directory in self.dirs)
         self.rig = self.make(self.dirs[0].name, log_dirs=names, **options)
-        self.process = self.rig.in_process()
-        return self.process
+        self._process = self.rig.in_process()
+        return self._process
 
     def succeed(self) -> LogProcess:
         """Start a successor. Only the log process died, so memory stays."""
         self.crash()
         self.rig.memory.reset_rings_of(LOG)
         self.rig.bind()
-        self.process = self.rig.in_process()
-        return self.process
+        self._process = self.rig.in_process()
+        return self._process
 
     def crash(self) -> None:
-        if self.process is not None:
-            end(self.process)
-        self.process = None
+        if self._process is not None:
+            end(self._process)
+        self._process = None
 
     def stop(self) -> None:
-        assert self.process is not None
         assert self.process._stop() == 0
-        self.process = None
+        self._process = None
 
     def checkpoint(self) -> None:
-        assert self.process is not None
         self.process.manager.checkpoints.write_high_watermarks()
         self.process.manager.checkpoints.write_recovery_points()
         self.process.manager.checkpoints.write_all_log_starts()
         wait_for_io(self.process)
 
     def open(self, topic: calls.EnsureTopic) -> list[calls.EnsuredPartition]:
-        assert self.process is not None
         return self.process.manager.ensure(topic).partitions
 
     def produce(self, target: calls.EnsuredPartition, data: bytes, count: int = 1) -> list[int]:
         """The errors."""
-        assert self.process is not None
         for _ in range(count):
             self.rig.job([((target.slot, target.slot_generation, 5), data)])
         settle(self.process)
@@ -101,18 +105,17 @@ N = TypeVar("N", bound=Node)
 class Journaled(Node):
     """A node whose journal is in use as soon as it has booted."""
 
-    def boot(self, **options: object) -> None:  # type: ignore[override]
-        super().boot(**options)
-        assert self.process is not None
-        wait_for_io(self.process)
-        self.process.manager.journals.use()
+    def boot(self, **options: object) -> LogProcess:
+        process = super().boot(**options)
+        wait_for_io(process)
+        process.manager.journals.use()
+        return process
 
     @property
     def path(self) -> Path:
         return self.dirs[0] / journal.NAME
 
     def ends(self, number: int = 0) -> tuple[int, int]:
-        assert self.process is not None
         return journal_ends(self.process.turn, number)
 
     def segment(self, partition: int = 0, base: int = 0) -> Path:
@@ -126,6 +129,10 @@ class Journaled(Node):
             had.append(self.segment(number).read_bytes())
             os.truncate(self.segment(number), 0)
         return had
+
+
+MakeNode = Callable[..., Node]
+MakeJournaled = Callable[..., Journaled]
 
 
 def nodes(kind: type[N], rig: Callable[..., Rig], tmp_path: Path) -> Iterator[Callable[..., N]]:
@@ -152,11 +159,24 @@ def flip_bit(path: Path, at: int) -> None:
     path.write_bytes(data)
 
 
-def fill(n: Journaled, batch: Callable[..., bytearray], partitions: int = 3, rounds: int = 4) -> None:
+def fill(n: Journaled, partitions: int = 3, rounds: int = 4) -> None:
     targets = n.open(ensure(partitions))
     for i in range(rounds):
         for target in targets:
-            assert n.produce(target, batch(1 + i)) == [0]
+            assert n.produce(target, make_batch(1 + i)) == [0]
+
+
+def noted_syncs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Inodes of what is synced by itself from now on."""
+    synced: list[int] = []
+    fsync = os.fsync
+
+    def note(fd: int) -> None:
+        synced.append(os.fstat(fd).st_ino)
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", note)
+    return synced
 
 
 def records(path: Path) -> list[journal.Record]:

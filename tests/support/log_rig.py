@@ -283,22 +283,21 @@ class Rig:
         return read_partition(self.memory.table(), slot)
 
 
+MakeRig = Callable[..., Rig]
+
+
 def ensure(partitions: int = 1, **configs: str) -> calls.EnsureTopic:
     named = {key.replace("_", "."): value for key, value in configs.items()}
     return calls.EnsureTopic("t", TOPIC_ID, list(range(partitions)), named, 5)
 
 
-def end_workers(process: LogProcess) -> None:
-    """Wait until no worker of its recovery is left, as the successor of a real process does."""
-    process.recovery_scheduler._recovery.close()
-
-
 def end(process: LogProcess) -> None:
     """End as by a signal.
 
-    Threads end first: none may find another file under a number that it was given.
+    Threads end first: none may find another file under a number that it was given. Its recovery's workers are
+    waited for, as the successor of a real process does.
     """
-    end_workers(process)
+    process.recovery_scheduler._recovery.close()
     process.replica_mover.stop()
     process.replica_mover.close()
     process.io_thread.close()
@@ -309,10 +308,7 @@ def end(process: LogProcess) -> None:
 
 def _close_files(process: LogProcess) -> None:
     """Close what the end of a real process would close."""
-    end_workers(process)
-    process.turn.close()
-    for log in process.manager.logs.values():
-        log.close_files()
+    end(process)
     for log_dir in process.manager.dirs:
         if log_dir.journal.file is not None:
             log_dir.journal.file.close()

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.topic_config import TopicConfig, resolve
 from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.records.batch import assign_offset_and_epoch
 from mpbroker.records.builder import build_batch
@@ -31,11 +34,20 @@ def make_batch(
     )
 
 
+def topic_config(**overrides: str) -> TopicConfig:
+    return resolve(BrokerConfig(), {key.replace("_", "."): value for key, value in overrides.items()})
+
+
 class Writer:
     """Appends as the log process does, but for everything around it."""
 
     def __init__(self, log: PartitionLog) -> None:
         self.log = log
+
+    def roll(self) -> None:
+        """Begin a new segment, and close the files of the one before."""
+        for fd in self.log.roll():
+            os.close(fd)
 
     def append(
         self,
@@ -50,14 +62,16 @@ class Writer:
         data = make_batch(count, timestamp=timestamp, size=size, producer=producer)
         base = state.log_end
         if state.roll_due(base + count - 1, len(data), timestamp + count - 1, T0):
-            for fd in self.log.roll():
-                os.close(fd)
+            self.roll()
         assign_offset_and_epoch(data, base, 0)
         os.pwrite(state.fd, data, state.size)
         state.note_batch(base + count - 1, state.size, len(data), timestamp + count - 1)
         if producer is not None:
             state.producers.update(producer[0], producer[1], producer[2], count, base, timestamp + count - 1)
         return base
+
+
+MakeWriter = Callable[..., Writer]
 
 
 class Syncs:

@@ -443,7 +443,6 @@ class Walk:
 
     @property
     def _process(self) -> LogProcess:
-        assert self.node.process is not None
         return self.node.process
 
     def _bases(self) -> list[int]:

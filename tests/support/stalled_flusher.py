@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.topology import LOG
-from tests.support.log_rig import Reply
+from tests.support.log_rig import MakeRig, Reply
 from tests.support.polling import is_readable, until
 from tests.support.stepped_log import Broker, settle
-
-MakeRig = Callable[..., Any]
 
 
 def eventfds() -> set[int]:

@@ -5,36 +5,20 @@ silently.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from mpbroker.ipc.process import FatalError
 from mpbroker.storage import journal
-from tests.support.log_node import STORAGE_ERROR, Journaled, fill, flip_bit
-from tests.support.log_rig import Rig, ensure
-
-
-@pytest.fixture
-def filled(
-    rig: Callable[..., Rig], tmp_path: Path, batch: Callable[..., bytearray]
-) -> Callable[..., Journaled]:
-    """Start a broker that has a round of ten records for each partition."""
-
-    def make(partitions: int = 1) -> Journaled:
-        made = Journaled(rig, tmp_path)
-        made.boot()
-        fill(made, batch, partitions=partitions)
-        return made
-
-    return make
+from tests.support.log_node import STORAGE_ERROR, MakeJournaled, flip_bit
+from tests.support.log_rig import ensure
+from tests.support.log_writer import make_batch
 
 
 @pytest.mark.parametrize("how", ["payload", "head of the record"])
-def test_a_damaged_record_is_not_taken_for_a_torn_one(filled: Callable[..., Journaled], how: str) -> None:
+def test_a_damaged_record_is_not_taken_for_a_torn_one(filled: MakeJournaled, how: str) -> None:
     """Check it if whole records follow: then its round was finished and acknowledged."""
-    n = filled()
+    n = filled(1)
     had = n.power_cut()
     kept = n.path.read_bytes()
     second = journal.RING_AT + journal.BLOCK_BYTES
@@ -48,28 +32,25 @@ def test_a_damaged_record_is_not_taken_for_a_torn_one(filled: Callable[..., Jour
     n.boot()
     assert n.end_of(n.open(ensure(1))[0]) == 10
     assert n.segment().read_bytes() == had[0]
-    n.crash()
 
 
-def test_a_successor_does_not_go_on_with_a_damaged_journal(filled: Callable[..., Journaled]) -> None:
-    n = filled()
+def test_a_successor_does_not_go_on_with_a_damaged_journal(filled: MakeJournaled) -> None:
+    n = filled(1)
     n.crash()
     flip_bit(n.path, journal.RING_AT + 300)
     with pytest.raises(FatalError, match="is damaged at byte 8192"):
         n.succeed()
 
 
-def test_a_damaged_head_does_not_bring_back_an_earlier_run(
-    filled: Callable[..., Journaled], batch: Callable[..., bytearray]
-) -> None:
+def test_a_damaged_head_does_not_bring_back_an_earlier_run(filled: MakeJournaled) -> None:
     """Check that the other head is of this run, too."""
-    n = filled()
+    n = filled(1)
     n.crash()
     n.boot()
     synced = n.segment().stat().st_size
     (target,) = n.open(ensure(1))
     for _ in range(2):
-        assert n.produce(target, batch(size=900)) == [0]
+        assert n.produce(target, make_batch(size=900)) == [0]
     n.crash()
     had = n.segment().read_bytes()
     os.truncate(n.segment(), synced)
@@ -80,12 +61,11 @@ def test_a_damaged_head_does_not_bring_back_an_earlier_run(
     n.boot()
     assert n.end_of(n.open(ensure(1))[0]) == 12
     assert n.segment().read_bytes() == had
-    n.crash()
 
 
 @pytest.mark.parametrize("at", [-3, 2, 12])
 def test_a_flipped_bit_in_the_topic_id_does_not_cost_what_only_the_journal_has(
-    filled: Callable[..., Journaled], at: int
+    filled: MakeJournaled, at: int
 ) -> None:
     """Check that the records are there when the file is repaired, though the journal is empty by then."""
     n = filled(2)
@@ -99,35 +79,29 @@ def test_a_flipped_bit_in_the_topic_id_does_not_cost_what_only_the_journal_has(
     n.boot()
     assert [n.end_of(p) for p in n.open(ensure(2))] == [10, 10]
     assert [n.segment(number).read_bytes() for number in range(2)] == had
-    n.crash()
 
 
 @pytest.mark.parametrize("text", ["0\n1\n4 0\n", "1\n1\n0 0\n", "0\n1\n0 p\n", "\xff"])
 def test_a_flipped_bit_in_the_epochs_does_not_cost_what_only_the_journal_has(
-    rig: Callable[..., Rig], tmp_path: Path, batch: Callable[..., bytearray], text: str
+    filled: MakeJournaled, text: str
 ) -> None:
     """It reads as if another broker had written there since, or cannot be read; the machine lost the rest."""
-    n = Journaled(rig, tmp_path)
-    n.boot()
-    fill(n, batch, partitions=1)
+    n = filled(1)
     (had,) = n.power_cut()
-    n.segment().write_bytes(had[: len(batch(1))])
+    n.segment().write_bytes(had[: len(make_batch(1))])
     (n.dirs[0] / "t-0" / "leader-epoch-checkpoint").write_bytes(text.encode("latin-1"))
     n.boot()
     assert n.segment().read_bytes() == had
     (target,) = n.open(ensure(1))
     assert (target.error, n.end_of(target)) == (0, 10)
     assert (n.dirs[0] / "t-0" / "leader-epoch-checkpoint").read_text() == "0\n1\n0 0\n"
-    n.crash()
 
 
 def test_what_the_page_cache_has_and_the_device_does_not_comes_back(
-    rig: Callable[..., Rig], tmp_path: Path, batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+    filled: MakeJournaled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check it after a failed sync of the segment and a restart of the broker alone."""
-    n = Journaled(rig, tmp_path)
-    n.boot()
-    fill(n, batch)
+    n = filled()
     n.crash()
     had = [n.segment(number).read_bytes() for number in range(3)]
     device = {n.segment(number).stat().st_ino: had[number][:1000] for number in range(3)}
@@ -145,4 +119,3 @@ def test_what_the_page_cache_has_and_the_device_does_not_comes_back(
         n.boot()
     assert device == {}
     assert [n.segment(number).read_bytes() for number in range(3)] == had
-    n.crash()

@@ -14,8 +14,9 @@ import pytest
 from mpbroker.storage import journal
 from mpbroker.storage.journal import JournalFile
 from tests.log.append.test_journal_ring import SMALL
-from tests.support.log_node import STORAGE_ERROR, Journaled, extents, fill
+from tests.support.log_node import STORAGE_ERROR, Journaled, MakeJournaled, extents, fill
 from tests.support.log_rig import ensure
+from tests.support.log_writer import make_batch
 
 SAID = "is written by way of the page cache"
 # Takes any write for a number, and 512 bytes of a head are none: EINVAL, as of a disk with larger sectors.
@@ -42,7 +43,6 @@ def refused() -> int:
 
 
 def in_use(n: Journaled, number: int = 0) -> JournalFile:
-    assert n.process is not None
     used = n.process.manager.dirs[number].journal.file
     assert used is not None
     return used
@@ -65,10 +65,7 @@ def takes_direct_writes(directory: Path) -> bool:
 
 
 def test_rounds_write_past_the_page_cache(
-    journaled: Callable[..., Journaled],
-    batch: Callable[..., bytearray],
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    journaled: MakeJournaled, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     if not takes_direct_writes(tmp_path):
         pytest.skip("the file system of the temporary directory has no direct writes")
@@ -76,36 +73,32 @@ def test_rounds_write_past_the_page_cache(
     for _ in range(2):
         n.boot()
         assert is_direct(in_use(n))
-        fill(n, batch)
+        fill(n)
     assert n.ends()[1] > 0
     assert SAID not in caplog.text
 
 
-def test_who_reads_by_the_page_cache_sees_each_round(
-    journaled: Callable[..., Journaled], batch: Callable[..., bytearray]
-) -> None:
+def test_who_reads_by_the_page_cache_sees_each_round(journaled: MakeJournaled) -> None:
     """Check it around the ring, so that old contents of the blocks would be noticed."""
     n = journaled()
     n.boot(log_journal_bytes=SMALL)
     target = n.open(ensure(1))[0]
     with closing(JournalFile(n.path)) as beside:
         for end in range(1, 400):
-            assert n.produce(target, batch(1, size=900)) == [0]
+            assert n.produce(target, make_batch(1, size=900)) == [0]
             os.pread(beside.fd, SMALL, 0)
             assert extents(n.path)[-1][-1].end_offset == end
     assert n.ends()[1] > 2 * SMALL
 
 
-def test_what_came_past_the_page_cache_comes_back(
-    journaled: Callable[..., Journaled], batch: Callable[..., bytearray]
-) -> None:
+def test_what_came_past_the_page_cache_comes_back(journaled: MakeJournaled) -> None:
     """Check it with records of all sizes, around the ring, and with heads between them."""
     n = journaled()
     n.boot(log_journal_bytes=SMALL)
     targets = n.open(ensure(3))
     for i in range(120):
         for target in targets:
-            assert n.produce(target, batch(1, size=100 + 137 * i % 5000)) == [0]
+            assert n.produce(target, make_batch(1, size=100 + 137 * i % 5000)) == [0]
     start, head = n.ends()
     assert start > 0
     assert head > 2 * SMALL
@@ -120,8 +113,7 @@ def test_what_came_past_the_page_cache_comes_back(
 
 @pytest.mark.parametrize("where", ["open", "write"])
 def test_a_file_system_without_direct_writes_gets_others(
-    journaled: Callable[..., Journaled],
-    batch: Callable[..., bytearray],
+    journaled: MakeJournaled,
     opened_directly: Callable[[Callable[[], int]], None],
     caplog: pytest.LogCaptureFixture,
     where: str,
@@ -132,7 +124,7 @@ def test_a_file_system_without_direct_writes_gets_others(
     n.boot()
     assert not is_direct(in_use(n))
     assert caplog.text.count(SAID) == 1
-    fill(n, batch)
+    fill(n)
     assert n.ends()[1] > 0
     had = n.power_cut(3)
     n.boot()
@@ -141,9 +133,7 @@ def test_a_file_system_without_direct_writes_gets_others(
 
 
 def test_a_journal_that_fails_at_the_first_write_takes_the_directory_offline(
-    journaled: Callable[..., Journaled],
-    batch: Callable[..., bytearray],
-    opened_directly: Callable[[Callable[[], int]], None],
+    journaled: MakeJournaled, opened_directly: Callable[[Callable[[], int]], None]
 ) -> None:
     given: list[int] = []
 
@@ -160,15 +150,14 @@ def test_a_journal_that_fails_at_the_first_write_takes_the_directory_offline(
     n.crash()
     opened_directly(second_cannot)
     n.boot()
-    assert n.process is not None
     assert [log_dir.failed for log_dir in n.process.manager.dirs] == [False, True]
     for target, log_dir in zip(n.open(ensure(4)), before, strict=True):
         assert target.error == (STORAGE_ERROR if log_dir else 0)
-        assert log_dir or n.produce(target, batch()) == [0]
+        assert log_dir or n.produce(target, make_batch()) == [0]
 
 
 def test_a_full_disk_at_the_first_write_is_no_failure(
-    journaled: Callable[..., Journaled], opened_directly: Callable[[Callable[[], int]], None]
+    journaled: MakeJournaled, opened_directly: Callable[[Callable[[], int]], None]
 ) -> None:
     n = journaled()
     n.boot()
@@ -182,13 +171,9 @@ def test_a_full_disk_at_the_first_write_is_no_failure(
         assert found.version == version
 
 
-def test_the_head_that_tries_says_the_same(
-    journaled: Callable[..., Journaled], batch: Callable[..., bytearray]
-) -> None:
+def test_the_head_that_tries_says_the_same(filled: MakeJournaled) -> None:
     """Check that a start finds the same state in either of the two heads."""
-    n = journaled()
-    n.boot()
-    fill(n, batch)
+    n = filled()
     n.crash()
     with closing(JournalFile(n.path)) as found:
         before = (found.version, found.nonce, found.start)
@@ -204,7 +189,7 @@ def test_the_head_that_tries_says_the_same(
 
 
 def test_the_head_that_tries_is_synced_before_the_other_is_written_over(
-    journaled: Callable[..., Journaled], monkeypatch: pytest.MonkeyPatch
+    journaled: MakeJournaled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check the order: a power cut could otherwise destroy both heads."""
 

@@ -18,10 +18,11 @@ import pytest
 from mpbroker.ipc.topology import LOG
 from mpbroker.log.append.turn_journals import journal_ends
 from mpbroker.storage import journal
-from tests.log.append.test_offered_rounds import PARTITIONS, Batch, Held, MakeRig
+from tests.log.append.test_offered_rounds import PARTITIONS, Held, MakeRig
 from tests.support.full_disk import files_take
 from tests.support.log_node import SEGMENT, records
 from tests.support.log_rig import TOPIC_ID, Rig, end
+from tests.support.log_writer import make_batch
 from tests.support.stepped_log import settle
 
 pytestmark = pytest.mark.usefixtures("tidy")
@@ -75,22 +76,22 @@ def record_bytes(payload: int) -> int:
     return -(-(40 + 48 + payload) // journal.BLOCK_BYTES) * journal.BLOCK_BYTES
 
 
-def die(made: Rig, batch: Batch, where: str) -> None:
+def die(made: Rig, where: str) -> None:
     """In the second of two rounds: it writes a record to the journal, then syncs a segment of another
     partition, then the journal.
     """
     held = Held(lambda: made)
     for number in (0, 1):
-        held.append(batch(1), number)
+        held.append(make_batch(1), number)
         settle(held.process)
     assert held.errors() == [0, 0]
     _, end_of_journal = journal_ends(held.process.turn, 0)
     segment = held.fd_of(held.log(1).directory / SEGMENT, os.O_RDWR)
     held.stall()
-    asked, (count, size) = batch(2), OFFERED
+    asked, (count, size) = make_batch(2), OFFERED
     held.append(asked)
     held.process.turn.flush(held.log(1).state)
-    held.append(batch(count, size=size))
+    held.append(make_batch(count, size=size))
     at = journal.RING_AT + end_of_journal + record_bytes(len(asked))
     torn_at = at + journal.BLOCK_BYTES
     _, pwrite, fdatasync = CALLS[platform.machine()]
@@ -129,10 +130,10 @@ def marks(held: Held) -> list[int]:
 @pytest.mark.parametrize(
     "where", ["in front of the record", "within the record", "behind the record", "behind the round"]
 )
-def test_killed_in_an_offered_round(rig: MakeRig, batch: Batch, where: str, over: tuple[int, int]) -> None:
+def test_killed_in_an_offered_round(rig: MakeRig, where: str, over: tuple[int, int]) -> None:
     """Check that the successor continues behind whole records, and that no replay finds what it overwrote."""
     made = rig()
-    ended = ended_by(partial(die, made, batch, where))
+    ended = ended_by(partial(die, made, where))
     assert ended == (signal.SIGKILL if where == "behind the round" else signal.SIGSYS)
     held = succeed(made)
     # Each record of a process that is not its first says that the round in front of it was finished.
@@ -143,7 +144,7 @@ def test_killed_in_an_offered_round(rig: MakeRig, batch: Batch, where: str, over
     segment = held.log().directory / SEGMENT
     synced = segment.stat().st_size
     count, size = over
-    held.append(batch(count, size=size))
+    held.append(make_batch(count, size=size))
     settle(held.process)
     assert held.errors() == [0]
     assert journaled(held) == [*whole, (0, 6 + count, True)]

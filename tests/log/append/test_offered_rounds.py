@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,13 +22,13 @@ from tests.log.append.test_journal_ring import SMALL
 from tests.support.forms import each
 from tests.support.full_disk import files_take
 from tests.support.log_node import extents, records, wait_for_io
-from tests.support.log_rig import TOPIC_ID
+from tests.support.log_rig import TOPIC_ID, MakeRig
+from tests.support.log_writer import make_batch
 from tests.support.polling import until
 from tests.support.stalled_flusher import Stalled, until_asleep
 from tests.support.stepped_log import T0, settle
 
 pytestmark = pytest.mark.usefixtures("tidy")
-MakeRig = Callable[..., Any]
 Batch = Callable[..., bytes]
 PARTITIONS = 3
 
@@ -100,11 +99,11 @@ def _held(rig: MakeRig) -> Iterator[Held]:
     made.close()
 
 
-def test_the_flusher_goes_on_without_being_asked(held: Held, batch: Batch) -> None:
+def test_the_flusher_goes_on_without_being_asked(held: Held) -> None:
     before = held.process.turn.commit_rounds
     held.stall()
-    held.append(batch(1))
-    held.append(batch(2))
+    held.append(make_batch(1))
+    held.append(make_batch(2))
     assert held.process.turn.commit_rounds == before
     held.let_flusher_go()
     held.process.work(0)
@@ -115,31 +114,31 @@ def test_the_flusher_goes_on_without_being_asked(held: Held, batch: Batch) -> No
     assert [record.is_first for record in records(held.journal)] == [True, False]
 
 
-def test_little_waits_until_it_is_asked_for(rig: MakeRig, batch: Batch) -> None:
+def test_little_waits_until_it_is_asked_for(rig: MakeRig) -> None:
     held = Held(rig, offered_bytes=None)
     held.stall()
-    held.append(batch(1))
-    held.append(batch(2))
+    held.append(make_batch(1))
+    held.append(make_batch(2))
     held.let_flusher_go()
     held.process.work(0)
     assert held.errors() == [0]
     settle(held.process)
     assert held.errors() == [0]
     held.stall()
-    held.append(batch(1))
-    held.append(batch(1, size=33_000))
+    held.append(make_batch(1))
+    held.append(make_batch(1, size=33_000))
     held.let_flusher_go()
     held.process.work(0)
     assert held.errors() == [0, 0], "that is much"
     held.close()
 
 
-def test_what_comes_meanwhile_joins_what_is_offered(held: Held, batch: Batch) -> None:
+def test_what_comes_meanwhile_joins_what_is_offered(held: Held) -> None:
     before = held.process.turn.commit_rounds
     held.stall()
-    held.append(batch(1))
+    held.append(make_batch(1))
     for partition in (0, 1, 0, 2):
-        held.append(batch(2), partition)
+        held.append(make_batch(2), partition)
     held.let_flusher_go()
     held.process.work(0)
     assert held.process.turn.commit_rounds == before + 2
@@ -147,16 +146,16 @@ def test_what_comes_meanwhile_joins_what_is_offered(held: Held, batch: Batch) ->
     assert held.journaled() == [[(0, 1)], [(0, 5), (1, 2), (2, 2)]]
 
 
-def test_what_was_taken_is_not_added_to(held: Held, batch: Batch) -> None:
+def test_what_was_taken_is_not_added_to(held: Held) -> None:
     """Check that what is appended after the flusher took the offer goes into the next round."""
     held.stall()
-    held.append(batch(1))
-    held.append(batch(1))
+    held.append(make_batch(1))
+    held.append(make_batch(1))
     held.let_flusher_go()
     coming = held.process.turn.coming_commit_round()
     assert coming == held.process.turn.commit_rounds + 3
     held.stall()
-    held.append(batch(1))
+    held.append(make_batch(1))
     assert held.errors() == [0, 0]
     assert held.log().state.high_watermark == 2
     held.release()
@@ -164,20 +163,20 @@ def test_what_was_taken_is_not_added_to(held: Held, batch: Batch) -> None:
     assert held.process.turn.commit_rounds == coming
 
 
-def test_nothing_is_taken_behind_a_round_that_failed(held: Held, batch: Batch) -> None:
+def test_nothing_is_taken_behind_a_round_that_failed(held: Held) -> None:
     """Check it: the record would say that the round before it was finished."""
-    held.append(batch(1), 1)
+    held.append(make_batch(1), 1)
     settle(held.process)
     assert held.errors() == [0]
     segment = held.log(1).directory / "00000000000000000000.log"
     held.stall()
-    held.rig.job([(held.targets[0], batch(1))])
+    held.rig.job([(held.targets[0], make_batch(1))])
     held.process.turn.flush(held.log(1).state)
     held.process.work(0)
     fd = held.fd_of(segment, os.O_RDWR)
     real, (pipe, other) = os.dup(fd), os.pipe()
     os.dup2(pipe, fd)
-    held.append(batch(1), 2)
+    held.append(make_batch(1), 2)
     held.let_flusher_go()
     os.dup2(real, fd)
     for one in (real, pipe, other):
@@ -189,15 +188,15 @@ def test_nothing_is_taken_behind_a_round_that_failed(held: Held, batch: Batch) -
     assert held.log(2).state.high_watermark == 0
 
 
-def test_behind_a_round_that_found_no_room_the_next_is_put_together_anew(held: Held, batch: Batch) -> None:
+def test_behind_a_round_that_found_no_room_the_next_is_put_together_anew(held: Held) -> None:
     """Check that the next record goes where that of the round without room was to be."""
-    held.append(batch(1))
+    held.append(make_batch(1))
     settle(held.process)
     assert held.errors() == [0]
     _, head = journal_ends(held.process.turn, 0)
     held.stall()
-    held.append(batch(2), 1)
-    held.append(batch(3), 2)
+    held.append(make_batch(2), 1)
+    held.append(make_batch(3), 2)
     with files_take(4096):
         held.let_flusher_go()
     assert held.process.turn.commit_rounds == 1
@@ -209,41 +208,41 @@ def test_behind_a_round_that_found_no_room_the_next_is_put_together_anew(held: H
     assert journal_ends(held.process.turn, 0)[1] > head
 
 
-def test_behind_a_head_that_is_in_flight_none_is_written(rig: MakeRig, batch: Batch) -> None:
+def test_behind_a_head_that_is_in_flight_none_is_written(rig: MakeRig) -> None:
     """Check that space that becomes free meanwhile is for a later head, in the other place."""
     held = Held(partial(rig, log_journal_bytes=SMALL))
     for number in (0, 0, 1, 1):
-        held.append(batch(1, size=10_000), number)
+        held.append(make_batch(1, size=10_000), number)
         settle(held.process)
     held.process.turn.flush(held.log(0).state)
     settle(held.process)
     version, _ = held.head()
     held.stall()
-    held.append(batch(1), 2)
+    held.append(make_batch(1), 2)
     release_journals(held.process.turn)
     until(lambda: held.log(1).state.synced == 2, "the rest is free, too", lambda: held.process.work(5))
-    held.append(batch(1), 0)
+    held.append(make_batch(1), 0)
     _, end = journal_ends(held.process.turn, 0)
     held.let_flusher_go()
     assert held.journaled()[-2:] == [[(2, 1)], [(0, 3)]]
     assert held.head() == (version + 1, end // 2)
     settle(held.process)
-    held.append(batch(1), 1)
+    held.append(make_batch(1), 1)
     settle(held.process)
     assert held.head() == (version + 2, end)
     assert held.errors() == [0] * 7
     held.close()
 
 
-def test_a_roll_behind_what_is_offered(held: Held, batch: Batch) -> None:
+def test_a_roll_behind_what_is_offered(held: Held) -> None:
     """Check that the old segment, which has a part in both rounds, is closed behind the one that syncs it."""
     log = held.log()
     segment = log.directory / "00000000000000000000.log"
     held.stall()
-    held.append(batch(1))
-    held.append(batch(1))
+    held.append(make_batch(1))
+    held.append(make_batch(1))
     held.process.manager.roll(log)
-    held.append(batch(1))
+    held.append(make_batch(1))
     assert held.fd_of(segment, os.O_RDWR) >= 0
     held.let_flusher_go()
     settle(held.process)
@@ -254,11 +253,11 @@ def test_a_roll_behind_what_is_offered(held: Held, batch: Batch) -> None:
     assert held.journaled()[-1] == [(0, 3)]
 
 
-def test_each_round_syncs_what_rolled_before_it(held: Held, batch: Batch) -> None:
+def test_each_round_syncs_what_rolled_before_it(held: Held) -> None:
     """Check that of two rounds with rolled segments, a failure in the second concerns the second only."""
     segments = [held.log(number).directory / "00000000000000000000.log" for number in (0, 1)]
     for number in (0, 1):
-        held.append(batch(1), number)
+        held.append(make_batch(1), number)
         settle(held.process)
     assert held.errors() == [0, 0]
     held.process.manager.roll(held.log(0))
@@ -266,7 +265,7 @@ def test_each_round_syncs_what_rolled_before_it(held: Held, batch: Batch) -> Non
     held.process.work(0)
     bad = held.fd_of(segments[1], os.O_RDWR)
     held.process.manager.roll(held.log(1))
-    held.append(batch(1), 2)
+    held.append(make_batch(1), 2)
     real, (pipe, other) = os.dup(bad), os.pipe()
     os.dup2(pipe, bad)
     held.let_flusher_go()
@@ -277,11 +276,11 @@ def test_each_round_syncs_what_rolled_before_it(held: Held, batch: Batch) -> Non
         os.close(one)
 
 
-def test_a_partition_goes_away_while_its_round_is_offered(held: Held, batch: Batch) -> None:
+def test_a_partition_goes_away_while_its_round_is_offered(held: Held) -> None:
     held.stall()
-    held.append(batch(1))
-    held.append(batch(1), 1)
-    held.append(batch(1), 2)
+    held.append(make_batch(1))
+    held.append(make_batch(1), 1)
+    held.append(make_batch(1), 2)
     held.rig.call(calls.RemoveTopic("t", TOPIC_ID))
     held.process.work(0)
     while held.process.topics.advance():
@@ -291,12 +290,12 @@ def test_a_partition_goes_away_while_its_round_is_offered(held: Held, batch: Bat
     assert held.process.turn.is_settled
 
 
-def test_a_partition_goes_away_when_its_round_was_taken(held: Held, batch: Batch) -> None:
+def test_a_partition_goes_away_when_its_round_was_taken(held: Held) -> None:
     """Check it before the log worker has looked: the round counts as under way."""
     held.stall()
-    held.append(batch(1))
-    held.append(batch(1), 1)
-    held.append(batch(1), 2)
+    held.append(make_batch(1))
+    held.append(make_batch(1), 1)
+    held.append(make_batch(1), 2)
     held.let_flusher_go()
     detach(held.process.turn, held.log(1).state)
     settle(held.process)
@@ -305,12 +304,12 @@ def test_a_partition_goes_away_when_its_round_was_taken(held: Held, batch: Batch
     assert held.log(2).state.high_watermark == 1
 
 
-def test_what_is_retired_behind_what_is_offered_waits_for_the_next(held: Held, batch: Batch) -> None:
+def test_what_is_retired_behind_what_is_offered_waits_for_the_next(held: Held) -> None:
     """Check that it is closed behind the round that syncs it, and not before."""
     segment = held.log(1).directory / "00000000000000000000.log"
     held.stall()
-    held.append(batch(1))
-    held.append(batch(1), 2)
+    held.append(make_batch(1))
+    held.append(make_batch(1), 2)
     held.process.turn.retire(os.open(segment, os.O_RDWR | os.O_APPEND), 0)
     before = held.process.turn.commit_rounds
     held.let_flusher_go()
@@ -323,19 +322,19 @@ def test_what_is_retired_behind_what_is_offered_waits_for_the_next(held: Held, b
 
 
 @pytest.mark.parametrize("offered_bytes", [None, 0])
-def test_what_is_visible_stays_so(rig: MakeRig, batch: Batch, offered_bytes: int | None) -> None:
+def test_what_is_visible_stays_so(rig: MakeRig, offered_bytes: int | None) -> None:
     """Without group commit: a round covers less than what is visible when it is done, and what came last
     waits for a flush of its own.
     """
     held = Held(
         partial(rig, log_flush_policy="os", log_flush_interval_messages=12), offered_bytes=offered_bytes
     )
-    held.append(batch(8))
+    held.append(make_batch(8))
     held.stall()
     held.process.turn.flush(held.log().state)
     held.process.work(0)
     for count in (2, 3):
-        held.append(batch(count))
+        held.append(make_batch(count))
         assert held.log().state.high_watermark == 10
     held.let_flusher_go()
     held.process.work(0)
@@ -347,7 +346,7 @@ def test_what_is_visible_stays_so(rig: MakeRig, batch: Batch, offered_bytes: int
 
 
 @each("seed", short=range(6), long=range(200))
-def test_whatever_is_answered_is_in_the_journal(rig: MakeRig, batch: Batch, seed: int) -> None:
+def test_whatever_is_answered_is_in_the_journal(rig: MakeRig, seed: int) -> None:
     """Check it while the flusher takes rounds as fast as it can, and more is appended all the time."""
     chance = random.Random(seed)
     b = Held(rig)
@@ -358,7 +357,7 @@ def test_whatever_is_answered_is_in_the_journal(rig: MakeRig, batch: Batch, seed
         count = chance.randint(1, 3)
         ends[partition] = ends.get(partition, 0) + count
         sent.append((partition, ends[partition]))
-        b.rig.job([(b.targets[partition], batch(count, size=chance.choice((20, 500))))])
+        b.rig.job([(b.targets[partition], make_batch(count, size=chance.choice((20, 500))))])
         b.process.work(chance.choice((0, 0, 1)))
         replies = b.rig.replies()
         if replies:
@@ -376,10 +375,10 @@ def test_whatever_is_answered_is_in_the_journal(rig: MakeRig, batch: Batch, seed
     b.close()
 
 
-def test_a_round_does_not_take_the_marks_back_to_a_segment_that_went(rig: MakeRig, batch: Batch) -> None:
+def test_a_round_does_not_take_the_marks_back_to_a_segment_that_went(rig: MakeRig) -> None:
     """Check that the marks stay in the new segment if all others expire during the round."""
     held = Held(partial(rig, log_retention_ms=1))
-    held.append(batch(2))
+    held.append(make_batch(2))
     settle(held.process)
     held.stall()
     held.process.turn.flush(held.log().state)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from mpbroker.log.append.relocation import resume_jobs
 from mpbroker.log.partition.partition_log import PartitionLog
+from tests.support.log_writer import make_batch
 from tests.support.stalled_flusher import MakeRig
 from tests.support.stepped_log import Broker
 
@@ -45,12 +46,12 @@ def end(made: Broker, number: int) -> int:
     return made.rig.partition(made.targets[number][0]).log_end_offset
 
 
-def test_a_later_job_of_the_connection_does_not_overtake(two: Broker, batch: Callable[..., bytes]) -> None:
+def test_a_later_job_of_the_connection_does_not_overtake(two: Broker) -> None:
     first, second = two.targets
     pause(two, 0, True)
-    both = two.rig.job([(first, batch(1)), (second, batch(1))], connection=CONNECTION)
-    behind = two.rig.job([(second, batch(1))], connection=CONNECTION)
-    beside = two.rig.job([(second, batch(1))], connection=OTHER)
+    both = two.rig.job([(first, make_batch(1)), (second, make_batch(1))], connection=CONNECTION)
+    behind = two.rig.job([(second, make_batch(1))], connection=CONNECTION)
+    beside = two.rig.job([(second, make_batch(1))], connection=OTHER)
     assert answered(two) == [beside]
     assert end(two, 1) == 1, "nothing of the paused job's connection is appended"
     pause(two, 0, False)
@@ -58,14 +59,14 @@ def test_a_later_job_of_the_connection_does_not_overtake(two: Broker, batch: Cal
     assert (end(two, 0), end(two, 1)) == (1, 3)
 
 
-def test_the_order_holds_if_a_job_has_to_wait_again(two: Broker, batch: Callable[..., bytes]) -> None:
+def test_the_order_holds_if_a_job_has_to_wait_again(two: Broker) -> None:
     first, second = two.targets
     pause(two, 0, True)
     pause(two, 1, True)
     jobs = [
-        two.rig.job([(first, batch(1)), (second, batch(1))], connection=CONNECTION),
-        two.rig.job([(first, batch(1))], connection=CONNECTION),
-        two.rig.job([(second, batch(1))], connection=CONNECTION),
+        two.rig.job([(first, make_batch(1)), (second, make_batch(1))], connection=CONNECTION),
+        two.rig.job([(first, make_batch(1))], connection=CONNECTION),
+        two.rig.job([(second, make_batch(1))], connection=CONNECTION),
     ]
     assert answered(two) == []
     pause(two, 0, False)
@@ -76,14 +77,14 @@ def test_the_order_holds_if_a_job_has_to_wait_again(two: Broker, batch: Callable
     assert (end(two, 0), end(two, 1)) == (2, 2)
 
 
-def test_the_order_holds_if_more_may_go_on_in_the_middle(two: Broker, batch: Callable[..., bytes]) -> None:
+def test_the_order_holds_if_more_may_go_on_in_the_middle(two: Broker) -> None:
     """Let the second partition go on when the first job was retried and the second was not yet."""
     first, second = two.targets
     pause(two, 0, True)
     pause(two, 1, True)
     jobs = [
-        two.rig.job([(first, batch(1)), (second, batch(1))], connection=CONNECTION),
-        two.rig.job([(second, batch(1))], connection=CONNECTION),
+        two.rig.job([(first, make_batch(1)), (second, make_batch(1))], connection=CONNECTION),
+        two.rig.job([(second, make_batch(1))], connection=CONNECTION),
     ]
     assert answered(two) == []
     pause(two, 0, False)

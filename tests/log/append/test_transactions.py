@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,11 +25,11 @@ from mpbroker.storage.producer_state import Producers
 from mpbroker.storage.reader import Bound, PartitionReader
 from mpbroker.storage.transaction_index import AbortedTransaction, packed, read_aborted
 from tests.log.retention.test_deletion import delete_before
-from tests.log.test_process import targets_of
+from tests.log.test_process import appended, forked
 from tests.support.forms import each
 from tests.support.log_node import Node
-from tests.support.log_rig import Result, Rig, ensure
-from tests.support.log_writer import T0
+from tests.support.log_rig import MakeRig, Result, Rig, ensure
+from tests.support.log_writer import T0, make_batch
 from tests.support.polling import until
 from tests.support.stepped_log import Broker
 
@@ -102,16 +101,16 @@ def committed(rig: Rig, slot: int = 1) -> list[int]:
 
 
 @pytest.mark.parametrize("policy", ["group", "os"])
-def test_held_back_until_the_earliest_has_ended(rig, batch, policy: str) -> None:  # type: ignore[no-untyped-def]
+def test_held_back_until_the_earliest_has_ended(rig: MakeRig, policy: str) -> None:
     b = Broker(rig(log_flush_policy=policy))
-    b.produce(batch(2))
+    b.produce(make_batch(2))
     assert told(b.rig) == (2, 2)
     b.produce(data(7, 0, 3))
-    b.produce(batch(1))
+    b.produce(make_batch(1))
     b.produce(data(8, 0, 2))
     assert told(b.rig) == (2, 8)
     found = b.rig.partition(1)
-    first = len(batch(2))
+    first = len(make_batch(2))
     assert (found.last_stable_segment, found.last_stable_position) == (0, first)
     assert committed(b.rig) == [0, 1]
     # Of two that are open the other one holds back from now on.
@@ -123,15 +122,13 @@ def test_held_back_until_the_earliest_has_ended(rig, batch, policy: str) -> None
     assert committed(b.rig) == [0, 1, 2, 3, 4, 5]
     assert aborted_in(b.rig.directory / "t-0") == [AbortedTransaction(8, 6, 9, 10)]
     assert b.rig.partition(1).aborted_end == 10
-    b.close()
 
 
-def test_a_marker_counts_only_once_it_is_durable(rig, batch) -> None:  # type: ignore[no-untyped-def]
+def test_a_marker_counts_only_once_it_is_durable(b: Broker) -> None:
     """Check that a round publishes what is stable after its own batches, not after later appends."""
-    b = Broker(rig())
-    b.produce(batch())
+    b.produce(make_batch())
     b.produce(data(7, 0))
-    b.rig.job([(b.targets[0], bytes(batch()))])
+    b.rig.job([(b.targets[0], bytes(make_batch()))])
     b.process.work(0)
     b.rig.job([(b.targets[0], bytes(marker(7, COMMIT)))])
     b.process.work(0)
@@ -143,12 +140,10 @@ def test_a_marker_counts_only_once_it_is_durable(rig, batch) -> None:  # type: i
 
     until(lambda: b.process.turn.is_settled, "the turn settles", look)
     assert told(b.rig) == (4, 4)
-    b.close()
 
 
-def test_what_may_not_be_written(rig, batch) -> None:  # type: ignore[no-untyped-def]
-    b = Broker(rig())
-    b.produce(batch())
+def test_what_may_not_be_written(b: Broker) -> None:
+    b.produce(make_batch())
     b.produce(data(7, 0))
     # Kafka: InvalidTxnStateException. By way of the turn.
     assert b.produce(data(7, 1, transactional=False))[0].error == STATE
@@ -169,41 +164,37 @@ def test_what_may_not_be_written(rig, batch) -> None:  # type: ignore[no-untyped
     assert b.produce(other)[0].error == ErrorCode.INVALID_RECORD
     assert told(b.rig) == (3, 3)
     assert aborted_in(b.rig.directory / "t-0") == []
-    b.close()
 
 
-def test_deleting_records_of_an_open_transaction(rig, batch) -> None:  # type: ignore[no-untyped-def]
+def test_deleting_records_of_an_open_transaction(rig: MakeRig) -> None:
     b = Broker(rig(), **SMALL)
-    b.produce(batch())
+    b.produce(make_batch())
     b.produce(data(7, 0, 2, size=300_000))
     for _ in range(4):
-        b.produce(batch(size=300_000))
+        b.produce(make_batch(size=300_000))
     b.produce(data(8, 0))
     assert told(b.rig) == (1, 8)
     assert delete_before(b, 2, 6) == [(0, 2), (0, 6)]
     assert told(b.rig) == (6, 8)
     assert committed(b.rig) == []
-    b.produce(batch())
+    b.produce(make_batch())
     assert told(b.rig) == (6, 9)
     b.produce(marker(7, ABORT))
     assert told(b.rig) == (7, 10)
     assert committed(b.rig) == [6]
     assert delete_before(b, -1) == [(0, 10)]
     assert told(b.rig) == (10, 10)
-    b.produce(batch())
+    b.produce(make_batch())
     assert told(b.rig) == (10, 11)
     b.produce(marker(8, COMMIT))
     assert told(b.rig) == (12, 12)
-    b.close()
 
 
-def test_a_start_behind_deleted_records_of_an_open_transaction(rig, batch) -> None:  # type: ignore[no-untyped-def]
+def test_a_start_behind_deleted_records_of_an_open_transaction(rig: MakeRig) -> None:
     r = rig()
-    r.fork()
-    (target,) = targets_of(r, **SMALL)
-    for one in (data(7, 0), *(batch(size=300_000) for _ in range(6)), data(8, 0)):
-        r.job([(target, bytes(one))])
-        assert r.await_replies(1)[0].results[0].error == 0
+    target = forked(r, **SMALL)
+    for one in (data(7, 0), *(make_batch(size=300_000) for _ in range(6)), data(8, 0)):
+        assert appended(r, target, bytes(one)).error == 0
     r.call(calls.DeleteRecords([calls.DeleteBefore(target[0], target[1], 5)]))
     assert r.await_answer() == calls.DeletedRecords([calls.DeletedBefore(0, 5)])
     assert told(r) == (5, 8)
@@ -214,10 +205,9 @@ def test_a_start_behind_deleted_records_of_an_open_transaction(rig, batch) -> No
     assert b.produce(marker(7, ABORT))[0].base_offset == 8
     assert told(b.rig) == (7, 9)
     assert committed(b.rig) == [5, 6]
-    b.close()
 
 
-def test_nothing_that_is_not_stable_is_compacted(rig) -> None:  # type: ignore[no-untyped-def]
+def test_nothing_that_is_not_stable_is_compacted(rig: MakeRig) -> None:
     configs = {**SMALL, "cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0"}
     b = Broker(rig(), **configs)
 
@@ -247,12 +237,10 @@ def test_nothing_that_is_not_stable_is_compacted(rig) -> None:  # type: ignore[n
     open_end = b.process.compaction._dirty_part(log)
     assert open_end is not None
     assert open_end.end > dirty.end
-    b.close()
 
 
-def test_a_marker_that_finds_no_room_changes_nothing(rig, batch, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    b = Broker(rig())
-    b.produce(batch())
+def test_a_marker_that_finds_no_room_changes_nothing(b: Broker, monkeypatch) -> None:
+    b.produce(make_batch())
     b.produce(data(7, 0))
     before = (b.rig.directory / "t-0" / f"{0:020d}.log").read_bytes()
 
@@ -267,12 +255,10 @@ def test_a_marker_that_finds_no_room_changes_nothing(rig, batch, monkeypatch) ->
     assert b.rig.partition(1).flags == PartitionFlag.PARTITION_LIVE
     assert b.produce(marker(7, ABORT))[0] == Result(0, 2, -1, 0)
     assert told(b.rig) == (3, 3)
-    b.close()
 
 
-def test_a_roll_takes_the_index_to_the_disk(rig, batch) -> None:  # type: ignore[no-untyped-def]
-    b = Broker(rig())
-    b.produce(batch())
+def test_a_roll_takes_the_index_to_the_disk(b: Broker) -> None:
+    b.produce(make_batch())
     b.produce(data(7, 0))
     b.produce(marker(7, ABORT))
     index = b.rig.directory / "t-0" / f"{0:020d}.txnindex"
@@ -280,18 +266,16 @@ def test_a_roll_takes_the_index_to_the_disk(rig, batch) -> None:  # type: ignore
     assert index.stat().st_ino in {os.fstat(fd).st_ino for fd in fds}
     for fd in fds:
         os.close(fd)
-    b.close()
 
 
 @pytest.mark.parametrize("error", [errno.EMFILE, errno.EIO])
 def test_a_marker_behind_which_the_next_transaction_is_not_found(
-    rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch, error: int
+    b: Broker, monkeypatch: pytest.MonkeyPatch, error: int
 ) -> None:
     """Check the errors: a passing one is repaired by a retry, a failing disk goes offline.
 
     The marker is in the log.
     """
-    b = Broker(rig())
     for producer in (7, 8):
         b.produce(data(producer, 0))
 
@@ -308,16 +292,14 @@ def test_a_marker_behind_which_the_next_transaction_is_not_found(
         monkeypatch.undo()
         assert b.produce(marker(7, COMMIT))[0] == Result(0, 3, -1, 0)
         assert told(b.rig) == (1, 4)
-    b.close()
 
 
 @pytest.mark.parametrize("is_there", [False, True])
-def test_a_power_cut_in_the_round_of_a_roll(node: Callable[[], Node], is_there: bool) -> None:
+def test_a_power_cut_in_the_round_of_a_roll(n: Node, is_there: bool) -> None:
     """Where the recovery point was the log end, the next segment begins there: the one in front of it would
     be trusted, but what it says of aborted transactions is synced in the round that did not come.
     """
-    n = node()
-    process = n.boot()
+    process = n.process
     (target,) = n.open(ensure())
     assert n.produce(target, bytes(data(7, 0, 2))) == [0]
     assert n.produce(target, bytes(marker(7, ABORT))) == [0]
@@ -337,10 +319,9 @@ def test_a_power_cut_in_the_round_of_a_roll(node: Callable[[], Node], is_there: 
     assert aborted_in(n.dirs[0] / "t-0") == [AbortedTransaction(7, 0, 2, 3)]
 
 
-def test_zeros_that_a_power_cut_left_are_no_aborted_transaction(node: Callable[[], Node]) -> None:
+def test_zeros_that_a_power_cut_left_are_no_aborted_transaction(n: Node) -> None:
     """Check that zeros in the index are ignored, and the transaction behind the snapshot is found again."""
-    n = node()
-    process = n.boot()
+    process = n.process
     (target,) = n.open(ensure())
     assert n.produce(target, bytes(data(7, 0, 2))) == [0]
     submit_snapshot(process.manager.logs[target.slot], process.manager.io_thread)
@@ -355,8 +336,7 @@ def test_zeros_that_a_power_cut_left_are_no_aborted_transaction(node: Callable[[
     assert aborted_in(n.dirs[0] / "t-0") == [AbortedTransaction(7, 0, 2, 3)]
 
 
-def test_no_recovery_point_passes_a_roll_before_its_round(rig: Callable[..., Rig]) -> None:
-    b = Broker(rig())
+def test_no_recovery_point_passes_a_roll_before_its_round(b: Broker) -> None:
     b.produce(data(7, 0))
     b.produce(marker(7, ABORT))
     manager, log = b.process.manager, b.process.manager.logs[1]
@@ -370,7 +350,6 @@ def test_no_recovery_point_passes_a_roll_before_its_round(rig: Callable[..., Rig
     # Without such markers in the segment there is nothing to be missed.
     b.produce(data(7, 1))
     assert manager.checkpoints.recovery_point(log) == 3
-    b.close()
 
 
 def test_half_an_entry_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -388,15 +367,13 @@ def test_half_an_entry_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("how", ["stop", "kill", "crash"])
-def test_a_coordinator_writes_without_sequences(rig: Callable[..., Rig], how: str) -> None:
+def test_a_coordinator_writes_without_sequences(rig: MakeRig, how: str) -> None:
     """Check that only the epoch of its batches counts, also after a start: none is a duplicate."""
     r = rig()
-    r.fork()
-    (target,) = targets_of(r)
+    target = forked(r)
 
     def produce(batch: bytearray) -> tuple[int, int]:
-        r.job([(target, bytes(batch))])
-        (result,) = r.await_replies(1)[0].results
+        result = appended(r, target, bytes(batch))
         return result.error, result.base_offset
 
     assert [produce(data(7, -1, 2, epoch=3)) for _ in range(7)] == [(0, 2 * i) for i in range(7)]
@@ -405,8 +382,7 @@ def test_a_coordinator_writes_without_sequences(rig: Callable[..., Rig], how: st
         _lose(r, random.Random(1))
     if how != "kill":
         r = rig(**r.options)
-    r.fork()
-    (target,) = targets_of(r)
+    target = forked(r)
     assert told(r, target[0]) == (0, 14)
     assert produce(data(7, -1, 2, epoch=3)) == (0, 14)
     assert produce(data(7, -1, 1, epoch=2))[0] == ErrorCode.INVALID_PRODUCER_EPOCH
@@ -449,9 +425,8 @@ def test_a_snapshot_knows_who_has_an_open_transaction() -> None:
     assert again.first_open() == 12
 
 
-def test_who_asks_hears_of_open_transactions(rig, batch) -> None:  # type: ignore[no-untyped-def]
-    b = Broker(rig())
-    b.produce(batch())
+def test_who_asks_hears_of_open_transactions(b: Broker) -> None:
+    b.produce(make_batch())
     b.produce(data(7, 0, 3))
     b.produce(marker(8, COMMIT, epoch=2, coordinator=4))
     slot, generation, _ = b.targets[0]
@@ -465,14 +440,13 @@ def test_who_asks_hears_of_open_transactions(rig, batch) -> None:  # type: ignor
         calls.ActiveProducer(7, 0, 2, T0 + 2, -1, 1),
         calls.ActiveProducer(8, 2, -1, T0, 4, -1),
     ]
-    b.close()
 
 
-def test_an_answer_ends_when_it_has_many_producers(rig, batch, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_an_answer_ends_when_it_has_many_producers(rig: MakeRig, monkeypatch) -> None:
     """Check that it is about one partition at least."""
     b = Broker(rig(), partitions=3)
     for partition in range(3):
-        b.produce(batch(producer=(7, 0, 0)), batch(producer=(8, 0, 0)), partition=partition)
+        b.produce(make_batch(producer=(7, 0, 0)), make_batch(producer=(8, 0, 0)), partition=partition)
     asked = [calls.PartitionProducers(slot, generation) for slot, generation, _ in b.targets]
     for most, told in ((1, 1), (3, 2), (100, 3)):
         monkeypatch.setattr("mpbroker.log.partition.active_producers.PRODUCERS_AT_ONCE", most)
@@ -481,7 +455,6 @@ def test_an_answer_ends_when_it_has_many_producers(rig, batch, monkeypatch) -> N
         answer = b.rig.take_answer()
         assert isinstance(answer, calls.Producers)
         assert [len(one.producers) for one in answer.partitions] == [2] * told
-    b.close()
 
 
 # ---- a model, with rolls, stops and crashes
@@ -543,15 +516,13 @@ def agrees(rig: Rig, target: tuple[int, int, int], model: Model) -> None:
 
 
 @each("seed", short=(0, 1, 2, 3, 17, 19, 21, 23), long=range(200))
-def test_stops_and_crashes(rig: Callable[..., Rig], seed: int) -> None:
+def test_stops_and_crashes(rig: MakeRig, seed: int) -> None:
     chance, model = random.Random(seed), Model()
     r = rig(log_flush_policy="group" if seed % 2 else "os")
-    r.fork()
-    (target,) = targets_of(r, **SMALL)
+    target = forked(r, **SMALL)
     for _ in range(6):
         for _ in range(chance.randrange(25)):
-            r.job([(target, bytes(model.append(chance)))])
-            assert r.await_replies(1)[0].results[0].error == 0
+            assert appended(r, target, bytes(model.append(chance))).error == 0
         agrees(r, target, model)
         how = chance.choice(("stop", "kill", "crash"))
         if how == "stop":
@@ -563,8 +534,7 @@ def test_stops_and_crashes(rig: Callable[..., Rig], seed: int) -> None:
             _lose(r, chance)
         if how != "kill":
             r = rig(**r.options)
-        r.fork()
-        (target,) = targets_of(r, **SMALL)
+        target = forked(r, **SMALL)
         agrees(r, target, model)
     assert len(list((r.directory / "t-0").glob("*.log"))) > 1
 
@@ -597,14 +567,12 @@ def _lose_behind(path: Path, synced: int, chance: random.Random) -> None:
     path.write_bytes(packed(found[:there]) + left)
 
 
-def test_a_corrupt_index_of_a_trusted_segment(rig, batch, caplog) -> None:  # type: ignore[no-untyped-def]
+def test_a_corrupt_index_of_a_trusted_segment(rig: MakeRig, caplog) -> None:
     """Check that the start succeeds, and that read_committed fetches get an error."""
     r = rig()
-    r.fork()
-    (target,) = targets_of(r)
-    for one in (batch(), data(7, 0), marker(7, ABORT)):
-        r.job([(target, bytes(one))])
-        assert r.await_replies(1)[0].results[0].error == 0
+    target = forked(r)
+    for one in (make_batch(), data(7, 0), marker(7, ABORT)):
+        assert appended(r, target, bytes(one)).error == 0
     assert r.stop() == 0
     path = r.directory / "t-0" / f"{0:020d}.txnindex"
     path.write_bytes(path.read_bytes()[:-1])
@@ -613,4 +581,3 @@ def test_a_corrupt_index_of_a_trusted_segment(rig, batch, caplog) -> None:  # ty
     assert (now.flags, now.high_watermark) == (PartitionFlag.PARTITION_LIVE, 3)
     assert now.aborted_end > 3
     assert "ends within an entry" in caplog.text
-    b.close()

@@ -18,7 +18,8 @@ from mpbroker.log.append.turn import Pause
 from mpbroker.log.directories import journal_file
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.storage import journal
-from tests.support.log_rig import HOLE, TOPIC_ID, Result, Rig, ensure
+from tests.support.log_rig import HOLE, TOPIC_ID, MakeRig, Result, Rig, ensure
+from tests.support.log_writer import make_batch
 from tests.support.polling import PATIENCE_S, until
 from tests.support.stepped_log import T0, Broker
 
@@ -28,22 +29,20 @@ NOT_COMPARED = ("meta.properties", journal.NAME, journal.NAME + journal_file.MAK
 
 
 @pytest.mark.parametrize("policy", ["group", "os"])
-def test_offsets_and_answers(rig, batch, policy: str) -> None:  # type: ignore[no-untyped-def]
+def test_offsets_and_answers(rig: MakeRig, policy: str) -> None:
     b = Broker(rig(log_flush_policy=policy), 2)
-    assert b.produce(batch(3)) == [Result(0, 0, -1, 0)]
-    assert b.produce(batch(2), batch(1)) == [Result(0, 3, -1, 0), Result(0, 5, -1, 0)]
-    assert b.produce(batch(1), partition=1) == [Result(0, 0, -1, 0)]
+    assert b.produce(make_batch(3)) == [Result(0, 0, -1, 0)]
+    assert b.produce(make_batch(2), make_batch(1)) == [Result(0, 3, -1, 0), Result(0, 5, -1, 0)]
+    assert b.produce(make_batch(1), partition=1) == [Result(0, 0, -1, 0)]
     found = b.rig.partition(b.targets[0][0])
     assert (found.topic_id, found.high_watermark, found.log_end_offset) == (TOPIC_ID, 6, 6)
     data = (b.rig.directory / "t-0" / "00000000000000000000.log").read_bytes()
     assert len(data) == found.high_watermark_position
     assert [x.header.base_offset for x in iterate_batches(data)] == [0, 3, 5]
-    b.close()
 
 
-def test_serving_ends_when_something_is_for_python(rig, batch) -> None:  # type: ignore[no-untyped-def]
-    b = Broker(rig())
-    b.produce(batch())
+def test_serving_ends_when_something_is_for_python(b: Broker) -> None:
+    b.produce(make_batch())
 
     def serve() -> None:
         """Ends, too, when it is woken before there is anything, or has served for long."""
@@ -51,7 +50,7 @@ def test_serving_ends_when_something_is_for_python(rig, batch) -> None:  # type:
             pass
 
     serving = threading.Thread(target=serve)
-    b.rig.job([(b.targets[0], batch())])
+    b.rig.job([(b.targets[0], make_batch())])
     serving.start()
     b.rig.until(b.rig.processor, lambda: b.rig.from_log.waiting() > 0)
     b.rig.call(ensure(2))
@@ -59,14 +58,12 @@ def test_serving_ends_when_something_is_for_python(rig, batch) -> None:  # type:
     assert not serving.is_alive()
     assert b.process.turn.run(0) == Pause.SLOT_FOR_PYTHON
     b.settle()
-    b.close()
 
 
-def test_acks_decide_who_waits(rig, batch) -> None:  # type: ignore[no-untyped-def]
-    b = Broker(rig())
-    b.produce(batch())
+def test_acks_decide_who_waits(b: Broker) -> None:
+    b.produce(make_batch())
     for acks in (-1, 1, 0):
-        b.rig.job([(b.targets[0], batch())], acks=acks)
+        b.rig.job([(b.targets[0], make_batch())], acks=acks)
     b.process.work(0)
     early = b.rig.replies()
     kinds = {reply.request: reply.kind for reply in early}
@@ -75,13 +72,11 @@ def test_acks_decide_who_waits(rig, batch) -> None:  # type: ignore[no-untyped-d
     b.settle()
     late = b.rig.replies()
     assert sorted(kinds.values()) + [r.kind for r in late] == [SlotKind.SEND, SlotKind.NOOP, SlotKind.SEND]
-    b.close()
 
 
-def test_refusals_never_append(rig, batch) -> None:  # type: ignore[no-untyped-def]
-    b = Broker(rig())
+def test_refusals_never_append(b: Broker) -> None:
     slot, generation, version = b.targets[0]
-    b.produce(batch())
+    b.produce(make_batch())
     cases = [
         ((slot, generation + 1, version), 6),
         ((slot, generation, version + 1), 6),
@@ -89,39 +84,38 @@ def test_refusals_never_append(rig, batch) -> None:  # type: ignore[no-untyped-d
         ((9999, 1, 1), 6),
     ]
     for target, error in cases:
-        b.rig.job([(target, batch())], acks=1)
-        b.rig.job([(target, batch())], acks=0)
-        b.rig.job([(target, batch())], back=True)
+        b.rig.job([(target, make_batch())], acks=1)
+        b.rig.job([(target, make_batch())], acks=0)
+        b.rig.job([(target, make_batch())], back=True)
         b.settle()
         send, close, back = b.rig.replies()
         assert (send.kind, send.results) == (SlotKind.SEND, [Result(error, -1, -1, -1)])
         assert close.kind == SlotKind.CLOSE
         assert (back.kind, back.results) == (SlotKind.PRODUCED, [Result(error, -1, -1, -1)])
     assert b.rig.partition(slot).log_end_offset == 1
-    b.close()
 
 
-def test_idempotent_producers(rig, batch) -> None:  # type: ignore[no-untyped-def]
-    b = Broker(rig())
+def test_idempotent_producers(b: Broker) -> None:
     for i in range(8):
-        assert b.produce(batch(2, producer=(9, 0, 2 * i)))[0].base_offset == 2 * i
+        assert b.produce(make_batch(2, producer=(9, 0, 2 * i)))[0].base_offset == 2 * i
     for i in range(3, 8):
-        assert b.produce(batch(2, producer=(9, 0, 2 * i))) == [Result(0, 2 * i, T0 + 1, 0)]
-    assert b.produce(batch(2, producer=(9, 0, 4)))[0].error == 45
-    assert b.produce(batch(1, producer=(9, 0, 17))) == [Result(45, -1, -1, 0)]
-    assert b.produce(batch(1, producer=(9, 1, 5)))[0].error == 45
-    assert b.produce(batch(1, producer=(9, 1, 0)))[0].base_offset == 16
-    assert b.produce(batch(1, producer=(9, 0, 16)))[0].error == 47
+        assert b.produce(make_batch(2, producer=(9, 0, 2 * i))) == [Result(0, 2 * i, T0 + 1, 0)]
+    assert b.produce(make_batch(2, producer=(9, 0, 4)))[0].error == 45
+    assert b.produce(make_batch(1, producer=(9, 0, 17))) == [Result(45, -1, -1, 0)]
+    assert b.produce(make_batch(1, producer=(9, 1, 5)))[0].error == 45
+    assert b.produce(make_batch(1, producer=(9, 1, 0)))[0].base_offset == 16
+    assert b.produce(make_batch(1, producer=(9, 0, 16)))[0].error == 47
     # Within one round the second is checked against the first.
-    assert [r.base_offset for r in b.produce(batch(1, producer=(9, 1, 1)), batch(1, producer=(9, 1, 1)))] == [
+    assert [
+        r.base_offset for r in b.produce(make_batch(1, producer=(9, 1, 1)), make_batch(1, producer=(9, 1, 1)))
+    ] == [
         17,
         17,
     ]
     assert b.rig.partition(b.targets[0][0]).log_end_offset == 18
-    b.close()
 
 
-def test_a_failed_sync_takes_the_directory_offline(rig, batch) -> None:  # type: ignore[no-untyped-def]
+def test_a_failed_sync_takes_the_directory_offline(rig: MakeRig) -> None:
     """Check it with a second log directory that keeps the broker up; the flusher's fd cannot be synced."""
     first = rig()
     second = first.directory.parent / "second"
@@ -130,12 +124,12 @@ def test_a_failed_sync_takes_the_directory_offline(rig, batch) -> None:  # type:
     by_dir = {b.rig.partition(t[0]).log_dir: i for i, t in enumerate(b.targets)}
     good, bad = by_dir[0], by_dir[1]
     for partition in (good, bad):
-        assert b.produce(batch(), partition=partition)[0].error == 0
+        assert b.produce(make_batch(), partition=partition)[0].error == 0
     state = b.process.manager.logs[b.targets[bad][0]].state
     read_end, write_end = os.pipe()
     os.close(read_end)
     # A pipe takes no fdatasync (EINVAL) and no pwrite; what was written went to the file before.
-    b.rig.job([(b.targets[bad], batch())])
+    b.rig.job([(b.targets[bad], make_batch())])
     b.process.turn.retire(write_end, 1)
     b.settle()
     (reply,) = b.rig.replies()
@@ -143,31 +137,29 @@ def test_a_failed_sync_takes_the_directory_offline(rig, batch) -> None:  # type:
     assert state.flags == PartitionFlag.PARTITION_OFFLINE
     assert b.rig.partition(b.targets[bad][0]).flags == PartitionFlag.PARTITION_OFFLINE
     assert b.rig.partition(b.targets[bad][0]).high_watermark == 1
-    assert b.produce(batch(), partition=bad)[0].error == 56
-    assert b.produce(batch(), partition=good)[0].error == 0
-    b.close()
+    assert b.produce(make_batch(), partition=bad)[0].error == 56
+    assert b.produce(make_batch(), partition=good)[0].error == 0
 
 
-def test_waiting_handlers_are_told_once_a_round(rig, batch) -> None:  # type: ignore[no-untyped-def]
+def test_waiting_handlers_are_told_once_a_round(rig: MakeRig) -> None:
     b = Broker(rig(), 2)
     marks, dirty = b.rig.memory.marks(), b.rig.memory.words("dirty")
-    b.produce(batch())
+    b.produce(make_batch())
     assert dirty.load(4) == 0
     marks.mark(b.targets[0][0], 4)
-    b.produce(batch(), partition=1)
+    b.produce(make_batch(), partition=1)
     assert dirty.load(4) == 0
-    b.produce(batch())
+    b.produce(make_batch())
     first = dirty.load(4)
     assert first > 0
-    b.produce(batch())
+    b.produce(make_batch())
     assert dirty.load(4) > first
     assert dirty.load(5) == 0
-    b.close()
 
 
-def test_a_full_answer_ring_keeps_the_rest(rig, batch) -> None:  # type: ignore[no-untyped-def]
+def test_a_full_answer_ring_keeps_the_rest(rig: MakeRig) -> None:
     b = Broker(rig(log_flush_policy="os"))
-    data = batch()
+    data = make_batch()
     total = 0
     for _ in range(6):
         for _ in range(1000):
@@ -183,10 +175,9 @@ def test_a_full_answer_ring_keeps_the_rest(rig, batch) -> None:  # type: ignore[
 
     until(lambda: len(offsets) >= total, "all are answered", take)
     assert offsets == list(range(total))
-    b.close()
 
 
-def script(batch) -> list[list[tuple[int, bytes, int]]]:  # type: ignore[no-untyped-def]
+def script() -> list[list[tuple[int, bytes, int]]]:
     """Rounds that meet everything: sizes, rolls, producers, duplicates, gaps, two partitions, old times."""
     rounds = []
     sequence = 0
@@ -208,7 +199,7 @@ def script(batch) -> list[list[tuple[int, bytes, int]]]:  # type: ignore[no-unty
             jobs.append(
                 (
                     j % 2,
-                    bytes(batch(count, size=size, timestamp=timestamp, producer=producer)),
+                    bytes(make_batch(count, size=size, timestamp=timestamp, producer=producer)),
                     (-1, 1, 0)[j % 3],
                 )
             )
@@ -218,7 +209,7 @@ def script(batch) -> list[list[tuple[int, bytes, int]]]:  # type: ignore[no-unty
     return rounds
 
 
-def play(rig: Rig, rounds, by_reference: bool, **configs: str):  # type: ignore[no-untyped-def]
+def play(rig: Rig, rounds, by_reference: bool, **configs: str):
     b = Broker(rig, 2, segment_bytes="1048576", **configs)
     b.process.turn.for_tests(fixed_now_ms=T0 + 77, by_reference=by_reference)
     answers = []
@@ -248,9 +239,8 @@ def play(rig: Rig, rounds, by_reference: bool, **configs: str):  # type: ignore[
         {"segment_index_bytes": "200"},
     ],
 )
-# type: ignore[no-untyped-def]
-def test_native_and_python_do_the_same(rig, batch, configs: dict[str, str]) -> None:
-    rounds = script(batch)
+def test_native_and_python_do_the_same(rig: MakeRig, configs: dict[str, str]) -> None:
+    rounds = script()
     native = play(rig("native"), rounds, False, **configs)
     reference = play(rig("reference"), rounds, True, **configs)
     for ours, theirs in zip(native[:3], reference[:3], strict=True):
@@ -260,15 +250,15 @@ def test_native_and_python_do_the_same(rig, batch, configs: dict[str, str]) -> N
     assert sum(name.endswith(".log") for name in native[3]) > 6
 
 
-def test_topics_come_and_go(rig, batch) -> None:  # type: ignore[no-untyped-def]
+def test_topics_come_and_go(rig: MakeRig) -> None:
     b = Broker(rig(log_segment_delete_delay_ms=0), 2)
-    b.produce(batch())
+    b.produce(make_batch())
     slot, _, _ = b.targets[0]
     b.rig.call(calls.RemoveTopic("t", TOPIC_ID))
     b.settle()
     assert isinstance(b.rig.take_answer(), calls.RemovedTopic)
     assert b.rig.partition(slot).flags == PartitionFlag.PARTITION_DELETED
-    assert b.produce(batch())[0].error == 6
+    assert b.produce(make_batch())[0].error == 6
     left = sorted(p.name for p in b.rig.directory.iterdir() if p.is_dir())
     assert left[0] == "__cluster_metadata-0"
     assert all(name.endswith("-delete") for name in left[1:])
@@ -281,10 +271,9 @@ def test_topics_come_and_go(rig, batch) -> None:  # type: ignore[no-untyped-def]
     b.process.manager.removal.deletions.begin_due(1e18)
     b.process.io_thread.close()
     assert sorted(p.name for p in b.rig.directory.iterdir() if p.is_dir()) == ["__cluster_metadata-0", "t-0"]
-    b.process.turn.close()
 
 
-def test_strays_are_set_aside(rig) -> None:  # type: ignore[no-untyped-def]
+def test_strays_are_set_aside(rig: MakeRig) -> None:
     r = rig()
     b = Broker(r)
     (r.directory / "lost-3").mkdir()
@@ -296,12 +285,10 @@ def test_strays_are_set_aside(rig) -> None:  # type: ignore[no-untyped-def]
     assert names[1].startswith("lost-3.")
     assert names[1].endswith("-stray")
     assert names[2] == "t-0"
-    b.close()
 
 
-def test_a_full_round_leaves_nobody_behind(rig) -> None:  # type: ignore[no-untyped-def]
+def test_a_full_round_leaves_nobody_behind(b: Broker) -> None:
     """Let four handlers fill every round, and check that the fifth has its turn in the second round."""
-    b = Broker(rig())
     slot = pack_produce(SlotKind.PRODUCE, 1, processor(0), 0, 0, 0, 0, 0, handler(0), handler(0), 0, 1)
     rings = [b.rig.memory.ring(handler(number), LOG) for number in range(5)]
     assert rings[4].push(slot)
@@ -311,12 +298,10 @@ def test_a_full_round_leaves_nobody_behind(rig) -> None:  # type: ignore[no-unty
             ring.push_batch(slot * 1024)
         b.process.work(0)
     assert rings[4].waiting() == 0
-    b.close()
 
 
-def test_out_of_memory_ends_the_process_instead_of_an_answer(rig) -> None:  # type: ignore[no-untyped-def]
+def test_out_of_memory_ends_the_process_instead_of_an_answer(b: Broker) -> None:
     """Check that the process ends rather than drop an answer that found its ring full."""
-    b = Broker(rig())
     slot = pack_produce(SlotKind.PRODUCE, 1, processor(0), 0, 0, 0, 0, 0, handler(0), handler(0), 0, 1)
     pid = os.fork()
     if pid == 0:
@@ -331,4 +316,3 @@ def test_out_of_memory_ends_the_process_instead_of_an_answer(rig) -> None:  # ty
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGABRT
     assert b.rig.from_log.waiting() == 4096
-    b.close()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 
 from mpbroker.ipc import calls
 from mpbroker.log.process import LogProcess
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
 from tests.support.log_node import wait_for_io
-from tests.support.log_rig import Rig
+from tests.support.log_rig import MakeRig
 from tests.support.stepped_log import Broker
 
 SETTINGS = {"segment_bytes": "1048576", "cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0"}
@@ -32,7 +32,7 @@ def produce(broker: Broker, count: int) -> None:
         broker.produce(bytes(build_batch([NewRecord(b"k", bytes(600_000), 1_700_000_000_000)])))
 
 
-def test_what_a_dead_cleaner_asked_for_does_not_take_its_successors_task(rig: Callable[..., Rig]) -> None:
+def test_what_a_dead_cleaner_asked_for_does_not_take_its_successors_task(rig: MakeRig) -> None:
     """Check it with a question that the log process still answers, step by step, after the death."""
     broker = Broker(rig(), **SETTINGS)
     produce(broker, 4)
@@ -45,10 +45,9 @@ def test_what_a_dead_cleaner_asked_for_does_not_take_its_successors_task(rig: Ca
     grant = process.compaction._grant
     assert grant is not None
     assert grant.ticket == task.ticket
-    broker.close()
 
 
-def test_a_log_start_in_the_active_segment_leaves_nothing_to_clean(rig: Callable[..., Rig]) -> None:
+def test_a_log_start_in_the_active_segment_leaves_nothing_to_clean(rig: MakeRig) -> None:
     """Check DeleteRecords in the only segment, and that the partition is compacted when there are more."""
     broker = Broker(rig(), **SETTINGS | {"cleanup_policy": "compact,delete"})
     produce(broker, 1)
@@ -61,4 +60,3 @@ def test_a_log_start_in_the_active_segment_leaves_nothing_to_clean(rig: Callable
     task = chosen(process, process.compaction.choosing())
     assert isinstance(task, calls.ToClean)
     assert (task.bases, task.first_dirty, task.end) == ([0], 1, 2)
-    broker.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable
 
 import pytest
 
@@ -12,6 +11,8 @@ from mpbroker.ipc import calls
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.table import PartitionFlag
+from tests.support.log_rig import MakeRig
+from tests.support.log_writer import make_batch
 from tests.support.polling import until
 from tests.support.stepped_log import Broker
 
@@ -20,12 +21,12 @@ COMPACTED = {"cleanup_policy": "compact", "segment_bytes": "1048576", "min_clean
 
 
 @pytest.fixture(name="dirty")
-def _dirty(rig, batch: Callable[..., bytearray]) -> Broker:  # type: ignore[no-untyped-def]
+def _dirty(rig: MakeRig) -> Broker:
     """Two partitions, each with sealed segments that nobody has compacted."""
     b = Broker(rig(), 2, **COMPACTED)
     for partition in (0, 1):
         for _ in range(7 + partition):
-            assert b.produce(bytes(batch(size=RECORD_BYTES)), partition=partition)[0].error == 0
+            assert b.produce(bytes(make_batch(size=RECORD_BYTES)), partition=partition)[0].error == 0
     return b
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -11,22 +9,9 @@ import pytest
 from mpbroker.log.directories import journal_replay, log_directory
 from mpbroker.storage.checkpoints import write_epochs
 from mpbroker.storage.journal import JournalFile
-from tests.support.log_node import Journaled, extents, fill, records, wait_for_io
+from tests.support.log_node import Journaled, MakeJournaled, extents, noted_syncs, records, wait_for_io
 from tests.support.log_rig import ensure
-from tests.support.log_writer import Syncs
-
-
-@pytest.fixture
-def filled(journaled: Callable[..., Journaled], batch: Callable[..., bytearray]) -> Callable[..., Journaled]:
-    """Made by the partitions that it has: ten records in each."""
-
-    def make(partitions: int = 3) -> Journaled:
-        n = journaled()
-        n.boot()
-        fill(n, batch, partitions=partitions)
-        return n
-
-    return make
+from tests.support.log_writer import Syncs, make_batch
 
 
 def taken_over(n: Journaled, file_system: Syncs | None = None) -> log_directory.LogDirectory:
@@ -37,7 +22,7 @@ def taken_over(n: Journaled, file_system: Syncs | None = None) -> log_directory.
     return log_dir
 
 
-def test_what_a_replay_has_brought_back_is_durable(filled: Callable[..., Journaled]) -> None:
+def test_what_a_replay_has_brought_back_is_durable(filled: MakeJournaled) -> None:
     """Check it for segments that have the records now; a deleted one gets no durable end."""
     n = filled()
     n.power_cut(3)
@@ -46,7 +31,7 @@ def test_what_a_replay_has_brought_back_is_durable(filled: Callable[..., Journal
     assert [log_dir.durable(("t", number)) for number in range(3)] == [10, 10, 0]
 
 
-def test_the_last_round_may_not_have_been_finished(filled: Callable[..., Journaled]) -> None:
+def test_the_last_round_may_not_have_been_finished(filled: MakeJournaled) -> None:
     """Check that the last record proves nothing: it may be on the device before the segments are synced."""
     n = filled(2)
     n.power_cut(2)
@@ -56,17 +41,15 @@ def test_the_last_round_may_not_have_been_finished(filled: Callable[..., Journal
 
 
 def test_a_successor_does_not_know_whether_its_predecessors_last_round_was_finished(
-    filled: Callable[..., Journaled],
-    batch: Callable[..., bytearray],
+    filled: MakeJournaled,
 ) -> None:
     n = filled(2)
     n.succeed()
-    assert n.process is not None
     wait_for_io(n.process)
     n.process.manager.journals.use()
     target, _ = n.open(ensure(2))
     for _ in range(2):
-        assert n.produce(target, batch(1)) == [0]
+        assert n.produce(target, make_batch(1)) == [0]
     said = [record.is_first for record in records(n.path)]
     assert [number for number, is_first in enumerate(said) if is_first] == [0, len(said) - 2]
     n.power_cut(2)
@@ -74,7 +57,7 @@ def test_a_successor_does_not_know_whether_its_predecessors_last_round_was_finis
     assert [log_dir.durable(("t", number)) for number in range(2)] == [11, 6]
 
 
-def test_durable_is_what_the_last_record_of_a_segment_says(filled: Callable[..., Journaled]) -> None:
+def test_durable_is_what_the_last_record_of_a_segment_says(filled: MakeJournaled) -> None:
     """Check that records that were cut after a failed sync and appended anew do not count as acknowledged."""
     n = filled(1)
     n.power_cut()
@@ -85,7 +68,7 @@ def test_durable_is_what_the_last_record_of_a_segment_says(filled: Callable[...,
     assert journal_replay.replay(kept, targets, {}, str).ends == {("t", 0): 1}  # type: ignore[arg-type]
 
 
-def test_what_is_left_out_says_nothing_of_what_is_durable(filled: Callable[..., Journaled]) -> None:
+def test_what_is_left_out_says_nothing_of_what_is_durable(filled: MakeJournaled) -> None:
     n = filled(2)
     n.power_cut(2)
     write_epochs(n.dirs[0] / "t-0", [(0, 0), (1, 0)])
@@ -97,24 +80,9 @@ def test_what_is_left_out_says_nothing_of_what_is_durable(filled: Callable[..., 
     found.close()
 
 
-def noted_syncs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Inodes of what is synced by itself from now on."""
-    synced: list[int] = []
-    fsync = os.fsync
-
-    def note(fd: int) -> None:
-        synced.append(os.fstat(fd).st_ino)
-        fsync(fd)
-
-    monkeypatch.setattr(os, "fsync", note)
-    return synced
-
-
 @pytest.mark.parametrize("at_once", [False, True])
 def test_many_segments_are_synced_as_one_before_the_journal_is_emptied(
-    filled: Callable[..., Journaled],
-    monkeypatch: pytest.MonkeyPatch,
-    at_once: bool,
+    filled: MakeJournaled, monkeypatch: pytest.MonkeyPatch, at_once: bool
 ) -> None:
     n = filled()
     had = n.power_cut(3)
@@ -133,8 +101,7 @@ def test_many_segments_are_synced_as_one_before_the_journal_is_emptied(
 
 
 def test_a_segment_on_another_file_system_is_synced_by_itself(
-    filled: Callable[..., Journaled],
-    monkeypatch: pytest.MonkeyPatch,
+    filled: MakeJournaled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     n = filled()
     n.power_cut(3)

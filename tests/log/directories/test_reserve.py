@@ -6,7 +6,6 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,6 +17,7 @@ from mpbroker.log.directories.reserve import (
     keep_room_at_end,
 )
 from mpbroker.log.io.file_system import set_aside
+from tests.support.log_writer import MakeWriter
 
 pytestmark = pytest.mark.usefixtures("tidy")
 SIZE = 3 * PIECE_BYTES + 1000
@@ -136,7 +136,7 @@ def test_room_behind_the_end_of_a_file_is_not_seen(tmp_path: Path) -> None:
     assert path.stat().st_blocks * 512 >= 1 << 20
 
 
-def test_the_metadata_log_gets_its_room_again(writer: Callable[..., Any]) -> None:
+def test_the_metadata_log_gets_its_room_again(writer: MakeWriter) -> None:
     """Check that the reserve is made again after a failed write was cut off together with it."""
     log = writer().log
 

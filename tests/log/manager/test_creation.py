@@ -18,11 +18,11 @@ from mpbroker.log.manager.creation import Creation
 from mpbroker.log.process import LogProcess
 from mpbroker.storage.checkpoints import read_topic_id
 from tests.support.log_node import OTHER_ID, SEGMENT, STORAGE_ERROR, Node
-from tests.support.log_rig import TOPIC_ID, Rig, ensure
+from tests.support.log_rig import TOPIC_ID, MakeRig, Rig, ensure
+from tests.support.log_writer import make_batch
 from tests.support.polling import until
 from tests.support.stepped_log import settle
 
-MakeNode = Callable[..., Node]
 FILES = ["partition.metadata", "leader-epoch-checkpoint"]
 
 
@@ -75,7 +75,7 @@ def opened(process: LogProcess) -> int:
     return len(process.topics._opened)
 
 
-def test_topics_that_are_created_together_share_a_sync(rig: Callable[..., Rig], syncs: Syncs) -> None:
+def test_topics_that_are_created_together_share_a_sync(rig: MakeRig, syncs: Syncs) -> None:
     made = rig()
     process = made.in_process()
     syncs.done.clear()
@@ -86,13 +86,9 @@ def test_topics_that_are_created_together_share_a_sync(rig: Callable[..., Rig], 
     assert [len(names) for names in syncs.done] == [27]
     assert syncs.whole == 1
     assert len(answers(made)) == 9
-    process.turn.close()
-    process.io_thread.close()
 
 
-def test_a_topic_is_answered_when_it_is_on_disk(
-    rig: Callable[..., Rig], batch: Callable[..., bytearray], syncs: Syncs
-) -> None:
+def test_a_topic_is_answered_when_it_is_on_disk(rig: MakeRig, syncs: Syncs) -> None:
     """Check that what comes while a sync is under way has the next one, and that others append meanwhile."""
     made = rig()
     process = made.in_process()
@@ -109,7 +105,7 @@ def test_a_topic_is_answered_when_it_is_on_disk(
     assert process.topics
     assert answers(made) == []
     place = first.partitions[0]
-    made.job([((place.slot, place.slot_generation, 5), batch())])
+    made.job([((place.slot, place.slot_generation, 5), make_batch())])
     until(lambda: bool(made.replies()), "the batch is appended", lambda: process.work(5))
     assert answers(made) == []
     syncs.may_go.set()
@@ -117,11 +113,9 @@ def test_a_topic_is_answered_when_it_is_on_disk(
     assert [len(names) for names in syncs.done] == [3, 3]
     assert syncs.whole == 0
     assert len(answers(made)) == 2
-    process.turn.close()
-    process.io_thread.close()
 
 
-def test_a_sync_that_fails_takes_the_directory_offline(rig: Callable[..., Rig], syncs: Syncs) -> None:
+def test_a_sync_that_fails_takes_the_directory_offline(rig: MakeRig, syncs: Syncs) -> None:
     made = rig()
     process = made.in_process()
     syncs.errors.append(errno.EIO)
@@ -132,17 +126,11 @@ def test_a_sync_that_fails_takes_the_directory_offline(rig: Callable[..., Rig], 
     (answer,) = answers(made)
     assert isinstance(answer, calls.EnsuredTopic)
     assert all(process.manager.logs[one.slot].state.is_offline for one in answer.partitions)
-    process.turn.close()
-    process.io_thread.close()
 
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_no_room_at_a_sync_passes(
-    rig: Callable[..., Rig],
-    syncs: Syncs,
-    monkeypatch: pytest.MonkeyPatch,
-    times: int,
-    caplog: pytest.LogCaptureFixture,
+    rig: MakeRig, syncs: Syncs, monkeypatch: pytest.MonkeyPatch, times: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Check that the files are written again: a sync that failed may have dropped what they had."""
     monkeypatch.setattr(creation, "RETRY_S", 0.0)
@@ -161,13 +149,11 @@ def test_no_room_at_a_sync_passes(
     assert "Make the file system larger" in caplog.text
     assert len(answers(made)) == 1
     assert not any(path.read_bytes() == b"" for name in FILES for path in made.directory.glob(f"n0-*/{name}"))
-    process.turn.close()
-    process.io_thread.close()
 
 
 @pytest.mark.parametrize("is_under_way", [False, True])
 def test_files_of_removed_partitions_are_not_written_again(
-    rig: Callable[..., Rig], syncs: Syncs, monkeypatch: pytest.MonkeyPatch, is_under_way: bool
+    rig: MakeRig, syncs: Syncs, monkeypatch: pytest.MonkeyPatch, is_under_way: bool
 ) -> None:
     """Check that another topic of that name keeps its id, made by a coordinator whose predecessor died.
 
@@ -191,12 +177,10 @@ def test_files_of_removed_partitions_are_not_written_again(
     settle(process)
     assert len(answers(made)) == 2
     assert {read_topic_id(path) for path in made.directory.glob("n0-?")} == {OTHER_ID}
-    process.turn.close()
-    process.io_thread.close()
 
 
 def test_a_topic_that_is_on_disk_waits_for_no_other(
-    rig: Callable[..., Rig], syncs: Syncs, monkeypatch: pytest.MonkeyPatch
+    rig: MakeRig, syncs: Syncs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check a coordinator that asks for all topics again while one of them finds no room."""
     monkeypatch.setattr(creation, "RETRY_S", 1000.0)
@@ -215,11 +199,9 @@ def test_a_topic_that_is_on_disk_waits_for_no_other(
     (answer,) = answers(made)
     assert isinstance(answer, calls.EnsuredTopic)
     assert answer.topic_id == topic(0).topic_id
-    process.turn.close()
-    process.io_thread.close()
 
 
-def test_what_is_removed_meanwhile_is_not_missed(rig: Callable[..., Rig], syncs: Syncs) -> None:
+def test_what_is_removed_meanwhile_is_not_missed(rig: MakeRig, syncs: Syncs) -> None:
     """Check a removal that a coordinator asks for, after the death of the one that asked for the topic."""
     made = rig()
     process = made.in_process()
@@ -232,17 +214,11 @@ def test_what_is_removed_meanwhile_is_not_missed(rig: Callable[..., Rig], syncs:
     settle(process)
     assert len(answers(made)) == 1
     assert not process.turn.failed_dirs
-    process.turn.close()
-    process.io_thread.close()
 
 
-def test_a_successor_syncs_what_its_predecessor_may_not_have(
-    node: MakeNode, batch: Callable[..., bytearray], syncs: Syncs
-) -> None:
-    n = node()
-    n.boot()
+def test_a_successor_syncs_what_its_predecessor_may_not_have(syncs: Syncs, n: Node) -> None:
     (used, _) = n.open(ensure(2))
-    assert n.produce(used, batch()) == [0]
+    assert n.produce(used, make_batch()) == [0]
     syncs.done.clear()
     n.succeed()
     n.open(ensure(2))
@@ -254,9 +230,8 @@ def test_a_successor_syncs_what_its_predecessor_may_not_have(
     assert not syncs.done
 
 
-def test_a_stop_syncs_what_waits(node: MakeNode, syncs: Syncs) -> None:
-    n = node()
-    process = n.boot()
+def test_a_stop_syncs_what_waits(syncs: Syncs, n: Node) -> None:
+    process = n.process
     n.rig.call(ensure(2))
     process.work(0)
     while process.topics._opening:
@@ -302,30 +277,22 @@ def no_segment(directory: Path) -> None:
 
 @pytest.mark.parametrize("harm", [nothing, no_files, no_id, an_empty_id, zeros, an_unfinished_id, no_segment])
 @pytest.mark.parametrize("is_new", [True, False])
-def test_half_of_a_new_partition_is_made_again(
-    node: MakeNode, batch: Callable[..., bytearray], harm: Callable[[Path], None], is_new: bool
-) -> None:
-    n = node()
-    n.boot()
+def test_half_of_a_new_partition_is_made_again(n: Node, harm: Callable[[Path], None], is_new: bool) -> None:
     n.open(ensure(2))
     n.crash()
     harm(n.dirs[0] / "t-1")
     n.boot()
     (first, second) = n.open(calls.EnsureTopic("t", TOPIC_ID, [0, 1], {}, 5, 0 if is_new else None))
     assert (first.error, second.error) == (0, 0)
-    assert n.produce(second, batch()) == [0]
+    assert n.produce(second, make_batch()) == [0]
     assert n.names() == ["__cluster_metadata-0", "t-0", "t-1"]
     n.boot()
     assert n.end_of(n.open(ensure(2))[1]) == 1
 
 
 @pytest.mark.parametrize("harm", [an_empty_id, zeros])
-def test_a_partition_with_records_is_never_made_again(
-    node: MakeNode, batch: Callable[..., bytearray], harm: Callable[[Path], None]
-) -> None:
-    n = node()
-    n.boot()
-    assert n.produce(n.open(ensure(1))[0], batch()) == [0]
+def test_a_partition_with_records_is_never_made_again(n: Node, harm: Callable[[Path], None]) -> None:
+    assert n.produce(n.open(ensure(1))[0], make_batch()) == [0]
     n.crash()
     harm(n.dirs[0] / "t-0")
     n.boot()
@@ -333,9 +300,7 @@ def test_a_partition_with_records_is_never_made_again(
     assert (n.dirs[0] / "t-0" / SEGMENT).stat().st_size > 0
 
 
-def test_what_is_not_of_a_creation_alone_is_set_aside(node: MakeNode) -> None:
-    n = node()
-    n.boot()
+def test_what_is_not_of_a_creation_alone_is_set_aside(n: Node) -> None:
     n.open(ensure(1))
     n.crash()
     no_id(n.dirs[0] / "t-0")

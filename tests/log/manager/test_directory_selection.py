@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 
 import pytest
 
 from mpbroker.ipc.process import FatalError
 from mpbroker.log.recovery import workers
-from tests.support.log_node import Node
+from tests.support.log_node import MakeNode
 from tests.support.log_rig import ensure
+from tests.support.log_writer import make_batch
 
 
 @pytest.mark.parametrize("workers_of", ["none", "both", "the first", "the second"])
 def test_one_that_is_in_two_is_fatal_and_both_are_named(
-    node: Callable[..., Node],
-    batch: Callable[..., bytearray],
-    monkeypatch: pytest.MonkeyPatch,
-    workers_of: str,
+    node: MakeNode, monkeypatch: pytest.MonkeyPatch, workers_of: str
 ) -> None:
     """Check it for either order of opening, since nobody can tell which of the two counts."""
     n = node(2)
     n.boot()
     for target in n.open(ensure(6)):
-        assert n.produce(target, batch()) == [0]
+        assert n.produce(target, make_batch()) == [0]
     n.crash()
     first, second = n.dirs
     (name, *_) = [path.name for path in first.glob("t-*")]
@@ -44,7 +41,7 @@ def test_one_that_is_in_two_is_fatal_and_both_are_named(
     process.recovery_scheduler.end()
 
 
-def test_new_ones_go_where_there_are_the_fewest(node: Callable[..., Node]) -> None:
+def test_new_ones_go_where_there_are_the_fewest(node: MakeNode) -> None:
     n = node(3)
     n.boot()
     n.open(ensure(5))

@@ -5,24 +5,20 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Callable
 
 import pytest
 
 from mpbroker.ipc import calls
 from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.records.validation import at_once
-from tests.support.log_node import OTHER_ID, SEGMENT, STORAGE_ERROR, Node, again, flip_bit
+from tests.support.log_node import OTHER_ID, SEGMENT, STORAGE_ERROR, MakeNode, Node, again, flip_bit
 from tests.support.log_rig import TOPIC_ID, ensure
+from tests.support.log_writer import make_batch
 
 
 @pytest.mark.parametrize("ends", ["crash", "stop", "successor"])
-def test_damage_is_never_cut_however_often_the_broker_starts(
-    node: Callable[..., Node], batch: Callable[..., bytearray], ends: str
-) -> None:
-    n = node()
-    n.boot()
-    n.produce(n.open(ensure(1))[0], batch(), 5)
+def test_damage_is_never_cut_however_often_the_broker_starts(n: Node, ends: str) -> None:
+    n.produce(n.open(ensure(1))[0], make_batch(), 5)
     n.checkpoint()
     n.crash()
     path = n.dirs[0] / "t-0" / SEGMENT
@@ -42,13 +38,9 @@ def test_damage_is_never_cut_however_often_the_broker_starts(
     assert path.stat().st_size == size
 
 
-def test_what_only_the_table_knew_of_a_damaged_partition_outlives_the_broker(
-    node: Callable[..., Node], batch: Callable[..., bytearray]
-) -> None:
+def test_what_only_the_table_knew_of_a_damaged_partition_outlives_the_broker(n: Node) -> None:
     """Check records that were acknowledged after the last checkpoint, in a partition found damaged later."""
-    n = node()
-    n.boot()
-    n.produce(n.open(ensure(1))[0], batch(), 5)
+    n.produce(n.open(ensure(1))[0], make_batch(), 5)
     n.crash()
     path = n.dirs[0] / "t-0" / SEGMENT
     flip_bit(path, path.stat().st_size - 3)
@@ -61,12 +53,10 @@ def test_what_only_the_table_knew_of_a_damaged_partition_outlives_the_broker(
     assert n.open(ensure(1))[0].error == STORAGE_ERROR
 
 
-def test_a_partition_in_a_failed_directory_is_not_made_anew_in_another(
-    node: Callable[..., Node], batch: Callable[..., bytearray]
-) -> None:
+def test_a_partition_in_a_failed_directory_is_not_made_anew_in_another(node: MakeNode) -> None:
     n = node(2)
     n.boot()
-    n.produce(n.open(ensure(2))[0], batch())
+    n.produce(n.open(ensure(2))[0], make_batch())
     assert n.names(1) == ["t-0"]
     process = n.boot()
     process.turn.storage_failed(1, errno.EIO)
@@ -80,12 +70,8 @@ def test_a_partition_in_a_failed_directory_is_not_made_anew_in_another(
     assert [p.error for p in n.open(ensure(2))] == [0, 0]
 
 
-def test_a_directory_that_vanished_is_missed(
-    node: Callable[..., Node], batch: Callable[..., bytearray]
-) -> None:
-    n = node()
-    n.boot()
-    n.produce(n.open(ensure(1))[0], batch())
+def test_a_directory_that_vanished_is_missed(n: Node) -> None:
+    n.produce(n.open(ensure(1))[0], make_batch())
     n.stop()
     shutil.move(n.dirs[0] / "t-0", n.dirs[0].parent / "kept")
     for _ in range(2):
@@ -109,11 +95,7 @@ def test_a_directory_that_vanished_is_missed(
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE, errno.ENOMEM])
-def test_no_room_at_a_creation_passes(
-    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
-    n = node()
-    n.boot()
+def test_no_room_at_a_creation_passes(n: Node, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
 
     def refuse(*_: object) -> None:
         raise OSError(number, os.strerror(number))
@@ -125,15 +107,11 @@ def test_no_room_at_a_creation_passes(
         assert n.names() == ["__cluster_metadata-0"]
     (target,) = n.open(ensure(1))
     assert target.error == 0
-    assert n.produce(target, batch()) == [0]
+    assert n.produce(target, make_batch()) == [0]
 
 
-def test_no_descriptors_at_an_opening_pass(
-    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    n = node()
-    n.boot()
-    n.produce(n.open(ensure(1))[0], batch())
+def test_no_descriptors_at_an_opening_pass(n: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    n.produce(n.open(ensure(1))[0], make_batch())
     n.boot()
 
     def refuse(*_: object, **__: object) -> None:

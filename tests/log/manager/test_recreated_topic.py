@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,25 +12,21 @@ from mpbroker.ipc import calls
 from mpbroker.ipc.process import MAX_SLEEP_MS
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.records.validation import at_once
-from tests.support.log_node import SEGMENT, STORAGE_ERROR, Node, again, wait_for_io
-from tests.support.log_rig import TOPIC_ID, Rig, ensure
+from tests.support.log_node import SEGMENT, STORAGE_ERROR, MakeNode, Node, again, wait_for_io
+from tests.support.log_rig import TOPIC_ID, ensure
+from tests.support.log_writer import make_batch
 from tests.support.polling import PATIENCE_S, is_readable
 
 
 @pytest.mark.parametrize("whole_broker", [False, True])
-def test_a_recreated_topic_survives_a_crash(
-    node: Callable[..., Node], batch: Callable[..., bytearray], whole_broker: bool
-) -> None:
+def test_a_recreated_topic_survives_a_crash(n: Node, whole_broker: bool) -> None:
     """Check that the old topic's checkpoints, with larger offsets, are not used for the new one."""
-    n = node()
-    n.boot()
-    n.produce(n.open(ensure(1))[0], batch(), 20)
+    n.produce(n.open(ensure(1))[0], make_batch(), 20)
     n.checkpoint()
     assert n.offsets() == ["__cluster_metadata 0 0", "t 0 20"]
-    assert n.process is not None
     at_once(n.process.manager.removing("t", TOPIC_ID))
     (target,) = n.open(again())
-    assert n.produce(target, batch(), 3) == [0, 0, 0]
+    assert n.produce(target, make_batch(), 3) == [0, 0, 0]
     assert n.offsets() == ["__cluster_metadata 0 0"]
     assert n.offsets("recovery-point-offset-checkpoint") == ["__cluster_metadata 0 0"]
     n.boot() if whole_broker else n.succeed()
@@ -40,11 +35,10 @@ def test_a_recreated_topic_survives_a_crash(
 
 
 def test_a_topic_is_not_recreated_before_the_old_checkpoint_is_gone(
-    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+    n: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    n = node()
-    process = n.boot()
-    n.produce(n.open(ensure(1))[0], batch(), 20)
+    process = n.process
+    n.produce(n.open(ensure(1))[0], make_batch(), 20)
     n.checkpoint()
     at_once(process.manager.removing("t", TOPIC_ID))
 
@@ -60,12 +54,9 @@ def test_a_topic_is_not_recreated_before_the_old_checkpoint_is_gone(
     assert "t 0 20" not in n.offsets()
 
 
-def test_a_deletion_whose_checkpoint_was_not_written_does_not_hold_up_a_new_topic(
-    node: Callable[..., Node], batch: Callable[..., bytearray]
-) -> None:
-    n = node()
-    process = n.boot()
-    n.produce(n.open(ensure(1))[0], batch(), 20)
+def test_a_deletion_whose_checkpoint_was_not_written_does_not_hold_up_a_new_topic(n: Node) -> None:
+    process = n.process
+    n.produce(n.open(ensure(1))[0], make_batch(), 20)
     n.checkpoint()
     at_once(process.manager.removing("t", TOPIC_ID))
     assert "t 0 20" in n.offsets()
@@ -74,33 +65,28 @@ def test_a_deletion_whose_checkpoint_was_not_written_does_not_hold_up_a_new_topi
     assert (target.error, n.end_of(target)) == (0, 0)
 
 
-def test_recreated_while_the_old_one_is_still_open(
-    node: Callable[..., Node], batch: Callable[..., bytearray]
-) -> None:
+def test_recreated_while_the_old_one_is_still_open(node: MakeNode) -> None:
     """Check that nothing of the old log gets into the new directory before the removal comes."""
     n = node()
     process = n.boot(log_segment_delete_delay_ms=0)
     (old,) = n.open(ensure(1, segment_bytes="1048576"))
     (new,) = n.open(again())
     assert n.rig.partition(old.slot).flags == PartitionFlag.PARTITION_DELETED
-    assert n.produce(old, batch(size=900_000), 3) == [6, 6, 6]
-    assert n.produce(new, batch()) == [0]
+    assert n.produce(old, make_batch(size=900_000), 3) == [6, 6, 6]
+    assert n.produce(new, make_batch()) == [0]
     at_once(process.manager.removing("t", TOPIC_ID))
     assert [e.name for e in (n.dirs[0] / "t-0").glob("*.log")] == [SEGMENT]
     process.manager.removal.deletions.begin_due(1e18)
     wait_for_io(process)
     assert n.names() == ["__cluster_metadata-0", "t-0"]
-    assert n.produce(new, batch()) == [0]
+    assert n.produce(new, make_batch()) == [0]
 
 
 @pytest.mark.parametrize("then", ["nothing", "another checkpoint"])
-def test_a_topic_is_not_recreated_while_the_old_checkpoint_is_on_its_way(
-    rig: Callable[..., Rig], tmp_path: Path, batch: Callable[..., bytearray], then: str
-) -> None:
+def test_a_topic_is_not_recreated_while_the_old_checkpoint_is_on_its_way(n: Node, then: str) -> None:
     """Check it with a slow disk: the I/O thread has not yet written the lines of the deleted topic."""
-    n = Node(rig, tmp_path)
-    process = n.boot()
-    n.produce(n.open(ensure(1))[0], batch(), 20)
+    process = n.process
+    n.produce(n.open(ensure(1))[0], make_batch(), 20)
     gate = threading.Event()
     process.io_thread.submit(lambda: gate.wait() and None, 0)
     process.manager.checkpoints.write_high_watermarks()
@@ -116,22 +102,18 @@ def test_a_topic_is_not_recreated_while_the_old_checkpoint_is_on_its_way(
     for _ in steps:
         pass
     (target,) = n.open(again())
-    assert n.produce(target, batch(), 3) == [0, 0, 0]
+    assert n.produce(target, make_batch(), 3) == [0, 0, 0]
     n.boot()
     (target,) = n.open(again(new_from=None))
     assert (target.error, n.end_of(target)) == (0, 3)
-    n.crash()
 
 
-def test_the_loop_sleeps_while_the_io_thread_is_waited_for(
-    rig: Callable[..., Rig], tmp_path: Path, batch: Callable[..., bytearray]
-) -> None:
+def test_the_loop_sleeps_while_the_io_thread_is_waited_for(n: Node) -> None:
     """Beside a loop that looks again and again the I/O thread, which needs the GIL for each system call,
     takes seconds for milliseconds of work, and with it whoever creates the topic.
     """
-    n = Node(rig, tmp_path)
-    process = n.boot()
-    n.produce(n.open(ensure(1))[0], batch(), 20)
+    process = n.process
+    n.produce(n.open(ensure(1))[0], make_batch(), 20)
     process.manager.checkpoints.write_high_watermarks()
     for _ in process.io_thread.catching_up():
         pass
@@ -156,4 +138,3 @@ def test_the_loop_sleeps_while_the_io_thread_is_waited_for(
     assert isinstance(answer, calls.EnsuredTopic)
     assert [one.error for one in answer.partitions] == [0]
     assert (n.dirs[0] / "t-0").exists()
-    n.crash()

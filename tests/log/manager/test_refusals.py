@@ -6,7 +6,6 @@ import errno
 import logging
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,8 +24,9 @@ from mpbroker.log.manager.refusals import (
 )
 from mpbroker.log.partition import partition_log
 from tests.support.full_disk import files_take
-from tests.support.log_node import OTHER_ID, STORAGE_ERROR, Node, wait_for_io
+from tests.support.log_node import OTHER_ID, STORAGE_ERROR, MakeNode, Node, wait_for_io
 from tests.support.log_rig import TOPIC_ID, ensure
+from tests.support.log_writer import make_batch
 
 
 def texts(caplog: pytest.LogCaptureFixture, part: str) -> int:
@@ -44,9 +44,7 @@ def test_refusals_are_said_from_time_to_time() -> None:
     assert said == [0, LOG_EVERY_S, 2 * LOG_EVERY_S, 3 * LOG_EVERY_S]
 
 
-def test_a_full_partition_table_is_no_full_disk(
-    node: Callable[..., Node], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_full_partition_table_is_no_full_disk(node: MakeNode, caplog: pytest.LogCaptureFixture) -> None:
     """Check that the broker stays ready: produces are taken."""
     n = node()
     process = n.boot()
@@ -99,15 +97,12 @@ def test_a_disk_that_flaps_is_not_told_of_each_time() -> None:
 
 
 def test_that_the_disk_is_full_is_told_and_that_it_is_over(
-    node: Callable[..., Node],
-    batch: Callable[..., bytearray],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    node: MakeNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = node()
     process = made.boot()
     (target,) = made.open(ensure(1))
-    assert made.produce(target, batch()) == [0]
+    assert made.produce(target, make_batch()) == [0]
     monkeypatch.setattr(refusals, "OVER_AFTER_S", 0.0)
     has_room = False
     monkeypatch.setattr(
@@ -115,7 +110,7 @@ def test_that_the_disk_is_full_is_told_and_that_it_is_over(
     )
     with files_take(4000):
         for _ in range(3):
-            assert made.produce(target, batch(size=5000)) == [STORAGE_ERROR]
+            assert made.produce(target, make_batch(size=5000)) == [STORAGE_ERROR]
     assert texts(caplog, "produces are refused until there is room") == 1
     process._do_housekeeping()
     (seen,) = made.rig.memory.dir_sizes().all().values()
@@ -129,21 +124,20 @@ def test_that_the_disk_is_full_is_told_and_that_it_is_over(
     process._do_housekeeping()
     (seen,) = made.rig.memory.dir_sizes().all().values()
     assert seen.error == 0
-    assert made.produce(target, batch(size=5000)) == [0]
+    assert made.produce(target, make_batch(size=5000)) == [0]
     assert texts(caplog, "produce requests are accepted again") == 1
 
 
 def test_a_commit_round_that_does_not_end_is_published_and_so_is_its_end(
-    node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
+    n: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = node()
-    process = made.boot()
+    process = n.process
     turn = SimpleNamespace(commit_rounds=7, awaits_disk=True)
     monkeypatch.setattr(process, "turn", turn)
 
     def since_ns() -> int:
         process._publish_waits()
-        (seen,) = made.rig.memory.dir_sizes().all().values()
+        (seen,) = n.rig.memory.dir_sizes().all().values()
         return seen.waits_since_ns
 
     assert since_ns() == 0, "it has been seen once"
@@ -158,12 +152,11 @@ def test_a_commit_round_that_does_not_end_is_published_and_so_is_its_end(
 
 
 def test_how_much_room_there_is_is_looked_at_when_something_is_refused(
-    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+    n: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check that `ctl status` shows the free space beside the error."""
-    made = node()
-    process = made.boot()
-    (target,) = made.open(ensure(1))
+    process = n.process
+    (target,) = n.open(ensure(1))
     process.due["sizes"] = 1e12
     looks: list[Path] = []
     monkeypatch.setattr(process.size_metrics, "_measure_volume", lambda log_dir: looks.append(log_dir.path))
@@ -177,13 +170,13 @@ def test_how_much_room_there_is_is_looked_at_when_something_is_refused(
     keep_house()
     assert looks == []
     with files_take(4000):
-        assert made.produce(target, batch(size=5000)) == [STORAGE_ERROR]
+        assert n.produce(target, make_batch(size=5000)) == [STORAGE_ERROR]
     keep_house()
-    assert looks == made.dirs
+    assert looks == n.dirs
 
 
 def test_partitions_that_wait_for_room_are_one_line_of_the_log(
-    node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    node: MakeNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = node()
     process = made.boot()

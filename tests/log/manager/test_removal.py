@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 
 import pytest
 
@@ -11,28 +10,23 @@ from mpbroker.ipc import calls
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.protocol.uuids import uuid_text
 from mpbroker.records.validation import at_once
-from tests.support.log_node import HIGH_WATERMARKS, OTHER_ID, STORAGE_ERROR, Node, again
-from tests.support.log_rig import TOPIC_ID, Rig, ensure
+from tests.support.log_node import HIGH_WATERMARKS, OTHER_ID, STORAGE_ERROR, MakeNode, Node, again
+from tests.support.log_rig import TOPIC_ID, MakeRig, ensure
+from tests.support.log_writer import make_batch
 from tests.support.stepped_log import settle
 
 
-def test_a_slot_that_only_the_predecessor_knew_is_marked_when_its_topic_goes(
-    node: Callable[..., Node], batch: Callable[..., bytearray]
-) -> None:
-    n = node()
-    n.boot()
+def test_a_slot_that_only_the_predecessor_knew_is_marked_when_its_topic_goes(n: Node) -> None:
     (target,) = n.open(ensure(1))
     process = n.succeed()
     assert n.rig.partition(target.slot).flags == PartitionFlag.PARTITION_LIVE
     at_once(process.manager.removing("t", TOPIC_ID))
     assert n.rig.partition(target.slot).flags == PartitionFlag.PARTITION_DELETED
     (new,) = n.open(again())
-    assert n.produce(new, batch()) == [0]
+    assert n.produce(new, make_batch()) == [0]
 
 
-def test_a_topic_with_unreadable_metadata_can_be_deleted(node: Callable[..., Node]) -> None:
-    n = node()
-    n.boot()
+def test_a_topic_with_unreadable_metadata_can_be_deleted(n: Node) -> None:
     n.open(ensure(2))
     for number in (0, 1):
         (n.dirs[0] / f"t-{number}" / "partition.metadata").write_text("junk")
@@ -43,20 +37,16 @@ def test_a_topic_with_unreadable_metadata_can_be_deleted(node: Callable[..., Nod
     assert [name.endswith("-delete") for name in n.names()] == [False, True, True]
 
 
-def test_a_late_removal_does_not_take_the_new_topics_directory(
-    node: Callable[..., Node], batch: Callable[..., bytearray]
-) -> None:
+def test_a_late_removal_does_not_take_the_new_topics_directory(n: Node) -> None:
     """Check it if the old partition was offline and its directory gone."""
-    n = node()
-    n.boot()
-    n.produce(n.open(ensure(1))[0], batch())
+    n.produce(n.open(ensure(1))[0], make_batch())
     n.checkpoint()
     n.crash()
     shutil.rmtree(n.dirs[0] / "t-0")
     process = n.boot()
     assert n.open(ensure(1))[0].error == STORAGE_ERROR
     (target,) = n.open(again())
-    n.produce(target, batch(), 2)
+    n.produce(target, make_batch(), 2)
     at_once(process.manager.removing("t", TOPIC_ID))
     assert n.names() == ["__cluster_metadata-0", "t-0"]
     n.checkpoint()
@@ -64,9 +54,7 @@ def test_a_late_removal_does_not_take_the_new_topics_directory(
     assert uuid_text(OTHER_ID) in (n.dirs[0] / "t-0" / "partition.metadata").read_text()
 
 
-def test_a_directory_of_the_operator_harms_nobody(
-    node: Callable[..., Node], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_directory_of_the_operator_harms_nobody(node: MakeNode, caplog: pytest.LogCaptureFixture) -> None:
     n = node()
     process = n.boot()
     n.open(ensure(1))
@@ -79,9 +67,7 @@ def test_a_directory_of_the_operator_harms_nobody(
     assert n.open(again())[0].error == 0
 
 
-def test_offsets_of_topics_that_are_no_more_are_dropped(node: Callable[..., Node]) -> None:
-    n = node()
-    n.boot()
+def test_offsets_of_topics_that_are_no_more_are_dropped(n: Node) -> None:
     n.open(ensure(1))
     n.checkpoint()
     n.crash()
@@ -95,12 +81,8 @@ def test_offsets_of_topics_that_are_no_more_are_dropped(node: Callable[..., Node
     assert n.offsets() == ["__cluster_metadata 0 0", "t 0 0"]
 
 
-def test_settings_that_we_do_not_know_leave_the_files_alone(
-    node: Callable[..., Node], batch: Callable[..., bytearray]
-) -> None:
-    n = node()
-    n.boot()
-    n.produce(n.open(ensure(1))[0], batch())
+def test_settings_that_we_do_not_know_leave_the_files_alone(n: Node) -> None:
+    n.produce(n.open(ensure(1))[0], make_batch())
     n.checkpoint()
     process = n.boot()
     (answer,) = n.open(calls.EnsureTopic("t", TOPIC_ID, [0], {"some.newer.setting": "1"}, 5))
@@ -114,12 +96,8 @@ def test_settings_that_we_do_not_know_leave_the_files_alone(
     assert (target.error, n.end_of(target)) == (0, 1)
 
 
-def test_a_topic_that_got_no_slot_is_no_stray(
-    node: Callable[..., Node], batch: Callable[..., bytearray]
-) -> None:
-    n = node()
-    n.boot()
-    n.produce(n.open(ensure(1))[0], batch())
+def test_a_topic_that_got_no_slot_is_no_stray(n: Node) -> None:
+    n.produce(n.open(ensure(1))[0], make_batch())
     n.checkpoint()
     process = n.boot()
     filler = calls.EnsureTopic(
@@ -138,7 +116,7 @@ def test_a_topic_that_got_no_slot_is_no_stray(
     assert (target.error, n.end_of(target)) == (0, 1)
 
 
-def test_a_deleted_topics_files_may_be_gone_already(rig: Callable[..., Rig]) -> None:
+def test_a_deleted_topics_files_may_be_gone_already(rig: MakeRig) -> None:
     r = rig()
     process = r.in_process()
     r.call(ensure(1))
@@ -149,4 +127,3 @@ def test_a_deleted_topics_files_may_be_gone_already(rig: Callable[..., Rig]) -> 
     process.manager.removal.deletions.begin_due(float("inf"))
     process.io_thread.close()
     assert process.io_thread.failures() == []
-    process.turn.close()

@@ -27,6 +27,7 @@ from mpbroker.storage.names import CLEAN_SHUTDOWN, HIGH_WATERMARKS, log_worker_o
 from tests.support.log_moves import order, turn_until
 from tests.support.log_node import wait_for_io
 from tests.support.log_rig import TOPIC_ID, end, ensure
+from tests.support.log_writer import make_batch
 from tests.support.polling import PATIENCE_S, until
 from tests.support.several_log_workers import Several, SeveralRig
 from tests.support.stepped_log import settle
@@ -90,13 +91,13 @@ def test_partitions_of_a_topic_are_spread_and_the_metadata_are_the_first_ones(wo
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_a_slot_says_whose_it_is_also_after_a_death(make: Make, batch, workers: int) -> None:  # type: ignore[no-untyped-def]
+def test_a_slot_says_whose_it_is_also_after_a_death(make: Make, workers: int) -> None:
     several = Several(make(workers))
     targets = several.open(ensure(PARTITIONS))
     assert [one.partition for one in targets] == list(range(PARTITIONS))
     for one in targets:
         assert one.slot % workers == log_worker_of("t", one.partition, workers)
-    produce(several, targets, batch(2))
+    produce(several, targets, make_batch(2))
     last = workers - 1
     end(several.processes[last])
     several.rig.memory.reset_rings_of(topology.log_worker(last))
@@ -109,13 +110,12 @@ def test_a_slot_says_whose_it_is_also_after_a_death(make: Make, batch, workers: 
     slots = [one.slot for one in (*targets, *other)]
     assert len(set(slots)) == len(slots)
     assert sorted(slots_given(several.rig.memory.table(), workers)) == sorted(slots)
-    several.crash()
 
 
-def test_a_topic_made_anew_is_its_owners_alone(make: Make, batch) -> None:  # type: ignore[no-untyped-def]
+def test_a_topic_made_anew_is_its_owners_alone(make: Make) -> None:
     """Check it though all workers know the old topic's directory and checkpoints, which have its name."""
     several = Several(make(3))
-    produce(several, several.open(ensure(PARTITIONS)), batch(), 5)
+    produce(several, several.open(ensure(PARTITIONS)), make_batch(), 5)
     for process in several.processes:
         process.manager.checkpoints.write_high_watermarks()
         wait_for_io(process)
@@ -127,8 +127,7 @@ def test_a_topic_made_anew_is_its_owners_alone(make: Make, batch) -> None:  # ty
         process.manager.checkpoints.write_stale()
         wait_for_io(process)
     assert ends(several, targets) == [0] * PARTITIONS
-    produce(several, targets, batch())
-    several.crash()
+    produce(several, targets, make_batch())
 
 
 # ---- what the last run left ----
@@ -152,11 +151,11 @@ def journals_of(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.glob("mpbroker.journal*"))
 
 
-def left_by(make: Make, batch, workers: int, count: int = 3) -> Path:  # type: ignore[no-untyped-def]
+def left_by(make: Make, workers: int, count: int = 3) -> Path:
     """A directory after a power cut: what was acknowledged is in the journals of the workers alone."""
     several = Several(make(workers))
     use_journals(several)
-    produce(several, several.open(ensure(PARTITIONS)), batch(), count)
+    produce(several, several.open(ensure(PARTITIONS)), make_batch(), count)
     for process in several.processes:
         process.manager.checkpoints.write_high_watermarks()
         wait_for_io(process)
@@ -167,8 +166,8 @@ def left_by(make: Make, batch, workers: int, count: int = 3) -> Path:  # type: i
 
 
 @pytest.mark.parametrize("now", [1, 2, 3, 5])
-def test_every_journal_is_replayed_whoever_wrote_it(make: Make, batch, now: int) -> None:  # type: ignore[no-untyped-def]
-    directory = left_by(make, batch, 3)
+def test_every_journal_is_replayed_whoever_wrote_it(make: Make, now: int) -> None:
+    directory = left_by(make, 3)
     sizes = lost(directory)
     several = Several(make(now))
     assert sizes_of(directory) == sizes
@@ -176,7 +175,7 @@ def test_every_journal_is_replayed_whoever_wrote_it(make: Make, batch, now: int)
     assert journals_of(directory) == [journal.name_of(number) for number in range(now)]
     targets = several.open(ensure(PARTITIONS))
     assert ends(several, targets) == [3] * PARTITIONS
-    produce(several, targets, batch())
+    produce(several, targets, make_batch())
     several.stop()
     assert (directory / CLEAN_SHUTDOWN).exists()
 
@@ -186,17 +185,17 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("at", range(12))
-def test_a_start_that_is_killed_anywhere_applies_nothing_stale(  # type: ignore[no-untyped-def]
-    make: Make, batch, monkeypatch: pytest.MonkeyPatch, at: int
+def test_a_start_that_is_killed_anywhere_applies_nothing_stale(
+    make: Make, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
     """Between three starts with three numbers of workers: what the last one has acknowledged is there,
     whatever journals of the first one were replayed before, and were not emptied.
     """
-    directory = left_by(make, batch, 3)
+    directory = left_by(make, 3)
     first = lost(directory)
     left = [at]
 
-    def counted(real):  # type: ignore[no-untyped-def]
+    def counted(real):
         def call(*arguments: object) -> object:
             left[0] -= 1
             if left[0] < 0:
@@ -217,7 +216,7 @@ def test_a_start_that_is_killed_anywhere_applies_nothing_stale(  # type: ignore[
     targets = several.open(ensure(PARTITIONS))
     assert sizes_of(directory) == first
     use_journals(several)
-    produce(several, targets, batch(2), 2)
+    produce(several, targets, make_batch(2), 2)
     second = sizes_of(directory)
     contents = [(directory / f"t-{p}" / SEGMENT).read_bytes() for p in range(PARTITIONS)]
     several.crash()
@@ -227,25 +226,23 @@ def test_a_start_that_is_killed_anywhere_applies_nothing_stale(  # type: ignore[
     assert sizes_of(directory) == second
     assert [(directory / f"t-{p}" / SEGMENT).read_bytes() for p in range(PARTITIONS)] == contents
     assert ends(several, several.open(ensure(PARTITIONS))) == [7] * PARTITIONS
-    several.crash()
 
 
-def test_no_record_of_before_is_left_when_somebody_appends(make: Make, batch) -> None:  # type: ignore[no-untyped-def]
-    directory = left_by(make, batch, 5)
+def test_no_record_of_before_is_left_when_somebody_appends(make: Make) -> None:
+    directory = left_by(make, 5)
     stale = {name: (directory / name).read_bytes() for name in journals_of(directory)}
-    several = Several(make(2))
+    Several(make(2))
     for path in directory.glob("mpbroker.journal*"):
         assert journal.JournalFile(path).survey()[1] == []
     assert len(stale) == 5
-    several.crash()
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_successor_goes_on_with_its_own_journal(make: Make, batch, victim: int) -> None:  # type: ignore[no-untyped-def]
+def test_a_successor_goes_on_with_its_own_journal(make: Make, victim: int) -> None:
     several = Several(make(2))
     use_journals(several)
     targets = several.open(ensure(PARTITIONS))
-    produce(several, targets, batch(), 3)
+    produce(several, targets, make_batch(), 3)
     other = several.processes[1 - victim]
     before = (several.rig.directory / journal.name_of(1 - victim)).read_bytes()
     end(several.processes[victim])
@@ -256,9 +253,8 @@ def test_a_successor_goes_on_with_its_own_journal(make: Make, batch, victim: int
     assert (several.rig.directory / journal.name_of(1 - victim)).read_bytes() == before
     settle(other)
     targets = several.open(ensure(PARTITIONS))
-    produce(several, targets, batch())
+    produce(several, targets, make_batch())
     assert ends(several, targets) == [4] * PARTITIONS
-    several.crash()
 
 
 # ---- the first one, and the others ----
@@ -298,9 +294,9 @@ def test_who_waits_for_the_first_one_stops_when_told(make: Make) -> None:
 
 
 @pytest.mark.parametrize("said", [False, True])
-def test_the_first_one_is_killed_right_at_its_word(make: Make, batch, said: bool) -> None:  # type: ignore[no-untyped-def]
+def test_the_first_one_is_killed_right_at_its_word(make: Make, said: bool) -> None:
     """Check that a successor takes over again before the word, and has nothing to take over behind it."""
-    directory = left_by(make, batch, 2)
+    directory = left_by(make, 2)
     sizes = lost(directory)
     made = make(2)
     if said:
@@ -310,12 +306,11 @@ def test_the_first_one_is_killed_right_at_its_word(make: Make, batch, said: bool
     assert sizes_of(directory) == sizes
     assert made.memory.words("taken_over").load(IS_TAKEN_OVER) == 1
     assert ends(several, several.open(ensure(PARTITIONS))) == [3] * PARTITIONS
-    several.crash()
 
 
-def test_what_was_closed_cleanly_is_known_to_all(make: Make, batch) -> None:  # type: ignore[no-untyped-def]
+def test_what_was_closed_cleanly_is_known_to_all(make: Make) -> None:
     several = Several(make(3))
-    produce(several, several.open(ensure(PARTITIONS)), batch())
+    produce(several, several.open(ensure(PARTITIONS)), make_batch())
     several.stop()
     several = Several(make(2))
     assert several.rig.memory.words("taken_over").load(CLEAN_DIRS) == 1
@@ -324,12 +319,11 @@ def test_what_was_closed_cleanly_is_known_to_all(make: Make, batch) -> None:  # 
     several.rig.memory.reset_rings_of(topology.log_worker(1))
     several.processes[1] = several.rig.start_worker(1, incarnation=2)
     assert not several.processes[1].manager.dirs[0].clean, "its predecessor may have written"
-    several.crash()
 
 
-def test_without_one_of_them_there_is_no_mark(make: Make, batch) -> None:  # type: ignore[no-untyped-def]
+def test_without_one_of_them_there_is_no_mark(make: Make) -> None:
     several = Several(make(3))
-    produce(several, several.open(ensure(PARTITIONS)), batch())
+    produce(several, several.open(ensure(PARTITIONS)), make_batch())
     end(several.processes.pop(1))
     directory = several.rig.directory
     several.stop()
@@ -339,11 +333,11 @@ def test_without_one_of_them_there_is_no_mark(make: Make, batch) -> None:  # typ
 # ---- what they share ----
 
 
-def test_checkpoints_have_the_lines_of_all(make: Make, batch) -> None:  # type: ignore[no-untyped-def]
+def test_checkpoints_have_the_lines_of_all(make: Make) -> None:
     several = Several(make(3))
     targets = several.open(ensure(PARTITIONS))
     for count in (1, 2):
-        produce(several, targets, batch(), count)
+        produce(several, targets, make_batch(), count)
         for process in several.processes:
             process.manager.checkpoints.write_high_watermarks()
         for process in several.processes:
@@ -358,14 +352,13 @@ def test_checkpoints_have_the_lines_of_all(make: Make, batch) -> None:  # type: 
         process.manager.checkpoints.write_stale()
         wait_for_io(process)
     assert {topic for topic, _ in read_offsets(several.rig.directory / HIGH_WATERMARKS)} == {METADATA_TOPIC}
-    several.crash()
 
 
-def test_a_checkpoint_that_cannot_be_read_is_none_for_anybody(make: Make, batch) -> None:  # type: ignore[no-untyped-def]
+def test_a_checkpoint_that_cannot_be_read_is_none_for_anybody(make: Make) -> None:
     """Check that a start ignores it, but a later write does not: it would lose the others' lines."""
     several = Several(make(2))
     targets = several.open(ensure(PARTITIONS))
-    produce(several, targets, batch())
+    produce(several, targets, make_batch())
     several.stop()
     path = several.rig.directory / HIGH_WATERMARKS
     path.write_text("0\n99\n")
@@ -377,13 +370,12 @@ def test_a_checkpoint_that_cannot_be_read_is_none_for_anybody(make: Make, batch)
         wait_for_io(process)
     assert {key[1] for key in read_offsets(path) if key[0] == "t"} == set(range(PARTITIONS))
     path.write_text("0\n99\n")
-    produce(several, targets, batch())
+    produce(several, targets, make_batch())
     several.processes[1].manager.checkpoints.write_high_watermarks()
     wait_for_io(several.processes[1])
     assert path.read_text() == "0\n99\n"
     with pytest.raises(FatalError, match="failed"):
         several.processes[1]._take_failures()
-    several.crash()
 
 
 def test_whoever_is_killed_with_a_checkpoint_in_hand_keeps_nobody_waiting(tmp_path: Path) -> None:
@@ -411,11 +403,11 @@ def test_whoever_is_killed_with_a_checkpoint_in_hand_keeps_nobody_waiting(tmp_pa
     os.close(told)
 
 
-def test_marks_without_group_commit_are_settled_for_all_before_anybody_writes(make: Make, batch) -> None:  # type: ignore[no-untyped-def]
+def test_marks_without_group_commit_are_settled_for_all_before_anybody_writes(make: Make) -> None:
     """Check that no worker vouches for high watermarks of log.flush.policy=os, which need not be on disk."""
     several = Several(make(2, log_flush_policy="os"))
     targets = several.open(ensure(PARTITIONS))
-    produce(several, targets, batch(), 3)
+    produce(several, targets, make_batch(), 3)
     for process in several.processes:
         process.manager.checkpoints.write_high_watermarks()
         wait_for_io(process)
@@ -427,7 +419,6 @@ def test_marks_without_group_commit_are_settled_for_all_before_anybody_writes(ma
     targets = several.open(ensure(PARTITIONS))
     assert [one.error for one in targets] == [0] * PARTITIONS
     assert ends(several, targets) == [0] * PARTITIONS
-    several.crash()
 
 
 def on_two_directories(made: SeveralRig, **options: int) -> Several:
@@ -465,7 +456,6 @@ def test_who_moves_a_partition_alone_has_the_whole_rate(make: Make) -> None:
     assert rates()[0] == 500, "its successor may go on with it"
     several.processes[1] = made.start_worker(1, incarnation=2)
     assert rates()[0] == 1000, "until it is up and has not"
-    several.crash()
 
 
 def test_a_directory_that_fails_for_one_fails_for_all(make: Make) -> None:
@@ -488,4 +478,3 @@ def test_a_directory_that_fails_for_one_fails_for_all(make: Make) -> None:
     made.memory.reset_rings_of(LOG)
     several.processes[0] = made.start_worker(0, incarnation=2)
     assert several.processes[0].manager.dirs[1].failed, "a successor does not use it either"
-    several.crash()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -18,8 +18,9 @@ from mpbroker.storage.journal import NAME
 from mpbroker.storage.reader import segment_bytes
 from mpbroker.storage.segments import segments_of
 from shm.word import Words
-from tests.support.log_node import Node, wait_for_io
+from tests.support.log_node import MakeNode, Node, wait_for_io
 from tests.support.log_rig import TOPIC_ID, ensure
+from tests.support.log_writer import make_batch
 from tests.support.polling import until
 from tests.support.several_log_workers import Several, SeveralRig
 from tests.support.stepped_log import settle
@@ -39,7 +40,7 @@ def live(node: Node) -> Mapping[int, int]:
     return count_partitions(node.rig.memory.table()).live
 
 
-def test_partitions_are_counted_without_a_look(node: Callable[[int], Node]) -> None:
+def test_partitions_are_counted_without_a_look(node: MakeNode) -> None:
     n = node(2)
     process = n.boot()
     assert live(n) == {}
@@ -49,7 +50,7 @@ def test_partitions_are_counted_without_a_look(node: Callable[[int], Node]) -> N
     assert live(n) == {}
 
 
-def test_a_look_says_what_the_files_say(node: Callable[[int], Node], batch: Callable[..., bytearray]) -> None:
+def test_a_look_says_what_the_files_say(node: MakeNode) -> None:
     n = node(2)
     for _ in range(2):  # the second one finds segments that it has not written
         process = n.boot()
@@ -57,10 +58,10 @@ def test_a_look_says_what_the_files_say(node: Callable[[int], Node], batch: Call
         targets = n.open(ensure(4))
         for target in targets:
             log = process.manager.logs[target.slot]
-            n.produce(target, batch(size=500), 3)
+            n.produce(target, make_batch(size=500), 3)
             for fd in log.roll():
                 os.close(fd)
-            n.produce(target, batch(size=500))
+            n.produce(target, make_batch(size=500))
         look(process)
         found = seen(n)
         for number, directory in enumerate(n.dirs):
@@ -89,9 +90,7 @@ def test_thousands_of_partitions_are_looked_at_less_often(took_s: float, rest_s:
     assert SizeMetrics.rest_s(took_s) == pytest.approx(rest_s)
 
 
-def test_the_next_look_comes_by_itself(
-    node: Callable[[int], Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_look_comes_by_itself(node: MakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mpbroker.log.manager.size_metrics.MEASURE_EVERY_S", 0.001)
     n = node(1)
     process = n.boot()
@@ -106,16 +105,14 @@ def test_the_next_look_comes_by_itself(
 
     state = process.manager.logs[target.slot].state
     for _ in range(2):
-        n.produce(target, batch(size=500))
+        n.produce(target, make_batch(size=500))
         until(lambda: look_by_itself() == state.size > 0, "what was appended is seen")
 
 
-def test_a_directory_that_fails_is_said_at_once_and_by_a_successor(
-    node: Callable[[int], Node], batch: Callable[..., bytearray]
-) -> None:
+def test_a_directory_that_fails_is_said_at_once_and_by_a_successor(node: MakeNode) -> None:
     n = node(2)
     process = n.boot()
-    n.produce(n.open(ensure(2))[0], batch())
+    n.produce(n.open(ensure(2))[0], make_batch())
     process.turn.storage_failed(1, errno.EIO)
     settle(process)
     assert [one.failed for one in seen(n).values()] == [False, True]
@@ -126,14 +123,14 @@ def test_a_directory_that_fails_is_said_at_once_and_by_a_successor(
     assert seen(n)[1].size_bytes == 0
 
 
-def test_several_workers_are_added_up(tmp_path: Path, batch: Callable[..., bytearray]) -> None:
+def test_several_workers_are_added_up(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     directory.mkdir()
     made = SeveralRig(directory, Path(f"/dev/shm/sizes{os.getpid()}"), {"log_dirs": (str(directory),)}, 3)
     several = Several(made)
     try:
         for target in several.open(ensure(6)):
-            made.job([((target.slot, target.slot_generation, 5), bytes(batch()))])
+            made.job([((target.slot, target.slot_generation, 5), bytes(make_batch()))])
         several.settle()
         for process in several.processes:
             (found,) = made.memory.dir_sizes().all().values()
@@ -141,13 +138,13 @@ def test_several_workers_are_added_up(tmp_path: Path, batch: Callable[..., bytea
             look(process)
         (found,) = made.memory.dir_sizes().all().values()
         assert count_partitions(made.memory.table()).live == {0: 6}
-        assert found.size_bytes == 6 * len(batch())
+        assert found.size_bytes == 6 * len(make_batch())
     finally:
         several.crash()
         made.close()
 
 
-def test_the_first_look_comes_when_all_is_open(node: Callable[[int], Node]) -> None:
+def test_the_first_look_comes_when_all_is_open(node: MakeNode) -> None:
     n = node(1)
     process = n.boot()
     n.open(ensure(3))

@@ -16,14 +16,14 @@ from mpbroker.log.directories.log_directory import LogDirectory
 from mpbroker.log.process import LogProcess
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.records.validation import at_once
-from tests.support.log_node import Node, again
-from tests.support.log_rig import TOPIC_ID, Rig, ensure
+from tests.support.log_node import MakeNode, Node, again
+from tests.support.log_rig import TOPIC_ID, MakeRig, Rig, ensure
+from tests.support.log_writer import make_batch
 from tests.support.polling import until
 from tests.support.stepped_log import Broker, settle
 
 PARTITIONS = 3
 OTHERS = bytes(16 * [7])
-MakeNode = Callable[..., Node]
 Batch = Callable[..., bytearray]
 
 
@@ -55,8 +55,7 @@ def flags_of(rig: Rig, slots: list[int]) -> set[int]:
     return {rig.partition(slot).flags for slot in slots}
 
 
-def test_producers_go_on_while_a_large_topic_is_removed(rig: Callable[..., Rig], batch: Batch) -> None:
-    b = Broker(rig())
+def test_producers_go_on_while_a_large_topic_is_removed(b: Broker) -> None:
     large = opened(b, calls.EnsureTopic("large", OTHERS, list(range(20)), {}, 5))
     b.rig.call(calls.RemoveTopic("large", OTHERS))
     b.process.work(0)
@@ -64,8 +63,8 @@ def test_producers_go_on_while_a_large_topic_is_removed(rig: Callable[..., Rig],
     served = 0
     for number in slices(b.process):
         assert (b.rig.take_answer() is None) == bool(b.process.topics)
-        b.rig.job([(b.targets[0], batch())], acks=1)
-        b.rig.job([(large[number % 20], batch())], acks=1)
+        b.rig.job([(b.targets[0], make_batch())], acks=1)
+        b.rig.job([(large[number % 20], make_batch())], acks=1)
         b.process.work(0)
         done = [reply.results[0] for reply in b.rig.replies()]
         assert [one.base_offset for one in done] == [number, -1]
@@ -73,12 +72,9 @@ def test_producers_go_on_while_a_large_topic_is_removed(rig: Callable[..., Rig],
         served += 1
     assert served > 3 * 20
     assert len(list(b.rig.directory.glob("large-*-delete"))) == 20
-    b.close()
 
 
-def test_many_topics_share_a_listing_and_go_one_by_one(
-    rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_topics_share_a_listing_and_go_one_by_one(rig: MakeRig, monkeypatch: pytest.MonkeyPatch) -> None:
     b, real, listed = Broker(rig()), LogDirectory.names, []
 
     def names(log_dir: LogDirectory) -> list[str]:
@@ -104,25 +100,23 @@ def test_many_topics_share_a_listing_and_go_one_by_one(
     b.close()
 
 
-def test_whoever_removes_does_not_wait_for_whoever_creates(rig: Callable[..., Rig]) -> None:
-    b = Broker(rig())
+def test_whoever_removes_does_not_wait_for_whoever_creates(b: Broker) -> None:
     b.rig.call(calls.EnsureTopic("large", OTHERS, list(range(40)), {}, 5))
     b.rig.call(calls.RemoveTopic("t", TOPIC_ID))
     b.process.work(0)
     answers = [answer for _ in slices(b.process) if (answer := b.rig.take_answer())]
     assert [type(answer) for answer in answers] == [calls.RemovedTopic, calls.EnsuredTopic]
-    b.close()
 
 
 # ---- and if it is killed right here?
 
 
-def removed_up_to(made: Node, batch: Batch, slice_: int) -> tuple[list[int], bool]:
+def removed_up_to(made: Node, slice_: int) -> tuple[list[int], bool]:
     """Remove a topic that has records, up to a slice. Return its slots, and whether it was removed before."""
     process = made.boot()
     targets = made.open(ensure(PARTITIONS))
     for target in targets:
-        assert made.produce(target, batch(), 5) == [0] * 5
+        assert made.produce(target, make_batch(), 5) == [0] * 5
     made.checkpoint()
     steps = process.manager.removing("t", TOPIC_ID)
     done = [None for _, _ in zip(range(slice_), steps, strict=False)]
@@ -134,11 +128,11 @@ def left_of(made: Node) -> list[str]:
     return sorted(name.rpartition("-")[2] for name in made.names() if name.startswith("t-"))
 
 
-def is_new(made: Node, batch: Batch) -> None:
+def is_new(made: Node) -> None:
     """Check that the topic of this name is another one."""
     (target,) = made.open(again(new_from=None))
     assert (target.error, made.end_of(target)) == (0, 0)
-    assert made.produce(target, batch()) == [0]
+    assert made.produce(target, make_batch()) == [0]
 
 
 # Steps: three partitions take part in three of them each, and the names are listed in one.
@@ -146,45 +140,43 @@ LAST_STEP = 4 * PARTITIONS + 1
 
 
 @pytest.mark.parametrize("slice_", range(LAST_STEP + 1))
-def test_the_successor_of_a_killed_one_removes_the_rest(node: MakeNode, batch: Batch, slice_: int) -> None:
+def test_the_successor_of_a_killed_one_removes_the_rest(node: MakeNode, slice_: int) -> None:
     """Check it if the coordinator asks again."""
     made = node()
-    slots, was_over = removed_up_to(made, batch, slice_)
+    slots, was_over = removed_up_to(made, slice_)
     assert not was_over
     assert flags_of(made.rig, slots) == {PartitionFlag.PARTITION_DELETED}
     process = made.succeed()
     at_once(process.manager.removing("t", TOPIC_ID))
     assert flags_of(made.rig, slots) == {PartitionFlag.PARTITION_DELETED}
     assert left_of(made) == ["delete"] * PARTITIONS
-    is_new(made, batch)
+    is_new(made)
 
 
-def test_every_step_was_killed(node: MakeNode, batch: Batch) -> None:
-    assert removed_up_to(node(), batch, LAST_STEP + 1)[1]
+def test_every_step_was_killed(node: MakeNode) -> None:
+    assert removed_up_to(node(), LAST_STEP + 1)[1]
 
 
 @pytest.mark.parametrize("slice_", range(0, LAST_STEP + 1, 3))
-def test_a_successor_whom_nobody_asks_again_deletes_the_rest(
-    node: MakeNode, batch: Batch, slice_: int
-) -> None:
+def test_a_successor_whom_nobody_asks_again_deletes_the_rest(node: MakeNode, slice_: int) -> None:
     """Check it if the coordinator died, too: its successor knows nothing of the removal."""
     made = node()
-    removed_up_to(made, batch, slice_)
+    removed_up_to(made, slice_)
     process = made.succeed()
     at_once(process.manager.removal.setting_strays_aside({}))
     assert left_of(made) == ["delete"] * PARTITIONS
     process.manager.removal.deletions.begin_due(float("inf"))
     until(lambda: process.io_thread.is_idle, "the files are deleted")
     assert left_of(made) == []
-    is_new(made, batch)
+    is_new(made)
 
 
 @pytest.mark.parametrize("slice_", range(0, LAST_STEP + 1, 3))
-def test_a_successor_opens_a_topic_of_that_name_first(node: MakeNode, batch: Batch, slice_: int) -> None:
+def test_a_successor_opens_a_topic_of_that_name_first(node: MakeNode, slice_: int) -> None:
     made = node()
-    removed_up_to(made, batch, slice_)
+    removed_up_to(made, slice_)
     process = made.succeed()
-    is_new(made, batch)
+    is_new(made)
     at_once(process.manager.removing("t", TOPIC_ID))
     assert left_of(made) == ["0", *["delete"] * PARTITIONS]
     made.checkpoint()
@@ -192,50 +184,45 @@ def test_a_successor_opens_a_topic_of_that_name_first(node: MakeNode, batch: Bat
 
 
 @pytest.mark.parametrize("slice_", range(0, LAST_STEP + 1, 3))
-def test_a_broker_that_is_killed_serves_nothing_of_the_topic(
-    node: MakeNode, batch: Batch, slice_: int
-) -> None:
+def test_a_broker_that_is_killed_serves_nothing_of_the_topic(node: MakeNode, slice_: int) -> None:
     """Check it as without slices: what has its old name still belongs to no topic."""
     made = node()
-    removed_up_to(made, batch, slice_)
+    removed_up_to(made, slice_)
     process = made.boot()
     at_once(process.manager.removal.setting_strays_aside({}))
     assert len(left_of(made)) == PARTITIONS
     assert set(left_of(made)) <= {"delete", "stray"}
-    is_new(made, batch)
+    is_new(made)
 
 
 # ---- others who come between
 
 
 @pytest.mark.parametrize("slice_", range(0, LAST_STEP + 1, 2))
-def test_made_anew_between_two_slices(node: MakeNode, batch: Batch, slice_: int) -> None:
-    made = node()
-    process = made.boot()
-    for target in made.open(ensure(PARTITIONS)):
-        made.produce(target, batch(), 5)
-    made.checkpoint()
-    made.rig.call(calls.RemoveTopic("t", TOPIC_ID))
+def test_made_anew_between_two_slices(n: Node, slice_: int) -> None:
+    process = n.process
+    for target in n.open(ensure(PARTITIONS)):
+        n.produce(target, make_batch(), 5)
+    n.checkpoint()
+    n.rig.call(calls.RemoveTopic("t", TOPIC_ID))
     process.work(0)
     for number in slices(process):
         if number == slice_:
             break
-    made.rig.call(again(new_from=None))
+    n.rig.call(again(new_from=None))
     settle(process)
-    answers = [made.rig.take_answer(), made.rig.take_answer()]
+    answers = [n.rig.take_answer(), n.rig.take_answer()]
     (ensured,) = (one for one in answers if isinstance(one, calls.EnsuredTopic))
     assert calls.RemovedTopic(TOPIC_ID) in answers
     (target,) = ensured.partitions
-    assert (target.error, made.end_of(target)) == (0, 0)
-    assert made.produce(target, batch(), 2) == [0, 0]
-    assert left_of(made) == ["0", *["delete"] * PARTITIONS]
-    made.checkpoint()
-    assert made.offsets() == ["__cluster_metadata 0 0", "t 0 2"]
+    assert (target.error, n.end_of(target)) == (0, 0)
+    assert n.produce(target, make_batch(), 2) == [0, 0]
+    assert left_of(n) == ["0", *["delete"] * PARTITIONS]
+    n.checkpoint()
+    assert n.offsets() == ["__cluster_metadata 0 0", "t 0 2"]
 
 
-def test_a_dead_coordinators_removal_is_finished_and_no_news_to_its_successor(
-    rig: Callable[..., Rig],
-) -> None:
+def test_a_dead_coordinators_removal_is_finished_and_no_news_to_its_successor(rig: MakeRig) -> None:
     """Check it also where the removal has begun because another topic of the name was to be opened."""
     r = rig()
     process = r.in_process()
@@ -268,22 +255,19 @@ def test_a_dead_coordinators_removal_is_finished_and_no_news_to_its_successor(
     assert process.manager.removal.unfinished() == []
     assert len(list(r.directory.glob("[tu]-*-delete"))) == PARTITIONS + 2
     assert not list(r.directory.glob("[tu]-?"))
-    process.io_thread.close()
-    process.turn.close()
 
 
-def test_a_stop_finishes_what_is_being_removed(node: MakeNode, batch: Batch) -> None:
-    made = node()
-    process = made.boot()
-    for target in made.open(ensure(PARTITIONS)):
-        made.produce(target, batch())
-    made.rig.call(calls.RemoveTopic("t", TOPIC_ID))
+def test_a_stop_finishes_what_is_being_removed(n: Node) -> None:
+    process = n.process
+    for target in n.open(ensure(PARTITIONS)):
+        n.produce(target, make_batch())
+    n.rig.call(calls.RemoveTopic("t", TOPIC_ID))
     process.work(0)
     process.topics.advance()
-    made.stop()
-    assert left_of(made) == ["delete"] * PARTITIONS
-    assert (made.dirs[0] / ".kafka_cleanshutdown").exists()
-    assert made.offsets() == ["__cluster_metadata 0 0"]
+    n.stop()
+    assert left_of(n) == ["delete"] * PARTITIONS
+    assert (n.dirs[0] / ".kafka_cleanshutdown").exists()
+    assert n.offsets() == ["__cluster_metadata 0 0"]
 
 
 def test_a_log_directory_that_fails_meanwhile_leaves_it_deleted(node: MakeNode) -> None:
@@ -303,7 +287,7 @@ def test_a_log_directory_that_fails_meanwhile_leaves_it_deleted(node: MakeNode) 
 
 @pytest.mark.parametrize("slice_", range(5))
 def test_topics_that_come_and_go_while_strays_are_set_aside(
-    node: MakeNode, batch: Batch, monkeypatch: pytest.MonkeyPatch, slice_: int
+    node: MakeNode, monkeypatch: pytest.MonkeyPatch, slice_: int
 ) -> None:
     """Check that a topic that the coordinator has not named is no stray if it is younger than the order."""
     monkeypatch.setattr("mpbroker.log.manager.removal.NAMES_AT_ONCE", 1)
@@ -316,11 +300,11 @@ def test_topics_that_come_and_go_while_strays_are_set_aside(
     for _ in range(slice_):
         assert process.topics.advance()
     (new,) = made.open(calls.EnsureTopic("new", OTHERS, [0], {}, 5, 0))
-    assert made.produce(new, batch()) == [0]
+    assert made.produce(new, make_batch()) == [0]
     at_once(process.manager.removing("t", TOPIC_ID))
     settle(process)
     assert calls.Acknowledged() in [made.rig.take_answer() for _ in range(2)]
     assert left_of(made) == ["delete"] * PARTITIONS
     assert "new-0" in made.names()
     assert "nobody-0" not in made.names()
-    assert made.produce(new, batch()) == [0]
+    assert made.produce(new, make_batch()) == [0]

@@ -5,12 +5,10 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from mpbroker.config.topic_config import TopicConfig
 from mpbroker.log.partition.durable_reads import EACH_FILE, FEW, FileSystemSync, Syncs, reread
 from mpbroker.log.partition.partition_log import PartitionLog, SyncFailed
 from mpbroker.log.recovery.log_loader import LITTLE_BYTES, Known, load
@@ -18,6 +16,7 @@ from mpbroker.log.recovery.workers import OpenJob
 from mpbroker.storage import names
 from mpbroker.storage.segments import segments_of
 from shm.word import Words
+from tests.support.log_writer import MakeWriter, topic_config
 from tests.support.opened_logs import offsets_in
 
 LARGE = 3 * mmap.PAGESIZE
@@ -62,16 +61,12 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     return Device(monkeypatch)
 
 
-@pytest.fixture
-def reopen(topic_config: Callable[..., TopicConfig]) -> Callable[..., PartitionLog]:
-    def build(directory: Path, known: Known, syncs: Syncs = EACH_FILE) -> PartitionLog:
-        config = topic_config(index_interval_bytes="200")
-        return load(directory, "t", 0, bytes(range(16)), config, known, str, syncs=syncs)
-
-    return build
+def reopen(directory: Path, known: Known, syncs: Syncs = EACH_FILE) -> PartitionLog:
+    config = topic_config(index_interval_bytes="200")
+    return load(directory, "t", 0, bytes(range(16)), config, known, str, syncs=syncs)
 
 
-def fill(writer, sizes: list[int]) -> tuple[Path, list[int]]:  # type: ignore[no-untyped-def]
+def fill(writer: MakeWriter, sizes: list[int]) -> tuple[Path, list[int]]:
     """A batch of each size; returns also where they end."""
     w = writer(index_interval_bytes="200")
     ends = [0]
@@ -85,8 +80,8 @@ def fill(writer, sizes: list[int]) -> tuple[Path, list[int]]:  # type: ignore[no
 @pytest.mark.parametrize("is_half_there", [False, True])
 @pytest.mark.parametrize("sizes", [[20] * 6, [LARGE] * 6, [20, LARGE] * 3])
 @pytest.mark.parametrize("durable", [0, 1, 4, 5])
-def test_what_was_not_durable_is_found_on_the_device_or_not_at_all(  # type: ignore[no-untyped-def]
-    writer, reopen, device: Device, durable: int, sizes: list[int], is_half_there: bool
+def test_what_was_not_durable_is_found_on_the_device_or_not_at_all(
+    writer: MakeWriter, device: Device, durable: int, sizes: list[int], is_half_there: bool
 ) -> None:
     """Check it: otherwise readers would be shown what the next power cut takes back."""
     directory, ends = fill(writer, sizes)
@@ -99,7 +94,7 @@ def test_what_was_not_durable_is_found_on_the_device_or_not_at_all(  # type: ign
     again.close_files()
 
 
-def test_what_the_device_has_stays(writer, reopen, device: Device) -> None:  # type: ignore[no-untyped-def]
+def test_what_the_device_has_stays(writer: MakeWriter, device: Device) -> None:
     directory, ends = fill(writer, [LARGE] * 6)
     device.lacks(directory / names.segment_name(0), ends[5])
     again = reopen(directory, Known(clean=False, recovery_point=1, durable=2))
@@ -107,8 +102,8 @@ def test_what_the_device_has_stays(writer, reopen, device: Device) -> None:  # t
     again.close_files()
 
 
-def test_a_segment_that_the_device_lacks_takes_those_behind_it_along(  # type: ignore[no-untyped-def]
-    writer, reopen, device: Device
+def test_a_segment_that_the_device_lacks_takes_those_behind_it_along(
+    writer: MakeWriter, device: Device
 ) -> None:
     w = writer(segment_bytes="1048576")
     for _ in range(30):
@@ -133,8 +128,8 @@ def test_a_segment_that_the_device_lacks_takes_those_behind_it_along(  # type: i
     ],
 )
 @pytest.mark.parametrize("is_at_once", [False, True])
-def test_a_partition_that_rested_costs_the_device_little(  # type: ignore[no-untyped-def]
-    writer, reopen, device: Device, known: Known, is_at_once: bool, tmp_path: Path
+def test_a_partition_that_rested_costs_the_device_little(
+    writer: MakeWriter, device: Device, known: Known, is_at_once: bool, tmp_path: Path
 ) -> None:
     """Check that only its size and names are synced: a killed start may have changed them."""
     directory, _ = fill(writer, [20] * 6)
@@ -149,8 +144,8 @@ def test_a_partition_that_rested_costs_the_device_little(  # type: ignore[no-unt
 
 
 @pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex"])
-def test_nothing_is_believed_if_it_cannot_be_synced(  # type: ignore[no-untyped-def]
-    writer, reopen, monkeypatch: pytest.MonkeyPatch, suffix: str
+def test_nothing_is_believed_if_it_cannot_be_synced(
+    writer: MakeWriter, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
     directory, ends = fill(writer, [20] * 4)
     bad = (directory / names.segment_name(0, suffix)).stat().st_ino
@@ -168,9 +163,7 @@ def test_nothing_is_believed_if_it_cannot_be_synced(  # type: ignore[no-untyped-
     assert (directory / names.segment_name(0)).stat().st_size == ends[4]
 
 
-def test_what_was_found_is_synced_once_all_is_written(  # type: ignore[no-untyped-def]
-    writer, reopen, device: Device
-) -> None:
+def test_what_was_found_is_synced_once_all_is_written(writer: MakeWriter, device: Device) -> None:
     """Check the number of syncs: after a kill there are thousands of partitions."""
     directory, _ = fill(writer, [400] * 6)
     indexes = [directory / names.segment_name(0, suffix) for suffix in (".index", ".timeindex")]
@@ -273,7 +266,7 @@ def test_what_lies_elsewhere_is_synced_by_itself(tmp_path: Path, device: Device)
         assert device.synced == [os.fstat(there.fileno()).st_ino]
 
 
-def test_each_is_synced_where_all_cannot_be(tmp_path: Path, device: Device, caplog) -> None:  # type: ignore[no-untyped-def]
+def test_each_is_synced_where_all_cannot_be(tmp_path: Path, device: Device, caplog) -> None:
     failing = Whole()
     failing.fails = True
     with (tmp_path / "file").open("wb") as file:
@@ -287,8 +280,8 @@ def test_each_is_synced_where_all_cannot_be(tmp_path: Path, device: Device, capl
 
 @pytest.mark.parametrize("sizes", [[20] * 6, [LARGE] * 6])
 @pytest.mark.parametrize("durable", [0, 1, 5])
-def test_what_all_were_synced_with_is_read_anew_too(  # type: ignore[no-untyped-def]
-    writer, reopen, device: Device, tmp_path: Path, durable: int, sizes: list[int]
+def test_what_all_were_synced_with_is_read_anew_too(
+    writer: MakeWriter, device: Device, tmp_path: Path, durable: int, sizes: list[int]
 ) -> None:
     """A sync that succeeds says nothing of pages that an earlier one failed to write. The cut behind it is
     synced by itself: nothing of what was cut may come back behind what is appended there.
@@ -303,8 +296,8 @@ def test_what_all_were_synced_with_is_read_anew_too(  # type: ignore[no-untyped-
     again.close_files()
 
 
-def test_what_all_were_synced_with_is_not_synced_again(  # type: ignore[no-untyped-def]
-    writer, reopen, device: Device, tmp_path: Path
+def test_what_all_were_synced_with_is_not_synced_again(
+    writer: MakeWriter, device: Device, tmp_path: Path
 ) -> None:
     """Check that its indexes, which are not on the device, are not reported as synced."""
     directory, _ = fill(writer, [20] * 6)
@@ -316,8 +309,8 @@ def test_what_all_were_synced_with_is_not_synced_again(  # type: ignore[no-untyp
     again.close_files()
 
 
-def test_much_that_was_checked_need_not_be_the_next_time(  # type: ignore[no-untyped-def]
-    writer, reopen, device: Device, tmp_path: Path
+def test_much_that_was_checked_need_not_be_the_next_time(
+    writer: MakeWriter, device: Device, tmp_path: Path
 ) -> None:
     directory, _ = fill(writer, [LITTLE_BYTES // 4] * 6)
     again = reopen(directory, Known(clean=False, durable=4), at_once(device, tmp_path / "other"))
@@ -325,8 +318,8 @@ def test_much_that_was_checked_need_not_be_the_next_time(  # type: ignore[no-unt
     again.close_files()
 
 
-def test_who_takes_it_again_syncs_what_the_one_that_died_may_have_written(  # type: ignore[no-untyped-def]
-    writer, topic_config, device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_who_takes_it_again_syncs_what_the_one_that_died_may_have_written(
+    writer: MakeWriter, device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check that it syncs by itself: the dead worker may have cut the log after the sync of everything."""
     directory, ends = fill(writer, [20] * 6)

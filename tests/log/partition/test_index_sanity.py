@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from mpbroker.config.topic_config import TopicConfig
 from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.log.recovery.log_loader import Known, load
 from mpbroker.records.batch import MAX_TIMESTAMP_AT
 from mpbroker.storage.index import OFFSET_ENTRY, TIME_ENTRY, read_offset_entries
 from mpbroker.storage.names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_name
 from tests.support.flipped_bits import flip
-from tests.support.log_writer import T0, TOPIC_ID, Writer
+from tests.support.log_writer import T0, TOPIC_ID, MakeWriter, Writer, topic_config
 
 # The last one has an entry.
 BATCHES = 19
@@ -25,7 +23,6 @@ STOPPED = Known(clean=True, recovery_point=BATCHES)
 CRASHED = Known(clean=False, recovery_point=BATCHES, durable=BATCHES)
 SETTINGS = {"index_interval_bytes": "200"}
 SIZES = {INDEX_SUFFIX: OFFSET_ENTRY, TIME_INDEX_SUFFIX: TIME_ENTRY}
-Make = Callable[..., Writer]
 
 
 def rising(number: int) -> int:
@@ -38,7 +35,7 @@ def falling(number: int) -> int:
 
 
 @pytest.fixture
-def reopen(topic_config: Callable[..., TopicConfig]) -> Iterator[Callable[[Path, Known], PartitionLog]]:
+def reopen() -> Iterator[Callable[[Path, Known], PartitionLog]]:
     made: list[PartitionLog] = []
 
     def build(directory: Path, known: Known) -> PartitionLog:
@@ -50,7 +47,7 @@ def reopen(topic_config: Callable[..., TopicConfig]) -> Iterator[Callable[[Path,
         log.close_files()
 
 
-def stopped(writer: Make, time_of: Callable[[int], int] = rising) -> Path:
+def stopped(writer: MakeWriter, time_of: Callable[[int], int] = rising) -> Path:
     """A log that was closed cleanly."""
     w = writer(**SETTINGS)
     for number in range(BATCHES):
@@ -85,7 +82,7 @@ def cut(data: bytes, size: int) -> list[bytes]:
 @pytest.mark.parametrize("time_of", [rising, falling])
 @pytest.mark.parametrize("known", [STOPPED, CRASHED])
 def test_a_flip_in_the_last_entry_costs_no_later_one(
-    writer: Make,
+    writer: MakeWriter,
     reopen: Callable[[Path, Known], PartitionLog],
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -118,7 +115,7 @@ def test_a_flip_in_the_last_entry_costs_no_later_one(
 
 @pytest.mark.parametrize("suffix", SIZES)
 def test_indexes_of_an_empty_segment(
-    writer: Make,
+    writer: MakeWriter,
     reopen: Callable[[Path, Known], PartitionLog],
     caplog: pytest.LogCaptureFixture,
     suffix: str,
@@ -134,7 +131,7 @@ def test_indexes_of_an_empty_segment(
 
 
 def test_an_entry_of_kafka_that_is_of_several_batches(
-    writer: Make, reopen: Callable[[Path, Known], PartitionLog], caplog: pytest.LogCaptureFixture
+    writer: MakeWriter, reopen: Callable[[Path, Known], PartitionLog], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Check an entry for batches that were appended at once: the position of the first, the last offset."""
     directory = stopped(writer)
@@ -149,7 +146,7 @@ def test_an_entry_of_kafka_that_is_of_several_batches(
 
 
 def test_entries_that_are_not_above_the_last_one_are_told(
-    writer: Make, caplog: pytest.LogCaptureFixture
+    writer: MakeWriter, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Check that they are reported once, with the segment's end."""
     w = writer(**SETTINGS)
@@ -164,8 +161,7 @@ def test_entries_that_are_not_above_the_last_one_are_told(
     assert not w.log.state.add_time_entry(T0 + 20_000, last - 1)
     assert (index.read_bytes(), times.read_bytes()) == before
     assert not caplog.records
-    for fd in w.log.roll():
-        os.close(fd)
+    w.roll()
     lines = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert [line.partition(". ")[0] for line in lines] == [
         f"{index}: 2 entries were refused, not above the last of its {len(entries)}, offset {last}",
@@ -177,7 +173,7 @@ def test_entries_that_are_not_above_the_last_one_are_told(
     assert not caplog.records
 
 
-def test_a_full_index_is_not_appended_to(writer: Make, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_index_is_not_appended_to(writer: MakeWriter, caplog: pytest.LogCaptureFixture) -> None:
     w = writer(segment_index_bytes="36")
     state = w.log.state
     assert [state.add_index_entry(offset, 100 * offset) for offset in range(1, 6)] == [True] * 4 + [False]
@@ -189,7 +185,7 @@ def test_a_full_index_is_not_appended_to(writer: Make, caplog: pytest.LogCapture
 
 
 def test_damage_of_the_batch_is_not_blamed_on_the_index(
-    writer: Make, reopen: Callable[[Path, Known], PartitionLog], caplog: pytest.LogCaptureFixture
+    writer: MakeWriter, reopen: Callable[[Path, Known], PartitionLog], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Check that the partition is served, except for the damaged batch."""
     directory = stopped(writer)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
 
-from mpbroker.config.topic_config import TopicConfig
 from mpbroker.log.manager import segment_preparation
 from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.log.partition.prepared_segment import Prepared
@@ -20,13 +18,12 @@ from mpbroker.log.recovery.log_loader import Known, load
 from mpbroker.storage.checkpoints import write_all
 from mpbroker.storage.names import CLEAN_SHUTDOWN
 from mpbroker.storage.segments import segments_of
-from tests.support.log_node import Node, wait_for_io
+from tests.support.log_node import MakeNode, Node, wait_for_io
 from tests.support.log_rig import ensure
-from tests.support.log_writer import TOPIC_ID
+from tests.support.log_writer import TOPIC_ID, MakeWriter, make_batch, topic_config
 from tests.support.polling import until
 
 pytestmark = pytest.mark.usefixtures("tidy")
-Writer = Any  # the class lies in conftest.py
 Files = dict[str, bytes]
 # .log, .index, .timeindex, .snapshot and the directory.
 FILES = 5
@@ -45,7 +42,7 @@ def close(fds: list[int]) -> None:
         os.close(fd)
 
 
-def test_it_leaves_the_same_files(writer: Callable[..., Writer]) -> None:
+def test_it_leaves_the_same_files(writer: MakeWriter) -> None:
     w = writer(segment_bytes="1048576")
     left: list[Files] = []
     for is_prepared in (True, False):
@@ -69,14 +66,14 @@ def test_it_leaves_the_same_files(writer: Callable[..., Writer]) -> None:
     assert len(modes) == 1
 
 
-def test_a_name_that_is_taken(writer: Callable[..., Writer]) -> None:
+def test_a_name_that_is_taken(writer: MakeWriter) -> None:
     """Check that a leftover segment of the same base is emptied, as without prepared files."""
     w = writer()
     w.append()
     stale = w.log.directory / "00000000000000000001.timeindex"
     stale.write_bytes(b"stale")
     w.log.prepared = Prepared(w.log.directory)
-    close(w.log.roll())
+    w.roll()
     w.append()
     assert stale.read_bytes() == b""
     assert segments_of(w.log.directory) == [0, 1]
@@ -85,7 +82,7 @@ def test_a_name_that_is_taken(writer: Callable[..., Writer]) -> None:
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4])
 def test_names_that_cannot_be_given_are_taken_back(
-    writer: Callable[..., Writer], monkeypatch: pytest.MonkeyPatch, number: int
+    writer: MakeWriter, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     w = writer()
     w.append()
@@ -112,11 +109,11 @@ def test_names_that_cannot_be_given_are_taken_back(
     assert {name for name in left if name not in before} <= {"00000000000000000001.snapshot"}
     assert (w.log.state.segment_base, open_fds()) == (0, fds)
     w.append()
-    close(w.log.roll())
+    w.roll()
     assert segments_of(w.log.directory) == [0, 2]
 
 
-def test_what_is_not_used_is_closed(writer: Callable[..., Writer]) -> None:
+def test_what_is_not_used_is_closed(writer: MakeWriter) -> None:
     w = writer()
     fds = open_fds()
     made = Prepared(w.log.directory)
@@ -143,7 +140,6 @@ def opened(node: Node, partitions: int, segment_bytes: int) -> list[PartitionLog
 
 def produce(node: Node, log: PartitionLog, data: bytes, count: int = 1) -> None:
     state, process = log.state, node.process
-    assert process is not None
     for _ in range(count):
         node.rig.job([((state.table_slot, state.generation, 5), data)])
         until(lambda: process.turn.is_settled, "the turn settles", lambda: process.work(1))
@@ -155,13 +151,10 @@ def take_in(process: LogProcess) -> None:
     process.manager.open_partitions.ease()
 
 
-def test_who_has_rolled_has_the_next_one(
-    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_has_rolled_has_the_next_one(node: MakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     n = node()
-    data = bytes(batch(size=400))
+    data = bytes(make_batch(size=400))
     log, other = opened(n, 2, 2 * len(data))
-    assert n.process is not None
     made: list[str] = []
     real = os.open
 
@@ -189,13 +182,10 @@ def test_who_has_rolled_has_the_next_one(
     assert [n.end_of(target) for target in targets] == [11, 0]
 
 
-def test_who_is_half_full_gets_one_and_loses_it_when_it_stands_still(
-    node: Callable[..., Node], batch: Callable[..., bytearray]
-) -> None:
+def test_who_is_half_full_gets_one_and_loses_it_when_it_stands_still(node: MakeNode) -> None:
     n = node()
-    data = bytes(batch(size=400))
+    data = bytes(make_batch(size=400))
     half, less = opened(n, 2, 4 * len(data))
-    assert n.process is not None
     open_partitions = n.process.manager.open_partitions
     produce(n, half, data, 2)
     open_partitions.prepare_segments()
@@ -217,14 +207,11 @@ def test_who_is_half_full_gets_one_and_loses_it_when_it_stands_still(
         assert open_fds() == fds - FILES
 
 
-def test_only_so_many_and_nobody_who_went_meanwhile(
-    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_so_many_and_nobody_who_went_meanwhile(node: MakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     n = node()
     monkeypatch.setattr(segment_preparation, "PREPARED_MAX", 2)
-    data = bytes(batch(size=400))
+    data = bytes(make_batch(size=400))
     logs = opened(n, 3, 2 * len(data))
-    assert n.process is not None
     for log in logs:
         produce(n, log, data, 3)
     wait_for_io(n.process)
@@ -236,13 +223,10 @@ def test_only_so_many_and_nobody_who_went_meanwhile(
     assert open_fds() == fds - FILES
 
 
-def test_where_there_are_no_files_without_a_name(
-    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_there_are_no_files_without_a_name(node: MakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     n = node()
-    data = bytes(batch(size=400))
+    data = bytes(make_batch(size=400))
     (log,) = opened(n, 1, 2 * len(data))
-    assert n.process is not None
     real, asked = os.open, []
 
     def refused(path: Any, flags: int, *arguments: Any, **more: Any) -> int:
@@ -261,7 +245,7 @@ def test_where_there_are_no_files_without_a_name(
     assert not n.process.io_thread.failures()
 
 
-def test_a_snapshot_that_does_not_fit(writer: Callable[..., Writer], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_that_does_not_fit(writer: MakeWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     w = writer()
     w.append(producer=(7, 0, 0))
     w.log.prepared = Prepared(w.log.directory)
@@ -271,7 +255,7 @@ def test_a_snapshot_that_does_not_fit(writer: Callable[..., Writer], monkeypatch
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("mpbroker.log.partition.prepared_segment.write_all", part)
-    close(w.log.roll())
+    w.roll()
     snapshot = w.log.directory / "00000000000000000001.snapshot"
     assert snapshot.read_bytes() == w.log.state.producers.snapshot()
 
@@ -282,10 +266,7 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("named", [1, 2, 3, 4])
 def test_killed_while_it_gets_its_names(
-    writer: Callable[..., Writer],
-    topic_config: Callable[..., TopicConfig],
-    monkeypatch: pytest.MonkeyPatch,
-    named: int,
+    writer: MakeWriter, monkeypatch: pytest.MonkeyPatch, named: int
 ) -> None:
     w = writer()
     for number in range(3):
@@ -303,7 +284,7 @@ def test_killed_while_it_gets_its_names(
     w.log.prepared = Prepared(w.log.directory)
     with monkeypatch.context() as patch, contextlib.suppress(Killed):
         patch.setattr(os, "link", link)
-        close(w.log.roll())
+        w.roll()
     w.log.close_files()
     log = load(w.log.directory, "t", 0, TOPIC_ID, topic_config(), Known(clean=False, durable=3), str)
     assert log.state.log_end == 3

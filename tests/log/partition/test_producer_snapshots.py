@@ -17,7 +17,7 @@ from mpbroker.log.recovery.log_loader import Known, load
 from mpbroker.storage import names
 from mpbroker.storage.segments import offsets_of
 from tests.support.log_node import flip_bit
-from tests.support.log_writer import Writer
+from tests.support.log_writer import MakeWriter, Writer, topic_config
 from tests.support.opened_logs import offsets_in
 
 BATCH_BYTES = 10_000
@@ -55,7 +55,7 @@ def fill(w: Writer, first: int, count: int) -> None:
 
 
 @pytest.fixture
-def taken(writer, snapshot) -> Writer:  # type: ignore[no-untyped-def]
+def taken(writer: MakeWriter, snapshot) -> Writer:
     """A log of 60 batches, and a snapshot at its end."""
     w: Writer = writer(index_interval_bytes="4096")
     fill(w, 0, 60)
@@ -63,7 +63,7 @@ def taken(writer, snapshot) -> Writer:  # type: ignore[no-untyped-def]
     return w
 
 
-def test_a_recovery_begins_at_the_snapshot(taken: Writer, topic_config: Callable[..., TopicConfig]) -> None:
+def test_a_recovery_begins_at_the_snapshot(taken: Writer) -> None:
     fill(taken, 60, 10)
     taken.log.close_files()
     index = taken.log.directory / names.segment_name(0, names.INDEX_SUFFIX)
@@ -80,7 +80,7 @@ def test_a_recovery_begins_at_the_snapshot(taken: Writer, topic_config: Callable
     assert log.state.max_timestamp == 4_000_000_000_006
 
 
-def test_what_lies_before_it_is_not_read(taken: Writer, topic_config: Callable[..., TopicConfig]) -> None:
+def test_what_lies_before_it_is_not_read(taken: Writer) -> None:
     path = taken.log.directory / names.segment_name(0)
     flip_bit(path, 5 * BATCH_BYTES)
     taken.log.close_files()
@@ -88,9 +88,7 @@ def test_what_lies_before_it_is_not_read(taken: Writer, topic_config: Callable[.
 
 
 @pytest.mark.parametrize("recovery_point", [0, 30])
-def test_one_of_what_may_be_lost_does_not_count(
-    taken: Writer, topic_config: Callable[..., TopicConfig], recovery_point: int
-) -> None:
+def test_one_of_what_may_be_lost_does_not_count(taken: Writer, recovery_point: int) -> None:
     taken.log.close_files()
     path = taken.log.directory / names.segment_name(0)
     os.truncate(path, path.stat().st_size - 5 * BATCH_BYTES)
@@ -102,9 +100,7 @@ def test_one_of_what_may_be_lost_does_not_count(
     assert offsets_of(taken.log.directory, names.SNAPSHOT_SUFFIX) == [end]
 
 
-def test_one_of_what_was_lost_is_gone_for_good(
-    taken: Writer, topic_config: Callable[..., TopicConfig], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_of_what_was_lost_is_gone_for_good(taken: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that no second power cut brings a snapshot of lost records back, behind other records."""
     taken.log.close_files()
     path = taken.log.directory / names.segment_name(0)
@@ -121,9 +117,7 @@ def test_one_of_what_was_lost_is_gone_for_good(
 
 
 @pytest.mark.parametrize("lost", [slice(0, 8), slice(8, 16), slice(40, 48)])
-def test_an_index_that_is_not_sound_is_made_anew(
-    taken: Writer, topic_config: Callable[..., TopicConfig], lost: slice
-) -> None:
+def test_an_index_that_is_not_sound_is_made_anew(taken: Writer, lost: slice) -> None:
     taken.log.close_files()
     index = taken.log.directory / names.segment_name(0, names.INDEX_SUFFIX)
     before = index.read_bytes()
@@ -135,7 +129,7 @@ def test_an_index_that_is_not_sound_is_made_anew(
     assert offsets_in(log) == list(range(60))
 
 
-def test_two_are_kept_and_those_of_segments(writer, snapshot) -> None:  # type: ignore[no-untyped-def]
+def test_two_are_kept_and_those_of_segments(writer: MakeWriter, snapshot) -> None:
     w = writer(segment_bytes="1048576")
     for first in range(0, 200, 10):
         fill(w, first, 10)
@@ -147,9 +141,7 @@ def test_two_are_kept_and_those_of_segments(writer, snapshot) -> None:  # type: 
     w.log.close_cleanly()
 
 
-def test_two_may_drop_the_same_one(  # type: ignore[no-untyped-def]
-    writer, snapshot, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_may_drop_the_same_one(writer: MakeWriter, snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a stop and the I/O thread drop old snapshots at once, and check that this is no disk failure."""
     w = writer(segment_bytes="1048576")
     unlink = os.unlink

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -14,13 +11,12 @@ from mpbroker.storage.index import read_offset_entries, read_time_entries
 from mpbroker.storage.names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, segment_name
 from tests.log.append.test_altered_settings import alter
 from tests.support.full_disk import files_take
-from tests.support.log_rig import Rig
-from tests.support.log_writer import T0, make_batch
+from tests.support.log_rig import MakeRig
+from tests.support.log_writer import T0, MakeWriter, Writer, make_batch
 from tests.support.stepped_log import Broker
 
 HOUR_MS = 3_600_000
 LARGEST_DELTA = (1 << 31) - 1
-Writer = Any  # the class lies in conftest.py
 
 
 def rolls(
@@ -31,7 +27,7 @@ def rolls(
     return due
 
 
-def test_by_size_to_the_byte(writer: Callable[..., Writer]) -> None:
+def test_by_size_to_the_byte(writer: MakeWriter) -> None:
     w = writer(segment_bytes="1048576")
     assert not rolls(w, length=1048576)
     w.append(size=1000)
@@ -40,7 +36,7 @@ def test_by_size_to_the_byte(writer: Callable[..., Writer]) -> None:
     assert rolls(w, length=left + 1)
 
 
-def test_by_the_time_of_messages(writer: Callable[..., Writer]) -> None:
+def test_by_the_time_of_messages(writer: MakeWriter) -> None:
     """Check that the time between the first batch and the next one counts, whatever the clock says."""
     w = writer(segment_ms=str(HOUR_MS))
     assert not rolls(w, T0 + 9 * HOUR_MS)
@@ -52,7 +48,7 @@ def test_by_the_time_of_messages(writer: Callable[..., Writer]) -> None:
     assert not rolls(w, -1)
 
 
-def test_without_times_by_the_clock(writer: Callable[..., Writer]) -> None:
+def test_without_times_by_the_clock(writer: MakeWriter) -> None:
     w = writer(segment_ms=str(HOUR_MS))
     fds = w.log.state.fd, *w.log.state.index_fds
     w.log.state.open_segment(0, *fds, T0)
@@ -62,7 +58,7 @@ def test_without_times_by_the_clock(writer: Callable[..., Writer]) -> None:
     assert rolls(w, T0, now_ms=T0 + HOUR_MS + 1)
 
 
-def test_jitter_makes_it_earlier(writer: Callable[..., Writer], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jitter_makes_it_earlier(writer: MakeWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
     def seventh(below: int) -> int:
@@ -76,12 +72,11 @@ def test_jitter_makes_it_earlier(writer: Callable[..., Writer], monkeypatch: pyt
     assert not rolls(w, T0 + 993)
     assert rolls(w, T0 + 994)
     # Each segment has its own.
-    for fd in w.log.roll():
-        os.close(fd)
+    w.roll()
     assert asked == [600, 600]
 
 
-def test_jitter_is_less_than_the_time(writer: Callable[..., Writer], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jitter_is_less_than_the_time(writer: MakeWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random, "randrange", lambda below: below - 1)
     w = writer(segment_ms="1000", segment_jitter_ms="5000")
     w.append(timestamp=T0)
@@ -89,14 +84,14 @@ def test_jitter_is_less_than_the_time(writer: Callable[..., Writer], monkeypatch
     assert rolls(w, T0 + 2)
 
 
-def test_what_is_compacted_is_rolled_when_it_may_wait_no_longer(writer: Callable[..., Writer]) -> None:
+def test_what_is_compacted_is_rolled_when_it_may_wait_no_longer(writer: MakeWriter) -> None:
     w = writer(segment_ms="1000", max_compaction_lag_ms="100", cleanup_policy="compact,delete")
     w.append(timestamp=T0)
     assert not rolls(w, T0 + 100)
     assert rolls(w, T0 + 101)
 
 
-def test_what_is_not_compacted_waits(writer: Callable[..., Writer]) -> None:
+def test_what_is_not_compacted_waits(writer: MakeWriter) -> None:
     w = writer(segment_ms="1000", max_compaction_lag_ms="100")
     w.append(timestamp=T0)
     assert not rolls(w, T0 + 1000)
@@ -104,7 +99,7 @@ def test_what_is_not_compacted_waits(writer: Callable[..., Writer]) -> None:
 
 
 @pytest.mark.parametrize(("index_bytes", "entries"), [(47, 2), (48, 3), (60, 4), (4800, 399)])
-def test_a_full_index(writer: Callable[..., Writer], index_bytes: int, entries: int) -> None:
+def test_a_full_index(writer: MakeWriter, index_bytes: int, entries: int) -> None:
     """Check it with a full time index, which keeps a place for the segment's last entry."""
     w = writer(segment_index_bytes=str(index_bytes), index_interval_bytes="0")
     w.append()
@@ -119,7 +114,7 @@ def test_a_full_index(writer: Callable[..., Writer], index_bytes: int, entries: 
     assert times[-1] == (T0 + entries, entries)
 
 
-def test_a_full_offset_index(writer: Callable[..., Writer]) -> None:
+def test_a_full_offset_index(writer: MakeWriter) -> None:
     """Check it with timestamps that do not grow, so that the time index has fewer entries."""
     w = writer(segment_index_bytes="48", index_interval_bytes="0")
     for _ in range(7):
@@ -128,7 +123,7 @@ def test_a_full_offset_index(writer: Callable[..., Writer]) -> None:
     assert rolls(w)
 
 
-def test_offsets_that_do_not_fit_behind_the_base(writer: Callable[..., Writer]) -> None:
+def test_offsets_that_do_not_fit_behind_the_base(writer: MakeWriter) -> None:
     w = writer()
     w.append()
     w.log.state.finish_rebuilt(LARGEST_DELTA)
@@ -139,7 +134,7 @@ def test_offsets_that_do_not_fit_behind_the_base(writer: Callable[..., Writer]) 
 
 
 @pytest.mark.parametrize("by_reference", [False, True])
-def test_an_index_that_holds_nothing(rig: Callable[..., Rig], by_reference: bool) -> None:
+def test_an_index_that_holds_nothing(rig: MakeRig, by_reference: bool) -> None:
     """Check that each batch gets a segment, and that no empty segment is replaced."""
     b = Broker(rig(), segment_index_bytes="4")
     b.process.turn.for_tests(by_reference=by_reference)
@@ -149,10 +144,9 @@ def test_an_index_that_holds_nothing(rig: Callable[..., Rig], by_reference: bool
     log = b.process.manager.logs[b.targets[0][0]]
     assert [segment.base for segment in log.sealed] == [0, 1, 2]
     assert log.state.segment_base == 3
-    b.close()
 
 
-def test_smaller_indexes_begin_with_the_next_segment(rig: Callable[..., Rig]) -> None:
+def test_smaller_indexes_begin_with_the_next_segment(rig: MakeRig) -> None:
     """Check that the active index keeps room for its last entry, which has the segment's age."""
     b = Broker(rig(), index_interval_bytes="0")
     for i in range(6):
@@ -165,10 +159,9 @@ def test_smaller_indexes_begin_with_the_next_segment(rig: Callable[..., Rig]) ->
     assert [segment.largest_ms for segment in log.sealed] == [T0 + 7]
     times = read_time_entries(log.directory / segment_name(0, TIME_INDEX_SUFFIX), 0)
     assert times[-1] == (T0 + 7, 6)
-    b.close()
 
 
-def test_a_full_disk_in_the_middle_of_a_snapshot_passes(rig: Callable[..., Rig]) -> None:
+def test_a_full_disk_in_the_middle_of_a_snapshot_passes(rig: MakeRig) -> None:
     """Check it with many producers: a part of the snapshot still finds room."""
     b = Broker(rig(), segment_bytes="1048576")
     for producer in range(200):
@@ -180,4 +173,3 @@ def test_a_full_disk_in_the_middle_of_a_snapshot_passes(rig: Callable[..., Rig])
     assert b.rig.partition(1).flags == PartitionFlag.PARTITION_LIVE
     assert sorted(path.name for path in (b.rig.directory / "t-0").glob("*.snapshot")) == []
     assert b.produce(large)[0].base_offset == 201
-    b.close()

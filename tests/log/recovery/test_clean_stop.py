@@ -21,9 +21,9 @@ from mpbroker.storage import names
 from tests.support.crash_checks import Promises, Run, check, traced
 from tests.support.crash_images import MARK, Disk, write_image
 from tests.support.forms import each
-from tests.support.log_node import HIGH_WATERMARKS, Node
-from tests.support.log_rig import ensure
-from tests.support.log_writer import Syncs
+from tests.support.log_node import HIGH_WATERMARKS, MakeNode, Node
+from tests.support.log_rig import MakeRig, ensure
+from tests.support.log_writer import Syncs, make_batch
 
 pytestmark = pytest.mark.process
 
@@ -97,7 +97,7 @@ def test_what_says_clean_is_never_there_before_what_it_speaks_of(
 
 
 @pytest.fixture
-def node(rig: Callable[..., object], tmp_path: Path) -> Iterator[Callable[..., Node]]:
+def node(rig: MakeRig, tmp_path: Path) -> Iterator[Callable[..., Node]]:
     made: list[Node] = []
 
     def build(name: str, partitions: int, batch: bytes) -> Node:
@@ -114,17 +114,14 @@ def node(rig: Callable[..., object], tmp_path: Path) -> Iterator[Callable[..., N
 
 
 def stopped_with(node: Node, file_system: Syncs | FileSystem) -> None:
-    assert node.process is not None
     node.process.manager.dirs[0].file_system = file_system  # type: ignore[assignment]
     node.stop()
 
 
-def test_many_partitions_are_synced_as_one(
-    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_partitions_are_synced_as_one(node: MakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = []
     for number in (2, 20):
-        one, syncs, fsyncs = node(f"of{number}", number, batch()), Syncs(), []
+        one, syncs, fsyncs = node(f"of{number}", number, make_batch()), Syncs(), []
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", fsyncs.append)
             stopped_with(one, syncs)
@@ -133,12 +130,10 @@ def test_many_partitions_are_synced_as_one(
     assert counts[0] == counts[1] > 0
 
 
-def test_each_file_by_itself_leaves_the_same_files(
-    node: Callable[..., Node], batch: Callable[..., bytearray]
-) -> None:
+def test_each_file_by_itself_leaves_the_same_files(node: MakeNode) -> None:
     left = []
     for at_once in (True, False):
-        one, syncs = node(f"{at_once}", 3, batch()), Syncs(is_synced_at_once=at_once)
+        one, syncs = node(f"{at_once}", 3, make_batch()), Syncs(is_synced_at_once=at_once)
         stopped_with(one, syncs)
         assert syncs.count == (2 if at_once else 0)
         files = [path for path in one.dirs[0].glob("t-*/*") if path.name != names.PARTITION_METADATA]
@@ -149,12 +144,9 @@ def test_each_file_by_itself_leaves_the_same_files(
 
 @pytest.mark.parametrize("fails_at", [1, 2])
 def test_without_its_syncs_nothing_is_called_clean(
-    node: Callable[..., Node],
-    batch: Callable[..., bytearray],
-    caplog: pytest.LogCaptureFixture,
-    fails_at: int,
+    node: MakeNode, caplog: pytest.LogCaptureFixture, fails_at: int
 ) -> None:
-    one = node("one", 3, batch())
+    one = node("one", 3, make_batch())
     one.checkpoint()
     points = one.offsets()
     stopped_with(one, Syncs(fails_at=fails_at))
@@ -166,11 +158,8 @@ def test_without_its_syncs_nothing_is_called_clean(
     assert [one.end_of(target) for target in one.open(ensure(3))] == [3, 3, 3]
 
 
-def test_a_stop_that_failed_for_one_partition_goes_on_with_the_others(
-    node: Callable[..., Node], batch: Callable[..., bytearray]
-) -> None:
-    one = node("one", 3, batch())
-    assert one.process is not None
+def test_a_stop_that_failed_for_one_partition_goes_on_with_the_others(node: MakeNode) -> None:
+    one = node("one", 3, make_batch())
     manager = one.process.manager
     logs = [log for log in manager.logs.values() if not log.state.is_offline]
     next(log for log in logs if log.name == "t-1").directory.rename(one.dirs[0] / "elsewhere")
@@ -181,11 +170,10 @@ def test_a_stop_that_failed_for_one_partition_goes_on_with_the_others(
 
 
 def test_a_partition_on_another_file_system_is_synced_by_itself(
-    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+    node: MakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check it with a link, since a sync of the log directory's file system does not cover it."""
-    one, syncs = node("one", 2, batch()), Syncs()
-    assert one.process is not None
+    one, syncs = node("one", 2, make_batch()), Syncs()
     data = one.dirs[0]
     far, link = data.parent / "far", data / "t-1"
     link.rename(far)

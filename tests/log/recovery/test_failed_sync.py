@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from mpbroker.records.batch import assign_offset_and_epoch
 from tests.support.log_node import SEGMENT, STORAGE_ERROR, Node
-from tests.support.log_rig import Rig, ensure
+from tests.support.log_rig import MakeRig, ensure
+from tests.support.log_writer import make_batch
 
 
 def test_it_takes_the_directory_with_it(
-    rig: Callable[..., Rig],
-    tmp_path: Path,
-    batch: Callable[..., bytearray],
-    monkeypatch: pytest.MonkeyPatch,
+    rig: MakeRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check it: the next sync would succeed, and a successor serve what may not be on disk."""
     n = Node(rig, tmp_path, 2)
     n.boot()
     targets = n.open(ensure(2))
-    assert n.produce(targets[0], batch(), 3) == [0, 0, 0]
+    assert n.produce(targets[0], make_batch(), 3) == [0, 0, 0]
     n.crash()
     # Appended, and not acknowledged yet.
-    more = batch()
+    more = make_batch()
     assign_offset_and_epoch(more, 3, 0)
     path = n.dirs[1] / "t-0" / SEGMENT
     with path.open("ab") as file:
@@ -53,4 +50,3 @@ def test_it_takes_the_directory_with_it(
     # Whoever restarts the broker has looked at the disk.
     n.boot()
     assert [p.error for p in n.open(ensure(2))] == [0, 0]
-    n.crash()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 
-from mpbroker.config.topic_config import TopicConfig
 from mpbroker.inspection.directory import open_directory
 from mpbroker.inspection.findings import Severity
 from mpbroker.inspection.partition import check as check_partition
@@ -22,6 +20,7 @@ from mpbroker.records.batch import LEADER_EPOCH_AT
 from mpbroker.storage import names
 from mpbroker.storage.checkpoints import read_epochs, write_epochs, write_whole
 from mpbroker.storage.segments import segments_of
+from tests.support.log_writer import MakeWriter, topic_config
 from tests.support.opened_logs import offsets_in
 
 T0 = 4_000_000_000_000
@@ -29,18 +28,12 @@ UNCLEAN = Known(clean=False)
 CLEAN = Known(clean=True)
 
 
-@pytest.fixture
-def reopen(topic_config: Callable[..., TopicConfig]) -> Callable[..., PartitionLog]:
-    def build(directory: Path, known: Known) -> PartitionLog:
-        said: list[str] = []
-        return load(
-            directory, "t", 0, bytes(range(16)), topic_config(index_interval_bytes="200"), known, said.append
-        )
-
-    return build
+def reopen(directory: Path, known: Known, say: Callable[[str], None] = str) -> PartitionLog:
+    config = topic_config(index_interval_bytes="200")
+    return load(directory, "t", 0, bytes(range(16)), config, known, say)
 
 
-def test_clean_stop_is_trusted_and_goes_on(writer, reopen) -> None:  # type: ignore[no-untyped-def]
+def test_clean_stop_is_trusted_and_goes_on(writer: MakeWriter) -> None:
     w = writer(index_interval_bytes="200")
     for i in range(20):
         w.append(2, producer=(7, 0, 2 * i))
@@ -53,7 +46,7 @@ def test_clean_stop_is_trusted_and_goes_on(writer, reopen) -> None:  # type: ign
 
 
 @pytest.mark.parametrize("batches", [0, 1, 40])
-def test_after_a_clean_stop_all_is_as_it_was(writer, reopen, batches: int) -> None:  # type: ignore[no-untyped-def]
+def test_after_a_clean_stop_all_is_as_it_was(writer: MakeWriter, batches: int) -> None:
     """Check also the ends of the indexes, which are read from there alone."""
     w = writer(index_interval_bytes="200")
     for i in range(batches):
@@ -69,11 +62,10 @@ def test_after_a_clean_stop_all_is_as_it_was(writer, reopen, batches: int) -> No
     assert (entries > 2) == (batches > 1)
 
 
-def test_a_segment_that_just_began_gets_its_name_on_disk(writer, reopen, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_a_segment_that_just_began_gets_its_name_on_disk(writer: MakeWriter, monkeypatch) -> None:
     w = writer()
     w.append(3)
-    for fd in w.log.roll():
-        os.close(fd)
+    w.roll()
     synced: list[Path] = []
     monkeypatch.setattr("mpbroker.log.recovery.log_loader.fsync_directory", synced.append)
     again = reopen(w.log.directory, Known(clean=False, recovery_point=3, durable=3))
@@ -82,7 +74,7 @@ def test_a_segment_that_just_began_gets_its_name_on_disk(writer, reopen, monkeyp
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_what_is_whole_is_not_touched(writer, reopen, is_clean: bool) -> None:  # type: ignore[no-untyped-def]
+def test_what_is_whole_is_not_touched(writer: MakeWriter, is_clean: bool) -> None:
     """Check that not even the times of files change: thousands of changes would go to the disk."""
     w = writer(index_interval_bytes="200")
     for i in range(20):
@@ -96,7 +88,7 @@ def test_what_is_whole_is_not_touched(writer, reopen, is_clean: bool) -> None:  
 
 
 @pytest.mark.parametrize("batches", [1, 20])
-def test_the_last_time_entry_of_a_stop_stays(writer, reopen, batches: int) -> None:  # type: ignore[no-untyped-def]
+def test_the_last_time_entry_of_a_stop_stays(writer: MakeWriter, batches: int) -> None:
     """Check that a kill right after a start leaves the entry that the stop before it wrote."""
     w = writer(index_interval_bytes="200")
     for i in range(batches):
@@ -111,7 +103,7 @@ def test_the_last_time_entry_of_a_stop_stays(writer, reopen, batches: int) -> No
 
 
 @pytest.mark.parametrize("at", [7, 11])
-def test_a_last_time_entry_that_no_stop_wrote_is_cut_off(writer, reopen, at: int) -> None:  # type: ignore[no-untyped-def]
+def test_a_last_time_entry_that_no_stop_wrote_is_cut_off(writer: MakeWriter, at: int) -> None:
     """Check it with another timestamp, and with another offset."""
     w = writer()
     for i in range(3):
@@ -128,7 +120,7 @@ def test_a_last_time_entry_that_no_stop_wrote_is_cut_off(writer, reopen, at: int
     assert path.read_bytes() == whole
 
 
-def test_a_time_entry_without_a_snapshot_of_the_same_end_is_cut_off(writer, reopen) -> None:  # type: ignore[no-untyped-def]
+def test_a_time_entry_without_a_snapshot_of_the_same_end_is_cut_off(writer: MakeWriter) -> None:
     """Check it: nobody knows whether the entry is on the device."""
     w = writer()
     w.append(timestamp=T0)
@@ -143,8 +135,7 @@ def test_a_time_entry_without_a_snapshot_of_the_same_end_is_cut_off(writer, reop
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex", ".snapshot"])
 @pytest.mark.parametrize("known", [CLEAN, UNCLEAN])
-# type: ignore[no-untyped-def]
-def test_missing_files_are_made_again(writer, reopen, suffix: str, known: Known) -> None:
+def test_missing_files_are_made_again(writer: MakeWriter, suffix: str, known: Known) -> None:
     w = writer(index_interval_bytes="200")
     for i in range(20):
         w.append(producer=(7, 0, i), timestamp=T0 + i)
@@ -159,7 +150,7 @@ def test_missing_files_are_made_again(writer, reopen, suffix: str, known: Known)
     assert {p.name: p.read_bytes() for p in w.log.directory.iterdir()} == before
 
 
-def small_log(writer) -> tuple[Path, list[int]]:  # type: ignore[no-untyped-def]
+def small_log(writer: MakeWriter) -> tuple[Path, list[int]]:
     w = writer(index_interval_bytes="200")
     ends = [0]
     for i in range(4):
@@ -169,8 +160,7 @@ def small_log(writer) -> tuple[Path, list[int]]:  # type: ignore[no-untyped-def]
     return w.log.directory, ends
 
 
-# type: ignore[no-untyped-def]
-def test_every_truncation_is_cut_to_whole_batches(writer, reopen, tmp_path: Path) -> None:
+def test_every_truncation_is_cut_to_whole_batches(writer: MakeWriter, tmp_path: Path) -> None:
     source, ends = small_log(writer)
     for length in range(ends[-1] + 1):
         copy = tmp_path / "copy"
@@ -186,8 +176,7 @@ def test_every_truncation_is_cut_to_whole_batches(writer, reopen, tmp_path: Path
         shutil.rmtree(copy)
 
 
-# type: ignore[no-untyped-def]
-def test_every_flipped_bit_is_found(writer, reopen, tmp_path: Path, caplog) -> None:
+def test_every_flipped_bit_is_found(writer: MakeWriter, tmp_path: Path, caplog) -> None:
     """Check it except for what no checksum covers: base offset, and leader epoch (see below)."""
     caplog.set_level(logging.ERROR)
     source, ends = small_log(writer)
@@ -223,7 +212,7 @@ def with_epochs(path: Path, epochs: list[int]) -> None:
 
 
 @pytest.mark.parametrize("durable", [0, 2])
-def test_epochs_that_were_not_written_down_are_those_of_the_batches(writer, reopen, durable: int) -> None:  # type: ignore[no-untyped-def]
+def test_epochs_that_were_not_written_down_are_those_of_the_batches(writer: MakeWriter, durable: int) -> None:
     """Check it as after a kill of a broker in a cluster: the next batch has no earlier epoch."""
     source, _ = small_log(writer)
     with_epochs(source / names.segment_name(0), [0, 0, 2, 5])
@@ -238,7 +227,9 @@ def test_epochs_that_were_not_written_down_are_those_of_the_batches(writer, reop
 @pytest.mark.parametrize(
     "known", [CLEAN, Known(clean=False, durable=4), Known(clean=False, recovery_point=4, durable=4)]
 )
-def test_a_wrong_leader_epoch_is_found(writer, reopen, epochs: list[int], offset: int, known: Known) -> None:  # type: ignore[no-untyped-def]
+def test_a_wrong_leader_epoch_is_found(
+    writer: MakeWriter, epochs: list[int], offset: int, known: Known
+) -> None:
     """Check all batches since the last index entry, since no checksum covers the epoch."""
     source, _ = small_log(writer)
     path = source / names.segment_name(0)
@@ -251,7 +242,7 @@ def test_a_wrong_leader_epoch_is_found(writer, reopen, epochs: list[int], offset
     assert path.read_bytes() == before
 
 
-def test_an_epoch_that_goes_back_is_never_cut(writer, reopen) -> None:  # type: ignore[no-untyped-def]
+def test_an_epoch_that_goes_back_is_never_cut(writer: MakeWriter) -> None:
     """Check that such records are kept: they are whole, and no torn write looks like that."""
     source, _ = small_log(writer)
     path = source / names.segment_name(0)
@@ -265,16 +256,15 @@ def test_an_epoch_that_goes_back_is_never_cut(writer, reopen) -> None:  # type: 
 
 @pytest.mark.parametrize("known", [CLEAN, UNCLEAN, Known(clean=False, recovery_point=30, durable=30)])
 @pytest.mark.parametrize("text", ["", "0\n", "0\n1\n7 0\n", "0\n2\n0 3\n0 2\n", "0\n1\n0\n", "\udcff"])
-def test_epochs_that_cannot_be_read_or_believed_are_made_anew(  # type: ignore[no-untyped-def]
-    writer, reopen, known: Known, text: str
+def test_epochs_that_cannot_be_read_or_believed_are_made_anew(
+    writer: MakeWriter, known: Known, text: str
 ) -> None:
     """Check that they are made from all segments, also if the last one is empty."""
     w = writer(segment_bytes="1048576")
     for _ in range(30):
         w.append(size=100_000)
     w.log.sync_files()
-    for fd in w.log.roll():
-        os.close(fd)
+    w.roll()
     w.log.close_cleanly()
     first, second, third, last = segments_of(w.log.directory)
     for base, epochs in ((first, [1] * 10), (second, [1] * 4 + [6] * 6), (third, [6] * 10), (last, [])):
@@ -285,8 +275,7 @@ def test_epochs_that_cannot_be_read_or_believed_are_made_anew(  # type: ignore[n
     assert offsets_in(again) == list(range(30))
 
 
-# type: ignore[no-untyped-def]
-def test_a_log_that_ends_before_what_was_durable_is_damage(writer, reopen) -> None:
+def test_a_log_that_ends_before_what_was_durable_is_damage(writer: MakeWriter) -> None:
     source, ends = small_log(writer)
     path = source / names.segment_name(0)
     path.write_bytes(path.read_bytes()[: ends[2]])
@@ -295,7 +284,7 @@ def test_a_log_that_ends_before_what_was_durable_is_damage(writer, reopen) -> No
     assert reopen(source, Known(clean=False, durable=2)).state.log_end == 2
 
 
-def test_segments_behind_a_torn_one_are_removed(writer, reopen) -> None:  # type: ignore[no-untyped-def]
+def test_segments_behind_a_torn_one_are_removed(writer: MakeWriter) -> None:
     w = writer(segment_bytes="1048576")
     for i in range(30):
         w.append(size=100_000, producer=(7, 0, i))
@@ -312,8 +301,7 @@ def test_segments_behind_a_torn_one_are_removed(writer, reopen) -> None:  # type
     assert offsets_in(again) == list(range(bases[2] - 1))
 
 
-# type: ignore[no-untyped-def]
-def test_the_recovery_point_saves_the_look_at_older_segments(writer, reopen) -> None:
+def test_the_recovery_point_saves_the_look_at_older_segments(writer: MakeWriter) -> None:
     w = writer(segment_bytes="1048576")
     for _ in range(40):
         w.append(size=100_000)
@@ -328,8 +316,7 @@ def test_the_recovery_point_saves_the_look_at_older_segments(writer, reopen) -> 
     assert path.read_bytes() == data
 
 
-# type: ignore[no-untyped-def]
-def test_five_batches_are_known_again_also_across_a_roll(writer, reopen) -> None:
+def test_five_batches_are_known_again_also_across_a_roll(writer: MakeWriter) -> None:
     w = writer(segment_bytes="1048576")
     for i in range(13):
         w.append(size=100_000, producer=(7, 0, i))
@@ -342,8 +329,7 @@ def test_five_batches_are_known_again_also_across_a_roll(writer, reopen) -> None
     assert again.state.producers.check(7, 0, 7, 1)[0] == 45
 
 
-# type: ignore[no-untyped-def]
-def test_preallocated_indexes_of_another_broker_are_trimmed(writer, reopen) -> None:
+def test_preallocated_indexes_of_another_broker_are_trimmed(writer: MakeWriter) -> None:
     w = writer(index_interval_bytes="200")
     for i in range(20):
         w.append(timestamp=1000 + i)
@@ -360,23 +346,15 @@ def test_preallocated_indexes_of_another_broker_are_trimmed(writer, reopen) -> N
 
 @pytest.mark.parametrize("piece_bytes", [1, 1000, 1 << 20])
 def test_a_large_segment_is_checked_in_pieces_with_a_sign_of_life_after_each(
-    writer, topic_config, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
-) -> None:  # type: ignore[no-untyped-def]
+    writer: MakeWriter, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
+) -> None:
     monkeypatch.setattr("mpbroker.log.recovery.log_loader.PIECE_BYTES", piece_bytes)
     w = writer(index_interval_bytes="200")
     for i in range(50):
         w.append(producer=(7, 0, i), timestamp=T0 + i)
     size = w.log.state.size
     said: list[str] = []
-    again = load(
-        w.log.directory,
-        "t",
-        0,
-        bytes(range(16)),
-        topic_config(index_interval_bytes="200"),
-        UNCLEAN,
-        said.append,
-    )
+    again = reopen(w.log.directory, UNCLEAN, said.append)
     assert offsets_in(again) == list(range(50))
     assert again.state.producers.check(7, 0, 49, 1)[0] == -1
     assert len(said) >= min(50, size // max(piece_bytes, size // 50 + 1))
@@ -395,14 +373,13 @@ def old_messages(magic: int, first: int, count: int) -> bytes:
 @pytest.mark.parametrize("known", [CLEAN, UNCLEAN, Known(clean=False, recovery_point=5, durable=15)])
 @pytest.mark.parametrize("has_leftover", [False, True])
 @pytest.mark.parametrize("magic", [0, 1])
-def test_old_messages_are_refused_and_not_touched(  # type: ignore[no-untyped-def]
-    writer, reopen, magic: int, has_leftover: bool, known: Known
+def test_old_messages_are_refused_and_not_touched(
+    writer: MakeWriter, magic: int, has_leftover: bool, known: Known
 ) -> None:
     """Check it with a first segment of an old format, and a second one of record batches."""
     w = writer()
     w.append(10)
-    for fd in w.log.roll():
-        os.close(fd)
+    w.roll()
     w.append(5)
     w.log.close_cleanly()
     first = w.log.directory / names.segment_name(0)
@@ -422,7 +399,7 @@ def test_old_messages_are_refused_and_not_touched(  # type: ignore[no-untyped-de
 
 
 @pytest.mark.parametrize("known", [CLEAN, UNCLEAN])
-def test_an_old_message_behind_batches_is_no_torn_tail(writer, reopen, known: Known) -> None:  # type: ignore[no-untyped-def]
+def test_an_old_message_behind_batches_is_no_torn_tail(writer: MakeWriter, known: Known) -> None:
     w = writer()
     w.append(5)
     w.log.close_files()
@@ -434,7 +411,7 @@ def test_an_old_message_behind_batches_is_no_torn_tail(writer, reopen, known: Kn
     assert segment.read_bytes() == data
 
 
-def test_tools_tell_old_messages_from_damage(writer) -> None:  # type: ignore[no-untyped-def]
+def test_tools_tell_old_messages_from_damage(writer: MakeWriter) -> None:
     """Check it: a repair would drop the messages."""
     w = writer()
     w.append(5)

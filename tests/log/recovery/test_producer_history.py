@@ -9,16 +9,17 @@ from mpbroker.log.recovery.log_loader import Known, load
 from mpbroker.storage.names import segment_name
 from mpbroker.storage.producer_state import Producers
 from mpbroker.storage.segments import segments_of
+from tests.support.log_writer import MakeWriter, topic_config
 
 DUPLICATE, OUT_OF_ORDER = -1, 45
 
 
-def reopened(writer, topic_config, known: Known = Known(clean=True)):  # type: ignore[no-untyped-def] # noqa: B008
+def reopened(writer: MakeWriter, known: Known = Known(clean=True)):  # noqa: B008
     writer.log.close_cleanly()
     return load(writer.log.directory, "t", 0, bytes(range(16)), topic_config(), known, lambda _: None)
 
 
-def known_batches(log, producer: int) -> list[tuple[int, int]]:  # type: ignore[no-untyped-def]
+def known_batches(log, producer: int) -> list[tuple[int, int]]:
     """(first sequence, base offset), oldest first."""
     for entry in log.state.producers.entries():
         if entry[0] == producer:
@@ -26,11 +27,11 @@ def known_batches(log, producer: int) -> list[tuple[int, int]]:  # type: ignore[
     return []
 
 
-def test_duplicates_of_the_second_to_fifth_last_batch_are_known(writer, topic_config) -> None:  # type: ignore[no-untyped-def]
+def test_duplicates_of_the_second_to_fifth_last_batch_are_known(writer: MakeWriter) -> None:
     w = writer()
     for i in range(9):
         w.append(2, producer=(7, 0, 2 * i))
-    log = reopened(w, topic_config)
+    log = reopened(w)
     for i in range(4, 9):
         assert log.state.producers.check(7, 0, 2 * i, 2)[:2] == (DUPLICATE, 2 * i)
     assert log.state.producers.check(7, 0, 6, 2)[0] == OUT_OF_ORDER
@@ -38,7 +39,7 @@ def test_duplicates_of_the_second_to_fifth_last_batch_are_known(writer, topic_co
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 500, 1 << 20])
-def test_each_producer_has_its_own_five(writer, topic_config, monkeypatch, piece_bytes: int) -> None:  # type: ignore[no-untyped-def]
+def test_each_producer_has_its_own_five(writer: MakeWriter, monkeypatch, piece_bytes: int) -> None:
     """Check producers that wrote long ago, in another segment, or little, between others that wrote much."""
     monkeypatch.setattr(recall_module, "PIECE_BYTES", piece_bytes)
     w = writer(segment_bytes="1048576", index_interval_bytes="4096")
@@ -51,12 +52,12 @@ def test_each_producer_has_its_own_five(writer, topic_config, monkeypatch, piece
         expected.setdefault(producer, []).append((sequence, base))
         sequences[producer] = sequence + 1 + i % 3
     assert len(segments_of(w.log.directory)) >= 2
-    log = reopened(w, topic_config)
+    log = reopened(w)
     for producer, batches in expected.items():
         assert known_batches(log, producer) == batches[-5:], producer
 
 
-def test_an_earlier_epoch_and_a_gap_are_no_part_of_it(writer, topic_config) -> None:  # type: ignore[no-untyped-def]
+def test_an_earlier_epoch_and_a_gap_are_no_part_of_it(writer: MakeWriter) -> None:
     w = writer()
     for i in range(5):
         w.append(producer=(7, 0, i))
@@ -64,10 +65,10 @@ def test_an_earlier_epoch_and_a_gap_are_no_part_of_it(writer, topic_config) -> N
     w.append(producer=(7, 1, 1))
     # Sequence 2 is missing: its batch was compacted away.
     w.append(producer=(7, 1, 3))
-    assert known_batches(reopened(w, topic_config), 7) == [(3, 7)]
+    assert known_batches(reopened(w), 7) == [(3, 7)]
 
 
-def test_what_is_far_back_is_not_looked_for(writer, topic_config, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_what_is_far_back_is_not_looked_for(writer: MakeWriter, monkeypatch) -> None:
     monkeypatch.setattr(recall_module, "RECALL_BYTES_MAX", 200_000)
     w = writer(index_interval_bytes="4096")
     for i in range(3):
@@ -75,10 +76,10 @@ def test_what_is_far_back_is_not_looked_for(writer, topic_config, monkeypatch) -
     for _ in range(100):
         w.append(size=10_000)
     w.append(producer=(7, 0, 4))
-    assert known_batches(reopened(w, topic_config), 7) == [(4, 103)]
+    assert known_batches(reopened(w), 7) == [(4, 103)]
 
 
-def test_without_an_index_the_segment_is_walked(writer) -> None:  # type: ignore[no-untyped-def]
+def test_without_an_index_the_segment_is_walked(writer: MakeWriter) -> None:
     w = writer()
     for i in range(6):
         w.append(producer=(7, 0, i))

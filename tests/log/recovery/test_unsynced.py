@@ -6,12 +6,11 @@ import errno
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from mpbroker.config.topic_config import TopicConfig
 from mpbroker.log.directories import future_replica
 from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.log.recovery.log_loader import Known, load
@@ -20,8 +19,9 @@ from mpbroker.storage import names
 from mpbroker.storage.segments import segments_of
 from tests.log.partition.test_durable_reads import Device, at_once, fill
 from tests.support.full_disk import files_take
-from tests.support.log_node import Journaled, Node, extents, wait_for_io
-from tests.support.log_rig import Rig, ensure
+from tests.support.log_node import MakeJournaled, MakeNode, Node, extents, noted_syncs, wait_for_io
+from tests.support.log_rig import ensure
+from tests.support.log_writer import MakeWriter, make_batch, topic_config
 from tests.support.opened_logs import offsets_in
 
 TOPIC_ID = bytes(range(16))
@@ -37,13 +37,9 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     return Device(monkeypatch)
 
 
-@pytest.fixture
-def job_of(topic_config: Callable[..., TopicConfig]) -> Callable[..., OpenJob]:
-    def build(directory: Path, known: Known, **configs: str) -> OpenJob:
-        config = topic_config(index_interval_bytes="200", **configs)
-        return OpenJob(str(directory), "t", 0, TOPIC_ID, config, known)
-
-    return build
+def job_of(directory: Path, known: Known, **configs: str) -> OpenJob:
+    config = topic_config(index_interval_bytes="200", **configs)
+    return OpenJob(str(directory), "t", 0, TOPIC_ID, config, known)
 
 
 def opened(job: OpenJob) -> PartitionLog:
@@ -83,14 +79,14 @@ def killed_behind(
 # ---- a torn tail that was cut ----
 
 
-def with_torn_tail(writer) -> tuple[Path, list[int]]:  # type: ignore[no-untyped-def]
+def with_torn_tail(writer: MakeWriter) -> tuple[Path, list[int]]:
     directory, ends = fill(writer, [20] * 6)
     os.truncate(directory / names.segment_name(0), ends[5] + 70)
     return directory, ends
 
 
-def test_the_next_start_syncs_what_was_cut_to_what_is_durable(  # type: ignore[no-untyped-def]
-    writer, job_of, device: Device, monkeypatch: pytest.MonkeyPatch
+def test_the_next_start_syncs_what_was_cut_to_what_is_durable(
+    writer: MakeWriter, device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check it, since stale bytes could come back behind what is appended next."""
     directory, ends = with_torn_tail(writer)
@@ -105,8 +101,8 @@ def test_the_next_start_syncs_what_was_cut_to_what_is_durable(  # type: ignore[n
     again.close_files()
 
 
-def test_so_does_the_worker_that_takes_it_again(  # type: ignore[no-untyped-def]
-    writer, job_of, device: Device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_so_does_the_worker_that_takes_it_again(
+    writer: MakeWriter, device: Device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     directory, _ = with_torn_tail(writer)
     path, syncs = directory / names.segment_name(0), at_once(device, tmp_path / "other")
@@ -117,7 +113,7 @@ def test_so_does_the_worker_that_takes_it_again(  # type: ignore[no-untyped-def]
     assert {inode(path), inode(directory)} <= set(device.synced)
 
 
-def test_what_is_given_to_workers_once_more_was_perhaps_cut(writer, job_of) -> None:  # type: ignore[no-untyped-def]
+def test_what_is_given_to_workers_once_more_was_perhaps_cut(writer: MakeWriter) -> None:
     """Check that a second try is marked: the first one, which a passing error ended, may have cut the log."""
     directory, _ = fill(writer, [20] * 6)
     pool = RecoveryPool(directory.parent)
@@ -135,8 +131,8 @@ def test_what_is_given_to_workers_once_more_was_perhaps_cut(writer, job_of) -> N
 
 @pytest.mark.parametrize("policy", ["delete", "compact"])
 @pytest.mark.parametrize("call", ["unlink", "ftruncate"])
-def test_who_is_killed_at_a_torn_tail_leaves_no_segment_behind_it(  # type: ignore[no-untyped-def]
-    writer, job_of, monkeypatch: pytest.MonkeyPatch, call: str, policy: str
+def test_who_is_killed_at_a_torn_tail_leaves_no_segment_behind_it(
+    writer: MakeWriter, monkeypatch: pytest.MonkeyPatch, call: str, policy: str
 ) -> None:
     """Check it in a compacted log, whose gaps would hide the cut from the next start."""
     w = writer(segment_bytes="1048576")
@@ -165,8 +161,8 @@ def test_who_is_killed_at_a_torn_tail_leaves_no_segment_behind_it(  # type: igno
 # ---- names ----
 
 
-def test_names_are_synced_where_there_is_no_room_for_a_snapshot(  # type: ignore[no-untyped-def]
-    writer, job_of, device: Device, monkeypatch: pytest.MonkeyPatch
+def test_names_are_synced_where_there_is_no_room_for_a_snapshot(
+    writer: MakeWriter, device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check it if the round that makes the newest segment's name durable never came."""
     directory, _ = fill(writer, [20] * 6)
@@ -182,68 +178,42 @@ def test_names_are_synced_where_there_is_no_room_for_a_snapshot(  # type: ignore
     again.close_files()
 
 
-@pytest.fixture
-def node(rig: Callable[..., Rig], tmp_path: Path) -> Iterator[Callable[..., Node]]:
-    made: list[Node] = []
-
-    def build(dirs: int) -> Node:
-        made.append(Node(rig, tmp_path, dirs))
-        made[-1].boot()
-        return made[-1]
-
-    yield build
-    for one in made:
-        one.crash()
-
-
 @pytest.mark.parametrize("start", ["boot", "succeed"])
 def test_a_partition_that_was_being_made_has_its_name_before_it_is_appended_to(
-    node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch, start: str
+    n: Node, monkeypatch: pytest.MonkeyPatch, start: str
 ) -> None:
     """Check it if its maker was killed at the sync of the log directory."""
-    one = node(1)
-    made = one.dirs[0] / "t-0"
-    assert killed_behind(monkeypatch, "fsync", 0, lambda: one.open(ensure()), one.dirs[0])
+    made = n.dirs[0] / "t-0"
+    assert killed_behind(monkeypatch, "fsync", 0, lambda: n.open(ensure()), n.dirs[0])
     assert segments_of(made) == [0]
-    synced: list[int] = []
-    real = os.fsync
-
-    def fsync(fd: int) -> None:
-        synced.append(os.fstat(fd).st_ino)
-        real(fd)
-
     with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", fsync)
-        getattr(one, start)()
-    assert inode(one.dirs[0]) in synced
-    assert [target.error for target in one.open(ensure())] == [0]
+        synced = noted_syncs(patched)
+        getattr(n, start)()
+    assert inode(n.dirs[0]) in synced
+    assert [target.error for target in n.open(ensure())] == [0]
 
 
 def test_a_partition_that_moved_has_its_name_before_the_one_that_it_left_goes(
-    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+    node: MakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check it after a kill before the sync: without its name the partition would be nowhere."""
     one = node(2)
+    one.boot()
     (target,) = one.open(ensure())
-    assert one.produce(target, bytes(batch(1))) == [0]
+    assert one.produce(target, bytes(make_batch(1))) == [0]
     one.crash()
     source = next(log_dir for log_dir in one.dirs if (log_dir / "t-0").is_dir())
     aim = next(log_dir for log_dir in one.dirs if log_dir != source)
     shutil.copytree(source / "t-0", aim / "t-0")
     (aim / "t-0" / names.MOVED).write_text(str(source))
-    synced: list[int] = []
     before: list[bool] = []
-    real, set_aside = os.fsync, future_replica.set_aside
-
-    def fsync(fd: int) -> None:
-        synced.append(os.fstat(fd).st_ino)
-        real(fd)
+    set_aside = future_replica.set_aside
 
     def goes(directory: Path) -> Path:
         before.append(inode(aim) in synced)
         return set_aside(directory)
 
-    monkeypatch.setattr(os, "fsync", fsync)
+    synced = noted_syncs(monkeypatch)
     monkeypatch.setattr(future_replica, "set_aside", goes)
     one.boot()
     assert before == [True]
@@ -255,33 +225,29 @@ def test_a_partition_that_moved_has_its_name_before_the_one_that_it_left_goes(
 
 @pytest.mark.parametrize("is_first", [False, True])
 def test_what_a_failed_write_left_is_gone_for_good_with_the_next_round(
-    rig: Callable[..., Rig], tmp_path: Path, batch: Callable[..., bytearray], is_first: bool
+    journaled: MakeJournaled, is_first: bool
 ) -> None:
     """By the journal alone a power cut could bring it back behind that: refused, and there after all.
     `is_first`: of a segment, which Python appends.
     """
-    one = Journaled(rig, tmp_path, 1)
-    one.boot()
-    try:
-        (target,) = one.open(ensure())
-        data = bytes(batch(1, size=500))
-        if not is_first:
-            assert one.produce(target, data, 2) == [0, 0]
-        assert one.process is not None
-        log = next(log for log in one.process.manager.logs.values() if log.name == "t-0")
-        rounds = one.process.turn.commit_rounds
-        with files_take(log.state.size + len(data) + 100 if not is_first else 100):
-            one.rig.job([((target.slot, target.slot_generation, 5), data)] * (1 if is_first else 2))
-            while not one.process.turn.is_settled or not (replies := one.rig.replies()):
-                one.process.work(0)
-        assert STORAGE_ERROR in [result.error for result in replies[0].results]
-        # By a sync of the segment itself, whoever appends there next or not: it need not be kept open.
-        assert one.process.turn.commit_rounds == rounds + 1
-        assert log.state.can_rest
-        named = len([extent for record in extents(one.path) for extent in record])
-        assert one.produce(target, data) == [0]
-        assert len([extent for record in extents(one.path) for extent in record]) == named + 1
-        assert one.end_of(target) == log.state.log_end
-        wait_for_io(one.process)
-    finally:
-        one.crash()
+    n = journaled()
+    n.boot()
+    (target,) = n.open(ensure())
+    data = bytes(make_batch(1, size=500))
+    if not is_first:
+        assert n.produce(target, data, 2) == [0, 0]
+    log = next(log for log in n.process.manager.logs.values() if log.name == "t-0")
+    rounds = n.process.turn.commit_rounds
+    with files_take(log.state.size + len(data) + 100 if not is_first else 100):
+        n.rig.job([((target.slot, target.slot_generation, 5), data)] * (1 if is_first else 2))
+        while not n.process.turn.is_settled or not (replies := n.rig.replies()):
+            n.process.work(0)
+    assert STORAGE_ERROR in [result.error for result in replies[0].results]
+    # By a sync of the segment itself, whoever appends there next or not: it need not be kept open.
+    assert n.process.turn.commit_rounds == rounds + 1
+    assert log.state.can_rest
+    named = len([extent for record in extents(n.path) for extent in record])
+    assert n.produce(target, data) == [0]
+    assert len([extent for record in extents(n.path) for extent in record]) == named + 1
+    assert n.end_of(target) == log.state.log_end
+    wait_for_io(n.process)

@@ -30,7 +30,7 @@ from mpbroker.storage.names import LOCK, segment_name
 from shm.word import Words
 from tests.support.log_node import Node, flip_bit
 from tests.support.log_rig import TOPIC_ID
-from tests.support.log_writer import Writer, make_batch
+from tests.support.log_writer import Writer, make_batch, topic_config
 from tests.support.polling import PATIENCE_S, until
 from tests.support.stepped_log import settle
 
@@ -39,7 +39,7 @@ LANE = 3
 
 
 @pytest.fixture
-def log_dir(tmp_path: Path, topic_config: Callable[..., TopicConfig]) -> Path:
+def log_dir(tmp_path: Path) -> Path:
     """Partitions with 5 to 34 batches of a producer each, left as a kill leaves them."""
     path = tmp_path / "data"
     path.mkdir()
@@ -81,7 +81,7 @@ def results(recovery: Recovery, numbers: list[int]) -> dict[int, object]:
     return found
 
 
-def test_what_workers_open_can_be_appended_to(log_dir: Path, recovery: Recovery, topic_config) -> None:  # type: ignore[no-untyped-def]
+def test_what_workers_open_can_be_appended_to(log_dir: Path, recovery: Recovery) -> None:
     config = topic_config()
     for number in range(PARTITIONS):
         recovery.submit(0, job(log_dir, number, config))
@@ -122,7 +122,7 @@ def test_of_a_long_start_a_survey_counts_what_is_to_be_checked(
     assert read_progress(words, 1, 0).bytes == sum(sizes)
 
 
-def test_damage_and_strangers_are_told(log_dir: Path, recovery: Recovery, topic_config) -> None:  # type: ignore[no-untyped-def]
+def test_damage_and_strangers_are_told(log_dir: Path, recovery: Recovery) -> None:
     flip_bit(log_dir / "t-0" / segment_name(0), 60)
     before = (log_dir / "t-0" / segment_name(0)).read_bytes()
     damaged = OpenJob(str(log_dir / "t-0"), "t", 0, TOPIC_ID, topic_config(), Known(clean=False, durable=5))
@@ -155,8 +155,8 @@ class Deadly(OpenJob, frozen=True):
 
 @pytest.mark.parametrize("place", [0, 5])
 @pytest.mark.parametrize("times", [1, 2])
-def test_what_a_killed_worker_had_is_taken_again(  # type: ignore[no-untyped-def]
-    log_dir: Path, recovery: Recovery, topic_config, caplog, times: int, place: int
+def test_what_a_killed_worker_had_is_taken_again(
+    log_dir: Path, recovery: Recovery, caplog, times: int, place: int
 ) -> None:
     """By the other worker; and when that dies of it as well, by the log process. What it has done of the same
     message, and not yet told, is not taken for the reason.
@@ -179,7 +179,7 @@ def test_what_a_killed_worker_had_is_taken_again(  # type: ignore[no-untyped-def
         assert not recovery.takes(0)
 
 
-def test_what_few_there_are_both_workers_get(log_dir: Path, recovery: Recovery, topic_config) -> None:  # type: ignore[no-untyped-def]
+def test_what_few_there_are_both_workers_get(log_dir: Path, recovery: Recovery) -> None:
     """Check that few partitions are divided, since each may take minutes."""
     for number in range(8):
         recovery.submit(0, job(log_dir, number, topic_config()))
@@ -188,7 +188,7 @@ def test_what_few_there_are_both_workers_get(log_dir: Path, recovery: Recovery, 
     assert len(results(recovery, list(range(8)))) == 8
 
 
-def test_many_are_sent_together(log_dir: Path, recovery: Recovery, topic_config) -> None:  # type: ignore[no-untyped-def]
+def test_many_are_sent_together(log_dir: Path, recovery: Recovery) -> None:
     """Check that the settings of their topic are sent once."""
     sent: list[int] = []
     for worker in recovery.pools[0].workers:
@@ -222,7 +222,7 @@ class Synced:
         return True
 
 
-def test_of_an_idle_partition_little_is_opened(log_dir: Path, topic_config, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_of_an_idle_partition_little_is_opened(log_dir: Path, monkeypatch) -> None:
     """Check the number of open files, since there may be ten thousand such partitions."""
     w = Writer(PartitionLog.create(log_dir / "u-0", "u", 0, TOPIC_ID, topic_config()))
     w.append(producer=(7, 0, 0))
@@ -264,8 +264,8 @@ class Stopped(OpenJob, frozen=True):
         return super().run(count, syncs)
 
 
-def test_what_a_worker_that_hangs_had_is_taken_again(  # type: ignore[no-untyped-def]
-    log_dir: Path, topic_config, caplog, monkeypatch: pytest.MonkeyPatch
+def test_what_a_worker_that_hangs_had_is_taken_again(
+    log_dir: Path, caplog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers, "TICK_S", 0.01)
     recovery = Recovery(fork_pools([log_dir], 2, 0, LANE), hang_timeout_s=0.01)
@@ -283,7 +283,7 @@ def test_what_a_worker_that_hangs_had_is_taken_again(  # type: ignore[no-untyped
     recovery.close()
 
 
-def test_who_asks_again_gets_what_there_is(log_dir: Path, recovery: Recovery, topic_config) -> None:  # type: ignore[no-untyped-def]
+def test_who_asks_again_gets_what_there_is(log_dir: Path, recovery: Recovery) -> None:
     """Check it for a coordinator that died in between."""
     for _ in range(2):
         recovery.submit(0, job(log_dir, 4, topic_config()))
@@ -339,16 +339,13 @@ def test_workers_end_with_the_log_process(log_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("whole_broker", [True, False])
-def test_a_log_process_has_its_partitions_opened(node: Callable[..., Node], whole_broker: bool) -> None:
-    n = node()
-    n.boot()
+def test_a_log_process_has_its_partitions_opened(n: Node, whole_broker: bool) -> None:
     topic = EnsureTopic("t", TOPIC_ID, list(range(PARTITIONS)), {}, 5)
     targets = n.open(topic)
     for target in targets:
         assert n.produce(target, bytes(make_batch(3))) == [0]
     n.boot() if whole_broker else n.succeed()
     process = n.process
-    assert process is not None
     words = process.context.memory.words("recovery")
     started = read_progress(words, 1, 0)
     assert (started.goes_on, started.partitions) == (True, PARTITIONS + 1)

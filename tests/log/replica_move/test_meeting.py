@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -18,21 +17,20 @@ from mpbroker.storage.segments import segments_of
 from tests.support.forms import each
 from tests.support.log_moves import order, turn_until
 from tests.support.log_node import Node, wait_for_io
-from tests.support.log_rig import TOPIC_ID, Rig
+from tests.support.log_rig import TOPIC_ID, MakeRig
+from tests.support.log_writer import make_batch
 from tests.support.stepped_log import settle
 
 PARTITIONS = 4
 SIZES = (60, 2_500, 6_000, 11_000)
 STEPS = 120
-MakeBatch = Callable[..., bytearray]
 
 
 class Meeting(Node):
     """Four partitions of which two may be open, in two log directories."""
 
-    def __init__(self, rig: Callable[..., Rig], tmp_path: Path, batch: MakeBatch, seed: int = 0) -> None:
+    def __init__(self, rig: MakeRig, tmp_path: Path, seed: int = 0) -> None:
         super().__init__(rig, tmp_path, dirs=2)
-        self.batch = batch
         self.random = random.Random(seed)
         self.lives, self.topic_id = 0, TOPIC_ID
         # Of each partition the offset behind what was acknowledged, and the one it begins with.
@@ -53,7 +51,6 @@ class Meeting(Node):
 
     @property
     def now(self) -> LogProcess:
-        assert self.process is not None
         return self.process
 
     def log(self, number: int) -> PartitionLog:
@@ -69,7 +66,7 @@ class Meeting(Node):
         number, size = self.one(), self.random.choice(SIZES)
         for _ in range(self.random.choice([1, 1, 6])):
             target = self.targets[number]
-            self.rig.job([((target.slot, target.slot_generation, 5), self.batch(1, size=size))])
+            self.rig.job([((target.slot, target.slot_generation, 5), make_batch(1, size=size))])
             turn_until(self.now, lambda: self.rig.from_log.waiting() > 0)
             (reply,) = self.rig.replies()
             assert (reply.results[0].error, reply.results[0].base_offset) == (0, self.ends[number])
@@ -170,8 +167,8 @@ SELDOM = ["kill_process", "kill_all", "stop_cleanly", "make_anew"]
 
 
 @each("seed", short=range(4), long=range(100))
-def test_in_any_order(rig: Callable[..., Rig], batch: MakeBatch, tmp_path: Path, seed: int) -> None:
-    meeting = Meeting(rig, tmp_path, batch, seed)
+def test_in_any_order(rig: MakeRig, tmp_path: Path, seed: int) -> None:
+    meeting = Meeting(rig, tmp_path, seed)
     try:
         meeting.begin()
         for _ in range(STEPS):

@@ -23,19 +23,19 @@ from tests.support.log_moves import (
     SEGMENT_BYTES,
     STORAGE_ERROR,
     come_to_rest,
-    filled,
     go_on,
     log_dir_of,
     move,
     order,
-    other,
+    ready_to_move,
     started,
     started_again,
     state_of,
     turn_until,
 )
-from tests.support.log_node import Node, again
+from tests.support.log_node import MakeNode, Node, again
 from tests.support.log_rig import TOPIC_ID, ensure
+from tests.support.log_writer import make_batch
 from tests.support.polling import PATIENCE_S
 
 
@@ -45,13 +45,10 @@ def opened(made: Node) -> tuple[calls.EnsuredPartition, tuple[int, int, int]]:
     return target, (target.error, made.end_of(target), made.rig.partition(target.slot).log_dir)
 
 
-def filled_in(
-    number: int, node: Callable[..., Node], batch: Callable[..., bytearray]
-) -> tuple[Node, LogProcess, calls.EnsuredPartition]:
+def filled_in(number: int, node: MakeNode) -> tuple[Node, LogProcess, calls.EnsuredPartition]:
     """A partition of 40 records, in this one of the two log directories."""
-    made, process = started(node)
-    target = filled(made, batch)
-    if other(made, target) == number:
+    made, process, target, to = ready_to_move(node)
+    if to == number:
         move(process, number)
     return made, process, target
 
@@ -78,14 +75,14 @@ def without_its_sync(future: Path, current: Path) -> None:
 
 @pytest.mark.parametrize("on_disk", ["its new name", "its old name", "nothing"])
 def test_a_target_that_fails_in_the_last_step_does_not_have_the_partition(
-    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch, on_disk: str
+    node: MakeNode, monkeypatch: pytest.MonkeyPatch, on_disk: str
 ) -> None:
     """Check a failure between the rename and its sync: the next start takes the other directory."""
-    made, process, target = filled_in(0, node, batch)
+    made, process, target = filled_in(0, node)
     move_where(process, 1, monkeypatch, place=without_its_sync)
     process._take_failures()
     assert process.turn.failed_dirs == 0b10
-    assert made.produce(target, batch(producer=(3, 0, 40), size=60_000)) == [0]
+    assert made.produce(target, make_batch(producer=(3, 0, 40), size=60_000)) == [0]
     made.succeed()
     assert opened(made)[1] == (0, 41, 0)
     made.crash()
@@ -99,32 +96,32 @@ def test_a_target_that_fails_in_the_last_step_does_not_have_the_partition(
     process.replica_mover.resume(["t"])
     assert [path.name for path in made.dirs[1].glob("t-0*") if not path.name.endswith("-delete")] == []
     move(process, 1)
-    assert made.produce(target, batch(producer=(3, 0, 41), size=60_000)) == [0]
+    assert made.produce(target, make_batch(producer=(3, 0, 41), size=60_000)) == [0]
     made.boot()
     assert opened(made)[1] == (0, 42, 1)
 
 
 def test_both_fail_in_the_last_step_and_the_next_start_chooses(
-    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+    node: MakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check that nothing is appended before it is known which of the two is the partition."""
-    made, process, target = filled_in(0, node, batch)
+    made, process, target = filled_in(0, node)
     move_where(process, 1, monkeypatch, place=without_its_sync, stay=broken)
     assert made.rig.partition(target.slot).flags & PartitionFlag.PARTITION_OFFLINE
-    assert made.produce(target, batch(producer=(3, 0, 40), size=60_000)) == [STORAGE_ERROR]
+    assert made.produce(target, make_batch(producer=(3, 0, 40), size=60_000)) == [STORAGE_ERROR]
     made.boot()
     assert opened(made)[1] == (0, 40, 1)
     assert not (made.dirs[0] / "t-0").exists()
 
 
 def test_a_source_that_fails_in_the_last_step_is_not_needed(
-    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+    node: MakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, process, target = filled_in(1, node, batch)
+    made, process, target = filled_in(1, node)
     move_where(process, 0, monkeypatch, set_aside=broken)
     process._take_failures()
     assert process.turn.failed_dirs == 0b10
-    assert made.produce(target, batch(producer=(3, 0, 40), size=60_000)) == [0]
+    assert made.produce(target, make_batch(producer=(3, 0, 40), size=60_000)) == [0]
     assert (made.dirs[1] / "t-0").exists()
     made.boot()
     assert opened(made)[1] == (0, 41, 0)
@@ -133,10 +130,10 @@ def test_a_source_that_fails_in_the_last_step_is_not_needed(
 
 @pytest.mark.parametrize("short", [0, 1], ids=["source", "target"])
 def test_descriptors_that_run_short_in_the_last_step_are_waited_for(
-    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch, short: int
+    node: MakeNode, monkeypatch: pytest.MonkeyPatch, short: int
 ) -> None:
     """Check that nothing was renamed by then: to rename it once more would fail for good."""
-    made, process, target = filled_in(0, node, batch)
+    made, process, target = filled_in(0, node)
     real, left = os.open, [1]
 
     def opened(path: Path, flags: int, *more: int, **named: int) -> int:
@@ -156,10 +153,10 @@ def test_descriptors_that_run_short_in_the_last_step_are_waited_for(
 
 
 def test_an_old_replica_that_waits_for_its_rename_is_no_other_topic_s(
-    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+    node: MakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check a topic that is deleted, and made again where the old replica was."""
-    made, process, _ = filled_in(0, node, batch)
+    made, process, _ = filled_in(0, node)
     now_s, failed = [0.0], []
 
     def full(directory: Path) -> Path:
@@ -177,10 +174,10 @@ def test_an_old_replica_that_waits_for_its_rename_is_no_other_topic_s(
     now_s[0] = 3600.0
     come_to_rest(process)
     assert (made.dirs[0] / "t-0").is_dir()
-    assert made.produce(new, batch()) == [0]
+    assert made.produce(new, make_batch()) == [0]
 
 
-def test_a_topic_that_goes_waits_for_the_renames_of_all_moves(node: Callable[..., Node]) -> None:
+def test_a_topic_that_goes_waits_for_the_renames_of_all_moves(node: MakeNode) -> None:
     _, process = started(node)
     mover, begins, goes_on = process.replica_mover, threading.Event(), threading.Event()
     first = mover._done(lambda: begins.wait(PATIENCE_S))
@@ -197,14 +194,13 @@ def test_a_topic_that_goes_waits_for_the_renames_of_all_moves(node: Callable[...
 
 
 def test_a_segment_that_goes_while_it_is_copied_is_not_waited_for(
-    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+    node: MakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check that the copy is tried again at once.
 
     It waits only if nothing was copied in between, since there would be no end to it otherwise.
     """
-    made, process = started(node)
-    target = filled(made, batch)
+    made, process, target, to = ready_to_move(node)
     monkeypatch.setattr("mpbroker.log.replica_move.replica_mover.TRY_AGAIN_S", 3600.0)
     run, passes = replica_copier.Copy.run, []
 
@@ -215,18 +211,15 @@ def test_a_segment_that_goes_while_it_is_copied_is_not_waited_for(
             raise replica_copier.SourceChanged("retention")
 
     monkeypatch.setattr(replica_copier.Copy, "run", changing)
-    to = other(made, target)
-    assert order(process, to) == 0
-    come_to_rest(process)
+    move(process, to)
     assert state_of(made, target) == (to, 40)
 
 
 def test_checkpoints_that_cannot_be_written_are_waited_for_however_much_was_copied(
-    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+    node: MakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check that the copier waits: on a full disk each try would sync a pass in vain."""
-    made, process = started(node)
-    target = filled(made, batch)
+    made, process, target, to = ready_to_move(node)
     passed, steps = replica_mover.ReplicaMover._passed, []
 
     def seen(self: replica_mover.ReplicaMover, move: replica_mover.Move) -> Generator[None, None, bool]:
@@ -241,21 +234,17 @@ def test_checkpoints_that_cannot_be_written_are_waited_for_however_much_was_copi
     monkeypatch.setattr("mpbroker.log.replica_move.replica_mover.TRY_AGAIN_S", 3600.0)
     monkeypatch.setattr(replica_mover.ReplicaMover, "_passed", seen)
     monkeypatch.setattr(replica_mover.ReplicaMover, "_is_written_down", failing)
-    assert order(process, other(made, target)) == 0
+    assert order(process, to) == 0
     turn_until(process, lambda: "checkpoints" in steps)
     for sequence in range(40, 60):
-        assert made.produce(target, batch(producer=(3, 0, sequence), size=60_000)) == [0]
+        assert made.produce(target, make_batch(producer=(3, 0, sequence), size=60_000)) == [0]
         process.advance_tasks()
         process._do_housekeeping()
     assert steps == ["a pass", "checkpoints"]
 
 
-def test_a_full_disk_is_waited_for(
-    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made, process = started(node)
-    target = filled(made, batch)
-    to = other(made, target)
+def test_a_full_disk_is_waited_for(node: MakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, process, target, to = ready_to_move(node)
     monkeypatch.setattr("mpbroker.log.replica_move.replica_mover.TRY_AGAIN_S", 0.01)
     tries = []
 
@@ -267,48 +256,34 @@ def test_a_full_disk_is_waited_for(
         patched.setattr(background_io, "write", full)
         assert order(process, to) == 0
         turn_until(process, lambda: len(tries) > 2)
-        assert made.produce(target, batch(producer=(3, 0, 40), size=60_000)) == [0]
+        assert made.produce(target, make_batch(producer=(3, 0, 40), size=60_000)) == [0]
         assert [p.lag for p in process.replica_mover.moves().partitions] == [41]
     come_to_rest(process)
     assert state_of(made, target) == (to, 41)
 
 
-def test_a_target_that_fails_ends_the_move(
-    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made, process = started(node)
-    target = filled(made, batch)
-    to = other(made, target)
-    here = 1 - to
-    if here != 0:
-        move(process, 0)
-        to, here = 1, 0
-
+def test_a_target_that_fails_ends_the_move(node: MakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, process, target = filled_in(0, node)
     with monkeypatch.context() as patched:
         patched.setattr(background_io, "write", broken)
-        assert order(process, to) == 0
+        assert order(process, 1) == 0
         come_to_rest(process)
     process._take_failures()
-    assert process.turn.failed_dirs == 1 << to
+    assert process.turn.failed_dirs == 0b10
     assert made.rig.partition(target.slot).flags == PartitionFlag.PARTITION_LIVE
-    assert made.produce(target, batch(producer=(3, 0, 40), size=60_000)) == [0]
+    assert made.produce(target, make_batch(producer=(3, 0, 40), size=60_000)) == [0]
     process, target = started_again(made)
     go_on(process)
-    assert state_of(made, target) == (to, 41), "repaired, it goes on"
+    assert state_of(made, target) == (1, 41), "repaired, it goes on"
 
 
-def test_damage_is_not_copied(
-    node: Callable[..., Node], batch: Callable[..., bytearray], caplog: pytest.LogCaptureFixture
-) -> None:
-    made, process = started(node)
-    target = filled(made, batch)
+def test_damage_is_not_copied(node: MakeNode, caplog: pytest.LogCaptureFixture) -> None:
+    made, process, target, to = ready_to_move(node)
     path = log_dir_of(made, target) / "t-0" / "00000000000000000000.log"
     data = bytearray(path.read_bytes())
     data[2500] ^= 1
     path.write_bytes(data)
-    to = other(made, target)
-    assert order(process, to) == 0
-    come_to_rest(process)
+    move(process, to)
     assert made.rig.partition(target.slot).log_dir == 1 - to
     assert "the CRC does not match" in caplog.text
     assert "mpbroker log repair" in caplog.text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,19 +13,18 @@ from mpbroker.log.directories import future_replica
 from mpbroker.log.replica_move import replica_copier
 from tests.support.log_moves import (
     ask,
-    filled,
     go_on,
     held_up,
     log_bytes,
     log_dir_of,
     order,
-    other,
-    started,
+    ready_to_move,
     started_again,
     state_of,
     turn_until,
 )
-from tests.support.log_node import Node
+from tests.support.log_node import MakeNode
+from tests.support.log_writer import make_batch
 
 
 class Killed(Exception):
@@ -80,15 +78,10 @@ def kill_at(step: str, placed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("whole_broker", [True, False])
 @pytest.mark.parametrize("step", STEPS)
 def test_killed_at_each_step(
-    node: Callable[..., Node],
-    batch: Callable[..., bytearray],
-    monkeypatch: pytest.MonkeyPatch,
-    step: str,
-    whole_broker: bool,
+    node: MakeNode, monkeypatch: pytest.MonkeyPatch, step: str, whole_broker: bool
 ) -> None:
-    made, process = started(node)
-    target = filled(made, batch)
-    data, to = log_bytes(log_dir_of(made, target) / "t-0"), other(made, target)
+    made, process, target, to = ready_to_move(node)
+    data = log_bytes(log_dir_of(made, target) / "t-0")
     with monkeypatch.context() as patched:
         kill_at(step, made.dirs[to] / "t-0", patched)
         patched.setattr(process.replica_mover, "_has_copied", lambda _, copied: copied.result() is None)
@@ -101,27 +94,20 @@ def test_killed_at_each_step(
     go_on(process)
     assert made.rig.partition(target.slot).log_dir == to, "what had begun goes on"
     assert log_bytes(made.dirs[to] / "t-0") == data
-    assert made.produce(target, batch(producer=(3, 0, 40), size=60_000)) == [0]
+    assert made.produce(target, make_batch(producer=(3, 0, 40), size=60_000)) == [0]
     assert made.end_of(target) == 41
     assert not (made.dirs[1 - to] / "t-0").exists()
 
 
 @pytest.mark.parametrize("is_paused", [False, True])
-def test_a_clean_stop_on_the_way(
-    node: Callable[..., Node],
-    batch: Callable[..., bytearray],
-    monkeypatch: pytest.MonkeyPatch,
-    is_paused: bool,
-) -> None:
+def test_a_clean_stop_on_the_way(node: MakeNode, monkeypatch: pytest.MonkeyPatch, is_paused: bool) -> None:
     """Check that held produces are answered, and that an undecided move continues at the next start."""
-    made, process = started(node)
-    target = filled(made, batch)
-    to = other(made, target)
+    made, process, target, to = ready_to_move(node)
     with monkeypatch.context() as patched:
         reached, goes_on = held_up(patched, last=is_paused)
         assert order(process, to) == 0
         turn_until(process, reached.is_set)
-        ask(made, target, batch(producer=(3, 0, 40), size=500))
+        ask(made, target, make_batch(producer=(3, 0, 40), size=500))
         assert process.manager.logs[target.slot].is_paused == is_paused
         threading.Timer(0.05, goes_on.set).start()
         made.stop()
@@ -135,15 +121,14 @@ def test_a_clean_stop_on_the_way(
 
 
 def test_a_handler_that_died_is_let_go_of_when_its_jobs_have_been_appended(
-    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+    node: MakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, process = started(node)
-    target = filled(made, batch)
+    made, process, target, to = ready_to_move(node)
     _, goes_on = held_up(monkeypatch)
     log = process.manager.logs[target.slot]
-    assert order(process, other(made, target)) == 0
+    assert order(process, to) == 0
     turn_until(process, lambda: log.is_paused)
-    ask(made, target, batch(producer=(3, 0, 40), size=500))
+    ask(made, target, make_batch(producer=(3, 0, 40), size=500))
     fence = pack_fence(1, 1, made.rig.handler)
     made.rig.memory.words("fence_orders").store(LOG, fence)
     acks = made.rig.memory.words("fence_acks")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Callable
 from itertools import cycle
 from pathlib import Path
 
@@ -29,22 +28,21 @@ from tests.support.log_moves import (
     move,
     order,
     other,
+    ready_to_move,
     started,
     started_again,
     state_of,
     turn_until,
 )
-from tests.support.log_node import Node, wait_for_io
+from tests.support.log_node import MakeNode, wait_for_io
 from tests.support.log_rig import TOPIC_ID, Reply, ensure
+from tests.support.log_writer import make_batch
 from tests.support.polling import PATIENCE_S
 from tests.support.stepped_log import settle
 
 
-def test_it_is_the_same_in_another_directory_and_goes_on_there(
-    node: Callable[..., Node], batch: Callable[..., bytearray]
-) -> None:
-    made, process = started(node)
-    target = filled(made, batch)
+def test_it_is_the_same_in_another_directory_and_goes_on_there(node: MakeNode) -> None:
+    made, process, target, to = ready_to_move(node)
     aborted = AbortedTransaction(9, 1, 2, 3)
     process.manager.logs[target.slot].add_aborted(aborted)
     before, old = contents(log_dir_of(made, target) / "t-0"), log_dir_of(made, target)
@@ -56,7 +54,7 @@ def test_it_is_the_same_in_another_directory_and_goes_on_there(
         "snapshot",
     }
     published = process.manager.logs[target.slot].state.published
-    move(process, other(made, target))
+    move(process, to)
     new = log_dir_of(made, target)
     assert new != old
     assert contents(new / "t-0") == before
@@ -64,18 +62,17 @@ def test_it_is_the_same_in_another_directory_and_goes_on_there(
     assert after == published._replace(log_dir=after.log_dir)
     assert not (new / "t-0" / names.MOVED).exists()
     assert [e.name.rpartition(".")[2].partition("-")[2] for e in old.glob("t-0*")] == ["delete"]
-    assert made.produce(target, batch(producer=(3, 0, 40), size=60_000)) == [0]
-    assert made.produce(target, batch(producer=(3, 0, 39), size=60_000)) == [0], "a duplicate is known"
+    assert made.produce(target, make_batch(producer=(3, 0, 40), size=60_000)) == [0]
+    assert made.produce(target, make_batch(producer=(3, 0, 39), size=60_000)) == [0], "a duplicate is known"
     assert made.end_of(target) == 41
     made.checkpoint()
     assert "t 0 41" in made.offsets(number=after.log_dir)
     assert not [line for line in made.offsets(number=1 - after.log_dir) if line.startswith("t ")]
 
 
-def test_producers_append_all_the_while(node: Callable[..., Node], batch: Callable[..., bytearray]) -> None:
+def test_producers_append_all_the_while(node: MakeNode) -> None:
     """Move a partition back and forth, and check that held produces are answered at the end of each move."""
-    made, process = started(node)
-    target = filled(made, batch)
+    made, process, target, _ = ready_to_move(node)
     sequence, came_late, places = 40, 0, set()
     offsets: list[int] = []
 
@@ -91,7 +88,7 @@ def test_producers_append_all_the_while(node: Callable[..., Node], batch: Callab
             if process.replica_mover.is_at_rest:
                 break
             if comes and sequence - 40 - len(offsets) < 4:
-                data = batch(producer=(3, 0, sequence), size=500)
+                data = make_batch(producer=(3, 0, sequence), size=500)
                 made.rig.job([((target.slot, target.slot_generation, 5), data)])
                 sequence += 1
                 came_late += process.manager.logs[target.slot].is_paused
@@ -112,14 +109,9 @@ def test_producers_append_all_the_while(node: Callable[..., Node], batch: Callab
 
 @pytest.mark.parametrize(("there", "is_late"), [(4, True), (60, False)])
 def test_one_that_grows_as_fast_as_it_is_copied_does_not_leave_the_disk_to_others(
-    there: int,
-    is_late: bool,
-    node: Callable[..., Node],
-    batch: Callable[..., bytearray],
-    monkeypatch: pytest.MonkeyPatch,
+    there: int, is_late: bool, node: MakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, process = started(node)
-    target = filled(made, batch, there)
+    made, process, target, to = ready_to_move(node, there)
     reached, goes_on = held_up(monkeypatch, last=False)
     run, passes = replica_copier.Copy.run, []
 
@@ -129,11 +121,10 @@ def test_one_that_grows_as_fast_as_it_is_copied_does_not_leave_the_disk_to_other
         run(self, wanted)
 
     monkeypatch.setattr(replica_copier.Copy, "run", recorded)
-    to = other(made, target)
     assert order(process, to) == 0
     turn_until(process, reached.is_set)
     for sequence in range(there, there + 20):
-        assert made.produce(target, batch(producer=(3, 0, sequence), size=60_000)) == [0]
+        assert made.produce(target, make_batch(producer=(3, 0, sequence), size=60_000)) == [0]
     goes_on.set()
     come_to_rest(process)
     assert passes == [False, is_late]
@@ -141,10 +132,9 @@ def test_one_that_grows_as_fast_as_it_is_copied_does_not_leave_the_disk_to_other
 
 
 def test_nobody_waits_for_the_end_of_a_pass_that_is_too_slow(
-    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+    node: MakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, process = started(node)
-    target = filled(made, batch)
+    made, process, target, to = ready_to_move(node)
     put, reached, goes_on = replica_copier.Copy._put, threading.Event(), threading.Event()
     copies: list[replica_copier.Copy] = []
 
@@ -157,20 +147,20 @@ def test_nobody_waits_for_the_end_of_a_pass_that_is_too_slow(
 
     monkeypatch.setattr(replica_copier.Copy, "_put", slow)
     monkeypatch.setattr(replica_mover, "MUCH_BYTES", 1)
-    assert order(process, other(made, target)) == 0
+    assert order(process, to) == 0
     turn_until(process, reached.is_set)
     assert not copies[0].is_late
     for sequence in range(40, 60):
-        assert made.produce(target, batch(producer=(3, 0, sequence), size=60_000)) == [0]
+        assert made.produce(target, make_batch(producer=(3, 0, sequence), size=60_000)) == [0]
     turn_until(process, lambda: copies[0].is_late)
     goes_on.set()
     come_to_rest(process)
     assert made.end_of(target) == 60
 
 
-def test_errors(node: Callable[..., Node], batch: Callable[..., bytearray]) -> None:
+def test_errors(node: MakeNode) -> None:
     made, process = started(node, 3)
-    target = filled(made, batch, 3)
+    target = filled(made, 3)
     here = made.rig.partition(target.slot).log_dir
     assert order(process, here) == 0
     assert process.replica_mover.is_at_rest, "it is there"
@@ -184,7 +174,7 @@ def test_errors(node: Callable[..., Node], batch: Callable[..., bytearray]) -> N
     assert order(process, (here + 2) % 3) == STORAGE_ERROR
 
 
-def test_a_partition_is_made_where_it_was_wanted(node: Callable[..., Node]) -> None:
+def test_a_partition_is_made_where_it_was_wanted(node: MakeNode) -> None:
     made, process = started(node)
     for number in range(4):
         order(process, 1, partition=number, topic_id=bytes(16))
@@ -192,12 +182,10 @@ def test_a_partition_is_made_where_it_was_wanted(node: Callable[..., Node]) -> N
     assert [made.rig.partition(one.slot).log_dir for one in opened] == [1, 1, 1, 1, 0]
 
 
-def test_a_move_is_told_until_the_table_has_it(
-    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_move_is_told_until_the_table_has_it(node: MakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who follows it would take it for given up between the rename and then."""
     made, process = started(node)
-    to = other(made, filled(made, batch))
+    to = other(made, filled(made))
     place, told = future_replica.place, []
 
     def placed(future: Path, current: Path) -> None:
@@ -210,11 +198,9 @@ def test_a_move_is_told_until_the_table_has_it(
     assert process.replica_mover.moves().partitions == []
 
 
-def test_another_order_replaces_the_first_and_one_to_where_it_is_ends_it(
-    node: Callable[..., Node], batch: Callable[..., bytearray]
-) -> None:
+def test_another_order_replaces_the_first_and_one_to_where_it_is_ends_it(node: MakeNode) -> None:
     made, process = started(node, 3)
-    target = filled(made, batch)
+    target = filled(made)
     here = made.rig.partition(target.slot).log_dir
     one, two = (number for number in range(3) if number != here)
     assert order(process, one) == 0
@@ -232,29 +218,24 @@ def test_another_order_replaces_the_first_and_one_to_where_it_is_ends_it(
     assert not [name for number in (one, two) for name in made.names(number) if name.startswith("t-0")]
 
 
-def test_a_deleted_topic_takes_its_future_replica_along(
-    node: Callable[..., Node], batch: Callable[..., bytearray]
-) -> None:
-    made, process = started(node)
-    target = filled(made, batch, file_delete_delay_ms="0")
-    assert order(process, other(made, target)) == 0
+def test_a_deleted_topic_takes_its_future_replica_along(node: MakeNode) -> None:
+    made, process, _, to = ready_to_move(node, file_delete_delay_ms="0")
+    assert order(process, to) == 0
     at_once(process.manager.removing("t", TOPIC_ID))
     come_to_rest(process)
     turn_until(process, lambda: not [*made.dirs[0].glob("t-*"), *made.dirs[1].glob("t-*")])
 
 
 def test_producers_do_not_wait_for_a_target_that_is_slow(
-    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+    node: MakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, process = started(node)
-    target = filled(made, batch)
-    to = other(made, target)
+    made, process, target, to = ready_to_move(node)
     _, goes_on = held_up(monkeypatch)
     monkeypatch.setattr("mpbroker.log.replica_move.replica_mover.PAUSED_MOST_S", PATIENCE_S)
     log = process.manager.logs[target.slot]
     assert order(process, to) == 0
     turn_until(process, lambda: log.is_paused)
-    ask(made, target, batch(producer=(3, 0, 40), size=500))
+    ask(made, target, make_batch(producer=(3, 0, 40), size=500))
     assert (made.rig.replies(), log.is_paused) == ([], True)
     monkeypatch.setattr("mpbroker.log.replica_move.replica_mover.PAUSED_MOST_S", 0)
     replies: list[Reply] = []
@@ -268,12 +249,10 @@ def test_producers_do_not_wait_for_a_target_that_is_slow(
     assert state_of(made, target) == (to, 41)
 
 
-def test_what_is_about_to_get_another_name_is_not_taken_for_empty(
-    node: Callable[..., Node], batch: Callable[..., bytearray]
-) -> None:
+def test_what_is_about_to_get_another_name_is_not_taken_for_empty(node: MakeNode) -> None:
     """Check that deletion skips segments during a swap: one without a name would seem very old."""
     made, _ = started(node)
-    filled(made, batch)
+    filled(made)
     process, target = started_again(made)
     log = process.manager.logs[target.slot]
     assert [segment.size for segment in log.sealed] == [-1] * len(log.sealed) != []
@@ -288,11 +267,10 @@ def test_what_is_about_to_get_another_name_is_not_taken_for_empty(
 
 
 def test_a_topic_that_is_deleted_in_the_last_moment_is_gone(
-    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+    node: MakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check it though its slot of the table is another partition's by then."""
-    made, process = started(node)
-    target = filled(made, batch, file_delete_delay_ms="0")
+    made, process, target, to = ready_to_move(node, file_delete_delay_ms="0")
     place, reached, goes_on = future_replica.place, threading.Event(), threading.Event()
 
     def slow(future: Path, current: Path) -> None:
@@ -301,7 +279,7 @@ def test_a_topic_that_is_deleted_in_the_last_moment_is_gone(
         place(future, current)
 
     monkeypatch.setattr(future_replica, "place", slow)
-    assert order(process, other(made, target)) == 0
+    assert order(process, to) == 0
     turn_until(process, reached.is_set)
     threading.Timer(0.05, goes_on.set).start()
     at_once(process.manager.removing("t", TOPIC_ID, process.replica_mover.topic_goes()))

@@ -7,7 +7,6 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -24,9 +23,9 @@ from mpbroker.records.iterate import iterate_batches
 from mpbroker.storage.checkpoints import read_epochs, read_offsets
 from mpbroker.storage.names import LOG_STARTS
 from mpbroker.storage.reader import Bound, OffsetOutOfRange, PartitionReader, SegmentGone
-from tests.log.test_process import targets_of
-from tests.support.log_rig import Rig, ensure
-from tests.support.log_writer import T0
+from tests.log.test_process import appended, forked, targets_of
+from tests.support.log_rig import MakeRig, Rig, ensure
+from tests.support.log_writer import T0, make_batch
 from tests.support.polling import PATIENCE_S, until
 from tests.support.stepped_log import Broker
 
@@ -36,9 +35,9 @@ SMALL = {"segment_bytes": "1048576"}
 DAY_MS = 86_400_000
 
 
-def fill(broker: Broker, batch: Callable[..., bytearray], count: int, timestamp: int = T0) -> None:
+def fill(broker: Broker, count: int, timestamp: int = T0) -> None:
     for i in range(count):
-        (result,) = broker.produce(bytes(batch(size=RECORD_BYTES, timestamp=timestamp + i)))
+        (result,) = broker.produce(bytes(make_batch(size=RECORD_BYTES, timestamp=timestamp + i)))
         assert result.error == 0
 
 
@@ -105,10 +104,10 @@ def delete_before(broker: Broker, *offsets: int) -> list[tuple[int, int]]:
     return [(one.error, one.log_start) for one in answer.partitions]
 
 
-def test_segments_that_are_too_old_go(rig, batch, caplog) -> None:  # type: ignore[no-untyped-def]
+def test_segments_that_are_too_old_go(rig: MakeRig, caplog) -> None:
     b = Broker(rig(), retention_ms="1000", file_delete_delay_ms="0", **SMALL)
-    fill(b, batch, 2 * PER_SEGMENT, T0 - DAY_MS)
-    fill(b, batch, PER_SEGMENT + 1)
+    fill(b, 2 * PER_SEGMENT, T0 - DAY_MS)
+    fill(b, PER_SEGMENT + 1)
     assert bases(b) == [0, 3, 6, 9]
     with caplog.at_level(logging.INFO, "mpbroker"):
         look(b)
@@ -125,13 +124,12 @@ def test_segments_that_are_too_old_go(rig, batch, caplog) -> None:  # type: igno
         offsets_from(b.rig, b.targets[0][0], 5)
     look(b)
     assert start_and_end(b) == (6, 10)
-    b.close()
 
 
-def test_files_keep_their_bytes_until_the_delay_is_over(rig, batch) -> None:  # type: ignore[no-untyped-def]
+def test_files_keep_their_bytes_until_the_delay_is_over(rig: MakeRig) -> None:
     b = Broker(rig(), retention_ms="1000", file_delete_delay_ms="60000", **SMALL)
-    fill(b, batch, PER_SEGMENT, T0 - DAY_MS)
-    fill(b, batch, 1)
+    fill(b, PER_SEGMENT, T0 - DAY_MS)
+    fill(b, 1)
     before = (b.rig.directory / "t-0" / f"{0:020d}.log").read_bytes()
     look(b)
     deleted = names_in(b, "*.deleted")
@@ -144,67 +142,62 @@ def test_files_keep_their_bytes_until_the_delay_is_over(rig, batch) -> None:  # 
     b.process.manager.removal.deletions.begin_due(now)
     drain(b.process)
     assert not names_in(b, "*.deleted")
-    b.close()
 
 
 @pytest.mark.parametrize("policy", ["group", "os"])
-def test_an_active_segment_that_is_too_old_is_rolled_and_goes(rig, batch, policy) -> None:  # type: ignore[no-untyped-def]
+def test_an_active_segment_that_is_too_old_is_rolled_and_goes(rig: MakeRig, policy) -> None:
     b = Broker(rig(log_flush_policy=policy), retention_ms="1000", file_delete_delay_ms="0")
-    fill(b, batch, 2, T0 - DAY_MS)
+    fill(b, 2, T0 - DAY_MS)
     look(b)
     assert start_and_end(b) == (2, 2)
     assert bases(b) == [2]
     assert bound_of(b.rig, b.targets[0][0]) == Bound(2, 2, 0)
     look(b)
     assert bases(b) == [2]
-    fill(b, batch, 2)
+    fill(b, 2)
     assert start_and_end(b) == (2, 4)
     assert offsets_from(b.rig, b.targets[0][0], 2) == [2, 3]
-    b.close()
 
 
-def test_without_timestamps_the_last_write_counts(rig, batch) -> None:  # type: ignore[no-untyped-def]
+def test_without_timestamps_the_last_write_counts(rig: MakeRig) -> None:
     b = Broker(rig(), retention_ms="1000", **SMALL)
     for _ in range(2 * PER_SEGMENT):
-        (result,) = b.produce(bytes(batch(size=RECORD_BYTES, timestamp=-1)))
+        (result,) = b.produce(bytes(make_batch(size=RECORD_BYTES, timestamp=-1)))
         assert result.error == 0
     written_ms = (b.rig.directory / "t-0" / f"{0:020d}.log").stat().st_mtime_ns // 1_000_000
     look(b, written_ms + 900)
     assert start_and_end(b)[0] == 0
     look(b, written_ms + 20_000)
     assert start_and_end(b) == (6, 6)
-    b.close()
 
 
-def test_by_size_also_what_was_there_before_the_start(rig, batch) -> None:  # type: ignore[no-untyped-def]
+def test_by_size_also_what_was_there_before_the_start(rig: MakeRig) -> None:
     limits = {"retention_bytes": str(7 * RECORD_BYTES), "file_delete_delay_ms": "0", **SMALL}
     b = Broker(rig(), **limits)
-    fill(b, batch, 5 * PER_SEGMENT)
+    fill(b, 5 * PER_SEGMENT)
     b.process.manager.close_cleanly()
     b.process.turn.close()
     again = Broker(b.rig, **limits)
     look(again)
     assert start_and_end(again) == (6, 15)
     assert bases(again) == [6, 9, 12]
-    again.close()
 
 
-def test_metadata_is_never_deleted(rig, batch) -> None:  # type: ignore[no-untyped-def]
+def test_metadata_is_never_deleted(rig: MakeRig) -> None:
     b = Broker(rig(log_retention_ms=1), retention_ms="-1")
     metadata = (0, 1, 0)
-    b.rig.job([(metadata, bytes(batch(timestamp=1)))])
+    b.rig.job([(metadata, bytes(make_batch(timestamp=1)))])
     b.settle()
     look(b)
     assert b.rig.partition(0).log_start_offset == 0
     assert b.rig.partition(0).high_watermark == 1
-    b.close()
 
 
-def test_a_full_disk_does_not_keep_segments(rig, batch, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_a_full_disk_does_not_keep_segments(rig: MakeRig, monkeypatch) -> None:
     """Check that a checkpoint that cannot be written does not stop deletion, which makes room for it."""
     b = Broker(rig(), retention_ms="1000", file_delete_delay_ms="0", **SMALL)
-    fill(b, batch, PER_SEGMENT, T0 - DAY_MS)
-    fill(b, batch, 1)
+    fill(b, PER_SEGMENT, T0 - DAY_MS)
+    fill(b, 1)
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -219,12 +212,11 @@ def test_a_full_disk_does_not_keep_segments(rig, batch, monkeypatch) -> None:  #
     b.process.manager.checkpoints.write_all_log_starts()
     drain(b.process)
     assert read_offsets(b.rig.directory / LOG_STARTS) == {("t", 0): 3}
-    b.close()
 
 
-def test_what_is_rolled_needs_room_and_stays_without(rig, batch, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_what_is_rolled_needs_room_and_stays_without(rig: MakeRig, monkeypatch) -> None:
     b = Broker(rig(), retention_ms="1000", file_delete_delay_ms="0", **SMALL)
-    fill(b, batch, PER_SEGMENT + 1, T0 - DAY_MS)
+    fill(b, PER_SEGMENT + 1, T0 - DAY_MS)
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
@@ -235,15 +227,14 @@ def test_what_is_rolled_needs_room_and_stays_without(rig, batch, monkeypatch) ->
     assert start_and_end(b) == (3, 4)
     look(b)
     assert start_and_end(b) == (4, 4)
-    b.close()
 
 
 # ---- records ----
 
 
-def test_records_are_deleted_within_a_segment(rig, batch) -> None:  # type: ignore[no-untyped-def]
+def test_records_are_deleted_within_a_segment(rig: MakeRig) -> None:
     b = Broker(rig(), **SMALL)
-    fill(b, batch, 2 * PER_SEGMENT)
+    fill(b, 2 * PER_SEGMENT)
     assert delete_before(b, 1) == [(0, 1)]
     assert start_and_end(b) == (1, 6)
     assert bases(b) == [0, 3]
@@ -256,14 +247,13 @@ def test_records_are_deleted_within_a_segment(rig, batch) -> None:  # type: igno
     assert delete_before(b, -1) == [(0, 6)]
     assert start_and_end(b) == (6, 6)
     assert bases(b) == [3]
-    fill(b, batch, 1)
+    fill(b, 1)
     assert offsets_from(b.rig, b.targets[0][0], 6) == [6]
-    b.close()
 
 
-def test_a_partition_that_is_named_twice_keeps_what_is_not_deleted(rig, batch) -> None:  # type: ignore[no-untyped-def]
+def test_a_partition_that_is_named_twice_keeps_what_is_not_deleted(rig: MakeRig) -> None:
     b = Broker(rig(), file_delete_delay_ms="0", **SMALL)
-    fill(b, batch, 4 * PER_SEGMENT)
+    fill(b, 4 * PER_SEGMENT)
     assert delete_before(b, PER_SEGMENT, PER_SEGMENT + 1) == [(0, PER_SEGMENT), (0, PER_SEGMENT + 1)]
     drain(b.process)
     (log,) = [one for one in b.process.manager.logs.values() if one.name == "t-0"]
@@ -271,21 +261,19 @@ def test_a_partition_that_is_named_twice_keeps_what_is_not_deleted(rig, batch) -
     assert bases(b) == [3, 6, 9]
 
 
-def test_the_log_start_outlives_a_restart(rig, batch) -> None:  # type: ignore[no-untyped-def]
+def test_the_log_start_outlives_a_restart(rig: MakeRig) -> None:
     b = Broker(rig(), **SMALL)
-    fill(b, batch, 2 * PER_SEGMENT)
+    fill(b, 2 * PER_SEGMENT)
     assert delete_before(b, 4) == [(0, 4)]
     b.process.manager.close_cleanly()
     b.process.turn.close()
     again = Broker(b.rig, **SMALL)
     assert start_and_end(again) == (4, 6)
     assert offsets_from(again.rig, again.targets[0][0], 4) == [4, 5]
-    again.close()
 
 
-def test_a_deletion_that_is_not_on_disk_is_not_acknowledged(rig, batch, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    b = Broker(rig())
-    fill(b, batch, 2)
+def test_a_deletion_that_is_not_on_disk_is_not_acknowledged(b: Broker, monkeypatch) -> None:
+    fill(b, 2)
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -295,12 +283,10 @@ def test_a_deletion_that_is_not_on_disk_is_not_acknowledged(rig, batch, monkeypa
         assert delete_before(b, 1) == [(56, -1)]
     b.settle()
     assert delete_before(b, 1) == [(0, 1)]
-    b.close()
 
 
-def test_a_later_deletion_does_not_keep_the_first_from_its_answer(rig, batch) -> None:  # type: ignore[no-untyped-def]
-    b = Broker(rig())
-    fill(b, batch, 3)
+def test_a_later_deletion_does_not_keep_the_first_from_its_answer(b: Broker) -> None:
+    fill(b, 3)
     slot, generation, _ = b.targets[0]
     steps = b.process.deletion.deleting(calls.DeleteRecords([calls.DeleteBefore(slot, generation, 1)]))
     next(steps, None)
@@ -309,12 +295,10 @@ def test_a_later_deletion_does_not_keep_the_first_from_its_answer(rig, batch) ->
     with pytest.raises(StopIteration) as ended:
         next(steps)
     assert ended.value.value == calls.DeletedRecords([calls.DeletedBefore(0, 1)])
-    b.close()
 
 
-def test_who_asks_with_an_old_generation_is_told_so(rig, batch) -> None:  # type: ignore[no-untyped-def]
-    b = Broker(rig())
-    fill(b, batch, 1)
+def test_who_asks_with_an_old_generation_is_told_so(b: Broker) -> None:
+    fill(b, 1)
     slot, generation, version = b.targets[0]
     b.targets[0] = (slot, generation + 1, version)
     assert delete_before(b, 1) == [(6, -1)]
@@ -322,16 +306,15 @@ def test_who_asks_with_an_old_generation_is_told_so(rig, batch) -> None:  # type
     b.process.turn.storage_failed(0, 5)
     with pytest.raises(FatalError):
         b.settle()
-    b.close()
 
 
 # ---- readers ----
 
 
-def test_a_reader_goes_on_with_what_it_has_open_and_finds_the_rest(rig, batch) -> None:  # type: ignore[no-untyped-def]
+def test_a_reader_goes_on_with_what_it_has_open_and_finds_the_rest(rig: MakeRig) -> None:
     b = Broker(rig(), retention_ms="1000", file_delete_delay_ms="0", **SMALL)
-    fill(b, batch, 2 * PER_SEGMENT, T0 - DAY_MS)
-    fill(b, batch, PER_SEGMENT)
+    fill(b, 2 * PER_SEGMENT, T0 - DAY_MS)
+    fill(b, PER_SEGMENT)
     slot = b.targets[0][0]
     reader = PartitionReader(b.rig.directory / "t-0")
     piece = reader.fetch_slice(0, 1 << 20, bound_of(b.rig, slot))
@@ -346,13 +329,11 @@ def test_a_reader_goes_on_with_what_it_has_open_and_finds_the_rest(rig, batch) -
     with pytest.raises(SegmentGone):
         reader.fetch_slice(3, 1 << 20, bound_of(b.rig, slot))
     reader.close()
-    b.close()
 
 
-def test_times_of_records_that_were_deleted_are_not_found(rig, batch) -> None:  # type: ignore[no-untyped-def]
-    b = Broker(rig())
-    fill(b, batch, 1, T0 + 900)
-    fill(b, batch, 2)
+def test_times_of_records_that_were_deleted_are_not_found(b: Broker) -> None:
+    fill(b, 1, T0 + 900)
+    fill(b, 2)
     assert delete_before(b, 1) == [(0, 1)]
     bound = bound_of(b.rig, b.targets[0][0])
     reader = PartitionReader(b.rig.directory / "t-0")
@@ -360,7 +341,6 @@ def test_times_of_records_that_were_deleted_are_not_found(rig, batch) -> None:  
     assert reader.max_timestamp(bound, 0) == (T0 + 900, 0)
     assert reader.find_timestamp(T0, 1, bound) == (T0, 1)
     reader.close()
-    b.close()
 
 
 # ---- deaths ----
@@ -411,24 +391,22 @@ def die_while_deleting(r: Rig, number: int) -> bool:
     return os.WIFSIGNALED(status)
 
 
-def fill_for_real(r: Rig, batch: Callable[..., bytearray]) -> None:
+def fill_for_real(r: Rig) -> None:
     """Two segments that are old, one that is not."""
-    r.fork()
-    (target,) = targets_of(r, **SMALL)
+    target = forked(r, **SMALL)
     for i in range(2 * PER_SEGMENT + 2):
         timestamp = T0 if i >= 2 * PER_SEGMENT else 1_000
-        r.job([(target, bytes(batch(size=RECORD_BYTES, timestamp=timestamp)))])
-        assert r.await_replies(1)[0].results[0].base_offset == i
+        assert appended(r, target, bytes(make_batch(size=RECORD_BYTES, timestamp=timestamp))).base_offset == i
     assert r.stop() == 0
 
 
 @pytest.mark.parametrize("machine", [False, True])
-def test_killed_between_any_two_steps_of_a_deletion(rig, batch, machine) -> None:  # type: ignore[no-untyped-def]
+def test_killed_between_any_two_steps_of_a_deletion(rig: MakeRig, machine) -> None:
     """Nothing at or above the log start is lost, and no file is left over. `machine`: the table is lost too,
     as when all of the broker is killed.
     """
     filled = rig("filled")
-    fill_for_real(filled, batch)
+    fill_for_real(filled)
     deaths = 0
     while True:
         r = rig(f"data{deaths}")
@@ -438,8 +416,7 @@ def test_killed_between_any_two_steps_of_a_deletion(rig, batch, machine) -> None
         deaths += 1
         if machine:
             r = rig(r.directory.name)
-        r.fork()
-        (target,) = targets_of(r, **SMALL)
+        target = forked(r, **SMALL)
         found = r.partition(target[0])
         assert found.high_watermark == 8
         assert found.log_start_offset in (0, 3, 6)
@@ -465,30 +442,26 @@ def check_files(directory: Path) -> None:
     assert others == {"leader-epoch-checkpoint", "partition.metadata"}
 
 
-def test_a_death_after_records_were_deleted(rig, batch) -> None:  # type: ignore[no-untyped-def]
+def test_a_death_after_records_were_deleted(rig: MakeRig) -> None:
     """Check that an acknowledged deletion holds, with the partition table and without it."""
     r = rig()
-    fill_for_real(r, batch)
-    r.fork()
-    (target,) = targets_of(r, **SMALL)
+    fill_for_real(r)
+    target = forked(r, **SMALL)
     r.call(calls.DeleteRecords([calls.DeleteBefore(target[0], target[1], 7)]))
     assert r.await_answer() == calls.DeletedRecords([calls.DeletedBefore(0, 7)])
     r.kill()
-    r.fork()
-    (target,) = targets_of(r, **SMALL)
+    target = forked(r, **SMALL)
     assert r.partition(target[0]).log_start_offset == 7
     r.kill()
     r = rig(r.directory.name)
-    r.fork()
-    (target,) = targets_of(r, **SMALL)
+    target = forked(r, **SMALL)
     assert r.partition(target[0]).log_start_offset == 7
     assert r.stop() == 0
 
 
-def test_a_handler_dies_while_records_are_deleted_for_it(rig, batch) -> None:  # type: ignore[no-untyped-def]
+def test_a_handler_dies_while_records_are_deleted_for_it(b: Broker) -> None:
     """Check that the records are deleted, nobody is answered, and nothing is left of the call."""
-    b = Broker(rig())
-    fill(b, batch, 3)
+    fill(b, 3)
     r, process = b.rig, b.process
     gate = threading.Event()
 
@@ -519,33 +492,30 @@ def test_a_handler_dies_while_records_are_deleted_for_it(rig, batch) -> None:  #
     assert process.lender.in_use_bytes == 0
     assert r.produced.waiting() == 0
     assert read_offsets(r.directory / LOG_STARTS) == {("t", 0): 2}
-    b.close()
 
 
-def test_the_process_looks_by_itself(rig, batch) -> None:  # type: ignore[no-untyped-def]
+def test_the_process_looks_by_itself(rig: MakeRig) -> None:
     r = rig(log_initial_task_delay_ms=0, log_retention_check_interval_ms=1)
     r.fork()
     settings = {"retention_ms": "1000", "file_delete_delay_ms": "0", **SMALL}
     (target,) = targets_of(r, **settings)
-    r.job([(target, bytes(batch(size=RECORD_BYTES, timestamp=1_000)))])
+    r.job([(target, bytes(make_batch(size=RECORD_BYTES, timestamp=1_000)))])
     r.await_replies(1)
     r.until(SUPERVISOR, lambda: r.partition(target[0]).log_start_offset == 1)
     assert r.stop() == 0
 
 
-def test_the_log_ends_below_its_start(rig, batch) -> None:  # type: ignore[no-untyped-def]
+def test_the_log_ends_below_its_start(rig: MakeRig) -> None:
     """Check it: without group commit, the system may lose records that were deleted before their sync."""
     r = rig(log_flush_policy="os")
-    fill_for_real(r, batch)
+    fill_for_real(r)
     (r.directory / ".kafka_cleanshutdown").unlink()
     (r.directory / LOG_STARTS).write_text("0\n1\nt 0 20\n")
     r.config = msgspec.structs.replace(r.config, log_flush_policy="os")
     (r.directory / "recovery-point-offset-checkpoint").write_text("0\n1\nt 0 0\n")
-    r.fork()
-    (target,) = targets_of(r, **SMALL)
+    target = forked(r, **SMALL)
     found = r.partition(target[0])
     assert (found.log_start_offset, found.high_watermark) == (20, 20)
-    r.job([(target, bytes(batch()))])
-    assert r.await_replies(1)[0].results[0].base_offset == 20
+    assert appended(r, target, bytes(make_batch())).base_offset == 20
     assert sorted(path.name for path in (r.directory / "t-0").glob("*.log")) == [f"{20:020d}.log"]
     assert r.stop() == 0

@@ -82,7 +82,7 @@ def test_below_the_log_start_a_compacted_topic_loses_segments_too() -> None:
 def kafkas_way(of: list[Segment], settings: TopicConfig, marks: Marks) -> int:
     """How many go, told as Kafka's source does: three passes, each over what the last one left."""
 
-    def deletable(left: list[Segment], predicate) -> int:  # type: ignore[no-untyped-def]
+    def deletable(left: list[Segment], predicate) -> int:
         count = 0
         while count < len(left):
             following = left[count + 1] if count + 1 < len(left) else None

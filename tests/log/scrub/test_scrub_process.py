@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,8 @@ from mpbroker.supervisor.scrubbing import progress
 from shm.table import SlotBusy, SlotTable
 from tests.log.test_failing_calls import failing
 from tests.support.flipped_bits import RECORDS, flip
-from tests.support.log_rig import Rig
+from tests.support.log_rig import MakeRig, Rig
+from tests.support.log_writer import make_batch
 from tests.support.stepped_log import Broker
 
 
@@ -81,11 +82,11 @@ class World:
 
 
 @pytest.fixture
-def world(rig: Callable[..., Rig], batch: Callable[..., bytearray]) -> Iterator[World]:
+def world(rig: MakeRig) -> Iterator[World]:
     made = rig(log_scrub_max_bytes_per_second=1 << 40)
     broker = Broker(made, segment_bytes="1048576")
     for _ in range(14):
-        broker.produce(bytes(batch(RECORDS, size=80_000)))
+        broker.produce(bytes(make_batch(RECORDS, size=80_000)))
     found = World(broker, ScrubProcess(ProcessContext(SCRUBBER, made.memory, made.config)))
     assert len(found.segments) > 2
     found.process.start()
@@ -221,7 +222,7 @@ def test_a_partition_that_does_not_say_which_one_it_is(
 
 
 @pytest.fixture(name="many")
-def _many(rig: Callable[..., Rig]) -> Iterator[World]:
+def _many(rig: MakeRig) -> Iterator[World]:
     made = rig(log_scrub_max_bytes_per_second=1 << 40)
     broker = Broker(made, 3)
     found = World(broker, ScrubProcess(ProcessContext(SCRUBBER, made.memory, made.config)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,12 +15,12 @@ from mpbroker.storage.leader_epochs import Epochs
 from mpbroker.storage.names import segment_name
 from mpbroker.storage.residency import resident
 from tests.support.flipped_bits import RECORDS, flip
-from tests.support.log_writer import Writer
+from tests.support.log_writer import MakeWriter
 from tests.support.page_cache import evict
 
 
 @pytest.fixture
-def segment(writer: Callable[..., Writer]) -> tuple[Path, int, list[int]]:
+def segment(writer: MakeWriter) -> tuple[Path, int, list[int]]:
     """A sealed segment of ten batches, the base of the next one, and where the batches begin."""
     made = writer(segment_bytes="1048576")
     starts = []
@@ -29,8 +28,7 @@ def segment(writer: Callable[..., Writer]) -> tuple[Path, int, list[int]]:
         starts.append(made.log.state.size)
         made.append(RECORDS)
     path = made.log.directory / segment_name(0)
-    for fd in made.log.roll():
-        os.close(fd)
+    made.roll()
     made.log.close_files()
     return path, 10 * RECORDS, starts
 
@@ -156,7 +154,7 @@ def test_two_damages_are_two(segment: tuple[Path, int, list[int]]) -> None:
     assert [one.first for one in scrubbed(path, end)] == [2 * RECORDS, 6 * RECORDS]
 
 
-def test_gaps_of_compaction_are_none(writer: Callable[..., Writer]) -> None:
+def test_gaps_of_compaction_are_none(writer: MakeWriter) -> None:
     made = writer(segment_bytes="1048576")
     for _ in range(4):
         made.append(RECORDS)
@@ -237,7 +235,7 @@ def test_hot_pages_stay_and_cold_ones_do_not_come(tmp_path: Path) -> None:
 
 
 @pytest.mark.disk
-def test_looking_for_what_was_aborted_leaves_the_page_cache_as_it_was(writer: Callable[..., Writer]) -> None:
+def test_looking_for_what_was_aborted_leaves_the_page_cache_as_it_was(writer: MakeWriter) -> None:
     made = writer(segment_bytes="16777216")
     while made.log.state.size < 5 << 20:
         made.append(RECORDS, size=50_000)
