@@ -53,6 +53,14 @@ def options(**settings: str | int) -> list[str]:
     return [word for key, value in settings.items() for word in ("-o", f"{key.replace('_', '.')}={value}")]
 
 
+def listening(**more: str) -> list[str]:
+    """Flags of plaintext listeners: PLAINTEXT, and others by their names. `start` knows what PORT is."""
+    listeners = {"PLAINTEXT": f"{HOST}:PORT", **more}
+    protocols = ",".join(f"{name}:PLAINTEXT" for name in listeners)
+    where = ",".join(f"{name}://{address}" for name, address in listeners.items())
+    return ["--listeners", where, "-o", f"listener.security.protocol.map={protocols}"]
+
+
 def listener(broker: Mpbroker, name: str = "PLAINTEXT") -> dict[str, Any]:
     (found,) = [
         one

@@ -6,6 +6,7 @@ import os
 import socket
 import struct
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from mpbroker.ipc import topology
@@ -162,10 +163,32 @@ class Rig:
     def requests_taken(self, handler: int = 0) -> list[Request]:
         return [r for r in self.taken(handler) if isinstance(r, Request) and r.kind == SlotKind.REQUEST]
 
+    def ask(self, client: socket.socket, data: bytes) -> Request:
+        """Send it, and return the one request that the first handler gets by that."""
+        client.sendall(data)
+        self.step()
+        (request,) = self.requests_taken()
+        return request
+
+    def finish(self, client: socket.socket, request: Request, handler: int = 0) -> None:
+        """Answer it, and check that the client gets the answer."""
+        payload = answer_frame(request.correlation)
+        self.answer(request, payload, handler)
+        self.step()
+        assert receive(client, len(payload)) == payload
+
     def await_requests(self, handler: int = 0) -> list[Request]:
         """Wait for frames larger than the socket buffers, which need several rounds between the two ends."""
         self.turn.turn(1)
         return until(lambda: self.requests_taken(handler), "a request", lambda: self.turn.turn(1))
+
+    def reasons(self) -> list[int]:
+        """Return why connections were closed since the last call."""
+        return [reason for _, reason, _ in self.turn.closed()]
+
+    def await_reasons(self) -> list[int]:
+        self.turn.turn(1)
+        return until(self.reasons, "a connection that is closed", lambda: self.turn.turn(1))
 
     def counter(self, counter: Counter) -> int:
         return self.memory.counters(PROCESSOR).get(counter)
@@ -237,6 +260,9 @@ class Rig:
         """Return the bytes in use in the request arena, by the processor's counter page."""
         self.turn.turn(0)
         return self.counter(Counter.COUNT_ARENA_BYTES)
+
+
+MakeRig = Callable[..., Rig]
 
 
 def parts_answer(

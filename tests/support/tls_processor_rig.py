@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mpbroker.config.load import load
+from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.session import Session
 from mpbroker.network.processor.tls_sasl import TlsSaslChannels
 from mpbroker.protocol.api_keys import ApiKey
@@ -28,6 +29,7 @@ from mpbroker.security.listener import secure_listeners
 from tests.support.certificates import Authority
 from tests.support.polling import until
 from tests.support.processor_rig import PROCESSOR, Rig
+from tests.support.tls_key_changes import TLS_1_3, KeyChanger
 
 METADATA = 3
 SASL, TLS = 0, 1
@@ -126,6 +128,19 @@ class SecureRig(Rig):
 
     def janes_store(self) -> Path:
         return AUTHORITY.sign("Jane").write(Path(self.directory.name) / "client.pem")
+
+
+@contextlib.contextmanager
+def key_changer(rig: SecureRig, version: int = TLS_1_3) -> Iterator[tuple[KeyChanger, socket.socket]]:
+    """A client of listener TLS that has shaken hands, and its socket beneath."""
+    plain = rig.meet(TLS)
+    plain.setblocking(False)
+    with contextlib.closing(KeyChanger(plain, rig.janes_store(), version)) as client:
+        while not client.shake() or rig.counter(Counter.COUNT_AUTHENTICATIONS) == 0:
+            rig.step()
+        with contextlib.suppress(BlockingIOError):
+            client.hears(plain.recv(1 << 20))
+        yield client, plain
 
 
 def descriptors() -> int:

@@ -95,6 +95,12 @@ class World:
         address = self.listening[listener].getsockname()
         return [self.stack.enter_context(socket.create_connection(address)) for _ in range(count)]
 
+    def come(self, listener: int, count: int = 1) -> list[socket.socket]:
+        """Let clients connect, and the acceptor do what it can with them."""
+        clients = self.connect(listener, count)
+        self.turns()
+        return clients
+
     def turns(self, count: int = 4) -> None:
         for _ in range(count):
             os.eventfd_write(self.acceptor.context.bell.fd, 1)
@@ -141,8 +147,7 @@ def make() -> Iterator[Make]:
 def test_processors_get_connections_in_turn(make: Make) -> None:
     world = make()
     world.serve(*PROCESSORS)
-    clients = world.connect(0, 30)
-    world.turns()
+    clients = world.come(0, 30)
     names = {client.getsockname(): number for number, client in enumerate(clients)}
     for number, role in enumerate(PROCESSORS):
         got = [names[connection.getpeername()] for _, connection in world.taken(role)]
@@ -152,13 +157,11 @@ def test_processors_get_connections_in_turn(make: Make) -> None:
 def test_a_processor_without_room_is_passed_over(make: Make) -> None:
     world = make()
     world.serve(PROCESSORS[0])
-    world.connect(0, OUTSTANDING_MAX + 5)
-    world.turns()
+    world.come(0, OUTSTANDING_MAX + 5)
     first = world.memory.connections(PROCESSORS[0])
     assert first.outstanding() == OUTSTANDING_MAX
     world.serve(*PROCESSORS)
-    world.connect(0, 4)
-    world.turns()
+    world.come(0, 4)
     assert first.outstanding() == OUTSTANDING_MAX
     first_unstable = OUTSTANDING_MAX + 5 + 4 - len(world.taken(PROCESSORS[0]))
     assert sum(len(world.taken(role)) for role in PROCESSORS[1:]) == first_unstable
@@ -167,10 +170,8 @@ def test_a_processor_without_room_is_passed_over(make: Make) -> None:
 def test_when_all_are_full_each_listener_holds_one_and_goes_on_when_there_is_room(make: Make) -> None:
     world = make()
     world.serve(PROCESSORS[0])
-    world.connect(0, OUTSTANDING_MAX + 3)
-    world.turns()
-    world.connect(1, 2)
-    world.turns()
+    world.come(0, OUTSTANDING_MAX + 3)
+    world.come(1, 2)
     assert world.count(1, ListenerCount.ACCEPTED) == 0
     assert world.memory.connections(PROCESSORS[0]).waits(0), "it asks to be rung"
     taken = world.taken(PROCESSORS[0])
@@ -187,8 +188,7 @@ def test_what_waits_for_room_is_counted_until_its_listener_is_removed(make: Make
     world.serve(PROCESSORS[0])
     world.turns()
     assert world.taken(PROCESSORS[0]) == [], "the mark of a new processor has no place among them any more"
-    clients = world.connect(0, OUTSTANDING_MAX + 1)
-    world.turns()
+    clients = world.come(0, OUTSTANDING_MAX + 1)
     quotas = world.acceptor.quotas
     assert quotas.total == OUTSTANDING_MAX + 1
     world.acceptor._remove(0)
@@ -202,8 +202,7 @@ def test_a_listener_that_waits_for_a_slot_does_not_hold_up_the_other(make: Make)
     world = make(listener_limits={"A": ListenerLimits(max_connections=1)})
     world.serve(*PROCESSORS)
     world.connect(0, 3)
-    world.connect(1, 10)
-    world.turns()
+    world.come(1, 10)
     got = [listener for role in PROCESSORS for listener, _ in world.taken(role)]
     assert (got.count(0), got.count(1)) == (1, 10)
 
@@ -213,8 +212,7 @@ def test_the_rate_of_one_listener_delays_only_its_own(make: Make) -> None:
     world = make(listener_limits={"A": ListenerLimits(max_connection_creation_rate=1)})
     world.serve(*PROCESSORS)
     world.connect(0, 13)
-    world.connect(1, 13)
-    world.turns()
+    world.come(1, 13)
     got = [listener for role in PROCESSORS for listener, _ in world.taken(role)]
     assert (got.count(0), got.count(1)) == (10, 13)
     assert (world.count(0, ListenerCount.THROTTLED), world.count(1, ListenerCount.THROTTLED)) == (1, 0)
@@ -226,8 +224,7 @@ def test_sockets_are_as_configured(make: Make, size: int) -> None:
         socket_send_buffer_bytes=size, socket_receive_buffer_bytes=size, socket_listen_backlog_size=7
     )
     world.serve(PROCESSORS[0])
-    world.connect(0)
-    world.turns()
+    world.come(0)
     ((_, sock),) = world.taken(PROCESSORS[0])
     assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
     assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
@@ -252,8 +249,7 @@ def test_a_connection_that_was_lost_before_it_was_accepted(
     world.ask(monkeypatch)
     world.serve(*PROCESSORS)
     world.listening[0].errors = [errno.ECONNABORTED, errno.ECONNABORTED]
-    world.connect(0)
-    world.turns()
+    world.come(0)
     said = [(r.levelno, r.getMessage()) for r in caplog.records]
     line = "a connection on A was lost before it was accepted: Software caused connection abort"
     assert said.count((logging.DEBUG, line)) == 2, "clients do it every day"
@@ -271,8 +267,7 @@ def test_without_descriptors_or_memory_it_rests(
     world.serve(*PROCESSORS)
     world.listening[0].errors = [code]
     world.connect(0)
-    world.connect(1)
-    world.turns()
+    world.come(1)
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
     port = world.listening[0].getsockname()[1]
@@ -313,8 +308,7 @@ def test_a_listener_that_pauses_keeps_its_watch(
     if pause == "rest":
         world.serve(*PROCESSORS)
         world.listening[0].errors = [errno.EMFILE]
-    world.connect(0)
-    world.turns()
+    world.come(0)
     (there,) = [one for one in world.acceptor.open.values() if one.number == 0]
     assert not there.may_accept
     world.connect(0)
@@ -324,8 +318,7 @@ def test_a_listener_that_pauses_keeps_its_watch(
     world.serve(*PROCESSORS)
     world.turns()
     assert world.count(0, ListenerCount.ACCEPTED) == 2
-    world.connect(0)
-    world.turns()
+    world.come(0)
     assert world.count(0, ListenerCount.ACCEPTED) == 3, "it is watched again"
 
 
@@ -338,8 +331,7 @@ def test_without_a_watch_a_new_listener_rests(make: Make, caplog: pytest.LogCapt
     world.listening.append(sock)
     there = world.acceptor.open[sock.fileno()]
     world.connect(0)
-    world.connect(2)
-    world.turns()
+    world.come(2)
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
     assert record.getMessage().startswith(f"cannot accept on C://{HOST}:")
@@ -361,8 +353,7 @@ def test_a_listener_without_a_watch_can_be_removed(make: Make) -> None:
     world.acceptor._add(2, Listener("C", "PLAINTEXT", HOST, sock.getsockname()[1]), sock)
     world.acceptor._remove(2)
     assert world.count(2, ListenerCount.STATE) == ListenerState.REMOVED
-    world.connect(0)
-    world.turns()
+    world.come(0)
     assert world.count(0, ListenerCount.ACCEPTED) == 1
 
 
@@ -370,8 +361,7 @@ def test_who_is_refused_is_named_with_its_port(make: Make, caplog: pytest.LogCap
     caplog.set_level(logging.DEBUG)
     world = make(max_connections_per_ip=1)
     world.serve(*PROCESSORS)
-    _, refused = world.connect(0, 2)
-    world.turns()
+    _, refused = world.come(0, 2)
     peer = "{}:{}".format(*refused.getsockname())
     said = [r.getMessage() for r in caplog.records if r.levelno == logging.INFO]
     assert len(said) == 1
@@ -379,8 +369,7 @@ def test_who_is_refused_is_named_with_its_port(make: Make, caplog: pytest.LogCap
         f"a connection of {peer} on A was refused: {HOST} has 1 already (max.connections.per.ip; "
     )
     world.acceptor.quotas.change_ip_rates({None: 1})
-    throttled = world.connect(0, 15)[-1]
-    world.turns()
+    throttled = world.come(0, 15)[-1]
     peer = "{}:{}".format(*throttled.getsockname())
     said = [r.getMessage() for r in caplog.records if r.levelno == logging.DEBUG]
     assert said[-1].startswith(f"a connection of {peer} on A is closed in ")
@@ -407,8 +396,7 @@ def test_who_waits_for_a_slot_is_said_once(
 ) -> None:
     world = make(**settings)
     world.serve(*PROCESSORS)
-    world.connect(1)
-    world.turns()
+    world.come(1)
     world.connect(0, 5)
     world.turns(20)
     (line,) = lines(caplog, logging.WARNING)
@@ -431,8 +419,7 @@ def test_who_comes_too_fast_is_said(
     caplog.set_level(logging.INFO)
     world = make(**settings)
     world.serve(*PROCESSORS)
-    world.connect(0, 13)
-    world.turns()
+    world.come(0, 13)
     (line,) = lines(caplog, logging.INFO)
     assert line.startswith("a connection on A waits ")
     assert f"more than 1 a second come ({limit}); raise it" in line
@@ -443,8 +430,7 @@ def test_of_many_the_rest_is_counted(make: Make, caplog: pytest.LogCaptureFixtur
     world = make(max_connections_per_ip=1)
     world.serve(*PROCESSORS)
     for count in (8, 1):
-        world.connect(0, count)
-        world.turns()
+        world.come(0, count)
     now_ms = time.monotonic() * 1000
     notices = world.acceptor.notices
     notices.follow(now_ms)
@@ -455,8 +441,7 @@ def test_of_many_the_rest_is_counted(make: Make, caplog: pytest.LogCaptureFixtur
     )
     notices.follow(now_ms + 3 * EVERY_MS)
     assert len(lines(caplog, logging.INFO)) == 2, "a quiet minute is not worth a line"
-    world.connect(0)
-    world.turns()
+    world.come(0)
     assert "was refused" in lines(caplog, logging.INFO)[2]
 
 
@@ -468,8 +453,7 @@ def test_a_connection_that_ends_before_it_is_served(
     world.ask(monkeypatch)
     world.serve(*PROCESSORS)
     world.listening[0].breaks = True
-    (client,) = world.connect(0)
-    world.turns()
+    (client,) = world.come(0)
     peer = "{}:{}".format(*client.getsockname())
     said = [(r.levelno, r.getMessage()) for r in caplog.records]
     line = f"a connection of {peer} on A ended before it was served: Invalid argument"
@@ -477,6 +461,5 @@ def test_a_connection_that_ends_before_it_is_served(
     assert client.recv(1) == b""
     assert world.acceptor.quotas.total == 0
     world.listening[0].breaks = False
-    world.connect(0)
-    world.turns()
+    world.come(0)
     assert world.count(0, ListenerCount.ACCEPTED) == 1

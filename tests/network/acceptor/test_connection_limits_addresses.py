@@ -19,6 +19,7 @@ from tests.support.acceptor_tools import (
     is_closed,
     kill_and_await,
     listener,
+    listening,
     processes,
 )
 from tests.support.client_tools import eventually
@@ -59,10 +60,7 @@ def served(broker: Mpbroker, address: str, stack: contextlib.ExitStack) -> int:
 def test_an_address_that_comes_too_fast(start: Start, tmp_path: Path, stack: contextlib.ExitStack) -> None:
     path = tmp_path / "kafka.sock"
     broker = start(
-        "--listeners",
-        f"PLAINTEXT://{HOST}:PORT,LOCAL://unix:{path}",
-        "-o",
-        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,LOCAL:PLAINTEXT",
+        *listening(LOCAL=f"unix:{path}"),
     )
     quota(broker, "set", "connection_creation_rate=1", "--ip", LIMITED)
     begun = time.monotonic()

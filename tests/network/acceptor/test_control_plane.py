@@ -25,6 +25,7 @@ from tests.support.acceptor_tools import (
     counted,
     hears,
     is_answered,
+    listening,
     options,
     port_of,
     processes,
@@ -42,10 +43,7 @@ MIB = 1 << 20
 
 def with_control_plane(**settings: str | int) -> tuple[str, ...]:
     return (
-        "--listeners",
-        f"PLAINTEXT://{HOST}:PORT,CONTROL://{HOST}:0",
-        "-o",
-        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROL:PLAINTEXT",
+        *listening(CONTROL=f"{HOST}:0"),
         *options(control_plane_listener_name="CONTROL", **settings),
         *ALONE,
     )

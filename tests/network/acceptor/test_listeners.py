@@ -6,6 +6,7 @@ import contextlib
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from tests.support.acceptor_tools import (
     is_answered,
     is_closed,
     listener,
+    listening,
     options,
     port_of,
     port_of_both_families,
@@ -54,10 +56,7 @@ def test_an_address_with_a_limit_of_its_own(start: Start) -> None:
 
 def test_the_brokers_own_listener_gets_in_and_the_idlest_of_the_others_goes(start: Start) -> None:
     broker = start(
-        "--listeners",
-        f"PLAINTEXT://{HOST}:PORT,INSIDE://{HOST}:0",
-        "-o",
-        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,INSIDE:PLAINTEXT",
+        *listening(INSIDE=f"{HOST}:0"),
         *options(inter_broker_listener_name="INSIDE", max_connections=3),
         *("--processors", "1"),
     )
@@ -213,15 +212,11 @@ def test_what_cannot_be_added_or_removed(start: Start) -> None:
 
 
 def test_a_listener_with_a_role_of_its_own_stays(start: Start) -> None:
-    names = ("PLAINTEXT", "CONTROL", "INTERNAL")
     broker = start(
-        "--listeners",
-        f"PLAINTEXT://{HOST}:PORT,CONTROL://{HOST}:0,INTERNAL://{HOST}:0",
-        "-o",
-        "listener.security.protocol.map=" + ",".join(f"{name}:PLAINTEXT" for name in names),
+        *listening(CONTROL=f"{HOST}:0", INTERNAL=f"{HOST}:0"),
         *options(control_plane_listener_name="CONTROL", inter_broker_listener_name="INTERNAL"),
     )
-    for name in names[1:]:
+    for name in ("CONTROL", "INTERNAL"):
         with pytest.raises(ControlError, match=f"listener {name} cannot be removed: the configuration"):
             control(broker).call("listener-remove", listener=name)
         with connect(broker, port_of(broker, name)) as client:
@@ -230,13 +225,7 @@ def test_a_listener_with_a_role_of_its_own_stays(start: Start) -> None:
 
 def test_a_unix_domain_socket(start: Start, tmp_path: Path) -> None:
     path = tmp_path / "kafka.sock"
-    flags = (
-        "--listeners",
-        f"PLAINTEXT://{HOST}:PORT,LOCAL://unix:{path}",
-        "-o",
-        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,LOCAL:PLAINTEXT",
-    )
-    broker = start(*flags, *options(max_connections_per_ip=1))
+    broker = start(*listening(LOCAL=f"unix:{path}"), *options(max_connections_per_ip=1))
     assert path.stat().st_mode & 0o777 == 0o660
     for _ in range(2):
         with contextlib.ExitStack() as stack:
@@ -255,10 +244,7 @@ def test_a_unix_domain_socket(start: Start, tmp_path: Path) -> None:
 def test_ipv4_and_ipv6_on_one_port(start: Start) -> None:
     with port_of_both_families() as port:
         broker = start(
-            "--listeners",
-            f"PLAINTEXT://{HOST}:PORT,SIX://[::1]:PORT",
-            "-o",
-            "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SIX:PLAINTEXT",
+            *listening(SIX="[::1]:PORT"),
             port=port,
         )
     for host in (HOST, "::1"):
@@ -282,10 +268,7 @@ def test_a_port_is_shared_by_an_ipv4_listener_and_an_ipv6_one_that_comes_later(s
 def test_the_last_listener_is_not_protected(start: Start) -> None:
     """Check that the inter-broker listener may exceed max.connections only while there is another one."""
     broker = start(
-        "--listeners",
-        f"PLAINTEXT://{HOST}:PORT,INSIDE://{HOST}:0",
-        "-o",
-        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,INSIDE:PLAINTEXT",
+        *listening(INSIDE=f"{HOST}:0"),
         "-o",
         "listener.name.inside.max.connections=5",
         *options(inter_broker_listener_name="INSIDE", max_connections=1),
@@ -309,56 +292,47 @@ def test_a_wildcard_advertises_the_address_that_the_client_connected_to(start: S
     assert "<the address that the client connected to>" in listener(broker)["advertised"]
 
 
-def test_sockets_of_the_service_manager_are_served_and_outlive_the_broker(tmp_path: Path) -> None:
-    """Start the broker as systemd does with a .socket unit.
+def serve_twice(broker: Mpbroker, inherited: socket.socket, connect: Callable[[], socket.socket]) -> None:
+    """Start the broker twice as systemd does with a .socket unit. A client connects before each start."""
+    launch = [sys.executable, "-c", ACTIVATE, str(inherited.fileno()), *broker.command()]
+    for _ in range(2):
+        with connect() as client:
+            process = subprocess.Popen(
+                launch, env=broker.environment(), pass_fds=[inherited.fileno()], stderr=subprocess.PIPE
+            )
+            try:
+                assert is_answered(client)
+                process.terminate()
+                assert process.wait(TIMEOUT_S) == 0
+            finally:
+                process.kill()
+                process.communicate()
 
-    Connections wait while no broker runs.
-    """
-    with socket.create_server((HOST, 0)) as listening:
-        port = listening.getsockname()[1]
-        broker = Mpbroker(tmp_path, flags=("--listeners", f"PLAINTEXT://{HOST}:{port}"))
-        launch = [sys.executable, "-c", ACTIVATE, str(listening.fileno()), *broker.command()]
+
+def test_sockets_of_the_service_manager_are_served_and_outlive_the_broker(tmp_path: Path) -> None:
+    """Check that connections wait while no broker runs."""
+    with socket.create_server((HOST, 0)) as inherited:
+        address = inherited.getsockname()
+        broker = Mpbroker(tmp_path, flags=("--listeners", f"PLAINTEXT://{HOST}:{address[1]}"))
         try:
-            for _ in range(2):
-                client = socket.create_connection((HOST, port), timeout=TIMEOUT_S)
-                process = subprocess.Popen(
-                    launch,
-                    env=broker.environment(),
-                    pass_fds=[listening.fileno()],
-                    stderr=subprocess.PIPE,
-                )
-                try:
-                    assert is_answered(client)
-                    process.terminate()
-                    assert process.wait(TIMEOUT_S) == 0
-                finally:
-                    process.kill()
-                    process.communicate()
-                    client.close()
+            serve_twice(broker, inherited, lambda: socket.create_connection(address, timeout=TIMEOUT_S))
         finally:
             broker.kill()
 
 
 def test_a_path_of_the_service_manager_stays_when_the_broker_stops(tmp_path: Path) -> None:
     path = tmp_path / "kafka.sock"
-    with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(str(path))
-        listening.listen()
+
+    def connected() -> socket.socket:
+        client = socket.socket(socket.AF_UNIX)
+        client.connect(str(path))
+        return client
+
+    with socket.socket(socket.AF_UNIX) as inherited:
+        inherited.bind(str(path))
+        inherited.listen()
         broker = Mpbroker(tmp_path, flags=("--listeners", f"PLAINTEXT://unix:{path}"))
-        launch = [sys.executable, "-c", ACTIVATE, str(listening.fileno()), *broker.command()]
-        for _ in range(2):
-            with socket.socket(socket.AF_UNIX) as client:
-                client.connect(str(path))
-                process = subprocess.Popen(
-                    launch, env=broker.environment(), pass_fds=[listening.fileno()], stderr=subprocess.PIPE
-                )
-                try:
-                    assert is_answered(client)
-                    process.terminate()
-                    assert process.wait(TIMEOUT_S) == 0
-                finally:
-                    process.kill()
-                    process.communicate()
+        serve_twice(broker, inherited, connected)
         broker.kill()
 
 
@@ -385,10 +359,7 @@ def test_metrics_tell_how_long_a_connection_waits_while_it_waits(start: Start) -
 
 def test_metrics_tell_the_rates_of_connections_and_their_delays(start: Start) -> None:
     broker = start(
-        "--listeners",
-        f"PLAINTEXT://{HOST}:PORT,OTHER://{HOST}:0",
-        "-o",
-        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,OTHER:PLAINTEXT",
+        *listening(OTHER=f"{HOST}:0"),
         *options(max_connection_creation_rate=1, quota_window_num=2),
     )
     selector = "kafka.server:type=socket-server-metrics"

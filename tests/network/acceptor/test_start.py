@@ -23,7 +23,7 @@ from mpbroker.network.processor.processor import Processor, connection_prefix
 from mpbroker.storage.names import RECOVERY_POINTS
 from ops.bench import frames
 from ops.bench.brokers import HOST, Mpbroker
-from tests.support.acceptor_tools import TIMEOUT_S, Start, control, counted, hears, options
+from tests.support.acceptor_tools import TIMEOUT_S, Start, control, counted, hears, listening, options
 from tests.support.client_tools import eventually
 from tests.support.polling import is_readable
 
@@ -100,10 +100,7 @@ def told(manager: socket.socket) -> list[str]:
 
 def test_the_control_plane_is_served_first(start: Start) -> None:
     broker = start(
-        "--listeners",
-        f"PLAINTEXT://{HOST}:PORT,CONTROL://{HOST}:0",
-        "-o",
-        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROL:PLAINTEXT",
+        *listening(CONTROL=f"{HOST}:0"),
         *options(control_plane_listener_name="CONTROL"),
     )
 
@@ -116,10 +113,7 @@ def test_the_control_plane_is_served_first(start: Start) -> None:
 
 def test_status_names_what_each_listener_advertises(start: Start) -> None:
     broker = start(
-        "--listeners",
-        f"PLAINTEXT://{HOST}:PORT,ALL://:0,ELSEWHERE://{HOST}:0",
-        "-o",
-        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,ALL:PLAINTEXT,ELSEWHERE:PLAINTEXT",
+        *listening(ALL=":0", ELSEWHERE=f"{HOST}:0"),
         "-o",
         "advertised.listeners=ELSEWHERE://kafka.example:19092",
     )

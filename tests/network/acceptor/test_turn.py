@@ -7,7 +7,6 @@ import os
 import select
 import socket
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -79,13 +78,11 @@ class Bench:
 
 
 @pytest.fixture
-def stack() -> Iterator[contextlib.ExitStack]:
-    with contextlib.ExitStack() as stack:
-        yield stack
+def bench(stack: contextlib.ExitStack) -> Bench:
+    return Bench(stack)
 
 
-def test_allowed_connections_need_no_python(stack: contextlib.ExitStack) -> None:
-    bench = Bench(stack)
+def test_allowed_connections_need_no_python(bench: Bench) -> None:
     bench.allow(10)
     bench.connect(4)
     assert bench.turn.serve(0) == []
@@ -101,8 +98,7 @@ def test_allowed_connections_need_no_python(stack: contextlib.ExitStack) -> None
     assert bench.turn.handed() == [], "each is told once"
 
 
-def test_connections_that_come_one_by_one_go_to_processors_in_turn(stack: contextlib.ExitStack) -> None:
-    bench = Bench(stack)
+def test_connections_that_come_one_by_one_go_to_processors_in_turn(bench: Bench) -> None:
     bench.allow(10)
     for number in range(4):
         bench.connect()
@@ -110,8 +106,7 @@ def test_connections_that_come_one_by_one_go_to_processors_in_turn(stack: contex
         assert [len(bench.taken(role)) for role in ROLES] == ([1, 0] if number % 2 == 0 else [0, 1])
 
 
-def test_it_asks_when_no_more_are_allowed(stack: contextlib.ExitStack) -> None:
-    bench = Bench(stack)
+def test_it_asks_when_no_more_are_allowed(bench: Bench) -> None:
     bench.allow(2)
     bench.connect(3)
     assert bench.turn.serve(0) == [bench.listening.fileno()]
@@ -121,8 +116,7 @@ def test_it_asks_when_no_more_are_allowed(stack: contextlib.ExitStack) -> None:
     assert len(bench.turn.handed()) == 1
 
 
-def test_a_change_of_a_word_is_for_python_before_anything_is_accepted(stack: contextlib.ExitStack) -> None:
-    bench = Bench(stack)
+def test_a_change_of_a_word_is_for_python_before_anything_is_accepted(bench: Bench) -> None:
     bench.allow(10)
     bench.connect()
     bench.word[:8] = (1).to_bytes(8, "little")
@@ -133,8 +127,7 @@ def test_a_change_of_a_word_is_for_python_before_anything_is_accepted(stack: con
     assert len(bench.turn.handed()) == 1
 
 
-def test_the_bell_ends_the_turn(stack: contextlib.ExitStack) -> None:
-    bench = Bench(stack)
+def test_the_bell_ends_the_turn(bench: Bench) -> None:
     bell = bench.memory.doorbell(topology.ACCEPTOR)
     bench.epoll.register(bell.fd, select.EPOLLIN)
     os.eventfd_write(bell.fd, 1)
@@ -142,8 +135,7 @@ def test_the_bell_ends_the_turn(stack: contextlib.ExitStack) -> None:
     assert bench.epoll.poll(0) == [], "it is drained"
 
 
-def test_it_asks_when_no_processor_has_room_or_lives(stack: contextlib.ExitStack) -> None:
-    bench = Bench(stack)
+def test_it_asks_when_no_processor_has_room_or_lives(bench: Bench) -> None:
     bench.allow(1000)
     bench.connect(2 * OUTSTANDING_MAX + 1)
     assert bench.turn.serve(0) == [bench.listening.fileno()]
@@ -158,8 +150,7 @@ def test_it_asks_when_no_processor_has_room_or_lives(stack: contextlib.ExitStack
     assert len(bench.taken(ROLES[1])) == 1
 
 
-def test_what_cannot_be_sent_is_pythons_and_its_ticket_is_taken_back(stack: contextlib.ExitStack) -> None:
-    bench = Bench(stack)
+def test_what_cannot_be_sent_is_pythons_and_its_ticket_is_taken_back(bench: Bench) -> None:
     bench.allow(10)
     bench.pairs[ROLES[0]][1].close()
     (client,) = bench.connect()
@@ -176,9 +167,8 @@ def test_what_cannot_be_sent_is_pythons_and_its_ticket_is_taken_back(stack: cont
     assert bench.accepted() == 0, "Python counts what it hands over itself"
 
 
-def test_a_lack_of_descriptors_is_pythons(stack: contextlib.ExitStack) -> None:
+def test_a_lack_of_descriptors_is_pythons(bench: Bench) -> None:
     resource = pytest.importorskip("resource")
-    bench = Bench(stack)
     bench.allow(10)
     bench.connect()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -208,8 +198,7 @@ def test_addresses_are_those_that_limits_count_by(stack: contextlib.ExitStack, h
     assert address == handover.packed_address(family, client.getsockname())
 
 
-def test_a_removed_listener_is_not_served(stack: contextlib.ExitStack) -> None:
-    bench = Bench(stack)
+def test_a_removed_listener_is_not_served(bench: Bench) -> None:
     bench.allow(1)
     bench.turn.remove_listener(bench.listening.fileno())
     bench.connect()

@@ -1,15 +1,26 @@
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import pytest
 
-from tests.support.processor_rig import Rig
+from tests.support.processor_rig import MakeRig, Rig
 
 
 @pytest.fixture
-def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
+def make_rig() -> Iterator[MakeRig]:
+    with contextlib.ExitStack() as stack:
+
+        def make(**how: int) -> Rig:
+            made = Rig(**how)
+            stack.callback(made.close)
+            return made
+
+        yield make
+
+
+@pytest.fixture
+def rig(request: pytest.FixtureRequest, make_rig: MakeRig) -> Rig:
     """Make a processor's turn, with the module's `RIG` if it has one."""
-    made = Rig(**getattr(request.module, "RIG", {}))
-    yield made
-    made.close()
+    return make_rig(**getattr(request.module, "RIG", {}))

@@ -91,9 +91,7 @@ def test_pipelined_requests_are_answered_in_order(rig: Rig) -> None:
 )  # fmt: skip
 def test_what_is_uncommon_is_for_a_handler(rig: Rig, sent: bytes) -> None:
     client = rig.connect()
-    client.sendall(sent)
-    rig.step()
-    (asked,) = rig.requests_taken()
+    asked = rig.ask(client, sent)
     assert asked.api_key == ApiKey.API_VERSIONS
     assert rig.bytes_of(asked) == sent
 
@@ -110,12 +108,8 @@ def test_a_block_without_room_for_the_answer_is_for_a_handler(rig: Rig) -> None:
 def test_the_request_log_and_quotas_on_time_need_a_handler(rig: Rig, word: str, value: int) -> None:
     client = rig.connect()
     rig.memory.words(word).store(0, value)
-    client.sendall(request(0, 1))
-    rig.step()
-    (asked,) = rig.requests_taken()
-    rig.answer(asked, answer_frame(1))
-    rig.step()
-    assert receive(client, 8) == answer_frame(1)
+    asked = rig.ask(client, request(0, 1))
+    rig.finish(client, asked)
     rig.memory.words(word).store(0, 0)
     client.sendall(request(0, 2))
     rig.step()

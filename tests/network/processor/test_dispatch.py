@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from mpbroker.handlers.hot_path.session_table import first_id
 from mpbroker.ipc.slots import Request, SlotFlag, SlotKind, kind_of, unpack_request
 from tests.support.forms import rounds
-from tests.support.processor_rig import Rig, frame, is_closed, parts_answer
+from tests.support.processor_rig import MakeRig, Rig, frame, is_closed, parts_answer
 from tests.support.served_processor import Served
 
 METADATA, CREATE_TOPICS, INIT_PRODUCER_ID, HEARTBEAT, PRODUCE = 3, 19, 22, 12, 0
@@ -266,9 +266,11 @@ def test_a_fetch_that_is_cut_short(pool: Pool) -> None:
 
 
 @pytest.mark.parametrize("taken", [True, False])
-def test_a_large_request_that_its_handler_had_begun_is_not_given_to_another(taken: bool) -> None:
+def test_a_large_request_that_its_handler_had_begun_is_not_given_to_another(
+    make_rig: MakeRig, taken: bool
+) -> None:
     """Check that only a request that was not begun is: a begun one may be why the handler hung."""
-    rig = Rig(handlers=2)
+    rig = make_rig(handlers=2)
     client, bystander = rig.connect(), rig.connect()
     rig.memory.words("heavy").store(1, 1)
     bystander.sendall(frame(METADATA, 1, 2))
@@ -286,4 +288,3 @@ def test_a_large_request_that_its_handler_had_begun_is_not_given_to_another(take
     found = sorted(request.correlation for request in rig.requests_taken(1))
     assert found == ([2] if taken else [1, 2])
     assert is_closed(client) == taken
-    rig.close()

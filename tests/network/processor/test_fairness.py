@@ -33,9 +33,7 @@ def reader(client: socket.socket, count: int) -> threading.Thread:
 
 def test_a_huge_answer_leaves_room_for_small_ones_in_every_turn(rig: Rig) -> None:
     big, *small = (rig.connect() for _ in range(201))
-    big.sendall(frame(METADATA, 1, 0))
-    rig.step()
-    (request,) = rig.requests_taken()
+    request = rig.ask(big, frame(METADATA, 1, 0))
     payload = answer_frame(0, bytes(100 << 20))
     rig.answer(request, payload)
     thread = reader(big, len(payload))

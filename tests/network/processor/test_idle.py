@@ -8,7 +8,7 @@ import time
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.network.processor.channel import CloseReason
 from tests.support.polling import until
-from tests.support.processor_rig import Rig, answer_frame, frame, is_closed, receive
+from tests.support.processor_rig import MakeRig, Rig, answer_frame, frame, is_closed, receive
 
 METADATA = 3
 IDLE_NS = 200_000_000
@@ -29,8 +29,8 @@ def exchange(rig: Rig, number: int) -> None:
     assert receive(rig.clients[number], 8) == answer_frame(number)
 
 
-def test_all_that_are_idle_go_in_one_turn_and_the_active_stay() -> None:
-    rig = Rig(places=300)
+def test_all_that_are_idle_go_in_one_turn_and_the_active_stay(make_rig: MakeRig) -> None:
+    rig = make_rig(places=300)
     for _ in range(200):
         rig.connect()
     rig.step()
@@ -44,11 +44,10 @@ def test_all_that_are_idle_go_in_one_turn_and_the_active_stay() -> None:
     assert not is_closed(rig.clients[3])
     assert not is_closed(rig.clients[77])
     assert rig.turn.open_connections() == 2
-    rig.close()
 
 
-def test_connections_expire_when_their_time_is_over_and_not_before() -> None:
-    rig = Rig(places=300, idle_ns=IDLE_NS)
+def test_connections_expire_when_their_time_is_over_and_not_before(make_rig: MakeRig) -> None:
+    rig = make_rig(places=300, idle_ns=IDLE_NS)
     first_ns = time.monotonic_ns()
     for _ in range(100):
         rig.connect()
@@ -65,18 +64,15 @@ def test_connections_expire_when_their_time_is_over_and_not_before() -> None:
     rig.step()
     assert len(closed) + len(rig.turn.closed()) == 100
     assert rig.turn.open_connections() == 0
-    rig.close()
 
 
-def test_a_connection_that_waits_for_its_answer_is_idle_too() -> None:
-    rig = Rig(idle_ns=IDLE_NS)
+def test_a_connection_that_waits_for_its_answer_is_idle_too(make_rig: MakeRig) -> None:
+    rig = make_rig(idle_ns=IDLE_NS)
     client = rig.connect()
-    client.sendall(frame(METADATA, 1, 1))
-    rig.step()
-    (request,) = rig.requests_taken()
+    request = rig.ask(client, frame(METADATA, 1, 1))
     work_until(rig, time.monotonic_ns() + IDLE_NS + 10_000_000)
     assert is_closed(client)
-    assert [reason for _, reason, _ in rig.turn.closed()] == [CloseReason.CLOSED_IDLE]
+    assert rig.reasons() == [CloseReason.CLOSED_IDLE]
     # Its answer is dropped, and said to be; the block comes back.
     rig.answer(request, answer_frame(1))
     rig.step()
@@ -84,11 +80,10 @@ def test_a_connection_that_waits_for_its_answer_is_idle_too() -> None:
     assert (session.connection, api_key) == (request.connection, METADATA)
     assert [one.kind for one in rig.taken()] == [SlotKind.RETURN]
     assert rig.in_use_bytes() == 0
-    rig.close()
 
 
-def test_the_least_recently_active_goes_first() -> None:
-    rig = Rig(places=64)
+def test_the_least_recently_active_goes_first(make_rig: MakeRig) -> None:
+    rig = make_rig(places=64)
     for _ in range(30):
         rig.connect()
     by_port = {client.getsockname()[1]: number for number, client in enumerate(rig.clients)}
@@ -103,11 +98,9 @@ def test_the_least_recently_active_goes_first() -> None:
     while rig.turn.close_least_recently_active() is not None:
         gone += [by_port[session.client_port] for session, _, _ in rig.turn.closed()]
     assert gone == order
-    rig.close()
 
 
-def test_only_listeners_that_are_named_give_way() -> None:
-    rig = Rig()
+def test_only_listeners_that_are_named_give_way(rig: Rig) -> None:
     pairs = [rig.pair() for _ in range(4)]
     connections = []
     for number, (served, _) in enumerate(pairs):
@@ -119,4 +112,3 @@ def test_only_listeners_that_are_named_give_way() -> None:
     assert rig.turn.close_least_recently_active({1}) is None
     assert rig.turn.close_least_recently_active() == connections[0]
     assert {reason for _, reason, _ in rig.turn.closed()} == {CloseReason.CLOSED_EXCESS}
-    rig.close()

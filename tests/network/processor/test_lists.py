@@ -15,7 +15,7 @@ from mpbroker.network.processor.channel import ChannelState
 from mpbroker.network.processor.lists import TABLE, ChannelList
 from mpbroker.network.processor.turn_tls import TlsSaslTurn
 from tests.support.forms import rounds
-from tests.support.processor_rig import Rig, answer_frame, frame, parts_answer
+from tests.support.processor_rig import MakeRig, Rig, answer_frame, frame, parts_answer
 
 PRODUCE, FETCH, METADATA = 0, 1, 3
 FREE, READING, WAITING, SENDING, OPENING = (
@@ -36,12 +36,9 @@ def test_the_table_has_every_state_and_every_list() -> None:
     assert {which for _, entered in TABLE.values() for which in entered} == set(ChannelList)
 
 
-def test_a_request_takes_its_channel_through_three_states() -> None:
-    rig = Rig()
+def test_a_request_takes_its_channel_through_three_states(rig: Rig) -> None:
     client = rig.connect()
-    client.sendall(frame(METADATA, 1, 1))
-    rig.step()
-    (request,) = rig.requests_taken()
+    request = rig.ask(client, frame(METADATA, 1, 1))
     rig.answer(request, answer_frame(1))
     rig.step()
     answered = {(FREE, READING), (READING, WAITING), (WAITING, SENDING), (SENDING, READING)}
@@ -50,17 +47,14 @@ def test_a_request_takes_its_channel_through_three_states() -> None:
     rig.step()
     assert rig.turn.moves() == answered | {(READING, READING), (READING, FREE)}
     assert rig.turn.entries() <= {(READING, ChannelList.LIST_DEFERRED), (READING, ChannelList.LIST_CLOSED)}
-    rig.close()
 
 
-def test_a_channel_is_in_the_list_of_what_it_waits_for(tmp_path: Path) -> None:
+def test_a_channel_is_in_the_list_of_what_it_waits_for(make_rig: MakeRig, tmp_path: Path) -> None:
     segment = tmp_path / "s.log"
     segment.write_bytes(bytes(100))
-    rig = Rig(queued_max=1, memory_bytes=64 << 10)
+    rig = make_rig(queued_max=1, memory_bytes=64 << 10)
     fetching, taken, held = [rig.connect() for _ in range(3)]
-    fetching.sendall(frame(FETCH, 4, 1))
-    rig.step()
-    (request,) = rig.requests_taken()
+    request = rig.ask(fetching, frame(FETCH, 4, 1))
     parts_answer(rig, request, b"HEAD", segment, [(0, 10)])
     rig.step()
     taken.sendall(frame(METADATA, 1, 2))
@@ -71,26 +65,21 @@ def test_a_channel_is_in_the_list_of_what_it_waits_for(tmp_path: Path) -> None:
     assert (listed[ChannelList.LIST_OPENING], listed[ChannelList.LIST_HELD]) == ([0], [2])
     assert (READING, ChannelList.LIST_HELD) in rig.turn.entries()
     assert (OPENING, ChannelList.LIST_OPENING) in rig.turn.entries()
-    rig.close()
 
 
-def test_a_channel_is_in_a_list_once() -> None:
-    rig = Rig()
+def test_a_channel_is_in_a_list_once(rig: Rig) -> None:
     rig.connect()
     deferring = TlsSaslTurn(rig.turn)
     deferring.later(0)
     deferring.later(0)
     assert rig.turn.listed()[ChannelList.LIST_DEFERRED] == [0]
-    rig.close()
 
 
-def test_a_move_that_the_table_does_not_have_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = Rig()
+def test_a_move_that_the_table_does_not_have_is_seen(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.connect()
     monkeypatch.setitem(TABLE, FREE, ((FREE,), ()))
     assert rig.unruly() == ["CHANNEL_READING after CHANNEL_FREE"]
     monkeypatch.undo()
-    rig.close()
 
 
 class History:

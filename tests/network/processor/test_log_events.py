@@ -97,9 +97,7 @@ def test_an_answer_to_a_channel_that_is_gone_is_told(
     served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = served.connect()
-    client.sendall(frame(METADATA, 1, 1))
-    served.step()
-    (request,) = served.requests_taken()
+    request = served.ask(client, frame(METADATA, 1, 1))
     served.turn.close_idle(1 << 62)
     served.step()
     caplog.clear()

@@ -15,7 +15,7 @@ from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.slots import Request
 from mpbroker.network.processor.channel import CloseReason
 from tests.support.polling import PATIENCE_S, until
-from tests.support.processor_rig import PROCESSOR, Rig, answer_frame, frame, is_closed, receive
+from tests.support.processor_rig import PROCESSOR, MakeRig, Rig, answer_frame, frame, is_closed, receive
 
 METADATA, PRODUCE = 3, 0
 # A throttle that outlasts every test.
@@ -48,8 +48,8 @@ def send_all(rig: Rig, clients: list[socket.socket], data: Sequence[bytes | memo
     rig.step(40)
 
 
-def test_the_second_of_two_big_requests_is_let_in_and_the_third_waits() -> None:
-    rig = Rig(memory_bytes=POOL)
+def test_the_second_of_two_big_requests_is_let_in_and_the_third_waits(make_rig: MakeRig) -> None:
+    rig = make_rig(memory_bytes=POOL)
     clients = [rig.connect() for _ in range(3)]
     send_all(rig, clients[:1], [big(0)])
     send_all(rig, clients[1:2], [big(1)])
@@ -71,7 +71,6 @@ def test_the_second_of_two_big_requests_is_let_in_and_the_third_waits() -> None:
     assert third.correlation == 2
     depleted_ns = rig.counter(Counter.COUNT_MEMORY_DEPLETED_NS)
     assert 0 < depleted_ns < time.monotonic_ns() - before_ns + 5_000_000_000
-    rig.close()
 
 
 def resume(rig: Rig, client: socket.socket, whole: bytes) -> Request:
@@ -87,8 +86,8 @@ def resume(rig: Rig, client: socket.socket, whole: bytes) -> Request:
     return until(rig.requests_taken, f"the rest of {len(whole)} bytes", step)[0]
 
 
-def test_those_who_wait_longest_go_on_first() -> None:
-    rig = Rig(memory_bytes=64 << 10, places=64)
+def test_those_who_wait_longest_go_on_first(make_rig: MakeRig) -> None:
+    rig = make_rig(memory_bytes=64 << 10, places=64)
     holder = rig.connect()
     send_all(rig, [holder], [big(99, 80 << 10)])
     (held,) = rig.requests_taken()
@@ -107,11 +106,10 @@ def test_those_who_wait_longest_go_on_first() -> None:
     assert order == list(range(20))
     rig.step()
     assert rig.in_use_bytes() == 0
-    rig.close()
 
 
-def test_a_hundred_megabytes_in_one_request() -> None:
-    rig = Rig(memory_bytes=200 << 20, frame_bytes_max=100 << 20)
+def test_a_hundred_megabytes_in_one_request(make_rig: MakeRig) -> None:
+    rig = make_rig(memory_bytes=200 << 20, frame_bytes_max=100 << 20)
     client = rig.connect()
     sent = frame(METADATA, 1, 7, bytes(range(256)) * ((100 << 20) // 256 - 1))
     client.setblocking(False)
@@ -132,11 +130,10 @@ def test_a_hundred_megabytes_in_one_request() -> None:
     # What was big once is not set aside again before the size is known.
     client.sendall(b"\0")
     assert rig.in_use_bytes() < 128 << 10
-    rig.close()
 
 
-def test_slow_writers_cost_what_they_hold_and_go_when_others_starve() -> None:
-    rig = Rig(memory_bytes=1 << 20, places=1100, stall_ns=50_000_000)
+def test_slow_writers_cost_what_they_hold_and_go_when_others_starve(make_rig: MakeRig) -> None:
+    rig = make_rig(memory_bytes=1 << 20, places=1100, stall_ns=50_000_000)
     slow = [rig.connect() for _ in range(1000)]
     whole = frame(METADATA, 1, 1, bytes(600))
     for client in slow:
@@ -145,15 +142,7 @@ def test_slow_writers_cost_what_they_hold_and_go_when_others_starve() -> None:
     assert rig.in_use_bytes() <= 1000 * 2048
     honest = rig.connect()
     honest.sendall(frame(METADATA, 1, 5))
-    until = time.monotonic() + PATIENCE_S
-    found: list[Request] = []
-    while not found and time.monotonic() < until:
-        rig.turn.turn(20)
-        found = [request for request in rig.requests_taken() if request.correlation == 5]
-    assert found, "the honest client starved"
-    reasons = {reason for _, reason, _ in rig.turn.closed()}
-    assert reasons == {CloseReason.CLOSED_STALLED}
-    rig.close()
+    assert set(drip_until_served(rig, [], b"", 5)) == {CloseReason.CLOSED_STALLED}
 
 
 def drip_until_served(rig: Rig, slow: list[socket.socket], chunk: bytes, correlation: int) -> list[int]:
@@ -165,7 +154,7 @@ def drip_until_served(rig: Rig, slow: list[socket.socket], chunk: bytes, correla
             with contextlib.suppress(OSError):
                 client.send(chunk, socket.MSG_DONTWAIT)
         rig.turn.turn(20)
-        closed.extend(reason for _, reason, _ in rig.turn.closed())
+        closed.extend(rig.reasons())
 
     step()
     until(
@@ -176,8 +165,8 @@ def drip_until_served(rig: Rig, slow: list[socket.socket], chunk: bytes, correla
     return closed
 
 
-def test_a_byte_now_and_then_is_no_progress() -> None:
-    rig = Rig(memory_bytes=1 << 20, stall_ns=200_000_000)
+def test_a_byte_now_and_then_is_no_progress(make_rig: MakeRig) -> None:
+    rig = make_rig(memory_bytes=1 << 20, stall_ns=200_000_000)
     slow = [rig.connect() for _ in range(3)]
     for client in slow:
         client.sendall(struct.pack(">i", 3 << 20) + bytes(70_000))
@@ -187,12 +176,11 @@ def test_a_byte_now_and_then_is_no_progress() -> None:
     honest.sendall(frame(METADATA, 1, 5))
     closed = drip_until_served(rig, slow, b"x", 5)
     assert set(closed) == {CloseReason.CLOSED_STALLED}
-    rig.close()
 
 
-def test_a_slow_writer_that_goes_on_is_left_alone() -> None:
+def test_a_slow_writer_that_goes_on_is_left_alone(make_rig: MakeRig) -> None:
     """Check it with twice the required speed: 64 KiB of 2 MiB in the time that a connection has."""
-    rig = Rig(memory_bytes=1 << 20, stall_ns=400_000_000)
+    rig = make_rig(memory_bytes=1 << 20, stall_ns=400_000_000)
     slow = rig.connect()
     whole = memoryview(frame(METADATA, 1, 7, bytes(2_000_000)))
     slow.sendall(whole[:4000])
@@ -211,12 +199,13 @@ def test_a_slow_writer_that_goes_on_is_left_alone() -> None:
     rig.answer(found, answer_frame(7))
     rig.step()
     assert [request.correlation for request in (found, *rig.requests_taken())] == [7, 5]
-    rig.close()
 
 
 @pytest.mark.parametrize(("declared", "sent_bytes"), [(100 << 20, 5), (100 << 20, 4000), (2 << 20, 4000)])
-def test_a_thousand_that_declare_much_do_not_keep_out_who_sends(declared: int, sent_bytes: int) -> None:
-    rig = Rig(memory_bytes=1 << 30, frame_bytes_max=declared, places=1100, stall_ns=10_000_000)
+def test_a_thousand_that_declare_much_do_not_keep_out_who_sends(
+    make_rig: MakeRig, declared: int, sent_bytes: int
+) -> None:
+    rig = make_rig(memory_bytes=1 << 30, frame_bytes_max=declared, places=1100, stall_ns=10_000_000)
     slow = [rig.connect() for _ in range(1000)]
     for client in slow:
         client.sendall(struct.pack(">i", declared) + bytes(sent_bytes - 4))
@@ -227,12 +216,11 @@ def test_a_thousand_that_declare_much_do_not_keep_out_who_sends(declared: int, s
     honest.sendall(frame(METADATA, 1, 5))
     closed = drip_until_served(rig, slow if sent_bytes > 5 else slow[:10], b"x", 5)
     assert set(closed) <= {CloseReason.CLOSED_STALLED}
-    rig.close()
 
 
-def test_those_who_hold_all_memory_and_wait_for_more_go_on_one_by_one() -> None:
+def test_those_who_hold_all_memory_and_wait_for_more_go_on_one_by_one(make_rig: MakeRig) -> None:
     """Check it with requests that have begun, wait for the rest, and together hold all memory."""
-    rig = Rig(memory_bytes=64 << 10, places=100)
+    rig = make_rig(memory_bytes=64 << 10, places=100)
     clients = [rig.connect() for _ in range(40)]
     for i, client in enumerate(clients):
         client.sendall(frame(METADATA, 1, i, bytes(8000))[:1984])
@@ -253,11 +241,10 @@ def test_those_who_hold_all_memory_and_wait_for_more_go_on_one_by_one() -> None:
     assert most < (64 << 10) + (16 << 10), "more than one went beyond the limit"
     rig.step()
     assert rig.in_use_bytes() == 0
-    rig.close()
 
 
-def test_an_outage_is_counted_while_it_lasts() -> None:
-    rig = Rig(memory_bytes=64 << 10)
+def test_an_outage_is_counted_while_it_lasts(make_rig: MakeRig) -> None:
+    rig = make_rig(memory_bytes=64 << 10)
     holder = rig.connect()
     send_all(rig, [holder], [big(1, 80 << 10)])
     (held,) = rig.requests_taken()
@@ -278,12 +265,11 @@ def test_an_outage_is_counted_while_it_lasts() -> None:
     rig.turn.turn(30)
     rig.turn.turn(0)
     assert rig.counter(Counter.COUNT_MEMORY_DEPLETED_NS) == after, "it ended with the answer"
-    rig.close()
 
 
-def test_who_waits_for_the_extent_does_not_keep_the_processor_awake() -> None:
+def test_who_waits_for_the_extent_does_not_keep_the_processor_awake(make_rig: MakeRig) -> None:
     """Check that it tries again only after a block was freed: the extent is cut into small blocks."""
-    rig = Rig(queued_max=2000, memory_bytes=8 << 20, extent_bytes=8 << 20, places=1100)
+    rig = make_rig(queued_max=2000, memory_bytes=8 << 20, extent_bytes=8 << 20, places=1100)
     small = [rig.connect() for _ in range(1000)]
     for i, client in enumerate(small):
         client.sendall(frame(METADATA, 1, i, bytes(7000)))
@@ -308,11 +294,10 @@ def test_who_waits_for_the_extent_does_not_keep_the_processor_awake() -> None:
     for request in kept[1:]:
         rig.answer(request, answer_frame(request.correlation))
     assert resume(rig, large, big(5000, 3 << 20)).correlation == 5000
-    rig.close()
 
 
-def test_idle_connections_and_waiting_ones_are_not_stalled() -> None:
-    rig = Rig(memory_bytes=64 << 10, stall_ns=1_000_000)
+def test_idle_connections_and_waiting_ones_are_not_stalled(make_rig: MakeRig) -> None:
+    rig = make_rig(memory_bytes=64 << 10, stall_ns=1_000_000)
     idle = rig.connect()
     waiting = rig.connect()
     send_all(rig, [waiting], [big(1, 80 << 10)])
@@ -327,15 +312,12 @@ def test_idle_connections_and_waiting_ones_are_not_stalled() -> None:
     rig.answer(held, answer_frame(1))
     rig.step()
     assert [request.correlation for request in rig.requests_taken()] == [2]
-    rig.close()
 
 
 def throttled_in_a_window(rig: Rig) -> socket.socket:
     """Return a client whose throttled channel holds the beginning of a frame."""
     client = rig.connect()
-    client.sendall(frame(PRODUCE, 3, 1))
-    rig.step()
-    (request,) = rig.requests_taken()
+    request = rig.ask(client, frame(PRODUCE, 3, 1))
     client.sendall(frame(PRODUCE, 3, 2, bytes(8000))[:1984])
     rig.step()
     rig.answer(request, answer_frame(1), throttle_ms=LONG_MS)
@@ -343,8 +325,8 @@ def throttled_in_a_window(rig: Rig) -> socket.socket:
     return client
 
 
-def test_a_throttled_channel_that_holds_a_piece_of_a_frame_goes_when_others_starve() -> None:
-    rig = Rig(memory_bytes=64 << 10, stall_ns=1_000_000, window=2)
+def test_a_throttled_channel_that_holds_a_piece_of_a_frame_goes_when_others_starve(make_rig: MakeRig) -> None:
+    rig = make_rig(memory_bytes=64 << 10, stall_ns=1_000_000, window=2)
     throttled = throttled_in_a_window(rig)
     waiting = rig.connect()
     send_all(rig, [waiting], [big(3, 80 << 10)])
@@ -352,22 +334,16 @@ def test_a_throttled_channel_that_holds_a_piece_of_a_frame_goes_when_others_star
     rig.turn.turn(10)
     assert rig.turn.closed() == [], "nobody starves"
     rig.connect().sendall(frame(METADATA, 1, 4))
-    until = time.monotonic() + PATIENCE_S
-    while not (ends := rig.turn.closed()) and time.monotonic() < until:
-        rig.turn.turn(10)
-    assert [reason for _, reason, _ in ends] == [CloseReason.CLOSED_STALLED]
+    assert rig.await_reasons() == [CloseReason.CLOSED_STALLED]
     assert receive(throttled, 8) == answer_frame(1)
     assert is_closed(throttled)
-    rig.close()
 
 
-def test_who_waits_for_memory_and_is_throttled_keeps_nobody_from_going_on() -> None:
+def test_who_waits_for_memory_and_is_throttled_keeps_nobody_from_going_on(make_rig: MakeRig) -> None:
     """Check it with a channel that waits for more memory when the answer of its window throttles it."""
-    rig = Rig(memory_bytes=64 << 10, window=2)
+    rig = make_rig(memory_bytes=64 << 10, window=2)
     throttled = rig.connect()
-    throttled.sendall(frame(PRODUCE, 3, 1))
-    rig.step()
-    (request,) = rig.requests_taken()
+    request = rig.ask(throttled, frame(PRODUCE, 3, 1))
     large = memoryview(big(2, 2_200_000))
     throttled.sendall(large[:1000])
     rig.step()
@@ -378,21 +354,23 @@ def test_who_waits_for_memory_and_is_throttled_keeps_nobody_from_going_on() -> N
     rig.answer(request, answer_frame(1), throttle_ms=LONG_MS)
     left = large[200 << 10 :]
     other.setblocking(False)
-    found: list[Request] = []
-    until = time.monotonic() + PATIENCE_S
-    while not found and time.monotonic() < until:
+
+    def step() -> None:
+        nonlocal left
         with contextlib.suppress(BlockingIOError):
             left = left[other.send(left) :] if left else left
         rig.turn.turn(20)
-        found = rig.requests_taken()
+
+    found = until(rig.requests_taken, "the request of the other", step)
     assert [request.correlation for request in found] == [2]
     assert rig.turn.closed() == []
-    rig.close()
 
 
 @pytest.mark.parametrize(("reads_bytes", "stall_ns"), [(0, 50_000_000), (2048, 200_000_000)])
-def test_a_client_that_hardly_reads_goes_when_others_starve(reads_bytes: int, stall_ns: int) -> None:
-    rig = Rig(memory_bytes=64 << 10, stall_ns=stall_ns)
+def test_a_client_that_hardly_reads_goes_when_others_starve(
+    make_rig: MakeRig, reads_bytes: int, stall_ns: int
+) -> None:
+    rig = make_rig(memory_bytes=64 << 10, stall_ns=stall_ns)
     deaf = rig.connect()
     deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     send_all(rig, [deaf], [big(1, 80 << 10)])
@@ -401,21 +379,20 @@ def test_a_client_that_hardly_reads_goes_when_others_starve(reads_bytes: int, st
     rig.step()
     starving = rig.connect()
     starving.sendall(frame(METADATA, 1, 2))
-    until = time.monotonic() + PATIENCE_S
-    found: list[Request] = []
-    while not found and time.monotonic() < until:
+
+    def step() -> None:
         if reads_bytes:
             # The window opens a little each time.
             deaf.recv(reads_bytes)
         rig.turn.turn(20)
-        found = rig.requests_taken()
+
+    found = until(rig.requests_taken, "the request of who starves", step)
     assert [request.correlation for request in found] == [2]
-    assert [reason for _, reason, _ in rig.turn.closed()] == [CloseReason.CLOSED_STALLED]
-    rig.close()
+    assert rig.reasons() == [CloseReason.CLOSED_STALLED]
 
 
-def test_a_client_that_never_reads_goes_when_a_handler_has_no_room_for_answers() -> None:
-    rig = Rig(handlers=2, stall_ns=50_000_000)
+def test_a_client_that_never_reads_goes_when_a_handler_has_no_room_for_answers(make_rig: MakeRig) -> None:
+    rig = make_rig(handlers=2, stall_ns=50_000_000)
     deaf, quiet = rig.connect(), rig.connect()
     deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     deaf.sendall(frame(METADATA, 1, 1))
@@ -427,18 +404,12 @@ def test_a_client_that_never_reads_goes_when_a_handler_has_no_room_for_answers()
         rig.turn.turn(20)
     assert rig.turn.closed() == []
     rig.memory.words("replies_out").store(1, 1)
-    closed: list[int] = []
-    until = time.monotonic() + PATIENCE_S
-    while not closed and time.monotonic() < until:
-        rig.turn.turn(20)
-        closed = [reason for _, reason, _ in rig.turn.closed()]
-    assert closed == [CloseReason.CLOSED_STALLED]
+    assert rig.await_reasons() == [CloseReason.CLOSED_STALLED]
     assert not is_closed(quiet)
-    rig.close()
 
 
-def test_the_largest_request_that_can_be_configured_fits() -> None:
-    rig = Rig(frame_bytes_max=LARGEST_REQUEST_BYTES, memory_bytes=1 << 20)
+def test_the_largest_request_that_can_be_configured_fits(make_rig: MakeRig) -> None:
+    rig = make_rig(frame_bytes_max=LARGEST_REQUEST_BYTES, memory_bytes=1 << 20)
     client = rig.connect()
     client.sendall(struct.pack(">i", LARGEST_REQUEST_BYTES) + bytes(100))
     rig.step()
@@ -450,11 +421,10 @@ def test_the_largest_request_that_can_be_configured_fits() -> None:
     client.close()
     rig.step()
     assert rig.in_use_bytes() == 0
-    rig.close()
 
 
-def test_the_limit_is_what_the_supervisor_says_now() -> None:
-    rig = Rig(memory_bytes=64 << 10)
+def test_the_limit_is_what_the_supervisor_says_now(make_rig: MakeRig) -> None:
+    rig = make_rig(memory_bytes=64 << 10)
     holder, waiting = rig.connect(), rig.connect()
     send_all(rig, [holder], [big(1, 80 << 10)])
     assert [request.correlation for request in rig.requests_taken()] == [1]
@@ -469,13 +439,12 @@ def test_the_limit_is_what_the_supervisor_says_now() -> None:
     another.sendall(frame(METADATA, 1, 3))
     rig.step()
     assert rig.requests_taken() == []
-    rig.close()
 
 
 @pytest.mark.parametrize("low", [False, True])
-def test_while_memory_is_low_sockets_are_served_in_any_order(low: bool) -> None:
+def test_while_memory_is_low_sockets_are_served_in_any_order(make_rig: MakeRig, low: bool) -> None:
     """Check the random order: in the order of descriptors, the same ones would always get the last memory."""
-    rig = Rig(memory_bytes=1 << 20)
+    rig = make_rig(memory_bytes=1 << 20)
     holder = rig.connect()
     if low:
         send_all(rig, [holder], [big(99, 700_000)])
@@ -502,4 +471,3 @@ def test_while_memory_is_low_sockets_are_served_in_any_order(low: bool) -> None:
             rig.arenas[0].take_back(returned.block, returned.generation)
     assert all(sorted(order) == list(range(16)) for order in orders)
     assert (len(orders) > 1) == low
-    rig.close()

@@ -163,16 +163,12 @@ def test_a_handshake_counts_for_the_first_request(secure: SecureRig) -> None:
     clients = []
     spent_ns = took_ns(lambda: clients.append(secure.handshake()))
     (client,) = clients
-    client.send(small())
-    secure.step()
-    (first,) = secure.requests_taken()
+    first = secure.ask(client, small())
     # It signs; nothing that a request does takes as long.
     assert 100_000 < first.network_ns < spent_ns + 100_000_000
     secure.answer(first, answer_frame(0))
     secure.step()
-    client.send(small())
-    secure.step()
-    (second,) = secure.requests_taken()
+    second = secure.ask(client, small())
     assert 0 < second.network_ns < first.network_ns
 
 
@@ -180,9 +176,7 @@ def test_a_login_counts_and_then_the_turn_does(secure: SecureRig) -> None:
     limit_time(secure)
     client = secure.meet(SASL)
     log_in(secure, client)
-    client.sendall(small())
-    secure.step()
-    (request,) = secure.requests_taken()
+    request = secure.ask(client, small())
     assert request.network_ns > 0
 
 
@@ -195,9 +189,7 @@ def test_more_than_a_descriptor_holds_is_told_later(secure: SecureRig) -> None:
     secure.secure.channels.native.spent(channel, connection + 1, NS_MAX)
     told = []
     for _ in range(3):
-        client.sendall(small())
-        secure.step()
-        (request,) = secure.requests_taken()
+        request = secure.ask(client, small())
         told.append(request.network_ns)
         secure.answer(request, answer_frame(0))
         secure.step()

@@ -18,6 +18,7 @@ from mpbroker.protocol.schema import StructType, message_for
 from tests.support.polling import PATIENCE_S
 from tests.support.processor_rig import (
     PROCESSOR,
+    MakeRig,
     Rig,
     answer_frame,
     frame,
@@ -69,9 +70,7 @@ def test_the_next_request_of_the_connection_is_like_any_other(rig: Rig) -> None:
     client = rig.connect()
     for number in range(3):
         request, handler = parked(rig, client, random_frame(number, 300))
-        rig.answer(request, answer_frame(number), handler)
-        rig.step()
-        assert receive(client, 8) == answer_frame(number)
+        rig.finish(client, request, handler)
     # Two at once: the second waits behind the first, in a block of its own.
     client.sendall(random_frame(7, 10) + random_frame(8, 20))
     rig.step()
@@ -104,8 +103,8 @@ def test_when_its_handler_dies_another_gets_every_byte(rig: Rig, size: int) -> N
     assert rig.in_use_bytes() == 0
 
 
-def test_it_goes_to_another_also_when_memory_is_used_up() -> None:
-    rig = Rig(handlers=2, memory_bytes=8 << 10)
+def test_it_goes_to_another_also_when_memory_is_used_up(make_rig: MakeRig) -> None:
+    rig = make_rig(handlers=2, memory_bytes=8 << 10)
     waiting, full = rig.connect(), rig.connect()
     _, handler = parked(rig, waiting, random_frame(1, 200))
     full.sendall(frame(METADATA, 1, 2, bytes(12 << 10)))
@@ -114,7 +113,6 @@ def test_it_goes_to_another_also_when_memory_is_used_up() -> None:
     rig.turn.fence_handler(handler)
     rig.turn.turn(0)
     assert random_frame(1, 200) in [rig.bytes_of(one) for one in rig.requests_taken(1 - handler)]
-    rig.close()
 
 
 def test_one_that_only_changes_something_dies_with_its_handler(rig: Rig) -> None:
@@ -123,12 +121,12 @@ def test_one_that_only_changes_something_dies_with_its_handler(rig: Rig) -> None
     rig.turn.fence_handler(handler)
     rig.turn.turn(0)
     assert rig.requests_taken(1 - handler) == []
-    assert [reason for _, reason, _ in rig.turn.closed()] == [CloseReason.CLOSED_ROLE_DIED]
+    assert rig.reasons() == [CloseReason.CLOSED_ROLE_DIED]
     assert rig.in_use_bytes() == 0
 
 
-def test_one_whose_slices_are_gone_is_asked_again_byte_for_byte(tmp_path: Path) -> None:
-    rig = Rig()
+def test_one_whose_slices_are_gone_is_asked_again_byte_for_byte(make_rig: MakeRig, tmp_path: Path) -> None:
+    rig = make_rig()
     segment = tmp_path / "s.log"
     segment.write_bytes(b"x" * 100)
     client = rig.connect()
@@ -147,16 +145,13 @@ def test_one_whose_slices_are_gone_is_asked_again_byte_for_byte(tmp_path: Path) 
     open_all(rig)
     assert receive(client, 14) == b"HEAD" + b"x" * 10
     assert rig.in_use_bytes() == 0
-    rig.close()
 
 
 def test_one_that_nobody_else_may_have_is_gone_whatever_its_size(rig: Rig) -> None:
     client = rig.connect()
     request, handler = parked(rig, client, frame(JOIN_GROUP, 1, 1, bytes(64 << 10)))
     assert rig.in_use_bytes() == 0
-    rig.answer(request, answer_frame(1), handler)
-    rig.step()
-    assert receive(client, 8) == answer_frame(1)
+    rig.finish(client, request, handler)
     assert rig.in_use_bytes() == 0
 
 
@@ -164,15 +159,13 @@ def test_a_large_one_holds_nothing_and_dies_with_its_handler(rig: Rig) -> None:
     client, bystander = rig.connect(), rig.connect()
     request, handler = parked(rig, client, random_frame(1, 64 << 10))
     assert rig.in_use_bytes() == 0
-    rig.answer(request, answer_frame(1), handler)
-    rig.step()
-    assert receive(client, 8) == answer_frame(1)
+    rig.finish(client, request, handler)
     _, handler = parked(rig, client, random_frame(2, 64 << 10))
     _, same = parked(rig, bystander, random_frame(3, 100))
     assert (rig.in_use_bytes(), same) == (0, handler)
     rig.turn.fence_handler(handler)
     rig.turn.turn(0)
-    assert [reason for _, reason, _ in rig.turn.closed()] == [CloseReason.CLOSED_ROLE_DIED]
+    assert rig.reasons() == [CloseReason.CLOSED_ROLE_DIED]
     assert is_closed(client)
     (again,) = rig.requests_taken(1 - handler)
     rig.answer(again, answer_frame(3), 1 - handler)
@@ -192,13 +185,13 @@ def test_a_large_one_whose_slices_are_gone_cannot_be_asked_again(rig: Rig, tmp_p
     (channel,) = rig.files.opening()
     rig.files.ask_again(channel)
     rig.step()
-    assert [reason for _, reason, _ in rig.turn.closed()] == [CloseReason.CLOSED_NO_MEMORY]
+    assert rig.reasons() == [CloseReason.CLOSED_NO_MEMORY]
     assert [*rig.requests_taken(0), *rig.requests_taken(1)] == []
     assert is_closed(client)
 
 
-def test_what_is_kept_outside_is_a_share_of_the_limit() -> None:
-    rig = Rig(handlers=2, memory_bytes=64 << 10)
+def test_what_is_kept_outside_is_a_share_of_the_limit(make_rig: MakeRig) -> None:
+    rig = make_rig(handlers=2, memory_bytes=64 << 10)
     share, size = 4 << 10, len(random_frame(0, 500))
     waiting = []
     for number in range(12):
@@ -213,22 +206,19 @@ def test_what_is_kept_outside_is_a_share_of_the_limit() -> None:
     assert {at, *(handler for _, _, handler in waiting)} == {handler}
     waiting[1][0].close()
     rig.step()
-    assert [reason for _, reason, _ in rig.turn.closed()] == [CloseReason.CLOSED_BY_PEER]
+    assert rig.reasons() == [CloseReason.CLOSED_BY_PEER]
     rig.turn.fence_handler(at)
     rig.turn.turn(0)
     outside = share // size
     kept = [random_frame(number, 500) for number in [*range(2, outside), 20]]
     assert sorted(rig.bytes_of(one) for one in rig.requests_taken(1 - at)) == sorted(kept)
     assert len(rig.turn.closed()) == len(waiting) - outside
-    rig.close()
 
 
-def test_what_parking_frees_is_used_at_once() -> None:
-    rig = Rig(memory_bytes=6000)
+def test_what_parking_frees_is_used_at_once(make_rig: MakeRig) -> None:
+    rig = make_rig(memory_bytes=6000)
     waiting, starving = rig.connect(), rig.connect()
-    waiting.sendall(random_frame(1, 200))
-    rig.step()
-    (request,) = rig.requests_taken()
+    request = rig.ask(waiting, random_frame(1, 200))
     filling = rig.connect()
     filling.sendall(frame(METADATA, 1, 3, bytes(2500)))
     rig.step()
@@ -239,7 +229,6 @@ def test_what_parking_frees_is_used_at_once() -> None:
     rig.answer_kind(request, SlotKind.PARKED)
     rig.step(2)
     assert [one.correlation for one in rig.requests_taken()] == [2]
-    rig.close()
 
 
 def random_stash(size: int) -> bytes:
@@ -253,9 +242,7 @@ def in_a_large_block(rig: Rig, client: socket.socket) -> None:
     rig.step()
     handler = holder(rig)
     (request,) = rig.requests_taken(handler)
-    rig.answer(request, answer_frame(1), handler)
-    rig.step()
-    assert receive(client, 8) == answer_frame(1)
+    rig.finish(client, request, handler)
 
 
 @pytest.mark.parametrize(("ahead", "held"), [(100, 1984), (5_000, 5_004)])
@@ -291,15 +278,15 @@ def test_what_is_sent_ahead_takes_its_own_size_and_comes_next(
 
 
 @pytest.mark.parametrize("waits", ["parked", "throttled"])
-def test_what_is_sent_ahead_goes_when_others_starve_and_no_more_of_it_than_needed(waits: str) -> None:
-    rig = Rig(stall_ns=100_000_000)
+def test_what_is_sent_ahead_goes_when_others_starve_and_no_more_of_it_than_needed(
+    make_rig: MakeRig, waits: str
+) -> None:
+    rig = make_rig(stall_ns=100_000_000)
     ahead = []
     for _ in range(3):
         client = rig.connect()
         in_a_large_block(rig, client)
-        client.sendall(random_frame(2, 50) + random_stash(33_500))
-        rig.step()
-        (request,) = rig.requests_taken()
+        request = rig.ask(client, random_frame(2, 50) + random_stash(33_500))
         if waits == "parked":
             rig.answer_kind(request, SlotKind.PARKED)
         else:
@@ -315,31 +302,20 @@ def test_what_is_sent_ahead_goes_when_others_starve_and_no_more_of_it_than_neede
     rig.memory.words("request_limits").store(PROCESSOR, 100_000)
     starving = rig.connect()
     starving.sendall(frame(METADATA, 1, 9))
-    until = time.monotonic() + PATIENCE_S
-    found: list[Request] = []
-    while not found and time.monotonic() < until:
-        rig.turn.turn(20)
-        found = rig.requests_taken()
+    found = rig.await_requests()
     assert [one.correlation for one in found] == [9]
-    assert [reason for _, reason, _ in rig.turn.closed()] == [CloseReason.CLOSED_STALLED]
+    assert rig.reasons() == [CloseReason.CLOSED_STALLED]
     assert [client.fileno() for client in ahead if is_closed(client)] == [ahead[0].fileno()]
-    rig.close()
 
 
-def test_who_does_not_read_the_answer_to_one_goes_when_a_handler_has_no_room() -> None:
-    rig = Rig(handlers=2, stall_ns=50_000_000)
+def test_who_does_not_read_the_answer_to_one_goes_when_a_handler_has_no_room(make_rig: MakeRig) -> None:
+    rig = make_rig(handlers=2, stall_ns=50_000_000)
     deaf = rig.connect()
     deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     request, handler = parked(rig, deaf, random_frame(1, 100))
     rig.answer(request, answer_frame(1, bytes(32 << 20)), handler)
     rig.memory.words("replies_out").store(1, 1)
-    closed: list[int] = []
-    until = time.monotonic() + PATIENCE_S
-    while not closed and time.monotonic() < until:
-        rig.turn.turn(20)
-        closed = [reason for _, reason, _ in rig.turn.closed()]
-    assert closed == [CloseReason.CLOSED_STALLED]
-    rig.close()
+    assert rig.await_reasons() == [CloseReason.CLOSED_STALLED]
 
 
 def test_no_request_that_can_be_parked_is_decoded_into_views() -> None:

@@ -6,14 +6,14 @@ import pytest
 
 from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter
-from tests.support.processor_rig import PROCESSOR, Rig, answer_frame, frame, receive
+from tests.support.processor_rig import PROCESSOR, MakeRig, Rig, answer_frame, frame, receive
 
 METADATA = 3
 OTHER = topology.processor(1)
 
 
-def test_what_is_with_a_handler_and_not_taken_counts() -> None:
-    rig = Rig(queued_max=3)
+def test_what_is_with_a_handler_and_not_taken_counts(make_rig: MakeRig) -> None:
+    rig = make_rig(queued_max=3)
     clients = [rig.connect() for _ in range(8)]
     for i, client in enumerate(clients):
         client.sendall(frame(METADATA, 1, i))
@@ -30,15 +30,12 @@ def test_what_is_with_a_handler_and_not_taken_counts() -> None:
         assert len(slots) // 64 == expected
         rig.turn.turn(0)
     assert queued.load(PROCESSOR) == 0
-    rig.close()
 
 
-def test_answers_flow_while_the_queue_is_full() -> None:
-    rig = Rig(queued_max=2)
+def test_answers_flow_while_the_queue_is_full(make_rig: MakeRig) -> None:
+    rig = make_rig(queued_max=2)
     answered = rig.connect()
-    answered.sendall(frame(METADATA, 1, 99))
-    rig.step()
-    (request,) = rig.requests_taken()
+    request = rig.ask(answered, frame(METADATA, 1, 99))
     clients = [rig.connect() for _ in range(5)]
     for client in clients:
         client.sendall(frame(METADATA, 1, 1))
@@ -50,12 +47,11 @@ def test_answers_flow_while_the_queue_is_full() -> None:
     answered.sendall(frame(METADATA, 1, 100))
     rig.step()
     assert len(rig.requests_taken()) == 2
-    rig.close()
 
 
 @pytest.mark.parametrize("elsewhere", [0, 1, 3, 4])
-def test_what_other_processors_have_counts_too(elsewhere: int) -> None:
-    rig = Rig(queued_max=4)
+def test_what_other_processors_have_counts_too(make_rig: MakeRig, elsewhere: int) -> None:
+    rig = make_rig(queued_max=4)
     queued = rig.memory.words("queued")
     queued.store(OTHER, elsewhere)
     clients = [rig.connect() for _ in range(6)]
@@ -74,11 +70,10 @@ def test_what_other_processors_have_counts_too(elsewhere: int) -> None:
         if found == 6 - here:
             break
     assert found == 6 - here
-    rig.close()
 
 
-def test_a_queue_that_others_have_filled_leaves_each_processor_its_part() -> None:
-    rig = Rig(queued_max=12)
+def test_a_queue_that_others_have_filled_leaves_each_processor_its_part(make_rig: MakeRig) -> None:
+    rig = make_rig(queued_max=12)
     queued = rig.memory.words("queued")
     for number in (1, 2):
         queued.store(topology.processor(number), 12)
@@ -92,21 +87,19 @@ def test_a_queue_that_others_have_filled_leaves_each_processor_its_part() -> Non
     assert len(rig.requests_taken()) == 4
     rig.turn.turn(0)
     assert len(rig.requests_taken()) == 1
-    rig.close()
 
 
-def test_the_control_plane_has_a_queue_of_its_own() -> None:
-    rig = Rig(queued_max=4)
+def test_the_control_plane_has_a_queue_of_its_own(make_rig: MakeRig) -> None:
+    rig = make_rig(queued_max=4)
     rig.memory.words("queued").store(topology.CONTROL_PROCESSOR, 1000)
     client = rig.connect()
     client.sendall(frame(METADATA, 1, 1))
     rig.step()
     assert len(rig.requests_taken()) == 1
-    rig.close()
 
 
-def test_a_processor_that_dies_does_not_count_any_more() -> None:
-    rig = Rig(queued_max=4)
+def test_a_processor_that_dies_does_not_count_any_more(make_rig: MakeRig) -> None:
+    rig = make_rig(queued_max=4)
     rig.step()
     rig.memory.words("queued").store(OTHER, 4)
     for _ in range(3):
@@ -117,11 +110,10 @@ def test_a_processor_that_dies_does_not_count_any_more() -> None:
     rig.memory.words("queued").store(OTHER, 0)
     rig.step()
     assert len(rig.requests_taken()) == 3
-    rig.close()
 
 
-def test_returned_blocks_do_not_count_as_requests() -> None:
-    rig = Rig(queued_max=2)
+def test_returned_blocks_do_not_count_as_requests(make_rig: MakeRig) -> None:
+    rig = make_rig(queued_max=2)
     clients = [rig.connect() for _ in range(4)]
     for client in clients[:2]:
         client.sendall(frame(METADATA, 1, 1))
@@ -135,16 +127,12 @@ def test_returned_blocks_do_not_count_as_requests() -> None:
         client.sendall(frame(METADATA, 1, 2))
     rig.step()
     assert len(rig.requests_taken()) == 2
-    rig.close()
 
 
-def test_slots_that_are_no_requests_do_not_fill_the_queue() -> None:
+def test_slots_that_are_no_requests_do_not_fill_the_queue(rig: Rig) -> None:
     """Check it with more of them in sequence than the ring has places, without a request in between."""
-    rig = Rig()
     gone = rig.connect()
-    gone.sendall(frame(METADATA, 1, 1))
-    rig.step()
-    (request,) = rig.requests_taken()
+    request = rig.ask(gone, frame(METADATA, 1, 1))
     gone.close()
     rig.step()
     returned = 0
@@ -162,12 +150,11 @@ def test_slots_that_are_no_requests_do_not_fill_the_queue() -> None:
         assert len(rig.requests_taken()) == 1
         rig.step()
         assert rig.counter(Counter.COUNT_QUEUED_REQUESTS) == 0
-    rig.close()
 
 
-def test_a_handler_that_is_welcomed_once_more_keeps_what_it_has() -> None:
+def test_a_handler_that_is_welcomed_once_more_keeps_what_it_has(make_rig: MakeRig) -> None:
     """Check that requests that were sent before the welcome still count."""
-    rig = Rig(queued_max=8)
+    rig = make_rig(queued_max=8)
     clients = [rig.connect() for _ in range(6)]
     for client in clients[:3]:
         client.sendall(frame(METADATA, 1, 1))
@@ -183,4 +170,3 @@ def test_a_handler_that_is_welcomed_once_more_keeps_what_it_has() -> None:
         client.sendall(frame(METADATA, 1, 1))
     rig.step()
     assert len(rig.requests_taken()) == 2
-    rig.close()

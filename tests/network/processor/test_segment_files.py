@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
 import random
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ from mpbroker.ipc.slots import (
 from mpbroker.network.processor.channel import CloseReason
 from mpbroker.network.processor.segment_files import SPARE_DESCRIPTORS, SegmentFiles, shares
 from mpbroker.network.processor.turn_files import FILES_MAX
-from tests.support.polling import PATIENCE_S
+from tests.support.polling import until
 from tests.support.processor_rig import PROCESSOR, Rig, answer_frame, frame, is_closed, receive
 from tests.support.served_processor import Served
 
@@ -81,6 +82,9 @@ class Files(Rig):
         self.turn.turn(timeout_ms)
         self.opener.open()
 
+    def await_reasons(self) -> list[int]:
+        return until(self.reasons, "a connection that is closed", lambda: self.work(20))
+
     def open_files(self) -> int:
         inodes = []
         for fd in Path("/proc/self/fd").iterdir():
@@ -90,15 +94,25 @@ class Files(Rig):
                 continue
         return inodes.count(self.inode)
 
-    def reasons(self) -> list[int]:
-        return [reason for _, reason, _ in self.turn.closed()]
+
+MakeFiles = Callable[..., Files]
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Iterator[Files]:
-    rig = Files(tmp_path)
-    yield rig
-    rig.close()
+def make_files(tmp_path: Path) -> Iterator[MakeFiles]:
+    with contextlib.ExitStack() as stack:
+
+        def make(**how: int) -> Files:
+            made = Files(tmp_path, **how)
+            stack.callback(made.close)
+            return made
+
+        yield make
+
+
+@pytest.fixture
+def files(make_files: MakeFiles) -> Files:
+    return make_files()
 
 
 def test_slow_consumers_of_many_partitions_do_not_cut_off_the_others(files: Files) -> None:
@@ -122,8 +136,8 @@ def test_an_answer_of_more_files_than_can_be_open_is_given_up(files: Files) -> N
     assert files.in_use_bytes() == 0
 
 
-def test_who_finds_no_room_waits_until_others_have_been_sent_theirs(tmp_path: Path) -> None:
-    rig = Files(tmp_path, most=10)
+def test_who_finds_no_room_waits_until_others_have_been_sent_theirs(make_files: MakeFiles) -> None:
+    rig = make_files(most=10)
     slow = rig.slow(list(range(8)))
     waiting, small = rig.connect(), rig.connect()
     rig.fetch(waiting, list(range(20, 25)))
@@ -142,11 +156,10 @@ def test_who_finds_no_room_waits_until_others_have_been_sent_theirs(tmp_path: Pa
         rig.work()
     assert receive(waiting, 5) == b"x" * 5
     assert rig.reasons() == []
-    rig.close()
 
 
-def test_who_holds_files_that_others_wait_for_and_does_not_read_goes(tmp_path: Path) -> None:
-    rig = Files(tmp_path, most=10, stall_ns=100_000_000)
+def test_who_holds_files_that_others_wait_for_and_does_not_read_goes(make_files: MakeFiles) -> None:
+    rig = make_files(most=10, stall_ns=100_000_000)
     rig.slow(list(range(8)))
     # This one holds no file.
     deaf = rig.connect()
@@ -161,38 +174,26 @@ def test_who_holds_files_that_others_wait_for_and_does_not_read_goes(tmp_path: P
     assert rig.reasons() == []
     waiting = rig.connect()
     rig.fetch(waiting, list(range(20, 25)))
-    closed: list[int] = []
-    until = time.monotonic() + PATIENCE_S
-    while not closed and time.monotonic() < until:
-        rig.work(20)
-        closed = rig.reasons()
+    assert rig.await_reasons() == [CloseReason.CLOSED_STALLED]
     rig.work()
-    assert closed == [CloseReason.CLOSED_STALLED]
     assert receive(waiting, 5) == b"x" * 5
     assert rig.turn.open_connections() == 2
-    rig.close()
 
 
-def test_a_client_that_goes_while_it_waits_leaves_nothing(tmp_path: Path) -> None:
-    rig = Files(tmp_path, most=10)
+def test_a_client_that_goes_while_it_waits_leaves_nothing(make_files: MakeFiles) -> None:
+    rig = make_files(most=10)
     rig.slow(list(range(8)))
     waiting = rig.connect()
     rig.fetch(waiting, list(range(20, 25)))
     waiting.close()
-    closed: list[int] = []
-    until = time.monotonic() + PATIENCE_S
-    while not closed and time.monotonic() < until:
-        rig.work(100)
-        closed = rig.reasons()
-    assert closed == [CloseReason.CLOSED_BY_PEER]
+    assert rig.await_reasons() == [CloseReason.CLOSED_BY_PEER]
     assert rig.files.opening() == []
-    rig.close()
 
 
-def test_what_an_answer_needs_is_not_closed_while_its_other_files_are_opened(tmp_path: Path) -> None:
+def test_what_an_answer_needs_is_not_closed_while_its_other_files_are_opened(make_files: MakeFiles) -> None:
     """Check it with answers that fit one by one: none waits, none is asked again, and the limit holds."""
     most, dice = 12, random.Random(3)
-    rig = Files(tmp_path, most=most)
+    rig = make_files(most=most)
     client = rig.connect()
     for _ in range(50):
         wanted = [dice.randrange(40) for _ in range(dice.randint(1, most))]
@@ -200,7 +201,6 @@ def test_what_an_answer_needs_is_not_closed_while_its_other_files_are_opened(tmp
         assert receive(client, len(wanted)) == b"x" * len(wanted)
         assert rig.open_files() <= most
     assert rig.requests_taken() == []
-    rig.close()
 
 
 def test_without_a_descriptor_idle_files_go_first(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,17 +230,15 @@ def test_without_any_descriptor_a_fetch_waits_and_the_operator_is_told_once(
     with monkeypatch.context() as patched:
         patched.setattr("mpbroker.network.processor.segment_files.os.open", refuse)
         files.fetch(client, [1])
-        until = time.monotonic() + 1.3
-        while time.monotonic() < until:
+        ends_s = time.monotonic() + 1.3
+        while time.monotonic() < ends_s:
             files.work(100)
     said = [record.message for record in caplog.records]
     assert len(said) == 1
     assert "LimitNOFILE" in said[0]
     assert "fetches wait" in said[0]
     assert files.reasons() == []
-    until = time.monotonic() + PATIENCE_S
-    while files.counter(Counter.COUNT_RESPONSES) == 0 and time.monotonic() < until:
-        files.work(100)
+    until(lambda: files.counter(Counter.COUNT_RESPONSES) > 0, "the answer is sent", lambda: files.work(100))
     assert receive(client, 1) == b"x"
 
 

@@ -7,7 +7,7 @@ import pytest
 from mpbroker.ipc.session import SessionGone
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.network.processor.channel import CloseReason
-from tests.support.processor_rig import PROCESSOR, Rig, answer_frame, frame, receive
+from tests.support.processor_rig import PROCESSOR, MakeRig, Rig, answer_frame, frame, receive
 
 API_VERSIONS, METADATA = 18, 3
 
@@ -42,9 +42,7 @@ def test_api_versions_names_the_client_before_it_is_queued(
     rig: Rig, sent: bytes, name: str, version: str
 ) -> None:
     client = rig.connect()
-    client.sendall(sent)
-    rig.step()
-    (request,) = rig.requests_taken()
+    request = rig.ask(client, sent)
     session = rig.memory.sessions(PROCESSOR).of(request.channel, request.connection)
     assert (session.client_software_name, session.client_software_version) == (name, version)
 
@@ -52,9 +50,7 @@ def test_api_versions_names_the_client_before_it_is_queued(
 def test_a_session_stays_while_a_request_of_it_is_held(rig: Rig) -> None:
     client = rig.connect()
     port = client.getsockname()[1]
-    client.sendall(frame(METADATA, 1, 1))
-    rig.step()
-    (request,) = rig.requests_taken()
+    request = rig.ask(client, frame(METADATA, 1, 1))
     rig.turn.close_idle(1 << 62)
     ((session, reason, _),) = rig.turn.closed()
     assert (session.client_port, reason) == (port, CloseReason.CLOSED_IDLE)
@@ -69,8 +65,8 @@ def test_a_session_stays_while_a_request_of_it_is_held(rig: Rig) -> None:
         rig.memory.sessions(PROCESSOR).of(request.channel, request.connection)
 
 
-def test_the_place_of_a_closed_connection_waits_until_its_end_was_told() -> None:
-    rig = Rig(places=2)
+def test_the_place_of_a_closed_connection_waits_until_its_end_was_told(make_rig: MakeRig) -> None:
+    rig = make_rig(places=2)
     first = rig.connect()
     port = first.getsockname()[1]
     rig.connect()
@@ -81,14 +77,11 @@ def test_the_place_of_a_closed_connection_waits_until_its_end_was_told() -> None
     ((session, _, _),) = rig.turn.closed()
     assert session.client_port == port
     assert rig.turn.add_connection(extra.detach(), 0) is not None
-    rig.close()
 
 
 def test_a_principal_is_set_between_requests_only(rig: Rig) -> None:
     client = rig.connect()
-    client.sendall(frame(METADATA, 1, 1))
-    rig.step()
-    (request,) = rig.requests_taken()
+    request = rig.ask(client, frame(METADATA, 1, 1))
     with pytest.raises(RuntimeError, match="under way"):
         rig.turn.set_session(request.channel, request.connection, principal="User:a")
     rig.answer(request, answer_frame(1))

@@ -6,15 +6,14 @@ import os
 import random
 import socket
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from mpbroker.ipc.slots import SlotFlag
 from mpbroker.network.processor.channel import CloseReason
-from tests.support.polling import PATIENCE_S
-from tests.support.processor_rig import Rig, frame, is_closed, open_all, parts_answer, receive
+from tests.support.polling import until
+from tests.support.processor_rig import MakeRig, Rig, frame, is_closed, open_all, parts_answer, receive
 
 FETCH = 1
 
@@ -24,9 +23,7 @@ def test_slices_of_segments_are_sent_from_the_files(rig: Rig, tmp_path: Path) ->
     segment.write_bytes(bytes(range(256)) * 20)
     client = rig.connect()
     for round_ in range(3):
-        client.sendall(frame(FETCH, 4, round_))
-        rig.step()
-        (request,) = rig.requests_taken()
+        request = rig.ask(client, frame(FETCH, 4, round_))
         parts_answer(rig, request, b"HEAD", segment, [(10, 1000), (256, 512)])
         rig.step()
         if round_ == 0:
@@ -38,35 +35,30 @@ def test_slices_of_segments_are_sent_from_the_files(rig: Rig, tmp_path: Path) ->
     assert rig.in_use_bytes() == 0
 
 
-def test_any_number_of_answers_waits_for_files(tmp_path: Path) -> None:
+def test_any_number_of_answers_waits_for_files(make_rig: MakeRig, tmp_path: Path) -> None:
     """Check it for all answers of a turn, as after a start, when no segment is open yet."""
     segment = tmp_path / "s.log"
     segment.write_bytes(b"x" * 100)
     count, handlers = 1030, 2
-    rig = Rig(handlers=handlers, queued_max=count, places=count)
-    try:
-        clients = [rig.connect() for _ in range(count)]
-        for client in clients:
-            client.sendall(frame(FETCH, 4, 1))
-        rig.step(8)
-        for handler in range(handlers):
-            for request in rig.requests_taken(handler):
-                parts_answer(rig, request, b"HEAD", segment, [(0, 10)], handler=handler)
-        rig.step(1)
-        assert rig.turn.closed() == []
-        open_all(rig)
-        assert {receive(client, 14) for client in clients} == {b"HEAD" + b"x" * 10}
-    finally:
-        rig.close()
+    rig = make_rig(handlers=handlers, queued_max=count, places=count)
+    clients = [rig.connect() for _ in range(count)]
+    for client in clients:
+        client.sendall(frame(FETCH, 4, 1))
+    rig.step(8)
+    for handler in range(handlers):
+        for request in rig.requests_taken(handler):
+            parts_answer(rig, request, b"HEAD", segment, [(0, 10)], handler=handler)
+    rig.step(1)
+    assert rig.turn.closed() == []
+    open_all(rig)
+    assert {receive(client, 14) for client in clients} == {b"HEAD" + b"x" * 10}
 
 
 def asks_for_all_of(rig: Rig, segment: Path, content: bytes) -> socket.socket:
     """Return a client that asks for all of it and has read nothing of its answer."""
     segment.write_bytes(content)
     client = rig.connect()
-    client.sendall(frame(FETCH, 4, 1))
-    rig.step()
-    (request,) = rig.requests_taken()
+    request = rig.ask(client, frame(FETCH, 4, 1))
     parts_answer(rig, request, b"HEAD", segment, [(0, len(content))])
     rig.step()
     open_all(rig)
@@ -100,8 +92,17 @@ def test_a_replaced_segment_sends_the_request_to_a_handler_again_and_then_closes
         rig.files.ask_again(channel)
         assert attempt < 3
     rig.step()
-    assert [r for _, r, _ in rig.turn.closed()] == [CloseReason.CLOSED_NO_FILE]
+    assert rig.reasons() == [CloseReason.CLOSED_NO_FILE]
     assert is_closed(client)
+
+
+def fetch(rig: Rig, client: socket.socket, segment: Path) -> None:
+    """Have the client ask for ten bytes of it, and check what it gets."""
+    request = rig.ask(client, frame(FETCH, 4, 1))
+    parts_answer(rig, request, b"HEAD", segment, [(0, 10)])
+    rig.step()
+    open_all(rig)
+    assert receive(client, 14) == b"HEAD" + b"x" * 10
 
 
 def is_open(path: Path) -> bool:
@@ -110,32 +111,17 @@ def is_open(path: Path) -> bool:
     return any(str(path) in str(link.readlink()) for link in links if link.is_symlink())
 
 
-def step_until(rig: Rig, holds: Callable[[], bool]) -> bool:
-    end = time.monotonic() + PATIENCE_S
-    while not holds() and time.monotonic() < end:
-        rig.turn.turn(50)
-    return holds()
-
-
 def test_a_deleted_file_is_not_kept_open(rig: Rig, tmp_path: Path) -> None:
     """Check that it is closed even if nothing else needs the descriptor: open, it would take up space."""
     deleted, kept = tmp_path / "deleted.log", tmp_path / "kept.log"
     client = rig.connect()
     for path in (deleted, kept):
         path.write_bytes(b"x" * 100)
-        client.sendall(frame(FETCH, 4, 1))
-        rig.step()
-        (request,) = rig.requests_taken()
-        parts_answer(rig, request, b"HEAD", path, [(0, 10)])
-        rig.step()
-        open_all(rig)
-        assert receive(client, 14) == b"HEAD" + b"x" * 10
+        fetch(rig, client, path)
     deleted.unlink()
-    assert step_until(rig, lambda: not is_open(deleted))
+    until(lambda: not is_open(deleted), "it is closed", lambda: rig.turn.turn(50))
     assert is_open(kept)
-    client.sendall(frame(FETCH, 4, 2))
-    rig.step()
-    (request,) = rig.requests_taken()
+    request = rig.ask(client, frame(FETCH, 4, 2))
     parts_answer(rig, request, b"HEAD", kept, [(0, 10)])
     rig.step()
     assert rig.files.opening() == [], "the table lost what it has open"
@@ -155,20 +141,14 @@ def test_what_is_sent_from_a_deleted_file_is_sent_to_its_end(rig: Rig, tmp_path:
         got += client.recv(100_000)
         rig.step(1)
     assert bytes(got) == b"HEAD" + content
-    assert step_until(rig, lambda: not is_open(segment))
+    until(lambda: not is_open(segment), "it is closed", lambda: rig.turn.turn(50))
 
 
 def test_a_turn_that_goes_takes_its_descriptors_along(rig: Rig, tmp_path: Path) -> None:
     segment = tmp_path / "s.log"
     segment.write_bytes(b"x" * 100)
     client = rig.connect()
-    client.sendall(frame(FETCH, 4, 1))
-    rig.step()
-    (request,) = rig.requests_taken()
-    parts_answer(rig, request, b"HEAD", segment, [(0, 10)])
-    rig.step()
-    open_all(rig)
-    assert receive(client, 14) == b"HEAD" + b"x" * 10
+    fetch(rig, client, segment)
     assert is_open(segment)
     poll_fd = rig.turn.poll_fd
     del rig.turn

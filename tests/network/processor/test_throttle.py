@@ -11,7 +11,7 @@ from mpbroker.network.processor import mute
 from mpbroker.network.processor.channel import CloseReason
 from mpbroker.network.processor.mute import MuteEvent, MuteState
 from tests.support.polling import PATIENCE_S, until
-from tests.support.processor_rig import PROCESSOR, Rig, answer_frame, frame, is_closed, receive
+from tests.support.processor_rig import PROCESSOR, MakeRig, Rig, answer_frame, frame, is_closed, receive
 
 METADATA = 3
 LONG_MS = 60_000
@@ -27,9 +27,7 @@ def next_request(rig: Rig, sleep_ms: int = 300) -> Request:
 @pytest.mark.parametrize("kind", [SlotKind.SEND, SlotKind.NOOP])
 def test_the_answer_goes_at_once_and_the_next_request_after_the_throttle(rig: Rig, kind: SlotKind) -> None:
     client = rig.connect()
-    client.sendall(frame(METADATA, 1, 1) + frame(METADATA, 1, 2))
-    rig.step()
-    (request,) = rig.requests_taken()
+    request = rig.ask(client, frame(METADATA, 1, 1) + frame(METADATA, 1, 2))
     began_ns = time.monotonic_ns()
     if kind == SlotKind.SEND:
         rig.answer(request, answer_frame(1), throttle_ms=80, done_ns=began_ns)
@@ -45,9 +43,7 @@ def test_the_answer_goes_at_once_and_the_next_request_after_the_throttle(rig: Ri
 
 def test_the_time_counts_from_the_handlers_answer(rig: Rig) -> None:
     client = rig.connect()
-    client.sendall(frame(METADATA, 1, 1) + frame(METADATA, 1, 2))
-    rig.step()
-    (request,) = rig.requests_taken()
+    request = rig.ask(client, frame(METADATA, 1, 1) + frame(METADATA, 1, 2))
     an_hour_ago = time.monotonic_ns() - 3_600_000_000_000
     rig.answer(request, answer_frame(1), throttle_ms=LONG_MS, done_ns=max(1, an_hour_ago))
     rig.step()
@@ -56,9 +52,7 @@ def test_the_time_counts_from_the_handlers_answer(rig: Rig) -> None:
 
 def test_what_comes_during_the_throttle_waits_in_the_socket(rig: Rig) -> None:
     client = rig.connect()
-    client.sendall(frame(METADATA, 1, 1))
-    rig.step()
-    (request,) = rig.requests_taken()
+    request = rig.ask(client, frame(METADATA, 1, 1))
     began_ns = time.monotonic_ns()
     rig.answer(request, answer_frame(1), throttle_ms=40, done_ns=began_ns)
     rig.step()
@@ -70,9 +64,7 @@ def test_what_comes_during_the_throttle_waits_in_the_socket(rig: Rig) -> None:
 
 def test_a_timer_that_ends_before_the_answer_is_written(rig: Rig) -> None:
     client = rig.connect()
-    client.sendall(frame(METADATA, 1, 1) + frame(METADATA, 1, 2))
-    rig.step()
-    (request,) = rig.requests_taken()
+    request = rig.ask(client, frame(METADATA, 1, 1) + frame(METADATA, 1, 2))
     payload = answer_frame(1, bytes(24 << 20))
     rig.answer(request, payload, throttle_ms=1)
     until = time.monotonic_ns() + 5_000_000
@@ -91,8 +83,8 @@ def test_a_timer_that_ends_before_the_answer_is_written(rig: Rig) -> None:
     assert [r.correlation for r in rig.requests_taken()] == [2]
 
 
-def test_many_throttles_end_in_the_order_of_their_times() -> None:
-    rig = Rig(places=64)
+def test_many_throttles_end_in_the_order_of_their_times(make_rig: MakeRig) -> None:
+    rig = make_rig(places=64)
     clients = [rig.connect() for _ in range(40)]
     for i, client in enumerate(clients):
         client.sendall(frame(METADATA, 1, i) + frame(METADATA, 1, i))
@@ -112,21 +104,18 @@ def test_many_throttles_end_in_the_order_of_their_times() -> None:
         rig.turn.turn(300)
         seen += [request.correlation for request in rig.requests_taken() if request.correlation not in gone]
     assert seen == sorted((i for i in range(40) if i not in gone), key=times.__getitem__)
-    rig.close()
 
 
 def test_a_connection_that_closes_while_throttled_leaves_nothing(rig: Rig) -> None:
     for _ in range(200):
         client = rig.connect()
-        client.sendall(frame(METADATA, 1, 1) + frame(METADATA, 1, 2))
-        rig.step()
-        (request,) = rig.requests_taken()
+        request = rig.ask(client, frame(METADATA, 1, 1) + frame(METADATA, 1, 2))
         rig.answer(request, answer_frame(1), throttle_ms=LONG_MS)
         rig.step()
         assert receive(client, 8) == answer_frame(1)
         rig.turn.close_idle(1 << 62)
         rig.step()
-        assert [reason for _, reason, _ in rig.turn.closed()] == [CloseReason.CLOSED_IDLE]
+        assert rig.reasons() == [CloseReason.CLOSED_IDLE]
         assert is_closed(client)
         client.close()
         rig.clients.remove(client)
@@ -140,9 +129,7 @@ def test_a_connection_that_closes_while_throttled_leaves_nothing(rig: Rig) -> No
 def test_a_second_answer_to_one_request_is_dropped(rig: Rig) -> None:
     """Check that its throttle is dropped, too."""
     client = rig.connect()
-    client.sendall(frame(METADATA, 1, 1))
-    rig.step()
-    (request,) = rig.requests_taken()
+    request = rig.ask(client, frame(METADATA, 1, 1))
     rig.answer(request, answer_frame(1), throttle_ms=LONG_MS)
     rig.answer(request, answer_frame(1), throttle_ms=LONG_MS)
     rig.step()
@@ -168,13 +155,13 @@ def test_a_second_answer_to_one_request_is_dropped(rig: Rig) -> None:
     ],
 )
 def test_an_event_that_cannot_come_closes_the_connection(
-    monkeypatch: pytest.MonkeyPatch, state: MuteState, event: MuteEvent
+    make_rig: MakeRig, monkeypatch: pytest.MonkeyPatch, state: MuteState, event: MuteEvent
 ) -> None:
     """Make each step of a turn impossible by itself, since a turn makes no impossible order of events."""
     row = list(mute.TABLE[state])
     row[event] = None
     monkeypatch.setitem(mute.TABLE, state, tuple(row))
-    rig = Rig()
+    rig = make_rig()
     client, other = rig.connect(), rig.connect()
     monkeypatch.undo()
     client.sendall(frame(METADATA, 1, 1))
@@ -191,14 +178,11 @@ def test_an_event_that_cannot_come_closes_the_connection(
         assert rig.arenas[0].take_back(returned.block, returned.generation)
     assert rig.arenas[0].lent_to(PROCESSOR) == []
     assert not is_closed(other)
-    rig.close()
 
 
 def test_a_close_is_not_delayed_by_a_throttle(rig: Rig) -> None:
     client = rig.connect()
-    client.sendall(frame(METADATA, 1, 1))
-    rig.step()
-    (request,) = rig.requests_taken()
+    request = rig.ask(client, frame(METADATA, 1, 1))
     rig.answer_kind(request, SlotKind.CLOSE, throttle_ms=LONG_MS)
     rig.step()
     assert is_closed(client)

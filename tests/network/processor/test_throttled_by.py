@@ -31,9 +31,7 @@ def test_a_muted_connection_counts_until_it_is_read_again_or_closed(
     rig: Rig, by: ThrottledBy, ending: str
 ) -> None:
     client = rig.connect()
-    client.sendall(frame(METADATA, 1, 1) + frame(METADATA, 1, 2))
-    rig.step()
-    (request,) = rig.requests_taken()
+    request = rig.ask(client, frame(METADATA, 1, 1) + frame(METADATA, 1, 2))
     expected = [int(by == each) for each in ThrottledBy]
     reply = pack_reply(
         SlotKind.NOOP,

@@ -87,9 +87,7 @@ def test_a_resumed_session_is_still_hers(rig: SecureRig, version: ssl.TLSVersion
     context = rig.jane()
     context.maximum_version = version
     first = rig.handshake(context)
-    first.send(frame(METADATA, 1, 1))
-    rig.step()
-    (taken,) = rig.requests_taken()
+    taken = rig.ask(first, frame(METADATA, 1, 1))
     rig.answer(taken, answer_frame(1))
     receive(rig, first, len(answer_frame(1)))
     again = rig.handshake(context, first.session)
@@ -227,9 +225,7 @@ def test_a_crowd_that_pipelines_is_spread_over_turns(rig: SecureRig) -> None:
 
 def test_two_requests_in_one_record(rig: SecureRig) -> None:
     client = rig.handshake()
-    client.send(frame(METADATA, 1, 1) + frame(METADATA, 1, 2))
-    rig.step()
-    (first,) = rig.requests_taken()
+    first = rig.ask(client, frame(METADATA, 1, 1) + frame(METADATA, 1, 2))
     assert rig.requests_taken() == []
     rig.answer(first, answer_frame(1))
     rig.step()

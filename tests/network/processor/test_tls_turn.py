@@ -24,7 +24,7 @@ from mpbroker.network.processor.tls_pipe import CIPHERTEXT_BYTES_MAX, IDLE_RECOR
 from tests.support.polling import PATIENCE_S
 from tests.support.processor_rig import answer_frame, frame
 from tests.support.tls_key_changes import TLS_1_2, TLS_1_3, KeyChanger
-from tests.support.tls_processor_rig import METADATA, TLS, SecureRig, receive, secure_rig
+from tests.support.tls_processor_rig import METADATA, TLS, SecureRig, key_changer, receive, secure_rig
 
 POOL = 4 << 20
 # What is encrypted at a time, and first (turn_tls.pyx).
@@ -79,13 +79,7 @@ def test_records_without_data_have_a_bounded_share(rig: SecureRig) -> None:
 
 def test_a_client_that_asks_for_many_new_keys_and_hears_the_answers_is_served(rig: SecureRig) -> None:
     """Check that TLS's own answers are sent even when the client has used its share of the turn."""
-    plain = rig.meet(TLS)
-    plain.setblocking(False)
-    with contextlib.closing(KeyChanger(plain, rig.janes_store())) as client:
-        while not client.shake() or rig.counter(Counter.COUNT_AUTHENTICATIONS) == 0:
-            rig.step()
-        with contextlib.suppress(BlockingIOError):
-            client.hears(plain.recv(1 << 20))
+    with key_changer(rig) as (client, plain):
         asked = client.changes(CHANGES, asks=True)
         plain.sendall(asked + client.says(frame(METADATA, 1, 1)))
         taken: list[Any] = []
@@ -120,9 +114,7 @@ def test_memory_that_ends_at_one_connection_is_its_own_end(
     assert [reason for _, reason in rig.ends] == [CloseReason.CLOSED_FAILED]
     assert "MemoryError" in caplog.text
     assert " on TLS: an error of the processor" in caplog.text
-    good.send(frame(METADATA, 1, 1))
-    rig.step()
-    (taken,) = rig.requests_taken()
+    taken = rig.ask(good, frame(METADATA, 1, 1))
     rig.answer(taken, answer_frame(1))
 
 
@@ -219,16 +211,9 @@ def test_what_is_written_at_once_fills_its_segments(
     answer = answer_frame(1, os.urandom(1 << 20))
     with secure_rig(tmp_path, f"ssl.cipher.suites={suite}\n") as rig:
         monkeypatch.setattr(rig, "pair", whole_pair)
-        plain = rig.meet(TLS)
-        rig.clients.append(plain)
-        with contextlib.closing(KeyChanger(plain, rig.janes_store(), version)) as client:
-            while not client.shake() or rig.counter(Counter.COUNT_AUTHENTICATIONS) == 0:
-                rig.step()
-            with contextlib.suppress(BlockingIOError):
-                client.hears(plain.recv(1 << 20))
-            plain.sendall(client.says(frame(METADATA, 1, 1)))
-            rig.step()
-            (taken,) = rig.requests_taken()
+        with key_changer(rig, version) as (client, plain):
+            rig.clients.append(plain)
+            taken = rig.ask(plain, client.says(frame(METADATA, 1, 1)))
             rig.answer(taken, answer)
             heard, written = b"", []
             while len(heard) < len(answer):
@@ -257,9 +242,7 @@ def test_who_reads_slowly_is_not_idle(rig: SecureRig, monkeypatch: pytest.Monkey
     """Check it with a client that reads less than a chunk of its answer at a time."""
     monkeypatch.setattr(rig, "pair", narrow_pair)
     client = rig.handshake()
-    client.send(frame(METADATA, 1, 1))
-    rig.step()
-    (taken,) = rig.requests_taken()
+    taken = rig.ask(client, frame(METADATA, 1, 1))
     rig.answer(taken, answer_frame(1, bytes(32 << 20)))
     rig.step(100)
     plain = socket.socket(fileno=os.dup(client.fileno()))
@@ -278,11 +261,7 @@ def test_who_reads_slowly_is_not_idle(rig: SecureRig, monkeypatch: pytest.Monkey
 
 def test_what_was_sent_before_the_end_is_answered(rig: SecureRig) -> None:
     """Send two requests, close_notify and the end of the stream at once, and check for both answers."""
-    plain = rig.meet(TLS)
-    plain.setblocking(False)
-    with contextlib.closing(KeyChanger(plain, rig.janes_store())) as client:
-        while not client.shake() or rig.counter(Counter.COUNT_AUTHENTICATIONS) == 0:
-            rig.step()
+    with key_changer(rig) as (client, plain):
         plain.sendall(
             client.says(frame(METADATA, 1, 1) + frame(METADATA, 1, 2))
             + client.says(frame(METADATA, 1, 3))
@@ -320,9 +299,7 @@ def test_alerts_end_the_connection_of_who_sends_them(
     assert [reason for _, reason in rig.ends] == [CloseReason.CLOSED_TLS]
     assert " on TLS: TLS failed" in caplog.text
     assert rig.in_use_bytes() == 0
-    good.send(frame(METADATA, 1, 1))
-    rig.step()
-    (taken,) = rig.requests_taken()
+    taken = rig.ask(good, frame(METADATA, 1, 1))
     rig.answer(taken, answer_frame(1))
 
 
@@ -341,9 +318,7 @@ def test_a_huge_request_and_a_huge_answer_leave_room_for_others_in_every_turn(
     """Check that others wait for no more than one share of encryption or decryption."""
     monkeypatch.setattr(rig, "pair", wide_pair)
     reading, writing, *small = (rig.handshake() for _ in range(4))
-    reading.send(frame(METADATA, 1, 1))
-    rig.step()
-    (taken,) = rig.requests_taken()
+    taken = rig.ask(reading, frame(METADATA, 1, 1))
     data = memoryview(frame(METADATA, 1, 2, bytes(3 << 20)))
     sent = 0
     with contextlib.suppress(ssl.SSLWantWriteError):

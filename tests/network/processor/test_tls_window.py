@@ -20,8 +20,7 @@ from mpbroker.network.processor.window import IN_WINDOW
 from mpbroker.protocol.api_keys import ApiKey
 from tests.support.forms import rounds
 from tests.support.processor_rig import answer_frame, frame
-from tests.support.tls_key_changes import KeyChanger
-from tests.support.tls_processor_rig import TLS, SecureRig, receive, secure_rig
+from tests.support.tls_processor_rig import SecureRig, key_changer, receive, secure_rig
 
 PRODUCE, METADATA = ApiKey.PRODUCE, ApiKey.METADATA
 WINDOW = 4
@@ -166,11 +165,7 @@ def test_a_request_that_closes_comes_behind_the_answers_before_it(rig: SecureRig
 
 
 def test_what_was_sent_before_the_end_is_answered(rig: SecureRig) -> None:
-    plain = rig.meet(TLS)
-    plain.setblocking(False)
-    with contextlib.closing(KeyChanger(plain, rig.janes_store())) as client:
-        while not client.shake() or rig.counter(Counter.COUNT_AUTHENTICATIONS) == 0:
-            rig.step()
+    with key_changer(rig) as (client, plain):
         plain.sendall(client.says(produces(1, 2)) + client.goodbye())
         plain.shutdown(socket.SHUT_WR)
         rig.step()
@@ -186,13 +181,7 @@ def test_what_was_sent_before_the_end_is_answered(rig: SecureRig) -> None:
 
 def test_new_keys_in_the_middle_of_an_answer_harm_nothing(rig: SecureRig) -> None:
     """TLS's own answer to a change of keys goes out beside the answers of the window."""
-    plain = rig.meet(TLS)
-    plain.setblocking(False)
-    with contextlib.closing(KeyChanger(plain, rig.janes_store())) as client:
-        while not client.shake() or rig.counter(Counter.COUNT_AUTHENTICATIONS) == 0:
-            rig.step()
-        with contextlib.suppress(BlockingIOError):
-            client.hears(plain.recv(1 << 20))
+    with key_changer(rig) as (client, plain):
         plain.sendall(client.says(produces(1, 2)))
         rig.step()
         first, second = rig.requests_taken()

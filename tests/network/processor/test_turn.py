@@ -25,6 +25,7 @@ from tests.support.polling import PATIENCE_S
 from tests.support.processor_rig import (
     FRAME_BYTES_MAX,
     PROCESSOR,
+    MakeRig,
     Rig,
     answer_frame,
     frame,
@@ -38,9 +39,7 @@ METADATA, PRODUCE, FETCH, CREATE_TOPICS = 3, 0, 1, 19
 def test_a_request_arrives_with_its_header_parsed_and_its_answer_goes_back(rig: Rig) -> None:
     client = rig.connect()
     sent = frame(METADATA, 4, 77, b"body!")
-    client.sendall(sent)
-    rig.step()
-    (request,) = rig.requests_taken()
+    request = rig.ask(client, sent)
     assert rig.bytes_of(request) == sent
     assert (request.api_key, request.api_version, request.correlation) == (METADATA, 4, 77)
     assert sent[request.body :] == b"body!"
@@ -56,9 +55,7 @@ def test_a_request_arrives_with_its_header_parsed_and_its_answer_goes_back(rig: 
 def test_a_flexible_header_is_skipped_with_its_tags(rig: Rig) -> None:
     client = rig.connect()
     sent = frame(METADATA, 12, 5, b"BODY", tags=b"\x02\x07\x03abc\x09\x00")
-    client.sendall(sent)
-    rig.step()
-    (request,) = rig.requests_taken()
+    request = rig.ask(client, sent)
     assert sent[request.body :] == b"BODY"
 
 
@@ -98,9 +95,7 @@ def test_frames_of_every_size_arrive_whole(rig: Rig, size: int) -> None:
 
 def test_a_pipelined_request_needs_no_further_wake_up(rig: Rig) -> None:
     client = rig.connect()
-    client.sendall(frame(METADATA, 1, 1) + frame(METADATA, 1, 2))
-    rig.step()
-    (request,) = rig.requests_taken()
+    request = rig.ask(client, frame(METADATA, 1, 1) + frame(METADATA, 1, 2))
     rig.answer(request, answer_frame(1))
     rig.turn.turn(0)
     assert [r.correlation for r in rig.requests_taken()] == [2]
@@ -152,7 +147,7 @@ def test_what_is_no_kafka_request_closes_the_connection(rig: Rig, sent: bytes, r
     client = rig.connect()
     client.sendall(sent)
     rig.step()
-    assert [r for _, r, _ in rig.turn.closed()] == [reason]
+    assert rig.reasons() == [reason]
     assert is_closed(client)
     assert rig.requests_taken() == []
     assert rig.in_use_bytes() == 0
@@ -160,9 +155,7 @@ def test_what_is_no_kafka_request_closes_the_connection(rig: Rig, sent: bytes, r
 
 def test_noop_goes_on_reading_and_close_closes(rig: Rig) -> None:
     client = rig.connect()
-    client.sendall(frame(PRODUCE, 3, 1) + frame(PRODUCE, 3, 2))
-    rig.step()
-    (first,) = rig.requests_taken()
+    first = rig.ask(client, frame(PRODUCE, 3, 1) + frame(PRODUCE, 3, 2))
     rig.answer_kind(first, SlotKind.NOOP)
     rig.step()
     (second,) = rig.requests_taken()
@@ -170,15 +163,13 @@ def test_noop_goes_on_reading_and_close_closes(rig: Rig) -> None:
     rig.answer_kind(second, SlotKind.CLOSE)
     rig.step()
     assert is_closed(client)
-    assert [r for _, r, _ in rig.turn.closed()] == [CloseReason.CLOSED_BY_HANDLER]
+    assert rig.reasons() == [CloseReason.CLOSED_BY_HANDLER]
     assert rig.in_use_bytes() == 0
 
 
 def test_the_block_of_a_gone_connection_is_kept_until_its_borrower_answers(rig: Rig) -> None:
     client = rig.connect()
-    client.sendall(frame(PRODUCE, 3, 1, b"records"))
-    rig.step()
-    (request,) = rig.requests_taken()
+    request = rig.ask(client, frame(PRODUCE, 3, 1, b"records"))
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.close()
     rig.step()
@@ -192,16 +183,12 @@ def test_the_block_of_a_gone_connection_is_kept_until_its_borrower_answers(rig: 
 
 def test_a_place_is_not_given_to_another_connection_while_a_request_is_out(rig: Rig) -> None:
     first = rig.connect()
-    first.sendall(frame(PRODUCE, 3, 1))
-    rig.step()
-    (request,) = rig.requests_taken()
+    request = rig.ask(first, frame(PRODUCE, 3, 1))
     first.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     first.close()
     rig.step()
     second = rig.connect()
-    second.sendall(frame(PRODUCE, 3, 2))
-    rig.step()
-    (other,) = rig.requests_taken()
+    other = rig.ask(second, frame(PRODUCE, 3, 2))
     assert other.channel != request.channel
     rig.answer_in_place(request, answer_frame(1, b"not yours"))
     rig.answer_in_place(other, answer_frame(2))
@@ -211,9 +198,7 @@ def test_a_place_is_not_given_to_another_connection_while_a_request_is_out(rig: 
 
 def test_a_parked_request_is_cancelled_when_its_client_goes(rig: Rig) -> None:
     client = rig.connect()
-    client.sendall(frame(FETCH, 4, 1))
-    rig.step()
-    (request,) = rig.requests_taken()
+    request = rig.ask(client, frame(FETCH, 4, 1))
     rig.answer_kind(request, SlotKind.PARKED)
     rig.step()
     client.close()
@@ -230,9 +215,7 @@ def test_a_parked_request_is_cancelled_when_its_client_goes(rig: Rig) -> None:
 
 def test_a_client_that_goes_before_its_request_is_parked_is_cancelled_too(rig: Rig) -> None:
     client = rig.connect()
-    client.sendall(frame(FETCH, 4, 1))
-    rig.step()
-    (request,) = rig.requests_taken()
+    request = rig.ask(client, frame(FETCH, 4, 1))
     client.close()
     rig.step()
     assert rig.taken() == []
@@ -244,8 +227,8 @@ def test_a_client_that_goes_before_its_request_is_parked_is_cancelled_too(rig: R
     assert rig.in_use_bytes() == 0
 
 
-def test_parked_requests_do_not_count_as_load() -> None:
-    rig = Rig(handlers=2)
+def test_parked_requests_do_not_count_as_load(make_rig: MakeRig) -> None:
+    rig = make_rig(handlers=2)
     clients = [rig.connect() for _ in range(3)]
     clients[0].sendall(frame(FETCH, 4, 1))
     rig.step()
@@ -258,12 +241,11 @@ def test_parked_requests_do_not_count_as_load() -> None:
     clients[2].sendall(frame(METADATA, 1, 3))
     rig.step()
     assert [len(rig.requests_taken(h)) for h in (0, 1)] == [1, 1]
-    rig.close()
 
 
-def test_a_full_ring_and_queue_stop_reading_and_lose_nothing() -> None:
+def test_a_full_ring_and_queue_stop_reading_and_lose_nothing(make_rig: MakeRig) -> None:
     count = topology.REQUEST_RING_SLOTS + 80
-    rig = Rig(queued_max=topology.REQUEST_RING_SLOTS + 4, places=count)
+    rig = make_rig(queued_max=topology.REQUEST_RING_SLOTS + 4, places=count)
     clients = [rig.connect() for _ in range(count)]
     for i, client in enumerate(clients):
         client.sendall(frame(METADATA, 1, i))
@@ -288,11 +270,10 @@ def test_a_full_ring_and_queue_stop_reading_and_lose_nothing() -> None:
     assert sorted(seen) == list(range(count))
     for i, client in enumerate(clients):
         assert receive(client, 8) == answer_frame(i)
-    rig.close()
 
 
-def test_a_dead_handlers_untaken_and_harmless_requests_go_to_another() -> None:
-    rig = Rig(handlers=2)
+def test_a_dead_handlers_untaken_and_harmless_requests_go_to_another(make_rig: MakeRig) -> None:
+    rig = make_rig(handlers=2)
     rig.memory.words("heavy").store(1, 1)  # so that all goes to handler 0
     clients = {i: rig.connect() for i in range(1, 5)}
     clients[1].sendall(frame(PRODUCE, 3, 1))
@@ -308,11 +289,10 @@ def test_a_dead_handlers_untaken_and_harmless_requests_go_to_another() -> None:
     rig.step()
     assert sorted(r.correlation for r in rig.requests_taken(1)) == [2, 3, 4]
     assert is_closed(clients[1])
-    rig.close()
 
 
-def test_a_request_that_kills_its_handlers_is_not_given_to_all_of_them() -> None:
-    rig = Rig(handlers=3)
+def test_a_request_that_kills_its_handlers_is_not_given_to_all_of_them(make_rig: MakeRig) -> None:
+    rig = make_rig(handlers=3)
     client = rig.connect()
     client.sendall(frame(FETCH, 4, 1))
     rig.step()
@@ -326,7 +306,6 @@ def test_a_request_that_kills_its_handlers_is_not_given_to_all_of_them() -> None
     assert killed == 2
     assert is_closed(client)
     assert rig.in_use_bytes() == 0
-    rig.close()
 
 
 def test_a_socket_that_cannot_be_watched_takes_no_place(rig: Rig) -> None:
@@ -369,9 +348,7 @@ def test_a_dead_log_process_closes_what_was_taken_and_keeps_what_was_not(rig: Ri
 
 def test_an_answer_that_the_log_process_gave_before_it_died_is_delivered(rig: Rig) -> None:
     client = rig.connect()
-    client.sendall(frame(PRODUCE, 3, 1))
-    rig.step()
-    (request,) = rig.requests_taken()
+    request = rig.ask(client, frame(PRODUCE, 3, 1))
     rig.answer_in_place(request, answer_frame(1))
     rig.turn.fence_log()
     rig.step()
@@ -380,21 +357,17 @@ def test_an_answer_that_the_log_process_gave_before_it_died_is_delivered(rig: Ri
 
 def test_stopping_answers_what_is_out_and_begins_nothing(rig: Rig) -> None:
     idle, busy = rig.connect(), rig.connect()
-    busy.sendall(frame(METADATA, 1, 1) + frame(METADATA, 1, 2))
-    rig.step()
-    (request,) = rig.requests_taken()
+    request = rig.ask(busy, frame(METADATA, 1, 1) + frame(METADATA, 1, 2))
     rig.turn.stop_reading()
     assert is_closed(idle)
-    rig.answer(request, answer_frame(1))
-    rig.step()
-    assert receive(busy, 8) == answer_frame(1)
+    rig.finish(busy, request)
     assert native.CLOSED
 
 
-def test_any_order_of_events_leaves_nothing_behind() -> None:
+def test_any_order_of_events_leaves_nothing_behind(make_rig: MakeRig) -> None:
     seed = 20261121
     rng = random.Random(seed)
-    rig = Rig(handlers=2, places=32, queued_max=8)
+    rig = make_rig(handlers=2, places=32, queued_max=8)
     live: list[tuple[socket.socket, int]] = []
     pending: list[tuple[int, object]] = []
     number = 0
@@ -456,15 +429,12 @@ def test_any_order_of_events_leaves_nothing_behind() -> None:
     assert rig.turn.open_connections() == 0, seed
     assert rig.in_use_bytes() == 0, seed
     assert all(rig.arenas[h].in_use_bytes == 0 for h in (0, 1)), seed
-    rig.close()
 
 
-def test_a_cancel_that_found_the_ring_full_goes_when_there_is_room_and_rings() -> None:
-    rig = Rig(queued_max=5000, places=1200)
+def test_a_cancel_that_found_the_ring_full_goes_when_there_is_room_and_rings(make_rig: MakeRig) -> None:
+    rig = make_rig(queued_max=5000, places=1200)
     parked = rig.connect()
-    parked.sendall(frame(METADATA, 1, 7))
-    rig.step()
-    (request,) = rig.requests_taken()
+    request = rig.ask(parked, frame(METADATA, 1, 7))
     rig.answer_kind(request, SlotKind.PARKED)
     rig.step()
     for i in range(topology.REQUEST_RING_SLOTS):
@@ -485,40 +455,31 @@ def test_a_cancel_that_found_the_ring_full_goes_when_there_is_room_and_rings() -
     assert [one.kind for one in rig.taken()].count(SlotKind.CANCEL) == 1
     rig.turn.turn(0)
     assert not rig.requests[0].take()[1], "nothing is owed any more"
-    rig.close()
 
 
-def test_a_request_that_wants_no_answer_is_no_answer_that_was_sent() -> None:
-    rig = Rig()
+def test_a_request_that_wants_no_answer_is_no_answer_that_was_sent(rig: Rig) -> None:
     client = rig.connect()
     for i in range(10):
-        client.sendall(frame(METADATA, 1, i))
-        rig.step()
-        (request,) = rig.requests_taken()
+        request = rig.ask(client, frame(METADATA, 1, i))
         rig.answer_kind(request, SlotKind.NOOP)
         rig.step()
     assert rig.counter(Counter.COUNT_REQUESTS) == 10
     assert rig.counter(Counter.COUNT_RESPONSES) == 0
-    client.sendall(frame(METADATA, 1, 11))
-    rig.step()
-    (request,) = rig.requests_taken()
+    request = rig.ask(client, frame(METADATA, 1, 11))
     rig.answer(request, answer_frame(11))
     rig.step()
     assert rig.counter(Counter.COUNT_RESPONSES) == 1
-    rig.close()
 
 
-def test_an_answer_with_a_predecessors_connection_id_is_dropped() -> None:
+def test_an_answer_with_a_predecessors_connection_id_is_dropped(make_rig: MakeRig) -> None:
     """A processor died with a request under way: its answer comes to its successor, whose first one is in
     the same place."""
     old, new = connection_prefix(0, 1), connection_prefix(0, 2)
     assert len({connection_prefix(i, n) for i in range(4) for n in (1, 2, 0xFFFF)}) == 12
     assert old >> 40 != new >> 40
-    rig = Rig()
+    rig = make_rig()
     client = rig.connect()
-    client.sendall(frame(METADATA, 1, 1))
-    rig.step()
-    (request,) = rig.requests_taken()
+    request = rig.ask(client, frame(METADATA, 1, 1))
     assert request.connection == connection_prefix(PROCESSOR, 1) + 1
     stale = request._replace(connection=connection_prefix(PROCESSOR, 0) + 1)
     rig.answer(stale, answer_frame(1, b"of another"))
@@ -528,7 +489,6 @@ def test_an_answer_with_a_predecessors_connection_id_is_dropped() -> None:
     rig.answer(request, answer_frame(1, b"his"))
     rig.step()
     assert receive(client, 11) == answer_frame(1, b"his")
-    rig.close()
 
 
 def is_readable(fd: int) -> bool:

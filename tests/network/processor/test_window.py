@@ -17,7 +17,7 @@ from mpbroker.network.processor.window import IN_WINDOW
 from mpbroker.protocol.api_keys import ApiKey
 from tests.support.forms import rounds
 from tests.support.polling import PATIENCE_S
-from tests.support.processor_rig import PROCESSOR, Rig, answer_frame, frame, is_closed, receive
+from tests.support.processor_rig import PROCESSOR, MakeRig, Rig, answer_frame, frame, is_closed, receive
 
 PRODUCE, METADATA, FETCH = ApiKey.PRODUCE, ApiKey.METADATA, ApiKey.FETCH
 WINDOW = 4
@@ -54,9 +54,7 @@ def nothing_left(rig: Rig) -> None:
 def closes_behind(rig: Rig, client: socket.socket, request: Request) -> None:
     """Assert that the connection closes when the request, and not before it, is answered."""
     assert not is_closed(client)
-    rig.answer(request, answer_frame(1))
-    rig.step()
-    assert receive(client, 8) == answer_frame(1)
+    rig.finish(client, request)
     assert is_closed(client)
     nothing_left(rig)
 
@@ -168,13 +166,11 @@ def test_a_request_that_closes_comes_behind_the_answers_before_it(rig: Rig) -> N
     rig.answer_kind(second, SlotKind.CLOSE)
     rig.step()
     assert not is_closed(client)
-    rig.answer(first, answer_frame(1))
-    rig.step()
-    assert receive(client, 8) == answer_frame(1)
+    rig.finish(client, first)
     assert is_closed(client)
     rig.answer_in_place(third, answer_frame(3))
     nothing_left(rig)
-    assert [reason for _, reason, _ in rig.turn.closed()] == [CloseReason.CLOSED_BY_HANDLER]
+    assert rig.reasons() == [CloseReason.CLOSED_BY_HANDLER]
     assert len(rig.turn.late_answers()) == 1
 
 
@@ -320,23 +316,20 @@ def test_a_stop_answers_what_is_under_way(rig: Rig) -> None:
     nothing_left(rig)
 
 
-def test_who_reads_nothing_keeps_no_memory_from_others() -> None:
-    rig = Rig(window=WINDOW, memory_bytes=1 << 20, stall_ns=1)
-    try:
-        greedy = send(rig, b"".join(frame(PRODUCE, 3, n, bytes(200_000)) for n in range(1)))
-        (request,) = rig.await_requests() if not (found := taken(rig)) else found
-        greedy.sendall(produces(1))
-        rig.step()
-        rig.answer(request, answer_frame(0, bytes(8 << 20)))
-        rig.step()
-        others = [rig.connect() for _ in range(8)]
-        for other in others:
-            other.setblocking(False)
-            other.send(frame(METADATA, 3, 5, bytes(400_000))[:300_000])
-        rig.step(60)
-        assert CloseReason.CLOSED_STALLED in [reason for _, reason, _ in rig.turn.closed()]
-    finally:
-        rig.close()
+def test_who_reads_nothing_keeps_no_memory_from_others(make_rig: MakeRig) -> None:
+    rig = make_rig(window=WINDOW, memory_bytes=1 << 20, stall_ns=1)
+    greedy = send(rig, b"".join(frame(PRODUCE, 3, n, bytes(200_000)) for n in range(1)))
+    (request,) = rig.await_requests() if not (found := taken(rig)) else found
+    greedy.sendall(produces(1))
+    rig.step()
+    rig.answer(request, answer_frame(0, bytes(8 << 20)))
+    rig.step()
+    others = [rig.connect() for _ in range(8)]
+    for other in others:
+        other.setblocking(False)
+        other.send(frame(METADATA, 3, 5, bytes(400_000))[:300_000])
+    rig.step(60)
+    assert CloseReason.CLOSED_STALLED in rig.reasons()
 
 
 @pytest.mark.parametrize("size", [300_000, 3_000])
@@ -371,27 +364,24 @@ def test_behind_a_request_that_closes_nothing_is_begun(rig: Rig) -> None:
     rig.answer(first, answer_frame(1))
     rig.step()
     assert taken(rig) == []
-    assert [reason for _, reason, _ in rig.turn.closed()] == [CloseReason.CLOSED_BY_HANDLER]
+    assert rig.reasons() == [CloseReason.CLOSED_BY_HANDLER]
 
 
-def test_what_waits_for_room_in_a_handlers_ring_is_not_begun_behind_a_request_that_closes() -> None:
-    rig = Rig(handlers=1, places=400, queued_max=5000, window=WINDOW)
-    try:
-        client = send(rig, produces(1, 2))
-        first, second = taken(rig)
-        for _ in range(REQUEST_RING_SLOTS // WINDOW):
-            send(rig, produces(*[9] * WINDOW))
-        send(rig, produces(3), client)
-        requests = taken(rig)
-        rig.answer_kind(second, SlotKind.CLOSE)
-        rig.step()
-        assert {*numbers(requests), *numbers(taken(rig))} == {9}
-        rig.answer(first, answer_frame(1))
-        rig.step()
-        assert receive(client, 8) == answer_frame(1)
-        assert is_closed(client)
-    finally:
-        rig.close()
+def test_what_waits_for_room_in_a_handlers_ring_is_not_begun_behind_a_request_that_closes(
+    make_rig: MakeRig,
+) -> None:
+    rig = make_rig(handlers=1, places=400, queued_max=5000, window=WINDOW)
+    client = send(rig, produces(1, 2))
+    first, second = taken(rig)
+    for _ in range(REQUEST_RING_SLOTS // WINDOW):
+        send(rig, produces(*[9] * WINDOW))
+    send(rig, produces(3), client)
+    requests = taken(rig)
+    rig.answer_kind(second, SlotKind.CLOSE)
+    rig.step()
+    assert {*numbers(requests), *numbers(taken(rig))} == {9}
+    rig.finish(client, first)
+    assert is_closed(client)
 
 
 def test_a_larger_window_reads_on_at_once(rig: Rig) -> None:
@@ -402,20 +392,17 @@ def test_a_larger_window_reads_on_at_once(rig: Rig) -> None:
     assert numbers(taken(rig)) == [4]
 
 
-def test_requests_that_are_queued_anew_do_not_fall_behind_later_ones() -> None:
-    rig = Rig(handlers=1, window=WINDOW)
-    try:
-        client = send(rig, produces(1, 2))
-        rig.turn.leave_handler(0)
-        send(rig, produces(3), client)
-        rig.turn.fence_handler(0)
-        rig.step()
-        rig.turn.welcome_handler(0)
-        rig.step()
-        seen = numbers(rig.requests_taken(0))
-        assert seen[-3:] == [1, 2, 3]
-    finally:
-        rig.close()
+def test_requests_that_are_queued_anew_do_not_fall_behind_later_ones(make_rig: MakeRig) -> None:
+    rig = make_rig(handlers=1, window=WINDOW)
+    client = send(rig, produces(1, 2))
+    rig.turn.leave_handler(0)
+    send(rig, produces(3), client)
+    rig.turn.fence_handler(0)
+    rig.step()
+    rig.turn.welcome_handler(0)
+    rig.step()
+    seen = numbers(rig.requests_taken(0))
+    assert seen[-3:] == [1, 2, 3]
 
 
 def test_a_second_answer_frees_no_place_that_others_need(rig: Rig) -> None:
