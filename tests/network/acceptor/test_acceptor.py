@@ -79,6 +79,7 @@ class World:
             Orders(orders[1], 0),
         )
         stack.callback(self.acceptor.epoll.close)
+        self.serve(*PROCESSORS)
 
     def _listen(self, name: str, config: BrokerConfig) -> Listening:
         fd, _ = sockets.bind(Listener(name, "PLAINTEXT", HOST, 0), (), config)
@@ -141,12 +142,15 @@ def make() -> Iterator[Make]:
         yield lambda **settings: World(memory, stack, BrokerConfig(**settings))
 
 
+@pytest.fixture
+def world(make: Make) -> World:
+    return make()
+
+
 # ---- who gets what
 
 
-def test_processors_get_connections_in_turn(make: Make) -> None:
-    world = make()
-    world.serve(*PROCESSORS)
+def test_processors_get_connections_in_turn(world: World) -> None:
     clients = world.come(0, 30)
     names = {client.getsockname(): number for number, client in enumerate(clients)}
     for number, role in enumerate(PROCESSORS):
@@ -154,8 +158,7 @@ def test_processors_get_connections_in_turn(make: Make) -> None:
         assert got == list(range(number, 30, len(PROCESSORS)))
 
 
-def test_a_processor_without_room_is_passed_over(make: Make) -> None:
-    world = make()
+def test_a_processor_without_room_is_passed_over(world: World) -> None:
     world.serve(PROCESSORS[0])
     world.come(0, OUTSTANDING_MAX + 5)
     first = world.memory.connections(PROCESSORS[0])
@@ -167,8 +170,7 @@ def test_a_processor_without_room_is_passed_over(make: Make) -> None:
     assert sum(len(world.taken(role)) for role in PROCESSORS[1:]) == first_unstable
 
 
-def test_when_all_are_full_each_listener_holds_one_and_goes_on_when_there_is_room(make: Make) -> None:
-    world = make()
+def test_when_all_are_full_each_listener_holds_one_and_goes_on_when_there_is_room(world: World) -> None:
     world.serve(PROCESSORS[0])
     world.come(0, OUTSTANDING_MAX + 3)
     world.come(1, 2)
@@ -183,8 +185,7 @@ def test_when_all_are_full_each_listener_holds_one_and_goes_on_when_there_is_roo
     assert not world.memory.connections(PROCESSORS[0]).waits(0)
 
 
-def test_what_waits_for_room_is_counted_until_its_listener_is_removed(make: Make) -> None:
-    world = make()
+def test_what_waits_for_room_is_counted_until_its_listener_is_removed(world: World) -> None:
     world.serve(PROCESSORS[0])
     world.turns()
     assert world.taken(PROCESSORS[0]) == [], "the mark of a new processor has no place among them any more"
@@ -200,7 +201,6 @@ def test_what_waits_for_room_is_counted_until_its_listener_is_removed(make: Make
 
 def test_a_listener_that_waits_for_a_slot_does_not_hold_up_the_other(make: Make) -> None:
     world = make(listener_limits={"A": ListenerLimits(max_connections=1)})
-    world.serve(*PROCESSORS)
     world.connect(0, 3)
     world.come(1, 10)
     got = [listener for role in PROCESSORS for listener, _ in world.taken(role)]
@@ -210,7 +210,6 @@ def test_a_listener_that_waits_for_a_slot_does_not_hold_up_the_other(make: Make)
 def test_the_rate_of_one_listener_delays_only_its_own(make: Make) -> None:
     """Check it with ten connections at once, which are within one a second over Kafka's window."""
     world = make(listener_limits={"A": ListenerLimits(max_connection_creation_rate=1)})
-    world.serve(*PROCESSORS)
     world.connect(0, 13)
     world.come(1, 13)
     got = [listener for role in PROCESSORS for listener, _ in world.taken(role)]
@@ -242,12 +241,10 @@ def test_sockets_are_as_configured(make: Make, size: int) -> None:
 
 
 def test_a_connection_that_was_lost_before_it_was_accepted(
-    make: Make, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.DEBUG, "mpbroker")
-    world = make()
     world.ask(monkeypatch)
-    world.serve(*PROCESSORS)
     world.listening[0].errors = [errno.ECONNABORTED, errno.ECONNABORTED]
     world.come(0)
     said = [(r.levelno, r.getMessage()) for r in caplog.records]
@@ -260,11 +257,9 @@ def test_a_connection_that_was_lost_before_it_was_accepted(
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
 def test_without_descriptors_or_memory_it_rests(
-    make: Make, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, code: int
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    world = make()
     world.ask(monkeypatch)
-    world.serve(*PROCESSORS)
     world.listening[0].errors = [code]
     world.connect(0)
     world.come(1)
@@ -300,13 +295,13 @@ class Watches:
 
 @pytest.mark.parametrize("pause", ["held", "rest"])
 def test_a_listener_that_pauses_keeps_its_watch(
-    make: Make, monkeypatch: pytest.MonkeyPatch, pause: str
+    world: World, monkeypatch: pytest.MonkeyPatch, pause: str
 ) -> None:
-    world = make()
     world.ask(monkeypatch)
     world.acceptor.epoll = Watches(world.acceptor.epoll, lacks=1000)
-    if pause == "rest":
-        world.serve(*PROCESSORS)
+    if pause == "held":
+        world.serve()
+    else:
         world.listening[0].errors = [errno.EMFILE]
     world.come(0)
     (there,) = [one for one in world.acceptor.open.values() if one.number == 0]
@@ -322,9 +317,7 @@ def test_a_listener_that_pauses_keeps_its_watch(
     assert world.count(0, ListenerCount.ACCEPTED) == 3, "it is watched again"
 
 
-def test_without_a_watch_a_new_listener_rests(make: Make, caplog: pytest.LogCaptureFixture) -> None:
-    world = make()
-    world.serve(*PROCESSORS)
+def test_without_a_watch_a_new_listener_rests(world: World, caplog: pytest.LogCaptureFixture) -> None:
     sock = world._listen("C", BrokerConfig())
     world.acceptor.epoll = Watches(world.acceptor.epoll, lacks=2)
     world.acceptor._add(2, Listener("C", "PLAINTEXT", HOST, sock.getsockname()[1]), sock)
@@ -345,9 +338,7 @@ def test_without_a_watch_a_new_listener_rests(make: Make, caplog: pytest.LogCapt
     world.acceptor._remove(2)
 
 
-def test_a_listener_without_a_watch_can_be_removed(make: Make) -> None:
-    world = make()
-    world.serve(*PROCESSORS)
+def test_a_listener_without_a_watch_can_be_removed(world: World) -> None:
     sock = world._listen("C", BrokerConfig())
     world.acceptor.epoll = Watches(world.acceptor.epoll, lacks=1)
     world.acceptor._add(2, Listener("C", "PLAINTEXT", HOST, sock.getsockname()[1]), sock)
@@ -360,7 +351,6 @@ def test_a_listener_without_a_watch_can_be_removed(make: Make) -> None:
 def test_who_is_refused_is_named_with_its_port(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     world = make(max_connections_per_ip=1)
-    world.serve(*PROCESSORS)
     _, refused = world.come(0, 2)
     peer = "{}:{}".format(*refused.getsockname())
     said = [r.getMessage() for r in caplog.records if r.levelno == logging.INFO]
@@ -395,7 +385,6 @@ def test_who_waits_for_a_slot_is_said_once(
     make: Make, caplog: pytest.LogCaptureFixture, settings: dict[str, Any], said: str
 ) -> None:
     world = make(**settings)
-    world.serve(*PROCESSORS)
     world.come(1)
     world.connect(0, 5)
     world.turns(20)
@@ -418,7 +407,6 @@ def test_who_comes_too_fast_is_said(
 ) -> None:
     caplog.set_level(logging.INFO)
     world = make(**settings)
-    world.serve(*PROCESSORS)
     world.come(0, 13)
     (line,) = lines(caplog, logging.INFO)
     assert line.startswith("a connection on A waits ")
@@ -428,7 +416,6 @@ def test_who_comes_too_fast_is_said(
 def test_of_many_the_rest_is_counted(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     world = make(max_connections_per_ip=1)
-    world.serve(*PROCESSORS)
     for count in (8, 1):
         world.come(0, count)
     now_ms = time.monotonic() * 1000
@@ -446,12 +433,10 @@ def test_of_many_the_rest_is_counted(make: Make, caplog: pytest.LogCaptureFixtur
 
 
 def test_a_connection_that_ends_before_it_is_served(
-    make: Make, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    world = make()
     world.ask(monkeypatch)
-    world.serve(*PROCESSORS)
     world.listening[0].breaks = True
     (client,) = world.come(0)
     peer = "{}:{}".format(*client.getsockname())
