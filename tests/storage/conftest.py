@@ -4,6 +4,5 @@ from __future__ import annotations
 
 from tests.log import conftest as of_the_log
 
-batch, topic_config, writer = of_the_log.batch, of_the_log.topic_config, of_the_log.writer
-rig, node, journaled = of_the_log.rig, of_the_log.node, of_the_log.journaled
+writer, rig, node, journaled = of_the_log.writer, of_the_log.rig, of_the_log.node, of_the_log.journaled
 _files_closed = of_the_log._files_closed

@@ -20,9 +20,11 @@ from mpbroker.storage.damage import Place
 from mpbroker.storage.names import segment_name
 from mpbroker.storage.strict_stat import is_directory, is_there
 from mpbroker.storage.transaction_index import AbortedTransaction, packed
-from tests.log.test_failing_calls import failing, is_offline, two_dirs
-from tests.support.log_node import Journaled, Node
+from tests.log.test_failing_calls import fail, is_offline, two_dirs
+from tests.support.full_disk import failing_with
+from tests.support.log_node import MakeJournaled, MakeNode
 from tests.support.log_rig import TOPIC_ID, ensure
+from tests.support.log_writer import make_batch
 
 Hidden = Callable[[Path], None]
 
@@ -32,7 +34,7 @@ def hidden(monkeypatch: pytest.MonkeyPatch) -> Hidden:
     """The disk fails where one wants to look at it; as Python 3.14 and later ones tell of that."""
 
     def hide(path: Path) -> None:
-        failing("stat", path, monkeypatch)
+        fail("stat", path, monkeypatch)
         for name in ("exists", "is_dir"):
             monkeypatch.setattr(Path, name, quiet(getattr(Path, name)))
 
@@ -96,14 +98,11 @@ def test_the_marks_of_a_move(tmp_path: Path, hidden: Hidden, mark: str) -> None:
 
 
 @pytest.mark.parametrize("name", [names.CLEAN_SHUTDOWN, names.DURABLE_MARK, "t-{}"])
-def test_a_start(
-    node: Callable[..., Node], batch: Callable[..., bytearray], hidden: Hidden, name: str
-) -> None:
+def test_a_start(node: MakeNode, hidden: Hidden, name: str) -> None:
     """Check that the other directory is served, and that nothing is made anew in the failed one."""
-    made = node(2)
-    _, targets = two_dirs(made)
+    made, _, targets = two_dirs(node)
     for target in targets:
-        assert made.produce(target, batch()) == [0]
+        assert made.produce(target, make_batch()) == [0]
     number = made.open(ensure(4)).index(targets[1])
     made.stop()
     there = made.names(0)
@@ -113,34 +112,30 @@ def test_a_start(
     assert made.rig.partition(opened[number].slot).log_dir == 1
     assert is_offline(made, opened[number])
     first = next(one for one in opened if made.rig.partition(one.slot).log_dir == 0)
-    assert made.produce(first, batch()) == [0]
+    assert made.produce(first, make_batch()) == [0]
     assert made.names(0) == there
 
 
-def test_a_successor_does_without_no_journal(
-    journaled: Callable[..., Journaled], batch: Callable[..., bytearray], hidden: Hidden
-) -> None:
+def test_a_successor_does_without_no_journal(journaled: MakeJournaled, hidden: Hidden) -> None:
     """Check that the directory goes offline: only the predecessor's journal has unsynced records."""
     made = journaled(2)
     made.boot()
     targets = made.open(ensure(4))
     where = [made.rig.partition(target.slot).log_dir for target in targets]
     for target in targets:
-        assert made.produce(target, batch()) == [0]
+        assert made.produce(target, make_batch()) == [0]
     hidden(made.dirs[1] / journal.NAME)
     made.succeed()
     opened = made.open(ensure(4))
     assert [is_offline(made, one) for one in opened] == [number == 1 for number in where]
 
 
-def test_recovery_points_that_may_be_there(
-    journaled: Callable[..., Journaled], batch: Callable[..., bytearray], hidden: Hidden
-) -> None:
+def test_recovery_points_that_may_be_there(journaled: MakeJournaled, hidden: Hidden) -> None:
     """Check that unreadable recovery points are an error: a replay would overwrite compacted segments."""
     made = journaled(2)
     made.boot()
     for target in made.open(ensure(4)):
-        assert made.produce(target, batch()) == [0]
+        assert made.produce(target, make_batch()) == [0]
     made.crash()
     hidden(made.dirs[1] / names.RECOVERY_POINTS)
     log_dir = LogDirectory(1, made.dirs[1], group=True, failed=False)
@@ -193,10 +188,7 @@ def test_a_partition_that_cannot_be_looked_at_was_not_deleted(
     partition = Partition(path, "t", 0)
     hidden(path)
 
-    def gone(_: Partition) -> None:
-        raise FileNotFoundError(errno.ENOENT, "No such file or directory")
-
-    monkeypatch.setattr("mpbroker.inspection.partition._read_epochs", gone)
+    monkeypatch.setattr("mpbroker.inspection.partition._read_epochs", failing_with(errno.ENOENT))
     with raises():
         check(partition)
 
