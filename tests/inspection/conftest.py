@@ -17,7 +17,7 @@ from tests.log import conftest as of_the_log
 from tests.support.inspected_log import BATCHES, RECORDS
 from tests.support.log_writer import T0, TOPIC_ID, Writer
 
-rig, batch = of_the_log.rig, of_the_log.batch
+rig = of_the_log.rig
 
 
 @pytest.fixture

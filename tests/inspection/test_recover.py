@@ -27,11 +27,11 @@ from mpbroker.storage.names import (
 )
 from tests.support.inspected_log import BATCHES, RECORDS
 from tests.support.log_rig import Rig
+from tests.support.log_writer import make_batch
 from tests.support.stepped_log import Broker
 
 END = BATCHES * RECORDS
 JOURNAL = "mpbroker.journal"
-Batch = Callable[..., bytearray]
 
 
 def run(*arguments: str) -> Result:
@@ -178,13 +178,11 @@ def test_where_a_log_starts_is_kept(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("dry", [False, True])
-def test_the_journal_goes_into_the_segments(
-    rig: Callable[..., Rig], batch: Batch, tmp_path: Path, *, dry: bool
-) -> None:
+def test_the_journal_goes_into_the_segments(rig: Callable[..., Rig], tmp_path: Path, *, dry: bool) -> None:
     """As after a power cut: a segment lacks what was acknowledged, the journal has it."""
     broker = journaled(rig())
     for _ in range(5):
-        broker.produce(bytes(batch(RECORDS)))
+        broker.produce(bytes(make_batch(RECORDS)))
     image = tmp_path / "image"
     shutil.copytree(broker.rig.directory, image)
     broker.close()
@@ -202,11 +200,9 @@ def test_the_journal_goes_into_the_segments(
         assert offsets(image) == list(range(5 * RECORDS))
 
 
-def test_a_damaged_journal_is_an_error_and_touches_nothing(
-    rig: Callable[..., Rig], batch: Batch, tmp_path: Path
-) -> None:
+def test_a_damaged_journal_is_an_error_and_touches_nothing(rig: Callable[..., Rig], tmp_path: Path) -> None:
     broker = journaled(rig())
-    broker.produce(bytes(batch(RECORDS)))
+    broker.produce(bytes(make_batch(RECORDS)))
     image = tmp_path / "image"
     shutil.copytree(broker.rig.directory, image)
     broker.close()

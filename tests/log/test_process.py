@@ -18,16 +18,17 @@ from mpbroker.ipc import calls
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import pack_fence
 from mpbroker.ipc.table import PartitionFlag
-from mpbroker.ipc.topology import COORDINATOR, LOG, SUPERVISOR
+from mpbroker.ipc.topology import LOG, SUPERVISOR
 from mpbroker.log.process import POINTS_EVERY_BYTES
 from mpbroker.log.recovery.scheduler import RecoveryScheduler
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.storage.directory_lock import lock_log_dirs
 from mpbroker.storage.reader import Bound, PartitionReader
+from tests.support.full_disk import failing_with
 from tests.support.log_rig import TOPIC_ID, MakeRig, Result, Rig, ensure
 from tests.support.log_writer import make_batch
 from tests.support.polling import until
-from tests.support.stepped_log import Broker, settle
+from tests.support.stepped_log import Broker, fence_coordinator, settle
 
 Target = tuple[int, int, int]
 
@@ -161,20 +162,7 @@ def test_a_dead_coordinators_topics_are_no_news_to_its_successor(rig: MakeRig) -
     r.call(ensure(5))
     process.work(0)
     assert process.topics.advance(), "the first of five partitions"
-    acks, orders = r.memory.words("fence_acks"), r.memory.words("fence_orders")
-    for sequence, stage in ((1, 1), (2, 0)):
-        order = pack_fence(sequence, stage, COORDINATOR)
-        orders.store(LOG, order)
-
-        def obey() -> None:
-            process.obey_fence()
-            process.work(0)
-            process.topics.advance()
-
-        until(partial(lambda order: acks.load(LOG) == order, order), "the fence is acknowledged", obey)
-        if stage:
-            r.memory.reset_rings_of(COORDINATOR)
-            r.bind()
+    fence_coordinator(r, process)
     r.call(calls.Recovered({}))
     process.work(0)
     while process.topics.advance():
@@ -220,11 +208,8 @@ def test_a_checkpoint_that_finds_no_room_is_written_again_and_takes_nothing_offl
     r.job([(b.targets[0], make_batch())])
     until(r.replies, "an answer", lambda: process.work(100))
 
-    def refuse(path: Path, _: bytes) -> None:
-        raise OSError(number, os.strerror(number), str(path))
-
     with monkeypatch.context() as full:
-        full.setattr("mpbroker.storage.checkpoints.write_whole", refuse)
+        full.setattr("mpbroker.storage.checkpoints.write_whole", failing_with(number))
         process.manager.checkpoints.write_high_watermarks()
         problems: list[Any] = []
         until(lambda: problems.extend(process.io_thread.failures()) or problems, "the I/O thread fails")

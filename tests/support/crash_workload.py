@@ -259,13 +259,12 @@ class SeveralNode(Node):
 
     def choose(self) -> LogProcess:
         assert self.several is not None
-        self.process = self.chance.choice(self.several.processes)
+        self._process = self.chance.choice(self.several.processes)
         return self.process
 
     def succeed(self) -> LogProcess:
         """One of them dies."""
         assert self.several is not None
-        assert self.process is not None
         number = self.process.worker.number
         end(self.process)
         self.rig.memory.reset_rings_of(topology.log_worker(number))
@@ -277,12 +276,12 @@ class SeveralNode(Node):
     def crash(self) -> None:
         if self.several is not None:
             self.several.crash()
-        self.several = self.process = None
+        self.several = self._process = None
 
     def stop(self) -> None:
         assert self.several is not None
         self.several.stop()
-        self.several = self.process = None
+        self.several = self._process = None
 
     def open(self, topic: calls.EnsureTopic) -> list[calls.EnsuredPartition]:
         assert self.several is not None

@@ -10,6 +10,7 @@ from mpbroker.ipc.process import ProcessContext
 from mpbroker.ipc.table import Partition
 from mpbroker.log.process import LogProcess
 from mpbroker.storage.names import log_worker_of
+from tests.support.log_node import wait_for_io
 from tests.support.log_rig import Reply, Rig, end
 from tests.support.stepped_log import settle
 
@@ -71,6 +72,18 @@ class Several:
 
     def owner(self, topic: str, partition: int) -> LogProcess:
         return self.processes[log_worker_of(topic, partition, self.rig.workers)]
+
+    def succeed(self, number: int) -> None:
+        """Kill a worker, and start its successor."""
+        end(self.processes[number])
+        self.rig.memory.reset_rings_of(topology.log_worker(number))
+        self.rig.bind()
+        self.processes[number] = self.rig.start_worker(number, incarnation=2)
+
+    def checkpoint(self) -> None:
+        for process in self.processes:
+            process.manager.checkpoints.write_high_watermarks()
+            wait_for_io(process)
 
     def settle(self) -> None:
         for process in self.processes:

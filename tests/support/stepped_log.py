@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from mpbroker.ipc import calls
+from mpbroker.ipc.process import pack_fence
+from mpbroker.ipc.topology import COORDINATOR, LOG
+from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.log.process import LogProcess
 from tests.support.log_rig import Result, Rig, ensure
 from tests.support.polling import until
@@ -26,6 +31,9 @@ class Broker:
     def settle(self) -> None:
         settle(self.process)
 
+    def log(self, partition: int = 0) -> PartitionLog:
+        return self.process.manager.logs[self.targets[partition][0]]
+
     def produce(self, *batches: bytes, partition: int = 0, acks: int = -1) -> list[Result]:
         self.rig.job([(self.targets[partition], b) for b in batches], acks=acks)
         self.settle()
@@ -35,6 +43,23 @@ class Broker:
     def close(self) -> None:
         self.process.turn.close()
         self.process.io_thread.close()
+
+
+def fence_coordinator(rig: Rig, process: LogProcess) -> None:
+    """Let the coordinator be dead and have a successor, and the process acknowledge both."""
+    acks, orders = rig.memory.words("fence_acks"), rig.memory.words("fence_orders")
+
+    def obey() -> None:
+        process.obey_fence()
+        process.work(0)
+
+    for sequence, stage in ((1, 1), (2, 0)):
+        order = pack_fence(sequence, stage, COORDINATOR)
+        orders.store(LOG, order)
+        until(partial(lambda order: acks.load(LOG) == order, order), "the fence is acknowledged", obey)
+        if stage:
+            rig.memory.reset_rings_of(COORDINATOR)
+            rig.bind()
 
 
 def settle(process: LogProcess) -> None:

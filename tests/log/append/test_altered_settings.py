@@ -54,7 +54,7 @@ def test_batches_on_their_way_are_taken(b: Broker, by_reference: bool) -> None:
 
 def test_asked_again_nothing_changes(rig: MakeRig) -> None:
     b = Broker(rig(), segment_bytes="1048576")
-    log = b.process.manager.logs[b.targets[0][0]]
+    log = b.log()
     alter(b, 5, segment_bytes="2000000")
     assert log.config.segment_bytes == 1048576
     alter(b, 6, segment_bytes="2000000")

@@ -21,6 +21,7 @@ from mpbroker.storage import journal
 from mpbroker.storage.checkpoints import write_epochs
 from mpbroker.storage.journal import JournalDamaged, JournalFile
 from mpbroker.storage.names import CLEAN_SHUTDOWN
+from tests.support.full_disk import failing_with
 from tests.support.log_node import (
     OTHER_ID,
     SEGMENT,
@@ -273,7 +274,7 @@ def test_what_rolled_is_synced_before_the_journal_is_released(rig: MakeRig) -> N
     b = Stalled(rig)
     wait_for_io(b.process)
     b.process.manager.journals.use()
-    log = b.process.manager.logs[b.targets[0][0]]
+    log = b.log()
     log.apply_config(msgspec.structs.replace(log.config, segment_bytes=2_000))
     b.produce(make_batch(size=800))
     assert log.state.synced == 0
@@ -291,7 +292,6 @@ def test_what_rolled_is_synced_before_the_journal_is_released(rig: MakeRig) -> N
     release_journals(b.process.turn)
     settle(b.process)
     assert log.state.synced == 3
-    b.close()
 
 
 def test_a_roll_with_nothing_behind_it(rig: MakeRig) -> None:
@@ -299,7 +299,7 @@ def test_a_roll_with_nothing_behind_it(rig: MakeRig) -> None:
     b = Stalled(rig)
     wait_for_io(b.process)
     b.process.manager.journals.use()
-    log = b.process.manager.logs[b.targets[0][0]]
+    log = b.log()
     b.produce(make_batch())
     b.stall()
     b.rig.job([(b.targets[0], make_batch())])
@@ -317,7 +317,6 @@ def test_a_roll_with_nothing_behind_it(rig: MakeRig) -> None:
         (e.segment_base, len(e.data) > 0) for record in records for e in record if e.topic_id == TOPIC_ID
     ]
     assert named == [(0, True), (0, True), (3, True)]
-    b.close()
 
 
 def test_a_clean_stop_leaves_an_empty_journal(n: Journaled) -> None:
@@ -417,15 +416,12 @@ def test_no_room_to_restore_is_an_error_and_loses_nothing(
 ) -> None:
     """Check that the next start replays again; some file systems report a full disk only at the sync."""
 
-    def full(*_: object) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     n = journaled()
     n.boot()
     fill(n)
     n.power_cut(3)
     with monkeypatch.context() as patch:
-        patch.setattr(journal_replay.os, at, full)
+        patch.setattr(journal_replay.os, at, failing_with(errno.ENOSPC))
         with pytest.raises(FatalError, match=r"no room.*Free some space"):
             n.boot()
     n.boot()

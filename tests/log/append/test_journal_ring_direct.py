@@ -14,6 +14,7 @@ import pytest
 from mpbroker.storage import journal
 from mpbroker.storage.journal import JournalFile
 from tests.log.append.test_journal_ring import SMALL
+from tests.support.full_disk import failing_with
 from tests.support.log_node import STORAGE_ERROR, Journaled, MakeJournaled, extents, fill
 from tests.support.log_rig import ensure
 from tests.support.log_writer import make_batch
@@ -193,13 +194,10 @@ def test_the_head_that_tries_is_synced_before_the_other_is_written_over(
 ) -> None:
     """Check the order: a power cut could otherwise destroy both heads."""
 
-    def fails(_: int) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
     n = journaled()
     n.boot()
     n.crash()
     with closing(JournalFile(n.path)) as found, monkeypatch.context() as patch:
-        patch.setattr(os, "fdatasync", fails)
+        patch.setattr(os, "fdatasync", failing_with(errno.EIO))
         with pytest.raises(OSError, match=os.strerror(errno.EIO)):
             found.write_directly()

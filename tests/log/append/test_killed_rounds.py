@@ -156,4 +156,3 @@ def test_killed_in_an_offered_round(rig: MakeRig, where: str, over: tuple[int, i
     held = Held(rig)
     assert marks(held) == [6 + count, 1, 0]
     assert segment.read_bytes() == had
-    held.close()

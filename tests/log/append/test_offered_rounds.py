@@ -15,7 +15,6 @@ from mpbroker.ipc import calls
 from mpbroker.ipc.process import FatalError
 from mpbroker.log.append.turn_journals import journal_ends, release_journals
 from mpbroker.log.append.turn_partitions import detach
-from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.storage import journal
 from mpbroker.storage.journal import JournalFile
 from tests.log.append.test_journal_ring import SMALL
@@ -58,9 +57,6 @@ class Held(Stalled):
 
     def errors(self) -> list[int]:
         return [reply.results[0].error for reply in self.rig.replies()]
-
-    def log(self, partition: int = 0) -> PartitionLog:
-        return self.process.manager.logs[self.targets[partition][0]]
 
     @property
     def journal(self) -> Path:
@@ -130,7 +126,6 @@ def test_little_waits_until_it_is_asked_for(rig: MakeRig) -> None:
     held.let_flusher_go()
     held.process.work(0)
     assert held.errors() == [0, 0], "that is much"
-    held.close()
 
 
 def test_what_comes_meanwhile_joins_what_is_offered(held: Held) -> None:
@@ -231,7 +226,6 @@ def test_behind_a_head_that_is_in_flight_none_is_written(rig: MakeRig) -> None:
     settle(held.process)
     assert held.head() == (version + 2, end)
     assert held.errors() == [0] * 7
-    held.close()
 
 
 def test_a_roll_behind_what_is_offered(held: Held) -> None:
@@ -342,7 +336,6 @@ def test_what_is_visible_stays_so(rig: MakeRig, offered_bytes: int | None) -> No
     settle(held.process)
     assert held.log().state.high_watermark == 13
     assert held.errors() == [0, 0, 0]
-    held.close()
 
 
 @each("seed", short=range(6), long=range(200))
@@ -372,7 +365,6 @@ def test_whatever_is_answered_is_in_the_journal(rig: MakeRig, seed: int) -> None
     assert len(b.rig.replies()) == len(sent)
     marks = [b.log(partition).state.high_watermark for partition in range(PARTITIONS)]
     assert marks == [ends.get(partition, 0) for partition in range(PARTITIONS)]
-    b.close()
 
 
 def test_a_round_does_not_take_the_marks_back_to_a_segment_that_went(rig: MakeRig) -> None:
@@ -391,4 +383,3 @@ def test_a_round_does_not_take_the_marks_back_to_a_segment_that_went(rig: MakeRi
     assert found.log_start_offset == 2
     assert (found.high_watermark, found.high_watermark_segment, found.high_watermark_position) == (2, 2, 0)
     assert (found.last_stable_offset, found.last_stable_segment, found.last_stable_position) == (2, 2, 0)
-    held.close()

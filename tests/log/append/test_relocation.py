@@ -25,7 +25,7 @@ def _two(rig: MakeRig) -> Iterator[Broker]:
 
 
 def pause(made: Broker, number: int, is_paused: bool) -> None:
-    log: PartitionLog = made.process.manager.logs[made.targets[number][0]]
+    log: PartitionLog = made.log(number)
     log.is_paused = is_paused
     if is_paused:
         log.state.pause()

@@ -27,6 +27,7 @@ from mpbroker.storage.transaction_index import AbortedTransaction, packed, read_
 from tests.log.retention.test_deletion import delete_before
 from tests.log.test_process import appended, forked
 from tests.support.forms import each
+from tests.support.full_disk import failing_with
 from tests.support.log_node import Node
 from tests.support.log_rig import MakeRig, Result, Rig, ensure
 from tests.support.log_writer import T0, make_batch
@@ -244,11 +245,8 @@ def test_a_marker_that_finds_no_room_changes_nothing(b: Broker, monkeypatch) -> 
     b.produce(data(7, 0))
     before = (b.rig.directory / "t-0" / f"{0:020d}.log").read_bytes()
 
-    def full(_path: Path, _entry: AbortedTransaction) -> None:
-        raise OSError(28, "no room")
-
     with monkeypatch.context() as patched:
-        patched.setattr(transaction_index, "add_aborted", full)
+        patched.setattr(transaction_index, "add_aborted", failing_with(errno.ENOSPC))
         assert b.produce(marker(7, ABORT))[0].error == 56
     assert (b.rig.directory / "t-0" / f"{0:020d}.log").read_bytes() == before
     assert told(b.rig) == (1, 2)
@@ -279,10 +277,7 @@ def test_a_marker_behind_which_the_next_transaction_is_not_found(
     for producer in (7, 8):
         b.produce(data(producer, 0))
 
-    def fails(_self: partition_log.PartitionLog, _first: int) -> None:
-        raise OSError(error, "as the test wants it")
-
-    monkeypatch.setattr(partition_log.PartitionLog, "_hold_back", fails)
+    monkeypatch.setattr(partition_log.PartitionLog, "_hold_back", failing_with(error))
     if error == errno.EIO:
         with pytest.raises(FatalError, match="failed: Input/output error"):
             b.produce(marker(7, COMMIT))

@@ -10,7 +10,6 @@ import threading
 
 import pytest
 
-from mpbroker.ipc import calls
 from mpbroker.ipc.slots import SlotKind, pack_produce
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.ipc.topology import LOG, handler, processor
@@ -125,7 +124,7 @@ def test_a_failed_sync_takes_the_directory_offline(rig: MakeRig) -> None:
     good, bad = by_dir[0], by_dir[1]
     for partition in (good, bad):
         assert b.produce(make_batch(), partition=partition)[0].error == 0
-    state = b.process.manager.logs[b.targets[bad][0]].state
+    state = b.log(bad).state
     read_end, write_end = os.pipe()
     os.close(read_end)
     # A pipe takes no fdatasync (EINVAL) and no pwrite; what was written went to the file before.
@@ -248,43 +247,6 @@ def test_native_and_python_do_the_same(rig: MakeRig, configs: dict[str, str]) ->
     assert native[3].keys() == reference[3].keys()
     assert [name for name in native[3] if native[3][name] != reference[3][name]] == []
     assert sum(name.endswith(".log") for name in native[3]) > 6
-
-
-def test_topics_come_and_go(rig: MakeRig) -> None:
-    b = Broker(rig(log_segment_delete_delay_ms=0), 2)
-    b.produce(make_batch())
-    slot, _, _ = b.targets[0]
-    b.rig.call(calls.RemoveTopic("t", TOPIC_ID))
-    b.settle()
-    assert isinstance(b.rig.take_answer(), calls.RemovedTopic)
-    assert b.rig.partition(slot).flags == PartitionFlag.PARTITION_DELETED
-    assert b.produce(make_batch())[0].error == 6
-    left = sorted(p.name for p in b.rig.directory.iterdir() if p.is_dir())
-    assert left[0] == "__cluster_metadata-0"
-    assert all(name.endswith("-delete") for name in left[1:])
-    assert len(left) == 3
-    b.rig.call(calls.EnsureTopic("t", bytes(16 * [9]), [0], {}, 5))
-    b.settle()
-    answer = b.rig.take_answer()
-    assert isinstance(answer, calls.EnsuredTopic)
-    assert (b.rig.directory / "t-0" / "partition.metadata").exists()
-    b.process.manager.removal.deletions.begin_due(1e18)
-    b.process.io_thread.close()
-    assert sorted(p.name for p in b.rig.directory.iterdir() if p.is_dir()) == ["__cluster_metadata-0", "t-0"]
-
-
-def test_strays_are_set_aside(rig: MakeRig) -> None:
-    r = rig()
-    b = Broker(r)
-    (r.directory / "lost-3").mkdir()
-    r.call(calls.Recovered())
-    b.settle()
-    assert isinstance(r.take_answer(), calls.Acknowledged)
-    names = sorted(p.name for p in r.directory.iterdir() if p.is_dir())
-    assert names[0] == "__cluster_metadata-0"
-    assert names[1].startswith("lost-3.")
-    assert names[1].endswith("-stray")
-    assert names[2] == "t-0"
 
 
 def test_a_full_round_leaves_nobody_behind(b: Broker) -> None:

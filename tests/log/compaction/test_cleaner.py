@@ -31,6 +31,7 @@ from mpbroker.storage.producer_state import Producers
 from mpbroker.storage.transaction_index import AbortedTransaction, packed, read_aborted
 from tests.support.compacted_segments import DAY_MS, T0, KeyValue, Segments
 from tests.support.forms import rounds
+from tests.support.full_disk import failing_with
 
 
 @pytest.fixture
@@ -49,6 +50,12 @@ def pairs(text: str) -> list[KeyValue]:
 def shown(records: list[Record]) -> str:
     parts = ((r.key or b"?").decode() + ("-" if r.value is None else r.value.decode()) for r in records)
     return " ".join(parts)
+
+
+def clean_again(log: Segments, *, now_ms: int = T0, producers: bytes = b"") -> None:
+    """Clean all of it once more, as if something behind it was dirty."""
+    log.clean_up_to = 0
+    log.clean(now_ms=now_ms, producers=producers)
 
 
 # ---- the offset map ----
@@ -135,12 +142,10 @@ def test_a_tombstone_stays_until_its_horizon(log: Segments) -> None:
     assert shown(log.records()) == "b1 a- c1"
     assert [batch.delete_horizon_ms for batch in log.batches()] == [None, T0 + DAY_MS, None]
     assert log.records()[1].timestamp == T0 + 5
-    log.clean_up_to = 0  # as if something behind it was dirty
-    log.clean(now_ms=T0 + DAY_MS - 1)
+    clean_again(log, now_ms=T0 + DAY_MS - 1)
     assert shown(log.records()) == "b1 a- c1"
     assert log.batches()[1].delete_horizon_ms == T0 + DAY_MS
-    log.clean_up_to = 0
-    log.clean(now_ms=T0 + DAY_MS)
+    clean_again(log, now_ms=T0 + DAY_MS)
     assert shown(log.records()) == "b1 c1"
 
 
@@ -175,8 +180,7 @@ def test_a_header_stays_for_the_last_sequence_of_a_producer(log: Segments) -> No
     log.clean(producers=producers.snapshot())
     found = [(b.header.producer_id, b.header.base_sequence, b.header.record_count) for b in log.batches()]
     assert found == [(1, 1, 0), (2, 0, 2), (2, 2, 1)]
-    log.clean_up_to = 0
-    log.clean(producers=producers.snapshot())
+    clean_again(log, producers=producers.snapshot())
     assert found == [
         (b.header.producer_id, b.header.base_sequence, b.header.record_count) for b in log.batches()
     ]
@@ -341,10 +345,7 @@ def test_aborted_transactions_that_cannot_be_read_end_it(
     write(log, "a1 5:a9 5! /")
     task = log.task()
 
-    def fails(path: Path) -> bytes:
-        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
-
-    monkeypatch.setattr(transaction_index, "read_whole", fails)
+    monkeypatch.setattr(transaction_index, "read_whole", failing_with(errno.EIO))
     monkeypatch.setattr(Path, "exists", lambda *_: False)
     with pytest.raises(OSError, match="Input/output error"):
         list(Cleaner(task, Buffers()).run())
@@ -358,12 +359,10 @@ def test_what_was_aborted_goes_and_its_marker_later(log: Segments) -> None:
     # Aborted records are not in the map, so a1 is the latest; its batches go, its marker is kept so far.
     assert written(log) == "a1 6:b1 5! 6. z1"
     assert log.aborted() == entries
-    log.clean_up_to = 0
-    log.clean()
+    clean_again(log)
     assert [b.delete_horizon_ms for b in log.batches() if b.is_control] == [T0 + DAY_MS, None]
     assert not log.path(0, TXN_INDEX_SUFFIX).exists()
-    log.clean_up_to = 0
-    log.clean(now_ms=T0 + DAY_MS)
+    clean_again(log, now_ms=T0 + DAY_MS)
     assert written(log) == "a1 6:b1 6. z1"
 
 
@@ -395,8 +394,7 @@ def test_earlier_transactions_of_the_producer_do_not_count(log: Segments, betwee
     log.clean_up_to = 6
     log.clean()
     assert written(log) == "5! 5! 5:k- 5. z2"
-    log.clean_up_to = 0
-    log.clean(now_ms=T0 + DAY_MS)
+    clean_again(log, now_ms=T0 + DAY_MS)
     assert log.batches()[2].header.producer_id == 5
     assert shown(log.records()) == "z2"
 
@@ -426,8 +424,7 @@ def test_a_transaction_across_two_new_segments(log: Segments, swaps: int | None)
         assert log.bases == [0, 6, 11]
         # Read_committed consumers of the old first segment need it.
         assert read_aborted(log.path(6, TXN_INDEX_SUFFIX)) == entries
-    log.clean_up_to = 0
-    log.clean()
+    clean_again(log)
     assert log.aborted() == []
     assert written(log) == "5:b2 4! 5. 6:c3 6. z1"
     assert [b.delete_horizon_ms is None for b in log.batches() if b.is_control] == [False, True, True]
@@ -441,9 +438,8 @@ def test_a_transaction_whose_beginning_was_deleted(log: Segments) -> None:
     log.clean()
     assert written(log) == "a3 5:b4 4! 5. z1"
     log.delete_records(6)
-    log.clean_up_to = 0
     write(log, "/ z2 /")
-    log.clean()
+    clean_again(log)
     assert written(log) == "a3 5:b4 4! 5. z2"
 
 
@@ -452,8 +448,7 @@ def test_a_log_that_begins_behind_all_data_of_its_markers(log: Segments) -> None
     log.delete_records(2)
     log.clean()
     assert log.aborted() == []
-    log.clean_up_to = 0
-    log.clean(now_ms=T0 + DAY_MS)
+    clean_again(log, now_ms=T0 + DAY_MS)
     assert written(log) == "z1"
 
 
@@ -472,8 +467,7 @@ def test_a_marker_without_a_transaction_goes(log: Segments) -> None:
     write(log, "5! 6. 5:a1 5. 5! z1 /")
     log.clean()
     assert [b.delete_horizon_ms is None for b in log.batches()] == [False, False, True, True, False, True]
-    log.clean_up_to = 0
-    log.clean(now_ms=T0 + DAY_MS)
+    clean_again(log, now_ms=T0 + DAY_MS)
     assert written(log) == "5:a1 5. z1"
 
 
@@ -483,18 +477,15 @@ def test_headers_that_stay_keep_marker_and_entry(log: Segments) -> None:
     write(log, "5! z1 /", epoch=1)
     entries = log.aborted()
     for _ in range(2):
-        log.clean_up_to = 0
-        log.clean(now_ms=T0 + DAY_MS, producers=producers)
+        clean_again(log, now_ms=T0 + DAY_MS, producers=producers)
         assert written(log) == "5: 5! z1"
         assert log.aborted() == entries
     # The marker's new epoch ended the sequence. The marker of that epoch stays, with or without a record.
     for now_ms, left in ((0, "5! z1"), (0, "5! z1"), (3 * DAY_MS, "5? z1")):
-        log.clean_up_to = 0
-        log.clean(now_ms=T0 + now_ms, producers=log.producers.snapshot())
+        clean_again(log, now_ms=T0 + now_ms, producers=log.producers.snapshot())
         assert written(log) == left
     assert log.aborted() == []
-    log.clean_up_to = 0
-    log.clean()
+    clean_again(log)
     assert written(log) == "z1"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import threading
@@ -21,6 +22,7 @@ from mpbroker.log.compaction import cleaner as cleaning
 from mpbroker.log.compaction import cleaner_process
 from mpbroker.log.compaction.cleaner_process import Abandoned, CleanerProcess
 from tests.support.compacted_segments import Segments
+from tests.support.full_disk import failing_with
 from tests.support.handler_rig import shared_memory
 from tests.support.polling import PATIENCE_S
 
@@ -115,10 +117,7 @@ def test_who_may_not_step_back_cleans_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def forbidden() -> None:
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr(cleaner_process, "only_when_idle", forbidden)
+    monkeypatch.setattr(cleaner_process, "only_when_idle", failing_with(errno.EPERM))
     process = Scripted(context, to_clean(segments))
     with caplog.at_level(logging.WARNING):
         assert process.clean_one()

@@ -74,7 +74,6 @@ def test_what_is_wrong_with_it_stays_wrong(dirty: Broker, caplog: pytest.LogCapt
     asked(dirty, calls.CleaningEnded(second.ticket, problem="the same here"))
     assert isinstance(asked(dirty, calls.FindToClean()), calls.NothingToClean)
     assert uncleanable(dirty)[0] == 2
-    dirty.close()
 
 
 def test_what_passes_is_tried_again(dirty: Broker) -> None:
@@ -82,7 +81,6 @@ def test_what_passes_is_tried_again(dirty: Broker) -> None:
     asked(dirty, calls.CleaningEnded(first.ticket, problem="no space left", errno=errno.ENOSPC))
     assert next_one(dirty).directory == first.directory
     assert uncleanable(dirty) == (0, 0)
-    dirty.close()
 
 
 def test_a_disk_that_fails_is_not_held_against_the_partition(dirty: Broker) -> None:
@@ -92,4 +90,3 @@ def test_a_disk_that_fails_is_not_held_against_the_partition(dirty: Broker) -> N
     for slot, _, _ in dirty.targets:
         assert dirty.rig.partition(slot).flags & PartitionFlag.PARTITION_OFFLINE
     assert uncleanable(dirty) == (0, 0)
-    dirty.close()

@@ -14,6 +14,7 @@ from mpbroker.log.directories import journal_replay
 from mpbroker.log.directories.log_directory import LogDirectory
 from mpbroker.log.io.io_thread import THREAD_NAME
 from mpbroker.storage import names
+from tests.support.full_disk import failing_with
 from tests.support.log_node import Journaled, MakeJournaled, wait_for_io
 from tests.support.log_rig import ensure
 
@@ -26,11 +27,8 @@ def _n(filled: MakeJournaled) -> Journaled:
 def test_what_passes_is_tried_again_and_no_recovery_point_moves(
     n: Journaled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> int:
-        raise OSError(errno.EMFILE, "too many files")
-
     with monkeypatch.context() as patched:
-        patched.setattr(journal_replay, "read_whole", refuse)
+        patched.setattr(journal_replay, "read_whole", failing_with(errno.EMFILE))
         process = n.succeed()
         wait_for_io(process)
     process.work(0)

@@ -17,6 +17,7 @@ from mpbroker.log.directories.reserve import (
     keep_room_at_end,
 )
 from mpbroker.log.io.file_system import set_aside
+from tests.support.full_disk import failing_with
 from tests.support.log_writer import MakeWriter
 
 pytestmark = pytest.mark.usefixtures("tidy")
@@ -116,11 +117,8 @@ def test_without_it_nothing_is_tried_twice(tmp_path: Path) -> None:
 def test_a_file_system_without_such_files_keeps_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(*_: object, **__: object) -> int:
-        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
-
     reserve = Reserve(tmp_path, SIZE)
-    monkeypatch.setattr(os, "open", refused)
+    monkeypatch.setattr(os, "open", failing_with(errno.EOPNOTSUPP))
     reserve.take()
     assert reserve.held_bytes == 0
     assert reserve.is_whole, "it is not tried again"

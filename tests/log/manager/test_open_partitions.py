@@ -29,7 +29,7 @@ NOT_LEADER = 6
 
 
 def at_rest(broker: Broker, partition: int = 0) -> PartitionLog:
-    log = broker.process.manager.logs[broker.targets[partition][0]]
+    log = broker.log(partition)
     # All of it lies in segments that were synced, as after a while.
     broker.process.manager.journals.release()
     until(lambda: log.state.can_rest, "the partition can rest", lambda: broker.process.work(5))
@@ -174,7 +174,7 @@ def test_it_does_not_rest_before_its_segment_is_synced(rig: MakeRig) -> None:
     b.process.manager.journals.use()
     for number in range(2):
         b.produce(bytes(make_batch(3)), partition=number)
-        assert not b.process.manager.logs[b.targets[number][0]].state.can_rest, "the journal alone has it"
+        assert not b.log(number).state.can_rest, "the journal alone has it"
     logs = [at_rest(b, number) for number in range(2)]
     b.settle()
     assert [(rests(log), log.state.synced) for log in logs] == [(True, 3)] * 2

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from mpbroker.log.manager.open_partitions import CHECK_EVERY_S
-from mpbroker.log.partition.partition_log import PartitionLog
 from tests.log.append.test_turn import ensure
 from tests.support.log_node import MakeJournaled, Node
 from tests.support.log_rig import MakeRig
@@ -19,10 +18,6 @@ from tests.support.stepped_log import Broker, settle
 
 pytestmark = pytest.mark.usefixtures("tidy")
 Batch = Callable[..., bytes]
-
-
-def log_of(broker: Broker) -> PartitionLog:
-    return broker.process.manager.logs[broker.targets[0][0]]
 
 
 def high_watermark(broker: Broker) -> int:
@@ -49,7 +44,7 @@ def test_what_makes_a_flush_due_waits_for_it(lazy: Stalled, by_reference: bool) 
     lazy.release()
     assert [reply.results[0].base_offset for reply in lazy.rig.replies()] == [2, 4]
     assert high_watermark(lazy) == 5
-    assert log_of(lazy).state.synced == 5
+    assert lazy.log().state.synced == 5
     lazy.stall()
     lazy.rig.job([(lazy.targets[0], make_batch(2))])
     lazy.process.work(0)
@@ -102,7 +97,7 @@ def test_the_segment_is_synced_although_the_journal_has_the_records(
 @pytest.mark.parametrize("policy", ["os", "group"])
 def test_flush_ms(rig: MakeRig, policy: str) -> None:
     b = Broker(rig(log_flush_policy=policy), **{"flush.ms": "1000"})
-    log = log_of(b)
+    log = b.log()
     b.produce(make_batch(2))
     b.process.manager.open_partitions.flush_due(100.0)
     for at, is_due in ((100.4, False), (100.9, False), (101.5, policy == "os")):
@@ -118,23 +113,23 @@ def test_flush_ms(rig: MakeRig, policy: str) -> None:
 def test_what_is_to_be_flushed_keeps_its_files(rig: MakeRig) -> None:
     b = Broker(rig(log_flush_policy="os"), **{"flush.ms": "60000"})
     b.produce(make_batch())
-    assert not log_of(b).state.can_rest
-    b.process.turn.flush(log_of(b).state)
+    assert not b.log().state.can_rest
+    b.process.turn.flush(b.log().state)
     b.settle()
-    assert log_of(b).state.can_rest
+    assert b.log().state.can_rest
 
 
 def test_one_that_is_paused_is_not_flushed(rig: MakeRig) -> None:
     """Check that nothing is under way in the old directory while a move is about to end."""
     b = Broker(rig(log_flush_policy="os"), **{"flush.ms": "0"})
     b.produce(make_batch())
-    log_of(b).is_paused = True
+    b.log().is_paused = True
     b.process.manager.open_partitions.flush_due(100.0)
     b.process.manager.open_partitions.flush_due(200.0)
-    assert not log_of(b).state.unsynced
-    log_of(b).is_paused = False
+    assert not b.log().state.unsynced
+    b.log().is_paused = False
     b.process.manager.open_partitions.flush_due(300.0)
-    assert log_of(b).state.unsynced
+    assert b.log().state.unsynced
     b.settle()
 
 
@@ -145,7 +140,7 @@ def test_it_is_not_looked_at_all_the_time(rig: MakeRig) -> None:
     b.settle()
     b.produce(make_batch())
     b.process.manager.open_partitions.flush_due(100.0 + CHECK_EVERY_S / 2)
-    assert not log_of(b).state.unsynced
+    assert not b.log().state.unsynced
     b.process.manager.open_partitions.flush_due(100.0 + CHECK_EVERY_S)
-    assert log_of(b).state.unsynced
+    assert b.log().state.unsynced
     b.settle()

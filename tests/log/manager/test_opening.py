@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import shutil
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from mpbroker.ipc import calls
 from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.records.validation import at_once
+from tests.support.full_disk import failing_with
 from tests.support.log_node import OTHER_ID, SEGMENT, STORAGE_ERROR, MakeNode, Node, again, flip_bit
 from tests.support.log_rig import TOPIC_ID, ensure
 from tests.support.log_writer import make_batch
@@ -97,11 +97,8 @@ def test_a_directory_that_vanished_is_missed(n: Node) -> None:
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE, errno.ENOMEM])
 def test_no_room_at_a_creation_passes(n: Node, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
 
-    def refuse(*_: object) -> None:
-        raise OSError(number, os.strerror(number))
-
     with monkeypatch.context() as full:
-        full.setattr(PartitionLog, "open_fresh_segment", refuse)
+        full.setattr(PartitionLog, "open_fresh_segment", failing_with(number))
         (answer,) = n.open(ensure(1))
         assert (answer.error, answer.slot_generation) == (STORAGE_ERROR, 0)
         assert n.names() == ["__cluster_metadata-0"]
@@ -114,11 +111,8 @@ def test_no_descriptors_at_an_opening_pass(n: Node, monkeypatch: pytest.MonkeyPa
     n.produce(n.open(ensure(1))[0], make_batch())
     n.boot()
 
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(errno.EMFILE, "too many open files")
-
     with monkeypatch.context() as scarce:
-        scarce.setattr("mpbroker.log.recovery.log_loader.open_files", refuse)
+        scarce.setattr("mpbroker.log.recovery.log_loader.open_files", failing_with(errno.EMFILE))
         assert n.open(ensure(1))[0].slot_generation == 0
     (target,) = n.open(ensure(1))
     assert (target.error, n.end_of(target)) == (0, 1)

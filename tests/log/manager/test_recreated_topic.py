@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -12,6 +11,7 @@ from mpbroker.ipc import calls
 from mpbroker.ipc.process import MAX_SLEEP_MS
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.records.validation import at_once
+from tests.support.full_disk import failing_with
 from tests.support.log_node import SEGMENT, STORAGE_ERROR, MakeNode, Node, again, wait_for_io
 from tests.support.log_rig import TOPIC_ID, ensure
 from tests.support.log_writer import make_batch
@@ -42,11 +42,8 @@ def test_a_topic_is_not_recreated_before_the_old_checkpoint_is_gone(
     n.checkpoint()
     at_once(process.manager.removing("t", TOPIC_ID))
 
-    def refuse(path: Path, _: bytes) -> None:
-        raise OSError(errno.ENOSPC, "no space", str(path))
-
     with monkeypatch.context() as full:
-        full.setattr("mpbroker.storage.checkpoints.write_whole", refuse)
+        full.setattr("mpbroker.storage.checkpoints.write_whole", failing_with(errno.ENOSPC))
         (answer,) = n.open(again())
     assert (answer.error, answer.slot_generation) == (STORAGE_ERROR, 0)
     assert not (n.dirs[0] / "t-0").exists()

@@ -16,7 +16,7 @@ import pytest
 from mpbroker.ipc import calls, topology
 from mpbroker.ipc.process import FatalError, Order, ProcessContext, State
 from mpbroker.ipc.table import PartitionFlag
-from mpbroker.ipc.topology import CLEAN_DIRS, IS_TAKEN_OVER, LOG, SUPERVISOR, slots_given
+from mpbroker.ipc.topology import CLEAN_DIRS, IS_TAKEN_OVER, SUPERVISOR, slots_given
 from mpbroker.log.directories.log_directory import LogDirectory, LogWorker
 from mpbroker.log.process import run
 from mpbroker.protocol.topic_names import METADATA_TOPIC
@@ -99,10 +99,7 @@ def test_a_slot_says_whose_it_is_also_after_a_death(make: Make, workers: int) ->
         assert one.slot % workers == log_worker_of("t", one.partition, workers)
     produce(several, targets, make_batch(2))
     last = workers - 1
-    end(several.processes[last])
-    several.rig.memory.reset_rings_of(topology.log_worker(last))
-    several.rig.bind()
-    several.processes[last] = several.rig.start_worker(last, incarnation=2)
+    several.succeed(last)
     assert several.open(ensure(PARTITIONS)) == targets
     assert ends(several, targets) == [2] * PARTITIONS
     # A new topic's slots are none of those that are taken, and who looks for partitions finds all of them.
@@ -116,9 +113,7 @@ def test_a_topic_made_anew_is_its_owners_alone(make: Make) -> None:
     """Check it though all workers know the old topic's directory and checkpoints, which have its name."""
     several = Several(make(3))
     produce(several, several.open(ensure(PARTITIONS)), make_batch(), 5)
-    for process in several.processes:
-        process.manager.checkpoints.write_high_watermarks()
-        wait_for_io(process)
+    several.checkpoint()
     for process in several.processes:
         at_once(process.manager.removing("t", TOPIC_ID))
     targets = several.open(calls.EnsureTopic("t", bytes(range(1, 17)), list(range(PARTITIONS)), {}, 5, 0))
@@ -156,9 +151,7 @@ def left_by(make: Make, workers: int, count: int = 3) -> Path:
     several = Several(make(workers))
     use_journals(several)
     produce(several, several.open(ensure(PARTITIONS)), make_batch(), count)
-    for process in several.processes:
-        process.manager.checkpoints.write_high_watermarks()
-        wait_for_io(process)
+    several.checkpoint()
     several.crash()
     directory = several.rig.directory
     assert journals_of(directory) == [journal.name_of(number) for number in range(workers)]
@@ -245,10 +238,7 @@ def test_a_successor_goes_on_with_its_own_journal(make: Make, victim: int) -> No
     produce(several, targets, make_batch(), 3)
     other = several.processes[1 - victim]
     before = (several.rig.directory / journal.name_of(1 - victim)).read_bytes()
-    end(several.processes[victim])
-    several.rig.memory.reset_rings_of(topology.log_worker(victim))
-    several.rig.bind()
-    several.processes[victim] = several.rig.start_worker(victim, incarnation=2)
+    several.succeed(victim)
     assert several.processes[victim].manager.dirs[0].journal.end > 0
     assert (several.rig.directory / journal.name_of(1 - victim)).read_bytes() == before
     settle(other)
@@ -315,9 +305,7 @@ def test_what_was_closed_cleanly_is_known_to_all(make: Make) -> None:
     several = Several(make(2))
     assert several.rig.memory.words("taken_over").load(CLEAN_DIRS) == 1
     assert [process.manager.dirs[0].clean for process in several.processes] == [True, True]
-    end(several.processes[1])
-    several.rig.memory.reset_rings_of(topology.log_worker(1))
-    several.processes[1] = several.rig.start_worker(1, incarnation=2)
+    several.succeed(1)
     assert not several.processes[1].manager.dirs[0].clean, "its predecessor may have written"
 
 
@@ -365,9 +353,7 @@ def test_a_checkpoint_that_cannot_be_read_is_none_for_anybody(make: Make) -> Non
     several = Several(make(2))
     targets = several.open(ensure(PARTITIONS))
     assert [one.error for one in targets] == [0] * PARTITIONS
-    for process in several.processes:
-        process.manager.checkpoints.write_high_watermarks()
-        wait_for_io(process)
+    several.checkpoint()
     assert {key[1] for key in read_offsets(path) if key[0] == "t"} == set(range(PARTITIONS))
     path.write_text("0\n99\n")
     produce(several, targets, make_batch())
@@ -408,9 +394,7 @@ def test_marks_without_group_commit_are_settled_for_all_before_anybody_writes(ma
     several = Several(make(2, log_flush_policy="os"))
     targets = several.open(ensure(PARTITIONS))
     produce(several, targets, make_batch(), 3)
-    for process in several.processes:
-        process.manager.checkpoints.write_high_watermarks()
-        wait_for_io(process)
+    several.checkpoint()
     several.crash()
     directory = several.rig.directory
     lost(directory)
@@ -474,7 +458,5 @@ def test_a_directory_that_fails_for_one_fails_for_all(make: Make) -> None:
         is_offline = bool(made.partition(one.slot).flags & PartitionFlag.PARTITION_OFFLINE)
         assert is_offline == (one.partition in there)
     assert several.processes[0].manager.dirs[1].failed
-    end(several.processes[0])
-    made.memory.reset_rings_of(LOG)
-    several.processes[0] = made.start_worker(0, incarnation=2)
+    several.succeed(0)
     assert several.processes[0].manager.dirs[1].failed, "a successor does not use it either"

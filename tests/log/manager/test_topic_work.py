@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from functools import partial
 from itertools import count
 
 import pytest
 
 from mpbroker.ipc import calls
-from mpbroker.ipc.process import pack_fence
 from mpbroker.ipc.table import PartitionFlag
-from mpbroker.ipc.topology import COORDINATOR, LOG
 from mpbroker.log.directories.log_directory import LogDirectory
 from mpbroker.log.process import LogProcess
 from mpbroker.protocol.errors import ErrorCode
@@ -20,7 +17,7 @@ from tests.support.log_node import MakeNode, Node, again
 from tests.support.log_rig import TOPIC_ID, MakeRig, Rig, ensure
 from tests.support.log_writer import make_batch
 from tests.support.polling import until
-from tests.support.stepped_log import Broker, settle
+from tests.support.stepped_log import Broker, fence_coordinator, settle
 
 PARTITIONS = 3
 OTHERS = bytes(16 * [7])
@@ -97,7 +94,6 @@ def test_many_topics_share_a_listing_and_go_one_by_one(rig: MakeRig, monkeypatch
     assert gone == ids
     assert left == list(range(18, -1, -2)), "none is answered before its directories have other names"
     assert len(listed) == 1
-    b.close()
 
 
 def test_whoever_removes_does_not_wait_for_whoever_creates(b: Broker) -> None:
@@ -113,12 +109,11 @@ def test_whoever_removes_does_not_wait_for_whoever_creates(b: Broker) -> None:
 
 def removed_up_to(made: Node, slice_: int) -> tuple[list[int], bool]:
     """Remove a topic that has records, up to a slice. Return its slots, and whether it was removed before."""
-    process = made.boot()
     targets = made.open(ensure(PARTITIONS))
     for target in targets:
         assert made.produce(target, make_batch(), 5) == [0] * 5
     made.checkpoint()
-    steps = process.manager.removing("t", TOPIC_ID)
+    steps = made.process.manager.removing("t", TOPIC_ID)
     done = [None for _, _ in zip(range(slice_), steps, strict=False)]
     return [target.slot for target in targets], len(done) < slice_
 
@@ -140,59 +135,55 @@ LAST_STEP = 4 * PARTITIONS + 1
 
 
 @pytest.mark.parametrize("slice_", range(LAST_STEP + 1))
-def test_the_successor_of_a_killed_one_removes_the_rest(node: MakeNode, slice_: int) -> None:
+def test_the_successor_of_a_killed_one_removes_the_rest(n: Node, slice_: int) -> None:
     """Check it if the coordinator asks again."""
-    made = node()
-    slots, was_over = removed_up_to(made, slice_)
+    slots, was_over = removed_up_to(n, slice_)
     assert not was_over
-    assert flags_of(made.rig, slots) == {PartitionFlag.PARTITION_DELETED}
-    process = made.succeed()
+    assert flags_of(n.rig, slots) == {PartitionFlag.PARTITION_DELETED}
+    process = n.succeed()
     at_once(process.manager.removing("t", TOPIC_ID))
-    assert flags_of(made.rig, slots) == {PartitionFlag.PARTITION_DELETED}
-    assert left_of(made) == ["delete"] * PARTITIONS
-    is_new(made)
+    assert flags_of(n.rig, slots) == {PartitionFlag.PARTITION_DELETED}
+    assert left_of(n) == ["delete"] * PARTITIONS
+    is_new(n)
 
 
-def test_every_step_was_killed(node: MakeNode) -> None:
-    assert removed_up_to(node(), LAST_STEP + 1)[1]
+def test_every_step_was_killed(n: Node) -> None:
+    assert removed_up_to(n, LAST_STEP + 1)[1]
 
 
 @pytest.mark.parametrize("slice_", range(0, LAST_STEP + 1, 3))
-def test_a_successor_whom_nobody_asks_again_deletes_the_rest(node: MakeNode, slice_: int) -> None:
+def test_a_successor_whom_nobody_asks_again_deletes_the_rest(n: Node, slice_: int) -> None:
     """Check it if the coordinator died, too: its successor knows nothing of the removal."""
-    made = node()
-    removed_up_to(made, slice_)
-    process = made.succeed()
+    removed_up_to(n, slice_)
+    process = n.succeed()
     at_once(process.manager.removal.setting_strays_aside({}))
-    assert left_of(made) == ["delete"] * PARTITIONS
+    assert left_of(n) == ["delete"] * PARTITIONS
     process.manager.removal.deletions.begin_due(float("inf"))
     until(lambda: process.io_thread.is_idle, "the files are deleted")
-    assert left_of(made) == []
-    is_new(made)
+    assert left_of(n) == []
+    is_new(n)
 
 
 @pytest.mark.parametrize("slice_", range(0, LAST_STEP + 1, 3))
-def test_a_successor_opens_a_topic_of_that_name_first(node: MakeNode, slice_: int) -> None:
-    made = node()
-    removed_up_to(made, slice_)
-    process = made.succeed()
-    is_new(made)
+def test_a_successor_opens_a_topic_of_that_name_first(n: Node, slice_: int) -> None:
+    removed_up_to(n, slice_)
+    process = n.succeed()
+    is_new(n)
     at_once(process.manager.removing("t", TOPIC_ID))
-    assert left_of(made) == ["0", *["delete"] * PARTITIONS]
-    made.checkpoint()
-    assert made.offsets() == ["__cluster_metadata 0 0", "t 0 1"]
+    assert left_of(n) == ["0", *["delete"] * PARTITIONS]
+    n.checkpoint()
+    assert n.offsets() == ["__cluster_metadata 0 0", "t 0 1"]
 
 
 @pytest.mark.parametrize("slice_", range(0, LAST_STEP + 1, 3))
-def test_a_broker_that_is_killed_serves_nothing_of_the_topic(node: MakeNode, slice_: int) -> None:
+def test_a_broker_that_is_killed_serves_nothing_of_the_topic(n: Node, slice_: int) -> None:
     """Check it as without slices: what has its old name still belongs to no topic."""
-    made = node()
-    removed_up_to(made, slice_)
-    process = made.boot()
+    removed_up_to(n, slice_)
+    process = n.boot()
     at_once(process.manager.removal.setting_strays_aside({}))
-    assert len(left_of(made)) == PARTITIONS
-    assert set(left_of(made)) <= {"delete", "stray"}
-    is_new(made)
+    assert len(left_of(n)) == PARTITIONS
+    assert set(left_of(n)) <= {"delete", "stray"}
+    is_new(n)
 
 
 # ---- others who come between
@@ -236,19 +227,7 @@ def test_a_dead_coordinators_removal_is_finished_and_no_news_to_its_successor(ri
     for _ in range(2):
         assert process.topics.advance()
     assert len(process.manager.removal.unfinished()) == 2
-    acks, orders = r.memory.words("fence_acks"), r.memory.words("fence_orders")
-    for sequence, stage in ((1, 1), (2, 0)):
-        order = pack_fence(sequence, stage, COORDINATOR)
-        orders.store(LOG, order)
-
-        def obey() -> None:
-            process.obey_fence()
-            process.work(0)
-
-        until(partial(lambda order: acks.load(LOG) == order, order), "the fence is acknowledged", obey)
-        if stage:
-            r.memory.reset_rings_of(COORDINATOR)
-            r.bind()
+    fence_coordinator(r, process)
     assert process.topics.is_removing
     settle(process)
     assert r.take_answer() is None
@@ -306,5 +285,6 @@ def test_topics_that_come_and_go_while_strays_are_set_aside(
     assert calls.Acknowledged() in [made.rig.take_answer() for _ in range(2)]
     assert left_of(made) == ["delete"] * PARTITIONS
     assert "new-0" in made.names()
-    assert "nobody-0" not in made.names()
+    (stray,) = (name for name in made.names() if name.startswith("nobody-0"))
+    assert stray.endswith("-stray")
     assert made.produce(new, make_batch()) == [0]

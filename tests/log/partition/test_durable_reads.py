@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from mpbroker.log.partition.durable_reads import EACH_FILE, FEW, FileSystemSync, Syncs, reread
+from mpbroker.log.partition import durable_reads
+from mpbroker.log.partition.durable_reads import EACH_FILE, FEW, FileSystemSync, reread
 from mpbroker.log.partition.partition_log import PartitionLog, SyncFailed
 from mpbroker.log.recovery.log_loader import LITTLE_BYTES, Known, load
 from mpbroker.log.recovery.workers import OpenJob
 from mpbroker.storage import names
 from mpbroker.storage.segments import segments_of
 from shm.word import Words
-from tests.support.log_writer import MakeWriter, topic_config
+from tests.support.log_writer import MakeWriter, Syncs, topic_config
 from tests.support.opened_logs import offsets_in
 
 LARGE = 3 * mmap.PAGESIZE
@@ -61,7 +62,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     return Device(monkeypatch)
 
 
-def reopen(directory: Path, known: Known, syncs: Syncs = EACH_FILE) -> PartitionLog:
+def reopen(directory: Path, known: Known, syncs: durable_reads.Syncs = EACH_FILE) -> PartitionLog:
     config = topic_config(index_interval_bytes="200")
     return load(directory, "t", 0, bytes(range(16)), config, known, str, syncs=syncs)
 
@@ -212,25 +213,16 @@ def test_the_page_in_which_it_begins_is_read_anew_too(tmp_path: Path, position: 
 # ---- all at once ----
 
 
-class Whole:
-    """A file system; a sync of it may be impossible, or fail."""
+class Whole(Syncs):
+    """A file system whose sync reaches the device."""
 
-    def __init__(self, device: Device | None = None, *, is_synced_at_once: bool = True) -> None:
-        self.is_synced_at_once = is_synced_at_once
-        self.fails = False
-        self.count = 0
-        self.elsewhere: set[int] = set()  # inodes
+    def __init__(self, device: Device) -> None:
+        super().__init__()
         self._device = device
 
-    def has(self, path: int) -> bool:
-        return os.stat(path).st_ino not in self.elsewhere
-
     def sync(self) -> None:
-        self.count += 1
-        if self.fails:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        if self._device is not None:
-            self._device.is_synced = True
+        super().sync()
+        self._device.is_synced = True
 
 
 def words(count: int) -> Words:
@@ -247,7 +239,7 @@ def at_once(device: Device, other: Path) -> FileSystemSync:
 
 
 def test_many_are_synced_at_once_for_all_workers(tmp_path: Path, device: Device) -> None:
-    whole, synced = Whole(), words(2)
+    whole, synced = Syncs(), words(2)
     ours, others = FileSystemSync(whole, synced, 0), FileSystemSync(whole, synced, 1)
     with (tmp_path / "file").open("wb") as file:
         assert [ours.sync(file.fileno()) for _ in range(FEW + 3)] == [False] * FEW + [True] * 3
@@ -256,7 +248,7 @@ def test_many_are_synced_at_once_for_all_workers(tmp_path: Path, device: Device)
 
 
 def test_what_lies_elsewhere_is_synced_by_itself(tmp_path: Path, device: Device) -> None:
-    whole = Whole()
+    whole = Syncs()
     one = FileSystemSync(whole, words(1), 0)
     with (tmp_path / "here").open("wb") as here, (tmp_path / "there").open("wb") as there:
         whole.elsewhere.add(os.fstat(there.fileno()).st_ino)
@@ -267,10 +259,9 @@ def test_what_lies_elsewhere_is_synced_by_itself(tmp_path: Path, device: Device)
 
 
 def test_each_is_synced_where_all_cannot_be(tmp_path: Path, device: Device, caplog) -> None:
-    failing = Whole()
-    failing.fails = True
+    failing = Syncs(fails_at=1)
     with (tmp_path / "file").open("wb") as file:
-        for whole in (Whole(is_synced_at_once=False), failing):
+        for whole in (Syncs(is_synced_at_once=False), failing):
             one, device.synced = FileSystemSync(whole, words(1), 0), []
             assert not any(one.sync(file.fileno()) for _ in range(3 * FEW))
             assert len(device.synced) == 3 * FEW

@@ -18,6 +18,7 @@ from mpbroker.log.recovery.log_loader import Known, load
 from mpbroker.storage.checkpoints import write_all
 from mpbroker.storage.names import CLEAN_SHUTDOWN
 from mpbroker.storage.segments import segments_of
+from tests.support.full_disk import failing_with
 from tests.support.log_node import MakeNode, Node, wait_for_io
 from tests.support.log_rig import ensure
 from tests.support.log_writer import TOPIC_ID, MakeWriter, make_batch, topic_config
@@ -96,13 +97,10 @@ def test_names_that_cannot_be_given_are_taken_back(
             raise OSError(errno.ENOSPC, "No space left on device")
         real(*arguments, **more)
 
-    def full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     w.log.prepared = Prepared(w.log.directory)
     with monkeypatch.context() as patch:
         patch.setattr(os, "link", link)
-        patch.setattr("mpbroker.log.partition.partition_log.open_files", full)
+        patch.setattr("mpbroker.log.partition.partition_log.open_files", failing_with(errno.ENOSPC))
         with pytest.raises(OSError, match="No space left"):
             w.log.roll()
     left = files_of(w.log)

@@ -141,7 +141,7 @@ def test_an_index_that_holds_nothing(rig: MakeRig, by_reference: bool) -> None:
     for i in range(4):
         (result,) = b.produce(bytes(make_batch(timestamp=T0)))
         assert (result.error, result.base_offset) == (0, i)
-    log = b.process.manager.logs[b.targets[0][0]]
+    log = b.log()
     assert [segment.base for segment in log.sealed] == [0, 1, 2]
     assert log.state.segment_base == 3
 
@@ -153,7 +153,7 @@ def test_smaller_indexes_begin_with_the_next_segment(rig: MakeRig) -> None:
         b.produce(bytes(make_batch(timestamp=T0 + i)))
     alter(b, 6, index_interval_bytes="0", segment_index_bytes="36", segment_ms="7")
     b.produce(bytes(make_batch(timestamp=T0 + 7)))
-    log = b.process.manager.logs[b.targets[0][0]]
+    log = b.log()
     assert not log.sealed
     b.produce(bytes(make_batch(timestamp=T0 + 8)))
     assert [segment.largest_ms for segment in log.sealed] == [T0 + 7]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -100,28 +101,41 @@ def test_the_new_segment_takes_the_old_ones_place_by_the_documented_name(
     assert (f"{name}.placing.tmp", name) in renamed
 
 
+def is_killed(monkeypatch: pytest.MonkeyPatch, steps: int, work: Callable[[], None]) -> bool:
+    """Kill the work after some steps; return False if it does not take as many."""
+    with monkeypatch.context() as patched:
+        Steps(patched).left = steps
+        try:
+            work()
+        except Killed:
+            return True
+    return False
+
+
+def killed_swaps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[int, Segments, list[int], list[str], list[str]]]:
+    """A swap for each step, killed after it: the number of steps, and what make_cleaned() returns."""
+    for steps in range(100):
+        directory = tmp_path / f"{steps}"
+        directory.mkdir()
+        log, bases, old, expected = make_cleaned(directory)
+        if not is_killed(monkeypatch, steps, partial(swap_all, directory, bases)):
+            assert steps > 8
+            return
+        yield steps, log, bases, old, expected
+    pytest.fail("the swap never ended")
+
+
 def test_killed_at_any_step_recovery_has_the_old_records_or_the_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outcomes = set()
-    for steps_done in range(100):
-        directory = tmp_path / f"{steps_done}"
-        directory.mkdir()
-        _, bases, old, expected = make_cleaned(directory)
-        with monkeypatch.context() as patched:
-            steps = Steps(patched)
-            steps.left = steps_done
-            try:
-                swap_all(directory, bases)
-            except Killed:
-                pass
-            else:
-                break
-        outcomes.add(recovered(directory, monkeypatch))
-    else:
-        pytest.fail("the swap never ended")
-    assert outcomes == {tuple(old), tuple(expected)}
-    assert steps_done > 8
+    outcomes, known = set(), set()
+    for _, log, _, old, expected in killed_swaps(tmp_path, monkeypatch):
+        outcomes.add(recovered(log.directory, monkeypatch))
+        known |= {tuple(old), tuple(expected)}
+    assert outcomes == known
+    assert len(known) == 2
 
 
 def recovered(directory: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
@@ -131,14 +145,7 @@ def recovered(directory: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ..
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(directory, copy)
         relink(directory, copy)
-        with monkeypatch.context() as patched:
-            steps = Steps(patched)
-            steps.left = done
-            was_killed = False
-            try:
-                finish_swaps(copy)
-            except Killed:
-                was_killed = True
+        was_killed = is_killed(monkeypatch, done, partial(finish_swaps, copy))
         found = opened(copy)
         if not was_killed:
             return found
@@ -198,24 +205,11 @@ def test_a_reader_finds_every_last_value_at_any_step(tmp_path: Path, monkeypatch
 def test_a_swap_that_a_full_disk_cut_off_is_taken_up_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for steps_done in range(100):
-        directory = tmp_path / f"{steps_done}"
-        directory.mkdir()
-        log, bases, _, expected = make_cleaned(directory)
-        with monkeypatch.context() as patched:
-            steps = Steps(patched)
-            steps.left = steps_done
-            try:
-                swap_all(directory, bases)
-            except Killed:
-                pass
-            else:
-                return
-        swap_all(directory, bases, has_begun=steps_done > 0)
+    for steps, log, bases, _, expected in killed_swaps(tmp_path, monkeypatch):
+        swap_all(log.directory, bases, has_begun=steps > 0)
         assert said(log) == expected
         assert log.bases == [0, 9]
         assert log.path(0, INDEX_SUFFIX).exists()
-    pytest.fail("the swap never ended")
 
 
 def test_without_a_new_segment_the_old_ones_stay(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from mpbroker.log.recovery.workers import OpenJob, Recovery, RecoveryPool
 from mpbroker.storage import names
 from mpbroker.storage.segments import segments_of
 from tests.log.partition.test_durable_reads import Device, at_once, fill
-from tests.support.full_disk import files_take
+from tests.support.full_disk import failing_with, files_take
 from tests.support.log_node import MakeJournaled, MakeNode, Node, extents, noted_syncs, wait_for_io
 from tests.support.log_rig import ensure
 from tests.support.log_writer import MakeWriter, make_batch, topic_config
@@ -167,10 +167,7 @@ def test_names_are_synced_where_there_is_no_room_for_a_snapshot(
     """Check it if the round that makes the newest segment's name durable never came."""
     directory, _ = fill(writer, [20] * 6)
 
-    def full(*_: object) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(PartitionLog, "_write_snapshot", full)
+    monkeypatch.setattr(PartitionLog, "_write_snapshot", failing_with(errno.ENOSPC))
     device.synced.clear()
     again = opened(job_of(directory, Known(clean=False, durable=2)))
     assert again.state.log_end == 6

@@ -19,6 +19,7 @@ from mpbroker.log.io import background_io
 from mpbroker.log.process import LogProcess
 from mpbroker.log.replica_move import replica_copier, replica_mover
 from mpbroker.records.validation import at_once
+from tests.support.full_disk import failing_with
 from tests.support.log_moves import (
     SEGMENT_BYTES,
     STORAGE_ERROR,
@@ -64,8 +65,7 @@ def move_where(
         turn_until(process, lambda: process.replica_mover.is_at_rest)
 
 
-def broken(*_: object) -> Path:
-    raise OSError(errno.EIO, os.strerror(errno.EIO))
+broken = failing_with(errno.EIO)
 
 
 def without_its_sync(future: Path, current: Path) -> None:

@@ -15,6 +15,7 @@ from mpbroker.log.replica_move import replica_copier
 from mpbroker.log.replica_move.replica_copier import Abandoned, Copy, TargetFailed, Wanted
 from mpbroker.log.replica_move.replica_mover import give_way_to_all
 from tests.support.compacted_segments import Segments
+from tests.support.full_disk import failing_with
 
 DISK_S = 0.25
 
@@ -273,11 +274,8 @@ def test_what_an_earlier_life_has_written_needs_no_room(
 def test_what_cannot_be_taken_back_is_final(
     log: Segments, copy: Copy, cache: PageCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(_fd: int, _size: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     cache.fails_at = "write-back"
-    monkeypatch.setattr(os, "ftruncate", fails)
+    monkeypatch.setattr(os, "ftruncate", failing_with(errno.ENOSPC))
     with pytest.raises(TargetFailed) as failed:
         copy.run(wanted(log))
     assert failed.value.error.errno == errno.EIO

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import shutil
@@ -24,6 +25,7 @@ from mpbroker.storage.checkpoints import read_epochs, read_offsets
 from mpbroker.storage.names import LOG_STARTS
 from mpbroker.storage.reader import Bound, OffsetOutOfRange, PartitionReader, SegmentGone
 from tests.log.test_process import appended, forked, targets_of
+from tests.support.full_disk import failing_with
 from tests.support.log_rig import MakeRig, Rig, ensure
 from tests.support.log_writer import T0, make_batch
 from tests.support.polling import PATIENCE_S, until
@@ -199,11 +201,8 @@ def test_a_full_disk_does_not_keep_segments(rig: MakeRig, monkeypatch) -> None:
     fill(b, PER_SEGMENT, T0 - DAY_MS)
     fill(b, 1)
 
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
     with monkeypatch.context() as patched:
-        patched.setattr("mpbroker.log.directories.log_directory.write_offsets", full)
+        patched.setattr("mpbroker.log.directories.log_directory.write_offsets", failing_with(errno.ENOSPC))
         look(b)
     assert start_and_end(b) == (3, 4)
     assert bases(b) == [3]
@@ -218,11 +217,8 @@ def test_what_is_rolled_needs_room_and_stays_without(rig: MakeRig, monkeypatch) 
     b = Broker(rig(), retention_ms="1000", file_delete_delay_ms="0", **SMALL)
     fill(b, PER_SEGMENT + 1, T0 - DAY_MS)
 
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
     with monkeypatch.context() as patched:
-        patched.setattr("mpbroker.log.partition.partition_log.open_files", full)
+        patched.setattr("mpbroker.log.partition.partition_log.open_files", failing_with(errno.ENOSPC))
         look(b)
     assert start_and_end(b) == (3, 4)
     look(b)
@@ -275,11 +271,8 @@ def test_the_log_start_outlives_a_restart(rig: MakeRig) -> None:
 def test_a_deletion_that_is_not_on_disk_is_not_acknowledged(b: Broker, monkeypatch) -> None:
     fill(b, 2)
 
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
     with monkeypatch.context() as patched:
-        patched.setattr("mpbroker.log.directories.log_directory.write_offsets", full)
+        patched.setattr("mpbroker.log.directories.log_directory.write_offsets", failing_with(errno.ENOSPC))
         assert delete_before(b, 1) == [(56, -1)]
     b.settle()
     assert delete_before(b, 1) == [(0, 1)]

@@ -26,6 +26,7 @@ from mpbroker.supervisor.scrubbing import progress
 from shm.table import SlotBusy, SlotTable
 from tests.log.test_failing_calls import failing
 from tests.support.flipped_bits import RECORDS, flip
+from tests.support.full_disk import failing_with
 from tests.support.log_rig import MakeRig, Rig
 from tests.support.log_writer import make_batch
 from tests.support.stepped_log import Broker
@@ -181,18 +182,14 @@ def test_what_is_about_a_file_that_is_no_more_is_forgotten(world: World, how: st
     assert (world.known().damages, world.version, world.counted) == ([], 0, 0)
 
 
-def test_what_is_about_a_file_that_cannot_be_looked_at_stays(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_about_a_file_that_cannot_be_looked_at_stays(world: World) -> None:
     """Check that findings stay and the scrubber lives: a disk with damage may well lose more."""
     path = world.segments[1]
     flip(path, 100)
     world.scrub()
-    with monkeypatch.context() as disk:
-        asked = failing("stat", path, disk)
+    with failing("stat", path):
         world.process.tend()
         world.again()
-        assert asked
     assert [one.base for one in damages_of(world.directory)] == [int(path.stem)]
     assert (world.version, world.counted) == (2, 1)
 
@@ -204,11 +201,7 @@ def test_a_partition_that_does_not_say_which_one_it_is(
     flip(world.segments[1], 100)
     world.scrub()
     with monkeypatch.context() as disk:
-
-        def fails(directory: Path) -> bytes:
-            raise OSError(errno.EIO, os.strerror(errno.EIO), str(directory))
-
-        disk.setattr(scrub_process, "read_topic_id", fails)
+        disk.setattr(scrub_process, "read_topic_id", failing_with(errno.EIO))
         world.process.tend()
         assert world.version == 1
         world.again()
@@ -243,13 +236,10 @@ def test_an_error_of_all_partitions_is_said_once(
 ) -> None:
     """Check a disk that reads nothing any more, in two passes; and a damage that each partition has alone."""
 
-    def fails(directory: Path) -> bytes:
-        raise OSError(errno.EIO, os.strerror(errno.EIO), str(directory))
-
     def is_corrupt(directory: Path) -> bytes:
         raise CheckpointCorrupt(f"{directory}: no topic id")
 
-    monkeypatch.setattr(scrub_process, "read_topic_id", fails)
+    monkeypatch.setattr(scrub_process, "read_topic_id", failing_with(errno.EIO))
     for _ in range(2):
         many.scrub()
         (line,) = errors(caplog)
