@@ -170,6 +170,19 @@ class Rig:
         (request,) = self.requests_taken()
         return request
 
+    def ask_in_pieces(self, client: socket.socket, data: bytes) -> Request:
+        """Ask with more than the buffers hold: the broker reads in between."""
+        client.setblocking(False)
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[client.send(view) :]
+            except BlockingIOError:
+                self.step(1)
+        client.settimeout(PATIENCE_S)
+        (request,) = self.await_requests()
+        return request
+
     def finish(self, client: socket.socket, request: Request, handler: int = 0) -> None:
         """Answer it, and check that the client gets the answer."""
         payload = answer_frame(request.correlation)
@@ -300,6 +313,15 @@ def parts_answer(
             request=request.request,  # type: ignore[attr-defined]
         ),
     )
+
+
+def answer_from_replaced(rig: Rig, request: Request, segment: Path) -> None:
+    """Answer from a file that has another one's name by now, so that the request is asked again."""
+    parts_answer(rig, request, b"HEAD", segment, [(0, 10)], inode=1)
+    rig.step()
+    (channel,) = rig.files.opening()
+    rig.files.ask_again(channel)
+    rig.step()
 
 
 def open_all(rig: Rig) -> None:

@@ -232,9 +232,7 @@ def test_each_handler_gets_its_share_of_new_sessions(pool: Pool) -> None:
     assert sorted(who_gets(pool, fetch(0, 0)) for _ in range(2 * HANDLERS)) == [0, 0, 1, 1, 2, 2]
 
 
-def test_a_full_fetch_that_comes_again_goes_to_who_made_its_session(pool: Pool, tmp_path: Path) -> None:
-    segment = tmp_path / "s.log"
-    segment.write_bytes(b"x" * 100)
+def test_a_full_fetch_that_comes_again_goes_to_who_made_its_session(pool: Pool, segment: Path) -> None:
     assert 0 in [who_gets(pool, fetch(0, 0)) for _ in range(HANDLERS)]
     (request,) = pool.take(0)
     parts_answer(pool.rig, request, b"HEAD", segment, [(0, 10)], inode=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 
 from mpbroker.ipc.slots import Request, SlotFlag
 from tests.support.polling import PATIENCE_S
-from tests.support.processor_rig import Rig, answer_frame, frame, parts_answer, receive
+from tests.support.processor_rig import Rig, answer_frame, answer_from_replaced, frame, receive
 from tests.support.tls_processor_rig import METADATA, SASL, SecureRig, log_in
 
 BIG_BYTES = 3 << 20
@@ -46,23 +45,9 @@ def big() -> bytes:
     return frame(METADATA, 8, 0, bytes(BIG_BYTES))
 
 
-def send_in_pieces(rig: Rig, client: socket.socket, data: bytes) -> Request:
-    """More than the buffers hold: the broker reads in between."""
-    client.setblocking(False)
-    view = memoryview(data)
-    while view:
-        try:
-            view = view[client.send(view) :]
-        except BlockingIOError:
-            rig.step(1)
-    client.settimeout(PATIENCE_S)
-    (request,) = rig.await_requests()
-    return request
-
-
 def test_nobody_is_timed_without_a_quota_on_time(rig: Rig) -> None:
     client = rig.connect()
-    request = send_in_pieces(rig, client, big())
+    request = rig.ask_in_pieces(client, big())
     assert request.network_ns == 0
     rig.answer(request, answer_frame(0, bytes(100_000)))
     rig.step()
@@ -75,7 +60,7 @@ def test_receiving_counts_for_the_request_and_sending_for_the_next(rig: Rig) -> 
     limit_time(rig)
     client = rig.connect()
     requests: list[Request] = []
-    spent_ns = took_ns(lambda: requests.append(send_in_pieces(rig, client, big())))
+    spent_ns = took_ns(lambda: requests.append(rig.ask_in_pieces(client, big())))
     (request,) = requests
     assert 0 < request.network_ns <= spent_ns
     rig.answer(request, answer_frame(0, bytes(BIG_BYTES)))
@@ -126,26 +111,20 @@ def test_what_is_less_than_a_unit_adds_up(rig: Rig) -> None:
 def test_of_each_connection_its_own_time(rig: Rig) -> None:
     limit_time(rig)
     busy, idle = rig.connect(), rig.connect()
-    request = send_in_pieces(rig, busy, big())
+    request = rig.ask_in_pieces(busy, big())
     assert request.network_ns > 0
     rig.answer(request, answer_frame(0))
     idle.sendall(small())
     assert rig.await_requests()[0].network_ns < request.network_ns
 
 
-def test_a_request_that_is_asked_for_again_is_not_paid_for_twice(rig: Rig, tmp_path: Path) -> None:
+def test_a_request_that_is_asked_for_again_is_not_paid_for_twice(rig: Rig, segment: Path) -> None:
     """Check that its second cost is charged with the connection's next request."""
     limit_time(rig)
-    segment = tmp_path / "00000000000000000000.log"
-    segment.write_bytes(b"x" * 100)
     client = rig.connect()
-    request = send_in_pieces(rig, client, big())
+    request = rig.ask_in_pieces(client, big())
     assert request.network_ns > 0
-    parts_answer(rig, request, b"HEAD", segment, [(0, 10)], inode=1)
-    rig.step()
-    (channel,) = rig.files.opening()
-    rig.files.ask_again(channel)
-    rig.step()
+    answer_from_replaced(rig, request, segment)
     (again,) = rig.requests_taken()
     assert (again.flags, again.network_ns) == (SlotFlag.AGAIN | SlotFlag.HEAVY, 0)
     rig.answer(again, answer_frame(0, bytes(100_000)))

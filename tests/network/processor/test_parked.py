@@ -21,6 +21,7 @@ from tests.support.processor_rig import (
     MakeRig,
     Rig,
     answer_frame,
+    answer_from_replaced,
     frame,
     is_closed,
     open_all,
@@ -125,18 +126,12 @@ def test_one_that_only_changes_something_dies_with_its_handler(rig: Rig) -> None
     assert rig.in_use_bytes() == 0
 
 
-def test_one_whose_slices_are_gone_is_asked_again_byte_for_byte(make_rig: MakeRig, tmp_path: Path) -> None:
+def test_one_whose_slices_are_gone_is_asked_again_byte_for_byte(make_rig: MakeRig, segment: Path) -> None:
     rig = make_rig()
-    segment = tmp_path / "s.log"
-    segment.write_bytes(b"x" * 100)
     client = rig.connect()
     data = random_frame(1, 500)
     request, _ = parked(rig, client, data)
-    parts_answer(rig, request, b"HEAD", segment, [(0, 10)], inode=1)
-    rig.step()
-    (channel,) = rig.files.opening()
-    rig.files.ask_again(channel)
-    rig.step()
+    answer_from_replaced(rig, request, segment)
     (again,) = rig.requests_taken()
     assert again.flags == SlotFlag.AGAIN
     assert rig.bytes_of(again) == data
@@ -174,17 +169,11 @@ def test_a_large_one_holds_nothing_and_dies_with_its_handler(rig: Rig) -> None:
     assert rig.in_use_bytes() == 0
 
 
-def test_a_large_one_whose_slices_are_gone_cannot_be_asked_again(rig: Rig, tmp_path: Path) -> None:
-    segment = tmp_path / "s.log"
-    segment.write_bytes(b"x" * 100)
+def test_a_large_one_whose_slices_are_gone_cannot_be_asked_again(rig: Rig, segment: Path) -> None:
     client = rig.connect()
     request, handler = parked(rig, client, random_frame(1, 64 << 10))
     assert handler == 0
-    parts_answer(rig, request, b"HEAD", segment, [(0, 10)], inode=1)
-    rig.step()
-    (channel,) = rig.files.opening()
-    rig.files.ask_again(channel)
-    rig.step()
+    answer_from_replaced(rig, request, segment)
     assert rig.reasons() == [CloseReason.CLOSED_NO_MEMORY]
     assert [*rig.requests_taken(0), *rig.requests_taken(1)] == []
     assert is_closed(client)

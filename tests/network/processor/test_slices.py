@@ -13,7 +13,16 @@ import pytest
 from mpbroker.ipc.slots import SlotFlag
 from mpbroker.network.processor.channel import CloseReason
 from tests.support.polling import until
-from tests.support.processor_rig import MakeRig, Rig, frame, is_closed, open_all, parts_answer, receive
+from tests.support.processor_rig import (
+    MakeRig,
+    Rig,
+    answer_from_replaced,
+    frame,
+    is_closed,
+    open_all,
+    parts_answer,
+    receive,
+)
 
 FETCH = 1
 
@@ -35,10 +44,8 @@ def test_slices_of_segments_are_sent_from_the_files(rig: Rig, tmp_path: Path) ->
     assert rig.in_use_bytes() == 0
 
 
-def test_any_number_of_answers_waits_for_files(make_rig: MakeRig, tmp_path: Path) -> None:
+def test_any_number_of_answers_waits_for_files(make_rig: MakeRig, segment: Path) -> None:
     """Check it for all answers of a turn, as after a start, when no segment is open yet."""
-    segment = tmp_path / "s.log"
-    segment.write_bytes(b"x" * 100)
     count, handlers = 1030, 2
     rig = make_rig(handlers=handlers, queued_max=count, places=count)
     clients = [rig.connect() for _ in range(count)]
@@ -76,22 +83,15 @@ def test_an_answer_larger_than_all_buffers_reaches_a_slow_reader(rig: Rig, tmp_p
 
 
 def test_a_replaced_segment_sends_the_request_to_a_handler_again_and_then_closes(
-    rig: Rig, tmp_path: Path
+    rig: Rig, segment: Path
 ) -> None:
-    segment = tmp_path / "s.log"
-    segment.write_bytes(b"x" * 100)
     client = rig.connect()
     client.sendall(frame(FETCH, 4, 1))
+    rig.step()
     for attempt in range(3):
-        rig.step()
         (request,) = rig.requests_taken()
         assert request.flags == (SlotFlag.AGAIN if attempt else 0)
-        parts_answer(rig, request, b"HEAD", segment, [(0, 10)], inode=1)
-        rig.step()
-        (channel,) = rig.files.opening()
-        rig.files.ask_again(channel)
-        assert attempt < 3
-    rig.step()
+        answer_from_replaced(rig, request, segment)
     assert rig.reasons() == [CloseReason.CLOSED_NO_FILE]
     assert is_closed(client)
 
@@ -144,9 +144,7 @@ def test_what_is_sent_from_a_deleted_file_is_sent_to_its_end(rig: Rig, tmp_path:
     until(lambda: not is_open(segment), "it is closed", lambda: rig.turn.turn(50))
 
 
-def test_a_turn_that_goes_takes_its_descriptors_along(rig: Rig, tmp_path: Path) -> None:
-    segment = tmp_path / "s.log"
-    segment.write_bytes(b"x" * 100)
+def test_a_turn_that_goes_takes_its_descriptors_along(rig: Rig, segment: Path) -> None:
     client = rig.connect()
     fetch(rig, client, segment)
     assert is_open(segment)

@@ -75,14 +75,7 @@ def test_a_frame_may_come_in_single_bytes(rig: Rig) -> None:
 def test_frames_of_every_size_arrive_whole(rig: Rig, size: int) -> None:
     client = rig.connect()
     sent = frame(PRODUCE, 3, 1, random.Random(size).randbytes(size))
-    client.setblocking(False)
-    view = memoryview(sent)
-    while view:
-        try:
-            view = view[client.send(view) :]
-        except BlockingIOError:
-            rig.step(1)
-    (request,) = rig.await_requests()
+    request = rig.ask_in_pieces(client, sent)
     assert rig.bytes_of(request) == sent
     assert rig.request_arena.capacity(request.block) - request.length >= 512, (
         "no room for the produce job and its answer"
