@@ -25,9 +25,9 @@ DECODE = {"request": codec.decode_request, "response": codec.decode_response}
 LOAD = {"request": load_request_schema, "response": load_response_schema}
 
 
-def test_there_are_604_message_versions() -> None:
-    assert len(MESSAGES) == 178
-    assert sum(len(m.valid) for m in MESSAGES) == 604
+def test_there_are_492_message_versions() -> None:
+    assert len(MESSAGES) == 110
+    assert sum(len(m.valid) for m in MESSAGES) == 492
 
 
 def plain(value: object, is_ms: bool) -> object:
