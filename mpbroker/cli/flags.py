@@ -1,5 +1,7 @@
 """Arguments and flags that several commands have."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,8 +18,8 @@ from mpbroker.config.environment import DEFAULT_BOOTSTRAP as DEFAULT_BOOTSTRAP
 class ClusterAddress(NamedTuple):
     """A cluster's address, and the file with the client's settings."""
 
-    bootstrap: str
-    command_config: Path | None = None
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP
+    command_config: CommandConfig = None
 
 
 def option(names: str, metavar: str, help: str, **settings: Any) -> Any:  # noqa: A002 (as Typer names it)

@@ -20,10 +20,7 @@ from mpbroker.cli.errors import (
     file_error,
 )
 from mpbroker.cli.flags import (
-    DEFAULT_BOOTSTRAP,
-    Bootstrap,
     ClusterAddress,
-    CommandConfig,
     IsolationLevel,
     Json,
     LocalBootstrap,
@@ -67,7 +64,7 @@ _GROUPS = (
     ("acl", "cluster.acl", "List, add and remove ACLs (access control lists)."),
     ("token", "cluster.token", "Create, list, renew and expire delegation tokens."),
     ("log", "host.log_files", "Print, check and repair the files of log directories."),
-    ("ctl", "host.ctl_flags", "Look at a running broker on this host, and steer it."),
+    ("ctl", "host.ctl", "Look at a running broker on this host, and steer it."),
     ("service", "host.service", "Make this installation a service of systemd."),
     ("spark", "spark.command", "Jobs on Spark: archives, replays, mirrors, audits, sessions."),
     ("doctor", "doctor.flags", "Say what is missing on this host, and what to do."),
@@ -254,8 +251,8 @@ def produce(
         list[str] | None,
         typer.Option("-X", metavar="KEY=VALUE", help="acks or compression by their names in other clients."),
     ] = None,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    command_config: CommandConfig = None,
+    *,
+    where: ClusterAddress,
 ) -> None:
     """Send each line of standard input as one record."""
     from mpbroker.cli.records import produce as command
@@ -263,7 +260,7 @@ def produce(
 
     form = Format(key_separator, null, json, command.parse_headers(headers or []), ignore_partition)
     settings = command.Settings(topic, partition, acks, compression, form)
-    command.produce(ClusterAddress(bootstrap, command_config), settings, properties or [])
+    command.produce(where, settings, properties or [])
 
 
 StartPlace = Annotated[
@@ -349,8 +346,8 @@ def consume(
             "--log-dirs", metavar="DIR,…", help="With --to: read the files there, if they are here."
         ),
     ] = None,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    command_config: CommandConfig = None,
+    *,
+    where: ClusterAddress,
 ) -> None:
     """Print records of a topic as they come.
 
@@ -362,7 +359,7 @@ def consume(
     what = consume_flags.ConsumeFlags(topic, partition, count, exit_at_end, isolation_level, group)
     place = consume_flags.StartFlags(from_beginning, offset, from_time, until_time)
     into = consume_flags.OutputFlags(template, json, to, overwrite, log_dirs)
-    consume_flags.consume(ClusterAddress(bootstrap, command_config), what, place, into)
+    consume_flags.consume(where, what, place, into)
 
 
 @app.command()

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mpbroker.cli.cluster.client import open_admin
+from mpbroker.cli.cluster.config_flags import ConfigTarget
 from mpbroker.cli.cluster.topic import parse_setting
 from mpbroker.cli.errors import USAGE_ERROR, CliError, with_advice
 from mpbroker.cli.flags import ClusterAddress
@@ -27,15 +28,6 @@ from mpbroker.protocol.printable import printable
 
 # In place of a value that brokers tell nobody.
 HIDDEN = "(hidden)"
-
-
-class ConfigTarget(NamedTuple):
-    """Whose settings, as the flags say: at most one of topic, broker and defaults."""
-
-    topic: str | None = None
-    broker: int | None = None
-    defaults: bool = False
-    loggers: bool = False
 
 
 class Resource(NamedTuple):

@@ -1,37 +1,35 @@
 """The flags of `mpbroker config`; what its commands do is in `config`."""
 
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
 from mpbroker.cli.app import App
 from mpbroker.cli.flags import (
-    DEFAULT_BOOTSTRAP,
-    Bootstrap,
     ClusterAddress,
-    CommandConfig,
     DryRun,
     Json,
     complete_settings,
+    flag,
+    option,
 )
 from mpbroker.cli.text.numbers import INT
 
 config_app = App(no_args_is_help=True)
 
-Topic = Annotated[str | None, typer.Option("--topic", metavar="NAME", help="Of this topic.")]
-Broker = Annotated[
-    int | None,
-    typer.Option(
-        "--broker",
-        callback=INT,
-        metavar="ID",
-        help="Of this broker; default, without --topic: of the only one.",
-    ),
-]
-Defaults = Annotated[
-    bool, typer.Option("--broker-defaults", help="Of all brokers: what is set for the whole cluster.")
-]
-Loggers = Annotated[bool, typer.Option("--loggers", help="Levels of the broker's loggers.")]
+
+class ConfigTarget(NamedTuple):
+    """Whose settings: at most one of topic, broker and defaults."""
+
+    topic: Annotated[str | None, option("--topic", "NAME", "Of this topic.")] = None
+    broker: Annotated[
+        int | None,
+        option("--broker", "ID", "Of this broker; default, without --topic: of the only one.", callback=INT),
+    ] = None
+    defaults: Annotated[
+        bool, flag("--broker-defaults", "Of all brokers: what is set for the whole cluster.")
+    ] = False
+    loggers: Annotated[bool, flag("--loggers", "Levels of the broker's loggers.")] = False
 
 
 @config_app.command("get")
@@ -39,13 +37,10 @@ def config_get(
     keys: Annotated[
         list[str] | None, typer.Argument(metavar="KEY...", hidden=True, autocompletion=complete_settings)
     ] = None,
-    topic: Topic = None,
-    broker: Broker = None,
-    broker_defaults: Defaults = False,
-    loggers: Loggers = False,
+    *,
+    target: ConfigTarget,
     all_settings: Annotated[bool, typer.Option("--all", help="Those that have their default, too.")] = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    command_config: CommandConfig = None,
+    where: ClusterAddress,
     json: Json = False,
 ) -> None:
     """Print settings and where each value comes from.
@@ -54,10 +49,7 @@ def config_get(
     """
     from mpbroker.cli.cluster import config as command
 
-    target = command.ConfigTarget(topic, broker, broker_defaults, loggers)
-    command.get(
-        ClusterAddress(bootstrap, command_config), target, keys or [], every=all_settings, as_json=json
-    )
+    command.get(where, target, keys or [], every=all_settings, as_json=json)
 
 
 @config_app.command("set")
@@ -65,21 +57,17 @@ def config_set(
     settings: Annotated[
         list[str], typer.Argument(metavar="KEY=VALUE...", hidden=True, autocompletion=complete_settings)
     ],
-    topic: Topic = None,
-    broker: Broker = None,
-    broker_defaults: Defaults = False,
-    loggers: Loggers = False,
+    *,
+    target: ConfigTarget,
     dry_run: DryRun = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    command_config: CommandConfig = None,
+    where: ClusterAddress,
     json: Json = False,
 ) -> None:
     """Set settings, all or none."""
     from mpbroker.cli.cluster import config as command
 
-    target = command.ConfigTarget(topic, broker, broker_defaults, loggers)
     changes = command.settings(settings)
-    command.alter(ClusterAddress(bootstrap, command_config), target, changes, is_dry=dry_run, as_json=json)
+    command.alter(where, target, changes, is_dry=dry_run, as_json=json)
 
 
 @config_app.command("unset")
@@ -87,21 +75,17 @@ def config_unset(
     keys: Annotated[
         list[str], typer.Argument(metavar="KEY...", hidden=True, autocompletion=complete_settings)
     ],
-    topic: Topic = None,
-    broker: Broker = None,
-    broker_defaults: Defaults = False,
-    loggers: Loggers = False,
+    *,
+    target: ConfigTarget,
     dry_run: DryRun = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    command_config: CommandConfig = None,
+    where: ClusterAddress,
     json: Json = False,
 ) -> None:
     """Take settings back: they have their default again."""
     from mpbroker.cli.cluster import config as command
 
-    target = command.ConfigTarget(topic, broker, broker_defaults, loggers)
     changes = dict.fromkeys(keys)
-    command.alter(ClusterAddress(bootstrap, command_config), target, changes, is_dry=dry_run, as_json=json)
+    command.alter(where, target, changes, is_dry=dry_run, as_json=json)
 
 
 @config_app.command("sample")

@@ -1,11 +1,15 @@
 """`mpbroker topic`: create, list, describe, delete."""
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any
 
+import typer
+
+from mpbroker.cli.app import App
 from mpbroker.cli.cluster.client import open_admin
 from mpbroker.cli.errors import USAGE_ERROR, CliError, with_advice
-from mpbroker.cli.flags import ClusterAddress
+from mpbroker.cli.flags import COMPLETE_TOPICS, ClusterAddress, DryRun, Json, Timeout, TopicName, Yes
 from mpbroker.cli.text.confirm import confirm
+from mpbroker.cli.text.numbers import INT, SHORT
 from mpbroker.cli.text.output import print_json, print_rows, print_table, say, say_each
 from mpbroker.client.admin import Admin
 from mpbroker.client.errors import ApiFailed, ClientError, raise_all
@@ -16,29 +20,43 @@ from mpbroker.config.describe import ConfigSource
 from mpbroker.config.topic_config import TOPIC_KEYS
 from mpbroker.protocol.errors import ErrorCode
 
-
-class NewTopic(NamedTuple):
-    """A topic to create. Numbers of -1 stand for the broker's defaults, `settings` are KEY=VALUE."""
-
-    name: str
-    partitions: int
-    replication_factor: int
-    settings: list[str]
+topic_app = App(no_args_is_help=True)
+TopicSettings = Annotated[
+    list[str] | None,
+    typer.Option("--config", "-c", metavar="KEY=VALUE", help="Topic setting; repeatable."),
+]
 
 
-def create(
-    where: ClusterAddress, new: NewTopic, timeout_s: float, *, if_not_exists: bool, as_json: bool
+@topic_app.command("create")
+def topic_create(
+    name: TopicName,
+    partitions: Annotated[
+        int,
+        typer.Option("--partitions", "-p", callback=INT, metavar="N", help="-1: the broker's default."),
+    ] = -1,
+    replication_factor: Annotated[
+        int,
+        typer.Option(
+            "--replication-factor", "-r", callback=SHORT, metavar="N", help="-1: the broker's default."
+        ),
+    ] = -1,
+    config: TopicSettings = None,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="An existing topic is fine.")
+    ] = False,
+    timeout: Timeout = 30.0,
+    *,
+    where: ClusterAddress,
+    json: Json = False,
 ) -> None:
-    """Create one topic and print its partitions and settings. Raises CliError."""
-    configs = dict(parse_setting(setting) for setting in new.settings)
+    """Create a topic."""
+    configs = dict(parse_setting(setting) for setting in config or ())
     with open_admin(where) as client:
         try:
-            got, replicas = client.create_topic(
-                new.name, new.partitions, new.replication_factor, configs, timeout_s
-            )
+            got, replicas = client.create_topic(name, partitions, replication_factor, configs, timeout)
         except ApiFailed as error:
             if if_not_exists and error.code is ErrorCode.TOPIC_ALREADY_EXISTS:
-                say(f"topic {new.name} exists already", {"name": new.name, "created": False}, as_json=as_json)
+                say(f"topic {name} exists already", {"name": name, "created": False}, as_json=json)
                 return
             if error.code is ErrorCode.INVALID_REPLICATION_FACTOR:
                 clamp = "mpbroker.replication.factor.clamp=true"
@@ -46,8 +64,8 @@ def create(
             if error.code is ErrorCode.INVALID_CONFIG:
                 raise with_advice(error, known.hint(configs, TOPIC_KEYS)) from error
             raise
-    document = {"name": new.name, "created": True, "partitions": got, "replicas": replicas}
-    say(f"created topic {new.name} with {got} partition(s), {replicas} replica(s)", document, as_json=as_json)
+    document = {"name": name, "created": True, "partitions": got, "replicas": replicas}
+    say(f"created topic {name} with {got} partition(s), {replicas} replica(s)", document, as_json=json)
 
 
 def parse_setting(text: str, flag: str = "-c ") -> tuple[str, str]:
@@ -60,8 +78,9 @@ def parse_setting(text: str, flag: str = "-c ") -> tuple[str, str]:
     return key, in_ms(key, value)
 
 
-def show_list(where: ClusterAddress, *, as_json: bool) -> None:
-    """Print all topics the broker shows, internal ones marked."""
+@topic_app.command("list")
+def topic_list(*, where: ClusterAddress, json: Json = False) -> None:
+    """List all topics."""
     with open_admin(where) as client:
         topics = client.topics()
     rows = [
@@ -73,25 +92,31 @@ def show_list(where: ClusterAddress, *, as_json: bool) -> None:
         }
         for topic in topics
     ]
-    print_rows(rows, as_json=as_json, nothing="no topics")
+    print_rows(rows, as_json=json, nothing="no topics")
 
 
-def describe(where: ClusterAddress, names: list[str], *, as_json: bool) -> None:
-    """Print partitions with their offsets, and the settings a topic has of its own.
-
-    A topic that cannot be described does not hide the others.
-    """
+@topic_app.command("describe")
+def topic_describe(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="TOPIC...", hidden=True, autocompletion=COMPLETE_TOPICS)
+    ] = None,
+    *,
+    where: ClusterAddress,
+    json: Json = False,
+) -> None:
+    """Partitions, offsets and changed settings of topics. Default: of all."""
     failed: list[ClientError] = []
     with open_admin(where) as client:
         documents = []
-        for name in names:
+        for name in names or ():
+            # A topic that cannot be described does not hide the others.
             try:
                 documents.append(_describe(client, client.topic(name)))
             except ApiFailed as error:
                 failed.append(error)
         if not names:
             documents = [_describe(client, topic) for topic in client.topics()]
-    if as_json:
+    if json:
         print_json(documents)
     else:
         _print(documents)
@@ -106,8 +131,34 @@ def _print(documents: list[dict[str, Any]]) -> None:
         print_table(list(rows[0]), [list(row.values()) for row in rows], title=title)
 
 
-def show_deletion(where: ClusterAddress, names: list[str], *, as_json: bool) -> None:
-    """Print what `delete` would delete. Raises ApiFailed if a topic does not exist."""
+@topic_app.command("delete")
+def topic_delete(
+    names: Annotated[
+        list[str], typer.Argument(metavar="TOPIC...", hidden=True, autocompletion=COMPLETE_TOPICS)
+    ],
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    timeout: Timeout = 30.0,
+    *,
+    where: ClusterAddress,
+    json: Json = False,
+) -> None:
+    """Delete topics and all their records."""
+    if dry_run:
+        _show_deletion(where, names, as_json=json)
+        return
+    confirm(f"delete {', '.join(names)} with all records?", is_sure=yes, scripts_need_yes=True)
+    refuse_internal(names)
+    with open_admin(where) as client:
+        results = client.delete_topics(names, timeout)
+    deleted = [name for name, error in results.items() if error is None]
+    say_each([(f"deleted topic {name}", {"name": name, "deleted": True}) for name in deleted], as_json=json)
+    # A failure does not keep the others from deletion.
+    raise_all([error for error in results.values() if error is not None])
+
+
+def _show_deletion(where: ClusterAddress, names: list[str], *, as_json: bool) -> None:
+    """Print what would be deleted. Raises ApiFailed if a topic does not exist."""
     done = []
     with open_admin(where) as client:
         for topic in [client.topic(name) for name in names]:
@@ -119,21 +170,6 @@ def show_deletion(where: ClusterAddress, names: list[str], *, as_json: bool) -> 
                 (text, {"name": topic.name, "deleted": False, "partitions": count, "offsets": records})
             )
     say_each(done, as_json=as_json)
-
-
-def delete(
-    where: ClusterAddress, names: list[str], timeout_s: float, *, is_sure: bool, as_json: bool
-) -> None:
-    """Delete topics. A failure does not keep the others from deletion. Raises CliError."""
-    confirm(f"delete {', '.join(names)} with all records?", is_sure=is_sure, scripts_need_yes=True)
-    refuse_internal(names)
-    with open_admin(where) as client:
-        results = client.delete_topics(names, timeout_s)
-    deleted = [name for name, error in results.items() if error is None]
-    say_each(
-        [(f"deleted topic {name}", {"name": name, "deleted": True}) for name in deleted], as_json=as_json
-    )
-    raise_all([error for error in results.values() if error is not None])
 
 
 def _describe(client: Admin, topic: Topic) -> dict[str, Any]:

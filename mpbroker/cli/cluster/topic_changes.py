@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 from mpbroker.cli.cluster.client import open_admin
-from mpbroker.cli.cluster.topic import parse_setting
-from mpbroker.cli.cluster.topic_flags import TopicSettings
-from mpbroker.cli.cluster.topic_flags import topic_app as topic_app
+from mpbroker.cli.cluster.topic import TopicSettings, parse_setting
+from mpbroker.cli.cluster.topic import topic_app as topic_app
 from mpbroker.cli.errors import USAGE_ERROR, CliError, of_flag
 from mpbroker.cli.flags import ClusterAddress, Json, Timeout, TopicName, Yes, option
 from mpbroker.cli.text.confirm import confirm

@@ -14,7 +14,7 @@ import typer
 
 from mpbroker.cli.app import App
 from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError, file_named
-from mpbroker.cli.flags import DryRun, Json, LocalBootstrap, LogDirs, Port, flag
+from mpbroker.cli.flags import DryRun, Json, flag
 from mpbroker.cli.host import recover as recovering
 from mpbroker.cli.host import scrub as scrubbing
 from mpbroker.cli.host.local_broker import LocalBroker
@@ -92,9 +92,7 @@ def log_recover(
 
 @log_app.command("scrub")
 def log_scrub(
-    log_dirs: LogDirs = None,
-    port: Port = None,
-    bootstrap: LocalBootstrap = None,
+    here: LocalBroker,
     status: Annotated[bool, flag("--status", "Only print the state.")] = False,
     json: Json = False,
 ) -> None:
@@ -103,7 +101,7 @@ def log_scrub(
     The last segment of a partition is still written, and not checked. Prints the scrubber's progress and
     findings.
     """
-    scrubbing.scrub(LocalBroker(log_dirs, port, bootstrap), only_status=status, as_json=json)
+    scrubbing.scrub(here, only_status=status, as_json=json)
 
 
 def dump(paths: list[Path], *, with_records: bool, as_json: bool) -> None:
