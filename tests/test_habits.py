@@ -78,7 +78,7 @@ NARROW = {
         *("mpbroker.inspection", "mpbroker.reading"),
         "mpbroker.storage",
         # The records of committed offsets.
-        *("mpbroker.coordinator.groups.committed", "mpbroker.coordinator.runtime.field_reader"),
+        *("mpbroker.coordinator.groups.committed", "mpbroker.coordinator.runtime.log_records"),
     ),
     "mpbroker.exporter": (
         *("shm", "mpbroker.config", "mpbroker.ipc", "mpbroker.protocol", "mpbroker.metrics"),

@@ -1828,6 +1828,77 @@ class ListConfigResourcesResponse(Message):
         resource_type: int = 16  # v1+
 
 
+class TransactionLogKey(Message):
+    """Coordinator-key 0, v0, never flexible."""
+
+    transactional_id: str = ""
+
+
+class TransactionLogValue(Message):
+    """Coordinator-value 0, v0-1, flexible from v1."""
+
+    producer_id: int = 0
+    previous_producer_id: int = -1  # v1+, tag 0
+    next_producer_id: int = -1  # v1+, tag 1
+    producer_epoch: int = 0
+    transaction_timeout_ms: int = 0
+    transaction_status: int = 0
+    transaction_partitions: list[TransactionLogValue.PartitionsSchema] | None = field(default_factory=list)
+    transaction_last_update_timestamp_ms: int = 0
+    transaction_start_timestamp_ms: int = 0
+    client_transaction_version: int = 0  # v1+, tag 2
+
+    class PartitionsSchema(Message):
+        topic: str = ""
+        partition_ids: list[int] = field(default_factory=list)
+
+
+class OffsetCommitKey(Message):
+    """Coordinator-key 1, v0, never flexible."""
+
+    group: str = ""
+    topic: str = ""
+    partition: int = 0
+
+
+class OffsetCommitValue(Message):
+    """Coordinator-value 1, v0-4, flexible from v4."""
+
+    offset: int = 0
+    leader_epoch: int = -1  # v3+
+    metadata: str = ""
+    commit_timestamp: int = 0
+    expire_timestamp: int = -1  # v1
+    topic_id: bytes = ZERO_UUID  # v4+, tag 0
+
+
+class GroupMetadataKey(Message):
+    """Coordinator-key 2, v0, never flexible."""
+
+    group: str = ""
+
+
+class GroupMetadataValue(Message):
+    """Coordinator-value 2, v0-4, flexible from v4."""
+
+    protocol_type: str = ""
+    generation: int = 0
+    protocol: str | None = ""
+    leader: str | None = ""
+    current_state_timestamp: int = -1  # v2+
+    members: list[GroupMetadataValue.MemberMetadata] = field(default_factory=list)
+
+    class MemberMetadata(Message):
+        member_id: str = ""
+        group_instance_id: str | None = None  # v3+
+        client_id: str = ""
+        client_host: str = ""
+        rebalance_timeout: int = -1  # v1+
+        session_timeout: int = 0
+        subscription: bytes = b""
+        assignment: bytes = b""
+
+
 class TopicRecord(Message):
     """Data 2, v0, flexible from v0."""
 
@@ -2082,6 +2153,20 @@ RESPONSES: dict[int, type[Message]] = {
     68: ConsumerGroupHeartbeatResponse,
     69: ConsumerGroupDescribeResponse,
     74: ListConfigResourcesResponse,
+}
+
+
+COORDINATOR_KEYS: dict[int, type[Message]] = {
+    0: TransactionLogKey,
+    1: OffsetCommitKey,
+    2: GroupMetadataKey,
+}
+
+
+COORDINATOR_VALUES: dict[int, type[Message]] = {
+    0: TransactionLogValue,
+    1: OffsetCommitValue,
+    2: GroupMetadataValue,
 }
 
 

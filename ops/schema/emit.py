@@ -8,17 +8,19 @@ from __future__ import annotations
 import keyword
 import sys
 from pathlib import Path
+from typing import get_args
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from mpbroker.protocol.schema import Field, Message, StructType, load  # noqa: E402
+from mpbroker.protocol.schema import Field, Kind, Message, StructType, load  # noqa: E402
 
 # of non-int values
 TYPE = {"bool": "bool", "float64": "float", "string": "str", "bytes": "bytes", "uuid": "bytes"}
 TYPE["records"] = "Buffer"
 ZERO_UUID = bytes(16)
 LINE_LENGTH = 110
+KINDS: tuple[Kind, ...] = get_args(Kind)
 TARGET = ROOT / "mpbroker/protocol/messages.py"
 
 MESSAGES_HEAD = '''"""Kafka's messages: one class per message with the fields of all its versions.
@@ -113,10 +115,10 @@ def message_lines(message: Message) -> list[str]:
 
 
 def messages_text(messages: list[Message]) -> str:
-    order = sorted(messages, key=lambda m: (m.kind == "data", m.api_key, m.kind))
+    order = sorted(messages, key=lambda m: (KINDS.index(m.kind) // 2, m.api_key, m.kind))
     text = MESSAGES_HEAD + "\n".join(line for m in order for line in message_lines(m)) + "\n"
-    for kind in ("request", "response", "data"):
-        text += f"\n\n{kind.upper()}S: dict[int, type[Message]] = {{\n"
+    for kind in KINDS:
+        text += f"\n\n{kind.upper().replace('-', '_')}S: dict[int, type[Message]] = {{\n"
         text += "".join(f"    {m.api_key}: {m.name},\n" for m in order if m.kind == kind) + "}\n"
     return text
 

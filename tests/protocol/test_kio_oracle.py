@@ -19,9 +19,9 @@ from mpbroker.protocol.messages import Message
 MS = datetime.timedelta(milliseconds=1)
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 ROUNDS = 4
-MESSAGES = [m for m in schema.load() if m.kind != "data"]
 ENCODE = {"request": codec.encode_request, "response": codec.encode_response}
 DECODE = {"request": codec.decode_request, "response": codec.decode_response}
+MESSAGES = [m for m in schema.load() if m.kind in ENCODE]
 LOAD = {"request": load_request_schema, "response": load_response_schema}
 
 
