@@ -11,8 +11,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from mpbroker.cli.text.numbers import SECONDS
-from mpbroker.config.environment import BOOTSTRAP_SERVER
-from mpbroker.config.environment import DEFAULT_BOOTSTRAP as DEFAULT_BOOTSTRAP
+from mpbroker.config.environment import BOOTSTRAP_SERVER, DEFAULT_BOOTSTRAP
 
 
 class ClusterAddress(NamedTuple):
@@ -122,21 +121,6 @@ Timeout = Annotated[
 Json = Annotated[bool, flag("--json", "JSON instead of a table.")]
 DryRun = Annotated[bool, flag("--dry-run", "Only print the changes.")]
 Yes = Annotated[bool, flag("--yes -y", "Do not ask; scripts are asked for it where records would be lost.")]
-LogDirs = Annotated[
-    str | None, option("--log-dirs", "DIR,…", "Data directories of the broker (default: ./data).")
-]
-# Commands about a broker of this host read the environment variable themselves: other flags come before it.
-LocalBootstrap = Annotated[
-    str | None,
-    option(
-        "--bootstrap-server -b",
-        "HOST:PORT",
-        f"The broker of this host that listens there (default: ${BOOTSTRAP_SERVER}).",
-    ),
-]
-Port = Annotated[
-    int | None, option("--port", "N", "The broker of this host that listens on this port.", min=1, max=65535)
-]
 ServerProperties = Annotated[
     Path | None, option("--config -c", "FILE", "A server.properties file.", readable=False)
 ]

@@ -23,13 +23,11 @@ from mpbroker.cli.flags import (
     ClusterAddress,
     IsolationLevel,
     Json,
-    LocalBootstrap,
-    LogDirs,
     Overrides,
-    Port,
     ServerProperties,
     TopicName,
 )
+from mpbroker.cli.host.broker_flags import LocalBootstrap, LogDirs, Port
 from mpbroker.cli.text import standard_output
 from mpbroker.cli.text.numbers import INT, LONG, PARTITION_OR_ALL
 from mpbroker.config.version import VERSION
@@ -58,7 +56,7 @@ _GROUPS = (
     ("topic", "cluster.topic_changes", "Create, list, describe, alter and delete topics."),
     ("group", "cluster.group_offsets", "List, describe and delete consumer groups; set offsets."),
     ("txn", "cluster.txn", "List, describe and abort transactions."),
-    ("config", "cluster.config_flags", "Get, set and unset the settings of topics and of the broker."),
+    ("config", "cluster.config", "Get, set and unset the settings of topics and of the broker."),
     ("user", "cluster.user", "Add, list and delete SCRAM users."),
     ("quota", "cluster.quota", "Set, list and delete the quotas of clients."),
     ("acl", "cluster.acl", "List, add and remove ACLs (access control lists)."),
