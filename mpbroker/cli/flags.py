@@ -125,16 +125,3 @@ ServerProperties = Annotated[
     Path | None, option("--config -c", "FILE", "A server.properties file.", readable=False)
 ]
 Overrides = Annotated[list[str] | None, option("-o", "KEY=VALUE", "Set any key of the file; repeatable.")]
-
-# The client whose quota it is.
-User = Annotated[str | None, option("--user", "NAME", "Of this user.")]
-ClientId = Annotated[
-    str | None, option("--client-id", "NAME", "Of this client; with --user of that user's alone.")
-]
-Address = Annotated[str | None, option("--ip", "ADDRESS", "Of this address.")]
-Defaults = Annotated[
-    list[str] | None,
-    option(
-        "--default", "user|client-id|ip", "Of all without one of their own; repeatable, also with --user."
-    ),
-]

@@ -53,7 +53,7 @@ _COMMANDS = (
     ("why", "host.why", "Print what holds up a topic or group, and what to do."),
 )
 _GROUPS = (
-    ("topic", "cluster.topic_changes", "Create, list, describe, alter and delete topics."),
+    ("topic", "cluster.topic", "Create, list, describe, alter and delete topics."),
     ("group", "cluster.group_offsets", "List, describe and delete consumer groups; set offsets."),
     ("txn", "cluster.txn", "List, describe and abort transactions."),
     ("config", "cluster.config", "Get, set and unset the settings of topics and of the broker."),
