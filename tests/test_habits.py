@@ -11,7 +11,7 @@ from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-from mpbroker.ipc.log_levels import subsystem_of
+from mpbroker.ipc.log_levels import LOGGERS, inherited_words
 from tests.support.behaviours import BEHAVIOURS
 
 ROOT = Path(__file__).parent.parent
@@ -78,7 +78,7 @@ NARROW = {
         *("mpbroker.inspection", "mpbroker.reading"),
         "mpbroker.storage",
         # The records of committed offsets.
-        *("mpbroker.coordinator.groups.committed", "mpbroker.coordinator.runtime.field_reader"),
+        *("mpbroker.coordinator.groups.committed", "mpbroker.coordinator.runtime.log_records"),
     ),
     "mpbroker.exporter": (
         *("shm", "mpbroker.config", "mpbroker.ipc", "mpbroker.protocol", "mpbroker.metrics"),
@@ -456,12 +456,15 @@ ABOUT_LOGGERS = {"mpbroker.ipc.log_levels", "mpbroker.supervisor.logs", "mpbroke
 
 
 def test_each_module_has_the_logger_of_its_part() -> None:
+    def logger_of(module: str) -> str:
+        return LOGS_AS.get(room_of(module), LOGGERS[inherited_words(module)[0]])
+
     odd = [
         (module, name)
         for path in files([ROOT / "mpbroker"], ".py", ".pyx")
         for name in re.findall(r'getLogger\("([^"]*)"\)', path.read_text())
         if (module := module_of(path)) not in ABOUT_LOGGERS
-        and name not in LOGGERS_OF_OTHERS | {LOGS_AS.get(room_of(module), subsystem_of(module))}
+        and name not in LOGGERS_OF_OTHERS | {logger_of(module)}
     ]
     assert odd == [], "clients set levels by the names in mpbroker/ipc/log_levels.py"
 

@@ -7,14 +7,11 @@ from copy import copy
 from functools import wraps
 from importlib import import_module
 from inspect import Parameter, signature
-from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 from typer.models import CommandInfo, TyperInfo
-
-from mpbroker.cli.flags import DEFAULT_BOOTSTRAP, Bootstrap, ClusterAddress, CommandConfig
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 # Options whose value is optional, and its default. Typer has no such options.
@@ -58,27 +55,40 @@ def _is_option(word: str) -> bool:
     return word.startswith("-")
 
 
-def _with_cluster_flags(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a command with the flags that name a cluster in place of its parameter `where`."""
+def _with_flags(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a command with flags in place of its parameters that are groups of flags.
+
+    A group is a NamedTuple whose fields are declared as flags.
+    """
     declared = signature(command, eval_str=True)
-    if "where" not in declared.parameters:
+    groups = {one.name: one.annotation for one in declared.parameters.values() if _is_group(one.annotation)}
+    if not groups:
         return command
 
     @wraps(command)
-    def called(*, bootstrap: str, command_config: Path | None, **given: Any) -> Any:
-        return command(where=ClusterAddress(bootstrap, command_config), **given)
+    def called(**given: Any) -> Any:
+        made = {name: of(*(given.pop(field) for field in of._fields)) for name, of in groups.items()}
+        return command(**made, **given)
 
-    flags = (
-        Parameter("bootstrap", Parameter.KEYWORD_ONLY, default=DEFAULT_BOOTSTRAP, annotation=Bootstrap),
-        Parameter("command_config", Parameter.KEYWORD_ONLY, default=None, annotation=CommandConfig),
-    )
     parameters = [
         flag.replace(kind=Parameter.KEYWORD_ONLY)
         for one in declared.parameters.values()
-        for flag in (flags if one.name == "where" else (one,))
+        for flag in (_flags_of(groups[one.name]) if one.name in groups else (one,))
     ]
     called.__signature__ = declared.replace(parameters=parameters)  # type: ignore[attr-defined]
     return called
+
+
+def _is_group(annotation: object) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, tuple)
+
+
+def _flags_of(group: Any) -> list[Parameter]:
+    hints, defaults = get_type_hints(group, include_extras=True), group._field_defaults
+    return [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=defaults.get(name, Parameter.empty), annotation=hint)
+        for name, hint in hints.items()
+    ]
 
 
 class Part(NamedTuple):
@@ -102,7 +112,7 @@ class Part(NamedTuple):
     def command(self, *, is_outline: bool) -> CommandInfo:
         if is_outline:
             return CommandInfo(self.name, cls=_Command, callback=lambda: None, help=self.help)
-        callback = _with_cluster_flags(getattr(import_module(self.module), self.attribute))
+        callback = _with_flags(getattr(import_module(self.module), self.attribute))
         return CommandInfo(self.name, cls=_Command, callback=callback, context_settings=self.settings)
 
 
@@ -117,10 +127,10 @@ class App(typer.Typer):
         super().__init__(*arguments, **settings)
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[_Function], _Function]:
-        """Register a command. Its parameter `where` becomes the flags that name a cluster."""
+        """Register a command. Its parameters that are groups of flags become these flags."""
 
         def registered(command: _Function) -> _Function:
-            callback = _with_cluster_flags(command)
+            callback = _with_flags(command)
             self._commands.append(CommandInfo(name, cls=_Command, callback=callback, **settings))
             return command
 

@@ -1,5 +1,7 @@
 """Arguments and flags that several commands have."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -9,15 +11,14 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from mpbroker.cli.text.numbers import SECONDS
-from mpbroker.config.environment import BOOTSTRAP_SERVER
-from mpbroker.config.environment import DEFAULT_BOOTSTRAP as DEFAULT_BOOTSTRAP
+from mpbroker.config.environment import BOOTSTRAP_SERVER, DEFAULT_BOOTSTRAP
 
 
 class ClusterAddress(NamedTuple):
     """A cluster's address, and the file with the client's settings."""
 
-    bootstrap: str
-    command_config: Path | None = None
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP
+    command_config: CommandConfig = None
 
 
 def option(names: str, metavar: str, help: str, **settings: Any) -> Any:  # noqa: A002 (as Typer names it)
@@ -120,35 +121,7 @@ Timeout = Annotated[
 Json = Annotated[bool, flag("--json", "JSON instead of a table.")]
 DryRun = Annotated[bool, flag("--dry-run", "Only print the changes.")]
 Yes = Annotated[bool, flag("--yes -y", "Do not ask; scripts are asked for it where records would be lost.")]
-LogDirs = Annotated[
-    str | None, option("--log-dirs", "DIR,…", "Data directories of the broker (default: ./data).")
-]
-# Commands about a broker of this host read the environment variable themselves: other flags come before it.
-LocalBootstrap = Annotated[
-    str | None,
-    option(
-        "--bootstrap-server -b",
-        "HOST:PORT",
-        f"The broker of this host that listens there (default: ${BOOTSTRAP_SERVER}).",
-    ),
-]
-Port = Annotated[
-    int | None, option("--port", "N", "The broker of this host that listens on this port.", min=1, max=65535)
-]
 ServerProperties = Annotated[
     Path | None, option("--config -c", "FILE", "A server.properties file.", readable=False)
 ]
 Overrides = Annotated[list[str] | None, option("-o", "KEY=VALUE", "Set any key of the file; repeatable.")]
-
-# The client whose quota it is.
-User = Annotated[str | None, option("--user", "NAME", "Of this user.")]
-ClientId = Annotated[
-    str | None, option("--client-id", "NAME", "Of this client; with --user of that user's alone.")
-]
-Address = Annotated[str | None, option("--ip", "ADDRESS", "Of this address.")]
-Defaults = Annotated[
-    list[str] | None,
-    option(
-        "--default", "user|client-id|ip", "Of all without one of their own; repeatable, also with --user."
-    ),
-]

@@ -20,19 +20,14 @@ from mpbroker.cli.errors import (
     file_error,
 )
 from mpbroker.cli.flags import (
-    DEFAULT_BOOTSTRAP,
-    Bootstrap,
     ClusterAddress,
-    CommandConfig,
     IsolationLevel,
     Json,
-    LocalBootstrap,
-    LogDirs,
     Overrides,
-    Port,
     ServerProperties,
     TopicName,
 )
+from mpbroker.cli.host.broker_flags import LocalBootstrap, LogDirs, Port
 from mpbroker.cli.text import standard_output
 from mpbroker.cli.text.numbers import INT, LONG, PARTITION_OR_ALL
 from mpbroker.config.version import VERSION
@@ -58,16 +53,16 @@ _COMMANDS = (
     ("why", "host.why", "Print what holds up a topic or group, and what to do."),
 )
 _GROUPS = (
-    ("topic", "cluster.topic_changes", "Create, list, describe, alter and delete topics."),
+    ("topic", "cluster.topic", "Create, list, describe, alter and delete topics."),
     ("group", "cluster.group_offsets", "List, describe and delete consumer groups; set offsets."),
     ("txn", "cluster.txn", "List, describe and abort transactions."),
-    ("config", "cluster.config_flags", "Get, set and unset the settings of topics and of the broker."),
+    ("config", "cluster.config", "Get, set and unset the settings of topics and of the broker."),
     ("user", "cluster.user", "Add, list and delete SCRAM users."),
     ("quota", "cluster.quota", "Set, list and delete the quotas of clients."),
     ("acl", "cluster.acl", "List, add and remove ACLs (access control lists)."),
     ("token", "cluster.token", "Create, list, renew and expire delegation tokens."),
     ("log", "host.log_files", "Print, check and repair the files of log directories."),
-    ("ctl", "host.ctl_flags", "Look at a running broker on this host, and steer it."),
+    ("ctl", "host.ctl", "Look at a running broker on this host, and steer it."),
     ("service", "host.service", "Make this installation a service of systemd."),
     ("spark", "spark.command", "Jobs on Spark: archives, replays, mirrors, audits, sessions."),
     ("doctor", "doctor.flags", "Say what is missing on this host, and what to do."),
@@ -254,8 +249,8 @@ def produce(
         list[str] | None,
         typer.Option("-X", metavar="KEY=VALUE", help="acks or compression by their names in other clients."),
     ] = None,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    command_config: CommandConfig = None,
+    *,
+    where: ClusterAddress,
 ) -> None:
     """Send each line of standard input as one record."""
     from mpbroker.cli.records import produce as command
@@ -263,7 +258,7 @@ def produce(
 
     form = Format(key_separator, null, json, command.parse_headers(headers or []), ignore_partition)
     settings = command.Settings(topic, partition, acks, compression, form)
-    command.produce(ClusterAddress(bootstrap, command_config), settings, properties or [])
+    command.produce(where, settings, properties or [])
 
 
 StartPlace = Annotated[
@@ -349,8 +344,8 @@ def consume(
             "--log-dirs", metavar="DIR,…", help="With --to: read the files there, if they are here."
         ),
     ] = None,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    command_config: CommandConfig = None,
+    *,
+    where: ClusterAddress,
 ) -> None:
     """Print records of a topic as they come.
 
@@ -362,7 +357,7 @@ def consume(
     what = consume_flags.ConsumeFlags(topic, partition, count, exit_at_end, isolation_level, group)
     place = consume_flags.StartFlags(from_beginning, offset, from_time, until_time)
     into = consume_flags.OutputFlags(template, json, to, overwrite, log_dirs)
-    consume_flags.consume(ClusterAddress(bootstrap, command_config), what, place, into)
+    consume_flags.consume(where, what, place, into)
 
 
 @app.command()

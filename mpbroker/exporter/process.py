@@ -125,7 +125,7 @@ class ExporterProcess:
         context.ready()
         while not context.must_stop():
             context.counters.beat()
-            self.obey()
+            context.obey_settings()
             context.bell.arm()
             if not (context.must_stop() or context.pending_fence()):
                 await _wait(rung, IDLE_SLEEP_MS / 1000)
@@ -140,14 +140,6 @@ class ExporterProcess:
         if self.server is not None:
             await self.server.stop(STOP_GRACE_S)
         self.offsets.close()
-
-    def obey(self) -> None:
-        fence = self.context.pending_fence()
-        if fence is None:
-            return
-        if fence.settings_changed:
-            self.context.follow_settings()
-        self.context.acknowledge_fence()
 
 
 def own_names(config: BrokerConfig) -> set[str]:

@@ -38,13 +38,6 @@ def _name(number: int) -> str:
     return next(name for name, least in reversed(LEVELS.items()) if least <= number)
 
 
-def subsystem_of(module: str) -> str:
-    """Return the name of the logger that a module of the broker has."""
-    while module not in LOGGERS:
-        module = module.rpartition(".")[0]
-    return module
-
-
 def logger_of(role: int) -> str:
     """Return the name of the logger of a process: that of its main work."""
     if topology.is_handler(role):

@@ -217,6 +217,13 @@ class ProcessContext:
         self._fence_acks.store(self.index, self._fence_seen)
         self.ring(SUPERVISOR)
 
+    def obey_settings(self) -> None:
+        """Obey a pending order in a process that changed settings alone concern."""
+        if (fence := self.pending_fence()) is not None:
+            if fence.settings_changed:
+                self.follow_settings()
+            self.acknowledge_fence()
+
     def follow_settings(self) -> None:
         """Show every part of this process the supervisor's configuration from now on.
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from mpbroker.coordinator.groups.committed import CommittedGroups
-from mpbroker.coordinator.runtime.field_reader import UnreadableRecord
+from mpbroker.coordinator.runtime.log_records import UnreadableRecord
 from mpbroker.inspection.directory import InspectedDirectory, open_directory
 from mpbroker.inspection.partition import Partition, segment_paths
 from mpbroker.inspection.segment import batches, mapped

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mpbroker.coordinator.groups.committed import CommittedGroup, CommittedGroups
-from mpbroker.coordinator.runtime.field_reader import UnreadableRecord
+from mpbroker.coordinator.runtime.log_records import UnreadableRecord
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition_surely
 from mpbroker.metrics.snapshot import LogSeen
 from mpbroker.protocol.topic_names import GROUP_TOPIC

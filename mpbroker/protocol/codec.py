@@ -1,4 +1,4 @@
-"""Encodes and decodes every request, response and metadata record of the schema.
+"""Encodes and decodes the requests, responses and records of the schema.
 
 A decoder or encoder is compiled when its message and version is first met (about 0.3 ms) and kept. It handles
 bodies only: headers and frames are in headers.py.
@@ -13,11 +13,24 @@ from mpbroker.protocol import schema
 from mpbroker.protocol.api_keys import valid_versions
 from mpbroker.protocol.decoder import Decoder, DecoderInPieces, compile_decoder, compile_decoder_in_pieces
 from mpbroker.protocol.encoder import Encoder, EncoderInPieces, compile_encoder, compile_encoder_in_pieces
-from mpbroker.protocol.messages import DATAS, REQUESTS, RESPONSES, Message
+from mpbroker.protocol.messages import (
+    COORDINATOR_KEYS,
+    COORDINATOR_VALUES,
+    DATAS,
+    REQUESTS,
+    RESPONSES,
+    Message,
+)
 from mpbroker.protocol.wire import Buffer, UnsupportedVersion
 
 _CLASSES: dict[schema.Kind, dict[int, type[Message]]]
-_CLASSES = {"request": REQUESTS, "response": RESPONSES, "data": DATAS}
+_CLASSES = {
+    "request": REQUESTS,
+    "response": RESPONSES,
+    "coordinator-key": COORDINATOR_KEYS,
+    "coordinator-value": COORDINATOR_VALUES,
+    "data": DATAS,
+}
 _request_decoders: dict[tuple[int, int], Decoder] = {}
 _request_decoders_in_pieces: dict[tuple[int, int], DecoderInPieces] = {}
 _response_decoders: dict[tuple[int, int], Decoder] = {}
@@ -25,6 +38,8 @@ _data_decoders: dict[tuple[int, int], Decoder] = {}
 _decoders: dict[schema.Kind, dict[tuple[int, int], Decoder]] = {
     "request": _request_decoders,
     "response": _response_decoders,
+    "coordinator-key": {},
+    "coordinator-value": {},
     "data": _data_decoders,
 }
 _encoders: dict[tuple[schema.Kind, int, int], Encoder] = {}
@@ -135,6 +150,14 @@ def encode_response(api_key: int, api_version: int, obj: Message) -> list[Buffer
 
 def encode_data(obj: Message, version: int) -> list[Buffer]:
     return encoder_for("data", data_key(type(obj)), version)(obj, bytearray())
+
+
+def decode_message(
+    kind: schema.Kind, api_key: int, version: int, buf: Buffer, pos: int = 0
+) -> tuple[Any, int]:
+    """Decode a message of any kind. Return it and the position after it. Raises UnsupportedVersion."""
+    decode = _decoders[kind].get((api_key, version)) or _new_decoder(kind, api_key, version)
+    return decode(buf, pos)
 
 
 def encode_bytes(segments: list[Buffer]) -> bytes:

@@ -241,13 +241,12 @@ def _frame(header: RequestHeader, body: Message, version: int | None = None) -> 
 
 
 def _illegal_state(header: RequestHeader) -> bytes:
-    """Return the API's own response with the error; b"" if it has no single place for it."""
-    made: Any = RESPONSES[header.api_key]()
-    if not hasattr(made, "error_code"):
+    """Return the API's own response with the error; b"" if it has no single place for it or is not served."""
+    response: Any = RESPONSES.get(header.api_key)
+    if not hasattr(response, "error_code"):
         return b""
-    made.error_code = ErrorCode.ILLEGAL_SASL_STATE
     try:
-        return _frame(header, made)
+        return _frame(header, response(error_code=ErrorCode.ILLEGAL_SASL_STATE))
     except (UnsupportedVersion, MalformedMessage):
         return b""
 

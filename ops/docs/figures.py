@@ -21,7 +21,6 @@ FIGURES = ROOT / "docs" / "figures.json"
 README, PAGE = ROOT / "README.md", ROOT / "docs" / "PERFORMANCE.md"
 
 Figures = Mapping[str, Any]
-Cells = Sequence[str]
 OURS = ("durable", "os")
 CONNECTOR = "Spark's connector"
 # What a page calls a load, by its name in ops/bench/scenarios.py.

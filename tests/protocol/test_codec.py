@@ -18,7 +18,6 @@ from mpbroker.protocol.messages import (
 from mpbroker.protocol.metadata_records import decode_metadata_record, encode_metadata_record
 from mpbroker.protocol.wire import MalformedMessage, RecordsSlice, UnsupportedVersion, uvarint
 
-DECODE = {"request": codec.decode_request, "response": codec.decode_response, "data": codec.decode_data}
 HEARTBEAT_V4 = b"\x02g" + bytes(4) + b"\x02m\x00"
 
 
@@ -232,4 +231,4 @@ def test_the_bound_of_a_count_lets_the_smallest_elements_pass(message: schema.Me
         value = smallest(cls(), message, cls, version)
         encode = codec.encoder_for(message.kind, message.api_key, version)
         raw = codec.encode_bytes(encode(value, bytearray()))
-        assert DECODE[message.kind](message.api_key, version, raw) == (value, len(raw))
+        assert codec.decode_message(message.kind, message.api_key, version, raw) == (value, len(raw))

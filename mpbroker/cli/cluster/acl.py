@@ -45,45 +45,34 @@ _PRODUCER: Final = (Operation.WRITE, Operation.DESCRIBE, Operation.CREATE)
 _CONSUMER: Final = (Operation.READ, Operation.DESCRIBE)
 _TRANSACTIONAL: Final = (Operation.WRITE, Operation.DESCRIBE)
 
-Topics = Annotated[list[str] | None, option("--topic", "NAME", "A topic, * for all; repeatable.")]
-Groups = Annotated[list[str] | None, option("--group", "NAME", "A consumer group, * for all; repeatable.")]
-TransactionalIds = Annotated[list[str] | None, option("--transactional-id", "ID", "* for all; repeatable.")]
-DelegationTokens = Annotated[
-    list[str] | None, option("--delegation-token", "ID", "A delegation token, * for all; repeatable.")
-]
-UserPrincipals = Annotated[
-    list[str] | None,
-    option("--user-principal", "User:NAME", "Whose delegation tokens, * for all; repeatable."),
-]
-Cluster = Annotated[bool, flag("--cluster", "The cluster itself.")]
 Prefixed = Annotated[bool, flag("--prefixed", "The names are prefixes of names, and none of them is *.")]
-Allowed = Annotated[list[str] | None, option("--allow-principal", "User:NAME", "User:* for all; repeatable.")]
-Denied = Annotated[list[str] | None, option("--deny-principal", "User:NAME", "Wins over all that allow.")]
-Hosts = Annotated[list[str] | None, option("--host", "ADDRESS", "Clients at this address; default: all.")]
-Operations = Annotated[
-    list[str] | None, option("--operation", "NAME", "Read, Write, Create, Describe, All …; repeatable.")
-]
-Producer = Annotated[
-    bool, flag("--producer", "Write, Describe and Create of topics; Write of transactional ids.")
-]
-Consumer = Annotated[bool, flag("--consumer", "Read and Describe of topics, Read of groups; needs both.")]
-Idempotent = Annotated[bool, flag("--idempotent", "IdempotentWrite of the cluster.")]
 
 
 class Resources(NamedTuple):
-    """The resources that flags name. `is_prefix`: the names are prefixes, but for that of the cluster."""
+    """The resources that flags name."""
 
-    topics: list[str] | None
-    groups: list[str] | None
-    transactional_ids: list[str] | None
-    delegation_tokens: list[str] | None
-    user_principals: list[str] | None
-    cluster: bool
-    is_prefix: bool = False
+    topics: Annotated[list[str] | None, option("--topic", "NAME", "A topic, * for all; repeatable.")] = None
+    groups: Annotated[
+        list[str] | None, option("--group", "NAME", "A consumer group, * for all; repeatable.")
+    ] = None
+    transactional_ids: Annotated[
+        list[str] | None, option("--transactional-id", "ID", "* for all; repeatable.")
+    ] = None
+    delegation_tokens: Annotated[
+        list[str] | None, option("--delegation-token", "ID", "A delegation token, * for all; repeatable.")
+    ] = None
+    user_principals: Annotated[
+        list[str] | None,
+        option("--user-principal", "User:NAME", "Whose delegation tokens, * for all; repeatable."),
+    ] = None
+    cluster: Annotated[bool, flag("--cluster", "The cluster itself.")] = False
 
-    def each(self) -> list[tuple[ResourceType, str, PatternType]]:
-        """Return type, name and pattern type of each resource. Raises CliError without one."""
-        pattern = PatternType.PREFIXED if self.is_prefix else PatternType.LITERAL
+    def each(self, *, are_prefixes: bool = False) -> list[tuple[ResourceType, str, PatternType]]:
+        """Return type, name and pattern type of each resource. Raises CliError without one.
+
+        `are_prefixes`: the names are prefixes, but for that of the cluster.
+        """
+        pattern = PatternType.PREFIXED if are_prefixes else PatternType.LITERAL
         named = (
             (ResourceType.TOPIC, self.topics),
             (ResourceType.GROUP, self.groups),
@@ -92,7 +81,7 @@ class Resources(NamedTuple):
             (ResourceType.USER, self.user_principals),
         )
         found = [(kind, name, pattern) for kind, names in named for name in names or ()]
-        if self.is_prefix and any(name == WILDCARD for _, name, _ in found):
+        if are_prefixes and any(name == WILDCARD for _, name, _ in found):
             raise CliError(
                 "--prefixed: * is not a prefix of names; leave out --prefixed for all", USAGE_ERROR
             )
@@ -107,20 +96,25 @@ class Resources(NamedTuple):
 class Principals(NamedTuple):
     """Principals to allow and to deny, and their hosts; no hosts: all."""
 
-    allowed: list[str]
-    denied: list[str]
-    hosts: list[str]
+    allowed: Annotated[
+        list[str] | None, option("--allow-principal", "User:NAME", "User:* for all; repeatable.")
+    ] = None
+    denied: Annotated[
+        list[str] | None, option("--deny-principal", "User:NAME", "Wins over all that allow.")
+    ] = None
+    hosts: Annotated[
+        list[str] | None, option("--host", "ADDRESS", "Clients at this address; default: all.")
+    ] = None
 
     def each(self) -> list[tuple[str, str, Permission]]:
         """Return principal, host and permission of each entry. Raises CliError, InvalidArgument."""
-        pairs = [(one, Permission.ALLOW) for one in self.allowed] + [
-            (one, Permission.DENY) for one in self.denied
-        ]
+        pairs = [(one, Permission.ALLOW) for one in self.allowed or ()]
+        pairs += [(one, Permission.DENY) for one in self.denied or ()]
         if not pairs:
             raise CliError("say for whom: --allow-principal or --deny-principal", USAGE_ERROR)
         for principal, _ in pairs:
             check_is_principal(principal)
-        for host in self.hosts:
+        for host in self.hosts or ():
             of_flag("--host", host, check_host)
         return [(one, host, what) for one, what in pairs for host in self.hosts or [WILDCARD]]
 
@@ -128,14 +122,20 @@ class Principals(NamedTuple):
 class AclOperations(NamedTuple):
     """Operations by name, and the two sets of them that have names of their own."""
 
-    operations: list[str]
-    is_producer: bool
-    is_consumer: bool
-    is_idempotent: bool
+    operations: Annotated[
+        list[str] | None, option("--operation", "NAME", "Read, Write, Create, Describe, All …; repeatable.")
+    ] = None
+    is_producer: Annotated[
+        bool, flag("--producer", "Write, Describe and Create of topics; Write of transactional ids.")
+    ] = False
+    is_consumer: Annotated[
+        bool, flag("--consumer", "Read and Describe of topics, Read of groups; needs both.")
+    ] = False
+    is_idempotent: Annotated[bool, flag("--idempotent", "IdempotentWrite of the cluster.")] = False
 
     def on(self, kind: ResourceType) -> list[Operation]:
         """Return the operations on a resource of this type."""
-        found = [operation_of(name) for name in self.operations]
+        found = [operation_of(name) for name in self.operations or ()]
         if self.is_producer:
             of_producer = {ResourceType.TOPIC: _PRODUCER, ResourceType.TRANSACTIONAL_ID: _TRANSACTIONAL}
             found += of_producer.get(kind, ())
@@ -147,31 +147,17 @@ class AclOperations(NamedTuple):
 
 @acl_app.command("add")
 def acl_add(
-    topic: Topics = None,
-    group: Groups = None,
-    transactional_id: TransactionalIds = None,
-    delegation_token: DelegationTokens = None,
-    user_principal: UserPrincipals = None,
-    cluster: Cluster = False,
-    prefixed: Prefixed = False,
-    allow_principal: Allowed = None,
-    deny_principal: Denied = None,
-    host: Hosts = None,
-    operation: Operations = None,
-    producer: Producer = False,
-    consumer: Consumer = False,
-    idempotent: Idempotent = False,
-    dry_run: DryRun = False,
     *,
+    resources: Resources,
+    prefixed: Prefixed = False,
+    whom: Principals,
+    what: AclOperations,
+    dry_run: DryRun = False,
     where: ClusterAddress,
     json: Json = False,
 ) -> None:
     """Allow principals to do something, or deny it."""
-    acls = _entries(
-        Resources(topic, group, transactional_id, delegation_token, user_principal, cluster, prefixed),
-        Principals(allow_principal or [], deny_principal or [], host or []),
-        AclOperations(operation or [], producer, consumer, idempotent),
-    )
+    acls = _entries(resources, whom, what, are_prefixes=prefixed)
     with open_admin(where) as client:
         if dry_run:
             there = set(describe(client, EVERYTHING))
@@ -183,23 +169,13 @@ def acl_add(
 
 @acl_app.command("remove")
 def acl_remove(
-    topic: Topics = None,
-    group: Groups = None,
-    transactional_id: TransactionalIds = None,
-    delegation_token: DelegationTokens = None,
-    user_principal: UserPrincipals = None,
-    cluster: Cluster = False,
+    *,
+    resources: Resources,
     prefixed: Prefixed = False,
-    allow_principal: Allowed = None,
-    deny_principal: Denied = None,
-    host: Hosts = None,
-    operation: Operations = None,
-    producer: Producer = False,
-    consumer: Consumer = False,
-    idempotent: Idempotent = False,
+    whom: Principals,
+    what: AclOperations,
     dry_run: DryRun = False,
     yes: Yes = False,
-    *,
     where: ClusterAddress,
     json: Json = False,
 ) -> None:
@@ -207,11 +183,7 @@ def acl_remove(
 
     These are the ones that `add` with the same flags adds; without a principal, all about the resources.
     """
-    filters = _filters(
-        Resources(topic, group, transactional_id, delegation_token, user_principal, cluster, prefixed),
-        Principals(allow_principal or [], deny_principal or [], host or []),
-        AclOperations(operation or [], producer, consumer, idempotent),
-    )
+    filters = _filters(resources, whom, what, are_prefixes=prefixed)
     if not dry_run:
         confirm("remove the ACLs that match? --dry-run lists them", is_sure=yes)
     with open_admin(where) as client:
@@ -227,14 +199,9 @@ def acl_remove(
 
 @acl_app.command("list")
 def acl_list(
-    topic: Topics = None,
-    group: Groups = None,
-    transactional_id: TransactionalIds = None,
-    delegation_token: DelegationTokens = None,
-    user_principal: UserPrincipals = None,
-    cluster: Cluster = False,
-    principal: Annotated[str | None, option("--principal", "User:NAME", "Only entries that name it.")] = None,
     *,
+    resources: Resources,
+    principal: Annotated[str | None, option("--principal", "User:NAME", "Only entries that name it.")] = None,
     where: ClusterAddress,
     json: Json = False,
 ) -> None:
@@ -242,7 +209,6 @@ def acl_list(
 
     For a topic, group or id also those for a prefix of it and for all.
     """
-    resources = Resources(topic, group, transactional_id, delegation_token, user_principal, cluster)
     if principal is not None:
         check_is_principal(principal)
     named = resources.each() if any(resources) else [(ResourceType.ANY, None, PatternType.ANY)]
@@ -264,13 +230,13 @@ def _check_sets(resources: Resources, what: AclOperations) -> None:
         raise CliError("--producer needs --topic or --transactional-id", USAGE_ERROR)
 
 
-def _entries(resources: Resources, whom: Principals, what: AclOperations) -> list[Acl]:
+def _entries(resources: Resources, whom: Principals, what: AclOperations, *, are_prefixes: bool) -> list[Acl]:
     """Return the entries of the flags. Raises CliError for those that can have no effect."""
     _check_sets(resources, what)
     if what.is_idempotent and not resources.cluster:
         resources = resources._replace(cluster=True)
     made: list[Acl] = []
-    for kind, name, pattern in resources.each():
+    for kind, name, pattern in resources.each(are_prefixes=are_prefixes):
         operations = what.on(kind)
         if what.is_idempotent and kind == ResourceType.CLUSTER:
             operations.append(Operation.IDEMPOTENT_WRITE)
@@ -301,14 +267,15 @@ def _check_any(found: Iterable[Acl]) -> None:
 
 
 def _filters(
-    resources: Resources, whom: Principals, what: AclOperations
+    resources: Resources, whom: Principals, what: AclOperations, *, are_prefixes: bool
 ) -> list[m.DeleteAclsRequest.DeleteAclsFilter]:
     """Return filters for these entries; without a principal, for all about the resources. Raises CliError."""
     one = m.DeleteAclsRequest.DeleteAclsFilter
     if whom.allowed or whom.denied:
-        return [filter_of(acl) for acl in _entries(resources, whom, what)]
+        return [filter_of(acl) for acl in _entries(resources, whom, what, are_prefixes=are_prefixes)]
     if whom.hosts or any(what):
         whose = "say for whom: --allow-principal or --deny-principal"
         text = f"{whose}; without them all about a resource is removed"
         raise CliError(text, USAGE_ERROR)
-    return [one(kind, name, pattern, None, None, *ANY) for kind, name, pattern in resources.each()]
+    named = resources.each(are_prefixes=are_prefixes)
+    return [one(kind, name, pattern, None, None, *ANY) for kind, name, pattern in named]

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+import typer
+
+from mpbroker.cli.app import App
 from mpbroker.cli.cluster.client import open_admin
 from mpbroker.cli.cluster.topic import parse_setting
 from mpbroker.cli.errors import USAGE_ERROR, CliError, with_advice
-from mpbroker.cli.flags import ClusterAddress
+from mpbroker.cli.flags import ClusterAddress, DryRun, Json, complete_settings, flag, option
+from mpbroker.cli.text.numbers import INT
 from mpbroker.cli.text.output import print_json, print_table, say_each
 from mpbroker.client.admin import Admin
 from mpbroker.client.errors import ApiFailed, not_done
@@ -20,22 +24,29 @@ from mpbroker.config import known
 from mpbroker.config.broker import BROKER_KEYS
 from mpbroker.config.describe import ConfigSource
 from mpbroker.config.keys import ConfigType
+from mpbroker.config.sample import sample
 from mpbroker.config.topic_config import TOPIC_KEYS
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.numbers import ResourceType
 from mpbroker.protocol.printable import printable
 
+config_app = App(no_args_is_help=True)
 # In place of a value that brokers tell nobody.
 HIDDEN = "(hidden)"
 
 
 class ConfigTarget(NamedTuple):
-    """Whose settings, as the flags say: at most one of topic, broker and defaults."""
+    """Whose settings: at most one of topic, broker and defaults."""
 
-    topic: str | None = None
-    broker: int | None = None
-    defaults: bool = False
-    loggers: bool = False
+    topic: Annotated[str | None, option("--topic", "NAME", "Of this topic.")] = None
+    broker: Annotated[
+        int | None,
+        option("--broker", "ID", "Of this broker; default, without --topic: of the only one.", callback=INT),
+    ] = None
+    defaults: Annotated[
+        bool, flag("--broker-defaults", "Of all brokers: what is set for the whole cluster.")
+    ] = False
+    loggers: Annotated[bool, flag("--loggers", "Levels of the broker's loggers.")] = False
 
 
 class Resource(NamedTuple):
@@ -47,7 +58,7 @@ class Resource(NamedTuple):
     keys: Collection[str]
 
 
-def settings(texts: Sequence[str]) -> dict[str, str | None]:
+def _parsed(texts: Sequence[str]) -> dict[str, str | None]:
     """Parse KEY=VALUE. Raises CliError, also if a key is there twice."""
     changes: dict[str, str | None] = {}
     for text in texts:
@@ -58,17 +69,29 @@ def settings(texts: Sequence[str]) -> dict[str, str | None]:
     return changes
 
 
-def get(
-    where: ClusterAddress, target: ConfigTarget, keys: Sequence[str], *, every: bool, as_json: bool
+@config_app.command("get")
+def config_get(
+    keys: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY...", hidden=True, autocompletion=complete_settings)
+    ] = None,
+    *,
+    target: ConfigTarget,
+    all_settings: Annotated[bool, flag("--all", "Those that have their default, too.")] = False,
+    where: ClusterAddress,
+    json: Json = False,
 ) -> None:
-    """Print settings: those of these keys, or what is set, or every one. Raises CliError."""
+    """Print settings and where each value comes from.
+
+    One KEY prints its value alone; none prints what is set. --json has type, synonyms and documentation.
+    """
+    keys = keys or []
     with open_admin(where) as client:
         resource = _resource(client, target)
         entries = _described(client, resource, keys)
     _check_known(resource, keys, entries)
-    if not keys and not every:
+    if not keys and not all_settings:
         entries = [entry for entry in entries if _is_set(resource, entry)]
-    if as_json:
+    if json:
         print_json([_document(entry) for entry in entries])
     elif len(keys) == 1:
         print(printable(_value(entries[0]) or ""))
@@ -79,7 +102,46 @@ def get(
         print(printable(f"{resource.text} has no settings of its own; --all shows those that it has got"))
 
 
-def alter(
+@config_app.command("set")
+def config_set(
+    settings: Annotated[
+        list[str], typer.Argument(metavar="KEY=VALUE...", hidden=True, autocompletion=complete_settings)
+    ],
+    *,
+    target: ConfigTarget,
+    dry_run: DryRun = False,
+    where: ClusterAddress,
+    json: Json = False,
+) -> None:
+    """Set settings, all or none."""
+    _alter(where, target, _parsed(settings), is_dry=dry_run, as_json=json)
+
+
+@config_app.command("unset")
+def config_unset(
+    keys: Annotated[
+        list[str], typer.Argument(metavar="KEY...", hidden=True, autocompletion=complete_settings)
+    ],
+    *,
+    target: ConfigTarget,
+    dry_run: DryRun = False,
+    where: ClusterAddress,
+    json: Json = False,
+) -> None:
+    """Take settings back: they have their default again."""
+    _alter(where, target, dict.fromkeys(keys), is_dry=dry_run, as_json=json)
+
+
+@config_app.command("sample")
+def config_sample() -> None:
+    """Print a server.properties with all settings, commented out.
+
+    Each that has an effect has its default and what it does: mpbroker config sample > server.properties
+    """
+    print(sample(), end="")
+
+
+def _alter(
     where: ClusterAddress,
     target: ConfigTarget,
     changes: Mapping[str, str | None],

@@ -1,13 +1,13 @@
 """`mpbroker quota`: set, list and delete the quotas of users, client ids and addresses."""
 
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
 from mpbroker.cli.app import App
 from mpbroker.cli.cluster.client import open_admin
 from mpbroker.cli.errors import USAGE_ERROR, CliError, with_advice
-from mpbroker.cli.flags import Address, ClientId, ClusterAddress, Defaults, Json, User
+from mpbroker.cli.flags import ClusterAddress, Json, option
 from mpbroker.cli.text.output import print_json, print_table, say
 from mpbroker.client.admin import Admin
 from mpbroker.client.errors import ApiFailed
@@ -26,14 +26,41 @@ Entity = list[tuple[str, str | None]]
 """The owner of a quota: types and names, None for all clients without a quota of their own."""
 
 
+class Owner(NamedTuple):
+    """The flags that name the owner of a quota."""
+
+    user: Annotated[str | None, option("--user", "NAME", "Of this user.")] = None
+    client_id: Annotated[
+        str | None, option("--client-id", "NAME", "Of this client; with --user of that user's alone.")
+    ] = None
+    ip: Annotated[str | None, option("--ip", "ADDRESS", "Of this address.")] = None
+    defaults: Annotated[
+        list[str] | None,
+        option(
+            "--default", "user|client-id|ip", "Of all without one of their own; repeatable, also with --user."
+        ),
+    ] = None
+
+    def entity(self) -> Entity:
+        """Return the owner. Raises CliError."""
+        names = dict(zip(TYPES, self[:3], strict=True))
+        pairs: Entity = [(kind, name) for kind, name in names.items() if name is not None]
+        for kind in dict.fromkeys(self.defaults or ()):
+            if kind not in TYPES:
+                raise CliError(f"--default {kind}: it is one of {', '.join(TYPES)}", USAGE_ERROR)
+            if names[kind] is not None:
+                raise CliError(f"--default {kind}: a {kind} is named already", USAGE_ERROR)
+            pairs.append((kind, None))
+        if not pairs:
+            raise CliError("say whose quota: --user, --client-id, --ip or --default", USAGE_ERROR)
+        return pairs
+
+
 @quota_app.command("set")
 def quota_set(
     quotas: Annotated[list[str], typer.Argument(metavar="QUOTA=NUMBER...", hidden=True)],
-    user: User = None,
-    client_id: ClientId = None,
-    ip: Address = None,
-    default: Defaults = None,
     *,
+    owner: Owner,
     where: ClusterAddress,
     json: Json = False,
 ) -> None:
@@ -42,7 +69,7 @@ def quota_set(
     QUOTA is producer_byte_rate, consumer_byte_rate, request_percentage or controller_mutation_rate, of
     addresses connection_creation_rate.
     """
-    entity = _entity(user, client_id, ip, default or [])
+    entity = owner.entity()
     wanted = dict(map(_parsed, quotas))
     _alter(where, entity, wanted)
     document = {"entity": dict(entity), "quotas": wanted}
@@ -71,16 +98,13 @@ def quota_list(*, where: ClusterAddress, json: Json = False) -> None:
 @quota_app.command("delete")
 def quota_delete(
     quotas: Annotated[list[str], typer.Argument(metavar="QUOTA...", hidden=True)],
-    user: User = None,
-    client_id: ClientId = None,
-    ip: Address = None,
-    default: Defaults = None,
     *,
+    owner: Owner,
     where: ClusterAddress,
     json: Json = False,
 ) -> None:
     """Take a limit away."""
-    entity = _entity(user, client_id, ip, default or [])
+    entity = owner.entity()
     with open_admin(where) as client:
         present = next((set_ for one, set_ in describe_quotas(client) if one == dict(entity)), {})
     if missing := [key for key in quotas if key not in present]:
@@ -107,21 +131,6 @@ def describe_quotas(client: Admin) -> list[tuple[dict[str, str | None], dict[str
 
 def entity_text(entity: Entity) -> str:
     return ", ".join(f"default {kind}" if name is None else f"{kind} '{name}'" for kind, name in entity)
-
-
-def _entity(user: str | None, client_id: str | None, ip: str | None, defaults: list[str]) -> Entity:
-    """Return the owner that the flags name. Raises CliError."""
-    names = dict(zip(TYPES, (user, client_id, ip), strict=True))
-    pairs: Entity = [(kind, name) for kind, name in names.items() if name is not None]
-    for kind in dict.fromkeys(defaults):
-        if kind not in TYPES:
-            raise CliError(f"--default {kind}: it is one of {', '.join(TYPES)}", USAGE_ERROR)
-        if names[kind] is not None:
-            raise CliError(f"--default {kind}: a {kind} is named already", USAGE_ERROR)
-        pairs.append((kind, None))
-    if not pairs:
-        raise CliError("say whose quota: --user, --client-id, --ip or --default", USAGE_ERROR)
-    return pairs
 
 
 def _parsed(setting: str) -> tuple[str, float]:

@@ -1,44 +1,63 @@
-"""`mpbroker topic`: create, list, describe, delete."""
+"""`mpbroker topic`: create, list, describe, delete and alter topics, delete their records."""
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any
 
+import typer
+
+from mpbroker.cli.app import App
 from mpbroker.cli.cluster.client import open_admin
-from mpbroker.cli.errors import USAGE_ERROR, CliError, with_advice
-from mpbroker.cli.flags import ClusterAddress
+from mpbroker.cli.errors import USAGE_ERROR, CliError, of_flag, with_advice
+from mpbroker.cli.flags import COMPLETE_TOPICS, ClusterAddress, DryRun, Json, Timeout, TopicName, Yes, option
 from mpbroker.cli.text.confirm import confirm
+from mpbroker.cli.text.numbers import INT, PARTITION_OR_ALL, SHORT
 from mpbroker.cli.text.output import print_json, print_rows, print_table, say, say_each
 from mpbroker.client.admin import Admin
 from mpbroker.client.errors import ApiFailed, ClientError, raise_all
+from mpbroker.client.positions import parse_before
 from mpbroker.client.times import in_ms
-from mpbroker.client.topics import Topic, refuse_internal
+from mpbroker.client.topics import Topic, partitions_of, refuse_internal
 from mpbroker.config import known
 from mpbroker.config.describe import ConfigSource
 from mpbroker.config.topic_config import TOPIC_KEYS
 from mpbroker.protocol.errors import ErrorCode
 
-
-class NewTopic(NamedTuple):
-    """A topic to create. Numbers of -1 stand for the broker's defaults, `settings` are KEY=VALUE."""
-
-    name: str
-    partitions: int
-    replication_factor: int
-    settings: list[str]
+topic_app = App(no_args_is_help=True)
+TopicSettings = Annotated[
+    list[str] | None,
+    typer.Option("--config", "-c", metavar="KEY=VALUE", help="Topic setting; repeatable."),
+]
 
 
-def create(
-    where: ClusterAddress, new: NewTopic, timeout_s: float, *, if_not_exists: bool, as_json: bool
+@topic_app.command("create")
+def topic_create(
+    name: TopicName,
+    partitions: Annotated[
+        int,
+        typer.Option("--partitions", "-p", callback=INT, metavar="N", help="-1: the broker's default."),
+    ] = -1,
+    replication_factor: Annotated[
+        int,
+        typer.Option(
+            "--replication-factor", "-r", callback=SHORT, metavar="N", help="-1: the broker's default."
+        ),
+    ] = -1,
+    config: TopicSettings = None,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="An existing topic is fine.")
+    ] = False,
+    timeout: Timeout = 30.0,
+    *,
+    where: ClusterAddress,
+    json: Json = False,
 ) -> None:
-    """Create one topic and print its partitions and settings. Raises CliError."""
-    configs = dict(parse_setting(setting) for setting in new.settings)
+    """Create a topic."""
+    configs = dict(parse_setting(setting) for setting in config or ())
     with open_admin(where) as client:
         try:
-            got, replicas = client.create_topic(
-                new.name, new.partitions, new.replication_factor, configs, timeout_s
-            )
+            got, replicas = client.create_topic(name, partitions, replication_factor, configs, timeout)
         except ApiFailed as error:
             if if_not_exists and error.code is ErrorCode.TOPIC_ALREADY_EXISTS:
-                say(f"topic {new.name} exists already", {"name": new.name, "created": False}, as_json=as_json)
+                say(f"topic {name} exists already", {"name": name, "created": False}, as_json=json)
                 return
             if error.code is ErrorCode.INVALID_REPLICATION_FACTOR:
                 clamp = "mpbroker.replication.factor.clamp=true"
@@ -46,8 +65,8 @@ def create(
             if error.code is ErrorCode.INVALID_CONFIG:
                 raise with_advice(error, known.hint(configs, TOPIC_KEYS)) from error
             raise
-    document = {"name": new.name, "created": True, "partitions": got, "replicas": replicas}
-    say(f"created topic {new.name} with {got} partition(s), {replicas} replica(s)", document, as_json=as_json)
+    document = {"name": name, "created": True, "partitions": got, "replicas": replicas}
+    say(f"created topic {name} with {got} partition(s), {replicas} replica(s)", document, as_json=json)
 
 
 def parse_setting(text: str, flag: str = "-c ") -> tuple[str, str]:
@@ -60,8 +79,9 @@ def parse_setting(text: str, flag: str = "-c ") -> tuple[str, str]:
     return key, in_ms(key, value)
 
 
-def show_list(where: ClusterAddress, *, as_json: bool) -> None:
-    """Print all topics the broker shows, internal ones marked."""
+@topic_app.command("list")
+def topic_list(*, where: ClusterAddress, json: Json = False) -> None:
+    """List all topics."""
     with open_admin(where) as client:
         topics = client.topics()
     rows = [
@@ -73,25 +93,31 @@ def show_list(where: ClusterAddress, *, as_json: bool) -> None:
         }
         for topic in topics
     ]
-    print_rows(rows, as_json=as_json, nothing="no topics")
+    print_rows(rows, as_json=json, nothing="no topics")
 
 
-def describe(where: ClusterAddress, names: list[str], *, as_json: bool) -> None:
-    """Print partitions with their offsets, and the settings a topic has of its own.
-
-    A topic that cannot be described does not hide the others.
-    """
+@topic_app.command("describe")
+def topic_describe(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="TOPIC...", hidden=True, autocompletion=COMPLETE_TOPICS)
+    ] = None,
+    *,
+    where: ClusterAddress,
+    json: Json = False,
+) -> None:
+    """Partitions, offsets and changed settings of topics. Default: of all."""
     failed: list[ClientError] = []
     with open_admin(where) as client:
         documents = []
-        for name in names:
+        for name in names or ():
+            # A topic that cannot be described does not hide the others.
             try:
                 documents.append(_describe(client, client.topic(name)))
             except ApiFailed as error:
                 failed.append(error)
         if not names:
             documents = [_describe(client, topic) for topic in client.topics()]
-    if as_json:
+    if json:
         print_json(documents)
     else:
         _print(documents)
@@ -106,8 +132,34 @@ def _print(documents: list[dict[str, Any]]) -> None:
         print_table(list(rows[0]), [list(row.values()) for row in rows], title=title)
 
 
-def show_deletion(where: ClusterAddress, names: list[str], *, as_json: bool) -> None:
-    """Print what `delete` would delete. Raises ApiFailed if a topic does not exist."""
+@topic_app.command("delete")
+def topic_delete(
+    names: Annotated[
+        list[str], typer.Argument(metavar="TOPIC...", hidden=True, autocompletion=COMPLETE_TOPICS)
+    ],
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    timeout: Timeout = 30.0,
+    *,
+    where: ClusterAddress,
+    json: Json = False,
+) -> None:
+    """Delete topics and all their records."""
+    if dry_run:
+        _show_deletion(where, names, as_json=json)
+        return
+    confirm(f"delete {', '.join(names)} with all records?", is_sure=yes, scripts_need_yes=True)
+    refuse_internal(names)
+    with open_admin(where) as client:
+        results = client.delete_topics(names, timeout)
+    deleted = [name for name, error in results.items() if error is None]
+    say_each([(f"deleted topic {name}", {"name": name, "deleted": True}) for name in deleted], as_json=json)
+    # A failure does not keep the others from deletion.
+    raise_all([error for error in results.values() if error is not None])
+
+
+def _show_deletion(where: ClusterAddress, names: list[str], *, as_json: bool) -> None:
+    """Print what would be deleted. Raises ApiFailed if a topic does not exist."""
     done = []
     with open_admin(where) as client:
         for topic in [client.topic(name) for name in names]:
@@ -121,19 +173,70 @@ def show_deletion(where: ClusterAddress, names: list[str], *, as_json: bool) -> 
     say_each(done, as_json=as_json)
 
 
-def delete(
-    where: ClusterAddress, names: list[str], timeout_s: float, *, is_sure: bool, as_json: bool
+@topic_app.command("alter")
+def topic_alter(
+    name: TopicName,
+    config: TopicSettings = None,
+    delete_config: Annotated[
+        list[str] | None, option("--delete-config", "KEY", "Reset it to the broker's default; repeatable.")
+    ] = None,
+    partitions: Annotated[
+        int | None, option("--partitions -p", "N", "How many in all; never fewer.", min=1, callback=INT)
+    ] = None,
+    timeout: Timeout = 30.0,
+    *,
+    where: ClusterAddress,
+    json: Json = False,
 ) -> None:
-    """Delete topics. A failure does not keep the others from deletion. Raises CliError."""
-    confirm(f"delete {', '.join(names)} with all records?", is_sure=is_sure, scripts_need_yes=True)
-    refuse_internal(names)
+    """Change settings of a topic, or give it more partitions."""
+    settings = dict(parse_setting(setting) for setting in config or ())
+    deleted = delete_config or []
+    if both := settings.keys() & set(deleted):
+        raise CliError(f"--delete-config {min(both)}: -c sets it, too", USAGE_ERROR)
+    if not (settings or deleted or partitions):
+        raise CliError("nothing to alter: give -c KEY=VALUE, --delete-config KEY or -p N", USAGE_ERROR)
+    texts = []
     with open_admin(where) as client:
-        results = client.delete_topics(names, timeout_s)
-    deleted = [name for name, error in results.items() if error is None]
-    say_each(
-        [(f"deleted topic {name}", {"name": name, "deleted": True}) for name in deleted], as_json=as_json
-    )
-    raise_all([error for error in results.values() if error is not None])
+        if settings or deleted:
+            client.alter_topic(name, {**settings, **dict.fromkeys(deleted)})
+            changes = [f"{key}={value}" for key, value in settings.items()]
+            changes += [f"{key} reset to the broker's default" for key in deleted]
+            texts.append(f"altered topic {name}: {', '.join(changes)}")
+        if partitions:
+            client.create_partitions(name, partitions, timeout)
+            texts.append(f"topic {name} has {partitions} partition(s)")
+    document = {"name": name, "configs": settings, "unset": deleted, "partitions": partitions}
+    say("\n".join(texts), document, as_json=json)
+
+
+@topic_app.command("delete-records")
+def topic_delete_records(
+    name: TopicName,
+    before: Annotated[str, option("--before", "OFFSET|latest", "Delete the records below it; latest: all.")],
+    partition: Annotated[int, option("--partition", "N", "-1: all.", callback=PARTITION_OR_ALL)] = -1,
+    yes: Yes = False,
+    timeout: Timeout = 30.0,
+    *,
+    where: ClusterAddress,
+    json: Json = False,
+) -> None:
+    """Delete the records of a topic below an offset."""
+    failed: list[ClientError] = []
+    offset = of_flag("--before", before, parse_before)
+    with open_admin(where) as client:
+        topic = client.topic(name)
+        numbers = partitions_of(topic, [partition] if partition >= 0 else None)
+        confirm(f"delete the records of {name} before {before}?", is_sure=yes)
+        starts = client.delete_records(topic, dict.fromkeys(numbers, offset), timeout, failed)
+    done = [
+        (
+            f"{name}-{number}: log start offset {start:,}",
+            {"topic": name, "partition": number, "start_offset": start},
+        )
+        for number, start in starts.items()
+    ]
+    say_each(done, as_json=json)
+    raise_all(failed)
 
 
 def _describe(client: Admin, topic: Topic) -> dict[str, Any]:

@@ -6,7 +6,8 @@ import typer
 
 from mpbroker.cli.app import App
 from mpbroker.cli.errors import USAGE_ERROR, CliError
-from mpbroker.cli.flags import Json, LogDirs, Overrides, Port, ServerProperties
+from mpbroker.cli.flags import Json, Overrides, ServerProperties
+from mpbroker.cli.host.broker_flags import LogDirs, Port
 
 doctor_app = App(invoke_without_command=True)
 

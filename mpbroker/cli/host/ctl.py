@@ -1,10 +1,18 @@
 """`mpbroker ctl`: prints the supervisor's answers."""
 
 from datetime import timedelta
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
+import typer
+from typer.core import TyperGroup
+
+from mpbroker.cli.app import App
 from mpbroker.cli.errors import USAGE_ERROR, CliError, file_error
+from mpbroker.cli.flags import Json, ListenerName
+from mpbroker.cli.host.broker_flags import LocalBootstrap, LogDirs, Port
 from mpbroker.cli.host.local_broker import LocalBroker
+from mpbroker.cli.text.numbers import INT, SECONDS
 from mpbroker.cli.text.output import print_document, print_groups, print_json
 from mpbroker.cli.text.sizes import decimal_size
 from mpbroker.config.listeners import page_url
@@ -12,14 +20,36 @@ from mpbroker.ipc import console_token
 from mpbroker.protocol.printable import printable
 from shm import procfs
 
+ctl_app = App(no_args_is_help=True)
+listener_app = App(no_args_is_help=True, help="Listeners of a running broker.")
+ctl_app.add_typer(listener_app, name="listener")
 # A worker that leaves waits for slow clients to take what it has for them, as long as the supervisor lets it.
 RESIZE_TIMEOUT_SECONDS = 120.0
 # Handlers are replaced one after the other.
 RELOAD_TIMEOUT_SECONDS = 300.0
 
 
-def status(here: LocalBroker, *, as_json: bool) -> None:
-    """Print the supervisor's report of itself and its processes."""
+@ctl_app.callback()
+def _ctl(
+    context: typer.Context, log_dirs: LogDirs = None, port: Port = None, bootstrap: LocalBootstrap = None
+) -> None:
+    flags = {"log_dirs": log_dirs, "port": port, "bootstrap": bootstrap}
+    given = {name: value for name, value in flags.items() if value is not None}
+    if given and isinstance(context.command, TyperGroup):
+        context.default_map = _defaults(context.command, given)
+
+
+def _defaults(group: TyperGroup, given: dict[str, Any]) -> dict[str, Any]:
+    """Return defaults that pass these flags to every command below that is given none of its own."""
+    return {
+        name: _defaults(command, given) if isinstance(command, TyperGroup) else given
+        for name, command in group.commands.items()
+    }
+
+
+@ctl_app.command("status")
+def status(here: LocalBroker, *, as_json: Json = False) -> None:
+    """Processes, listeners and counters of the broker."""
     reply = here.control().call("status")
     errors: list[str] = []
     if not as_json:
@@ -52,8 +82,75 @@ def _in_units(name: str, value: Any) -> Any:
     return decimal_size(value) if name.endswith("_bytes") and isinstance(value, int) else value
 
 
-def request_log(here: LocalBroker, switch: str | None, *, as_json: bool) -> None:
-    """Turn the log of requests on or off, or print its state. Raises CliError."""
+@ctl_app.command("ready")
+def ctl_ready(
+    wait: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            callback=SECONDS,
+            metavar="[SECONDS]",
+            help="Wait until it is ready; 60 if no number is given.",
+        ),
+    ] = None,
+    *,
+    here: LocalBroker,
+    json: Json = False,
+) -> None:
+    """Say whether recovery is over and each listener answers.
+
+    The exit code is 0 if so, and 1 if not, or if no broker runs.
+    """
+    from mpbroker.cli.host import ready
+
+    raise typer.Exit(ready.ready(here, wait, as_json=json))
+
+
+@ctl_app.command("metrics")
+def ctl_metrics(
+    filters: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--filter",
+            "-f",
+            metavar="TEXT",
+            help="Metrics or attributes with this text, or of this pattern (* and ?).",
+        ),
+    ] = None,
+    interval: Annotated[
+        float,
+        typer.Option(
+            min=0, callback=SECONDS, metavar="SECONDS", help="Sampling interval, for rates; 0: one sample."
+        ),
+    ] = 1.0,
+    file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The public region of a broker that is gone.", readable=False),
+    ] = None,
+    *,
+    here: LocalBroker,
+    json: Json = False,
+) -> None:
+    """Kafka's metrics by their JMX names.
+
+    They are read from shared memory: a jammed broker has them too.
+    """
+    from mpbroker.cli.host import metrics
+
+    metrics.show(here, filters or [], interval, file, as_json=json)
+
+
+@ctl_app.command("request-log")
+def request_log(
+    here: LocalBroker,
+    switch: Annotated[str | None, typer.Argument(metavar="on|off", hidden=True)] = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Log every request with its times, or say whether that is on.
+
+    As kafka.request.logger does at DEBUG.
+    """
     if switch not in (None, "on", "off"):
         raise CliError(f"the request log is on or off, not {switch!r}", USAGE_ERROR)
     wanted = {} if switch is None else {"on": switch == "on"}
@@ -64,8 +161,18 @@ def request_log(here: LocalBroker, switch: str | None, *, as_json: bool) -> None
         print(f"the request log is {'on' if reply['request_log'] else 'off'}")
 
 
-def log_level(here: LocalBroker, logger: str | None, level: str | None, *, as_json: bool) -> None:
-    """Print the levels of all loggers, or set that of one; "default" is the one at start. Raises CliError."""
+@ctl_app.command("log-level")
+def log_level(
+    here: LocalBroker,
+    logger: Annotated[str | None, typer.Argument(metavar="LOGGER", hidden=True)] = None,
+    level: Annotated[str | None, typer.Argument(metavar="LEVEL", hidden=True)] = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Levels of the broker's loggers; change one until it stops.
+
+    LOGGER is root or one of the list; LEVEL is TRACE, DEBUG, INFO, WARN, ERROR, FATAL or default.
+    """
     if logger is not None and level is None:
         raise CliError(f"which level shall {logger} have? Say a level, or default", USAGE_ERROR)
     wanted = {}
@@ -80,8 +187,12 @@ def log_level(here: LocalBroker, logger: str | None, level: str | None, *, as_js
         print(f"{name} {now}")
 
 
-def console(here: LocalBroker, *, as_json: bool) -> None:
-    """Print the URL of the web console with its token. Raises CliError."""
+@ctl_app.command("console")
+def console(here: LocalBroker, *, as_json: Json = False) -> None:
+    """Print the web console's address with its token.
+
+    Reading records may need it, and changes do. Do not pass it on.
+    """
     supervisor = here.control()
     address = supervisor.call("status").get("http")
     if not address:
@@ -100,8 +211,19 @@ def console(here: LocalBroker, *, as_json: bool) -> None:
         print(url)
 
 
-def resize(here: LocalBroker, handlers: int | None, processors: int | None, *, as_json: bool) -> None:
-    """Ask for other numbers of workers; None keeps a number. Raises CliError."""
+@ctl_app.command("resize")
+def resize(
+    handlers: Annotated[
+        int | None, typer.Option(min=1, callback=INT, metavar="N", help="How many handlers.")
+    ] = None,
+    processors: Annotated[
+        int | None, typer.Option(min=1, callback=INT, metavar="N", help="How many processors.")
+    ] = None,
+    *,
+    here: LocalBroker,
+    as_json: Json = False,
+) -> None:
+    """Change the number of worker processes while the broker runs."""
     wanted = {"handlers": handlers, "processors": processors}
     given = {name: number for name, number in wanted.items() if number is not None}
     if not given:
@@ -111,8 +233,12 @@ def resize(here: LocalBroker, handlers: int | None, processors: int | None, *, a
     _show(supervisor.call("resize", **given), as_json=as_json)
 
 
-def reload(here: LocalBroker, *, as_json: bool) -> None:
-    """Have the configuration file read again. Return when everything that can change has changed."""
+@ctl_app.command("reload")
+def reload(here: LocalBroker, *, as_json: Json = False) -> None:
+    """Read the configuration file again.
+
+    What can change while the broker runs does so; what cannot is named.
+    """
     supervisor = here.control()
     supervisor.timeout_seconds = RELOAD_TIMEOUT_SECONDS
     reply = supervisor.call("reload")
@@ -126,23 +252,39 @@ def reload(here: LocalBroker, *, as_json: bool) -> None:
     print("\n".join(lines))
 
 
+@listener_app.command("add")
 def add_listener(
-    here: LocalBroker, listener: str, protocol: str | None, advertised: str | None, *, as_json: bool
+    listener: Annotated[str, typer.Argument(metavar="NAME://HOST:PORT", hidden=True)],
+    protocol: Annotated[
+        str | None,
+        typer.Option(metavar="PROTOCOL", help="Its security protocol, if its name is not mapped yet."),
+    ] = None,
+    advertised: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="What its clients are told to connect to.")
+    ] = None,
+    *,
+    here: LocalBroker,
+    as_json: Json = False,
 ) -> None:
-    """Begin to serve one more listener. Return when it accepts."""
+    """Serve one more listener until the broker stops.
+
+    Or NAME://unix:/path. What is to last longer is written into the configuration.
+    """
     wanted = {"listener": listener, "protocol": protocol, "advertised": advertised}
     given = {name: text for name, text in wanted.items() if text is not None}
     _show_listener("added", here.control().call("listener-add", **given), as_json=as_json)
 
 
-def remove_listener(here: LocalBroker, name: str, *, as_json: bool) -> None:
-    """Remove a listener and close its connections."""
+@listener_app.command("remove")
+def remove_listener(here: LocalBroker, name: ListenerName, *, as_json: Json = False) -> None:
+    """Stop serving a listener and close its connections."""
     reply = here.control().call("listener-remove", listener=name)
     _show_listener("removed", reply, as_json=as_json)
 
 
-def list_listeners(here: LocalBroker, *, as_json: bool) -> None:
-    """Print where the broker listens, and the addresses advertised to clients."""
+@listener_app.command("list")
+def list_listeners(here: LocalBroker, *, as_json: Json = False) -> None:
+    """Listeners, what each advertises, and what it has counted."""
     reply = here.control().call("listeners")
     if as_json:
         print_json(reply)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError, with_advice
+from mpbroker.cli.host.broker_flags import LocalBootstrap, LogDirs, Port
 from mpbroker.config.environment import BOOTSTRAP_SERVER, DEFAULT_BOOTSTRAP, RUNTIME_DIR
 from mpbroker.config.listeners import port_of, reachable
 from mpbroker.ipc.control_client import ControlClient, ControlError
@@ -39,9 +40,9 @@ class LocalBroker(NamedTuple):
     the data directory is ./data, and where there is none, the broker is who listens on 127.0.0.1:9092.
     """
 
-    log_dirs: str | None = None
-    port: int | None = None
-    bootstrap: str | None = None
+    log_dirs: LogDirs = None
+    port: Port = None
+    bootstrap: LocalBootstrap = None
 
     def check(self) -> None:
         """Check that at most one flag names the broker. Raises CliError."""

@@ -14,10 +14,9 @@ import typer
 
 from mpbroker.cli.app import App
 from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError, file_named
-from mpbroker.cli.flags import DryRun, Json, LocalBootstrap, LogDirs, Port, flag
-from mpbroker.cli.host import recover as recovering
-from mpbroker.cli.host import scrub as scrubbing
-from mpbroker.cli.host.local_broker import LocalBroker
+from mpbroker.cli.flags import Json, flag
+from mpbroker.cli.host.recover import recover
+from mpbroker.cli.host.scrub import scrub
 from mpbroker.cli.text.confirm import confirm
 from mpbroker.cli.text.output import counted, log_offsets, print_json
 from mpbroker.cli.text.progress import progress_bar
@@ -40,74 +39,16 @@ log_app = App(no_args_is_help=True)
 
 
 @log_app.command("dump")
-def log_dump(
+def dump(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH...", hidden=True, readable=False)],
-    records: Annotated[bool, flag("--records", "The records of each batch, too.")] = False,
-    json: Annotated[bool, flag("--json", "A JSON document per line.")] = False,
+    *,
+    with_records: Annotated[bool, flag("--records", "The records of each batch, too.")] = False,
+    as_json: Annotated[bool, flag("--json", "A JSON document per line.")] = False,
 ) -> None:
     """Batches, index entries, producers and checkpoints, one by one.
 
     PATH is the directory of a partition, or a file in it.
     """
-    dump(paths, with_records=records, as_json=json)
-
-
-@log_app.command("verify")
-def log_verify(
-    paths: Annotated[list[Path], typer.Argument(metavar="DIR...", hidden=True, readable=False)],
-    json: Json = False,
-) -> None:
-    """Read everything; list damaged, torn and derived files.
-
-    DIR is a directory of log.dirs, or of one partition. The exit code is 1 if records are damaged.
-    """
-    verify(paths, as_json=json)
-
-
-@log_app.command("repair")
-def log_repair(
-    path: Annotated[Path, typer.Argument(metavar="DIR", hidden=True, readable=False)],
-    yes: Annotated[bool, flag("--yes -y", "Do not ask; scripts need it.")] = False,
-    json: Json = False,
-) -> None:
-    """Take damaged batches out of the partition in DIR.
-
-    The broker has to be stopped. Whole batches stay, and the damaged files are kept under other names.
-    """
-    repair(path, is_sure=yes, as_json=json)
-
-
-@log_app.command("recover")
-def log_recover(
-    paths: Annotated[list[Path], typer.Argument(metavar="DIR...", hidden=True, readable=False)],
-    dry_run: DryRun = False,
-    json: Json = False,
-) -> None:
-    """Do to a stopped broker's directories what its next start would.
-
-    DIR: all of its log.dirs. The exit code is 1 if a partition is damaged and stays as it is.
-    """
-    recovering.recover(paths, is_dry=dry_run, as_json=json)
-
-
-@log_app.command("scrub")
-def log_scrub(
-    log_dirs: LogDirs = None,
-    port: Port = None,
-    bootstrap: LocalBootstrap = None,
-    status: Annotated[bool, flag("--status", "Only print the state.")] = False,
-    json: Json = False,
-) -> None:
-    """Have the running broker check its sealed segments for damage now.
-
-    The last segment of a partition is still written, and not checked. Prints the scrubber's progress and
-    findings.
-    """
-    scrubbing.scrub(LocalBroker(log_dirs, port, bootstrap), only_status=status, as_json=json)
-
-
-def dump(paths: list[Path], *, with_records: bool, as_json: bool) -> None:
-    """Print entries of files: a line, or a JSON document with the file's name. Raises CliError, OSError."""
     for path in paths:
         if not is_there(path):
             raise CliError(f"{path}: no such file or directory", USAGE_ERROR)
@@ -140,6 +81,18 @@ def _dump_file(file: Path, with_records: bool, as_json: bool) -> None:
         raise CliError(str(error), USAGE_ERROR) from error
 
 
+@log_app.command("verify")
+def log_verify(
+    paths: Annotated[list[Path], typer.Argument(metavar="DIR...", hidden=True, readable=False)],
+    json: Json = False,
+) -> None:
+    """Read everything; list damaged, torn and derived files.
+
+    DIR is a directory of log.dirs, or of one partition. The exit code is 1 if records are damaged.
+    """
+    verify(paths, as_json=json)
+
+
 def verify(paths: list[Path], *, as_json: bool, damaged: str | None = None) -> None:
     """Read and report everything; exit with 1 for damage. `damaged`: the verdict for it. Raises OSError."""
     try:
@@ -167,8 +120,17 @@ def checked(partitions: list[Partition]) -> None:
                 check(partition, seen)
 
 
-def repair(path: Path, *, is_sure: bool, as_json: bool) -> None:
-    """Print what would be lost, ask, and repair. Raises CliError, OSError."""
+@log_app.command("repair")
+def repair(
+    path: Annotated[Path, typer.Argument(metavar="DIR", hidden=True, readable=False)],
+    *,
+    is_sure: Annotated[bool, flag("--yes -y", "Do not ask; scripts need it.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Take damaged batches out of the partition in DIR.
+
+    The broker has to be stopped. Whole batches stay, and the damaged files are kept under other names.
+    """
     path = path.resolve()
     try:
         with repairing.locked(path):
@@ -185,6 +147,10 @@ def repair(path: Path, *, is_sure: bool, as_json: bool) -> None:
     else:
         sys.stdout.writelines(f"kept the damaged file as {one}\n" for one in kept)
         sys.stdout.write("repaired; the next start of the broker checks it and rebuilds its indexes\n")
+
+
+log_app.command("recover")(recover)
+log_app.command("scrub")(scrub)
 
 
 def _carried_out(plan: repairing.Plan, *, is_sure: bool, as_json: bool) -> list[Path]:

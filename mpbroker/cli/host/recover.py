@@ -8,16 +8,28 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError
+from mpbroker.cli.flags import DryRun, Json
 from mpbroker.cli.text.output import counted, log_offsets, print_json
 from mpbroker.cli.text.progress import progress_bar
 from mpbroker.inspection import recover as recovering
 from mpbroker.ipc.process import FatalError
 
 
-def recover(paths: list[Path], *, is_dry: bool, as_json: bool) -> None:
-    """Recover and print a report. The exit code is 1 if a partition stays as it is. Raises CliError."""
+def recover(
+    paths: Annotated[list[Path], typer.Argument(metavar="DIR...", hidden=True, readable=False)],
+    *,
+    is_dry: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Do to a stopped broker's directories what its next start would.
+
+    DIR: all of its log.dirs. The exit code is 1 if a partition is damaged and stays as it is.
+    """
     paths = [path.resolve() for path in paths]
     try:
         with _progress(paths) as say:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any
+from typing import Annotated, Any
 
+from mpbroker.cli.flags import Json, flag
 from mpbroker.cli.host.local_broker import LocalBroker
 from mpbroker.cli.text.output import print_json
 from mpbroker.client.times import format_time
@@ -16,8 +17,17 @@ COUNTS_WITHIN_SECONDS = 5.0
 PAUSE_SECONDS = 0.05
 
 
-def scrub(here: LocalBroker, *, only_status: bool, as_json: bool) -> None:
-    """Begin a scrub, unless one is running or only the status is wanted, and print the status."""
+def scrub(
+    here: LocalBroker,
+    *,
+    only_status: Annotated[bool, flag("--status", "Only print the state.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Have the running broker check its sealed segments for damage now.
+
+    The last segment of a partition is still written, and not checked. Prints the scrubber's progress and
+    findings.
+    """
     broker = here.control()
     reply = broker.call("scrub")
     has_begun = not only_status and not reply["running"]

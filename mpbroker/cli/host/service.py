@@ -47,15 +47,6 @@ _HOW_TO_INSTALL = (
 )
 # Is there where systemd runs (sd_booted).
 BOOTED = Path("/run/systemd/system")
-Root = Annotated[
-    Path | None,
-    option(
-        "--root",
-        "DIR",
-        "Only write files, below this directory, as for systemctl: for packages and images.",
-        readable=False,
-    ),
-]
 
 
 class Step(NamedTuple):
@@ -69,7 +60,15 @@ class Step(NamedTuple):
 class Host(NamedTuple):
     """The host of a service: this one, or one whose root will be a directory here."""
 
-    root: Path | None = None
+    root: Annotated[
+        Path | None,
+        option(
+            "--root",
+            "DIR",
+            "Only write files, below this directory, as for systemctl: for packages and images.",
+            readable=False,
+        ),
+    ] = None
 
     @property
     def is_this(self) -> bool:
@@ -86,12 +85,13 @@ class Host(NamedTuple):
 
 
 @service_app.command("install")
-def service_install(
-    now: Annotated[bool, flag("--now", "Start it, and with each boot (systemctl enable --now).")] = False,
-    root: Root = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    json: Json = False,
+def install(
+    *,
+    starts: Annotated[bool, flag("--now", "Start it, and with each boot (systemctl enable --now).")] = False,
+    host: Host,
+    is_dry: DryRun = False,
+    is_sure: Yes = False,
+    as_json: Json = False,
 ) -> None:
     """Make this installation a service of systemd.
 
@@ -99,22 +99,6 @@ def service_install(
     and the unit. Repeat it after a failure, after a change of log.dirs, or from another installation. With
     --root, owners are not set.
     """
-    install(Host(root), is_dry=dry_run, is_sure=yes, starts=now, as_json=json)
-
-
-@service_app.command("uninstall")
-def service_uninstall(
-    root: Root = None, dry_run: DryRun = False, yes: Yes = False, json: Json = False
-) -> None:
-    """Stop the service and remove its unit.
-
-    Keeps the log directories, the settings and the user mpbroker.
-    """
-    uninstall(Host(root), is_dry=dry_run, is_sure=yes, as_json=json)
-
-
-def install(host: Host, *, is_dry: bool, is_sure: bool, starts: bool, as_json: bool) -> None:
-    """Install the service, or print the steps. Raises CliError, also if its user cannot run the command."""
     if starts and not host.has_systemd:
         why = "of this host does not run" if host.is_this else "of --root cannot be asked"
         raise CliError(f"--now: the systemd {why}", USAGE_ERROR)
@@ -139,8 +123,12 @@ def install(host: Host, *, is_dry: bool, is_sure: bool, starts: bool, as_json: b
         print(f"mpbroker: warning: {problem}", file=sys.stderr)
 
 
-def uninstall(host: Host, *, is_dry: bool, is_sure: bool, as_json: bool) -> None:
-    """Uninstall the service, or print what would be done. Raises CliError."""
+@service_app.command("uninstall")
+def uninstall(*, host: Host, is_dry: DryRun = False, is_sure: Yes = False, as_json: Json = False) -> None:
+    """Stop the service and remove its unit.
+
+    Keeps the log directories, the settings and the user mpbroker.
+    """
     _require_root(host, "uninstall", is_dry=is_dry)
     kept = [str(path) for name in (SETTINGS, *_kept_dirs(host)) if (path := host.at(name)).exists()]
     hint = f"kept: {', '.join(kept)} and the user {USER}" if kept else ""

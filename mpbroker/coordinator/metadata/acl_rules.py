@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
+from msgspec.structs import astuple
+
 from mpbroker.coordinator.metadata.image_sizes import acl_bytes
 from mpbroker.ipc.acls import AclImage
 from mpbroker.ipc.calls import AlteredResources, CreateAcls, DeleteAcls, DeletedAcls, DeletedAclsOfFilter
@@ -37,15 +39,7 @@ AclTable: TypeAlias = dict[Acl, bytes]
 
 def acl_in(record: AccessControlEntryRecord) -> Acl:
     """Return the record's entry."""
-    return Acl(
-        record.resource_type,
-        record.resource_name,
-        record.pattern_type,
-        record.principal,
-        record.host,
-        record.operation,
-        record.permission_type,
-    )
+    return Acl(*astuple(record)[1:])
 
 
 def create(

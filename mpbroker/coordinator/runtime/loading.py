@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from mpbroker.coordinator.runtime.field_reader import UnreadableRecord
+from mpbroker.coordinator.runtime.log_records import UnreadableRecord
 from mpbroker.ipc.metadata import PartitionImage
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition
 from mpbroker.records.errors import CorruptBatch

@@ -11,22 +11,21 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
 
-from mpbroker.coordinator.runtime import field_reader
-from mpbroker.protocol.wire import uvarint
+from mpbroker.coordinator.runtime.log_records import (
+    UnreadableRecord,
+    decode_record,
+    encode_key,
+    encode_value,
+)
+from mpbroker.protocol.messages import TransactionLogKey, TransactionLogValue
 from mpbroker.records.batch import NO_PRODUCER_ID
 
-KEY_VERSION: Final = 0
+KEY: Final = 0
 VALUE_VERSION: Final = 1
-FIRST_FLEXIBLE_VERSION: Final = 1
-PREVIOUS_PRODUCER_ID_TAG: Final = 0
-NEXT_PRODUCER_ID_TAG: Final = 1
-CLIENT_VERSION_TAG: Final = 2
 NO_TIME: Final = -1
 TV1: Final = 0
 """A client of the generation before KIP-890's second part; Kafka writes 0 for it, too."""
 TV2: Final = 2
-
-_NO_TAGS: Final = b"\0"
 
 TopicPartition: TypeAlias = tuple[str, int]
 
@@ -116,111 +115,57 @@ Entry: TypeAlias = tuple[str, TransactionValue | None]
 def encode(entry: Entry) -> tuple[bytes, bytes | None]:
     """Return key and value of the record."""
     transactional_id, value = entry
-    name = transactional_id.encode()
-    key = field_reader.SHORT.pack(KEY_VERSION) + field_reader.SHORT.pack(len(name)) + name
-    return key, None if value is None else _encode_value(value)
-
-
-def _encode_value(value: TransactionValue) -> bytes:
-    return b"".join(
-        (
-            field_reader.SHORT.pack(VALUE_VERSION),
-            field_reader.LONG.pack(value.producer_id),
-            field_reader.SHORT.pack(value.producer_epoch),
-            field_reader.INT.pack(value.timeout_ms),
-            field_reader.BYTE.pack(value.state.number),
-            _encode_partitions(value),
-            field_reader.LONG.pack(value.update_ms),
-            field_reader.LONG.pack(value.start_ms),
-            _encode_tags(value),
-        )
+    key = encode_key(KEY, TransactionLogKey(transactional_id))
+    if value is None:
+        return key, None
+    fields = TransactionLogValue(
+        value.producer_id,
+        value.previous_producer_id,
+        value.next_producer_id,
+        value.producer_epoch,
+        value.timeout_ms,
+        value.state.number,
+        _by_topic(value),
+        value.update_ms,
+        value.start_ms,
+        value.client_version,
     )
+    return key, encode_value(KEY, VALUE_VERSION, fields)
 
 
-def _encode_partitions(value: TransactionValue) -> bytes:
+def _by_topic(value: TransactionValue) -> list[TransactionLogValue.PartitionsSchema] | None:
     if value.state is TransactionState.EMPTY:
-        return uvarint(0)
+        return None
     topics: dict[str, list[int]] = {}
     for topic, partition in sorted(value.partitions):
         topics.setdefault(topic, []).append(partition)
-    pieces = [uvarint(len(topics) + 1)]
-    for topic, partitions in topics.items():
-        name = topic.encode()
-        pieces += [uvarint(len(name) + 1), name, uvarint(len(partitions) + 1)]
-        pieces += map(field_reader.INT.pack, partitions)
-        pieces.append(_NO_TAGS)
-    return b"".join(pieces)
-
-
-def _encode_tags(value: TransactionValue) -> bytes:
-    """Encode the tagged fields that do not have their default."""
-    tags: list[tuple[int, bytes]] = []
-    if value.previous_producer_id != NO_PRODUCER_ID:
-        tags.append((PREVIOUS_PRODUCER_ID_TAG, field_reader.LONG.pack(value.previous_producer_id)))
-    if value.next_producer_id != NO_PRODUCER_ID:
-        tags.append((NEXT_PRODUCER_ID_TAG, field_reader.LONG.pack(value.next_producer_id)))
-    if value.client_version != TV1:
-        tags.append((CLIENT_VERSION_TAG, field_reader.SHORT.pack(value.client_version)))
-    pieces = [uvarint(len(tags))]
-    for tag, data in tags:
-        pieces += [uvarint(tag), uvarint(len(data)), data]
-    return b"".join(pieces)
+    return [TransactionLogValue.PartitionsSchema(*one) for one in topics.items()]
 
 
 def decode(key: bytes | None, value: bytes | None) -> Entry | None:
     """Decode a record. Returns None if its kind is not known. Raises UnreadableRecord."""
-    if key is None:
-        raise field_reader.UnreadableRecord("a record without a key")
-    try:
-        reader = field_reader.FieldReader(key, flexible=False)
-        if reader.version != KEY_VERSION:
-            return None
-        return reader.string(), None if value is None else _decode_value(value)
-    except field_reader.UNREADABLE as error:
-        raise field_reader.UnreadableRecord(f"key {key[:64]!r}: {error}") from error
+    found = decode_record(key, value, {KEY: KEY})
+    if found is None:
+        return None
+    name, fields = found
+    return name.transactional_id, None if fields is None else _value(fields)
 
 
-def _decode_value(data: bytes) -> TransactionValue:
-    reader = field_reader.FieldReader.of_value(data, VALUE_VERSION, FIRST_FLEXIBLE_VERSION)
-    producer_id, producer_epoch, timeout_ms = reader.int64(), reader.int16(), reader.int32()
-    state = _state(reader.int8())
-    partitions = _decode_partitions(reader)
-    update_ms, start_ms = reader.int64(), reader.int64()
-    tags = reader.tags()
-    return TransactionValue(
-        producer_id,
-        producer_epoch,
-        timeout_ms,
-        state,
-        frozenset() if state is TransactionState.EMPTY else partitions,
-        update_ms,
-        start_ms,
-        _producer_id(tags.get(PREVIOUS_PRODUCER_ID_TAG)),
-        _producer_id(tags.get(NEXT_PRODUCER_ID_TAG)),
-        _client_version(tags.get(CLIENT_VERSION_TAG)),
-    )
-
-
-def _state(number: int) -> TransactionState:
-    state = BY_NUMBER.get(number)
+def _value(found: TransactionLogValue) -> TransactionValue:
+    state = BY_NUMBER.get(found.transaction_status)
     if state in (None, TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE):
-        raise field_reader.UnreadableRecord(f"state {number} of a transaction, which is never written")
+        raise UnreadableRecord(f"state {found.transaction_status} of a transaction, which is never written")
     assert state is not None
-    return state
-
-
-def _decode_partitions(reader: field_reader.FieldReader) -> frozenset[TopicPartition]:
-    found: set[TopicPartition] = set()
-    for _ in range(reader.count()):
-        topic = reader.string()
-        found.update((topic, reader.int32()) for _ in range(reader.count()))
-        reader.tags()
-    return frozenset(found)
-
-
-def _producer_id(data: bytes | None) -> int:
-    return NO_PRODUCER_ID if data is None else int(field_reader.LONG.unpack(data)[0])
-
-
-def _client_version(data: bytes | None) -> int:
-    return TV1 if data is None else int(field_reader.SHORT.unpack(data)[0])
+    topics = found.transaction_partitions or () if state is not TransactionState.EMPTY else ()
+    return TransactionValue(
+        found.producer_id,
+        found.producer_epoch,
+        found.transaction_timeout_ms,
+        state,
+        frozenset((one.topic, partition) for one in topics for partition in one.partition_ids),
+        found.transaction_last_update_timestamp_ms,
+        found.transaction_start_timestamp_ms,
+        found.previous_producer_id,
+        found.next_producer_id,
+        found.client_transaction_version,
+    )

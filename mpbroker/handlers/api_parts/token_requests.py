@@ -7,10 +7,11 @@ from collections.abc import Callable, Generator
 
 from mpbroker.handlers.api_parts.coordinator_questions import ask_coordinator
 from mpbroker.handlers.context import RequestContext
-from mpbroker.ipc.calls import ChangedToken, ChangeToken
+from mpbroker.ipc.calls import ChangedToken, ChangeToken, TokenDetails
 from mpbroker.ipc.session import ANONYMOUS, SecurityProtocol
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import Message
+from mpbroker.security.principals import principal_of
 
 log = logging.getLogger("mpbroker.handlers")
 
@@ -28,6 +29,15 @@ def may_ask_for_tokens(context: RequestContext) -> bool:
     if session.token_authenticated or session.security_protocol == SecurityProtocol.PLAINTEXT:
         return False
     return session.security_protocol != SecurityProtocol.SSL or session.principal != ANONYMOUS
+
+
+def fields_of(token: TokenDetails) -> tuple[str, str, str, str, int, int, int, str, bytes]:
+    """Return the fields of a token that responses have, in their order."""
+    owner, requester = principal_of(token.owner), principal_of(token.requester)
+    return (
+        *(owner.type, owner.name, requester.type, requester.name),
+        *(token.issued_ms, token.expires_ms, token.max_ms, token.token_id, token.hmac),
+    )
 
 
 def change_token(

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 
+from msgspec.structs import astuple
+
 from mpbroker.handlers.api_parts.allowed_topics import name_of
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.context import RequestContext
@@ -60,22 +62,7 @@ def shaped(context: RequestContext, response: OffsetFetchResponse) -> OffsetFetc
         if group.error_code:
             return failed(context, error_code(group.error_code))
         return OffsetFetchResponse(
-            topics=[
-                Topic(
-                    topic.name,
-                    [
-                        Partition(
-                            p.partition_index,
-                            p.committed_offset,
-                            p.committed_leader_epoch,
-                            p.metadata,
-                            p.error_code,
-                        )
-                        for p in topic.partitions
-                    ],
-                )
-                for topic in group.topics
-            ]
+            topics=[Topic(t.name, [Partition(*astuple(p)) for p in t.partitions]) for t in group.topics]
         )
     if context.version >= FIRST_VERSION_WITH_TOPIC_IDS:
         asked = {group.group_id: group.topics for group in context.body.groups}

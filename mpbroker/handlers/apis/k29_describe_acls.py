@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from mpbroker.handlers.api_parts.acl_fields import filter_in
+from msgspec.structs import astuple
+
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.context import RequestContext
 from mpbroker.protocol.api_keys import ApiKey
@@ -26,12 +27,10 @@ def resources_of(acls: list[Acl]) -> list[DescribeAclsResponse.DescribeAclsResou
     """Group entries by their resource pattern, in the order of its first one."""
     found: dict[tuple[int, str, int], DescribeAclsResponse.DescribeAclsResource] = {}
     for acl in acls:
-        key = acl.resource_type, acl.resource_name, acl.pattern_type
+        key, entry = acl[:3], acl[3:]
         if key not in found:
             found[key] = DescribeAclsResponse.DescribeAclsResource(*key)
-        found[key].acls.append(
-            DescribeAclsResponse.AclDescription(acl.principal, acl.host, acl.operation, acl.permission)
-        )
+        found[key].acls.append(DescribeAclsResponse.AclDescription(*entry))
     return list(found.values())
 
 
@@ -41,7 +40,7 @@ def handle(context: RequestContext) -> DescribeAclsResponse:
     authorizer = context.broker.authorization.authorizer
     if authorizer is None:
         return refused(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured on the broker")
-    asked = AclFilter(*filter_in(context.body))
+    asked = AclFilter(*astuple(context.body))
     try:
         asked.check()
     except BadAcl as error:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator
 
+from msgspec.structs import astuple
+
 from mpbroker.handlers.api_parts.coordinator_questions import ask_coordinator
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.context import RequestContext
@@ -37,18 +39,7 @@ def handle(context: RequestContext) -> Generator[None, None, CreateAclsResponse]
     """Adds access control entries."""
     if not context.broker.authorization.is_on:
         return all_refused(context, ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
-    asked = [
-        AclImage(
-            one.resource_type,
-            one.resource_name,
-            one.resource_pattern_type,
-            one.principal,
-            one.host,
-            one.operation,
-            one.permission_type,
-        )
-        for one in context.body.creations
-    ]
+    asked = [AclImage(*astuple(one)) for one in context.body.creations]
     answer = yield from ask_coordinator(context, CreateAcls(asked), AlteredResources)
     for image, (error, _) in zip(asked, answer.results, strict=True):
         if not error:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator
 
-from mpbroker.handlers.api_parts.acl_fields import filter_in
+from msgspec.structs import astuple
+
 from mpbroker.handlers.api_parts.coordinator_questions import ask_coordinator
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.limits import CHANGES_MAX
-from mpbroker.ipc.acls import AclImage
+from mpbroker.ipc.acls import AclFilterImage, AclImage
 from mpbroker.ipc.calls import DeleteAcls, DeletedAcls
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -42,7 +43,7 @@ def handle(context: RequestContext) -> Generator[None, None, DeleteAclsResponse]
     """Removes access control entries."""
     if not context.broker.authorization.is_on:
         return all_refused(context, ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
-    question = DeleteAcls([filter_in(one) for one in context.body.filters])
+    question = DeleteAcls([AclFilterImage(*astuple(one)) for one in context.body.filters])
     answer = yield from ask_coordinator(context, question, DeletedAcls)
     for image in dict.fromkeys(image for one in answer.results for image in one.acls):
         log.info("%s has deleted the access control entry: %s", context.session.principal, Acl(*image))

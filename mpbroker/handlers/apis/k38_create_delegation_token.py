@@ -11,7 +11,7 @@ import logging
 from collections.abc import Generator
 
 from mpbroker.handlers.api_parts.coordinator_questions import ask_coordinator
-from mpbroker.handlers.api_parts.token_requests import NO_TIME_MS, may_ask_for_tokens
+from mpbroker.handlers.api_parts.token_requests import NO_TIME_MS, fields_of, may_ask_for_tokens
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.limits import SMALL_REQUEST_ELEMENTS_MAX
@@ -28,16 +28,8 @@ log = logging.getLogger("mpbroker.handlers")
 
 def failed(context: RequestContext, code: ErrorCode) -> Response:
     owner, requester = owner_of(context), principal_of(context.session.principal)
-    return Response(
-        code,
-        owner.type,
-        owner.name,
-        requester.type,
-        requester.name,
-        NO_TIME_MS,
-        NO_TIME_MS,
-        NO_TIME_MS,
-    )
+    principals = owner.type, owner.name, requester.type, requester.name
+    return Response(code, *principals, NO_TIME_MS, NO_TIME_MS, NO_TIME_MS)
 
 
 def owner_of(context: RequestContext) -> Principal:
@@ -83,16 +75,4 @@ def handle(context: RequestContext) -> Generator[None, None, Response]:
     if (token := answer.token) is None:
         raise ApiError(error_code(answer.error))
     log.info("%s has created delegation token %s of %s", token.requester, token.token_id, token.owner)
-    owner, requester = principal_of(token.owner), principal_of(token.requester)
-    return Response(
-        ErrorCode.NONE,
-        owner.type,
-        owner.name,
-        requester.type,
-        requester.name,
-        token.issued_ms,
-        token.expires_ms,
-        token.max_ms,
-        token.token_id,
-        token.hmac,
-    )
+    return Response(ErrorCode.NONE, *fields_of(token))

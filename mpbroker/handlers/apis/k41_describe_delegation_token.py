@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from mpbroker.handlers.api_parts.coordinator_questions import ask_coordinator
-from mpbroker.handlers.api_parts.token_requests import may_ask_for_tokens
+from mpbroker.handlers.api_parts.token_requests import fields_of, may_ask_for_tokens
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.limits import MEMBERS_MAX
@@ -36,19 +36,9 @@ def is_shown(context: RequestContext, token: TokenDetails) -> bool:
 
 
 def described(token: TokenDetails) -> Response.DescribedDelegationToken:
-    owner, requester = principal_of(token.owner), principal_of(token.requester)
     renewers = [principal_of(one) for one in token.renewers]
     return Response.DescribedDelegationToken(
-        owner.type,
-        owner.name,
-        requester.type,
-        requester.name,
-        token.issued_ms,
-        token.expires_ms,
-        token.max_ms,
-        token.token_id,
-        token.hmac,
-        [Response.DescribedDelegationTokenRenewer(one.type, one.name) for one in renewers],
+        *fields_of(token), [Response.DescribedDelegationTokenRenewer(one.type, one.name) for one in renewers]
     )
 
 

@@ -11,6 +11,8 @@ from collections.abc import Generator
 from functools import partial
 from typing import TypeAlias
 
+from msgspec.structs import astuple
+
 from mpbroker.handlers.api_parts.log_questions import ask_owners
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.context import RequestContext
@@ -53,17 +55,7 @@ def fill_in(context: RequestContext, asked: list[Result], answer: calls.Message)
             return
         for result, one in zip(asked, answer.partitions, strict=True):
             result.error_code = one.error
-            result.active_producers = [
-                State(
-                    each.id,
-                    each.epoch,
-                    each.last_sequence,
-                    each.last_ms,
-                    each.coordinator_epoch,
-                    each.open_from,
-                )
-                for each in one.producers
-            ]
+            result.active_producers = [State(*astuple(each)) for each in one.producers]
     else:
         for result in asked:
             # The log worker died; every client retries.

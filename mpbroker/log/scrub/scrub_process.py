@@ -128,7 +128,7 @@ class ScrubProcess:
     def serve(self) -> int:
         self.start()
         while not self.context.must_stop():
-            self.obey()
+            self.context.obey_settings()
             try:
                 log_dir = self._due()
                 if log_dir is not None:
@@ -161,18 +161,10 @@ class ScrubProcess:
 
     # ---- orders ----
 
-    def obey(self) -> None:
-        fence = self.context.pending_fence()
-        if fence is None:
-            return
-        if fence.settings_changed:
-            self.context.follow_settings()
-        self.context.acknowledge_fence()
-
     def give_way(self) -> None:
         """Do all other work that is due. Raises Abandoned if the process is to stop."""
         self.context.counters.beat()
-        self.obey()
+        self.context.obey_settings()
         if time.monotonic() >= self._next_tend:
             self.tend()
         if self.context.must_stop():

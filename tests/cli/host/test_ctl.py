@@ -218,7 +218,7 @@ def test_piped_tables_have_no_blanks_at_the_end(
 
 def test_resize_sends_what_was_given(supervisor: FakeSupervisor, capsys: pytest.CaptureFixture[str]) -> None:
     supervisor.replies = [b'{"handlers": 4}']
-    ctl.resize(LocalBroker(), 4, None, as_json=False)
+    ctl.resize(4, here=LocalBroker(), as_json=False)
     assert supervisor.requests == [{"command": "resize", "handlers": 4}]
     assert "handlers" in capsys.readouterr().out
 
@@ -245,7 +245,7 @@ def test_reload_says_what_changed(supervisor: FakeSupervisor, capsys: pytest.Cap
 def test_what_was_done_is_said(supervisor: FakeSupervisor, capsys: pytest.CaptureFixture[str]) -> None:
     guests = b'{"listener": "GUESTS://127.0.0.1:9192"}'
     supervisor.replies = [guests, guests, b'{"request_log": true}', b'{"request_log": false}']
-    ctl.add_listener(LocalBroker(), "GUESTS://127.0.0.1:9192", "PLAINTEXT", None, as_json=False)
+    ctl.add_listener("GUESTS://127.0.0.1:9192", "PLAINTEXT", here=LocalBroker(), as_json=False)
     ctl.remove_listener(LocalBroker(), "GUESTS", as_json=False)
     ctl.request_log(LocalBroker(), "on", as_json=False)
     ctl.request_log(LocalBroker(), None, as_json=False)
@@ -259,5 +259,5 @@ def test_what_was_done_is_said(supervisor: FakeSupervisor, capsys: pytest.Captur
 
 def test_resize_to_nothing_is_a_wrong_call() -> None:
     with pytest.raises(CliError, match="nothing to resize") as raised:
-        ctl.resize(LocalBroker(), None, None, as_json=False)
+        ctl.resize(here=LocalBroker(), as_json=False)
     assert raised.value.exit_code == 2

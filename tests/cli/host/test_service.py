@@ -84,10 +84,10 @@ class Systemd:
         return ""
 
     def install(self, *, is_dry: bool = False, starts: bool = False) -> None:
-        service.install(self.host, is_dry=is_dry, is_sure=True, starts=starts, as_json=False)
+        service.install(host=self.host, is_dry=is_dry, is_sure=True, starts=starts, as_json=False)
 
     def uninstall(self) -> None:
-        service.uninstall(self.host, is_dry=False, is_sure=True, as_json=False)
+        service.uninstall(host=self.host, is_dry=False, is_sure=True, as_json=False)
 
 
 @pytest.fixture

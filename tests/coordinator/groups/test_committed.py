@@ -14,7 +14,7 @@ from mpbroker.coordinator.groups.records import (
     OffsetValue,
     encode,
 )
-from mpbroker.coordinator.runtime.field_reader import UnreadableRecord
+from mpbroker.coordinator.runtime.log_records import UnreadableRecord
 from mpbroker.records.builder import build_batch
 from mpbroker.records.iterate import Batch, iterate_batches
 from mpbroker.records.record import NewRecord

@@ -18,7 +18,7 @@ from mpbroker.coordinator.groups.records import (
     decode,
     encode,
 )
-from mpbroker.coordinator.runtime.field_reader import UnreadableRecord
+from mpbroker.coordinator.runtime.log_records import UnreadableRecord
 
 names = st.text(max_size=20)
 ints = st.integers(-(2**31), 2**31 - 1)
@@ -109,7 +109,7 @@ def test_other_kinds_of_groups_are_stepped_over() -> None:
 
 @pytest.mark.parametrize("version", [b"\x00\x05", b"\xff\xff"])
 def test_a_value_of_the_future_is_not_guessed_at(version: bytes) -> None:
-    with pytest.raises(UnreadableRecord, match="newest known"):
+    with pytest.raises(UnreadableRecord, match="no version"):
         decode(encode((GroupKey("g"), None))[0], version)
 
 
