@@ -171,10 +171,13 @@ chaos fuzz histories flips power-cuts adopt explore: setup ## soaks: CONTRIBUTIN
 	$(if $(filter fuzz,$@),$(BIN)/python -m tests.security.fuzz $(ARGS))
 	$(if $(filter fuzz,$@),$(BIN)/python -m tests.network.hostile $(ARGS))
 
-lint: setup ## ruff, formatting, strict mypy
+# Python.h defines _GNU_SOURCE before the headers are included.
+lint: setup ## ruff, formatting, cython-lint, C warnings, strict mypy
 	$(BIN)/python -m ops.setup.stubs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint mpbroker shm
+	$${CC:-cc} -fsyntax-only -Wall -Wextra -Werror -D_GNU_SOURCE= -I. -xc $(filter %.h,$(NATIVE)) ops/bench/native/load.c
 	$(BIN)/mypy
 
 fmt: setup ## rewrite the sources as lint wants them
