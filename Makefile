@@ -146,7 +146,7 @@ coverage: setup ## how much of the Python code unit tests run (by module: build/
 test-all: setup $(SPARK_CLASSES) $(KAFKA_CLASSES) ## every test in its long form; takes hours (ARGS=tests/log: those of one place)
 	$(PYTEST) $(PARALLEL) --long $(or $(ARGS),tests $(LONG_ONLY))
 
-test-dist: setup dist ## a broker from each file of dist/, in environments of their own, and by the steps of the Containerfile
+test-dist: setup dist ## a broker from each file of dist/, unit tests on each Python that pyproject.toml names, the steps of the Containerfile
 	$(BIN)/python -m pytest tests/ops/dist_files.py tests/ops/container_files.py $(ARGS)
 
 test-aarch64: dist-aarch64 ## the wheel for aarch64 on an emulated processor: units, and a broker that is killed; up to an hour
