@@ -146,7 +146,7 @@ coverage: setup ## how much of the Python code unit tests run (by module: build/
 test-all: setup $(SPARK_CLASSES) $(KAFKA_CLASSES) ## every test in its long form; takes hours (ARGS=tests/log: those of one place)
 	$(PYTEST) $(PARALLEL) --long $(or $(ARGS),tests $(LONG_ONLY))
 
-test-dist: setup dist ## a broker from each file of dist/, in environments of their own, and by the steps of the Containerfile
+test-dist: setup dist ## a broker from each file of dist/, unit tests on each Python that pyproject.toml names, the steps of the Containerfile
 	$(BIN)/python -m pytest tests/ops/dist_files.py tests/ops/container_files.py $(ARGS)
 
 test-aarch64: dist-aarch64 ## the wheel for aarch64 on an emulated processor: units, and a broker that is killed; up to an hour
@@ -171,10 +171,13 @@ chaos fuzz histories flips power-cuts adopt explore: setup ## soaks: CONTRIBUTIN
 	$(if $(filter fuzz,$@),$(BIN)/python -m tests.security.fuzz $(ARGS))
 	$(if $(filter fuzz,$@),$(BIN)/python -m tests.network.hostile $(ARGS))
 
-lint: setup ## ruff, formatting, strict mypy
+# Python.h defines _GNU_SOURCE before the headers are included.
+lint: setup ## ruff, formatting, cython-lint, C warnings, strict mypy
 	$(BIN)/python -m ops.setup.stubs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint mpbroker shm
+	$${CC:-cc} -fsyntax-only -Wall -Wextra -Werror -D_GNU_SOURCE= -I. -xc $(filter %.h,$(NATIVE)) ops/bench/native/load.c
 	$(BIN)/mypy
 
 fmt: setup ## rewrite the sources as lint wants them

@@ -11,7 +11,7 @@ lost wake-up. Its block:
 from libc.stdint cimport uint8_t, uint64_t
 from posix.unistd cimport read
 
-from shm.atomics cimport fence_full, load_acquire, load_relaxed, store_relaxed, store_release
+from shm.atomics cimport fence_full, load_acquire, load_relaxed, store_release
 from shm.doorbell cimport Doorbell, bell_arm, bell_disarm, bell_ring
 from shm.marks cimport WaitingMarks, mark_clear, mark_set, marks_waiting
 from shm.ring cimport (
@@ -33,14 +33,14 @@ cdef struct Pace:
 
 cdef inline void meet(Pace *pace, uint64_t round) noexcept nogil:
     """Wait until both sides are in the round; they leave at most a cache miss apart, at random."""
-    cdef uint64_t spins = 0, i
+    cdef uint64_t spins = 0, _
     store_release(pace.mine, round)
     while load_acquire(pace.theirs) < round:
         spins += 1
         if spins % 512 == 0:
             sched_yield()
     pace.seed = pace.seed * <uint64_t>6364136223846793005u + <uint64_t>1442695040888963407u
-    for i in range((pace.seed >> 33) % 512):
+    for _ in range((pace.seed >> 33) % 512):
         load_relaxed(pace.mine)
 
 
@@ -175,14 +175,14 @@ def ring_drain(Ring ring, uint64_t count) -> int:
 
 def ring_rounds(Ring ring, uint64_t rounds, uint64_t batch) -> int:
     """Push and take `rounds` of `batch` slots in one process; return a sum, so that no load is left out."""
-    cdef uint64_t number, i, total = 0
+    cdef uint64_t _, i, total = 0
     cdef Slot slot
     if batch > ring.ref.size:
         raise ValueError(f"a batch of {batch} does not fit into a ring of {ring.ref.size}")
     slot.word[0] = 1
     with nogil:
-        for number in range(rounds):
-            for i in range(batch):
+        for _ in range(rounds):
+            for _ in range(batch):
                 ring_stage(&ring.ref, &slot)
             ring_publish(&ring.ref)
             for i in range(ring_waiting(&ring.ref)):
@@ -197,12 +197,12 @@ def table_storm(SlotTable table, uint64_t slot, uint64_t writes) -> int:
     The payload must be a multiple of 8 bytes, up to 4096.
     """
     cdef uint64_t payload[512]
-    cdef uint64_t i, n, number, words = table.ref.payload_bytes // 8
+    cdef uint64_t i, _, number, words = table.ref.payload_bytes // 8
     if table.readonly or slot >= table.ref.slots or table.ref.payload_bytes % 8 or words > 512:
         raise ValueError("a storm needs a writable table with a payload of whole words, up to 4096 bytes")
     number = load_relaxed(slot_version(&table.ref, slot))
     with nogil:
-        for n in range(writes):
+        for _ in range(writes):
             number += 1
             for i in range(words):
                 payload[i] = number
@@ -213,12 +213,12 @@ def table_storm(SlotTable table, uint64_t slot, uint64_t writes) -> int:
 def table_verify(SlotTable table, uint64_t slot, uint64_t reads) -> tuple[int, int, int]:
     """Read a `table_storm`; return (torn or backward payloads, reads given up, payloads that were new)."""
     cdef uint64_t payload[512]
-    cdef uint64_t i, n, last = 0, torn = 0, busy = 0, fresh = 0, version, words = table.ref.payload_bytes // 8
+    cdef uint64_t i, _, last = 0, torn = 0, busy = 0, fresh = 0, version, words = table.ref.payload_bytes // 8
     cdef bint good
     if slot >= table.ref.slots or table.ref.payload_bytes % 8 or words > 512:
         raise ValueError("the table must have a payload of whole words, up to 4096 bytes")
     with nogil:
-        for n in range(reads):
+        for _ in range(reads):
             version = table_read(&table.ref, slot, payload)
             if version == 0:
                 busy += 1

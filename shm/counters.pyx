@@ -1,6 +1,4 @@
 """Counter page with histograms; `counters.pxd` draws it and is the native interface."""
-import math
-
 from shm.counters cimport (
     COUNTERS_AT, ERROR_AT, ERROR_BYTES, HISTOGRAM_BUCKETS, HISTOGRAM_MAX, HISTOGRAM_SUM, HISTOGRAM_WORDS,
     STATUS_AT, STATUS_BYTES, counter_add, counter_set, heartbeat, histogram_bucket, histogram_record,
@@ -30,22 +28,6 @@ def bucket_bounds(bucket: int) -> tuple[int, int]:
     order, quarter = bucket // 4 + 1, bucket % 4
     width = 1 << (order - 2)
     return (4 + quarter) * width, (5 + quarter) * width
-
-
-def quantile(counts: list[int], fraction: float) -> float:
-    """Return the value below which a fraction of a histogram's counts lies, within 12.5 %; 0 when empty."""
-    if not 0 <= fraction <= 1:
-        raise ValueError(f"a quantile is a fraction between 0 and 1, not {fraction}")
-    total = sum(counts)
-    if total == 0:
-        return 0.0
-    rank, seen, bucket = max(1, math.ceil(fraction * total)), 0, 0
-    for bucket, count in enumerate(counts):
-        seen += count
-        if seen >= rank:
-            break
-    low, high = bucket_bounds(bucket)
-    return float(low) if high - low == 1 else (low + high) / 2
 
 
 cdef class CounterPage:

@@ -43,8 +43,8 @@ cdef inline uint64_t table_read(TableRef *table, uint64_t slot, void *payload) n
     """Copy the payload and return its version + 1; 0 when the writer was faster READ_TRIES times in a row."""
     cdef uint64_t *version = slot_version(table, slot)
     cdef uint64_t before
-    cdef int tries
-    for tries in range(READ_TRIES):
+    cdef int _
+    for _ in range(READ_TRIES):
         before = load_acquire(version)
         memcpy(payload, slot_copy(table, slot, before), table.payload_bytes)
         fence_acquire()

@@ -379,7 +379,7 @@ class MetadataController:
                 decision = self._decider.decide(current.draft, call)
                 current.decided.append((caller, call, decision))
                 encoded = yield from _encoded(decision.records)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - one call's failure must not affect the others
                 _log.exception("%s from %s failed", type(call).__name__, caller)
                 text = f"the coordinator failed: {error}"
                 decision = Decision(Failed(ErrorCode.UNKNOWN_SERVER_ERROR, text))

@@ -82,7 +82,7 @@ class Sender:
     def _run(self) -> None:
         try:
             exporter, resource = self._exporter(), self._resource()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the SDK may raise anything about its variables
             log.error("metrics are not sent to %s: %s", self._destination.url, error)
             return
         due = time.monotonic()

@@ -69,7 +69,7 @@ cpdef enum Counter:
     COUNT_CLEANER_TIME_MS = 63
     COUNT_CLEANER_LAST_RUN_NS = 64           # CLOCK_MONOTONIC when it last looked for something to do
     COUNT_CLEANER_DELAY_MS = 65      # log: the longest that a record waits beyond max.compaction.lag.ms
-    COUNT_CLEANER_DIRTY_PERCENT = 66 # log: of the dirtiest partition
+    COUNT_CLEANER_DIRTY_PERCENT = 66  # log: of the dirtiest partition
     COUNT_UNCLEANABLE_PARTITIONS = 67        # log: partitions that cannot be cleaned
     COUNT_UNCLEANABLE_BYTES = 68
     COUNT_SEGMENTS_CLEANED = 69      # log: swapped for new ones

@@ -1,6 +1,6 @@
 """The pages that `meters.pxd` draws, for the process that writes them and for all readers."""
 import os
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset, strncmp
 

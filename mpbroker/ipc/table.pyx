@@ -9,6 +9,7 @@ from shm.table import SlotBusy, SlotTable
 assert sizeof(PartitionSlot) == 128
 PAYLOAD_BYTES = sizeof(PartitionSlot)
 
+
 class Partition(NamedTuple):
     topic_id: bytes
     partition: int

@@ -98,14 +98,14 @@ cdef inline void walk_numbers(Walk *w, int32_t size, int64_t count) noexcept nog
 
 
 cdef void walk_array(Walk *w, const int32_t *body, int64_t count) noexcept nogil:
-    cdef int64_t i
+    cdef int64_t _
     if count <= 0:
         return
     # Each takes a byte at least: a count without bytes costs nothing.
     if count > w.end - w.at:
         w.over = True
         return
-    for i in range(count):
+    for _ in range(count):
         charge(w, 1)
         if w.over:
             return
@@ -113,9 +113,9 @@ cdef void walk_array(Walk *w, const int32_t *body, int64_t count) noexcept nogil
 
 
 cdef void walk_tags(Walk *w, const int32_t *known) noexcept nogil:
-    cdef int64_t count = uvarint(w), i, tag, size, end
+    cdef int64_t count = uvarint(w), _, tag, size, end
     cdef const int32_t *field
-    for i in range(count):
+    for _ in range(count):
         charge(w, 1)
         tag = uvarint(w)
         size = uvarint(w)

@@ -154,12 +154,12 @@ def bench_scan(const uint8_t[::1] data, int64_t rounds) -> tuple[int, float]:
     """Return the verdict on the batch, and the time of the native check in ns: the best of five runs."""
     cdef BatchInfo info
     cdef int verdict = BATCH_INVALID
-    cdef int64_t i
+    cdef int64_t _
     best = float("inf")
     for _ in range(5):
         started = perf_counter_ns()
         with nogil:
-            for i in range(rounds):
+            for _ in range(rounds):
                 verdict = validate_batch(&data[0], data.shape[0], 0x7fffffff, &info)
         best = min(best, (perf_counter_ns() - started) / rounds)
     return verdict, best

@@ -34,9 +34,9 @@ cdef tuple _headers(const c.RecordView *record, const uint8_t *end):
     """Return the headers of a record. read_record has accepted it, so every field fits."""
     cdef const uint8_t *at = record.headers
     cdef const uint8_t *field
-    cdef int64_t size, i
+    cdef int64_t size, _
     found = []
-    for i in range(record.header_count):
+    for _ in range(record.header_count):
         size = c.read_bytes(&at, end, &field)
         key = PyBytes_FromStringAndSize(<const char *>field, size).decode("utf-8", "replace")
         size = c.read_bytes(&at, end, &field)

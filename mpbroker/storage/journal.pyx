@@ -21,6 +21,7 @@ BLOCK_BYTES = JOURNAL_BLOCK_BYTES
 cdef enum:
     LOOKED_AT_BYTES = 1 << 20
 
+
 # The bytes of one segment that a round made durable; `end_offset` is after the last record in them.
 class Extent(NamedTuple):
     topic_id: bytes
@@ -82,7 +83,6 @@ cdef class JournalFile:
         Raises FileNotFoundError, OSError, JournalDamaged.
         """
         cdef JournalHead found
-        cdef uint64_t version
         cdef int error
         self.path = path
         self.fd = self.write_fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)

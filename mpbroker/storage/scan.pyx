@@ -24,6 +24,7 @@ from mpbroker.records.errors import CorruptBatch
 cdef extern from "<stdint.h>" nogil:
     const int64_t INT64_MIN
 
+
 class BatchAt(NamedTuple):
     base_offset: int
     last_offset: int

@@ -152,7 +152,7 @@ def repeated(step: Callable[[], float]) -> Iterator[None]:
         try:
             while not stopped.wait(step()):
                 pass
-        except BaseException as failure:
+        except BaseException as failure:  # noqa: BLE001 - raised when the body ends
             failures.append(failure)
 
     thread = threading.Thread(target=run)

@@ -123,7 +123,7 @@ def watched(spark: SparkSession, notice: Notice, total: int | None, done_before:
             try:
                 stages = [store.lastStageAttempt(stage) for stage in tracker.getActiveStageIds()]
                 written = sum(stage.outputRecords() for stage in stages)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - Py4J raises errors of many kinds
                 # A stage has just ended; or the session has, and the gateway with it.
                 _LOG.debug("no progress of Spark's stages: %s", error)
             else:

@@ -59,7 +59,7 @@ class Forked:
             code = 70
             try:
                 code = run(ProcessContext(HANDLER, self.memory, BrokerConfig(), incarnation))
-            except BaseException:
+            except BaseException:  # noqa: BLE001 - the fork exits in any case
                 traceback.print_exc()
             finally:
                 os._exit(code)

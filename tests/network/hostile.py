@@ -140,7 +140,7 @@ class Attack:
                 if outcome != "answered":
                     sock.close()
                     sock = None
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the test fails with it
             error.add_note(f"number {number} of seed {self.seed}: {given!r}")
             self.failures.append(error)
         finally:
@@ -218,7 +218,7 @@ class Behaved:
             with closing(socket.create_connection(self.broker.address, timeout=PATIENCE_S)) as sock:
                 while not self._ended.wait(0.01):
                     self._once(sock)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the test fails with it
             self.failure = error
 
     def _once(self, sock: socket.socket) -> None:

@@ -1,5 +1,6 @@
 """A broker from each file in dist/, in virtual environments of their own. `make test-dist` runs this.
 
+Each wheel runs the unit tests, too: there has to be one for each Python that `pyproject.toml` names.
 What they require comes from the registry, also what the sdist needs to be compiled, which takes minutes.
 """
 
@@ -8,7 +9,9 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shutil
 import sys
+import tomllib
 import zipfile
 from email.message import Message
 from email.parser import BytesParser
@@ -17,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from mpbroker.config.version import VERSION
-from ops.setup.wheels import OUTSIDE, interpreters
+from ops.setup.wheels import OUTSIDE, interpreters, lock
 from tests.ops.test_dist import NATIVE, try_out
 from tests.support.distributions import ROOT, install, outside, run, without_compiler
 
@@ -46,7 +49,12 @@ def named(wheel: Path) -> re.Match[str]:
     return found
 
 
-def test_each_python_here_has_a_wheel() -> None:
+def test_each_python_has_a_wheel() -> None:
+    """Both those that are promised and those that are here."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    promised = {(3, int(minor)) for minor in re.findall(r":: 3\.(\d+)", "".join(project["classifiers"]))}
+    missing = promised - set(interpreters())
+    assert not missing, f"install CPython {missing}, for example with: uv python install"
     assert {(3, int(named(wheel)["minor"])) for wheel in WHEELS} == set(interpreters())
     assert {named(wheel)["version"] for wheel in WHEELS} == {VERSION}
     assert all(int(named(wheel)["glibc"]) <= GLIBC_MINOR_MAX for wheel in WHEELS)
@@ -109,6 +117,22 @@ def test_a_base_install_is_small(installed: Path) -> None:
     listed = ", ".join(f"{name} {size / 1e6:.1f}" for name, size in sizes[:8])
     print(f"base install: {sum(size for _, size in sizes) / 1e6:.1f} MB: {listed}")
     assert sum(size for name, size in sizes if name != "bytecode") < INSTALLED_BYTES_MAX, listed
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("wheel", WHEELS, ids=lambda path: str(path.name))
+def test_units_pass(wheel: Path, tmp_path: Path) -> None:
+    """In a copy of the checkout with the native modules of the wheel, and the versions of uv.lock."""
+    checkout = tmp_path / "checkout"
+    for name in run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], ROOT).splitlines():
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, checkout / name)
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(checkout, [name for name in archive.namelist() if name.endswith(".so")])
+    made = install(wheel, interpreters()[(3, int(named(wheel)["minor"]))], tmp_path, outside())
+    locked = lock(tmp_path / "locked.txt", "--all-groups", "--all-extras")
+    run([str(made / "bin/pip"), "install", "--quiet", "--requirement", str(locked)], tmp_path, outside())
+    run(["make", "--old-file=setup", "test-fast", f"BIN={made}/bin", "ARGS="], checkout, outside())
 
 
 @pytest.mark.timeout(1800)

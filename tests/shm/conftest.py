@@ -34,7 +34,7 @@ class Child:
             try:
                 work()
                 code = 0
-            except BaseException:
+            except BaseException:  # noqa: BLE001 - the fork exits in any case
                 traceback.print_exc()
             finally:
                 os._exit(code)

@@ -380,7 +380,7 @@ def killed_at(step: int, work: Callable[[], None]) -> bool:
             setattr(os, name, counted(getattr(os, name)))
         try:
             work()
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - the fork exits in any case
             os._exit(1)
         os._exit(0)
     _, status = os.waitpid(child, 0)

@@ -336,7 +336,7 @@ class CoordinatorTree:
         try:
             context = ProcessContext(COORDINATOR, self.memory, self.config, incarnation)
             os._exit(run(context, CLUSTER_ID))
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - the fork exits in any case
             traceback.print_exc()
         finally:
             os._exit(99)

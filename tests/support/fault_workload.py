@@ -210,7 +210,7 @@ def main() -> int:
             try:
                 random.seed(number)
                 code = 0 if run(here, phase, kind, number, error) else 3
-            except BaseException:
+            except BaseException:  # noqa: BLE001 - the fork exits in any case
                 traceback.print_exc()
                 sys.stderr.write(f"with {kind} {number} failing\n")
             finally:

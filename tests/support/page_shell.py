@@ -166,7 +166,7 @@ def become(asking: socket.socket) -> NoReturn:
         main()
     except SystemExit as ended:
         code = int(ended.code or 0)
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - the fork exits in any case
         traceback.print_exc()
     finally:
         for stream in (sys.stdout, sys.stderr):

@@ -225,7 +225,7 @@ def become(start: Start, output: int, *inputs: int) -> NoReturn:
         code = 0
     except SystemExit as exit_:
         code = exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - the fork exits in any case
         traceback.print_exc()
     finally:
         sys.stdout.flush()

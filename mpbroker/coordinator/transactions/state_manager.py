@@ -81,7 +81,7 @@ class TransactionStateManager:
                 self._wait(step)
             else:
                 action()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - `_refuse` handles every error
             _refuse(step.transactional_id, step.refuse, error)
 
     def _wait(self, step: PendingStep) -> None:
@@ -112,7 +112,7 @@ class TransactionStateManager:
                     transaction.pending_steps.appendleft(step)
                     return
                 action()
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - `_refuse` handles every error
                 _refuse(step.transactional_id, step.refuse, error)
             self._end_wait(step)
 
@@ -186,7 +186,7 @@ class TransactionStateManager:
                 if producer_id is None:
                     raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
                 self.append(transaction, make_step(producer_id), report, waiter)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - `_refuse` handles every error
                 _refuse(transaction.transactional_id, report, error)
             self._take_pending_steps(transaction)
             self._drop_if_unused(transaction)

@@ -1,5 +1,5 @@
 """Native path of the hot Fetch. See `fetch.pxd` for what it covers."""
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
 from mpbroker.handlers.hot_path.session_table cimport (
@@ -11,9 +11,7 @@ from mpbroker.handlers.hot_path.topic_table cimport (
 from mpbroker.handlers.hot_path.wire cimport (
     Cursor, put_count, put_uvarint, skip_tags, take, take_length, take_u32, take_u64, take_uvarint,
 )
-from mpbroker.ipc.fetch_sessions cimport (
-    FINAL_FETCH, FULL_FETCH, SessionOfFetch, epoch_after, session_of_fetch,
-)
+from mpbroker.ipc.fetch_sessions cimport FINAL_FETCH, FULL_FETCH, SessionOfFetch, epoch_after
 from mpbroker.ipc.slots cimport PART_BYTES, PART_FILE, SEND, SEND_PARTS, Part, ReplySlot, RequestSlot
 from mpbroker.ipc.table cimport PARTITION_LIVE, PARTITION_OFFLINE, Bound, PartitionSlot
 from mpbroker.records.batch cimport BATCH_HEADER_BYTES
@@ -233,7 +231,7 @@ cdef bint answer_topics(
     Cursor *c, Answer *answer, TopicsRef *topics, TableRef *table, PlacesRef *places
 ) noexcept nogil:
     cdef bint flexible = answer.version >= FLEXIBLE
-    cdef int64_t count = take_length(c, flexible, True), t, i, partitions
+    cdef int64_t count = take_length(c, flexible, True), _, partitions
     cdef const uint8_t *key
     cdef Topic *topic
     cdef Wanted wanted
@@ -241,7 +239,7 @@ cdef bint answer_topics(
     if c.at == NULL or count < 1 or answer.end - answer.at < 5:
         return False
     answer.at = put_count(answer.at, <uint32_t>count, flexible)
-    for t in range(count):
+    for _ in range(count):
         key = c.at
         topic = take_topic(c, answer.version, topics)
         if topic == NULL or not is_granted(topics, topic, MAY_READ):
@@ -254,7 +252,7 @@ cdef bint answer_topics(
         if c.at == NULL or partitions < 0:
             return False
         answer.at = put_count(answer.at, <uint32_t>partitions, flexible)
-        for i in range(partitions):
+        for _ in range(partitions):
             if not take_partition(c, answer.version, &wanted):
                 return False
             if not answer_partition(answer, topic, &wanted, table, places, &now):
@@ -270,7 +268,7 @@ cdef bint answer_topics(
 
 cdef bint take_changes(Cursor *c, int version, Session *session, Changes *changes) noexcept nogil:
     """List the session's partitions with the request's changes. Return False if the request adds one."""
-    cdef int64_t topics = take_length(c, True, True), t, i, partitions
+    cdef int64_t topics = take_length(c, True, True), _, partitions
     cdef uint32_t place = session.cached[0].after, k
     cdef const uint8_t *topic_id
     cdef CachedPartition *cached
@@ -288,11 +286,11 @@ cdef bint take_changes(Cursor *c, int version, Session *session, Changes *change
         changes.partitions[changes.count].wanted = wanted
         changes.count += 1
         place = cached.after
-    for t in range(topics):
+    for _ in range(topics):
         topic_id, partitions = take(c, 16), take_length(c, True, True)
         if c.at == NULL or partitions < 0:
             return False
-        for i in range(partitions):
+        for _ in range(partitions):
             if not take_partition(c, version, &wanted):
                 return False
             k = 0

@@ -1,7 +1,7 @@
 """The segments and positions that the fetch turn knows; `fetch_positions.pxd` lays them out."""
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 from posix.fcntl cimport O_CLOEXEC, O_RDONLY, open as open_file
 from posix.stat cimport fstat, stat, struct_stat
 from posix.unistd cimport close

@@ -34,7 +34,7 @@ cdef inline int partition_reply_bytes(int version) noexcept nogil:
 cdef bint measure(const uint8_t *body, uint64_t length, int version, Shape *shape) noexcept nogil:
     """Note the shape of the body. Return False if it is not a whole request of the common kind."""
     cdef bint flexible = version >= FIRST_FLEXIBLE_VERSION
-    cdef int64_t count, topics, partitions, t, i
+    cdef int64_t count, topics, partitions, _
     cdef int16_t acks
     cdef const uint8_t *name
     cdef Cursor c
@@ -50,7 +50,7 @@ cdef bint measure(const uint8_t *body, uint64_t length, int version, Shape *shap
     shape.topics, shape.partitions = <uint32_t>topics, 0
     shape.topics_at = <uint32_t>(c.at - body)
     shape.reply_bytes = 4 + 4 + flexible + count_bytes(<uint32_t>topics, flexible) + 4 + flexible
-    for t in range(topics):
+    for _ in range(topics):
         name = c.at
         if version >= FIRST_TOPIC_ID_VERSION:
             take(&c, 16)
@@ -67,7 +67,7 @@ cdef bint measure(const uint8_t *body, uint64_t length, int version, Shape *shap
         shape.partitions += <uint32_t>partitions
         shape.reply_bytes += count_bytes(<uint32_t>partitions, flexible) + flexible
         shape.reply_bytes += partitions * partition_reply_bytes(version)
-        for i in range(partitions):
+        for _ in range(partitions):
             take_u32(&c)
             count = take_length(&c, flexible, True)
             if count < 0 or take(&c, count) == NULL:
@@ -173,7 +173,7 @@ cdef bint accept(
 ) noexcept nogil:
     """Look topics up, validate batches, write jobs and answer. `measure` has checked the structure."""
     cdef bint flexible = version >= FIRST_FLEXIBLE_VERSION
-    cdef uint32_t t, i, partitions, worker
+    cdef uint32_t _, partitions, worker
     cdef int64_t count
     cdef int32_t partition
     cdef const uint8_t *key
@@ -188,7 +188,7 @@ cdef bint accept(
         p[0] = 0
         p += 1
     p = put_count(p, shape.topics, flexible)
-    for t in range(shape.topics):
+    for _ in range(shape.topics):
         key = c.at
         if version >= FIRST_TOPIC_ID_VERSION:
             topic = topic_by_id(topics, take(&c, 16))
@@ -201,7 +201,7 @@ cdef bint accept(
         p += c.at - key
         partitions = <uint32_t>take_length(&c, flexible, True)
         p = put_count(p, partitions, flexible)
-        for i in range(partitions):
+        for _ in range(partitions):
             partition = <int32_t>take_u32(&c)
             count = take_length(&c, flexible, True)
             if not accept_batch(topic, unpacker, partition, c.at, count, version, now_ms, jobs):

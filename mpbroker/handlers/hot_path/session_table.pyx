@@ -3,7 +3,7 @@ from libc.stdint cimport int32_t, int64_t, uint32_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy, memset
 
-from mpbroker.handlers.hot_path.session_table cimport CachedPartition, Session, link_last, move_to_end, unlink
+from mpbroker.handlers.hot_path.session_table cimport CachedPartition, link_last, move_to_end, unlink
 from mpbroker.ipc.fetch_sessions cimport (
     SESSION_HANDLER_SHIFT, SESSION_PLACES, epoch_after, handler_of_session,
 )

@@ -1,11 +1,10 @@
 """Native topic table of the produce turn. See `topic_table.pxd` for its layout and look-ups."""
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcmp, memcpy, memset
 
 from mpbroker.handlers.hot_path.topic_table cimport (
     GRANT_PROBES, GRANTS, Grant, Index, Place, Topic, grant_place, hash_id, hash_name, topic_by_id,
-    topic_by_name,
 )
 
 import os

@@ -52,7 +52,7 @@ from mpbroker.ipc.slots cimport (
     ReturnSlot,
 )
 from mpbroker.quotas.clients cimport Client, Clients, charge, client_of
-from mpbroker.records.unpack cimport UNPACK_ROOM_BYTES, BatchUnpacker
+from mpbroker.records.unpack cimport BatchUnpacker
 from mpbroker.handlers.hot_path.fetch_positions cimport FetchPositions
 from shm.arena cimport Arena
 from shm.atomics cimport load_acquire, load_relaxed, store_relaxed
@@ -105,6 +105,7 @@ assert CHANNEL_PLACES == topology.CHANNELS_PER_PROCESSOR
 
 # Values of `owner` and `processor` other than the index of one processor.
 EVERYTHING, ANY_PROCESSOR = -1, -2
+
 
 class Forwarded(NamedTuple):
     """A request that the turn has forwarded, and that Python takes over.
@@ -178,7 +179,7 @@ cdef class HandlerTurn:
     cdef uint64_t answers       # of the coordinator
     cdef uint16_t index
     cdef public bint paused     # requests stay in their rings
-    cdef public bint leaves_all # True: every request goes to Python
+    cdef public bint leaves_all  # True: every request goes to Python
     cdef public bint logs_requests  # True: Python describes every request, for the request log
     cdef public bint fetch_is_fast  # False: every Fetch goes to Python
     cdef public bint forwards   # the coordinator is there, and nothing of Python's waits for room in its ring

@@ -71,8 +71,8 @@ cdef inline int64_t take_length(Cursor *c, bint flexible, bint wide) noexcept no
 
 
 cdef inline void skip_tags(Cursor *c) noexcept nogil:
-    cdef uint32_t count = take_uvarint(c), i
-    for i in range(count):
+    cdef uint32_t count = take_uvarint(c), _
+    for _ in range(count):
         take_uvarint(c)
         take(c, take_uvarint(c))
         if c.at == NULL:

@@ -119,7 +119,7 @@ class PendingRequest(ReceivedRequest):
             do()
         except FatalError:
             raise  # the broker stops
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a bug ends the request, not the handler
             self._end_with(error)
         finally:
             if is_outermost:

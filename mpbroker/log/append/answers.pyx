@@ -1,5 +1,5 @@
 """Native implementation of the answers to produce jobs, described in `answers.pxd`."""
-from libc.stdint cimport int64_t, uint32_t, uint64_t, uint8_t
+from libc.stdint cimport uint32_t, uint64_t, uint8_t
 from libc.stdlib cimport abort, free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset
 

@@ -10,7 +10,7 @@ from mpbroker.config.workers import MAX_LOG_DIRS
 from mpbroker.ipc.topology import FIRST_HANDLER as _FIRST_HANDLER
 from mpbroker.log.append.answers cimport PROCESS_COUNT, AnswersRef, answer_durable
 from mpbroker.log.append.journal_ring cimport (
-    NOT_SYNCING, JournalRef, JournalWrite, journal_add, journal_ask, journal_begin, journal_behind,
+    NOT_SYNCING, JournalRef, journal_add, journal_ask, journal_begin, journal_behind,
     journal_land, journal_record_most, journal_take_off, journal_target, journal_unlist,
 )
 from mpbroker.log.partition.state cimport PartitionCore, end_bound, stable_bound

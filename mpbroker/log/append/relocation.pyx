@@ -38,8 +38,8 @@ def resume_jobs(AppendTurn turn) -> int:
     Jobs that were retried and paused again are older than those that are still to be retried.
     """
     cdef PausedJob first
-    cdef int32_t i
-    for i in range(turn.paused.retrying):
+    cdef int32_t _
+    for _ in range(turn.paused.retrying):
         first = turn.paused.jobs[0]
         memmove(turn.paused.jobs, turn.paused.jobs + 1, (turn.paused.count - 1) * sizeof(PausedJob))
         turn.paused.jobs[turn.paused.count - 1] = first

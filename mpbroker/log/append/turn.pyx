@@ -1,5 +1,5 @@
 """The native turn of the log process. `turn.pxd` describes a round."""
-from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
@@ -7,18 +7,18 @@ from posix.unistd cimport ftruncate
 
 from mpbroker.ipc.counters cimport (
     BATCHES_PER_ROUND, COUNT_BATCHES_APPENDED, COUNT_BYTES_APPENDED, COUNT_DUPLICATES, COUNT_ERRORS,
-    COUNT_IDLE_NS, COUNT_PRODUCE_FAST, COUNT_PRODUCE_SLOW, COUNT_RECORDS_APPENDED, COUNT_REQUESTS,
-    COUNT_WAKEUPS, REQUESTS_PER_TURN, TIME_APPEND_NS,
+    COUNT_IDLE_NS, COUNT_PRODUCE_SLOW, COUNT_RECORDS_APPENDED, COUNT_REQUESTS, COUNT_WAKEUPS,
+    REQUESTS_PER_TURN, TIME_APPEND_NS,
 )
 from mpbroker.ipc.jobs cimport (
     KAFKA_STORAGE_ERROR, NO_ERROR, NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION, batches_of,
 )
 from mpbroker.ipc.loop cimport NATIVE_AT_MOST_NS
 from mpbroker.ipc.meters cimport Meters, TopicMeter, count_topic, topic_cell
-from mpbroker.ipc.slots cimport CLOSE, PRODUCE, PRODUCE_BACK, JobBatch, JobHeader, ProduceSlot, ReplySlot
+from mpbroker.ipc.slots cimport PRODUCE, PRODUCE_BACK, JobBatch, JobHeader, ProduceSlot
 from mpbroker.ipc.table cimport PARTITION_DELETED, PARTITION_LIVE, PARTITION_OFFLINE
 from mpbroker.log.append.answers cimport (
-    NEVER_NS, PROCESS_COUNT, answer, answer_durable, answer_later, answer_overdue, count_delayed, fill,
+    NEVER_NS, PROCESS_COUNT, answer, answer_later, answer_overdue, count_delayed, fill,
     forget_process, is_ours, job_of, owes, publish_answers, push, send_kept,
 )
 from mpbroker.log.append.commit cimport (
@@ -34,12 +34,12 @@ from mpbroker.records.batch cimport (
     stamp_log_append_time,
 )
 from mpbroker.storage.producer_state cimport (
-    NO_EPOCH, PRODUCER_DUPLICATE, PRODUCER_OK, Producer, ProducerBatch, producer_check, producer_find,
-    producer_put, producer_update,
+    PRODUCER_DUPLICATE, PRODUCER_OK, Producer, ProducerBatch, producer_check, producer_find, producer_put,
+    producer_update,
 )
 from shm.arena cimport Arena
 from shm.atomics cimport load_acquire
-from shm.counters cimport CounterPage, counter_add, counter_set, heartbeat, histogram_record, monotonic_ns
+from shm.counters cimport CounterPage, counter_add, heartbeat, histogram_record, monotonic_ns
 from shm.doorbell cimport Doorbell, bell_arm, bell_disarm, bell_ring, bell_sleep
 from shm.marks cimport WaitingMarks
 from shm.ring cimport Ring, RingRef, Slot, ring_advance, ring_peek, ring_waiting

@@ -5,7 +5,7 @@ after the other. The walk stops at a compressed, transactional or control batch,
 and continues after it. Most of the work is done without the GIL: the thread may stand still for long where
 CPUs are scarce, and other threads of its process must not wait for it.
 """
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
@@ -148,9 +148,9 @@ cdef bint map_stream(
 ) noexcept nogil:
     cdef c.RecordView record
     cdef int64_t offset
-    cdef int32_t i
+    cdef int32_t _
     full[0] = False
-    for i in range(walk.info.count):
+    for _ in range(walk.info.count):
         if c.read_record(&at, end, &record):
             return False
         offset = walk.base_offset + record.offset_delta
@@ -328,13 +328,13 @@ cdef class Filter:
         """Fill `judged`. Return False if a record is malformed."""
         cdef c.RecordView record
         cdef int64_t timestamp
-        cdef int32_t i
+        cdef int32_t _
         cdef Judged *judged = &self.judged
         judged.kept, judged.has_tombstone = 0, 0
         judged.first_timestamp = judged.max_timestamp = c.NO_TIMESTAMP
         if discards:
             return True
-        for i in range(walk.info.count):
+        for _ in range(walk.info.count):
             if c.read_record(&at, end, &record):
                 return False
             if not self.keeps(walk, &record):
@@ -372,8 +372,8 @@ cdef class Filter:
         cdef uint8_t head[32]
         cdef uint8_t *p
         cdef int64_t body, size, delta
-        cdef int32_t i
-        for i in range(walk.info.count):
+        cdef int32_t _
+        for _ in range(walk.info.count):
             start = at
             if c.read_record(&at, end, &record):
                 raise CorruptBatch(walk.at, "a record is malformed")

@@ -69,7 +69,7 @@ class IoThread:
                 job()
             except OSError as error:
                 self._failed.put((log_dir, error))
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - `failures` raises it
                 # Not counted as done: a waiting step must not go on before the process ends.
                 _log.exception("a job of the log helper failed")
                 self._broken_by = error

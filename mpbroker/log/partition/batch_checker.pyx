@@ -21,6 +21,7 @@ from typing import NamedTuple
 cdef enum:
     CHECK_CHUNK_BYTES = 1 << 20
 
+
 # The result of a check. `reason` is empty if all batches were good. `aborted`: (producer id, first offset,
 # last offset, last stable offset after it) of each transaction that is aborted in the range. `epochs`:
 # (leader epoch, offset) of the first batch and wherever the epoch changes.

@@ -327,7 +327,7 @@ def _fork(pool: RecoveryPool, pools: list[RecoveryPool], number: int, lane: int)
                     worker.channel.close()
             _run(pool, theirs, number, parent, lane)
             code = 0
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - the fork exits in any case
             _log.exception("a recovery worker of %s failed", pool.path)
         finally:
             os._exit(code)

@@ -193,10 +193,10 @@ cdef void note_told(
 cdef bint accept_all(AcceptTurn *t, Served *s) noexcept nogil:
     """Accept what waits in the listener's backlog. False: Python has to go on with the listener."""
     cdef uint8_t address[ADDRESS_BYTES]
-    cdef int i, fd, length
+    cdef int _, fd, length
     cdef uint64_t ticket
     cdef Processor *p
-    for i in range(ACCEPTS_PER_WAKEUP):
+    for _ in range(ACCEPTS_PER_WAKEUP):
         if t.told_count == TOLD_MOST:
             return True
         p = processor_with_room(t) if s.allowed else NULL
@@ -390,8 +390,8 @@ cdef class AcceptorTurn:
         cdef const uint8_t *bytes = &address[0] if address.shape[0] else <const uint8_t *>b""
         cdef Processor *p
         cdef uint64_t ticket
-        cdef int i
-        for i in range(self.t.processor_count):
+        cdef int _
+        for _ in range(self.t.processor_count):
             p = processor_with_room(&self.t)
             if p == NULL:
                 return None

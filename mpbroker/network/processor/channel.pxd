@@ -30,9 +30,9 @@ cpdef enum CloseReason:
     CLOSED_LISTENER = 14        # its listener was removed
     CLOSED_FAILED = 15          # Python raised an exception while serving it
     CLOSED_TLS = 16             # TLS failed, in the handshake or later
-    CLOSED_SASL_FRAME_SIZE = 17 # negative or larger than sasl.server.max.receive.size
+    CLOSED_SASL_FRAME_SIZE = 17  # negative or larger than sasl.server.max.receive.size
     CLOSED_AUTHENTICATION = 18  # SASL failed; the answer with the error was sent
-    CLOSED_SESSION_EXPIRED = 19 # a request came after the end of the authentication
+    CLOSED_SESSION_EXPIRED = 19  # a request came after the end of the authentication
     CLOSED_NO_MEMORY = 20       # a parked request had to be asked again, and its frame was not kept
     CLOSED_MANY_FILES = 21      # its answer needs more segment files than can be open
     CLOSED_LOGIN_TIMEOUT = 22   # the client was not authenticated in time

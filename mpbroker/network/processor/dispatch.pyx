@@ -135,7 +135,7 @@ cdef Peer *session_keeper(ChannelTurn *t, Channel *c) noexcept nogil:
     cdef const uint8_t *frame = t.memory.arena.base + c.request.block
     cdef SessionOfFetch said
     cdef Peer *peer
-    cdef uint32_t number, i
+    cdef uint32_t number, _
     if c.request.api_key != Api.API_FETCH or c.state != ChannelState.CHANNEL_WAITING:
         return NULL
     said = session_of_fetch(frame + c.request.body, frame + c.request.needed, c.request.api_version)
@@ -151,7 +151,7 @@ cdef Peer *session_keeper(ChannelTurn *t, Channel *c) noexcept nogil:
         peer = &t.peers.handlers[c.request.answer.owner - FIRST_HANDLER]
         if takes_requests(peer):
             return peer
-    for i in range(t.peers.handler_count):
+    for _ in range(t.peers.handler_count):
         t.peers.last_session_keeper = (t.peers.last_session_keeper + 1) % t.peers.handler_count
         peer = &t.peers.handlers[t.peers.last_session_keeper]
         if takes_requests(peer) and not has_heavy(peer):

@@ -11,7 +11,7 @@ cdef bint parse_header(const int16_t *first_flexible, const uint8_t *frame, Requ
     """
     cdef uint64_t at = 12, end = r.needed
     cdef int32_t client_bytes
-    cdef uint64_t tags, size, i
+    cdef uint64_t tags, size, _
     if end < 14:
         return False
     r.api_key = <int16_t>be16(frame + 4)
@@ -29,7 +29,7 @@ cdef bint parse_header(const int16_t *first_flexible, const uint8_t *frame, Requ
     ):
         if not read_uvarint(frame, &at, end, &tags):
             return False
-        for i in range(tags):
+        for _ in range(tags):
             if not read_uvarint(frame, &at, end, &size) or not read_uvarint(frame, &at, end, &size):
                 return False
             if size > end - at:

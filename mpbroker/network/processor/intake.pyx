@@ -85,8 +85,8 @@ cdef bint take_connection(Intake *intake, ChannelTurn *t) noexcept nogil:
 
 cdef void take_connections(Intake *intake, ChannelTurn *t) noexcept nogil:
     """Take all new connections up to one for Python. That one waits in `intake.handed`."""
-    cdef int i
-    for i in range(NEW_CONNECTIONS_MAX):
+    cdef int _
+    for _ in range(NEW_CONNECTIONS_MAX):
         if intake.handed_waits:
             return
         if handover_receive(intake.handover_fd, &intake.handed, sizeof(Handover), &intake.handed_fd) <= 0:

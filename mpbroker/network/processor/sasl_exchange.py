@@ -247,7 +247,7 @@ class SaslExchanges:
             self._channels.native.later(peer.channel)
         except OSError as error:
             self._channels.close_broken(peer, error)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a bug ends the connection, not the processor
             self._channels.close_after_fault(peer, error)
 
     def _give_up(self, peer: TlsSaslChannel) -> None:

@@ -15,7 +15,7 @@ import ssl
 
 from libc.errno cimport EAGAIN, EINTR, ENOMEM, errno as c_errno
 from libc.stdint cimport uint8_t
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memmove
 
 from mpbroker.security.openssl cimport *
@@ -58,7 +58,7 @@ cdef size_t received_at = 0, received_end = 0
 cdef uint8_t staged[STAGED_BYTES]
 cdef size_t staged_end = 0
 
-cdef inline size_t waiting(Bytes *some) noexcept nogil:
+cdef inline size_t remaining(Bytes *some) noexcept nogil:
     return some.end - some.at
 
 cdef void forget(Bytes *some) noexcept nogil:
@@ -71,7 +71,7 @@ cdef bint append(Bytes *to, const uint8_t *data, size_t n) noexcept nogil:
     cdef uint8_t *base
     if to.at:
         # Reuse the place of consumed bytes: a reader that never takes all would make the buffer grow forever.
-        memmove(to.base, to.base + to.at, waiting(to))
+        memmove(to.base, to.base + to.at, remaining(to))
         to.end -= to.at
         to.at = 0
     base = <uint8_t *>realloc(to.base, to.end + n)
@@ -89,7 +89,7 @@ cdef int take_encrypted(BIO *bio, const char *data, int n) noexcept nogil:
     global staged_end
     cdef Wire *wire = <Wire *>BIO_get_data(bio)
     BIO_clear_retry_flags(bio)
-    if waiting(&wire.left) == 0 and staged_end + n <= <size_t>STAGED_BYTES:
+    if remaining(&wire.left) == 0 and staged_end + n <= <size_t>STAGED_BYTES:
         memcpy(staged + staged_end, data, n)
         staged_end += n
         return n
@@ -117,12 +117,12 @@ cdef int give_received(BIO *bio, char *into, int room) noexcept nogil:
             BIO_set_retry_read(bio)
             return -1
         wire.records += 1
-    if waiting(&wire.early):
-        if n > waiting(&wire.early):
-            n = waiting(&wire.early)
+    if remaining(&wire.early):
+        if n > remaining(&wire.early):
+            n = remaining(&wire.early)
         memcpy(into, wire.early.base + wire.early.at, n)
         wire.early.at += n
-        if not waiting(&wire.early):
+        if not remaining(&wire.early):
             forget(&wire.early)
         return <int>n
     if received_at == received_end and not fill(wire):
@@ -249,13 +249,13 @@ cdef class TlsPipe:
 
     cdef size_t waiting(self) noexcept:
         """Return the bytes that are encrypted and not yet written."""
-        return waiting(&self.wire.left)
+        return remaining(&self.wire.left)
 
     cdef bint write_left(self) except -1:
         cdef Bytes *left = &self.wire.left
-        while waiting(left):
-            left.at += self._written(left.base + left.at, waiting(left))
-            if waiting(left):
+        while remaining(left):
+            left.at += self._written(left.base + left.at, remaining(left))
+            if remaining(left):
                 return False
         forget(left)
         return True
@@ -271,7 +271,7 @@ cdef class TlsPipe:
             error = self._error(done)
             self._end()
             raise error or ssl.SSLError(1, "OpenSSL would wait for a write")
-        if waiting(&self.wire.left):
+        if remaining(&self.wire.left):
             return self.write_left()
         n, staged_end = staged_end, 0
         at = self._written(staged, n)
@@ -300,7 +300,7 @@ cdef class TlsPipe:
             raise self.failed
         if self.tls == NULL:
             raise ssl.SSLError(1, "before the handshake")
-        if waiting(&self.wire.left) > <size_t>UNREAD_BYTES_MAX:
+        if remaining(&self.wire.left) > <size_t>UNREAD_BYTES_MAX:
             raise ssl.SSLError(1, "the client reads nothing of what TLS answers it")
         self._begin()
         error = None

@@ -135,7 +135,7 @@ class TlsSaslChannels:
                 channels.had_share.append(channel)
             except OSError as error:
                 channels.close_broken(peer, error)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - a bug ends the connection, not the processor
                 channels.close_after_fault(peer, error)
             if timed:
                 native.spent(channel, connection, time.monotonic_ns() - begun_ns)

@@ -581,14 +581,14 @@ cdef class ProcessorTurn:
 
     def listed(self) -> dict[ChannelList, list[int]]:
         """Return the channels of each list, in its order."""
-        cdef Lists *l = &self.t.lists
+        cdef Lists *lists = &self.t.lists
         cdef Reports *r = &self.t.reports
         return {
-            ChannelList.LIST_HELD: [l.held[i] for i in range(l.held_count)],
-            ChannelList.LIST_STARVED: [l.starved[i] for i in range(l.starved_count)],
-            ChannelList.LIST_DEFERRED: [l.deferred[i] for i in range(l.deferred_count)],
-            ChannelList.LIST_MARKED: [l.marked[i] for i in range(l.marked_count)],
-            ChannelList.LIST_OPENING: [l.opening[i] for i in range(l.opening_count)],
+            ChannelList.LIST_HELD: [lists.held[i] for i in range(lists.held_count)],
+            ChannelList.LIST_STARVED: [lists.starved[i] for i in range(lists.starved_count)],
+            ChannelList.LIST_DEFERRED: [lists.deferred[i] for i in range(lists.deferred_count)],
+            ChannelList.LIST_MARKED: [lists.marked[i] for i in range(lists.marked_count)],
+            ChannelList.LIST_OPENING: [lists.opening[i] for i in range(lists.opening_count)],
             ChannelList.LIST_CLOSED: [r.closed[i].channel for i in range(r.closed_count)],
         }
 

@@ -22,7 +22,7 @@ cdef struct Window:
     uint32_t free_entry_count
     uint32_t entries_used       # places from here on were never used
     uint32_t window_most        # requests of a connection that may be under way
-    uint8_t in_window[API_KEYS] # whether the API's requests go into windows (window.py)
+    uint8_t in_window[API_KEYS]  # whether the API's requests go into windows (window.py)
 
 cdef void release_waiting(Window *w, Peers *p, Queue *q, Channel *c) noexcept nogil
 

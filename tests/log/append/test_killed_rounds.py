@@ -40,7 +40,7 @@ def ended_by(work: Callable[[], None]) -> int:
     if pid == 0:
         try:
             work()
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - the fork exits in any case
             traceback.print_exc()
         finally:
             os._exit(0)
