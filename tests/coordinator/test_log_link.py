@@ -29,8 +29,7 @@ ROOM = 256 << 10
 def _full(make_tree: Callable[..., CoordinatorTree]) -> CoordinatorTree:
     """One of its handlers takes no answers."""
     tree = make_tree(reply_limit_bytes=ROOM)
-    tree.start()
-    tree.until(tree.is_ready)
+    tree.serve()
     tree.until(lambda: tree.log.recovered == 1)
     slow = tree.handlers[0]
     slow.sleeps = True

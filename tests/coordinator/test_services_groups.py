@@ -10,13 +10,7 @@ from typing import Any
 
 import pytest
 
-from mpbroker.ipc.calls import (
-    Abandon,
-    Acknowledged,
-    CreateTopic,
-    CreateTopics,
-    DeleteTopics,
-)
+from mpbroker.ipc.calls import Abandon, Acknowledged, CreateTopic, CreateTopics, DeleteTopics
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.topology import COORDINATOR
 from mpbroker.protocol.errors import ErrorCode

@@ -72,8 +72,7 @@ class CoordinatorParty:
         self.lives = itertools.count(2)
         self.log = RealLog(self.tree, 1)
         self.tree.until(self.log.is_ready)
-        self.tree.start()
-        self.tree.until(self.tree.is_ready)
+        self.tree.serve()
         self.tree.ask(CreateTopics([CreateTopic("t", 2)]))
 
     def call(self, request: Message, number: int = 0) -> int:
@@ -133,8 +132,7 @@ class CoordinatorParty:
 
     def kill_coordinator(self) -> None:
         self.tree.kill(self.log.fence)
-        self.tree.start()
-        self.tree.until(self.tree.is_ready)
+        self.tree.serve()
 
     def kill_log(self) -> None:
         self.log.kill()

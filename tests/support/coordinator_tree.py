@@ -341,6 +341,16 @@ class CoordinatorTree:
         finally:
             os._exit(99)
 
+    def serve(self, incarnation: int = 1) -> None:
+        """Start a coordinator, and wait until it serves."""
+        self.start(incarnation)
+        self.until(self.is_ready)
+
+    def replace(self, incarnation: int = 1) -> None:
+        """Kill the coordinator; its successor serves."""
+        self.kill()
+        self.serve(incarnation)
+
     def kill(self, fence_log: Callable[[int], None] = lambda _: None) -> None:
         """SIGKILL and the fence: what is in its rings is void. `fence_log` tells a real log process."""
         os.kill(self.pid, signal.SIGKILL)

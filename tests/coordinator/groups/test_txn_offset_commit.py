@@ -306,9 +306,8 @@ def test_an_open_transaction_keeps_offsets_and_group(is_commit: bool) -> None:
     assert groups_of(rig) == groups_of(rig.restarted()) == []
 
 
-def test_a_log_of_kafka_with_aborted_and_open_transactions() -> None:
+def test_a_log_of_kafka_with_aborted_and_open_transactions(rig: GroupRig) -> None:
     """Check it also with what Kafka's cleaner leaves: a batch without records, and a marker behind it."""
-    rig = GroupRig()
     partition = rig.coordinator.partitions.partition_for("g")
     offsets = itertools.count()
 
