@@ -189,11 +189,8 @@ def test_what_is_refused_is_refused_alone(rig: GroupRig) -> None:
     waiters = [rig.commit(1), rig.commit_in_transaction(2), rig.commit(3, partition=1)]
     marker = rig.end(True)
     assert rig.append_round(ErrorCode.INVALID_PRODUCER_EPOCH, lambda place: place == 1)
-    assert [outcome(rig, waiter) for waiter in waiters] == [
-        ErrorCode.NONE,
-        ErrorCode.INVALID_PRODUCER_EPOCH,
-        ErrorCode.NONE,
-    ]
+    found = [outcome(rig, waiter) for waiter in waiters]
+    assert found == [ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.NONE]
     assert marker == [ErrorCode.NONE]
     assert rig.fetched(stable=True) == {("t", 0): 1}
     assert rig.committed(partition=1) == 3

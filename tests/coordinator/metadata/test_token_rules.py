@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-
 import msgspec
 import pytest
 
@@ -28,7 +25,7 @@ from mpbroker.ipc.calls import (
     TokenDetails,
 )
 from mpbroker.ipc.credentials import CredentialBase, CredentialDelta, CredentialNews, TokenImage
-from mpbroker.ipc.topology import SharedMemory, Sizes, processor
+from mpbroker.ipc.topology import SharedMemory, processor
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import DelegationTokenRecord, RemoveDelegationTokenRecord
 from mpbroker.security.delegation import Token
@@ -228,34 +225,31 @@ def test_no_hmac_is_printed(rig: Tokens) -> None:
     assert "secret'" not in printed
 
 
-def test_processors_are_told(rig: Tokens) -> None:
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
-        memory = SharedMemory(Path(directory) / "public", Sizes(partition_slots=16))
-        block, acks = memory.private.block("credentials"), memory.words("credential_acks")
-        publisher = BulletinPublisher(block, acks, lambda: [processor(0)])
-        announcer = credential_news(publisher, rig.decider.macs)
-        reader = BulletinReader(block, acks, processor(0))
-        decoder: msgspec.msgpack.Decoder[CredentialNews] = msgspec.msgpack.Decoder(CredentialNews)
+def test_processors_are_told(rig: Tokens, memory: SharedMemory) -> None:
+    block, acks = memory.private.block("credentials"), memory.words("credential_acks")
+    publisher = BulletinPublisher(block, acks, lambda: [processor(0)])
+    announcer = credential_news(publisher, rig.decider.macs)
+    reader = BulletinReader(block, acks, processor(0))
+    decoder: msgspec.msgpack.Decoder[CredentialNews] = msgspec.msgpack.Decoder(CredentialNews)
 
-        def news() -> list[CredentialNews]:
-            announcer.publish(rig.state)
-            return [decoder.decode(message) for message in reader.poll()]
+    def news() -> list[CredentialNews]:
+        announcer.publish(rig.state)
+        return [decoder.decode(message) for message in reader.poll()]
 
-        first, gone = rig.make(), rig.make(BOB)
-        (base,) = news()
-        assert isinstance(base, CredentialBase)
-        told = [TokenImage(one.token_id, one.owner, one.expires_ms, one.hmac) for one in (first, gone)]
-        assert base.tokens == told
-        second = rig.make(life_ms=10)
-        rig.change(gone, BOB, expires=True)
-        announcer.changed([second.token_id, gone.token_id], lambda: None)
-        (delta,) = news()
-        assert isinstance(delta, CredentialDelta)
-        assert [one.token_id for one in delta.tokens] == [second.token_id]
-        assert delta.removed_tokens == [gone.token_id]
-        # Without the secret nobody can log in by them.
-        announcer = credential_news(publisher)
-        (base,) = news()
-        assert isinstance(base, CredentialBase)
-        assert base.tokens == []
-        memory.close()
+    first, gone = rig.make(), rig.make(BOB)
+    (base,) = news()
+    assert isinstance(base, CredentialBase)
+    told = [TokenImage(one.token_id, one.owner, one.expires_ms, one.hmac) for one in (first, gone)]
+    assert base.tokens == told
+    second = rig.make(life_ms=10)
+    rig.change(gone, BOB, expires=True)
+    announcer.changed([second.token_id, gone.token_id], lambda: None)
+    (delta,) = news()
+    assert isinstance(delta, CredentialDelta)
+    assert [one.token_id for one in delta.tokens] == [second.token_id]
+    assert delta.removed_tokens == [gone.token_id]
+    # Without the secret nobody can log in by them.
+    announcer = credential_news(publisher)
+    (base,) = news()
+    assert isinstance(base, CredentialBase)
+    assert base.tokens == []

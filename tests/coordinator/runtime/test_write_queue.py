@@ -70,19 +70,10 @@ def test_a_transaction_has_batches_of_its_own_and_its_marker_comes_behind_them(r
     rig.write("e0", b"5", producer=EIGHT)
     rig.write("f0", b"6")
     plain, inside, marker, other, last = rig.queue.next_round()
-    assert [values_of(one) for one in (plain, inside, other, last)] == [
-        [b"1", b"2"],
-        [b"3", b"4"],
-        [b"5"],
-        [b"6"],
-    ]
-    assert [one.producer for one in (plain, inside, marker, other, last)] == [
-        NOBODY,
-        SEVEN,
-        SEVEN,
-        EIGHT,
-        NOBODY,
-    ]
+    found = [values_of(one) for one in (plain, inside, other, last)]
+    assert found == [[b"1", b"2"], [b"3", b"4"], [b"5"], [b"6"]]
+    found = [one.producer for one in (plain, inside, marker, other, last)]
+    assert found == [NOBODY, SEVEN, SEVEN, EIGHT, NOBODY]
     assert (plain.attributes, inside.attributes) == (0, TRANSACTIONAL_BIT)
     assert marker.attributes == TRANSACTIONAL_BIT | CONTROL_BIT
     assert marker_of(marker.batch) == (COMMIT, 5)
