@@ -220,6 +220,11 @@ class Rig:
         self.client.poll(timeout_ms)
         return [*self.responses]
 
+    def answer(self, body: m.Message, **how: Any) -> list[ClientResponse]:
+        """Let the peer respond to a request, and poll."""
+        self.peer.answers(body, **how)
+        return self.poll()
+
     def send(
         self, body: m.Message | None = None, timeout_ms: float = TIMEOUT_MS, node: Node | None = None
     ) -> ClientRequest:
@@ -245,8 +250,7 @@ class Rig:
             m.SaslHandshakeResponse(mechanisms=["PLAIN"]),
             m.SaslAuthenticateResponse(auth_bytes=b""),
         ):
-            self.peer.answers(body)
-            self.poll()
+            self.answer(body)
 
     def failure(self, node: Node | None = None) -> str:
         """Why the node is not connected; empty if nothing has failed."""

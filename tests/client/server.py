@@ -20,13 +20,7 @@ from mpbroker.security.jaas import PlainUsers
 from mpbroker.security.mechanism import Mechanism
 from mpbroker.security.plain import PlainServer
 from mpbroker.security.sasl import Failure, Offer, SaslServer, State
-from mpbroker.security.scram import (
-    ScramCredential,
-    ScramServer,
-    ScramType,
-    credential_of,
-    salted_password,
-)
+from mpbroker.security.scram import ScramCredential, ScramServer, ScramType, credential_of, salted_password
 from tests.support.threaded_server import HOST, ThreadedServer
 
 USER, PASSWORD = "alice, the =1st", 'se"cret'

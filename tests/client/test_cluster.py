@@ -14,12 +14,7 @@ import pytest
 from mpbroker.client.backoff import ExponentialBackoff
 from mpbroker.client.cluster import Cluster, CoordinatorType
 from mpbroker.client.config import ClientConfig, parse_servers
-from mpbroker.client.errors import (
-    AdvertisedUnreachable,
-    ApiFailed,
-    AuthenticationFailed,
-    ConnectionLost,
-)
+from mpbroker.client.errors import AdvertisedUnreachable, ApiFailed, AuthenticationFailed, ConnectionLost
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.testing import Broker

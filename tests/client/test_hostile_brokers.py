@@ -47,8 +47,7 @@ def test_spoilt_responses(chance: random.Random, good: int) -> None:
                 # What was spoilt made it end the connection, or ask something again.
                 break
             change = (lambda frame: spoilt(frame, chance)) if step >= good else bytearray
-            rig.peer.answers(body, change=change)
-            rig.poll()
+            rig.answer(body, change=change)
         for _ in range(5):
             rig.poll(2_000)
         assert rig.client.in_flight_count() <= 1
@@ -57,8 +56,7 @@ def test_spoilt_responses(chance: random.Random, good: int) -> None:
 def test_a_broker_without_metadata_is_none(rig: Rig) -> None:
     rig.metadata.track("t")
     rig.poll(10)
-    rig.peer.answers(api_versions(metadata=(-1, -1)))
-    rig.poll()
+    rig.answer(api_versions(metadata=(-1, -1)))
     rig.poll()
     assert rig.failure() == "cannot talk to here:9092: the broker has no METADATA requests"
     assert not rig.peer.is_open

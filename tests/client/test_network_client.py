@@ -59,8 +59,7 @@ def test_connected_is_not_ready(make_rig: MakeRig) -> None:
         ApiKey.API_VERSIONS,
     ]
     assert not rig.client.ready(rig.node)
-    rig.peer.answers(api_versions())
-    rig.poll()
+    rig.answer(api_versions())
     assert rig.client.ready(rig.node)
     with pytest.raises(RuntimeError, match="not ready"):
         make_rig().send()
@@ -88,8 +87,7 @@ def test_one_send_at_a_time_and_so_many_in_flight(make_rig: MakeRig) -> None:
         assert rig.client.ready(rig.node)
         rig.send()
     assert not rig.client.ready(rig.node), "three are in flight"
-    rig.peer.answers(m.ProduceResponse(), nth=-3)
-    rig.poll()
+    rig.answer(m.ProduceResponse(), nth=-3)
     assert rig.client.ready(rig.node)
     assert rig.client.in_flight_count(rig.node.id) == rig.client.in_flight_count() == 2
 
@@ -102,8 +100,7 @@ def test_a_produce_without_acks_is_over_when_it_is_sent(rig: Rig) -> None:
     assert rig.client.in_flight_count() == 0
     # And the next response is for the next request.
     rig.send()
-    rig.peer.answers(m.ListGroupsResponse())
-    assert isinstance(one(rig.poll()).body, m.ListGroupsResponse)
+    assert isinstance(one(rig.answer(m.ListGroupsResponse())).body, m.ListGroupsResponse)
 
 
 def test_one_request_that_times_out_ends_all_of_its_connection(rig: Rig) -> None:
@@ -135,8 +132,7 @@ def test_the_time_of_a_throttle_does_not_count(rig: Rig) -> None:
     rig.connect()
     first, _second = rig.send(timeout_ms=10_000), rig.send(timeout_ms=1_000)
     began = rig.clock.now_ms
-    rig.peer.answers(m.ListGroupsResponse(throttle_time_ms=500), nth=-2)
-    assert one(rig.poll()).request is first
+    assert one(rig.answer(m.ListGroupsResponse(throttle_time_ms=500), nth=-2)).request is first
     assert not rig.client.ready(rig.node), "the broker asked for peace"
     assert rig.poll(400) == []
     assert rig.poll(700) == []
@@ -149,8 +145,7 @@ def test_a_throttle_binds_the_client_from_a_version_on(rig: Rig, highest: int, w
     """Before that the broker held the response back instead (KIP-219)."""
     rig.connect(api_versions(list_groups=(0, highest)))
     rig.send()
-    rig.peer.answers(m.ListGroupsResponse(throttle_time_ms=50))
-    rig.poll()
+    rig.answer(m.ListGroupsResponse(throttle_time_ms=50))
     assert rig.client.ready(rig.node) is not waits
     if waits:
         rig.poll(1_000)
@@ -162,8 +157,7 @@ def test_another_ones_correlation_id_ends_the_connection(rig: Rig) -> None:
     rig.connect()
     for _ in range(2):
         rig.send()
-    rig.peer.answers(m.ListGroupsResponse(), shift=7, nth=-2)
-    responses = rig.poll()
+    responses = rig.answer(m.ListGroupsResponse(), shift=7, nth=-2)
     assert len(responses) == 2
     assert all(isinstance(each.error, InvalidReceive) for each in responses)
     assert rig.failure().startswith("cannot talk to here:9092: it answered request ")
@@ -224,8 +218,7 @@ def test_rests_grow_and_a_success_ends_them(make_rig: MakeRig) -> None:
     assert delays == [50, 100, 200, 400, 800, 1000, 1000]
     rig.client.ready(rig.node)
     rig.authenticate()
-    rig.peer.answers(api_versions())
-    rig.poll()
+    rig.answer(api_versions())
     assert rig.client.failure(rig.node.id) is None
     rig.peer.hangs_up()
     rig.poll()
@@ -363,8 +356,7 @@ def test_a_host_that_cannot_be_resolved_rests_like_any_failure(rig: Rig) -> None
 def test_failed_authentication_is_told_apart(make_rig: MakeRig) -> None:
     rig = make_rig(**SASL)
     rig.client.ready(rig.node)
-    rig.peer.answers(api_versions())
-    rig.poll()
+    rig.answer(api_versions())
     rig.peer.answers(m.SaslHandshakeResponse(error_code=33, mechanisms=["GSSAPI"]))
     rig.poll()
     assert isinstance(rig.client.failure(rig.node.id), AuthenticationFailed)
@@ -392,12 +384,10 @@ def test_metadata_is_fetched_beside_the_requests_of_the_user(rig: Rig) -> None:
     rig.metadata.track("t")
     rig.poll()
     assert rig.peer.is_open, "nobody else asked for it"
-    rig.peer.answers(api_versions())
-    rig.poll()
+    rig.answer(api_versions())
     rig.poll()
     assert rig.peer.header().api_key == ApiKey.METADATA
-    rig.peer.answers(metadata(1, 2, leaders={0: 1, 1: -1}))
-    assert rig.poll() == []
+    assert rig.answer(metadata(1, 2, leaders={0: 1, 1: -1})) == []
     first, second = Node(1, "host1", 9092), Node(2, "host2", 9092)
     assert rig.metadata.leader("t", 0) == first
     assert rig.metadata.leader("t", 1) is None

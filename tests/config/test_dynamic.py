@@ -14,16 +14,7 @@ from mpbroker.config import known
 from mpbroker.config.altered import Altered
 from mpbroker.config.broker import BROKER_KEYS, BrokerConfig
 from mpbroker.config.describe import ConfigSource, Synonym, describe_all_brokers, describe_broker
-from mpbroker.config.dynamic import (
-    DYNAMIC,
-    IDLE,
-    overlaid,
-    parse,
-    refusal,
-    static_of,
-    step_problem,
-    usable,
-)
+from mpbroker.config.dynamic import DYNAMIC, IDLE, overlaid, parse, refusal, static_of, step_problem, usable
 from mpbroker.config.keys import ConfigType, format_value
 from mpbroker.config.load import load
 from mpbroker.ipc import settings
@@ -153,11 +144,7 @@ def test_a_step_goes_from_the_number_that_was_accepted_last() -> None:
         ("metric.reporters", True, None),
         ("remote.log.reader.threads", True, None),
         ("group.share.assignment.interval.ms", True, None),
-        (
-            "authorizer.class.name",
-            False,
-            "Change them in the broker's properties file",
-        ),
+        ("authorizer.class.name", False, "Change them in the broker's properties file"),
         ("my.own.password", False, "keeps no passwords"),
         ("my.own.key", False, None),
         ("zookeeper.connect", False, None),

@@ -272,11 +272,8 @@ def test_the_file_that_comes_with_kafka_starts(tmp_path: Path) -> None:
     assert [str(listener) for listener in loaded.config.advertised_listeners] == [
         "PLAINTEXT://localhost:9092"
     ]
-    assert [warning.key for warning in loaded.warnings] == [
-        "controller.quorum.bootstrap.servers",
-        "listeners",
-        "offsets.topic.replication.factor",
-    ]
+    found = [warning.key for warning in loaded.warnings]
+    assert found == ["controller.quorum.bootstrap.servers", "listeners", "offsets.topic.replication.factor"]
 
 
 def test_log_dirs_beats_log_dir_in_any_order(tmp_path: Path) -> None:

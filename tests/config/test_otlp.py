@@ -20,12 +20,7 @@ INTERVAL = "OTEL_METRIC_EXPORT_INTERVAL"
         ("", None, {}, None),
         ("", None, {INTERVAL: "5000"}, None),
         (OWN, None, {}, Destination("http://[::1]:4318/v1/metrics", 60, "otlp.endpoint")),
-        (
-            OWN,
-            None,
-            {BASE: "http://other"},
-            Destination("http://[::1]:4318/v1/metrics", 60, "otlp.endpoint"),
-        ),
+        (OWN, None, {BASE: "http://other"}, Destination("http://[::1]:4318/v1/metrics", 60, "otlp.endpoint")),
         ("", None, {BASE: "https://c/base"}, Destination("https://c/base/v1/metrics", 60, BASE)),
         ("", None, {BASE: "http://b", METRICS: "http://m/own"}, Destination("http://m/own", 60, METRICS)),
         ("", None, {BASE: "http://b", "OTEL_SDK_DISABLED": "true"}, None),
@@ -33,12 +28,7 @@ INTERVAL = "OTEL_METRIC_EXPORT_INTERVAL"
         ("", None, {BASE: "http://b", INTERVAL: "5000"}, Destination("http://b/v1/metrics", 5, BASE)),
         ("", None, {BASE: "http://b", INTERVAL: "1"}, Destination("http://b/v1/metrics", 1, BASE)),
         ("", None, {BASE: "http://b", INTERVAL: "often"}, Destination("http://b/v1/metrics", 60, BASE)),
-        (
-            "",
-            7000,
-            {BASE: "http://b", INTERVAL: "5000"},
-            Destination("http://b/v1/metrics", 7, BASE),
-        ),
+        ("", 7000, {BASE: "http://b", INTERVAL: "5000"}, Destination("http://b/v1/metrics", 7, BASE)),
         (
             "",
             None,

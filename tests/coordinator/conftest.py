@@ -32,6 +32,5 @@ def make_tree(tmp_path: Path) -> Iterator[Callable[..., CoordinatorTree]]:
 def tree(make_tree: Callable[..., CoordinatorTree]) -> CoordinatorTree:
     """A tree whose coordinator serves."""
     made = make_tree()
-    made.start()
-    made.until(made.is_ready)
+    made.serve()
     return made

@@ -159,8 +159,7 @@ def test_a_coordinator_names_the_log_process_that_does_not_answer(
     make_tree: Callable[..., CoordinatorTree], written: Callable[[], str]
 ) -> None:
     tree = make_tree()
-    tree.start()
-    tree.until(tree.is_ready)
+    tree.serve()
     log = tree.log
     assert log is not None
 

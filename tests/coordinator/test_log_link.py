@@ -4,7 +4,6 @@ there is room.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 
 import pytest
@@ -13,8 +12,7 @@ from mpbroker.coordinator.log_link import LogLink
 from mpbroker.coordinator.metadata.metadata_records import build_metadata_batch
 from mpbroker.coordinator.metadata.state import Topic
 from mpbroker.ipc.append_job import NewBatch
-from mpbroker.ipc.calls import CreatedTopics, CreateTopic, CreateTopics, DeleteTopics, Message
-from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.calls import CreatedTopics, CreateTopic, CreateTopics, Message
 from mpbroker.ipc.lending import Lender
 from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.process import ProcessContext
@@ -29,18 +27,9 @@ ROOM = 256 << 10
 def _full(make_tree: Callable[..., CoordinatorTree]) -> CoordinatorTree:
     """One of its handlers takes no answers."""
     tree = make_tree(reply_limit_bytes=ROOM)
-    tree.start()
-    tree.until(tree.is_ready)
+    tree.serve()
     tree.until(lambda: tree.log.recovered == 1)
-    slow = tree.handlers[0]
-    slow.sleeps = True
-    # They are not there: nothing has to be appended for the answer.
-    missing = DeleteTopics([f"t{number}" for number in range(2000)])
-    for sent in itertools.count(1):
-        slow.call(missing)
-        tree.until(lambda sent=sent: slow.inbox.waiting() == sent)  # type: ignore[misc]
-        if tree.memory.counters(COORDINATOR).get(Counter.COUNT_ARENA_BYTES) >= ROOM:
-            break
+    tree.fill_arena(ROOM)
     return tree
 
 

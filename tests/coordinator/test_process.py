@@ -189,8 +189,7 @@ def test_why_a_partition_is_offline_is_said_by_its_log_worker_alone(
     handler = logging.FileHandler(written)
     log.addHandler(handler)
     try:
-        tree.start()
-        tree.until(tree.is_ready)
+        tree.serve()
         log.error("what is written gets there")
         tree.log.offline.add("offline")
         assert errors(tree.ask(create("offline"))) == {"offline": 0}
@@ -207,8 +206,7 @@ def test_a_full_bulletin_gets_a_new_base(
 ) -> None:
     monkeypatch.setattr(SharedMemory, "BULLETIN_BYTES", 4096 + 2 * 8192)
     tree = make_tree()
-    tree.start()
-    tree.until(tree.is_ready)
+    tree.serve()
     for number in range(200):
         assert errors(tree.ask(create(f"topic-{number:040}"))) == {f"topic-{number:040}": 0}
         assert errors(tree.ask(DeleteTopics([f"topic-{number:040}"]))) == {f"topic-{number:040}": 0}
@@ -221,9 +219,7 @@ def test_a_base_waits_for_a_reader_that_is_behind(tree: CoordinatorTree) -> None
     slow, other = tree.handlers
     tree.ask(create("a"))
     slow.follows = False
-    tree.kill()
-    tree.start()
-    tree.until(tree.is_ready)
+    tree.replace()
     tree.kill()
     seen = tree.log.recovered
     tree.start()
@@ -311,9 +307,7 @@ def test_a_successor_knows_everything(tree: CoordinatorTree) -> None:
     tree.ask(DeleteTopics(["b"]))
     tree.ask(AllocateProducerIds())
     before = dict(tree.handlers[0].topics)
-    tree.kill()
-    tree.start()
-    tree.until(tree.is_ready)
+    tree.replace()
     tree.until(lambda: tree.handlers[0].bases == 2)
     assert tree.handlers[0].topics == before
     assert tree.ask(AllocateProducerIds()) == ProducerIds(1000, 1000)
@@ -361,8 +355,7 @@ def test_damaged_metadata_stops_the_broker(
     make_tree: Callable[..., CoordinatorTree], capfd: pytest.CaptureFixture[str]
 ) -> None:
     tree = make_tree()
-    tree.start()
-    tree.until(tree.is_ready)
+    tree.serve()
     tree.ask(create("a"))
     tree.kill()
     data = bytearray(tree.log.path.read_bytes())
@@ -385,9 +378,7 @@ def test_a_topic_is_new_until_it_is_open_or_the_log_process_dies(tree: Coordinat
     tree.ask(create("a", "b"))
     tree.until(lambda: tree.log.ensured.count("a") > 1)
     assert tree.log.new == ["a", "b", "a"]
-    tree.kill()
-    tree.start()
-    tree.until(tree.is_ready)
+    tree.replace()
     tree.log.broken.clear()
     tree.until(lambda: tree.handlers[0].topics["a"].partitions[0].slot_generation == 1)
     assert tree.log.new == ["a", "b", "a"]

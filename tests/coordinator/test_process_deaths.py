@@ -160,7 +160,6 @@ def test_kills_at_random_moments(make_tree: Callable[..., CoordinatorTree], seed
         for call, answer in sorted(heard, key=lambda pair: getattr(pair[1], "first", -1)):
             promises.heard(call, answer)
         if not tree.pid:
-            tree.start()
-            tree.until(tree.is_ready)
+            tree.serve()
         check_bulletin(tree, promises)
     assert tree.stop() == 0

@@ -10,13 +10,7 @@ from typing import Any
 
 import pytest
 
-from mpbroker.ipc.calls import (
-    Abandon,
-    Acknowledged,
-    CreateTopic,
-    CreateTopics,
-    DeleteTopics,
-)
+from mpbroker.ipc.calls import Abandon, Acknowledged, CreateTopic, CreateTopics, DeleteTopics
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.topology import COORDINATOR
 from mpbroker.protocol.errors import ErrorCode
@@ -29,10 +23,8 @@ from mpbroker.protocol.messages import (
     SyncGroupRequest,
     TxnOffsetCommitRequest,
 )
-from tests.support.coordinator_party import RETRIED, CoordinatorParty, forwarded
+from tests.support.coordinator_party import RETRIED, CoordinatorParty
 from tests.support.coordinator_tree import CoordinatorTree
-
-VERSIONS = {InitProducerIdRequest: (22, 5), EndTxnRequest: (26, 5), TxnOffsetCommitRequest: (28, 5)}
 
 
 @pytest.fixture
@@ -43,12 +35,9 @@ def party(make_tree: Callable[..., CoordinatorTree]) -> Iterator[CoordinatorPart
 
 
 def ask_in_transaction(party: CoordinatorParty, request: Message) -> Any:
-    """Asks until the coordinator can say something, as clients do."""
-    key, version = VERSIONS[type(request)]  # type: ignore[index]
+    """Ask until the coordinator can say something about the id, as clients do."""
     while True:
-        sent = party.tree.handlers[0].call(forwarded(key, version, request))
-        party.tree.until(lambda sent=sent: party.heard(sent, key) is not None)
-        answer = party.heard(sent, key)
+        answer = party.ask(request)
         code = answer if isinstance(answer, ErrorCode) else getattr(answer, "error_code", 0)
         if code not in (*RETRIED, ErrorCode.CONCURRENT_TRANSACTIONS):
             return answer
@@ -89,8 +78,7 @@ def test_kills_at_random_moments_lose_no_answered_commit(party: CoordinatorParty
             party.kill_coordinator() if chance.random() < 0.5 else party.kill_log()
             answer = party.heard(sent, 8)
         else:
-            party.tree.until(lambda sent=sent: party.heard(sent, 8) is not None)
-            answer = party.heard(sent, 8)
+            answer = party.answer_to(sent, 8)
         if answer is not None and answer not in RETRIED and not answer.topics[0].partitions[0].error_code:
             promised[partition] = offset
     assert all(there >= said for there, said in zip(party.committed(), promised, strict=True))
@@ -123,8 +111,7 @@ def test_a_dead_handler_takes_its_joins_along(party: CoordinatorParty) -> None:
     again = party.call(party.join(first))
     newcomer = party.call(party.join(member_id))
     for sent in (again, newcomer):
-        party.tree.until(lambda sent=sent: party.heard(sent, 11) is not None)
-        assert party.heard(sent, 11).generation_id == 2
+        assert party.answer_to(sent, 11).generation_id == 2
     assert waiting not in dead.answers
 
 
@@ -156,13 +143,9 @@ def test_a_damaged_partition_makes_its_groups_unavailable_and_no_others(
     party.kill_coordinator()
     codes = set()
     for group in groups:
-        sent = party.call(party.commit(6, group=group))
-        party.tree.until(lambda sent=sent: party.heard(sent, 8) is not None)
-        answer = party.heard(sent, 8)
+        answer: Any = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         while answer is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            sent = party.call(party.commit(6, group=group))
-            party.tree.until(lambda sent=sent: party.heard(sent, 8) is not None)
-            answer = party.heard(sent, 8)
+            answer = party.answer_to(party.call(party.commit(6, group=group)), 8)
         codes.add(answer if isinstance(answer, ErrorCode) else ErrorCode.NONE)
     assert codes == {ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE}
 

@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from mpbroker.config.broker import BrokerConfig
 from ops.bench.brokers import Mpbroker
+from tests.support.handler_logs import TOPIC, Logged
 from tests.support.handler_rig import Rig
 from tests.support.handler_rig import rig as make_rig
+from tests.support.real_brokers import served
 
 
 @pytest.fixture
@@ -24,10 +27,14 @@ def ready(rig: Rig, request: pytest.FixtureRequest) -> Rig:
 
 
 @pytest.fixture
+def log(tmp_path: Path) -> Iterator[Logged]:
+    """A partition without records."""
+    with make_rig(BrokerConfig(log_dirs=(str(tmp_path),))) as made:
+        made.publish(TOPIC)
+        yield Logged(tmp_path, made)
+
+
+@pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Mpbroker]:
-    made = Mpbroker(tmp_path)
-    try:
-        made.start()
+    with served(Mpbroker(tmp_path)) as made:
         yield made
-    finally:
-        made.kill()

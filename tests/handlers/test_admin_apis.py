@@ -228,8 +228,7 @@ def test_metadata_without_creation(ready: Rig) -> None:
 
 def test_metadata_creates_what_is_missing(ready: Rig) -> None:
     asked = MetadataRequest(names("orders", "fresh", "fresh", "bad name", "full"))
-    ready.processor.send(request_frame(METADATA, 9, asked))
-    ready.turn()
+    ready.send(METADATA, 9, asked)
     assert ready.processor.replies() == []
     ((call, message),) = ready.coordinator.take()
     assert isinstance(message, CreateTopics)
@@ -237,23 +236,17 @@ def test_metadata_creates_what_is_missing(ready: Rig) -> None:
     fresh = topic_image("fresh", 7, first_slot=9)
     ready.table.write(9, partition_payload(fresh))
     ready.bulletin.publish_delta(delta(fresh))
-    ready.coordinator.answer(call, CreatedTopics([CreatedTopic("fresh"), CreatedTopic("full", 44)]))
-    ready.turn()
+    ready.reply(call, CreatedTopics([CreatedTopic("fresh"), CreatedTopic("full", 44)]))
     topics = ready.answer(METADATA, 9).topics
-    assert [(t.name, t.error_code, len(t.partitions)) for t in topics] == [
-        ("orders", 0, 2),
-        ("fresh", 0, 1),
-        ("bad name", 17, 0),
-        ("full", 44, 0),
-    ]
+    found = [(t.name, t.error_code, len(t.partitions)) for t in topics]
+    assert found == [("orders", 0, 2), ("fresh", 0, 1), ("bad name", 17, 0), ("full", 44, 0)]
     ready.coordinator.take()
     assert len(ready.coordinator.returned) == 1
     assert ready.handler.arena.in_use_bytes > 0
 
 
 def test_a_dead_coordinator_does_not_mute_anybody(ready: Rig) -> None:
-    ready.processor.send(request_frame(METADATA, 9, MetadataRequest(names("fresh"))))
-    ready.turn()
+    ready.send(METADATA, 9, MetadataRequest(names("fresh")))
     ready.coordinator_dies()
     ready.turn()
     assert [t.error_code for t in ready.answer(METADATA, 9).topics] == [5]
@@ -334,15 +327,12 @@ def test_create_topics(ready: Rig, version: int) -> None:
     asked = CreateTopicsRequest(
         [creatable("fresh", -1, 2, retention_ms="5"), creatable("orders")], validate_only=True
     )
-    ready.processor.send(request_frame(CREATE, version, asked))
-    ready.turn()
-    ((call, message),) = ready.coordinator.take()
+    call, message = ready.asked(CREATE, version, asked)
     assert message.validate_only
     assert message.topics[0] == CreateTopic("fresh", -1, 2, {}, {"retention.ms": "5"})
     done = CreatedTopic("fresh", 0, None, topic_id(9), 1, 1, {"retention.ms": "5"})
     refused = CreatedTopic("orders", 36, "Topic 'orders' already exists.")
-    ready.coordinator.answer(call, CreatedTopics([done, refused]))
-    ready.turn()
+    ready.reply(call, CreatedTopics([done, refused]))
     by_name = {t.name: t for t in ready.answer(CREATE, version).topics}
     assert (by_name["orders"].error_code, by_name["fresh"].error_code) == (36, 0)
     if version >= 5:
@@ -396,9 +386,7 @@ def test_assignments(ready: Rig) -> None:
         rows = [CreateTopicsRequest.CreatableReplicaAssignment(i, b) for i, b in enumerate(brokers)]
         return CreateTopicsRequest.CreatableTopic("a", -1, -1, rows, [])
 
-    ready.processor.send(request_frame(CREATE, 5, CreateTopicsRequest([assigned([1], [1])])))
-    ready.turn()
-    ((_, message),) = ready.coordinator.take()
+    _, message = ready.asked(CREATE, 5, CreateTopicsRequest([assigned([1], [1])]))
     assert message.topics[0].assignments == {0: [1], 1: [1]}
 
 
@@ -410,15 +398,12 @@ def test_create_topics_while_the_coordinator_is_down(ready: Rig) -> None:
 @pytest.mark.parametrize("version", range(1, 7))
 def test_delete_topics(ready: Rig, version: int) -> None:
     states = [DeleteTopicsRequest.DeleteTopicState("orders"), DeleteTopicsRequest.DeleteTopicState("nowhere")]
-    ready.processor.send(
-        request_frame(DELETE, version, DeleteTopicsRequest(["orders", "nowhere"], states, timeout_ms=1000))
+    call, message = ready.asked(
+        DELETE, version, DeleteTopicsRequest(["orders", "nowhere"], states, timeout_ms=1000)
     )
-    ready.turn()
-    ((call, message),) = ready.coordinator.take()
     assert (message.names, message.ids) == (["orders", "nowhere"], [])
     results = [DeletedTopic("orders", topic_id(1)), DeletedTopic("nowhere", bytes(16), 3)]
-    ready.coordinator.answer(call, DeletedTopics(results))
-    ready.turn()
+    ready.reply(call, DeletedTopics(results))
     assert {t.name: t.error_code for t in ready.answer(DELETE, version).responses} == {
         "orders": 0,
         "nowhere": 3,
@@ -436,9 +421,7 @@ def test_who_waits_for_the_coordinator_is_told_after_its_own_time(ready: Rig, ke
         ),
         DELETE: DeleteTopicsRequest(["orders"], timeout_ms=5),
     }
-    ready.processor.send(request_frame(key, 5, asked[key]))
-    ready.turn()
-    ((call, _),) = ready.coordinator.take()
+    call, _ = ready.asked(key, 5, asked[key])
     caller = ready.handler.broker.coordinator
     assert caller.next_deadline_ms() == now_ms[0] + 100_005
     caller.expire(now_ms[0] + 100_004)
@@ -450,8 +433,7 @@ def test_who_waits_for_the_coordinator_is_told_after_its_own_time(ready: Rig, ke
     results = answer.topics if key == CREATE else answer.responses
     found = {t.name: t.error_code for t in results}
     assert found == ({"orders": 40, "new": 7} if key == CREATE else {"orders": 7})
-    ready.coordinator.answer(call, CreatedTopics([]) if key == CREATE else DeletedTopics([]))
-    ready.turn()
+    ready.reply(call, CreatedTopics([]) if key == CREATE else DeletedTopics([]))
     assert ready.processor.replies() == []
     assert len(caller) == 0
     assert caller.next_deadline_ms() is None
@@ -461,12 +443,9 @@ def test_who_waits_for_the_coordinator_is_told_after_its_own_time(ready: Rig, ke
 def test_delete_topics_by_id(ready: Rig) -> None:
     state = DeleteTopicsRequest.DeleteTopicState
     asked = [state(None, topic_id(1)), state("orders", topic_id(1)), state(None), state(None, topic_id(1))]
-    ready.processor.send(request_frame(DELETE, 6, DeleteTopicsRequest(topics=asked, timeout_ms=1000)))
-    ready.turn()
-    ((call, message),) = ready.coordinator.take()
+    call, message = ready.asked(DELETE, 6, DeleteTopicsRequest(topics=asked, timeout_ms=1000))
     assert (message.names, message.ids) == ([], [topic_id(1)] * 2), "it says what is wrong with that"
-    ready.coordinator.answer(call, Failed(-1, "no"))
-    ready.turn()
+    ready.reply(call, Failed(-1, "no"))
     answers = ready.answer(DELETE, 6).responses
     assert [t.error_code for t in answers] == [42, 42, 41]
     assert answers[2].error_message == "no"
@@ -487,26 +466,22 @@ def test_producer_ids_come_from_blocks(ready: Rig, version: int) -> None:
     ready.turn()
     ((call, message),) = ready.coordinator.take()
     assert isinstance(message, AllocateProducerIds)
-    ready.coordinator.answer(call, ProducerIds(4000, 2))
-    ready.turn()
+    ready.reply(call, ProducerIds(4000, 2))
     ((call, _),) = ready.coordinator.take()
-    ready.coordinator.answer(call, ProducerIds(5000, 2))
-    ready.turn()
+    ready.reply(call, ProducerIds(5000, 2))
     found = [
         decode_response_frame(INIT, version, ready.processor.frame_of(r)[4:])[1]
         for r in ready.processor.replies()
     ]
-    assert [(r.error_code, r.producer_id, r.producer_epoch) for r in found] == [
-        (0, 4000, 0),
-        (0, 4001, 0),
-        (0, 5000, 0),
-    ]
+    seen = [(r.error_code, r.producer_id, r.producer_epoch) for r in found]
+    assert seen == [(0, 4000, 0), (0, 4001, 0), (0, 5000, 0)]
     assert ready.ask(INIT, version, asked).producer_id == 5001
 
 
 def test_producer_ids_that_are_refused(ready: Rig) -> None:
-    assert ready.ask(INIT, 4, InitProducerIdRequest("", 1)).error_code == 42
-    assert ready.ask(INIT, 4, InitProducerIdRequest(None, 1, 5, -1)).error_code == 42
+    for wrong in (("", 1), (None, 1, 5, -1), ("tx", 1, 5, -1)):
+        assert ready.ask(INIT, 4, InitProducerIdRequest(*wrong)).error_code == 42
+    assert not ready.coordinator.take()
     ready.coordinator_dies()
     assert ready.ask_in_vain(INIT, 4, InitProducerIdRequest(None, 1)).error_code == 14
 

@@ -21,7 +21,7 @@ from mpbroker.protocol.messages import (
     CreatePartitionsRequest,
     IncrementalAlterConfigsRequest,
 )
-from tests.support.handler_rig import Rig, request_frame, topic_image
+from tests.support.handler_rig import Rig, topic_image
 
 ALTER, CREATE_PARTITIONS, INCREMENTAL = 33, 37, 44
 TOPIC, BROKER, GROUP = 2, 4, 32
@@ -56,9 +56,7 @@ def test_topics_are_altered_by_the_coordinator(ready: Rig, version: int) -> None
         altered(("cleanup.policy", 2, "compact"), name="others"),
     ]
     body = IncrementalAlterConfigsRequest(resources, True)
-    ready.processor.send(request_frame(INCREMENTAL, version, body))
-    ready.turn()
-    ((call, asked),) = ready.coordinator.take()
+    call, asked = ready.asked(INCREMENTAL, version, body)
     assert asked == AlterSettings(
         [
             ConfigAlteration("orders", [ConfigChange("retention.ms", 0, "1"), ConfigChange("segment.ms", 1)]),
@@ -69,10 +67,7 @@ def test_topics_are_altered_by_the_coordinator(ready: Rig, version: int) -> None
         ],
         True,
     )
-    ready.coordinator.answer(
-        call, AlteredResources([(0, None), (40, "no"), (42, "why"), (0, None), (3, "no")])
-    )
-    ready.turn()
+    ready.reply(call, AlteredResources([(0, None), (40, "no"), (42, "why"), (0, None), (3, "no")]))
     response = ready.answer(INCREMENTAL, version)
     wrong = ["nulls", "doubles", "odd", "twice", "twice"]
     assert results(response) == [
@@ -94,8 +89,7 @@ def test_many_resources_are_altered_some_at_a_time(
     monkeypatch.setattr(config_changes, "ALTERED_AT_ONCE", 2)
     resources = [altered(("retention.ms", 0, "1"), name=f"t{number}") for number in range(5)]
     resources.insert(3, altered(("retention.ms", 0, None), name="nulls"))
-    ready.processor.send(request_frame(INCREMENTAL, 1, IncrementalAlterConfigsRequest(resources)))
-    ready.turn()
+    ready.send(INCREMENTAL, 1, IncrementalAlterConfigsRequest(resources))
     for names in (["t0", "t1"], ["t2", "t3"]) if dies else (["t0", "t1"], ["t2", "t3"], ["t4"]):
         ((call, asked),) = ready.coordinator.take()
         assert [one.name for one in asked.alterations] == names
@@ -115,12 +109,9 @@ def test_settings_are_replaced(ready: Rig, version: int) -> None:
     resource = AlterConfigsRequest.AlterConfigsResource(
         TOPIC, "orders", [AlterConfigsRequest.AlterableConfig("retention.ms", "1")]
     )
-    ready.processor.send(request_frame(ALTER, version, AlterConfigsRequest([resource])))
-    ready.turn()
-    ((call, asked),) = ready.coordinator.take()
+    call, asked = ready.asked(ALTER, version, AlterConfigsRequest([resource]))
     assert asked == AlterSettings([ConfigAlteration("orders", [ConfigChange("retention.ms", 0, "1")], True)])
-    ready.coordinator.answer(call, Failed(-1, "gone"))
-    ready.turn()
+    ready.reply(call, Failed(-1, "gone"))
     response = ready.answer(ALTER, version)
     assert results(response) == [(NOT_CONTROLLER, "orders")]
     assert response.responses[0].error_message == "gone"
@@ -135,24 +126,19 @@ def partitions(*counts: int) -> CreatePartitionsRequest:
 
 @pytest.mark.parametrize("version", range(4))
 def test_partitions_are_made_by_the_coordinator(ready: Rig, version: int) -> None:
-    ready.processor.send(request_frame(CREATE_PARTITIONS, version, partitions(4)))
-    ready.turn()
-    ((call, asked),) = ready.coordinator.take()
+    call, asked = ready.asked(CREATE_PARTITIONS, version, partitions(4))
     assert isinstance(asked, CreatePartitions)
     assert asked.topics == [MorePartitions("orders", 4), MorePartitions("other", 2, [[1]])]
     assert asked.account is not None
     assert asked.account.strict == (version >= 3)
-    ready.coordinator.answer(call, AlteredResources([(0, None), (37, "no")], 30))
-    ready.turn()
+    ready.reply(call, AlteredResources([(0, None), (37, "no")], 30))
     response = ready.answer(CREATE_PARTITIONS, version)
     assert [(r.name, r.error_code) for r in response.results] == [("orders", 0), ("other", 37)]
     assert response.throttle_time_ms == 30
 
 
 def test_a_topic_that_is_named_twice(ready: Rig) -> None:
-    ready.processor.send(request_frame(CREATE_PARTITIONS, 3, partitions(4, 5)))
-    ready.turn()
-    ((_, asked),) = ready.coordinator.take()
+    _, asked = ready.asked(CREATE_PARTITIONS, 3, partitions(4, 5))
     assert asked.topics == [MorePartitions("other", 2, [[1]])]
     ready.coordinator_dies()
     ready.turn()
@@ -165,8 +151,7 @@ def test_a_topic_that_is_named_twice(ready: Rig) -> None:
 def test_partitions_that_take_too_long(ready: Rig) -> None:
     now_ms = 1_000
     ready.handler.broker.monotonic_ms = lambda: now_ms
-    ready.processor.send(request_frame(CREATE_PARTITIONS, 3, partitions(4)))
-    ready.turn()
+    ready.send(CREATE_PARTITIONS, 3, partitions(4))
     ready.handler.broker.coordinator.expire(now_ms + 5_000)
     ready.turn()
     response = ready.answer(CREATE_PARTITIONS, 3)

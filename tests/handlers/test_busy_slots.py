@@ -33,7 +33,6 @@ from shm.word import Words
 from tests.handlers.test_log_apis import answer_from_log, calls_to_log
 from tests.log.scrub.test_scrub_process import Busy
 from tests.support.fetch_logs import PARTITIONS, Logs, decoded, logs, topics_of, wanted
-from tests.support.handler_rig import request_frame
 
 BUSY, OTHER = 1, 2
 NAME = "logged"
@@ -108,8 +107,7 @@ def delete(log: Logs) -> Any:
     """The log worker deletes what it is asked to."""
     asked = [DeleteRecordsRequest.DeleteRecordsPartition(number, 1) for number in (BUSY, OTHER)]
     request = DeleteRecordsRequest([DeleteRecordsRequest.DeleteRecordsTopic(NAME, asked)], 10_000)
-    log.rig.processor.send(request_frame(ApiKey.DELETE_RECORDS, 2, request))
-    log.rig.turn()
+    log.rig.send(ApiKey.DELETE_RECORDS, 2, request)
     ((call, asked_for),) = calls_to_log(log.rig)
     answer_from_log(log.rig, call, DeletedRecords([DeletedBefore(0, 1) for _ in asked_for.partitions]))
     return log.rig.answer(ApiKey.DELETE_RECORDS, 2)

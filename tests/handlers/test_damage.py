@@ -17,7 +17,6 @@ from mpbroker.records.iterate import iterate_batches
 from mpbroker.storage.damage import Damage, FileIdentity, Scrubbed, write_scrubbed
 from mpbroker.storage.names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, segment_name
 from tests.support.fetch_logs import T0, Logs, decoded, logs, topics_of, wanted
-from tests.support.handler_rig import request_frame
 
 VERSION = 13
 RECORDS = 2
@@ -39,23 +38,20 @@ def bytes_each(log: Logs) -> int:
     return log.partitions[0].position // BATCHES
 
 
-def damage(log: Logs, first: int, behind: int, *, version: int = 1) -> None:
-    """Batches [first, behind) of partition 0 are zeros, and the scrubber has said so."""
+def overwrite(log: Logs, first: int, behind: int) -> None:
+    """Fill batches [first, behind) of partition 0 with zeros."""
     path, each = log.partitions[0].path, bytes_each(log)
     data = bytearray(path.read_bytes())
     data[first * each : behind * each] = bytes((behind - first) * each)
     path.write_bytes(data)
-    one = Damage(
-        "logged-0",
-        0,
-        first * each,
-        behind * each,
-        first * RECORDS,
-        behind * RECORDS,
-        "zeros",
-        FileIdentity.of(path.stat()),
-        0,
-    )
+
+
+def damage(log: Logs, first: int, behind: int, *, version: int = 1) -> None:
+    """Overwrite batches of partition 0, as the scrubber has reported."""
+    overwrite(log, first, behind)
+    path, each = log.partitions[0].path, bytes_each(log)
+    places = (first * each, behind * each, first * RECORDS, behind * RECORDS)
+    one = Damage("logged-0", 0, *places, "zeros", FileIdentity.of(path.stat()), 0)
     write_scrubbed(path.parent.parent, Scrubbed([one]))
     log.rig.memory.words("damaged").store(0, damage_word(GENERATION, version))
 
@@ -146,10 +142,7 @@ def test_a_file_that_does_not_say_what_is_damaged_is_an_error(
 
 def test_what_is_no_batch_is_an_error_and_not_skipped(log: Logs) -> None:
     """Check that nothing is found behind an invalid header, except by the index."""
-    path, each = log.partitions[0].path, bytes_each(log)
-    data = bytearray(path.read_bytes())
-    data[3 * each : 4 * each] = bytes(each)
-    path.write_bytes(data)
+    overwrite(log, 3, 4)
     assert ask(log, 12).error_code == ErrorCode.CORRUPT_MESSAGE
     assert ask(log, 0).error_code == 0
 
@@ -174,8 +167,7 @@ def test_an_index_that_names_a_later_place_hides_nothing(log: Logs) -> None:
 def ask_time(log: Logs, timestamp: int) -> tuple[int, int, int]:
     wanted_one = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
     request = ListOffsetsRequest(-1, 0, [ListOffsetsRequest.ListOffsetsTopic("logged", [wanted_one])])
-    log.rig.processor.send(request_frame(ApiKey.LIST_OFFSETS, 7, request))
-    log.rig.turn()
+    log.rig.send(ApiKey.LIST_OFFSETS, 7, request)
     (reply,) = log.rig.processor.replies()
     response = decode_response_frame(ApiKey.LIST_OFFSETS, 7, log.rig.processor.frame_of(reply)[4:])[1]
     log.rig.processor.give_back(reply)
@@ -194,10 +186,7 @@ def test_times_are_looked_up_around_damage(log: Logs) -> None:
 
 
 def test_times_in_damage_that_nobody_has_found_are_an_error(log: Logs) -> None:
-    path, each = log.partitions[0].path, bytes_each(log)
-    data = bytearray(path.read_bytes())
-    data[3 * each : 4 * each] = bytes(each)
-    path.write_bytes(data)
+    overwrite(log, 3, 4)
     assert ask_time(log, T0 + 2) == (0, T0 + 2, 2)
     assert ask_time(log, T0 + 15)[0] == ErrorCode.CORRUPT_MESSAGE
 

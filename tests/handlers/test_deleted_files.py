@@ -19,7 +19,6 @@ from ops.bench import frames
 from ops.bench.brokers import Mpbroker
 from tests.support.client_tools import eventually
 from tests.support.handler_logs import learn
-from tests.support.real_brokers import stop_cleanly
 
 SEGMENT = f"{0:020d}"
 
@@ -176,4 +175,3 @@ def test_a_deleted_topic_frees_its_space(broker: Mpbroker) -> None:
             return [name for name in names if Path(name).parent != broker.log_dir]
 
         eventually(lambda: not list(broker.log_dir.glob("t-*")) and not still_open(), "its space is free")
-    stop_cleanly(broker)

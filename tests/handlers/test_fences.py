@@ -13,11 +13,7 @@ from mpbroker.ipc.process import LOG_FENCE_ANSWER, LOG_FENCE_RESUME
 from mpbroker.ipc.slots import SlotKind, unpack_request
 from mpbroker.ipc.topology import COORDINATOR, LOG
 from mpbroker.protocol.headers import decode_response_frame
-from mpbroker.protocol.messages import (
-    CreateTopicsRequest,
-    HeartbeatRequest,
-    InitProducerIdRequest,
-)
+from mpbroker.protocol.messages import CreateTopicsRequest, HeartbeatRequest, InitProducerIdRequest
 from mpbroker.records.compression import Codec
 from tests.support.handler_fences import TOPIC, kinds, produce
 from tests.support.handler_rig import HANDLER, PROCESSOR, Rig, fence, request_frame
@@ -33,8 +29,7 @@ def answers(made: Rig) -> dict[int, bytes]:
 
 
 def error_of(made: Rig) -> int:
-    (reply,) = made.processor.replies()
-    _, response = decode_response_frame(0, 7, made.processor.frame_of(reply)[4:])
+    response = made.answer(0, 7)
     return int(response.responses[0].partition_responses[0].error_code)
 
 
@@ -51,8 +46,7 @@ def test_the_log_process_dies_and_comes_back(ready: Rig) -> None:
     assert ready.processor.replies() == []
     fence(ready, LOG, alive=False, stage=LOG_FENCE_RESUME)
     assert error_of(ready) == 6
-    ready.memory.reset_rings_of(LOG)
-    fence(ready, LOG, alive=True)
+    ready.welcome(LOG)
     ready.processor.send(produce(), connection=3)
     ready.turn()
     (job,) = ready.log.take()
@@ -118,9 +112,7 @@ def test_an_unanswered_produce_that_cannot_be_charged_closes_its_connection(
     monkeypatch.setattr(throttling, "charge", broken)
     ready.processor.send(produce(Codec.GZIP, acks=0), connection=5)
     ready.turn()
-    (job,) = ready.log.take()
-    ready.log.append(job)
-    ready.turn()
+    ready.append()
     assert kinds(ready) == [(5, SlotKind.CLOSE)]
     assert ready.handler.intake.open == {}
 
@@ -140,16 +132,13 @@ def test_a_stale_job_of_the_dead_log_process_is_ignored(ready: Rig) -> None:
 def test_the_coordinator_dies_and_comes_back(ready: Rig) -> None:
     topic = CreateTopicsRequest.CreatableTopic("new", 1, 1, [], [])
     ready.processor.send(request_frame(19, 5, CreateTopicsRequest([topic])), connection=1)
-    ready.processor.send(request_frame(22, 4, InitProducerIdRequest(None, 1)), connection=2)
-    ready.turn()
+    ready.send(22, 4, InitProducerIdRequest(None, 1), connection=2)
     fence(ready, COORDINATOR, alive=False)
     replies = {r.connection: ready.processor.frame_of(r) for r in ready.processor.replies()}
     assert decode_response_frame(19, 5, replies[1][4:])[1].topics[0].error_code == 41
     assert decode_response_frame(22, 4, replies[2][4:])[1].error_code == 14
-    ready.memory.reset_rings_of(COORDINATOR)
-    fence(ready, COORDINATOR, alive=True)
-    ready.processor.send(request_frame(22, 4, InitProducerIdRequest(None, 1)))
-    ready.turn()
+    ready.welcome(COORDINATOR)
+    ready.send(22, 4, InitProducerIdRequest(None, 1))
     assert len(ready.coordinator.take()) == 1
 
 
@@ -165,8 +154,7 @@ def test_who_asks_without_a_coordinator_is_answered_by_its_successor(ready: Rig)
     # Who goes meanwhile is no call of the successor's.
     ready.processor.cancel(3)
     ready.turn()
-    ready.memory.reset_rings_of(COORDINATOR)
-    fence(ready, COORDINATOR, alive=True)
+    ready.welcome(COORDINATOR)
     ready.turn()
     asked = [message for _, message in ready.coordinator.take()]
     assert [type(message) for message in asked] == [AllocateProducerIds, ForwardedRequest]
@@ -177,8 +165,7 @@ def test_without_a_successor_the_wait_ends(ready: Rig) -> None:
     fence(ready, COORDINATOR, alive=False)
     topic = CreateTopicsRequest.CreatableTopic("new", 1, 1, [], [])
     ready.processor.send(request_frame(19, 5, CreateTopicsRequest([topic])), connection=1)
-    ready.processor.send(request_frame(12, 4, HeartbeatRequest("g", 1, "m")), connection=2)
-    ready.turn()
+    ready.send(12, 4, HeartbeatRequest("g", 1, "m"), connection=2)
     coordinator = ready.handler.broker.coordinator
     deadline_ms = coordinator.next_deadline_ms()
     assert deadline_ms is not None
@@ -198,8 +185,7 @@ def test_a_processor_dies_and_comes_back(ready: Rig) -> None:
     ready.processor.send(produce(Codec.GZIP), connection=1)
     ready.turn()
     # Another request is answered, and its block is lent to the processor when that dies.
-    ready.processor.send(request_frame(19, 5, CreateTopicsRequest([])), connection=2)
-    ready.turn()
+    ready.send(19, 5, CreateTopicsRequest([]), connection=2)
     assert ready.handler.broker.responses.lent_blocks == 1
     counted, arena = Counter.COUNT_ARENA_BYTES, ready.handler.arena
     before = ready.memory.counters(HANDLER).get(counted)
@@ -209,18 +195,14 @@ def test_a_processor_dies_and_comes_back(ready: Rig) -> None:
     assert ready.handler.broker.responses.lent_blocks == 0
     assert ready.memory.counters(HANDLER).get(counted) == arena.in_use_bytes < before
     # The append goes on; its result finds nobody to be told.
-    (job,) = ready.log.take()
-    ready.log.append(job)
-    ready.turn()
+    ready.append()
     assert ready.handler.intake.open == {}
     assert ready.handler.arena.in_use_bytes == 0
     assert ready.memory.ring(HANDLER, LOG).waiting() == 0
-    ready.memory.reset_rings_of(PROCESSOR)
-    fence(ready, PROCESSOR, alive=True)
+    ready.welcome(PROCESSOR)
     ready.processor.to_handler.rebind()
     ready.processor.from_handler.rebind()
-    ready.processor.send(request_frame(19, 5, CreateTopicsRequest([])), connection=4)
-    ready.turn()
+    ready.send(19, 5, CreateTopicsRequest([]), connection=4)
     assert kinds(ready) == [(4, SlotKind.SEND)]
 
 

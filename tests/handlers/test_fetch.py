@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +26,7 @@ from mpbroker.protocol.messages import (
 from mpbroker.records.compression import Codec
 from mpbroker.records.record_search import RecordSearch
 from mpbroker.storage.reader import PartitionReader
-from tests.support.compacted_segments import (
-    PER_SEGMENT,
-    Segments,
-    end_of,
-    twelve_segments,
-)
+from tests.support.compacted_segments import PER_SEGMENT, Segments, end_of, twelve_segments
 from tests.support.handler_logs import (
     FETCH,
     LIST_OFFSETS,
@@ -48,24 +42,10 @@ from tests.support.handler_logs import (
     replies,
     whole,
 )
-from tests.support.handler_rig import (
-    PROCESSOR,
-    delta,
-    fence,
-    request_frame,
-    rig,
-    topic_id,
-)
+from tests.support.handler_rig import PROCESSOR, delta, fence, request_frame, rig, topic_id
 from tests.support.polling import PATIENCE_S, Patience, until
 
 STORAGE_ERROR = 56
-
-
-@pytest.fixture(name="log")
-def _log(tmp_path: Path) -> Iterator[Logged]:
-    with rig(BrokerConfig(log_dirs=(str(tmp_path),))) as made:
-        made.publish(TOPIC)
-        yield Logged(tmp_path, made)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -87,27 +67,6 @@ def test_blocks_come_back(log: Logged) -> None:
     log.rig.turn()
     assert log.rig.handler.arena.in_use_bytes == before
     assert log.rig.handler.broker.responses.lent_blocks == 0
-
-
-def test_an_offset_inside_a_batch_gets_the_whole_batch(log: Logged) -> None:
-    log.append()
-    assert bytes(partition_of(ask(log, fetch(5))).records) == log.batches[0]
-
-
-def test_budgets(log: Logged) -> None:
-    for _ in range(3):
-        log.append()
-    one = len(log.batches[0])
-    assert len(partition_of(ask(log, fetch(0, max_bytes=2 * one))).records) == 2 * one
-    assert len(partition_of(ask(log, fetch(0, each=one))).records) == one
-    # At least one batch, however small the budget.
-    assert len(partition_of(ask(log, fetch(0, max_bytes=1))).records) == one
-    request = fetch(0, max_bytes=one)
-    request.topics[0].partitions.append(
-        FetchRequest.FetchPartition(0, fetch_offset=10, partition_max_bytes=1 << 20)
-    )
-    first, second = ask(log, request).responses[0].partitions
-    assert (len(first.records), len(second.records)) == (one, 0)
 
 
 def test_only_what_is_visible(log: Logged) -> None:
@@ -298,8 +257,7 @@ def test_a_long_fetch_that_looks_again_and_again_holds_up_no_heavy_request(long:
 
 def test_a_long_fetch_is_answered_between_other_requests(long: Logged) -> None:
     long.append()
-    long.rig.processor.send(request_frame(FETCH, 12, of_many(0, 60_000)))
-    long.rig.turn()
+    long.rig.send(FETCH, 12, of_many(0, 60_000))
     pieces = 0
     while long.rig.handler.scheduler.has_work():
         long.rig.turn()
@@ -409,13 +367,6 @@ def test_special_times_have_their_versions(
             assert found.error_code == 35
         else:
             assert (found.error_code, (found.timestamp, found.offset)) == (0, expected)
-
-
-def test_the_latest_offset_by_isolation(log: Logged) -> None:
-    log.append()
-    log.publish(last_stable_offset=3)
-    assert offsets(log, -1).offset == 10
-    assert offsets(log, -1, isolation=1).offset == 3
 
 
 def test_times_by_isolation(log: Logged) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from mpbroker.handlers.apis import all_apis
 from mpbroker.handlers.requests.responses import Pause
 from mpbroker.ipc.calls import Failed
 from mpbroker.ipc.slots import SlotKind, ThrottledBy
@@ -35,7 +34,7 @@ from mpbroker.protocol.messages import (
     SyncGroupResponse,
 )
 from tests.handlers import test_group_apis, test_transaction_apis
-from tests.support.forwarded_requests import answered, hand_on
+from tests.support.forwarded_requests import answered, each_version, errors_in, hand_on
 from tests.support.handler_rig import Rig, topic_image
 
 RECORDED = Path(__file__).with_name("forwarded_responses.json")
@@ -129,11 +128,7 @@ RESPONSES: dict[ApiKey, Callable[[int], Message]] = {
     ApiKey.OFFSET_DELETE: offset_delete,
     **{key: partial(test_transaction_apis.respond, key) for key in test_transaction_apis.REQUEST},
 }
-EVERY = [
-    (key, version)
-    for key in RESPONSES
-    for version in range(all_apis()[key].oldest, all_apis()[key].latest + 1)
-]
+EVERY = each_version(RESPONSES)
 
 
 class Throttled:
@@ -161,8 +156,7 @@ def frames(rig: Rig, key: ApiKey, version: int, *, by_turn: bool) -> dict[str, s
         rig.handler.turn.leaves_all = not by_turn or pause_ms > 0
         call, _ = hand_on(rig, key, version, request_for(key, version))
         if how == "failed":
-            rig.coordinator.answer(call, Failed(code, ""))
-            rig.turn()
+            rig.reply(call, Failed(code, ""))
         else:
             answered(rig, call, RESPONSES[key](code))
         reply = sent(rig)
@@ -192,6 +186,14 @@ def sent(rig: Rig) -> Any:
     (reply,) = rig.processor.replies()
     assert reply.kind == SlotKind.SEND
     return reply
+
+
+@pytest.mark.parametrize(("key", "version"), EVERY)
+def test_without_a_coordinator_each_version_has_its_error(rig: Rig, key: ApiKey, version: int) -> None:
+    rig.publish(topic_image("t", 1))
+    rig.coordinator_dies()
+    response = rig.ask_in_vain(key, version, request_for(key, version))
+    assert ErrorCode.COORDINATOR_NOT_AVAILABLE in set(errors_in(response))
 
 
 @pytest.mark.parametrize("by_turn", [False, True])

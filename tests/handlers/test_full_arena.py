@@ -140,9 +140,7 @@ def test_an_append_waits_for_room(full: tuple[Rig, Reply]) -> None:
     assert made.log.take() == []
     made.processor.give_back(answer)
     made.turn()
-    (job,) = made.log.take()
-    made.log.append(job)
-    made.turn()
+    made.append()
     assert kinds(made) == [(2, SlotKind.SEND)]
 
 
@@ -154,8 +152,7 @@ def test_an_append_that_waits_is_lost_with_the_log_process(full: tuple[Rig, Repl
     made.turn()
     fence(made, LOG, alive=False)
     fence(made, LOG, alive=False, stage=3)
-    made.memory.reset_rings_of(LOG)
-    fence(made, LOG, alive=True)
+    made.welcome(LOG)
     made.processor.give_back(answer)
     made.turn()
     made.turn()

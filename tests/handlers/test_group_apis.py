@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from mpbroker.handlers.api_parts import offset_commits
-from mpbroker.handlers.apis import all_apis, k09_offset_fetch
+from mpbroker.handlers.apis import k09_offset_fetch
 from mpbroker.handlers.calls.forwarding import NAMES_AT_ONCE
 from mpbroker.handlers.requests import request as handlers_request
 from mpbroker.handlers.requests.limits import SMALL_REQUEST_ELEMENTS_MAX
 from mpbroker.handlers.requests.request import ReceivedRequest
-from mpbroker.ipc.calls import Abandon, Acknowledged, Failed, ForwardedRequest, MalformedRequest
+from mpbroker.ipc.calls import Abandon, Acknowledged, ForwardedRequest, MalformedRequest
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.topology import COORDINATOR, processor
 from mpbroker.protocol.api_keys import ApiKey
@@ -42,7 +42,7 @@ from mpbroker.protocol.messages import (
 )
 from mpbroker.protocol.wire import uvarint
 from tests.handlers.test_fences import fence
-from tests.support.forwarded_requests import answered, body_of, errors_in, hand_on
+from tests.support.forwarded_requests import answered, body_of, each_version, hand_on
 from tests.support.handler_rig import Rig, request_frame, topic_image
 
 ID = b"i" * 16
@@ -79,25 +79,12 @@ REQUEST: dict[ApiKey, Callable[[int], Message]] = {
     ApiKey.DELETE_GROUPS: lambda _: DeleteGroupsRequest(["g"]),
     ApiKey.OFFSET_DELETE: lambda _: OffsetDeleteRequest("g"),
 }
-EVERY = [
-    (key, version) for key in REQUEST for version in range(all_apis()[key].oldest, all_apis()[key].latest + 1)
-]
+EVERY = each_version(REQUEST)
 READY = (topic_image("t", 1),)
 
 
 def sent(ready: Rig, key: ApiKey, version: int, connection: int = 7) -> tuple[Any, ForwardedRequest]:
     return hand_on(ready, key, version, REQUEST[key](version), connection)
-
-
-@pytest.mark.parametrize(("key", "version"), EVERY)
-def test_a_failed_request_says_so_in_every_version(ready: Rig, key: ApiKey, version: int) -> None:
-    call, _ = sent(ready, key, version)
-    ready.coordinator.answer(call, Failed(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ""))
-    ready.turn()
-    assert ErrorCode.COORDINATOR_LOAD_IN_PROGRESS in set(errors_in(ready.answer(key, version)))
-    ready.coordinator_dies()
-    response = ready.ask_in_vain(key, version, REQUEST[key](version))
-    assert ErrorCode.COORDINATOR_NOT_AVAILABLE in set(errors_in(response))
 
 
 @pytest.mark.parametrize(("key", "version"), EVERY)
@@ -133,10 +120,7 @@ def test_a_heartbeat_of_the_consumer_protocol_is_refused(ready: Rig, version: in
 
 def test_all_offsets_in_version_10_are_those_of_topics_with_an_id(ready: Rig) -> None:
     asked = OffsetFetchRequest.OffsetFetchRequestGroup("g", topics=None)
-    ready.processor.send(request_frame(ApiKey.OFFSET_FETCH, 10, OffsetFetchRequest(groups=[asked])))
-    ready.turn()
-    ready.processor.replies()
-    ((call, _),) = ready.coordinator.take()
+    call, _ = hand_on(ready, ApiKey.OFFSET_FETCH, 10, OffsetFetchRequest(groups=[asked]))
     topics = [OffsetFetchResponse.OffsetFetchResponseTopics(topic_id=i) for i in (ID, bytes(16))]
     group = OffsetFetchResponse.OffsetFetchResponseGroup("g", topics)
     answered(ready, call, OffsetFetchResponse(groups=[group]))
@@ -145,10 +129,7 @@ def test_all_offsets_in_version_10_are_those_of_topics_with_an_id(ready: Rig) ->
 
 def test_what_a_client_may_do_with_a_group(ready: Rig) -> None:
     request = DescribeGroupsRequest(["g"], include_authorized_operations=True)
-    ready.processor.send(request_frame(ApiKey.DESCRIBE_GROUPS, 6, request))
-    ready.turn()
-    ready.processor.replies()
-    ((call, _),) = ready.coordinator.take()
+    call, _ = hand_on(ready, ApiKey.DESCRIBE_GROUPS, 6, request)
     described = DescribeGroupsResponse.DescribedGroup(group_id="g", group_state="Empty")
     answered(ready, call, DescribeGroupsResponse(groups=[described]))
     (group,) = ready.answer(ApiKey.DESCRIBE_GROUPS, 6).groups
@@ -186,9 +167,7 @@ def test_many_groups_are_asked_for_a_part_at_a_time_and_each_once(ready: Rig, ke
 
 def test_the_coordinator_dies_between_two_parts(ready: Rig) -> None:
     names = [f"g{number}" for number in range(NAMES_AT_ONCE + 1)]
-    ready.processor.send(request_frame(ApiKey.DESCRIBE_GROUPS, 2, DescribeGroupsRequest([*names, *names])))
-    ready.turn()
-    ((call, _),) = ready.coordinator.take()
+    call, _ = ready.asked(ApiKey.DESCRIBE_GROUPS, 2, DescribeGroupsRequest([*names, *names]))
     group = DescribeGroupsResponse.DescribedGroup
     answered(ready, call, DescribeGroupsResponse(groups=[group(group_id=name) for name in names[:-1]]))
     ready.processor.replies()
@@ -200,8 +179,7 @@ def test_the_coordinator_dies_between_two_parts(ready: Rig) -> None:
 
 def test_groups_that_did_not_fit_into_an_answer_are_asked_for_again(ready: Rig) -> None:
     names = ["a", "b", "c"]
-    ready.processor.send(request_frame(ApiKey.DESCRIBE_GROUPS, 2, DescribeGroupsRequest(names)))
-    ready.turn()
+    ready.send(ApiKey.DESCRIBE_GROUPS, 2, DescribeGroupsRequest(names))
     for left in (names, names[1:], names[2:]):
         ready.processor.replies()
         ((call, message),) = ready.coordinator.take()
@@ -291,8 +269,7 @@ def fetched(request: OffsetFetchRequest) -> OffsetFetchResponse:
 def serve_in_parts(
     made: Rig, request: OffsetFetchRequest, answer: Callable[[OffsetFetchRequest], OffsetFetchResponse]
 ) -> tuple[OffsetFetchResponse, list[OffsetFetchRequest]]:
-    made.processor.send(request_frame(ApiKey.OFFSET_FETCH, 9, request))
-    made.turn()
+    made.send(ApiKey.OFFSET_FETCH, 9, request)
     parts = []
     while made.handler.intake.open:
         made.processor.replies()
@@ -389,8 +366,7 @@ def test_what_the_coordinator_cannot_read_closes_the_connection(
     ready: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
     call, _ = sent(ready, ApiKey.JOIN_GROUP, 9)
-    ready.coordinator.answer(call, MalformedRequest("it is cut off"))
-    ready.turn()
+    ready.reply(call, MalformedRequest("it is cut off"))
     assert [reply.kind for reply in ready.processor.replies()] == [SlotKind.CLOSE]
     assert "malformed JoinGroup v9: it is cut off" in caplog.text
     assert (len(ready.handler.broker.forwarding), ready.handler.intake.open) == (0, {})
@@ -419,8 +395,7 @@ def test_a_closed_connection_ends_its_request_here_and_at_the_coordinator(ready:
     assert message == Abandon(call.request)
     # Both calls are answered; nobody hears of it.
     answered(ready, call, JoinGroupResponse(error_code=27))
-    ready.coordinator.answer(abandoned, Acknowledged())
-    ready.turn()
+    ready.reply(abandoned, Acknowledged())
     assert ready.processor.replies() == []
     assert (len(ready.handler.broker.forwarding), len(ready.handler.broker.coordinator)) == (0, 0)
     assert ready.handler.intake.open == {}

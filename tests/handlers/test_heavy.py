@@ -13,13 +13,11 @@ from mpbroker.ipc.metadata import TopicImage
 from mpbroker.ipc.slots import Request, SlotFlag, SlotKind
 from mpbroker.ipc.topology import LOG
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.headers import decode_response_frame
-from mpbroker.protocol.messages import CreateTopicsRequest, ProduceRequest
-from mpbroker.records.builder import build_batch
+from mpbroker.protocol.messages import CreateTopicsRequest
 from mpbroker.records.compression import Codec
-from mpbroker.records.record import NewRecord
 from tests.handlers.test_fences import fence
-from tests.support.handler_rig import HANDLER, PROCESSOR, Rig, for_python, request_frame, topic_image
+from tests.support import handler_fences
+from tests.support.handler_rig import HANDLER, PROCESSOR, Rig, request_frame, topic_image
 
 PARTITIONS = 4
 TOPIC = topic_image("t", 1, PARTITIONS)
@@ -35,12 +33,9 @@ def produce(
     topic: TopicImage = TOPIC,
     native: bool = False,
 ) -> bytes:
-    batch = bytes(build_batch([NewRecord(b"k", value, -1)], codec=codec))
-    if codec is not Codec.NONE and not native:
-        batch = for_python(batch)
-    data = [ProduceRequest.PartitionProduceData(n, batch) for n in range(partitions)]
-    of_topic = ProduceRequest.TopicProduceData(topic.name, topic.topic_id, data)
-    return request_frame(0, 7, ProduceRequest(None, acks, 1000, [of_topic]))
+    return handler_fences.produce(
+        codec, acks, topic=topic, partitions=range(partitions), value=value, native=native
+    )
 
 
 def announced(made: Rig) -> bool:
@@ -103,9 +98,7 @@ def test_light_requests_are_answered_between_its_pieces(ready: Rig) -> None:
     assert pieces >= PARTITIONS
     ready.turn()
     assert not announced(ready)
-    (job,) = ready.log.take()
-    ready.log.append(job)
-    ready.turn()
+    ready.append()
     assert answered(ready) == [1]
     assert ready.handler.intake.open == {}
 
@@ -144,8 +137,7 @@ def test_the_log_process_dies_between_two_pieces(ready: Rig, partitions: int) ->
     assert ready.log.take() == []
     assert not announced(ready)
     fence(ready, LOG, alive=False, stage=3)
-    ready.memory.reset_rings_of(LOG)
-    fence(ready, LOG, alive=True)
+    ready.welcome(LOG)
     for _ in range(2 * PARTITIONS):
         ready.turn()
     assert ready.log.take() == []
@@ -185,8 +177,7 @@ def test_a_piece_that_fails_ends_its_request_only(ready: Rig, monkeypatch: pytes
     send_heavy(ready, 2)
     for _ in range(3 * PARTITIONS):
         ready.turn()
-    (reply,) = ready.processor.replies()
-    _, response = decode_response_frame(0, 7, ready.processor.frame_of(reply)[4:])
+    response = ready.answer(0, 7)
     assert {p.error_code for p in response.responses[0].partition_responses} == {-1}
     assert [job.connection for job in ready.log.take()] == [2]
     assert not announced(ready)
@@ -298,8 +289,7 @@ def test_light_ones_that_take_long_end_with_whom_they_depend_on(ready: Rig) -> N
         assert ready.log.take() == []
         if role == LOG:
             fence(ready, LOG, alive=False, stage=3)
-            ready.memory.reset_rings_of(LOG)
-            fence(ready, LOG, alive=True)
+            ready.welcome(LOG)
 
 
 def test_a_light_one_that_takes_long_and_is_wrong_is_refused(ready: Rig) -> None:
@@ -308,8 +298,7 @@ def test_a_light_one_that_takes_long_and_is_wrong_is_refused(ready: Rig) -> None
     ready.processor.send(bytes(frame))
     for _ in range(3):
         ready.turn()
-    (reply,) = ready.processor.replies()
-    _, response = decode_response_frame(0, 7, ready.processor.frame_of(reply)[4:])
+    response = ready.answer(0, 7)
     assert response.responses[0].partition_responses[0].error_code == ErrorCode.CORRUPT_MESSAGE
     assert not announced(ready)
 

@@ -59,17 +59,8 @@ from tests.support.handler_rig import (
     topic_image,
 )
 
-LIST_OFFSETS, DELETE, EPOCHS, MARKERS, MOVE, DIRS, REASSIGN, REASSIGNING, PRODUCERS = (
-    2,
-    21,
-    23,
-    27,
-    34,
-    35,
-    45,
-    46,
-    61,
-)
+LIST_OFFSETS, DELETE, EPOCHS, MARKERS, MOVE = 2, 21, 23, 27, 34
+DIRS, REASSIGN, REASSIGNING, PRODUCERS = 35, 45, 46, 61
 INVALID_ASSIGNMENT, LOG_DIR_NOT_FOUND, NO_REASSIGNMENT = 39, 57, 85
 ORDERS = topic_image("orders", 1, partitions=2)
 COMPACTED = topic_image("compacted", 2, first_slot=3, cleanup_policy="compact")
@@ -128,10 +119,7 @@ def results(response: Any) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("version", range(3))
 def test_records_are_deleted_by_the_log_process(ready: Rig, version: int) -> None:
-    ready.processor.send(
-        request_frame(DELETE, version, delete(("orders", 1, 7), ("none", 0, 1), ("both", 0, -1)))
-    )
-    ready.turn()
+    ready.send(DELETE, version, delete(("orders", 1, 7), ("none", 0, 1), ("both", 0, -1)))
     ((call, asked),) = calls_to_log(ready)
     assert asked == DeleteRecords([DeleteBefore(1, 5, 7), DeleteBefore(4, 5, -1)])
     assert not ready.processor.replies()
@@ -159,10 +147,7 @@ def describe(*wanted: tuple[str, list[int]]) -> DescribeProducersRequest:
 
 
 def test_producers_are_told_by_the_log_process(ready: Rig) -> None:
-    ready.processor.send(
-        request_frame(PRODUCERS, 0, describe(("orders", [1, 7]), ("no", [0]), ("both", [0])))
-    )
-    ready.turn()
+    ready.send(PRODUCERS, 0, describe(("orders", [1, 7]), ("no", [0]), ("both", [0])))
     ((call, asked),) = calls_to_log(ready)
     assert asked == TellProducers([PartitionProducers(1, 5), PartitionProducers(4, 5)])
     known = ActiveProducer(9, 2, 41, 1000, 3, 17)
@@ -180,10 +165,7 @@ def test_producers_are_told_by_the_log_process(ready: Rig) -> None:
 def test_a_partition_is_told_of_once_and_deleted_from_once(ready: Rig) -> None:
     """A short request must not have a long answer; what two entries of the same partition want is no more."""
     ready.processor.send(request_frame(PRODUCERS, 0, describe(("orders", [1, 1, 0]), ("orders", [1]))))
-    ready.processor.send(
-        request_frame(DELETE, 2, delete(("orders", 1, 7), ("orders", 0, 3), ("orders", 1, 5)))
-    )
-    ready.turn()
+    ready.send(DELETE, 2, delete(("orders", 1, 7), ("orders", 0, 3), ("orders", 1, 5)))
     asked = [message for _, message in calls_to_log(ready)]
     assert TellProducers([PartitionProducers(1, 5), PartitionProducers(0, 5)]) in asked
     ready.turn()
@@ -191,25 +173,17 @@ def test_a_partition_is_told_of_once_and_deleted_from_once(ready: Rig) -> None:
     assert DeleteRecords([DeleteBefore(1, 5, 5), DeleteBefore(0, 5, 3)]) in asked
 
 
-def test_log_workers_are_asked_about_some_partitions_at_a_time(
-    ready: Rig, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("at_once", "first"),
+    [(2, [1, 0]), (log_questions.AT_ONCE, [1, 0, 4])],
+    ids=["asked about some at a time", "answers for some"],
+)
+def test_a_log_worker_is_asked_until_all_partitions_are_answered(
+    ready: Rig, monkeypatch: pytest.MonkeyPatch, at_once: int, first: list[int]
 ) -> None:
-    monkeypatch.setattr(log_questions, "AT_ONCE", 2)
-    ready.processor.send(request_frame(PRODUCERS, 0, describe(("orders", [1, 0]), ("both", [0]))))
-    ready.turn()
-    for wanted in ([1, 0], [4]):
-        ((call, asked),) = calls_to_log(ready)
-        assert [one.slot for one in asked.partitions] == wanted
-        told = [ProducersOfPartition(0, [ActiveProducer(slot, 0, 0, 0, 0, 0)]) for slot in wanted]
-        answer_from_log(ready, call, Producers(told))
-    response = ready.answer(PRODUCERS, 0)
-    assert [p.active_producers[0].producer_id for t in response.topics for p in t.partitions] == [1, 0, 4]
-
-
-def test_a_log_worker_that_answers_for_some_is_asked_about_the_rest(ready: Rig) -> None:
-    ready.processor.send(request_frame(PRODUCERS, 0, describe(("orders", [1, 0]), ("both", [0]))))
-    ready.turn()
-    for wanted, told in (([1, 0, 4], [1, 0]), ([4], [4])):
+    monkeypatch.setattr(log_questions, "AT_ONCE", at_once)
+    ready.send(PRODUCERS, 0, describe(("orders", [1, 0]), ("both", [0])))
+    for wanted, told in ((first, [1, 0]), ([4], [4])):
         ((call, asked),) = calls_to_log(ready)
         assert [one.slot for one in asked.partitions] == wanted
         found = [ProducersOfPartition(0, [ActiveProducer(slot, 0, 0, 0, 0, 0)]) for slot in told]
@@ -220,8 +194,7 @@ def test_a_log_worker_that_answers_for_some_is_asked_about_the_rest(ready: Rig) 
 
 def test_the_log_process_dies_between_two_questions(ready: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_questions, "AT_ONCE", 1)
-    ready.processor.send(request_frame(PRODUCERS, 0, describe(("orders", [1, 0]), ("both", [0]))))
-    ready.turn()
+    ready.send(PRODUCERS, 0, describe(("orders", [1, 0]), ("both", [0])))
     ((call, _),) = calls_to_log(ready)
     answer_from_log(ready, call, Producers([ProducersOfPartition(0, [])]))
     fence(ready, LOG, alive=False, stage=LOG_FENCE_CLOSE)
@@ -231,8 +204,7 @@ def test_the_log_process_dies_between_two_questions(ready: Rig, monkeypatch: pyt
 
 
 def test_the_producers_of_a_log_process_that_dies(ready: Rig) -> None:
-    ready.processor.send(request_frame(PRODUCERS, 0, describe(("orders", [0]))))
-    ready.turn()
+    ready.send(PRODUCERS, 0, describe(("orders", [0])))
     calls_to_log(ready)
     fence(ready, LOG, alive=False, stage=LOG_FENCE_CLOSE)
     ready.turn()
@@ -256,8 +228,7 @@ def test_markers_are_appended(ready: Rig, error: int | None, expected: int) -> N
         marker(10, wrong, ("__consumer_offsets", [0]), commit=True),
         marker(-1, orders),
     ]
-    ready.processor.send(request_frame(MARKERS, 2, WriteTxnMarkersRequest(markers)))
-    ready.turn()
+    ready.send(MARKERS, 2, WriteTxnMarkersRequest(markers))
     (job,) = ready.log.take()
     asked = ready.log.batches(job)
     written = [next(iterate_batches(ready.log.data_of(job, batch))) for batch in asked]
@@ -279,15 +250,8 @@ def test_markers_are_appended(ready: Rig, error: int | None, expected: int) -> N
 
 def test_others_are_served_while_many_markers_are_made(ready: Rig) -> None:
     request = WriteTxnMarkersRequest([marker(number, ("orders", [0, 1, 0])) for number in range(200)])
-    ready.processor.send(request_frame(MARKERS, 2, request), connection=1)
-    ready.turn()
-    pieces = 0
-    while ready.handler.scheduler.has_work():
-        ready.processor.send(request_frame(MARKERS, 2, WriteTxnMarkersRequest([])), connection=2)
-        ready.turn()
-        assert [reply.connection for reply in ready.processor.replies()] == [2]
-        pieces += 1
-    assert pieces >= 2
+    ready.send(MARKERS, 2, request, connection=1)
+    assert ready.serve_others() >= 2
     (job,) = ready.log.take()
     written = [(batch.slot, batch.producer_id) for batch in ready.log.batches(job)]
     assert written == [(slot, number) for number in range(200) for slot in (0, 1)]
@@ -301,18 +265,15 @@ def test_markers_for_nobody(ready: Rig) -> None:
 
 def test_the_log_process_dies(ready: Rig) -> None:
     """Check the answer if the log process had seen the call, or had not, and after it has a successor."""
-    ready.processor.send(request_frame(DELETE, 2, delete(("orders", 0, 7))))
-    ready.turn()
+    ready.send(DELETE, 2, delete(("orders", 0, 7)))
     calls_to_log(ready)
     fence(ready, LOG, alive=False, stage=LOG_FENCE_CLOSE)
     ready.turn()
     assert results(ready.answer(DELETE, 2)) == [(NOT_LEADER, -1)]
     fence(ready, LOG, alive=False, stage=LOG_FENCE_RESUME)
     assert results(ready.ask(DELETE, 2, delete(("orders", 0, 7)))) == [(NOT_LEADER, -1)]
-    ready.memory.reset_rings_of(LOG)
-    fence(ready, LOG, alive=True)
-    ready.processor.send(request_frame(DELETE, 2, delete(("orders", 0, 7))))
-    ready.turn()
+    ready.welcome(LOG)
+    ready.send(DELETE, 2, delete(("orders", 0, 7)))
     assert len(calls_to_log(ready)) == 1
 
 
@@ -322,8 +283,7 @@ def test_a_call_that_waits_for_room_outlives_a_processor(ready: Rig) -> None:
     while ring.push(slots.pack_return(LOG, 0, 0)):
         pass
     ready.handler.turn.rebind_log()
-    ready.processor.send(request_frame(DELETE, 2, delete(("orders", 0, 7))))
-    ready.turn()
+    ready.send(DELETE, 2, delete(("orders", 0, 7)))
     assert ready.handler.turn.waiting_jobs == 1
     fence(ready, PROCESSOR, alive=False)
     assert ready.handler.turn.waiting_jobs == 1
@@ -375,8 +335,7 @@ def test_where_epochs_end(ready: Rig, tmp_path: Path, version: int) -> None:
 
 def described(ready: Rig, version: int, request: DescribeLogDirsRequest, *moves: MovingPartition) -> Any:
     """Return the response to a DescribeLogDirs, for which the log process says which partitions move."""
-    ready.processor.send(request_frame(DIRS, version, request))
-    ready.turn()
+    ready.send(DIRS, version, request)
     ((call, asked),) = calls_to_log(ready)
     assert asked == TellMoves()
     answer_from_log(ready, call, Moves([*moves]))
@@ -417,8 +376,7 @@ def test_many_partitions_are_described_piece_by_piece(ready: Rig, tmp_path: Path
         ready.table.write(partition.slot, partition_payload(many, partition.partition))
     ready.turn()
     wanted = [DescribeLogDirsRequest.DescribableLogDirTopic("many", list(range(50)))]
-    ready.processor.send(request_frame(DIRS, 5, DescribeLogDirsRequest(wanted)))
-    ready.turn()
+    ready.send(DIRS, 5, DescribeLogDirsRequest(wanted))
     ((call, _),) = calls_to_log(ready)
     answer_from_log(ready, call, Moves([]), turns=False)
     ready.handler.take_and_serve(0)
@@ -451,8 +409,7 @@ def test_moves_are_begun_by_the_log_process(ready: Rig, tmp_path: Path, version:
     one, two = str(tmp_path / "one"), str(tmp_path / "two")
     long = "t" * 220
     wanted = move_to((two, "orders", 1), (one, "none", 3), ("/nowhere", "orders", 0), (two, long, 0))
-    ready.processor.send(request_frame(MOVE, version, wanted))
-    ready.turn()
+    ready.send(MOVE, version, wanted)
     ((call, asked),) = calls_to_log(ready)
     assert asked == MovePartitions(
         [MovePartition("orders", 1, topic_id(1), 1), MovePartition("none", 3, bytes(16), 0)]
@@ -474,12 +431,17 @@ def test_nothing_moves_to_a_directory_that_failed(ready: Rig, tmp_path: Path) ->
     assert not calls_to_log(ready)
 
 
-def test_a_future_replica_is_described(ready: Rig, tmp_path: Path) -> None:
-    current, future = tmp_path / "one" / "orders-0", tmp_path / "two" / "orders-0.abc-future"
-    for directory, size in ((current, 700), (future, 300)):
+def moving(log_dirs: Path, current_bytes: int, future_bytes: int) -> Path:
+    """Write the replicas of orders-0, which moves from `one` to `two`. Return the future one's directory."""
+    current, future = log_dirs / "one" / "orders-0", log_dirs / "two" / f"orders-0.{'a' * 32}-future"
+    for directory, size in ((current, current_bytes), (future, future_bytes)):
         directory.mkdir()
         (directory / f"{0:020d}.log").write_bytes(bytes(size))
-    ready.memory.table().write(0, partition_payload(ORDERS))
+    return future
+
+
+def test_a_future_replica_is_described(ready: Rig, tmp_path: Path) -> None:
+    future = moving(tmp_path, 700, 300)
     moves = [MovingPartition("orders", 0, 1, str(future), 42), MovingPartition("gone", 0, 1, "/gone", 1)]
     one, two = described(ready, 5, DescribeLogDirsRequest(None), *moves).results
     for result, expected in ((one, (700, 0, False)), (two, (300, 42, True))):
@@ -491,14 +453,9 @@ def test_a_future_replica_is_described(ready: Rig, tmp_path: Path) -> None:
 
 def test_moves_go_on_though_nobody_tells_of_them(ready: Rig, tmp_path: Path) -> None:
     """The log process has died, or its successor has not resumed them yet: the lag is not known."""
-    future = tmp_path / "two" / f"orders-0.{'a' * 32}-future"
-    for directory, size in ((tmp_path / "one" / "orders-0", 700), (future, 300)):
-        directory.mkdir()
-        (directory / f"{0:020d}.log").write_bytes(bytes(size))
-    ready.memory.table().write(0, partition_payload(ORDERS))
+    moving(tmp_path, 700, 300)
     two = described(ready, 5, DescribeLogDirsRequest(None)).results[1]
-    ready.processor.send(request_frame(DIRS, 5, DescribeLogDirsRequest(None)))
-    ready.turn()
+    ready.send(DIRS, 5, DescribeLogDirsRequest(None))
     calls_to_log(ready)
     fence(ready, LOG, alive=False, stage=LOG_FENCE_CLOSE)
     ready.turn()
@@ -509,12 +466,7 @@ def test_moves_go_on_though_nobody_tells_of_them(ready: Rig, tmp_path: Path) -> 
 
 def test_a_replica_that_gets_its_place_is_seen_in_one_or_the_other(ready: Rig, tmp_path: Path) -> None:
     """Whoever sees neither would take the move for given up."""
-    current, future = tmp_path / "one" / "orders-0", tmp_path / "two" / "orders-0.abc-future"
-    for directory, size in ((current, 700), (future, 700)):
-        directory.mkdir()
-        (directory / f"{0:020d}.log").write_bytes(bytes(size))
-    partition = partition_payload(ORDERS)
-    ready.memory.table().write(0, partition)
+    future = moving(tmp_path, 700, 700)
     move = MovingPartition("orders", 0, 1, str(future), 0)
     future.rename(tmp_path / "two" / "orders-0")
     one, two = described(ready, 5, DescribeLogDirsRequest(None), move).results

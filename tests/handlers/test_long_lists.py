@@ -13,7 +13,6 @@ from mpbroker.ipc.slots import SlotKind
 from mpbroker.protocol import topic_names
 from mpbroker.protocol.messages import (
     REQUESTS,
-    DescribeClusterRequest,
     DescribeConfigsRequest,
     FindCoordinatorRequest,
     Message,
@@ -22,7 +21,7 @@ from mpbroker.protocol.messages import (
 from tests.support.filled_requests import filled
 from tests.support.handler_rig import Rig, delta, request_frame, topic_image
 
-CONFIGS, CLUSTERS = 32, 60
+CONFIGS = 32
 READY = (topic_image("t", 1),)
 
 
@@ -30,13 +29,8 @@ def test_names_that_collide_follow_the_topics(ready: Rig) -> None:
     dotted, other = topic_image("a.b", 1), topic_image("a_c", 2)
     ready.publish(dotted, other)
     metadata = ready.metadata
-    assert [metadata.collides(name) for name in ("a_b", "a.b", "a.c", "ab", "x.y")] == [
-        True,
-        False,
-        True,
-        False,
-        False,
-    ]
+    found = [metadata.collides(name) for name in ("a_b", "a.b", "a.c", "ab", "x.y")]
+    assert found == [True, False, True, False, False]
     again = topic_image("a.b", 3)
     ready.bulletin.publish_delta(delta(again, removed=(other.topic_id,)))
     ready.turn()
@@ -69,16 +63,8 @@ def test_others_are_served_while_many_settings_are_described(
     monkeypatch.setattr("mpbroker.handlers.context.SEARCHES_PER_PIECE", 1)
     resource = DescribeConfigsRequest.DescribeConfigsResource
     named = [resource(2, name) for name in ("t", "none", "t", "u", "t")]
-    ready.processor.send(request_frame(CONFIGS, 4, DescribeConfigsRequest(named)))
-    ready.turn()
-    served = 0
-    while ready.handler.scheduler.has_work():
-        ready.processor.send(request_frame(CLUSTERS, 0, DescribeClusterRequest()), connection=2)
-        ready.handler.take_and_serve(0)
-        assert [reply.connection for reply in ready.processor.replies()] == [2]
-        ready.handler.work()
-        served += 1
-    assert served >= 2
+    ready.send(CONFIGS, 4, DescribeConfigsRequest(named))
+    assert ready.serve_others() >= 2
     results = ready.answer(CONFIGS, 4).results
     assert [result.resource_name for result in results] == ["t", "none", "u"]
 
@@ -111,8 +97,7 @@ def test_an_answer_that_grows_too_long_fails_its_request(
     resource = DescribeConfigsRequest.DescribeConfigsResource
     named = [resource(2, "t"), resource(4, "1"), resource(2, "u")]
     request = DescribeConfigsRequest(named, include_documentation=True)
-    ready.processor.send(request_frame(CONFIGS, 4, request))
-    ready.turn()
+    ready.send(CONFIGS, 4, request)
     results = ready.answer(CONFIGS, 4).results
     assert {(len(result.configs), result.error_code) for result in results} == {(0, 42)}
     assert "its answer would have more than 10000 bytes" in caplog.text
@@ -123,6 +108,5 @@ def test_a_connection_is_closed_if_even_the_error_is_too_long(
 ) -> None:
     monkeypatch.setattr("mpbroker.handlers.requests.response.RESPONSE_BYTES_MAX", 10_000)
     request = FindCoordinatorRequest(coordinator_keys=[str(number) for number in range(1000)])
-    ready.processor.send(request_frame(10, 6, request))
-    ready.turn()
+    ready.send(10, 6, request)
     assert [reply.kind for reply in ready.processor.replies()] == [SlotKind.CLOSE]

@@ -8,7 +8,6 @@ import pytest
 from kio.index import load_response_schema
 from kio.serial import entity_reader
 
-from mpbroker.handlers.apis import all_apis
 from mpbroker.protocol.headers import response_header_version
 from mpbroker.protocol.messages import (
     ApiVersionsRequest,
@@ -23,7 +22,8 @@ from mpbroker.protocol.messages import (
 )
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
-from tests.support.handler_rig import Rig, request_frame, topic_image
+from tests.support.forwarded_requests import each_version
+from tests.support.handler_rig import Rig, topic_image
 
 TOPIC = topic_image("orders", 1, partitions=2)
 
@@ -58,21 +58,13 @@ def requests() -> dict[int, Message]:
     }
 
 
-VERSIONS = [
-    (key, version)
-    for key in requests()
-    for version in range(all_apis()[key].oldest, all_apis()[key].latest + 1)
-]
-
-
-@pytest.mark.parametrize(("key", "version"), VERSIONS)
+@pytest.mark.parametrize(("key", "version"), each_version(requests()))
 def test_kio_reads_every_answer_to_its_last_byte(rig: Rig, key: int, version: int) -> None:
     rig.publish(TOPIC)
     request = requests()[key]
     if key == 3 and version == 0:
         request = MetadataRequest(topics=[])
-    rig.processor.send(request_frame(key, version, request))
-    rig.turn()
+    rig.send(key, version, request)
     for job in rig.log.take():
         rig.log.append(job)
     rig.turn()

@@ -18,7 +18,7 @@ from ops.bench import frames
 from ops.bench.brokers import Mpbroker
 from tests.support.client_tools import eventually
 from tests.support.metered_client import Meter
-from tests.support.real_brokers import control, create_topic, served, stop_cleanly, with_settings
+from tests.support.real_brokers import control, create_topic, served, with_settings
 
 # Fetch v4: replica_id, max_wait_ms behind the header.
 MAX_WAIT_AT = struct.calcsize(">i hhi h") + len(frames.CLIENT_ID) + 4
@@ -59,7 +59,6 @@ def test_what_comes_at_its_time_is_one_answer(broker: Mpbroker) -> None:
         with pytest.raises(TimeoutError):
             asking.recv(1)
     assert len(set(outcomes)) == 2, "there was no race: with a record or without"
-    stop_cleanly(broker)
 
 
 def waiting_fetch(wait_ms: int) -> frames.Request:
@@ -136,4 +135,3 @@ def test_each_is_answered_once_when_handlers_die(broker: Mpbroker, deaths: int) 
     assert deaths == 2 or not any(closed)
     for connection in connections:
         connection.close()
-    stop_cleanly(broker)

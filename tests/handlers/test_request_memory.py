@@ -25,7 +25,7 @@ from mpbroker.protocol.messages import (
 from ops.bench.brokers import Mpbroker
 from shm.clock import monotonic_ms
 from tests.support.forwarded_requests import answered, body_of, hand_on
-from tests.support.handler_rig import PROCESSOR, Rig, fence, request_frame, topic_image
+from tests.support.handler_rig import PROCESSOR, Rig, fence, topic_image
 from tests.support.socket_client import SocketClient, own_bytes, pids_of
 
 HALF_AN_HOUR_MS = 30 * 60_000
@@ -45,15 +45,13 @@ def _ready(rig: Rig) -> Iterator[Rig]:
 
 def create_topics(ready: Rig) -> None:
     request = CreateTopicsRequest([CreateTopicsRequest.CreatableTopic("new", 1, 1)], HALF_AN_HOUR_MS)
-    ready.processor.send(request_frame(ApiKey.CREATE_TOPICS, 7, request))
-    ready.turn()
+    ready.send(ApiKey.CREATE_TOPICS, 7, request)
 
 
 def answered_in_time(ready: Rig) -> None:
     create_topics(ready)
     ((call, _),) = ready.coordinator.take()
-    ready.coordinator.answer(call, CreatedTopics([CreatedTopic("new", ErrorCode.TOPIC_ALREADY_EXISTS)]))
-    ready.turn()
+    ready.reply(call, CreatedTopics([CreatedTopic("new", ErrorCode.TOPIC_ALREADY_EXISTS)]))
 
 
 def answered_too_late(ready: Rig) -> None:
@@ -69,16 +67,14 @@ def joined(ready: Rig) -> None:
 
 def failed_join(ready: Rig) -> None:
     call, _ = hand_on(ready, ApiKey.JOIN_GROUP, 9, JoinGroupRequest("g"))
-    ready.coordinator.answer(call, Failed(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ""))
-    ready.turn()
+    ready.reply(call, Failed(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ""))
 
 
 def fetched(ready: Rig) -> None:
     """End a fetch long before its time, by the removal of its topic."""
     topic = FetchRequest.FetchTopic("t", partitions=[FetchRequest.FetchPartition(0)])
     request = FetchRequest(max_wait_ms=HALF_AN_HOUR_MS, min_bytes=1, max_bytes=1 << 20, topics=[topic])
-    ready.processor.send(request_frame(ApiKey.FETCH, 4, request))
-    ready.turn()
+    ready.send(ApiKey.FETCH, 4, request)
     assert len(ready.handler.broker.fetches) == 1
     ready.handler.broker.fetches.expire(monotonic_ms() + 2 * HALF_AN_HOUR_MS)
 
@@ -86,8 +82,7 @@ def fetched(ready: Rig) -> None:
 def described(ready: Rig) -> None:
     """Describe groups, which are asked for a part at a time."""
     names = [str(number) for number in range(NAMES_AT_ONCE + 1)]
-    ready.processor.send(request_frame(ApiKey.DESCRIBE_GROUPS, 5, DescribeGroupsRequest(names)))
-    ready.turn()
+    ready.send(ApiKey.DESCRIBE_GROUPS, 5, DescribeGroupsRequest(names))
     while found := ready.coordinator.take():
         ((call, message),) = found
         groups = [DescribeGroupsResponse.DescribedGroup(group_id=name) for name in body_of(message).groups]
@@ -96,9 +91,7 @@ def described(ready: Rig) -> None:
 
 def described_in_vain(ready: Rig) -> None:
     """Close the connection of a request that is asked for a part at a time."""
-    ready.processor.send(request_frame(ApiKey.DESCRIBE_GROUPS, 5, DescribeGroupsRequest(["g"])))
-    ready.turn()
-    ((call, _),) = ready.coordinator.take()
+    call, _ = ready.asked(ApiKey.DESCRIBE_GROUPS, 5, DescribeGroupsRequest(["g"]))
     ready.processor.cancel(7)
     ready.turn()
     answered(ready, call, DescribeGroupsResponse(groups=[DescribeGroupsResponse.DescribedGroup()]))
@@ -107,8 +100,7 @@ def described_in_vain(ready: Rig) -> None:
 def deleted_records(ready: Rig) -> None:
     """Ask a log worker, which dies."""
     topic = DeleteRecordsRequest.DeleteRecordsTopic("t", [DeleteRecordsRequest.DeleteRecordsPartition(0, 1)])
-    ready.processor.send(request_frame(ApiKey.DELETE_RECORDS, 2, DeleteRecordsRequest([topic], 1000)))
-    ready.turn()
+    ready.send(ApiKey.DELETE_RECORDS, 2, DeleteRecordsRequest([topic], 1000))
     assert len(ready.handler.intake.open) == 1
     fence(ready, log_worker(0), alive=False)
 
@@ -140,8 +132,7 @@ def test_nothing_keeps_a_request_whose_processor_dies_while_it_waits(ready: Rig)
     create_topics(ready)
     ((call, _),) = ready.coordinator.take()
     fence(ready, PROCESSOR, alive=False)
-    ready.coordinator.answer(call, CreatedTopics([CreatedTopic("new", ErrorCode.TOPIC_ALREADY_EXISTS)]))
-    ready.turn()
+    ready.reply(call, CreatedTopics([CreatedTopic("new", ErrorCode.TOPIC_ALREADY_EXISTS)]))
     assert ready.processor.replies() == []
     assert not [one for one in contexts() if one not in before]
 

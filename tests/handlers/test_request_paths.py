@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from mpbroker.config.broker import BrokerConfig
 from mpbroker.handlers.calls.patient_client import PatientClient
 from mpbroker.handlers.process import Handler
 from mpbroker.handlers.produce.slow_appends import Jobs
-from mpbroker.protocol.messages import JoinGroupRequest, ProduceRequest
-from mpbroker.records.builder import build_batch
+from mpbroker.protocol.messages import JoinGroupRequest
 from mpbroker.records.compression import Codec
-from mpbroker.records.record import NewRecord
 from mpbroker.storage.reader import PartitionReader
+from tests.support import handler_fences
 from tests.support.handler_logs import TOPIC, Logged, fetch, park
-from tests.support.handler_rig import for_python, request_frame, rig
 
 CALLS_MAX = 10
 MUCH = 1 << 30
-
-
-@pytest.fixture(name="log")
-def _log(tmp_path: Path) -> Iterator[Logged]:
-    with rig(BrokerConfig(log_dirs=(str(tmp_path),))) as made:
-        made.publish(TOPIC)
-        made.handler.turn.fetch_is_fast = False
-        yield Logged(tmp_path, made)
 
 
 class Paths:
@@ -52,16 +40,17 @@ class Paths:
 
 
 def answered_fetch(log: Logged, monkeypatch: pytest.MonkeyPatch) -> Paths:
+    log.rig.handler.turn.fetch_is_fast = False
     paths = Paths(monkeypatch, PartitionReader, "fetch_slice")
     log.append()
-    log.rig.processor.send(request_frame(1, 12, fetch(0)))
-    log.rig.turn()
+    log.rig.send(1, 12, fetch(0))
     assert len(paths.found) == 1
     return paths
 
 
 def waiting_fetch(log: Logged, monkeypatch: pytest.MonkeyPatch) -> Paths:
     """Park a fetch that reads before and after its marks are set, and once more when bytes have come."""
+    log.rig.handler.turn.fetch_is_fast = False
     paths = Paths(monkeypatch, PartitionReader, "fetch_slice")
     log.append()
     park(log, fetch(0, min_bytes=MUCH, max_bytes=MUCH, wait_ms=60_000))
@@ -74,10 +63,7 @@ def waiting_fetch(log: Logged, monkeypatch: pytest.MonkeyPatch) -> Paths:
 
 def produce(log: Logged, monkeypatch: pytest.MonkeyPatch) -> Paths:
     paths = Paths(monkeypatch, Jobs, "append")
-    batch = for_python(bytes(build_batch([NewRecord(b"k", b"v", -1)], codec=Codec.GZIP)))
-    data = [ProduceRequest.PartitionProduceData(0, batch)]
-    topics = [ProduceRequest.TopicProduceData(TOPIC.name, TOPIC.topic_id, data)]
-    log.rig.processor.send(request_frame(0, 7, ProduceRequest(None, -1, 1000, topics)))
+    log.rig.processor.send(handler_fences.produce(Codec.GZIP, topic=TOPIC))
     log.rig.turn()
     assert len(paths.found) == 1
     return paths
@@ -85,8 +71,7 @@ def produce(log: Logged, monkeypatch: pytest.MonkeyPatch) -> Paths:
 
 def join_group(log: Logged, monkeypatch: pytest.MonkeyPatch) -> Paths:
     paths = Paths(monkeypatch, PatientClient, "call")
-    log.rig.processor.send(request_frame(11, 9, JoinGroupRequest("g")))
-    log.rig.turn()
+    log.rig.send(11, 9, JoinGroupRequest("g"))
     assert len(paths.found) == 1
     return paths
 

@@ -13,17 +13,14 @@ from mpbroker.protocol.messages import (
     SaslHandshakeRequest,
 )
 from mpbroker.security.scram import ScramType, credential_of
-from tests.support.handler_rig import Rig, request_frame, topic_image
+from tests.support.handler_rig import Rig, topic_image
 
 SASL_HANDSHAKE, SASL_AUTHENTICATE, DESCRIBE, ALTER = 17, 36, 50, 51
 Upsertion = AlterUserScramCredentialsRequest.ScramCredentialUpsertion
 Deletion = AlterUserScramCredentialsRequest.ScramCredentialDeletion
 
 
-@pytest.fixture
-def ready(rig: Rig) -> Rig:
-    rig.publish(topic_image("orders", 1))
-    return rig
+READY = (topic_image("orders", 1),)
 
 
 def test_sasl_after_authentication_is_an_illegal_state(ready: Rig) -> None:
@@ -38,9 +35,7 @@ def test_credentials_are_altered_without_the_salted_password(ready: Rig) -> None
     body = AlterUserScramCredentialsRequest(
         [Deletion("bob", 1)], [Upsertion("ann", 2, 4096, b"salt", salted), Upsertion("eve", 9, 1, b"", b"")]
     )
-    ready.processor.send(request_frame(ALTER, 0, body))
-    ready.turn()
-    ((call, message),) = ready.coordinator.take()
+    call, message = ready.asked(ALTER, 0, body)
     assert isinstance(message, AlterScram)
     assert message.deletions == [("bob", 1)]
     ann, eve = message.upsertions
@@ -48,8 +43,7 @@ def test_credentials_are_altered_without_the_salted_password(ready: Rig) -> None
     assert (ann.stored_key, ann.server_key, ann.salt) == (made.stored_key, made.server_key, b"salt")
     assert (eve.mechanism, eve.stored_key) == (9, b"")
     assert salted not in repr(message).encode()
-    ready.coordinator.answer(call, ScramUsers([ScramUser("bob", 91, "gone"), ScramUser("ann")]))
-    ready.turn()
+    ready.reply(call, ScramUsers([ScramUser("bob", 91, "gone"), ScramUser("ann")]))
     answer = ready.answer(ALTER, 0)
     assert [(r.user, r.error_code, r.error_message) for r in answer.results] == [
         ("bob", 91, "gone"),
@@ -60,12 +54,9 @@ def test_credentials_are_altered_without_the_salted_password(ready: Rig) -> None
 @pytest.mark.parametrize(("users", "asked"), [(None, None), ([], None), (["ann"], ["ann"])])
 def test_credentials_are_described(ready: Rig, users: list[str] | None, asked: list[str] | None) -> None:
     names = None if users is None else [DescribeUserScramCredentialsRequest.UserName(u) for u in users]
-    ready.processor.send(request_frame(DESCRIBE, 0, DescribeUserScramCredentialsRequest(names)))
-    ready.turn()
-    ((call, message),) = ready.coordinator.take()
+    call, message = ready.asked(DESCRIBE, 0, DescribeUserScramCredentialsRequest(names))
     assert message == DescribeScram(asked)
-    ready.coordinator.answer(call, ScramUsers([ScramUser("ann", credentials=[(2, 4096)])]))
-    ready.turn()
+    ready.reply(call, ScramUsers([ScramUser("ann", credentials=[(2, 4096)])]))
     (result,) = ready.answer(DESCRIBE, 0).results
     assert [(c.mechanism, c.iterations) for c in result.credential_infos] == [(2, 4096)]
 

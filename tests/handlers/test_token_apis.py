@@ -29,7 +29,7 @@ from mpbroker.protocol.messages import (
     RenewDelegationTokenRequest,
 )
 from mpbroker.security.acls import Operation, PatternType, Permission, ResourceType
-from tests.support.handler_rig import Rig, channel_of, request_frame
+from tests.support.handler_rig import Rig, channel_of
 from tests.support.handler_rig import rig as make_rig
 
 CREATE, RENEW, EXPIRE, DESCRIBE = 38, 39, 40, 41
@@ -80,15 +80,12 @@ def log_in(
 
 
 def asked(rig: Rig, key: int, body: Message, version: int = 0) -> tuple[Any, Any]:
-    rig.processor.send(request_frame(key, version or LATEST[key], body))
-    rig.turn()
-    ((call, message),) = rig.coordinator.take()
+    call, message = rig.asked(key, version or LATEST[key], body)
     return call, message
 
 
 def answered(rig: Rig, key: int, call: Any, message: Any, version: int = 0) -> Any:
-    rig.coordinator.answer(call, message)
-    rig.turn()
+    rig.reply(call, message)
     return rig.answer(key, version or LATEST[key])
 
 
@@ -212,8 +209,7 @@ def test_a_description_is_asked_for_in_pieces(guarded: Rig) -> None:
     log_in(guarded)
     call, _ = asked(guarded, DESCRIBE, REQUESTS[DESCRIBE])
     mine = [details("a"), details("b", BOB, ANN), details("c", BOB, BOB, [EVE, ANN])]
-    guarded.coordinator.answer(call, DescribedTokens(tokens=[*mine, details("d", BOB, BOB)], are_all=False))
-    guarded.turn()
+    guarded.reply(call, DescribedTokens(tokens=[*mine, details("d", BOB, BOB)], are_all=False))
     ((call, message),) = guarded.coordinator.take()
     assert message == DescribeTokens(None, "d")
     again = [details("b", BOB, ANN), details("e")]

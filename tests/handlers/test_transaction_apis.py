@@ -6,11 +6,8 @@ from typing import Any
 
 import pytest
 
-from mpbroker.handlers.apis import all_apis
 from mpbroker.handlers.calls.forwarding import NAMES_AT_ONCE
-from mpbroker.ipc.calls import Abandon, Failed, ForwardedRequest
-from mpbroker.ipc.slots import SlotKind
-from mpbroker.ipc.topology import COORDINATOR
+from mpbroker.ipc.calls import ForwardedRequest
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import (
@@ -30,8 +27,8 @@ from mpbroker.protocol.messages import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )
-from tests.support.forwarded_requests import answered, body_of, errors_in, hand_on
-from tests.support.handler_rig import Rig, fence, request_frame, topic_image
+from tests.support.forwarded_requests import answered, body_of, each_version, errors_in, hand_on
+from tests.support.handler_rig import Rig, topic_image
 
 Offset = TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition
 Offsets = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
@@ -46,9 +43,7 @@ REQUEST: dict[ApiKey, Message] = {
     ApiKey.DESCRIBE_TRANSACTIONS: DescribeTransactionsRequest(["tx"]),
     ApiKey.LIST_TRANSACTIONS: ListTransactionsRequest(["Ongoing"], [9]),
 }
-EVERY = [
-    (key, version) for key in REQUEST for version in range(all_apis()[key].oldest, all_apis()[key].latest + 1)
-]
+EVERY = each_version(REQUEST)
 
 
 def respond(key: ApiKey, code: int) -> Message:
@@ -113,19 +108,6 @@ def test_a_request_is_handed_on_and_its_answer_back(ready: Rig, key: ApiKey, ver
         assert (topic.name, [p.partition_index for p in topic.results_by_partition]) == ("t", [3, 4])
 
 
-@pytest.mark.parametrize(("key", "version"), EVERY)
-def test_a_failed_request_says_so_in_every_version(ready: Rig, key: ApiKey, version: int) -> None:
-    call, _ = sent(ready, key, version)
-    ready.coordinator.answer(call, Failed(ErrorCode.NOT_COORDINATOR, ""))
-    ready.turn()
-    failed = set(errors_in(ready.answer(key, version)))
-    assert failed == {ErrorCode.NOT_COORDINATOR} or key == ApiKey.ADD_PARTITIONS_TO_TXN
-    assert ErrorCode.NOT_COORDINATOR in failed
-    ready.coordinator_dies()
-    response = ready.ask_in_vain(key, version, REQUEST[key])
-    assert ErrorCode.COORDINATOR_NOT_AVAILABLE in set(errors_in(response))
-
-
 def test_errors_of_partitions_are_counted(ready: Rig) -> None:
     counted: list[tuple[int, int, int]] = []
     ready.handler.broker.meters = Counting(counted)  # type: ignore[assignment]
@@ -141,12 +123,6 @@ class Counting:
         self._counted.append((api_key, code, times))
 
 
-def test_producer_ids_of_a_transactional_id_that_is_none(ready: Rig) -> None:
-    for request in (InitProducerIdRequest("", 1), InitProducerIdRequest("tx", 1, 5, -1)):
-        assert ready.ask(ApiKey.INIT_PRODUCER_ID, 4, request).error_code == ErrorCode.INVALID_REQUEST
-    assert not ready.coordinator.take()
-
-
 def test_no_transactions_are_described_without_the_coordinator(ready: Rig) -> None:
     response = ready.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, DescribeTransactionsRequest([]))
     assert response.transaction_states == []
@@ -155,8 +131,7 @@ def test_no_transactions_are_described_without_the_coordinator(ready: Rig) -> No
 
 def test_many_are_described_a_part_at_a_time_and_each_once(ready: Rig) -> None:
     key, names = ApiKey.DESCRIBE_TRANSACTIONS, [f"tx{number}" for number in range(NAMES_AT_ONCE + 3)]
-    ready.processor.send(request_frame(key, 0, DescribeTransactionsRequest([*names, *names])))
-    ready.turn()
+    ready.send(key, 0, DescribeTransactionsRequest([*names, *names]))
     asked = []
     for _ in range(2):
         ready.processor.replies()
@@ -167,21 +142,6 @@ def test_many_are_described_a_part_at_a_time_and_each_once(ready: Rig) -> None:
         answered(ready, call, DescribeTransactionsResponse(transaction_states=states))
     assert asked == [NAMES_AT_ONCE, 3]
     assert [s.transactional_id for s in ready.answer(key, 0).transaction_states] == names
-
-
-def test_who_goes_is_not_waited_for(ready: Rig) -> None:
-    call, _ = sent(ready, ApiKey.END_TXN, 3)
-    ready.processor.cancel(7)
-    ready.turn()
-    assert [reply.kind for reply in ready.processor.replies()] == [SlotKind.NOOP]
-    ((_, message),) = ready.coordinator.take()
-    assert message == Abandon(call.request)
-
-
-def test_the_coordinator_dies_with_a_request(ready: Rig) -> None:
-    sent(ready, ApiKey.END_TXN, 3)
-    fence(ready, COORDINATOR, alive=False)
-    assert ready.answer(ApiKey.END_TXN, 3).error_code == ErrorCode.NOT_COORDINATOR
 
 
 def committing(topics: int, partitions: int) -> Message:

@@ -18,7 +18,7 @@ from mpbroker.protocol.messages import (
     DescribeClientQuotasRequest,
 )
 from mpbroker.quotas.entities import InvalidQuota, entity_of
-from tests.support.handler_rig import Rig, base, delta, request_frame, rig, topic_image
+from tests.support.handler_rig import Rig, base, delta, rig, topic_image
 
 DESCRIBE, ALTER = 48, 49
 ALICE, DEFAULT_CLIENT = [("user", "alice")], [("client-id", None)]
@@ -112,15 +112,12 @@ def test_alter_is_the_coordinators(ready: Rig, version: int) -> None:
         ([("ip", "127.0.0.1")], {"connection_creation_rate": 2.0}),
         validate_only=True,
     )
-    ready.processor.send(request_frame(ALTER, version, asked))
-    ready.turn()
-    ((call, message),) = ready.coordinator.take()
+    call, message = ready.asked(ALTER, version, asked)
     changes: dict[str, float | None] = {"producer_byte_rate": 5.0, "request_percentage": None}
     assert message.alterations[0] == QuotaAlteration(ALICE, changes)
     assert message.alterations[1].entity == [("ip", "127.0.0.1")]
     assert message.validate_only
-    ready.coordinator.answer(call, AlteredQuotas([(0, None), (42, "no")]))
-    ready.turn()
+    ready.reply(call, AlteredQuotas([(0, None), (42, "no")]))
     answer = ready.answer(ALTER, version)
     assert [(e.error_code, e.error_message) for e in answer.entries] == [(0, None), (42, "no")]
     assert [(e.entity[0].entity_type, e.entity[0].entity_name) for e in answer.entries] == [
@@ -137,9 +134,7 @@ def test_a_host_name_is_not_looked_up(ready: Rig, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr("socket.getaddrinfo", dead_resolver)
     asked = alter_request(([("ip", "localhost")], {"connection_creation_rate": 2.0}))
-    ready.processor.send(request_frame(ALTER, 1, asked))
-    ready.turn()
-    ((_, message),) = ready.coordinator.take()
+    _, message = ready.asked(ALTER, 1, asked)
     (entity,) = message.alterations[0].entity
     assert tuple(entity) == ("ip", "localhost")
     with pytest.raises(InvalidQuota, match="localhost is not an IP address"):
@@ -147,11 +142,8 @@ def test_a_host_name_is_not_looked_up(ready: Rig, monkeypatch: pytest.MonkeyPatc
 
 
 def test_alter_without_a_coordinator(ready: Rig) -> None:
-    ready.processor.send(request_frame(ALTER, 1, alter_request((ALICE, {"producer_byte_rate": 5.0}))))
-    ready.turn()
-    ((call, _),) = ready.coordinator.take()
-    ready.coordinator.answer(call, Failed(15, "later"))
-    ready.turn()
+    call, _ = ready.asked(ALTER, 1, alter_request((ALICE, {"producer_byte_rate": 5.0})))
+    ready.reply(call, Failed(15, "later"))
     assert [(e.error_code, e.error_message) for e in ready.answer(ALTER, 1).entries] == [(41, "later")]
 
 

@@ -49,22 +49,14 @@ LEVELS = [
 ]
 
 
-@pytest.mark.parametrize("first", range(8))
-def test_each_level_is_used_when_the_higher_ones_say_nothing(first: int) -> None:
-    table = QuotaTable()
-    for number, (who, _) in enumerate(LEVELS[first:], first):
-        table.change(who, KEY, 100.0 + number)
-    # A quota of another kind does not make a level count.
-    table.change(LEVELS[0][0], CONSUMER_BYTE_RATE, 1.0)
-    assert table.limit(KEY, "alice", "app") == Limit(*LEVELS[first][1], 100.0 + first)
-
-
 @pytest.mark.parametrize("levels", list(itertools.product([False, True], repeat=8)))
 def test_the_first_level_that_is_there_wins(levels: tuple[bool, ...]) -> None:
     table = QuotaTable()
     there = [number for number, has in enumerate(levels) if has]
     for number in there:
         table.change(LEVELS[number][0], KEY, 100.0 + number)
+    # A quota of another kind does not make a level count.
+    table.change(LEVELS[0][0], CONSUMER_BYTE_RATE, 1.0)
     found = table.limit(KEY, "alice", "app")
     assert found == (Limit(*LEVELS[there[0]][1], 100.0 + there[0]) if there else None)
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from fractions import Fraction
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.metadata.state import Decider, MetadataState
+from mpbroker.coordinator.metadata.state import Decider
 from mpbroker.ipc.calls import (
     Account,
     CreatedTopic,
@@ -22,10 +19,12 @@ from mpbroker.ipc.calls import (
     DeletedTopics,
     DeleteTopics,
 )
-from mpbroker.protocol.messages import CreateTopicsRequest, DeleteTopicsRequest, MetadataRequest
+from mpbroker.protocol.headers import decode_response_frame
+from mpbroker.protocol.messages import CreateTopicsRequest, DeleteTopicsRequest, Message, MetadataRequest
 from mpbroker.quotas.entities import CONTROLLER_MUTATION_RATE, Limit, QuotaTable
 from mpbroker.quotas.mutations import BUCKETS_MAX, Mutations, TokenBucket
-from tests.support.handler_rig import Rig, request_frame, rig
+from tests.support.decider_rig import DeciderRig
+from tests.support.handler_rig import rig, topic_image
 
 EXCEEDED = 89
 BURST_S = 11
@@ -150,54 +149,43 @@ def test_a_new_rate_counts_at_once() -> None:
 # ---- the coordinator's decisions
 
 
-class Room:
-    """A coordinator's mind, and a clock."""
+class Room(DeciderRig):
+    """A decider that counts what its clients change, and a clock."""
 
     def __init__(self, rate: float | None) -> None:
-        ids = itertools.count(1000)
+        super().__init__()
         self.clock = Clock()
-        self.state = MetadataState()
         if rate is not None:
             self.state.quotas = quotas(rate)
-        self.decider = Decider(
-            BrokerConfig(),
-            1000,
-            lambda: b"\x7f" + next(ids).to_bytes(15),
-            Mutations(BURST_S, self.clock),
-        )
+        self.decider = Decider(self.config, 1000, self.new_id, Mutations(BURST_S, self.clock))
 
-    def call(self, message: Any) -> Any:
-        decision = self.decider.decide(self.state, message)
-        self.state.apply_all(decision.records)
-        return decision
-
-    def create(self, *sizes: int, strict: bool = True) -> tuple[list[int], int]:
+    def make(self, *sizes: int, strict: bool = True) -> tuple[list[int], int]:
         account = Account("alice", "app", strict)
         names = [f"t{len(self.state.topics)}-{number}" for number in range(len(sizes))]
         topics = [CreateTopic(name, size, 1) for name, size in zip(names, sizes, strict=True)]
-        answer = self.call(CreateTopics(topics, account=account)).answer
+        answer = self.call(CreateTopics(topics, account=account))
         assert isinstance(answer, CreatedTopics)
         return [topic.error for topic in answer.topics], answer.throttle_ms
 
 
 def test_topics_beyond_the_quota_are_refused_one_by_one() -> None:
     room = Room(1.0)
-    assert room.create(6, 6, 3, 1) == ([0, 0, EXCEEDED, EXCEEDED], 1000)
+    assert room.make(6, 6, 3, 1) == ([0, 0, EXCEEDED, EXCEEDED], 1000)
     assert len(room.state.topics) == 2
     # What is refused for another reason costs nothing.
     room.clock.ms += 2000
-    assert room.create(0, 1) == ([37, 0], 0)
+    assert room.make(0, 1) == ([37, 0], 0)
 
 
 def test_permissive_topics_are_created_and_slowed_down() -> None:
     room = Room(1.0)
-    assert room.create(6, 6, 3, strict=False) == ([0, 0, 0], 4000)
+    assert room.make(6, 6, 3, strict=False) == ([0, 0, 0], 4000)
 
 
 def test_without_a_quota_or_an_account_nothing_is_counted() -> None:
-    assert Room(None).create(500) == ([0], 0)
+    assert Room(None).make(500) == ([0], 0)
     room = Room(1.0)
-    decision = room.call(CreateTopics([CreateTopic("a", 500, 1)]))
+    decision = room.decide(CreateTopics([CreateTopic("a", 500, 1)]))
     assert (decision.answer.topics[0].error, decision.answer.throttle_ms) == (0, 0)
 
 
@@ -205,69 +193,52 @@ def test_deletions_cost_their_partitions() -> None:
     room = Room(1.0)
     room.call(CreateTopics([CreateTopic("a", 12, 1), CreateTopic("b", 1, 1)]))
     gone = DeleteTopics(names=["a", "b"], account=Account("alice", "app", True))
-    answer = room.call(gone).answer
+    answer = room.call(gone)
     assert isinstance(answer, DeletedTopics)
     assert [t.error for t in answer.topics] == [0, EXCEEDED]
     assert answer.throttle_ms == 1000
-    decision = room.call(DeleteTopics(names=["b"], account=Account("alice", "app", False)))
+    decision = room.decide(DeleteTopics(names=["b"], account=Account("alice", "app", False)))
     assert decision.answer.topics[0].error == 0
     assert decision.answer.throttle_ms == 2000
     assert decision.mutation is not None
     decision.mutation.refund()
     room.call(CreateTopics([CreateTopic("c", 1, 1)]))
     # Minus one token, as before the refunded deletion.
-    refused = room.call(DeleteTopics(names=["c"], account=Account("alice", "app", True))).answer
+    refused = room.call(DeleteTopics(names=["c"], account=Account("alice", "app", True)))
     assert refused.throttle_ms == 1000
 
 
 # ---- through a handler
 
 
-@pytest.mark.parametrize(("version", "strict"), [(2, False), (5, False), (6, True), (7, True)])
-def test_create_topics_passes_the_account_on(version: int, strict: bool) -> None:
-    with rig() as made:
-        made.publish()
-        topic = CreateTopicsRequest.CreatableTopic("new", 1, 1)
-        made.processor.send(request_frame(19, version, CreateTopicsRequest([topic])))
-        made.turn()
-        ((call, message),) = made.coordinator.take()
-        assert message.account == Account("ANONYMOUS", "test", strict)
-        made.coordinator.answer(call, CreatedTopics([CreatedTopic("new")], throttle_ms=1234))
-        check_throttle(made, 19, version, 1234)
+CREATED = CreatedTopics([CreatedTopic("new")], throttle_ms=1234)
+DELETED = DeletedTopics([DeletedTopic("old", bytes(16))], throttle_ms=1234)
+CREATE, DELETE, METADATA = 19, 20, 3
+REQUESTS: dict[int, tuple[Message, Message]] = {
+    CREATE: (CreateTopicsRequest([CreateTopicsRequest.CreatableTopic("new", 1, 1)]), CREATED),
+    DELETE: (DeleteTopicsRequest(topic_names=["old"], timeout_ms=30_000), DELETED),
+    METADATA: (
+        MetadataRequest([MetadataRequest.MetadataRequestTopic(name="new")], True),
+        CreatedTopics([], throttle_ms=1234),
+    ),
+}
 
 
-@pytest.mark.parametrize(("version", "strict"), [(4, False), (5, True)])
-def test_delete_topics_passes_the_account_on(version: int, strict: bool) -> None:
-    from tests.support.handler_rig import topic_image
-
+@pytest.mark.parametrize(
+    ("api_key", "version", "strict"),
+    [
+        *((CREATE, version, version >= 6) for version in (2, 5, 6, 7)),
+        *((DELETE, version, version >= 5) for version in (4, 5)),
+        (METADATA, 9, False),
+    ],
+)
+def test_the_account_is_passed_on_and_the_pause_is_told(api_key: int, version: int, strict: bool) -> None:
+    request, answer = REQUESTS[api_key]
     with rig() as made:
         made.publish(topic_image("old", 1))
-        made.processor.send(
-            request_frame(20, version, DeleteTopicsRequest(topic_names=["old"], timeout_ms=30_000))
-        )
-        made.turn()
-        ((call, message),) = made.coordinator.take()
+        call, message = made.asked(api_key, version, request)
         assert message.account == Account("ANONYMOUS", "test", strict)
-        made.coordinator.answer(call, DeletedTopics([DeletedTopic("old", bytes(16))], throttle_ms=1234))
-        check_throttle(made, 20, version, 1234)
-
-
-def test_a_topic_made_by_metadata_is_charged() -> None:
-    with rig() as made:
-        made.publish()
-        topic = MetadataRequest.MetadataRequestTopic(name="new")
-        made.processor.send(request_frame(3, 9, MetadataRequest([topic], True)))
-        made.turn()
-        ((call, message),) = made.coordinator.take()
-        assert message.account == Account("ANONYMOUS", "test", False)
-        made.coordinator.answer(call, CreatedTopics([], throttle_ms=1234))
-        check_throttle(made, 3, 9, 1234)
-
-
-def check_throttle(made: Rig, api_key: int, version: int, throttle_ms: int) -> None:
-    from mpbroker.protocol.headers import decode_response_frame
-
-    made.turn()
-    (reply,) = made.processor.replies()
-    _, response = decode_response_frame(api_key, version, made.processor.frame_of(reply)[4:])
-    assert reply.throttle_ms == response.throttle_time_ms == throttle_ms
+        made.reply(call, answer)
+        (reply,) = made.processor.replies()
+        _, response = decode_response_frame(api_key, version, made.processor.frame_of(reply)[4:])
+        assert reply.throttle_ms == response.throttle_time_ms == 1234

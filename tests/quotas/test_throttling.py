@@ -244,8 +244,7 @@ def test_a_connection_that_becomes_somebody_else(ready: Rig) -> None:
 
 def test_other_apis_are_charged_for_time(ready: Rig) -> None:
     limit(ready, [(CLIENT, "test")], request_percentage=0.0000001, producer_byte_rate=1.0)
-    ready.processor.send(request_frame(METADATA, 12, MetadataRequest(topics=None)))
-    ready.turn()
+    ready.send(METADATA, 12, MetadataRequest(topics=None))
     (reply,) = ready.processor.replies()
     _, response = decode_response_frame(METADATA, 12, ready.processor.frame_of(reply)[4:])
     assert (reply.throttle_ms, response.throttle_time_ms) == (1000, 1000)
@@ -268,8 +267,7 @@ def test_a_fetch_over_quota_is_empty_and_not_charged(ready: Rig, version: int) -
     ready.table.write(0, partition_payload(PLAIN))
     response = ready.ask(FETCH, version, fetch_request())
     assert (response.throttle_time_ms, len(response.responses)) == (0, 1)
-    ready.processor.send(request_frame(FETCH, version, fetch_request()))
-    ready.turn()
+    ready.send(FETCH, version, fetch_request())
     (reply,) = ready.processor.replies()
     size = reply.length - 4 - (version >= 12)
     ready.processor.give_back(reply)
@@ -278,8 +276,7 @@ def test_a_fetch_over_quota_is_empty_and_not_charged(ready: Rig, version: int) -
     bound = size / 20
     limit(ready, [(CLIENT, "test")], consumer_byte_rate=bound)
     for _ in range(3):
-        ready.processor.send(request_frame(FETCH, version, fetch_request()))
-        ready.turn()
+        ready.send(FETCH, version, fetch_request())
         (reply,) = ready.processor.replies()
         _, response = decode_response_frame(FETCH, version, ready.processor.frame_of(reply)[4:])
         assert is_pause(reply.throttle_ms, size, bound)
@@ -414,8 +411,7 @@ def test_the_processors_time_counts_for_every_api(
     limit(ready, [(CLIENT, "test")], request_percentage=1.0)
     told = []
     for network_ns in (0, 200_000_000):
-        ready.processor.send(request_frame(api_key, version, body), network_ns=network_ns)
-        ready.turn()
+        ready.send(api_key, version, body, network_ns=network_ns)
         (reply,) = ready.processor.replies()
         told.append(reply.throttle_ms)
         ready.processor.give_back(reply)

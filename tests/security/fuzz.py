@@ -32,6 +32,7 @@ from mpbroker.security.scram import ScramClient, ScramType
 from ops.bench.brokers import HOST
 from tests.chaos.leaks import complaints
 from tests.support.polling import PATIENCE_S, until
+from tests.support.real_brokers import served
 from tests.support.secure_broker import PLAIN_PASSWORD, Closed, RawClient, SecureBroker
 from tests.support.tls_key_changes import TLS_1_2, TLS_1_3, KeyChanger
 
@@ -278,15 +279,11 @@ def main() -> int:
     arguments = parser.parse_args()
     rounds: int = arguments.inputs
     with tempfile.TemporaryDirectory() as directory:
-        broker = SecureBroker(Path(directory) / "broker", failed_delay_ms=5, longest_delay_ms=6)
-        try:
-            broker.start()
+        made = SecureBroker(Path(directory) / "broker", failed_delay_ms=5, longest_delay_ms=6)
+        with served(made) as broker:
             begun = time.monotonic()
             outcomes = run(broker, rounds, arguments.seed)
             took_s = time.monotonic() - begun
-            broker.stop()
-        finally:
-            broker.kill()
     for outcome, count in sorted(outcomes.items()):
         print(f"{count:8} {outcome}")
     print(f"{rounds} inputs in {took_s:.0f} s: no process, descriptor, byte or connection was lost")

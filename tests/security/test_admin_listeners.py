@@ -36,13 +36,7 @@ from tests.support.filled_requests import filled
 from tests.support.forwarded_requests import errors_in
 from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import control, served
-from tests.support.secure_broker import (
-    KEY_PASSWORD,
-    PLAIN_PASSWORD,
-    SCRAM_PASSWORD,
-    RawClient,
-    SecureBroker,
-)
+from tests.support.secure_broker import KEY_PASSWORD, PLAIN_PASSWORD, SCRAM_PASSWORD, RawClient, SecureBroker
 
 CLUSTER_AUTHORIZATION_FAILED = 31
 SECRET_VALUE = "5ecret-Value"

@@ -32,7 +32,7 @@ from tests.security.test_resizing import security
 from tests.support.acceptor_tools import options
 from tests.support.client_tools import eventually
 from tests.support.polling import PATIENCE_S
-from tests.support.real_brokers import create_topic, stop_cleanly
+from tests.support.real_brokers import create_topic, served
 from tests.support.secure_broker import SecureBroker
 from tests.support.worker_load import Load, names, pids
 
@@ -47,14 +47,10 @@ EXCHANGES = 4
 @contextlib.contextmanager
 def running(directory: Path, processors: int = 1, **settings: int) -> Iterator[SecureBroker]:
     broker = SecureBroker(directory / "broker", flags=options(**settings), processors=processors)
-    try:
-        broker.start()
+    with served(broker):
         yield broker
         eventually(lambda: not held(broker), "nothing is held when all have gone")
         assert "ERROR" not in broker.output(), broker.output()
-        stop_cleanly(broker)
-    finally:
-        broker.kill()
 
 
 @contextlib.contextmanager

@@ -38,12 +38,7 @@ from tests.support.client_tools import ToolError, eventually, kafka_tool, kafka_
 from tests.support.own_cli import OwnCli
 from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import create_topic
-from tests.support.secure_broker import (
-    PLAIN_PASSWORD,
-    PROTOCOLS,
-    SCRAM_PASSWORD,
-    SecureBroker,
-)
+from tests.support.secure_broker import PLAIN_PASSWORD, PROTOCOLS, SCRAM_PASSWORD, SecureBroker
 from tests.support.tokens import Signer
 
 CONFIGS = "kafka.admin.ConfigCommand"

@@ -19,7 +19,7 @@ from ops.bench.brokers import HOST
 from tests.support.client_tools import eventually
 from tests.support.polling import PATIENCE_S
 from tests.support.quota_client import PRODUCE, VERSIONS
-from tests.support.real_brokers import control, create_topic, stop_cleanly
+from tests.support.real_brokers import control, create_topic, served, stop_cleanly
 from tests.support.secure_broker import PLAIN_PASSWORD, Closed, SecureBroker
 from tests.support.socket_client import pids_of
 from tests.support.worker_load import Load, names
@@ -27,12 +27,8 @@ from tests.support.worker_load import Load, names
 
 @pytest.fixture(name="broker")
 def _broker(tmp_path: Path) -> Iterator[SecureBroker]:
-    made = SecureBroker(tmp_path / "broker", processors=2)
-    try:
-        made.start()
+    with served(SecureBroker(tmp_path / "broker", processors=2)) as made:
         yield made
-    finally:
-        made.kill()
 
 
 def produce_value(topic: str, value: bytes) -> ProduceRequest:
@@ -73,7 +69,6 @@ def test_resizing_processors_fails_no_request(broker: SecureBroker) -> None:
         assert load.errors == []
         assert load.acked == load.read == load.sent
     assert "ERROR" not in broker.output()
-    stop_cleanly(broker)
 
 
 @pytest.mark.parametrize("listener", ["TLS", "SASL", "BOTH"])
@@ -133,4 +128,3 @@ def test_who_logs_in_while_a_processor_leaves_is_let_in_or_closed(broker: Secure
         assert closed == [b"", b""]
     with broker.connect("TLS") as client:
         client.ask(ApiKey.METADATA, 12, MetadataRequest(topics=[]))
-    stop_cleanly(broker)

@@ -28,7 +28,7 @@ from tests.support.altered_settings import (
 )
 from tests.support.client_tools import eventually
 from tests.support.configured_tree import FIRST, Configured, control, pids
-from tests.support.real_brokers import create_topic, stop_cleanly
+from tests.support.real_brokers import create_topic, served, stop_cleanly
 
 TEXT = FIRST + "max.connections=1000\n"
 OK = (0, None)
@@ -38,12 +38,8 @@ MESSAGE_TOO_LARGE = 10
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Configured]:
-    made = Configured(tmp_path / "broker", text=TEXT)
-    try:
-        made.start()
+    with served(Configured(tmp_path / "broker", text=TEXT)) as made:
         yield made
-    finally:
-        made.kill()
 
 
 def value_of(broker: Configured, key: str) -> str | None:
@@ -90,7 +86,6 @@ def test_what_is_altered_counts_in_kafkas_order(broker: Configured) -> None:
     assert settings_of(broker, OF_ALL).keys() == {"log.cleaner.backoff.ms"}
     assert alter(broker, OF_BROKER, max_connections="500", validate_only=True) == OK
     assert settings_of(broker, OF_BROKER)["max.connections"].source == STATIC
-    stop_cleanly(broker)
 
 
 def test_all_of_a_broker_is_replaced(broker: Configured) -> None:
@@ -210,12 +205,8 @@ def test_refused(shared: Configured, name: str, values: dict[str, str], says: st
 
 @pytest.fixture(name="shared", scope="module")
 def _shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Configured]:
-    made = Configured(tmp_path_factory.mktemp("shared") / "broker")
-    try:
-        made.start()
+    with served(Configured(tmp_path_factory.mktemp("shared") / "broker")) as made:
         yield made
-    finally:
-        made.kill()
 
 
 def test_the_coordinator_dies_and_nothing_is_forgotten(broker: Configured) -> None:
@@ -230,7 +221,6 @@ def test_the_coordinator_dies_and_nothing_is_forgotten(broker: Configured) -> No
     assert value_of(broker, "message.max.bytes") == "3000"
     assert value_of(broker, "max.connections") == "500"
     assert {n for n in before if before[n] != after.get(n)} == {"coordinator"}
-    stop_cleanly(broker)
 
 
 class Alteration(threading.Thread):
@@ -266,7 +256,6 @@ def test_somebody_does_not_follow_and_dies(broker: Configured, dies: str) -> Non
     assert value_of(broker, "log.cleaner.backoff.ms") == "123"
     after = pids(broker)
     assert {name for name in before if before[name] != after[name]} == {dies}
-    stop_cleanly(broker)
 
 
 def test_altered_while_everybody_dies(broker: Configured) -> None:
@@ -291,7 +280,6 @@ def test_altered_while_everybody_dies(broker: Configured) -> None:
 
         eventually(is_back, "it is back")
         assert {value_of(broker, "max.connections") for _ in range(6)} == {wanted}
-    stop_cleanly(broker)
 
 
 def test_a_file_that_contradicts_what_was_altered_holds_alone(broker: Configured) -> None:

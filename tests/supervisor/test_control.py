@@ -29,58 +29,68 @@ def untold(peer: Peer, command: Command, answer: dict[str, Any]) -> None:
     """Keep no audit log."""
 
 
+class Control(ControlSocket):
+    """A control socket whose descriptors the test watches."""
+
+    def __init__(
+        self,
+        directory: Path,
+        serve: Callable[[Command], dict[str, Any] | Later] = lambda _: {},
+        tell: Callable[[Peer, Command, dict[str, Any]], None] = untold,
+    ) -> None:
+        self.watched: dict[int, Callable[[], None]] = {}
+        super().__init__(directory, serve, tell, self.watched.__setitem__, lambda _: None)
+
+    def asked(self) -> str:
+        """Return what a client is told that asks for a status."""
+        self.sock.setblocking(True)
+        told: list[str] = []
+
+        def ask() -> None:
+            try:
+                told.append(str(ControlClient(self.path.parent, timeout_seconds=10).call("status")))
+            except ControlError as refused:
+                told.append(str(refused))
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        self.accept()
+        (connection,) = self.asking.values()
+        connection.setblocking(True)
+        self.watched[connection.fileno()]()
+        asking.join(PATIENCE_S)
+        return told[0]
+
+
 @pytest.mark.parametrize(
     "error", [OSError(errno.EMFILE, "no descriptor is left"), ValueError("no number"), FatalError("no place")]
 )
 def test_what_a_command_raises_is_its_answer(tmp_path: Path, error: Exception) -> None:
-    watched: dict[int, Callable[[], None]] = {}
-
     def serve(_: Command) -> dict[str, str]:
         raise error
 
-    with closing(ControlSocket(tmp_path, serve, untold, watched.__setitem__, lambda _: None)) as control:
-        assert asked(control, tmp_path, watched) == str(error)
-
-
-def asked(control: ControlSocket, directory: Path, watched: dict[int, Callable[[], None]]) -> str:
-    """What a client is told."""
-    control.sock.setblocking(True)
-    told: list[str] = []
-
-    def ask() -> None:
-        try:
-            told.append(str(ControlClient(directory, timeout_seconds=10).call("status")))
-        except ControlError as refused:
-            told.append(str(refused))
-
-    asking = threading.Thread(target=ask)
-    asking.start()
-    control.accept()
-    (connection,) = control.asking.values()
-    connection.setblocking(True)
-    watched[connection.fileno()]()
-    asking.join(PATIENCE_S)
-    return told[0]
+    with closing(Control(tmp_path, serve)) as control:
+        assert control.asked() == str(error)
 
 
 @pytest.mark.parametrize(
     "message", [b"[]", b"\xff", b'{"command":' + b"[" * 100_000, b'{"a":' + b"[" * 100_000]
 )
 def test_what_is_no_command_is_an_error(tmp_path: Path, message: bytes) -> None:
-    watched: dict[int, Callable[[], None]] = {}
-    socket_of = ControlSocket(tmp_path, lambda _: {}, untold, watched.__setitem__, lambda _: None)
-    with closing(socket_of) as control, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+    with (
+        closing(Control(tmp_path)) as control,
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client,
+    ):
         client.connect(control.sock.getsockname())
         control.sock.setblocking(True)
         control.accept()
         client.sendall(message)
-        (read,) = watched.values()
+        (read,) = control.watched.values()
         read()
         assert "error" in msgspec.json.decode(client.recv(1 << 16))
 
 
 def test_the_kernel_says_who_sent_a_command(tmp_path: Path) -> None:
-    watched: dict[int, Callable[[], None]] = {}
     told: list[tuple[Peer, str, dict[str, Any]]] = []
     later = Later()
 
@@ -92,8 +102,8 @@ def test_the_kernel_says_who_sent_a_command(tmp_path: Path) -> None:
     def tell(peer: Peer, command: Command, answer: dict[str, Any]) -> None:
         told.append((peer, command.command, answer))
 
-    with closing(ControlSocket(tmp_path, serve, tell, watched.__setitem__, lambda _: None)) as control:
-        asked(control, tmp_path, watched)
+    with closing(Control(tmp_path, serve, tell)) as control:
+        control.asked()
         me = Peer(os.getpid(), os.getuid())
         assert told == [(me, "status", {"error": "no number", "wrong_call": True})]
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
@@ -101,30 +111,24 @@ def test_the_kernel_says_who_sent_a_command(tmp_path: Path) -> None:
             client.send(b'{"command": "reload"}')
             control.accept()
             (connection,) = control.asking.values()
-            watched[connection.fileno()]()
+            control.watched[connection.fileno()]()
             assert len(told) == 1, "nothing has come of it yet"
         later.give({})
         assert told[1:] == [(me, "reload", {})], "also if its client is gone"
 
 
 def test_an_answer_that_is_too_large_is_an_error(tmp_path: Path) -> None:
-    watched: dict[int, Callable[[], None]] = {}
     answer = {"much": "x" * ANSWER_BYTES_MAX}
-    with closing(
-        ControlSocket(tmp_path, lambda _: answer, untold, watched.__setitem__, lambda _: None)
-    ) as control:
-        assert "more than" in asked(control, tmp_path, watched)
+    with closing(Control(tmp_path, lambda _: answer)) as control:
+        assert "more than" in control.asked()
         answer["much"] = "x" * (ANSWER_BYTES_MAX - 100)
-        assert answer["much"] in asked(control, tmp_path, watched)
+        assert answer["much"] in control.asked()
 
 
 def test_a_supervisor_without_descriptors_says_so_and_lives(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    watched: dict[int, Callable[[], None]] = {}
-    with closing(
-        ControlSocket(tmp_path, lambda _: {}, untold, watched.__setitem__, lambda _: None)
-    ) as control:
+    with closing(Control(tmp_path)) as control:
         client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         client.connect(str(control.path))
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -141,7 +145,7 @@ def test_a_supervisor_without_descriptors_says_so_and_lives(
         assert b"Too many open files" in client.recv(1000)
         client.close()
         assert "LimitNOFILE" in caplog.text
-        assert asked(control, tmp_path, watched) == "{}"
+        assert control.asked() == "{}"
 
 
 def test_no_more_damage_is_told_than_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

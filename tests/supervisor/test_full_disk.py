@@ -26,7 +26,7 @@ from ops.bench.brokers import MPBROKER_COMMAND, Mpbroker
 from tests.support.client_tools import eventually
 from tests.support.own_cli import OwnCli
 from tests.support.polling import PATIENCE_S
-from tests.support.real_brokers import create_topic, stop_cleanly
+from tests.support.real_brokers import create_topic, served, stop_cleanly
 
 KAFKA_STORAGE_ERROR = 56
 VALUE_BYTES = 100_000
@@ -89,17 +89,14 @@ def on_ext4(tmp_path: Path) -> Iterator[Mpbroker]:
     tried = subprocess.run([*OF_ROOT, *mount], capture_output=True, text=True, check=False)
     if tried.returncode:
         pytest.skip(f"no file can be mounted here: {tried.stderr.strip()}")
-    broker.start()
-    yield broker
-    broker.kill()
+    with served(broker):
+        yield broker
 
 
 @pytest.fixture(params=["group", "os"])
 def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Mpbroker]:
-    broker = on_small_disk(tmp_path, ON_TMPFS, request.param)
-    broker.start()
-    yield broker
-    broker.kill()
+    with served(on_small_disk(tmp_path, ON_TMPFS, request.param)) as broker:
+        yield broker
 
 
 def produce(broker: Mpbroker, topic: str, most: int) -> int:
@@ -180,7 +177,6 @@ def test_a_full_disk_refuses_produces_loses_nothing_and_recovers_by_itself(small
     scenarios.delete_topic(small, "ballast")
     eventually(lambda: produce(small, "kept", 1) == 1, "a produce succeeds when there is room again")
     assert read(small, "kept", acked + 1) == list(range(acked + 2))
-    stop_cleanly(small)
 
 
 def test_the_first_group_on_a_full_disk_waits_for_room_and_is_told_of_it(
@@ -191,9 +187,7 @@ def test_the_first_group_on_a_full_disk_waits_for_room_and_is_told_of_it(
     monkeypatch.setattr(why, "_PATIENCE_MS", 1_000)
     # Without a reserve the metadata log alone has room behind its end.
     at_once = ("group.initial.rebalance.delay.ms=0", "log.reserve.bytes=0")
-    broker = on_small_disk(tmp_path, ON_TMPFS, "os", *at_once)
-    try:
-        broker.start()
+    with served(on_small_disk(tmp_path, ON_TMPFS, "os", *at_once)) as broker:
         cli = OwnCli("{}:{}".format(*broker.address))
         join = ("consume", "kept", "--from-beginning", "-n", "1", "--group")
         scenarios.create_topic(broker, "kept")
@@ -227,16 +221,11 @@ def test_the_first_group_on_a_full_disk_waits_for_room_and_is_told_of_it(
         assert 1 <= broker.output().count("group h: its assignment was not written") <= 3
         empty(broker)
         cli(*join, "h")
-        stop_cleanly(broker)
-    finally:
-        broker.kill()
 
 
 def test_a_broker_that_was_killed_on_a_full_disk_starts_again(tmp_path: Path) -> None:
     """Who cannot start cannot delete anything either, so nobody could make room. Nothing is kept here."""
-    broker = on_small_disk(tmp_path, AGAIN_ON_TMPFS, "group", "log.reserve.bytes=0")
-    try:
-        broker.start()
+    with served(on_small_disk(tmp_path, AGAIN_ON_TMPFS, "group", "log.reserve.bytes=0")) as broker:
         scenarios.create_topic(broker, "kept")
         acked = use_up(broker)
         fill(broker)
@@ -253,8 +242,6 @@ def test_a_broker_that_was_killed_on_a_full_disk_starts_again(tmp_path: Path) ->
         (supervisor,) = shell.children()
         supervisor.terminate()
         assert broker.process.wait(PATIENCE_S) == 0
-    finally:
-        broker.kill()
 
 
 def test_ext4_without_a_free_block(on_ext4: Mpbroker) -> None:
@@ -282,7 +269,6 @@ def test_ext4_without_a_free_block(on_ext4: Mpbroker) -> None:
     on_ext4.start()
     assert read(on_ext4, "kept", acked) == list(range(acked + 1))
     assert first_offset(on_ext4, "ballast") > 0
-    stop_cleanly(on_ext4)
 
 
 def test_on_a_full_disk_topics_are_deleted_and_a_stop_is_clean(on_ext4: Mpbroker) -> None:
@@ -303,7 +289,6 @@ def test_on_a_full_disk_topics_are_deleted_and_a_stop_is_clean(on_ext4: Mpbroker
     scenarios.delete_topic(on_ext4, "ballast")
     eventually(lambda: produce(on_ext4, "kept", 1) == 1, "a produce succeeds when there is room again")
     assert read(on_ext4, "kept", acked) == list(range(acked + 1))
-    stop_cleanly(on_ext4)
 
 
 def alter(broker: Mpbroker, topic: str, key: str, value: str) -> None:

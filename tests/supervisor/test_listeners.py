@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.listeners import Listener
 from mpbroker.ipc import topology
 from mpbroker.ipc.listeners import ListenerCount, ListenerState
-from mpbroker.ipc.topology import SharedMemory, Sizes
+from mpbroker.ipc.topology import SharedMemory
 from mpbroker.network.acceptor import listener_orders
 from mpbroker.network.acceptor.listener_orders import AddListener, Orders, RemoveListener
 from mpbroker.startup import sockets
@@ -53,13 +53,9 @@ class World:
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
-        memory = SharedMemory(Path(directory) / "public", Sizes(partition_slots=16))
-        made = World(memory)
+def world(memory: SharedMemory) -> Iterator[World]:
+    with contextlib.closing(World(memory)) as made:
         yield made
-        made.close()
-        memory.close()
 
 
 @pytest.fixture

@@ -62,8 +62,7 @@ class Manager:
 @pytest.mark.parametrize("abstract", [False, True], ids=["path", "abstract"])
 def test_ready_means_that_the_ports_answer(directory: Path, abstract: bool) -> None:
     address = f"@mpbroker-notify-{os.getpid()}" if abstract else str(directory / "notify")
-    manager = Manager(directory, address)
-    try:
+    with contextlib.closing(Manager(directory, address)) as manager:
         told = manager.told_until("READY=1")
         # One try, at once: whoever is started after this service will not wait either.
         assert frames.PRODUCE in frames.advertised_apis(manager.service.address, timeout_s=TIMEOUT_S)
@@ -74,21 +73,16 @@ def test_ready_means_that_the_ports_answer(directory: Path, abstract: bool) -> N
         manager.process.terminate()
         manager.told_until("STOPPING=1")
         assert manager.process.wait(TIMEOUT_S) == 0
-    finally:
-        manager.close()
 
 
 def test_a_service_that_cannot_start_is_never_ready(directory: Path) -> None:
     (directory / "data").mkdir()
     (directory / "data" / "stranger").touch()
-    manager = Manager(directory, str(directory / "notify"))
-    try:
+    with contextlib.closing(Manager(directory, str(directory / "notify"))) as manager:
         assert manager.process.wait(TIMEOUT_S) == 1
         manager.socket.setblocking(False)
         with pytest.raises(BlockingIOError):
             manager.told_until("READY=1")
-    finally:
-        manager.close()
 
 
 @pytest.mark.parametrize("is_there", [False, True])
@@ -150,8 +144,7 @@ def test_pings_and_the_stages_of_a_reload_reach_the_manager(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WATCHDOG_USEC", "2000")
-    manager = Manager(directory, str(directory / "notify"))
-    try:
+    with contextlib.closing(Manager(directory, str(directory / "notify"))) as manager:
         told = manager.told_until("READY=1")
         assert "WATCHDOG=1" not in told
         manager.told_until("WATCHDOG=1")
@@ -162,8 +155,6 @@ def test_pings_and_the_stages_of_a_reload_reach_the_manager(
         assert any(one.startswith("MONOTONIC_USEC=") for one in told)
         assert any(one.startswith("STATUS=Serving; the reload changed nothing: ") for one in told)
         manager.told_until("WATCHDOG=1")
-    finally:
-        manager.close()
 
 
 def test_no_ping_while_a_process_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,12 +19,7 @@ from mpbroker.ipc.process import (
 from mpbroker.startup import runtime_dir
 from mpbroker.storage.directory_lock import remove_empty
 from mpbroker.supervisor.changing import Resize
-from mpbroker.supervisor.child import (
-    DEATHS_IN_A_ROW_MAX,
-    HEALTHY_AFTER_MS,
-    LONGEST_DELAY_MS,
-    RestartPolicy,
-)
+from mpbroker.supervisor.child import DEATHS_IN_A_ROW_MAX, HEALTHY_AFTER_MS, LONGEST_DELAY_MS, RestartPolicy
 from mpbroker.supervisor.plans import needed_to_start, peers_of, stages_of
 
 ROLES = [

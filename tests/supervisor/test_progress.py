@@ -5,31 +5,20 @@ from __future__ import annotations
 import io
 import logging
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 import pytest
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.progress import Progress, read_progress, write_progress
-from mpbroker.ipc.topology import SharedMemory, Sizes
+from mpbroker.ipc.topology import SharedMemory
 from mpbroker.supervisor import progress
 
 CONFIG = msgspec.structs.replace(BrokerConfig(), log_dirs=("/one", "/two"))
 GOING = Progress(1, True, 1000, 250, 4 << 30, 1 << 30, 10.0)
-
-
-@pytest.fixture
-def memory() -> Iterator[SharedMemory]:
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
-        made = SharedMemory(Path(directory) / "region", Sizes(16, arena_extent_bytes=1 << 30))
-        yield made
-        made.close()
 
 
 def test_a_row_is_read_as_it_was_written(memory: SharedMemory) -> None:

@@ -22,7 +22,7 @@ from mpbroker.supervisor import config_diff
 from ops.bench import frames
 from ops.bench.brokers import ROOT, Mpbroker
 from tests.support.configured_tree import FIRST, PATIENCE_S, Configured, control, described, pids
-from tests.support.real_brokers import create_topic, stop_cleanly
+from tests.support.real_brokers import create_topic, served
 from tests.support.worker_load import Load
 
 CLIENTS = 6
@@ -61,12 +61,8 @@ CHANGED = {
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Configured]:
-    made = Configured(tmp_path / "broker")
-    try:
-        made.start()
+    with served(Configured(tmp_path / "broker")) as made:
         yield made
-    finally:
-        made.kill()
 
 
 class PlainClients:
@@ -125,7 +121,6 @@ def test_everything_that_can_change_does_and_no_request_fails(broker: Configured
         told = described(broker)
         assert {name: told[name] for name in CHANGED} == CHANGED
     assert "ERROR" not in broker.output()
-    stop_cleanly(broker)
 
 
 def test_who_connects_meanwhile_is_answered(broker: Configured) -> None:
@@ -154,7 +149,6 @@ def test_who_connects_meanwhile_is_answered(broker: Configured) -> None:
         each.join(PATIENCE_S)
     assert failed == []
     assert min(answered) > 5
-    stop_cleanly(broker)
 
 
 def test_a_consumer_group_goes_on(broker: Configured) -> None:
@@ -192,7 +186,6 @@ def test_a_consumer_group_goes_on(broker: Configured) -> None:
         consumer.close()
     assert producer.flush(PATIENCE_S) == 0
     assert [str(error) for error in errors] == []
-    stop_cleanly(broker)
 
 
 def test_what_has_changed_is_what_the_broker_does(broker: Configured) -> None:
@@ -215,7 +208,6 @@ def test_what_has_changed_is_what_the_broker_does(broker: Configured) -> None:
         assert b"localhost" in frames.receive(connection, size)
         connection.sendall(struct.pack(">i", 2_000_001))
         assert connection.recv(1) == b"", "socket.request.max.bytes"
-    stop_cleanly(broker)
 
 
 @pytest.mark.parametrize(
@@ -247,7 +239,6 @@ def test_a_file_with_a_mistake_changes_nothing(broker: Configured, text: str, sa
     with pytest.raises(ControlError, match="cannot be read"):
         control(broker).call("reload")
     assert broker.reload(FIRST)["changed"] == []
-    stop_cleanly(broker)
 
 
 def test_the_command_says_what_changed_or_why_not(broker: Configured) -> None:
@@ -271,7 +262,6 @@ def test_the_command_says_what_changed_or_why_not(broker: Configured) -> None:
     assert (refused.returncode, refused.stdout) == (1, "")
     assert refused.stderr.count("\n") == 1
     assert f"nothing changes: {broker.file}:4: " in refused.stderr
-    stop_cleanly(broker)
 
 
 def test_numbers_of_workers_change_with_the_file_and_not_without(broker: Configured) -> None:
@@ -290,7 +280,6 @@ def test_numbers_of_workers_change_with_the_file_and_not_without(broker: Configu
         "message.max.bytes",
     ]
     assert described(broker)["log.roll.hours"] == "168"
-    stop_cleanly(broker)
 
 
 def test_what_a_reload_changes_is_a_setting() -> None:
@@ -314,7 +303,6 @@ def test_signals_in_a_row_and_a_resize_meanwhile(broker: Configured) -> None:
             assert frames.exchange(connection, frames.produce("t", 1, 100))[0] == 0
         control(broker).call("reload")
     assert described(broker)["log.roll.hours"] == "10"
-    stop_cleanly(broker)
 
 
 def test_the_control_plane_follows_too(tmp_path: Path) -> None:
@@ -324,8 +312,7 @@ def test_the_control_plane_follows_too(tmp_path: Path) -> None:
     )
     made = Configured(tmp_path / "broker", text=text)
     made.extra = ("--listeners", f"PLAINTEXT://127.0.0.1:{made.port},CONTROL://127.0.0.1:0")
-    try:
-        made.start()
+    with served(made):
         shown = control(made).call("listeners")["listeners"]
         (port,) = [one["listener"].rpartition(":")[2] for one in shown if one["plane"] == "control"]
         before = pids(made)
@@ -341,6 +328,3 @@ def test_the_control_plane_follows_too(tmp_path: Path) -> None:
             "handler 0",
             "control-plane handler",
         }
-        stop_cleanly(made)
-    finally:
-        made.kill()

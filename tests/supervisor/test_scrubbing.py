@@ -19,7 +19,7 @@ from ops.bench.brokers import Mpbroker
 from tests.support.client_tools import eventually
 from tests.support.flipped_bits import flip
 from tests.support.polling import PATIENCE_S
-from tests.support.real_brokers import stop_cleanly
+from tests.support.real_brokers import served, stop_cleanly
 from tests.support.worker_load import pids
 
 RECORDS = 12
@@ -28,15 +28,13 @@ VALUE_BYTES = 300_000
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Mpbroker]:
-    made = Mpbroker(tmp_path / "b", flags=["-o", "log.segment.bytes=1048576"])
-    made.start()
-    scenarios.create_topic(made, "t")
-    request = frames.produce("t", records=1, value_bytes=VALUE_BYTES)
-    with frames.connected(made.address) as connection:
-        for _ in range(RECORDS):
-            assert frames.exchange(connection, request)[0] == 0
-    yield made
-    made.kill()
+    with served(Mpbroker(tmp_path / "b", flags=["-o", "log.segment.bytes=1048576"])) as made:
+        scenarios.create_topic(made, "t")
+        request = frames.produce("t", records=1, value_bytes=VALUE_BYTES)
+        with frames.connected(made.address) as connection:
+            for _ in range(RECORDS):
+                assert frames.exchange(connection, request)[0] == 0
+        yield made
 
 
 def ask(broker: Mpbroker, *arguments: str) -> dict[str, Any]:
@@ -114,18 +112,12 @@ def test_the_life_of_a_finding(broker: Mpbroker) -> None:
     flip(path, 1000)
     assert scrub(broker)["findings"] == []
     assert read(broker, base) == base
-    stop_cleanly(broker)
 
 
 def test_asking_for_what_is_turned_off_is_an_error(tmp_path: Path) -> None:
-    broker = Mpbroker(tmp_path / "b", flags=["-o", "log.scrub.max.bytes.per.second=0"])
-    try:
-        broker.start()
+    with served(Mpbroker(tmp_path / "b", flags=["-o", "log.scrub.max.bytes.per.second=0"])) as broker:
         result = CliRunner().invoke(
             app, ["log", "scrub"], env={"MPBROKER_RUNTIME_DIR": str(broker.runtime_dir)}
         )
         assert "log.scrub.max.bytes.per.second=0: nothing is scrubbed" in str(result.exception)
         assert ask(broker, "--status")["running"] is False
-        stop_cleanly(broker)
-    finally:
-        broker.kill()

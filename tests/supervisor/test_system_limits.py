@@ -22,7 +22,7 @@ from ops.bench import frames
 from ops.bench.brokers import Mpbroker
 from tests.support.client_tools import eventually
 from tests.support.polling import PATIENCE_S
-from tests.support.real_brokers import stop_cleanly
+from tests.support.real_brokers import served
 
 TOPIC = "many"
 PARTITIONS = 120
@@ -98,9 +98,7 @@ def test_a_broker_that_has_what_it_needs_serves(tmp_path: Path) -> None:
     """No process dies, though its partitions have more files than it may open."""
     limit = files_needed(structs.replace(BrokerConfig(), log_dirs=("one",)))
     limited = f"prlimit --nofile={limit}:{limit} "
-    broker = Mpbroker(tmp_path, template=limited + Mpbroker.template)
-    try:
-        broker.start()
+    with served(Mpbroker(tmp_path, template=limited + Mpbroker.template)) as broker:
         before = {process.pid for process in broker.tree().members()}
         with ExitStack() as open_at_once:
             connections = [
@@ -120,9 +118,6 @@ def test_a_broker_that_has_what_it_needs_serves(tmp_path: Path) -> None:
             eventually(lambda: _read(broker) == set(range(PARTITIONS)), "every partition is read")
         assert {process.pid for process in broker.tree().members()} == before
         assert "Traceback" not in broker.output()
-        stop_cleanly(broker)
-    finally:
-        broker.kill()
 
 
 @pytest.mark.parametrize(

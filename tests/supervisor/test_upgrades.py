@@ -19,7 +19,7 @@ from mpbroker.storage.directory_layout import FORMAT, FORMAT_KEY
 from ops.bench.brokers import Broker, BrokerError, Mpbroker
 from tests.support.client_tools import eventually
 from tests.support.file_trees import tree
-from tests.support.real_brokers import stop_cleanly
+from tests.support.real_brokers import served, stop_cleanly
 from tests.support.release_directory import RELEASES, contents, flags, read, summary
 
 VERSIONS = sorted(path.stem for path in RELEASES.glob("*.json"))
@@ -137,8 +137,5 @@ def test_the_present_format_may_be_named(tmp_path: Path) -> None:
     broker = broker_of(tmp_path, VERSIONS[-1], "killed")
     with (broker.log_dir / "meta.properties").open("a") as file:
         file.write(f"{FORMAT_KEY}={FORMAT}\n")
-    try:
-        broker.start()
-        stop_cleanly(broker)
-    finally:
-        broker.kill()
+    with served(broker):
+        pass

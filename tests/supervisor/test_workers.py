@@ -32,7 +32,7 @@ from ops.bench.brokers import Mpbroker
 from shm.region import Region
 from tests.support.client_tools import eventually
 from tests.support.polling import PATIENCE_S, until
-from tests.support.real_brokers import create_topic, stop_cleanly
+from tests.support.real_brokers import create_topic, served
 from tests.support.worker_load import Load, control, names, pids
 
 HANG_TIMEOUT_S = 3
@@ -41,12 +41,8 @@ HEAVY_BYTES = 1 << 18  # a frame of this size is taken for a heavy one before it
 
 def started(directory: Path, *flags: str) -> Iterator[Mpbroker]:
     directory.mkdir()
-    made = Mpbroker(directory, flags=("--processors", "2", *flags))
-    try:
-        made.start()
+    with served(Mpbroker(directory, flags=("--processors", "2", *flags))) as made:
         yield made
-    finally:
-        made.kill()
 
 
 @pytest.fixture
@@ -101,7 +97,6 @@ def test_a_hung_process_is_replaced(watched: Mpbroker, name: str) -> None:
     assert told == [None]
     assert f"{name} (pid {hung}) has not moved for {HANG_TIMEOUT_S} s: it is killed" in broker.output()
     assert broker.output().count("is killed") == 1, broker.output()
-    stop_cleanly(broker)
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
@@ -188,7 +183,6 @@ def test_resizing_under_load_fails_no_request(broker: Mpbroker, load: Load) -> N
     assert load.acked == load.read == load.sent
     assert "ERROR" not in broker.output()
     assert "was replaced" not in broker.output()
-    stop_cleanly(broker)
 
 
 @pytest.mark.parametrize(

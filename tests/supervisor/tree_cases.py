@@ -103,13 +103,10 @@ def deaf(context: ProcessContext) -> int:
 
 
 @pytest.fixture
-def tree() -> Iterator[Tree]:
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
-        memory = SharedMemory(Path(directory) / "public", Sizes(partition_slots=16))
-        tree = Tree(memory, BrokerConfig())
-        yield tree
-        tree.kill_all()
-        memory.close()
+def tree(memory: SharedMemory) -> Iterator[Tree]:
+    made = Tree(memory, BrokerConfig())
+    yield made
+    made.kill_all()
 
 
 def start(tree: Tree, *roles: int) -> None:
@@ -153,12 +150,8 @@ def test_every_role_is_replaced_many_times(tree: Tree, role: int) -> None:
         tree.children[role].started -= 10  # it has lived long enough not to look like a restart loop
         os.kill(tree.children[role].pid, signal.SIGKILL)
         step_until_mended(tree, role, incarnation)
-    assert {c.name for c in tree.children.values() if c.pid} == {
-        "log 0",
-        "coordinator",
-        "handler 0",
-        "processor 0",
-    }
+    found = {c.name for c in tree.children.values() if c.pid}
+    assert found == {"log 0", "coordinator", "handler 0", "processor 0"}
 
 
 def test_who_is_sent_requests_has_bound_the_rings_of_a_processor_before_that_runs(tree: Tree) -> None:

@@ -13,6 +13,7 @@ from mpbroker.ipc.calls import (
     Failed,
     ForwardedRequest,
     ForwardedResponse,
+    HoldsEnded,
 )
 from mpbroker.ipc.topology import LOG
 from mpbroker.protocol.codec import decode_response, encode_bytes, encode_request
@@ -29,6 +30,7 @@ from mpbroker.protocol.messages import (
     OffsetCommitRequest,
     OffsetFetchRequest,
     SyncGroupRequest,
+    TxnOffsetCommitRequest,
 )
 from tests.support.coordinator_tree import CoordinatorTree
 from tests.support.group_rig import subscription
@@ -44,6 +46,7 @@ KEYS = {
     InitProducerIdRequest: 22,
     AddPartitionsToTxnRequest: 24,
     EndTxnRequest: 26,
+    TxnOffsetCommitRequest: 28,
     DescribeTransactionsRequest: 65,
 }
 VERSIONS = {8: 9, 9: 9, 14: 4}
@@ -72,8 +75,7 @@ class CoordinatorParty:
         self.lives = itertools.count(2)
         self.log = RealLog(self.tree, 1)
         self.tree.until(self.log.is_ready)
-        self.tree.start()
-        self.tree.until(self.tree.is_ready)
+        self.tree.serve()
         self.tree.ask(CreateTopics([CreateTopic("t", 2)]))
 
     def call(self, request: Message, number: int = 0) -> int:
@@ -92,11 +94,24 @@ class CoordinatorParty:
         """Asks until the coordinator can say something, as clients do."""
         key = KEYS[type(request)]  # type: ignore[index]
         while True:
-            sent = self.call(request, number)
-            self.tree.until(lambda sent=sent: self.heard(sent, key, number) is not None)
-            answer = self.heard(sent, key, number)
+            answer = self.answer_to(self.call(request, number), key, number)
             if answer not in RETRIED:
                 return answer
+
+    def answer_to(self, request: int, key: int, number: int = 0) -> Any:
+        """Wait for the answer to a request that was made."""
+        self.tree.until(lambda: self.heard(request, key, number) is not None)
+        return self.heard(request, key, number)
+
+    def begin_transaction(self, *partitions: int) -> tuple[int, int]:
+        """Return the producer of id x, whose transaction has these partitions of topic t."""
+        for handler in self.tree.handlers:
+            handler.call(HoldsEnded())
+        begun = self.ask(InitProducerIdRequest("x", 60_000))
+        producer = begun.producer_id, begun.producer_epoch
+        topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic("t", list(partitions))
+        self.ask(AddPartitionsToTxnRequest("x", *producer, [topic]))
+        return producer
 
     def commit(
         self, offset: int, partition: int = 0, group: str = "g", topic: str = "t"
@@ -133,8 +148,7 @@ class CoordinatorParty:
 
     def kill_coordinator(self) -> None:
         self.tree.kill(self.log.fence)
-        self.tree.start()
-        self.tree.until(self.tree.is_ready)
+        self.tree.serve()
 
     def kill_log(self) -> None:
         self.log.kill()

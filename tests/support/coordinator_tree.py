@@ -21,6 +21,7 @@ from mpbroker.coordinator.process import run
 from mpbroker.ipc.bulletin import BulletinReader
 from mpbroker.ipc.calls import (
     Acknowledged,
+    DeleteTopics,
     EnsuredPartition,
     EnsuredTopic,
     EnsureTopic,
@@ -32,6 +33,7 @@ from mpbroker.ipc.calls import (
     decode,
     encode,
 )
+from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.metadata import MetadataBase, MetadataNews, TopicImage
 from mpbroker.ipc.process import Order, ProcessContext, State, pack_fence
 from mpbroker.ipc.slots import (
@@ -148,20 +150,8 @@ class FakeLog:
             self.end += asked.record_count
             self.publish_metadata_slot()
             self._maybe_die("published")
-        answer = pack_produce(
-            SlotKind.PRODUCED,
-            -1,
-            0,
-            0,
-            0,
-            produce.block,
-            produce.generation,
-            produce.job,
-            COORDINATOR,
-            COORDINATOR,
-            0,
-            produce.request,
-        )
+        place = (produce.block, produce.generation, produce.job, COORDINATOR)
+        answer = pack_produce(SlotKind.PRODUCED, -1, 0, 0, 0, *place, COORDINATOR, 0, produce.request)
         assert self.outbox.push(answer)
 
     def _answer(self, slot: bytes) -> None:
@@ -341,6 +331,16 @@ class CoordinatorTree:
         finally:
             os._exit(99)
 
+    def serve(self, incarnation: int = 1) -> None:
+        """Start a coordinator, and wait until it serves."""
+        self.start(incarnation)
+        self.until(self.is_ready)
+
+    def replace(self, incarnation: int = 1) -> None:
+        """Kill the coordinator; its successor serves."""
+        self.kill()
+        self.serve(incarnation)
+
     def kill(self, fence_log: Callable[[int], None] = lambda _: None) -> None:
         """SIGKILL and the fence: what is in its rings is void. `fence_log` tells a real log process."""
         os.kill(self.pid, signal.SIGKILL)
@@ -427,6 +427,18 @@ class CoordinatorTree:
         request = fake.call(message)
         self.until(lambda: request in fake.answers)
         return fake.answers[request]
+
+    def fill_arena(self, size: int) -> None:
+        """Have the first handler take no answers, until the coordinator has lent so many bytes to it."""
+        slow = self.handlers[0]
+        slow.sleeps = True
+        counters = self.memory.counters(COORDINATOR)
+        # They do not exist: nothing is appended for the answer.
+        missing = DeleteTopics([f"t{number}" for number in range(2000)])
+        while counters.get(Counter.COUNT_ARENA_BYTES) < size:
+            before = slow.inbox.waiting()
+            slow.call(missing)
+            self.until(lambda before=before: slow.inbox.waiting() > before)  # type: ignore[misc]
 
     def stop(self) -> int:
         self.memory.words("orders").store(COORDINATOR, Order.STOP)

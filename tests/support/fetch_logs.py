@@ -16,7 +16,7 @@ from mpbroker.records.builder import build_batch
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.record import NewRecord
 from tests.support.handler_logs import whole
-from tests.support.handler_rig import Rig, partition_payload, request_frame, rig, topic_image
+from tests.support.handler_rig import Rig, partition_payload, rig, topic_image
 
 FETCH = 1
 T0 = 1_700_000_000_000
@@ -69,8 +69,7 @@ class Logs:
 
     def ask(self, version: int, request: FetchRequest, **send: Any) -> bytes:
         """The frame of an answer that comes at once."""
-        self.rig.processor.send(request_frame(FETCH, version, request), **send)
-        self.rig.turn()
+        self.rig.send(FETCH, version, request, **send)
         (reply,) = self.rig.processor.replies()
         return self.frame(reply)
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
 
 from mpbroker.coordinator.runtime.requests import Answers
 from mpbroker.coordinator.waiting import Caller
+from mpbroker.handlers.apis import all_apis
 from mpbroker.ipc.calls import ForwardedRequest
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.protocol.codec import decode_request
 from mpbroker.protocol.messages import Message
-from tests.support.handler_rig import Rig, request_frame
+from tests.support.handler_rig import Rig
 
 CODES = ("error_code", "partition_error_code")
 
@@ -32,13 +33,18 @@ def errors_in(value: object) -> Iterator[int]:
                 yield from errors_in(content)
 
 
+def each_version(keys: Iterable[int]) -> list[tuple[int, int]]:
+    """(key, version) of all that handlers serve of these APIs."""
+    served = all_apis()
+    return [(key, version) for key in keys for version in range(served[key].oldest, served[key].latest + 1)]
+
+
 def hand_on(
     rig: Rig, key: int, version: int, body: Message, connection: int = 7
 ) -> tuple[Any, ForwardedRequest]:
     """The call that a request becomes; the request itself is parked, if it is Python that forwards it."""
     before = rig.handler.turn.forwarded_count
-    rig.processor.send(request_frame(key, version, body), connection=connection)
-    rig.turn()
+    rig.send(key, version, body, connection=connection)
     parked = [(reply.kind, reply.connection) for reply in rig.processor.replies()]
     by_turn = rig.handler.turn.forwarded_count - before
     assert parked == ([] if by_turn else [(SlotKind.PARKED, connection)])

@@ -18,14 +18,7 @@ from mpbroker.records.batch import assign_offset_and_epoch
 from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
-from tests.support.handler_rig import (
-    Rig,
-    partition_payload,
-    piece,
-    request_frame,
-    rig,
-    topic_image,
-)
+from tests.support.handler_rig import Rig, partition_payload, piece, rig, topic_image
 
 FETCH, LIST_OFFSETS = 1, 2
 VERSIONS = range(4, 19)
@@ -158,8 +151,7 @@ def answer(log: Logged, version: int) -> Any:
 
 
 def ask(log: Logged, request: FetchRequest, version: int = 12) -> Any:
-    log.rig.processor.send(request_frame(FETCH, version, request))
-    log.rig.turn()
+    log.rig.send(FETCH, version, request)
     return answer(log, version)
 
 
@@ -168,7 +160,6 @@ def partition_of(response: Any) -> Any:
 
 
 def park(log: Logged, request: FetchRequest, connection: int = 7) -> None:
-    log.rig.processor.send(request_frame(FETCH, 12, request), connection=connection)
-    log.rig.turn()
+    log.rig.send(FETCH, 12, request, connection=connection)
     assert [r.kind for r in replies(log)] == [SlotKind.PARKED]
     assert len(log.rig.handler.broker.fetches) >= 1

@@ -27,9 +27,9 @@ from mpbroker.ipc.session import SessionGone
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.table import Partition, PartitionFlag, pack_partition
 from mpbroker.ipc.topology import COORDINATOR, SharedMemory, Sizes
-from mpbroker.protocol.api_keys import FIRST_FLEXIBLE
+from mpbroker.protocol.api_keys import FIRST_FLEXIBLE, ApiKey
 from mpbroker.protocol.headers import RequestHeader, decode_response_frame, encode_request_frame
-from mpbroker.protocol.messages import Message
+from mpbroker.protocol.messages import Message, MetadataRequest
 from mpbroker.records.batch import assign_offset_and_epoch
 from shm.arena import Arena
 from shm.clock import monotonic_ms
@@ -103,23 +103,8 @@ def delta(
 
 
 def partition_payload(topic: TopicImage, number: int = 0, **changes: Any) -> bytes:
-    partition = Partition(
-        topic.topic_id,
-        number,
-        5,
-        PartitionFlag.PARTITION_LIVE,
-        topic.config_version,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-    )
+    live = PartitionFlag.PARTITION_LIVE
+    partition = Partition(topic.topic_id, number, 5, live, topic.config_version, *[0] * 10)
     return pack_partition(partition._replace(**changes))
 
 
@@ -402,6 +387,18 @@ class Rig:
         while self.handler.scheduler.has_work():
             self.turn()
 
+    def serve_others(self) -> int:
+        """Work off what is done in pieces, and serve another connection before each. Return their number."""
+        pieces = 0
+        while self.handler.scheduler.has_work():
+            assert self.processor.replies() == []
+            self.processor.send(request_frame(ApiKey.METADATA, 5, MetadataRequest([])), connection=2)
+            self.handler.take_and_serve(0)
+            assert [reply.connection for reply in self.processor.replies()] == [2]
+            self.handler.work()
+            pieces += 1
+        return pieces
+
     def coordinator_dies(self) -> None:
         self.handler.coordinator_was_fenced = True
         self.handler.broker.transactions.holds.coordinator_died()
@@ -412,10 +409,38 @@ class Rig:
         self.handler.broker.coordinator.expire(monotonic_ms() + SUCCESSOR_MS)
         self.turn()
 
+    def send(self, api_key: int, version: int, body: Message, **options: Any) -> None:
+        """Send a request, and turn."""
+        self.processor.send(request_frame(api_key, version, body), **options)
+        self.turn()
+
+    def asked(self, api_key: int, version: int, body: Message, **options: Any) -> tuple[Any, Any]:
+        """Send a request that makes one call to the coordinator. Return its slot and its message."""
+        self.send(api_key, version, body, **options)
+        ((call, message),) = self.coordinator.take()
+        return call, message
+
+    def reply(self, call: Any, message: Any) -> None:
+        """Let the coordinator answer a call, and turn."""
+        self.coordinator.answer(call, message)
+        self.turn()
+
+    def append(self) -> list[Any]:
+        """Let the log worker serve its only job, and turn. Return the batches of the job."""
+        (job,) = self.log.take()
+        batches = self.log.batches(job)
+        self.log.append(job)
+        self.turn()
+        return batches
+
+    def welcome(self, role: int) -> None:
+        """Give a role that died a successor, with empty rings."""
+        self.memory.reset_rings_of(role)
+        fence(self, role, alive=True)
+
     def ask_in_vain(self, api_key: int, version: int, body: Message) -> Any:
         """The decoded response to a request that waits for a coordinator which does not come."""
-        self.processor.send(request_frame(api_key, version, body))
-        self.turn()
+        self.send(api_key, version, body)
         self.no_successor_comes()
         return self.answer(api_key, version)
 

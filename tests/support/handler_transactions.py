@@ -6,11 +6,10 @@ from typing import Any
 
 from mpbroker.ipc.calls import Acknowledged, CheckedTransaction, CheckTransaction, EndHold
 from mpbroker.ipc.slots import SlotKind
-from mpbroker.protocol.headers import decode_response_frame
 from mpbroker.protocol.messages import ProduceRequest
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
-from tests.support.handler_rig import Rig, request_frame, topic_image
+from tests.support.handler_rig import Rig, topic_image
 
 PRODUCE = 0
 TOPIC = topic_image("t", 1, partitions=3)
@@ -39,8 +38,7 @@ def request(
 
 
 def send(ready: Rig, version: int, asked: ProduceRequest, connection: int = 7) -> None:
-    ready.processor.send(request_frame(PRODUCE, version, asked), connection=connection)
-    ready.turn()
+    ready.send(PRODUCE, version, asked, connection=connection)
 
 
 def asked(ready: Rig) -> tuple[Any, CheckTransaction]:
@@ -51,23 +49,20 @@ def asked(ready: Rig) -> tuple[Any, CheckTransaction]:
     return call, message
 
 
+def ask(
+    ready: Rig, version: int, request: ProduceRequest, connection: int = 7
+) -> tuple[Any, CheckTransaction]:
+    """Send a request that the coordinator is asked about."""
+    send(ready, version, request, connection)
+    return asked(ready)
+
+
 def say(ready: Rig, call: Any, *errors: int, hold: int = 0) -> None:
-    ready.coordinator.answer(call, CheckedTransaction(list(errors), hold))
-    ready.turn()
-
-
-def append(ready: Rig) -> list[Any]:
-    """Append what the log worker was asked for."""
-    (job,) = ready.log.take()
-    batches = ready.log.batches(job)
-    ready.log.append(job)
-    ready.turn()
-    return batches
+    ready.reply(call, CheckedTransaction(list(errors), hold))
 
 
 def errors(ready: Rig, version: int) -> list[int]:
-    (reply,) = ready.processor.replies()
-    _, response = decode_response_frame(PRODUCE, version, ready.processor.frame_of(reply)[4:])
+    response = ready.answer(PRODUCE, version)
     (topic,) = response.responses
     return [partition.error_code for partition in topic.partition_responses]
 

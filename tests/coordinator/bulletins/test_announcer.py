@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
 from mpbroker.coordinator.bulletins.announcer import Announcer
 from mpbroker.coordinator.metadata.state import MetadataState
 from mpbroker.ipc.bulletin import BulletinPublisher
 from mpbroker.ipc.topology import SharedMemory
 from mpbroker.quotas.entities import PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE, entity_of
-from tests.support.handler_rig import shared_memory
 
 ANN, BOB = entity_of([("user", "ann")]), entity_of([("user", "bob")])
-
-
-@pytest.fixture(name="memory")
-def _memory() -> Iterator[SharedMemory]:
-    with shared_memory() as made:
-        yield made
 
 
 def announcer(memory: SharedMemory) -> Announcer:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mpbroker.protocol.messages import (
-    DescribeGroupsRequest,
-    ListGroupsRequest,
-)
+from mpbroker.protocol.messages import DescribeGroupsRequest, ListGroupsRequest
 from tests.support.group_rig import GroupRig
 
 

@@ -7,9 +7,7 @@ import pytest
 from mpbroker.coordinator.groups.records import OffsetKey, OffsetValue
 from mpbroker.coordinator.runtime.java_hash import java_hash
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.messages import (
-    ListGroupsRequest,
-)
+from mpbroker.protocol.messages import ListGroupsRequest
 from tests.support.group_rig import SESSION_MS, GroupRig, code_of, error_of
 
 

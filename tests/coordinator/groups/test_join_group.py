@@ -110,8 +110,7 @@ def test_a_follower_that_joins_again_unchanged_gets_the_same_generation(rig: Gro
     assert rig.state == "PreparingRebalance"
 
 
-def test_it_comes_back_without_a_rebalance_and_its_former_self_is_fenced() -> None:
-    rig = GroupRig()
+def test_it_comes_back_without_a_rebalance_and_its_former_self_is_fenced(rig: GroupRig) -> None:
     old = static_group(rig)
     waiter = rig.join(instance="one")
     assert waiter not in rig.answers  # the new id has to be durable
@@ -126,8 +125,7 @@ def test_it_comes_back_without_a_rebalance_and_its_former_self_is_fenced() -> No
     assert set(rig.restarted().coordinator.manager.groups["g"].members) == {joined.member_id}
 
 
-def test_before_version_9_a_leader_is_not_told_that_it_leads() -> None:
-    rig = GroupRig()
+def test_before_version_9_a_leader_is_not_told_that_it_leads(rig: GroupRig) -> None:
     old = static_group(rig)
     waiter = rig.join(instance="one", version=8)
     rig.settle()
@@ -135,8 +133,7 @@ def test_before_version_9_a_leader_is_not_told_that_it_leads() -> None:
     assert (joined.leader, joined.members, joined.skip_assignment) == (old, [], False)
 
 
-def test_if_its_new_id_cannot_be_written_the_old_one_stays() -> None:
-    rig = GroupRig()
+def test_if_its_new_id_cannot_be_written_the_old_one_stays(rig: GroupRig) -> None:
     old = static_group(rig)
     waiter = rig.join(instance="one")
     rig.append_round(ErrorCode.KAFKA_STORAGE_ERROR)
@@ -144,8 +141,7 @@ def test_if_its_new_id_cannot_be_written_the_old_one_stays() -> None:
     assert rig.heartbeat(old, 1, "one") is ErrorCode.NONE
 
 
-def test_while_others_join_it_takes_its_place_among_them() -> None:
-    rig = GroupRig()
+def test_while_others_join_it_takes_its_place_among_them(rig: GroupRig) -> None:
     first = rig.join(instance="one")
     second = rig.join(instance="one")
     assert code_of(rig.answers[first]) is ErrorCode.FENCED_INSTANCE_ID
@@ -153,8 +149,7 @@ def test_while_others_join_it_takes_its_place_among_them() -> None:
     assert [m.group_instance_id for m in rig.joined(second).members] == ["one"]
 
 
-def test_while_the_leader_assigns_it_starts_anew() -> None:
-    rig = GroupRig()
+def test_while_the_leader_assigns_it_starts_anew(rig: GroupRig) -> None:
     waiter = rig.join(instance="one")
     rig.later(3000)
     old = rig.joined(waiter).member_id
@@ -166,16 +161,14 @@ def test_while_the_leader_assigns_it_starts_anew() -> None:
     assert rig.state == "CompletingRebalance"
 
 
-def test_other_protocols_start_a_rebalance() -> None:
-    rig = GroupRig()
+def test_other_protocols_start_a_rebalance(rig: GroupRig) -> None:
     static_group(rig)
     waiter = rig.join(instance="one", protocols=("sticky", "range"))
     assert rig.joined(waiter).generation_id == 2
     assert rig.joined(waiter).protocol_name == "sticky"
 
 
-def test_a_static_member_keeps_its_place_until_its_session_ends() -> None:
-    rig = GroupRig()
+def test_a_static_member_keeps_its_place_until_its_session_ends(rig: GroupRig) -> None:
     member_id = static_group(rig)
     newcomer, waiter = rig.new_member()
     while waiter not in rig.answers:
@@ -185,17 +178,15 @@ def test_a_static_member_keeps_its_place_until_its_session_ends() -> None:
     assert rig.heartbeat(member_id, 1, "one") is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_an_operator_removes_it_by_its_instance() -> None:
-    rig = GroupRig()
+def test_an_operator_removes_it_by_its_instance(rig: GroupRig) -> None:
     static_group(rig)
     assert rig.leave(("", "one"), ("", "two")) == [0, 25]
     assert rig.state == "Empty"
     assert rig.leave(("stranger", "one")) == [25]
 
 
-def test_what_members_take_is_given_back() -> None:
+def test_what_members_take_is_given_back(rig: GroupRig) -> None:
     """Check that the memory of members is counted back to nothing, whichever way they went."""
-    rig = GroupRig()
     memory = rig.coordinator.manager.memory
     ids, _ = rig.stable(2)
     full = memory.used_bytes
@@ -221,8 +212,7 @@ def test_an_assignment_that_there_is_no_memory_for_is_refused() -> None:
     assert rig.synced(sync) == bytes(1000)
 
 
-def test_members_that_are_there_stay_when_there_is_no_memory_for_more() -> None:
-    rig = GroupRig()
+def test_members_that_are_there_stay_when_there_is_no_memory_for_more(rig: GroupRig) -> None:
     ids, _ = rig.stable(2)
     used_bytes = rig.coordinator.manager.memory.used_bytes
     full = GroupRig(group_max_members_bytes=used_bytes)

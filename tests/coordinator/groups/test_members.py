@@ -5,11 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.messages import (
-    HeartbeatRequest,
-    LeaveGroupRequest,
-    SyncGroupRequest,
-)
+from mpbroker.protocol.messages import HeartbeatRequest, LeaveGroupRequest, SyncGroupRequest
 from tests.support.group_rig import GroupRig, code_of, error_of
 
 DELAY_MS = 3000

@@ -189,11 +189,8 @@ def test_what_is_refused_is_refused_alone(rig: GroupRig) -> None:
     waiters = [rig.commit(1), rig.commit_in_transaction(2), rig.commit(3, partition=1)]
     marker = rig.end(True)
     assert rig.append_round(ErrorCode.INVALID_PRODUCER_EPOCH, lambda place: place == 1)
-    assert [outcome(rig, waiter) for waiter in waiters] == [
-        ErrorCode.NONE,
-        ErrorCode.INVALID_PRODUCER_EPOCH,
-        ErrorCode.NONE,
-    ]
+    found = [outcome(rig, waiter) for waiter in waiters]
+    assert found == [ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.NONE]
     assert marker == [ErrorCode.NONE]
     assert rig.fetched(stable=True) == {("t", 0): 1}
     assert rig.committed(partition=1) == 3
@@ -306,9 +303,8 @@ def test_an_open_transaction_keeps_offsets_and_group(is_commit: bool) -> None:
     assert groups_of(rig) == groups_of(rig.restarted()) == []
 
 
-def test_a_log_of_kafka_with_aborted_and_open_transactions() -> None:
+def test_a_log_of_kafka_with_aborted_and_open_transactions(rig: GroupRig) -> None:
     """Check it also with what Kafka's cleaner leaves: a batch without records, and a marker behind it."""
-    rig = GroupRig()
     partition = rig.coordinator.partitions.partition_for("g")
     offsets = itertools.count()
 

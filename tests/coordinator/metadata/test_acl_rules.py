@@ -2,69 +2,50 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
-
 import pytest
 
-from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.metadata import acl_rules
 from mpbroker.coordinator.metadata.image_sizes import acl_bytes
-from mpbroker.coordinator.metadata.metadata_records import decode_record, encode_record
-from mpbroker.coordinator.metadata.state import Decider, Decision, InconsistentMetadata, MetadataState
+from mpbroker.coordinator.metadata.state import InconsistentMetadata, MetadataState
 from mpbroker.ipc.acls import AclFilterImage, AclImage
 from mpbroker.ipc.calls import AlteredResources, CreateAcls, DeleteAcls, DeletedAcls
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import AccessControlEntryRecord, RemoveAccessControlEntryRecord
 from mpbroker.security.acls import Acl
+from tests.support.decider_rig import DeciderRig
 
 ORDERS = AclImage(2, "orders", 3, "User:ann", "*", 3, 3)
 EVERYTHING = AclFilterImage(1, None, 1, None, None, 1, 1)
 
 
-def new_ids() -> Callable[[], bytes]:
-    numbers = itertools.count(1)
-    return lambda: next(numbers).to_bytes(16)
+class Log(DeciderRig):
+    def create_acls(self, *acls: AclImage) -> list[tuple[int, str | None]]:
+        return self.results(CreateAcls([*acls]))
 
-
-class Log:
-    """A state, and the decisions on it, each true at once by way of the log's bytes."""
-
-    def __init__(self, image_bytes_max: int = 1 << 20) -> None:
-        self.state = MetadataState()
-        self.decider = Decider(BrokerConfig(), 1, new_ids(), image_bytes_max=image_bytes_max)
-
-    def decide(self, call: CreateAcls | DeleteAcls) -> Decision:
-        decision = self.decider.decide(self.state, call)
-        self.state.apply_all([decode_record(encode_record(record)) for record in decision.records])
-        return decision
-
-    def create(self, *acls: AclImage) -> list[tuple[int, str | None]]:
-        answer = self.decide(CreateAcls([*acls])).answer
-        assert isinstance(answer, AlteredResources)
-        return answer.results
-
-    def delete(self, *filters: AclFilterImage) -> DeletedAcls:
-        answer = self.decide(DeleteAcls([*filters])).answer
+    def delete_acls(self, *filters: AclFilterImage) -> DeletedAcls:
+        answer = self.call(DeleteAcls([*filters]))
         assert isinstance(answer, DeletedAcls)
         return answer
 
 
-def test_entries_come_and_go() -> None:
-    log = Log()
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+def test_entries_come_and_go(log: Log) -> None:
     bob = ORDERS._replace(principal="User:bob")
-    assert log.create(ORDERS, bob) == [(0, None), (0, None)]
+    assert log.create_acls(ORDERS, bob) == [(0, None), (0, None)]
     assert list(log.state.acls) == [Acl(*ORDERS), Acl(*bob)]
     assert log.state.image_bytes == acl_bytes(Acl(*ORDERS)) + acl_bytes(Acl(*bob))
-    answer = log.delete(EVERYTHING._replace(principal="User:bob"), EVERYTHING._replace(host="10.0.0.1"))
+    answer = log.delete_acls(EVERYTHING._replace(principal="User:bob"), EVERYTHING._replace(host="10.0.0.1"))
     assert [one.acls for one in answer.results] == [[bob], []]
     assert list(log.state.acls) == [Acl(*ORDERS)]
-    assert log.delete(EVERYTHING).results[0].acls == [ORDERS]
+    assert log.delete_acls(EVERYTHING).results[0].acls == [ORDERS]
     assert (log.state.image_bytes, log.state.acls_by_id) == (0, {})
 
 
-def test_the_same_entry_again_needs_no_record() -> None:
-    log = Log()
+def test_the_same_entry_again_needs_no_record(log: Log) -> None:
     decision = log.decide(CreateAcls([ORDERS, ORDERS]))
     assert len(decision.records) == 1
     assert decision.acls == [Acl(*ORDERS)]
@@ -73,47 +54,51 @@ def test_the_same_entry_again_needs_no_record() -> None:
     assert again.answer == AlteredResources([(0, None)])
 
 
-def test_each_entry_has_its_own_result() -> None:
-    log = Log()
+def test_each_entry_has_its_own_result(log: Log) -> None:
     wrong = ORDERS._replace(operation=1)
     long = ORDERS._replace(principal="User:" + "x" * acl_rules.NAME_BYTES_MAX)
-    results = log.create(wrong, ORDERS, long)
+    results = log.create_acls(wrong, ORDERS, long)
     assert [code for code, _ in results] == [ErrorCode.INVALID_REQUEST, 0, ErrorCode.INVALID_REQUEST]
     assert "principal" in str(results[2][1])
     assert list(log.state.acls) == [Acl(*ORDERS)]
 
 
-def test_a_wrong_filter_deletes_nothing() -> None:
-    log = Log()
-    log.create(ORDERS)
-    answer = log.delete(EVERYTHING._replace(resource_type=0), EVERYTHING._replace(operation=0))
+def test_a_wrong_filter_deletes_nothing(log: Log) -> None:
+    log.create_acls(ORDERS)
+    answer = log.delete_acls(EVERYTHING._replace(resource_type=0), EVERYTHING._replace(operation=0))
     assert [one.error for one in answer.results] == [ErrorCode.INVALID_REQUEST] * 2
     assert len(log.state.acls) == 1
 
 
-def test_an_entry_that_two_filters_match_is_removed_once() -> None:
-    log = Log()
-    log.create(ORDERS)
-    answer = log.delete(EVERYTHING, EVERYTHING)
+def test_an_entry_that_two_filters_match_is_removed_once(log: Log) -> None:
+    log.create_acls(ORDERS)
+    answer = log.delete_acls(EVERYTHING, EVERYTHING)
     assert [one.acls for one in answer.results] == [[ORDERS], [ORDERS]]
     assert log.state.acls == {}
 
 
 def test_entries_have_to_fit_into_what_handlers_are_told() -> None:
     log = Log(image_bytes_max=2 * acl_bytes(Acl(*ORDERS)))
-    codes = [code for code, _ in log.create(*(ORDERS._replace(operation=n) for n in (3, 4, 5)))]
+    codes = [code for code, _ in log.create_acls(*(ORDERS._replace(operation=n) for n in (3, 4, 5)))]
     assert codes == [0, 0, ErrorCode.POLICY_VIOLATION]
-    log.delete(EVERYTHING._replace(operation=3))
-    assert log.create(ORDERS._replace(operation=5)) == [(0, None)]
+    log.delete_acls(EVERYTHING._replace(operation=3))
+    assert log.create_acls(ORDERS._replace(operation=5)) == [(0, None)]
 
 
-def test_a_request_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("bound", ["ENTRIES_PER_REQUEST_MAX", "ENTRIES_MAX"])
+def test_entries_have_bounds(log: Log, monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
+    monkeypatch.setattr(acl_rules, bound, 2)
+    codes = [code for code, _ in log.create_acls(*(ORDERS._replace(operation=n) for n in (3, 4, 5)))]
+    assert codes == [0, 0, ErrorCode.POLICY_VIOLATION]
+
+
+def test_a_request_that_would_delete_too_many_entries_deletes_none(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(acl_rules, "ENTRIES_PER_REQUEST_MAX", 2)
-    log = Log()
-    codes = [code for code, _ in log.create(*(ORDERS._replace(operation=n) for n in (3, 4, 5)))]
-    assert codes == [0, 0, ErrorCode.POLICY_VIOLATION]
-    log.create(ORDERS._replace(operation=5))
-    assert log.delete(EVERYTHING).results[0].error == ErrorCode.POLICY_VIOLATION
+    log.create_acls(ORDERS, ORDERS._replace(operation=4))
+    log.create_acls(ORDERS._replace(operation=5))
+    assert log.delete_acls(EVERYTHING).results[0].error == ErrorCode.POLICY_VIOLATION
     assert len(log.state.acls) == 3
 
 
@@ -127,27 +112,18 @@ def test_a_log_that_contradicts_itself_is_damaged() -> None:
         state.apply_all([RemoveAccessControlEntryRecord(b"x" * 16)])
 
 
-def test_a_draft_leaves_the_state_alone() -> None:
-    log = Log()
-    log.create(ORDERS)
+def test_a_draft_leaves_the_state_alone(log: Log) -> None:
+    log.create_acls(ORDERS)
     log.state.draft().apply_all([RemoveAccessControlEntryRecord(log.state.acls[Acl(*ORDERS)])])
     assert len(log.state.acls) == len(log.state.acls_by_id) == 1
 
 
-def test_filters_with_open_fields_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_filters_with_open_fields_have_a_bound(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acl_rules, "COMPARED_MAX", 2)
-    log = Log()
     bob = ORDERS._replace(principal="User:bob")
-    log.create(ORDERS, bob)
+    log.create_acls(ORDERS, bob)
     open_ones = [EVERYTHING._replace(principal=name) for name in ("User:ann", "User:bob")]
-    answer = log.delete(*open_ones, AclFilterImage(*bob), AclFilterImage(*bob._replace(operation=4)))
+    answer = log.delete_acls(*open_ones, AclFilterImage(*bob), AclFilterImage(*bob._replace(operation=4)))
     assert [one.error for one in answer.results] == [0, ErrorCode.POLICY_VIOLATION, 0, 0]
     assert [one.acls for one in answer.results] == [[ORDERS], [], [bob], []]
     assert log.state.acls == {}
-
-
-def test_there_may_be_so_many_entries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acl_rules, "ENTRIES_MAX", 2)
-    log = Log()
-    codes = [code for code, _ in log.create(*(ORDERS._replace(operation=n) for n in (3, 4, 5)))]
-    assert codes == [0, 0, ErrorCode.POLICY_VIOLATION]

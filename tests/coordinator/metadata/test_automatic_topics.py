@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from mpbroker.ipc.calls import (
-    Account,
-    AlteredResources,
-    CreatedTopics,
-    CreatePartitions,
-    CreateTopic,
-    CreateTopics,
-    MorePartitions,
-)
+from mpbroker.ipc.calls import Account, CreatePartitions, CreateTopic, MorePartitions
 from mpbroker.protocol.errors import ErrorCode
 from tests.support.decider_rig import DeciderRig
 
@@ -20,9 +12,8 @@ REFUSED = ErrorCode.POLICY_VIOLATION
 def asked(rig: DeciderRig, user: str | None, *names: str) -> list[int]:
     """Ask for topics; return the error code of each."""
     account = None if user is None else Account(user, "client")
-    answer = rig.call(CreateTopics([CreateTopic(name) for name in names], automatic=True, account=account))
-    assert isinstance(answer, CreatedTopics)
-    return [topic.error for topic in answer.topics]
+    made = rig.create(*map(CreateTopic, names), automatic=True, account=account)
+    return [error for _, error, _ in made]
 
 
 def rig_of(share: int, limit: int = 100) -> DeciderRig:
@@ -61,19 +52,12 @@ def test_the_last_partitions_are_super_users() -> None:
     for authorizer, rest in ((settings, ErrorCode.INVALID_PARTITIONS), ({}, ErrorCode.NONE)):
         rig = DeciderRig(128, **authorizer)
         eve, root = Account("eve", "client"), Account("root", "client")
-        assert made(rig, eve, CreateTopic("a", 126)) == ErrorCode.NONE
-        assert made(rig, eve, CreateTopic("b", 1)) == rest
-        more = rig.call(CreatePartitions([MorePartitions("a", 127)], account=eve))
-        assert isinstance(more, AlteredResources)
-        assert [error for error, _ in more.results] == [rest]
+        assert rig.create(CreateTopic("a", 126), account=eve)[0][1] == ErrorCode.NONE
+        assert rig.create(CreateTopic("b", 1), account=eve)[0][1] == rest
+        more = rig.results(CreatePartitions([MorePartitions("a", 127)], account=eve))
+        assert [error for error, _ in more] == [rest]
         rig.delete(["b"])
-        assert made(rig, root, CreateTopic("c", 1)) == ErrorCode.NONE
-
-
-def made(rig: DeciderRig, account: Account, topic: CreateTopic) -> int:
-    answer = rig.call(CreateTopics([topic], account=account))
-    assert isinstance(answer, CreatedTopics)
-    return answer.topics[0].error
+        assert rig.create(CreateTopic("c", 1), account=root)[0][1] == ErrorCode.NONE
 
 
 def test_a_share_of_nothing() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 
 import msgspec
@@ -10,23 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.metadata.image_sizes import quota_bytes, topic_bytes
-from mpbroker.coordinator.metadata.metadata_records import decode_record, encode_record
-from mpbroker.coordinator.metadata.state import Decider, MetadataState
 from mpbroker.ipc.calls import (
     AlteredQuotas,
     AlterQuotas,
-    CreatedTopics,
     CreateTopic,
     CreateTopics,
     DeleteTopics,
-    Message,
     QuotaAlteration,
 )
 from mpbroker.ipc.metadata import PartitionImage, Places, QuotaImage, TopicImage
 from mpbroker.ipc.topology import SharedMemory
 from tests.support.coordinator_tree import CoordinatorTree
+from tests.support.decider_rig import DeciderRig
 
 POLICY_VIOLATION = 44
 texts = st.text(max_size=300)
@@ -50,25 +45,16 @@ def test_a_quota_takes_no_more_than_that(
     assert len(encode(QuotaImage(entity, values))) <= quota_bytes(entity, values)
 
 
-class Room:
-    """A state with a bound, and a decider that makes decisions true at once."""
+class Room(DeciderRig):
+    """A decider whose state has a bound."""
 
     def __init__(self, bound: int) -> None:
-        self.state = MetadataState()
-        numbers = iter(range(1000, 1 << 30))
-        self.decider = Decider(
-            BrokerConfig(), 1000, lambda: uuid.UUID(int=next(numbers)).bytes, image_bytes_max=bound
-        )
+        super().__init__(1000, image_bytes_max=bound)
 
-    def call(self, message: Message) -> Message:
-        decision = self.decider.decide(self.state, message)
-        self.state.apply_all([decode_record(encode_record(record)) for record in decision.records])
-        return decision.answer
-
-    def create(self, *names: str, **configs: str) -> list[int]:
-        answer = self.call(CreateTopics([CreateTopic(name, 1, configs={**configs}) for name in names]))
-        assert isinstance(answer, CreatedTopics)
-        return [topic.error for topic in answer.topics]
+    def make(self, *names: str, **configs: str) -> list[int]:
+        return [
+            error for _, error, _ in self.create(*(CreateTopic(n, 1, configs={**configs}) for n in names))
+        ]
 
     def set_quota(self, value: float | None, *users: str) -> list[tuple[int, str | None]]:
         changes = {"producer_byte_rate": value}
@@ -80,19 +66,19 @@ class Room:
 def test_topics_are_refused_that_handlers_could_not_be_told_of() -> None:
     one = topic_bytes("a", 1, {})
     room = Room(3 * one)
-    assert room.create("a", "b", "c", "d") == [0, 0, 0, POLICY_VIOLATION]
-    assert room.create("d") == [POLICY_VIOLATION]
+    assert room.make("a", "b", "c", "d") == [0, 0, 0, POLICY_VIOLATION]
+    assert room.make("d") == [POLICY_VIOLATION]
     room.call(DeleteTopics(["b"]))
-    assert room.create("d") == [0]
+    assert room.make("d") == [0]
     assert room.state.image_bytes == 3 * one
 
 
 def test_settings_count() -> None:
     configs = {"retention.ms": "7"}
     room = Room(topic_bytes("a", 1, configs) + topic_bytes("b", 1, configs) - 1)
-    assert room.create("a", **{"retention.ms": "7"}) == [0]
-    assert room.create("b", **{"retention.ms": "7"}) == [POLICY_VIOLATION]
-    assert room.create("b") == [0]
+    assert room.make("a", **{"retention.ms": "7"}) == [0]
+    assert room.make("b", **{"retention.ms": "7"}) == [POLICY_VIOLATION]
+    assert room.make("b") == [0]
 
 
 def test_quotas_are_refused_as_well_and_may_always_be_removed() -> None:
@@ -102,7 +88,7 @@ def test_quotas_are_refused_as_well_and_may_always_be_removed() -> None:
     assert [error for error, _ in results] == [0, 0, POLICY_VIOLATION]
     assert room.state.image_bytes == 2 * one
     assert room.set_quota(6.0, "a") == [(0, None)], "the same room"
-    assert room.create("t") == [POLICY_VIOLATION]
+    assert room.make("t") == [POLICY_VIOLATION]
     room.decider = Room(0).decider
     assert room.set_quota(7.0, "b") == [(0, None)]
     assert room.set_quota(None, "a", "b") == [(0, None)] * 2
@@ -122,8 +108,7 @@ def test_a_create_beyond_the_bound_is_answered(
     """Check that the client is answered, and that a successor can still announce all existing topics."""
     monkeypatch.setattr(SharedMemory, "BULLETIN_BYTES", 4096 + 2 * 8192)
     tree = make_tree()
-    tree.start()
-    tree.until(tree.is_ready)
+    tree.serve()
     made = set()
     for number in range(200):
         answer = tree.ask(CreateTopics([CreateTopic(f"t{number}", 1)]))
@@ -132,7 +117,5 @@ def test_a_create_beyond_the_bound_is_answered(
             break
         made.add(f"t{number}")
     assert 10 < len(made) < 200
-    tree.kill()
-    tree.start()
-    tree.until(tree.is_ready)
+    tree.replace()
     tree.until(lambda: set(tree.handlers[0].topics) == made)

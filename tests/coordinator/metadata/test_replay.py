@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from pathlib import Path
 
 import pytest
@@ -33,6 +32,7 @@ from mpbroker.ipc.calls import (
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.table import Partition, PartitionFlag
 from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
+from tests.support.decider_rig import counting_ids
 from tests.support.forms import rounds
 
 LIMIT = 12
@@ -52,8 +52,7 @@ class MetadataMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        numbers = iter(range(1000, 1 << 30))
-        self.decider = Decider(BrokerConfig(), LIMIT, lambda: uuid.UUID(int=next(numbers)).bytes)
+        self.decider = Decider(BrokerConfig(), LIMIT, counting_ids())
         self.state = MetadataState()
         self.model: dict[str, tuple[bytes, int]] = {}
         self.blocks = 0
@@ -149,30 +148,13 @@ TestMetadataMachine = MetadataMachine.TestCase
 
 
 def durable_end(offset: int, position: int, segment: int = 0) -> Partition:
-    live = PartitionFlag.PARTITION_LIVE
-    return Partition(
-        METADATA_TOPIC_ID,
-        0,
-        1,
-        live,
-        0,
-        0,
-        0,
-        0,
-        offset,
-        segment,
-        position,
-        offset,
-        segment,
-        position,
-        offset,
-    )
+    live, bound = PartitionFlag.PARTITION_LIVE, (offset, segment, position)
+    return Partition(METADATA_TOPIC_ID, 0, 1, live, 0, 0, 0, 0, *bound, *bound, offset)
 
 
 def some_log(directory: Path) -> tuple[list[int], list[MetadataState]]:
     """Three segments of two rounds each; -> (size of each segment, the state after each round)."""
-    numbers = iter(range(1000, 1 << 30))
-    decider = Decider(BrokerConfig(), 1000, lambda: uuid.UUID(int=next(numbers)).bytes)
+    decider = Decider(BrokerConfig(), 1000, counting_ids())
     state, states, sizes = MetadataState(), [MetadataState()], []
     place = directory / f"{METADATA_TOPIC}-0"
     place.mkdir()

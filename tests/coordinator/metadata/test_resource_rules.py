@@ -7,14 +7,7 @@ import pytest
 from mpbroker.coordinator.metadata import resource_rules
 from mpbroker.coordinator.metadata.metadata_records import decode_record, encode_record
 from mpbroker.coordinator.metadata.state import MetadataState
-from mpbroker.ipc.calls import (
-    AlteredResources,
-    AlterSettings,
-    ConfigAlteration,
-    ConfigChange,
-    ReadSettings,
-    SettingsRead,
-)
+from mpbroker.ipc.calls import AlterSettings, ConfigAlteration, ConfigChange, ReadSettings, SettingsRead
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.numbers import ConfigOperation, ResourceType
 from tests.support.decider_rig import DeciderRig
@@ -31,9 +24,7 @@ def setting(
 
 
 def errors(rig: DeciderRig, *alterations: ConfigAlteration, validate_only: bool = False) -> list[int]:
-    answer = rig.call(AlterSettings(list(alterations), validate_only))
-    assert isinstance(answer, AlteredResources)
-    return [code for code, _ in answer.results]
+    return [code for code, _ in rig.results(AlterSettings(list(alterations), validate_only))]
 
 
 def kept(rig: DeciderRig, call: ReadSettings | None = None) -> dict[tuple[int, str], dict[str, str]]:
@@ -42,8 +33,7 @@ def kept(rig: DeciderRig, call: ReadSettings | None = None) -> dict[tuple[int, s
     return {(kind, name): configs for kind, name, configs in answer.resources}
 
 
-def test_settings_are_kept_until_they_are_deleted() -> None:
-    rig = DeciderRig()
+def test_settings_are_kept_until_they_are_deleted(rig: DeciderRig) -> None:
     assert errors(rig, setting(GROUP, "g", SESSION, "50000"), setting(METRICS, "s", "metrics", "a")) == [0, 0]
     assert kept(rig) == {(GROUP, "g"): {SESSION: "50000"}, (METRICS, "s"): {"metrics": "a"}}
     assert kept(rig, ReadSettings([(GROUP, "g"), (METRICS, "other")])) == {
@@ -52,15 +42,12 @@ def test_settings_are_kept_until_they_are_deleted() -> None:
     }
     assert errors(rig, setting(METRICS, "s", "interval.ms", "1000", replaces=True)) == [0]
     assert kept(rig)[METRICS, "s"] == {"interval.ms": "1000"}
-    assert errors(rig, setting(GROUP, "g", SESSION, None), setting(METRICS, "s", "interval.ms", None)) == [
-        0,
-        0,
-    ]
+    removed = (setting(GROUP, "g", SESSION, None), setting(METRICS, "s", "interval.ms", None))
+    assert errors(rig, *removed) == [0, 0]
     assert kept(rig) == {}
 
 
-def test_what_is_refused_or_only_validated_changes_nothing() -> None:
-    rig = DeciderRig()
+def test_what_is_refused_or_only_validated_changes_nothing(rig: DeciderRig) -> None:
     assert errors(rig, setting(GROUP, "g", SESSION, "50000"), validate_only=True) == [0]
     refused = [
         setting(GROUP, "", SESSION, "50000"),
@@ -75,16 +62,14 @@ def test_what_is_refused_or_only_validated_changes_nothing() -> None:
     assert kept(rig) == {}
 
 
-def test_a_setting_is_judged_by_those_that_the_group_has_already() -> None:
-    rig = DeciderRig()
+def test_a_setting_is_judged_by_those_that_the_group_has_already(rig: DeciderRig) -> None:
     assert errors(rig, setting(GROUP, "g", SESSION, "45000")) == [0]
     longer = setting(GROUP, "g", "consumer.heartbeat.interval.ms", "15000")
     assert errors(rig, longer) == [0]
     assert errors(rig, setting(GROUP, "g", SESSION, "44000")) == [ErrorCode.INVALID_CONFIG]
 
 
-def test_their_records_are_kafkas_and_a_restart_finds_them() -> None:
-    rig = DeciderRig()
+def test_their_records_are_kafkas_and_a_restart_finds_them(rig: DeciderRig) -> None:
     errors(rig, setting(GROUP, "g", SESSION, "50000"))
     state = MetadataState()
     for name, value in rig.state.settings[GROUP, "g"].items():
@@ -93,8 +78,7 @@ def test_their_records_are_kafkas_and_a_restart_finds_them() -> None:
     assert state.settings == rig.state.settings
 
 
-def test_there_is_room_for_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_room_for_so_many(rig: DeciderRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource_rules, "SETTINGS_BYTES_MAX", 100)
-    rig = DeciderRig()
     assert errors(rig, setting(METRICS, "s", "metrics", "x" * 100)) == [ErrorCode.POLICY_VIOLATION]
     assert errors(rig, setting(METRICS, "s", "metrics", "x")) == [0]

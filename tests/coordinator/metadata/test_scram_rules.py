@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-
 import msgspec
 import pytest
 
@@ -16,18 +13,18 @@ from mpbroker.coordinator.metadata.state import Decider, InconsistentMetadata, M
 from mpbroker.ipc.bulletin import BulletinPublisher, BulletinReader
 from mpbroker.ipc.calls import AlterScram, DescribeScram, ScramUser, ScramUsers
 from mpbroker.ipc.credentials import CredentialBase, CredentialDelta, CredentialNews, ScramImage
-from mpbroker.ipc.topology import SharedMemory, Sizes, processor
+from mpbroker.ipc.topology import SharedMemory, processor
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import RemoveUserScramCredentialRecord, UserScramCredentialRecord
 from mpbroker.security.scram import ScramCredential
 
 
-def upsertion(user: str, mechanism: int = 1, iterations: int = 4096) -> ScramImage:
-    return ScramImage(user, mechanism, iterations, b"salt", b"stored", b"server")
+def upsertion(user: str, mechanism: int = 1, iterations: int = 4096, salt: bytes = b"salt") -> ScramImage:
+    return ScramImage(user, mechanism, iterations, salt, b"stored", b"server")
 
 
 def large(user: str, salt_bytes: int) -> ScramImage:
-    return ScramImage(user, 1, 4096, bytes(salt_bytes), b"stored", b"server")
+    return upsertion(user, salt=bytes(salt_bytes))
 
 
 def call(state: MetadataState, message: AlterScram | DescribeScram) -> list[tuple[str, int]]:
@@ -110,43 +107,40 @@ def test_records_have_kafkas_form() -> None:
     assert encode_record(RemoveUserScramCredentialRecord("ann", 2)) == b"\x01\x16\0\x04ann\x02\0"
 
 
-def test_processors_are_told() -> None:
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
-        memory = SharedMemory(Path(directory) / "public", Sizes(partition_slots=16))
-        block, acks = memory.private.block("credentials"), memory.words("credential_acks")
-        live = [processor(0)]
-        announcer = credential_news(BulletinPublisher(block, acks, lambda: live))
-        reader = BulletinReader(block, acks, processor(0))
-        decoder: msgspec.msgpack.Decoder[CredentialNews] = msgspec.msgpack.Decoder(CredentialNews)
+def test_processors_are_told(memory: SharedMemory) -> None:
+    block, acks = memory.private.block("credentials"), memory.words("credential_acks")
+    live = [processor(0)]
+    announcer = credential_news(BulletinPublisher(block, acks, lambda: live))
+    reader = BulletinReader(block, acks, processor(0))
+    decoder: msgspec.msgpack.Decoder[CredentialNews] = msgspec.msgpack.Decoder(CredentialNews)
 
-        def news() -> list[CredentialNews]:
-            return [decoder.decode(message) for message in reader.poll()]
+    def news() -> list[CredentialNews]:
+        return [decoder.decode(message) for message in reader.poll()]
 
-        state, done = MetadataState(), []
-        call(state, AlterScram([upsertion("ann")]))
-        announcer.publish(state)
-        (base,) = news()
-        assert isinstance(base, CredentialBase)
-        assert [c.user for c in base.credentials] == ["ann"]
-        call(state, AlterScram([upsertion("bob")], [("ann", 1)]))
-        announcer.changed([("bob", 1), ("ann", 1)], lambda: done.append(1))
-        assert (announcer.has_news, done) == (True, [])
-        announcer.publish(state)
-        assert (announcer.has_news, done) == (False, [1])
-        (delta,) = news()
-        assert isinstance(delta, CredentialDelta)
-        assert ([c.user for c in delta.changed], delta.removed) == (["bob"], [("ann", 1)])
-        # A base waits for a processor that lags: its half is still being read.
-        announcer.replaced()
-        announcer.publish(state)
-        announcer.replaced()
-        announcer.changed([], lambda: done.append(2))
-        announcer.publish(state)
-        assert (announcer.has_news, done) == (True, [1])
-        news()
-        announcer.publish(state)
-        assert (announcer.has_news, done) == (False, [1, 2])
-        memory.close()
+    state, done = MetadataState(), []
+    call(state, AlterScram([upsertion("ann")]))
+    announcer.publish(state)
+    (base,) = news()
+    assert isinstance(base, CredentialBase)
+    assert [c.user for c in base.credentials] == ["ann"]
+    call(state, AlterScram([upsertion("bob")], [("ann", 1)]))
+    announcer.changed([("bob", 1), ("ann", 1)], lambda: done.append(1))
+    assert (announcer.has_news, done) == (True, [])
+    announcer.publish(state)
+    assert (announcer.has_news, done) == (False, [1])
+    (delta,) = news()
+    assert isinstance(delta, CredentialDelta)
+    assert ([c.user for c in delta.changed], delta.removed) == (["bob"], [("ann", 1)])
+    # A base waits for a processor that lags: its half is still being read.
+    announcer.replaced()
+    announcer.publish(state)
+    announcer.replaced()
+    announcer.changed([], lambda: done.append(2))
+    announcer.publish(state)
+    assert (announcer.has_news, done) == (True, [1])
+    news()
+    announcer.publish(state)
+    assert (announcer.has_news, done) == (False, [1, 2])
 
 
 def test_all_credentials_together_fit_into_a_bulletin(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,23 +153,22 @@ def test_all_credentials_together_fit_into_a_bulletin(monkeypatch: pytest.Monkey
     assert call(state, AlterScram([large("d", 1000)])) == [("d", 0)]
 
 
-def test_a_base_that_is_too_large_waits_for_a_change(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_base_that_is_too_large_waits_for_a_change(
+    memory: SharedMemory, caplog: pytest.LogCaptureFixture
+) -> None:
     """Check that a base from before the limit ends no coordinator, and that waiting clients are answered."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as public:
-        memory = SharedMemory(Path(public) / "region", Sizes(partition_slots=64))
-        block = memory.private.block("credentials")[: 4096 + 2 * 4096]
-        news = credential_news(BulletinPublisher(block, memory.words("credential_acks"), list))
-        state = MetadataState()
-        news.publish(state)
-        state.credentials["u", 1] = ScramCredential(4096, bytes(5000), b"k", b"s")
-        answered: list[int] = []
-        news.changed([("u", 1)], lambda: answered.append(1))
-        news.publish(state)
-        assert (answered, news.has_news) == ([1], False)
-        assert "does not fit" in caplog.text
-        assert "credentials are not announced" in caplog.text
-        del state.credentials["u", 1]
-        news.changed([("u", 1)], lambda: answered.append(2))
-        assert news.publish(state)
-        assert (answered, news.has_news) == ([1, 2], False)
-        memory.close()
+    block = memory.private.block("credentials")[: 4096 + 2 * 4096]
+    news = credential_news(BulletinPublisher(block, memory.words("credential_acks"), list))
+    state = MetadataState()
+    news.publish(state)
+    state.credentials["u", 1] = ScramCredential(4096, bytes(5000), b"k", b"s")
+    answered: list[int] = []
+    news.changed([("u", 1)], lambda: answered.append(1))
+    news.publish(state)
+    assert (answered, news.has_news) == ([1], False)
+    assert "does not fit" in caplog.text
+    assert "credentials are not announced" in caplog.text
+    del state.credentials["u", 1]
+    news.changed([("u", 1)], lambda: answered.append(2))
+    assert news.publish(state)
+    assert (answered, news.has_news) == ([1, 2], False)

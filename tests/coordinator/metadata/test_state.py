@@ -5,11 +5,7 @@ import uuid
 import pytest
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.metadata.state import (
-    Decider,
-    InconsistentMetadata,
-    MetadataState,
-)
+from mpbroker.coordinator.metadata.state import Decider, InconsistentMetadata, MetadataState
 from mpbroker.ipc.calls import (
     AllocateProducerIds,
     CreatedTopics,
@@ -36,12 +32,8 @@ def test_create_says_what_it_made() -> None:
     answer = rig.call(CreateTopics([CreateTopic("a", configs={"retention.ms": "5"})]))
     assert isinstance(answer, CreatedTopics)
     (made,) = answer.topics
-    assert (made.error, made.partitions, made.replication_factor, made.configs) == (
-        0,
-        3,
-        1,
-        {"retention.ms": "5"},
-    )
+    assert (made.error, made.partitions, made.replication_factor) == (0, 3, 1)
+    assert made.configs == {"retention.ms": "5"}
     topic = rig.state.topics[made.topic_id]
     assert (topic.name, topic.partitions, topic.configs, topic.config_version) == ("a", 3, made.configs, 1)
     assert (rig.state.next_offset, rig.state.partitions) == (5, 3)
@@ -77,8 +69,7 @@ def test_the_longest_name_is_legal() -> None:
     assert DeciderRig().create(CreateTopic("x" * 249))[0][1] == 0
 
 
-def test_names_that_collide() -> None:
-    rig = DeciderRig()
+def test_names_that_collide(rig: DeciderRig) -> None:
     assert rig.create(CreateTopic("a.b"), CreateTopic("a_b")) == [
         ("a.b", 0, None),
         ("a_b", 17, "Topic 'a_b' collides with existing topic: a.b"),
@@ -88,16 +79,14 @@ def test_names_that_collide() -> None:
     assert rig.create(CreateTopic("a_b"))[0][1] == 0
 
 
-def test_existing_and_internal() -> None:
-    rig = DeciderRig()
+def test_existing_and_internal(rig: DeciderRig) -> None:
     rig.create(CreateTopic("a"))
     assert rig.create(CreateTopic("a")) == [("a", 36, "Topic 'a' already exists.")]
     prohibited = "Creation of internal topic __cluster_metadata is prohibited."
     assert rig.create(CreateTopic("__cluster_metadata")) == [("__cluster_metadata", 42, prohibited)]
 
 
-def test_duplicates_in_a_request_get_one_answer() -> None:
-    rig = DeciderRig()
+def test_duplicates_in_a_request_get_one_answer(rig: DeciderRig) -> None:
     assert rig.create(CreateTopic("a"), CreateTopic("b"), CreateTopic("a")) == [
         ("a", 42, "Duplicate topic name."),
         ("b", 0, None),
@@ -179,8 +168,7 @@ def test_duplicates_in_a_request_get_one_answer() -> None:
         (CreateTopic("a", partitions=101), 37, "The broker has room for 100 partitions and has 0."),
     ],
 )
-def test_refusals(topic: CreateTopic, error: int, says: str) -> None:
-    rig = DeciderRig()
+def test_refusals(rig: DeciderRig, topic: CreateTopic, error: int, says: str) -> None:
     assert rig.create(topic) == [("a", error, says)]
     assert rig.state == MetadataState()
 
@@ -192,8 +180,7 @@ def test_bad_config_value() -> None:
     assert "retention.ms" in says
 
 
-def test_assignments_to_this_broker() -> None:
-    rig = DeciderRig()
+def test_assignments_to_this_broker(rig: DeciderRig) -> None:
     assert rig.create(CreateTopic("a", assignments={1: [1], 0: [1]})) == [("a", 0, None)]
     assert rig.state.topics[rig.state.ids["a"]].partitions == 2
 
@@ -220,8 +207,7 @@ def test_the_partition_limit_counts_what_is_deleted() -> None:
     assert rig.create(CreateTopic("b", partitions=4))[0][1] == 0
 
 
-def test_validate_only_leaves_nothing() -> None:
-    rig = DeciderRig()
+def test_validate_only_leaves_nothing(rig: DeciderRig) -> None:
     answer = rig.call(CreateTopics([CreateTopic("a.b"), CreateTopic("a_b")], validate_only=True))
     assert isinstance(answer, CreatedTopics)
     assert [(t.error, t.partitions, t.topic_id) for t in answer.topics] == [
@@ -231,8 +217,7 @@ def test_validate_only_leaves_nothing() -> None:
     assert rig.state == MetadataState()
 
 
-def test_automatic_creation_of_what_exists_is_no_error() -> None:
-    rig = DeciderRig()
+def test_automatic_creation_of_what_exists_is_no_error(rig: DeciderRig) -> None:
     rig.create(CreateTopic("a", partitions=3))
     decision = rig.decider.decide(rig.state, CreateTopics([CreateTopic("a")], automatic=True))
     assert isinstance(decision.answer, CreatedTopics)
@@ -254,8 +239,7 @@ def test_reserved_ids_are_never_given() -> None:
     assert list(state.ids.values()) == [good, bytes(15) + b"\x64"]
 
 
-def test_delete_by_name_and_id() -> None:
-    rig = DeciderRig()
+def test_delete_by_name_and_id(rig: DeciderRig) -> None:
     rig.create(CreateTopic("a"), CreateTopic("b"), CreateTopic("c"))
     a, b, c = (rig.state.ids[name] for name in "abc")
     assert rig.delete(["a"], [b]) == [("b", 0, None), ("a", 0, None)]
@@ -264,8 +248,7 @@ def test_delete_by_name_and_id() -> None:
     assert rig.delete([], [a]) == [(None, 100, "This server does not host this topic ID.")]
 
 
-def test_delete_that_contradicts_itself() -> None:
-    rig = DeciderRig()
+def test_delete_that_contradicts_itself(rig: DeciderRig) -> None:
     rig.create(CreateTopic("a"), CreateTopic("b"))
     a, b = (rig.state.ids[name] for name in "ab")
     assert rig.delete(["a", "a"]) == [("a", 42, "Duplicate topic name.")]
@@ -277,15 +260,13 @@ def test_delete_that_contradicts_itself() -> None:
     assert len(rig.state.topics) == 2
 
 
-def test_producer_id_blocks_follow_each_other() -> None:
-    rig = DeciderRig()
+def test_producer_id_blocks_follow_each_other(rig: DeciderRig) -> None:
     blocks = [rig.call(AllocateProducerIds()) for _ in range(3)]
     assert blocks == [ProducerIds(0, 1000), ProducerIds(1000, 1000), ProducerIds(2000, 1000)]
     assert rig.state.next_producer_id == 3000
 
 
-def test_producer_ids_run_out() -> None:
-    rig = DeciderRig()
+def test_producer_ids_run_out(rig: DeciderRig) -> None:
     rig.state.apply_all([ProducerIdsRecord(next_producer_id=(1 << 63) - 1000)])
     assert isinstance(rig.call(AllocateProducerIds()), Failed)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from typing import Any
 
 import msgspec
 import pytest
@@ -54,9 +55,7 @@ def room_with(**configs: str) -> DeciderRig:
 def alter(
     rig: DeciderRig, *of: ConfigAlteration, validate_only: bool = False
 ) -> list[tuple[int, str | None]]:
-    answer = rig.call(AlterSettings(list(of), validate_only))
-    assert isinstance(answer, AlteredResources)
-    return answer.results
+    return rig.results(AlterSettings(list(of), validate_only))
 
 
 def configs_of(rig: DeciderRig) -> dict[str, str]:
@@ -167,9 +166,7 @@ def test_partitions_that_cannot_be(more: MorePartitions, code: int, says: str) -
     rig.create(CreateTopic("__consumer_offsets", 3), automatic=True)
     rig.create(CreateTopic("__transaction_state", 3), automatic=True)
     before = rig.state.draft()
-    answer = rig.call(CreatePartitions([more]))
-    assert isinstance(answer, AlteredResources)
-    ((error, message),) = answer.results
+    ((error, message),) = rig.results(CreatePartitions([more]))
     assert (error, says in (message or "")) == (code, True), message
     assert rig.state == before
 
@@ -215,9 +212,7 @@ def test_alterations_outlive_both_deaths(tree: CoordinatorTree) -> None:
     tree.ask(CreatePartitions([MorePartitions("a", 2)]))
     tree.replace_log()
     altered_to(tree, ("retention.ms", SET, "9"))
-    tree.kill()
-    tree.start(2)
-    tree.until(tree.is_ready)
+    tree.replace(2)
     altered_to(tree, ("segment.ms", SET, "1"))
     tree.pump()
     for fake in tree.handlers:
@@ -268,10 +263,8 @@ def test_partitions_cost_what_the_quota_says() -> None:
     rig.state.quotas = QuotaTable()
     rig.state.quotas.change(((USER, "ann"),), "controller_mutation_rate", 1.0)
 
-    def ask(count: int) -> AlteredResources:
-        answer = rig.call(CreatePartitions([MorePartitions("a", count)], False, Account("ann", "c", True)))
-        assert isinstance(answer, AlteredResources)
-        return answer
+    def ask(count: int) -> Any:
+        return rig.call(CreatePartitions([MorePartitions("a", count)], False, Account("ann", "c", True)))
 
     assert ask(10).results == [(0, None)]
     answer = ask(12)
@@ -299,8 +292,7 @@ def of_broker(name: str, *changes: tuple[str, int, str | None], replaces: bool =
     return ConfigAlteration(name, made, replaces, ResourceType.BROKER)
 
 
-def test_settings_of_brokers_are_recorded_as_kafka_does() -> None:
-    rig = DeciderRig()
+def test_settings_of_brokers_are_recorded_as_kafka_does(rig: DeciderRig) -> None:
     call = AlterSettings(
         [
             of_broker("1", ("max.connections", SET, "5"), ("log.retention.ms", SET, "7")),
@@ -334,10 +326,8 @@ def test_a_value_is_judged_by_what_it_makes_of_the_whole() -> None:
     rig = DeciderRig(num_io_threads=2)
     min_lag, max_lag = "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"
 
-    def error_of(*of: ConfigAlteration) -> int:
-        answer = rig.call(AlterSettings(list(of)))
-        assert isinstance(answer, AlteredResources)
-        return answer.results[0][0]
+    def error_of(of: ConfigAlteration) -> int:
+        return alter(rig, of)[0][0]
 
     assert error_of(of_broker("", (max_lag, SET, "100"))) == 0
     assert error_of(of_broker("1", (min_lag, SET, "101"))) == ErrorCode.INVALID_REQUEST
@@ -354,18 +344,14 @@ def test_a_value_is_judged_by_what_it_makes_of_the_whole() -> None:
     assert error_of(of_broker("1", ("max.connections", SET, "1" * 40_000))) == ErrorCode.INVALID_REQUEST
 
 
-def test_what_fits_into_no_bulletin_is_refused() -> None:
-    rig = DeciderRig()
+def test_what_fits_into_no_bulletin_is_refused(rig: DeciderRig) -> None:
     # Of a version that knows more settings.
     rig.state.brokers["1"] = {f"of.the.future.{n}": "x" * CONFIG_VALUE_LENGTH_MAX for n in range(100)}
-    answer = rig.call(AlterSettings([of_broker("", ("max.connections", SET, "5"))]))
-    assert isinstance(answer, AlteredResources)
-    ((error, text),) = answer.results
+    ((error, text),) = alter(rig, of_broker("", ("max.connections", SET, "5")))
     assert error == ErrorCode.POLICY_VIOLATION
     assert f"at most {BROKERS_BYTES_MAX} fit. Delete settings without effect" in (text or "")
     # They can be deleted one by one.
-    answer = rig.call(AlterSettings([of_broker("1", ("of.the.future.0", DELETE, None))]))
-    assert answer == AlteredResources([(0, None)])
+    assert alter(rig, of_broker("1", ("of.the.future.0", DELETE, None))) == [(0, None)]
 
 
 def test_all_settings_of_brokers_at_their_longest_fit_into_a_bulletin() -> None:
@@ -408,8 +394,6 @@ def test_a_coordinator_killed_before_it_tells_has_a_successor_who_does(tree: Coo
     tree.until(tree.append_waits, pump_log=False)
     os.kill(tree.pid, signal.SIGSTOP)
     tree.pump()  # the log process writes the round; nobody hears of it
-    tree.kill()
-    tree.start(2)
-    tree.until(tree.is_ready)
+    tree.replace(2)
     tree.until(lambda: told_to_the_supervisor(tree)[-1].version == 1)
     assert told_to_the_supervisor(tree)[-1].brokers == {"": {"max.connections": "5"}}

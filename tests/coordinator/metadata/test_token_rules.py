@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-
 import msgspec
 import pytest
 
@@ -28,7 +25,7 @@ from mpbroker.ipc.calls import (
     TokenDetails,
 )
 from mpbroker.ipc.credentials import CredentialBase, CredentialDelta, CredentialNews, TokenImage
-from mpbroker.ipc.topology import SharedMemory, Sizes, processor
+from mpbroker.ipc.topology import SharedMemory, processor
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import DelegationTokenRecord, RemoveDelegationTokenRecord
 from mpbroker.security.delegation import Token
@@ -79,6 +76,11 @@ class Tokens(DeciderRig):
         return answer
 
 
+@pytest.fixture
+def rig() -> Tokens:
+    return Tokens()
+
+
 @pytest.mark.parametrize(
     ("asked_ms", "max_ms", "expires_ms"),
     [
@@ -95,8 +97,7 @@ def test_how_long_a_new_token_lives(asked_ms: int, max_ms: int, expires_ms: int)
     assert times == (START_MS, max_ms, expires_ms)
 
 
-def test_a_life_of_kafkas_longest_does_not_overflow() -> None:
-    rig = Tokens()
+def test_a_life_of_kafkas_longest_does_not_overflow(rig: Tokens) -> None:
     config = msgspec.structs.replace(
         rig.config, delegation_token_secret_key=Secret("x"), delegation_token_max_lifetime_ms=LONG_MAX
     )
@@ -104,16 +105,14 @@ def test_a_life_of_kafkas_longest_does_not_overflow() -> None:
     assert rig.make().max_ms == LONG_MAX
 
 
-def test_no_id_looks_like_a_flag() -> None:
+def test_no_id_looks_like_a_flag(rig: Tokens) -> None:
     """An id of Kafka's never begins with a minus sign: 0xf8 would be one."""
     ids = iter([b"\xf8" + bytes(15), b"\xfb" + bytes(15), b"\x01" + bytes(15)])
-    rig = Tokens()
     rig.decider._new_id = lambda: next(ids)
     assert rig.make().token_id == "AQAAAAAAAAAAAAAAAAAAAA"
 
 
-def test_owner_and_renewers_renew() -> None:
-    rig = Tokens()
+def test_owner_and_renewers_renew(rig: Tokens) -> None:
     token = rig.make(ANN, BOB, [EVE])
     rig.now_ms += 600
     assert rig.change(token, ANN) == rig.now_ms + EXPIRY_MS
@@ -131,8 +130,7 @@ def test_owner_and_renewers_renew() -> None:
     assert rig.change(token, ANN) == -ErrorCode.DELEGATION_TOKEN_EXPIRED
 
 
-def test_owner_and_renewers_let_it_expire() -> None:
-    rig = Tokens()
+def test_owner_and_renewers_let_it_expire(rig: Tokens) -> None:
     token = rig.make(ANN, BOB, [EVE])
     assert rig.change(token, BOB, expires=True) == -ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH
     assert rig.change(token, ANN, 2 * LIFE_MS, expires=True) == token.max_ms
@@ -152,9 +150,8 @@ def test_without_a_secret_everything_is_refused() -> None:
     assert rig.state.next_offset == 0
 
 
-def test_expired_ones_are_removed_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expired_ones_are_removed_some_at_a_time(rig: Tokens, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(token_rules, "REMOVED_AT_ONCE", 2)
-    rig = Tokens()
     names = [rig.make(life_ms=life_ms).token_id for life_ms in (1, 100, 1, 1)]
     rig.now_ms += 2
     removed = []
@@ -166,8 +163,7 @@ def test_expired_ones_are_removed_some_at_a_time(monkeypatch: pytest.MonkeyPatch
     assert list(rig.state.tokens) == [names[1]]
 
 
-def test_descriptions_come_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = Tokens()
+def test_descriptions_come_in_pieces(rig: Tokens, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = [rig.make(), rig.make(BOB, ANN), rig.make(BOB, renewers=[ANN])]
     other = rig.make(EVE)
     assert rig.described([ANN]) == DescribedTokens(tokens=mine)
@@ -186,8 +182,7 @@ def test_descriptions_come_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     ("bound", "owner", "requester"),
     [("OWNER_BYTES_MAX", ANN, EVE), ("REQUESTER_BYTES_MAX", EVE, ANN), ("TOKENS_BYTES_MAX", EVE, EVE)],
 )
-def test_bounds(monkeypatch: pytest.MonkeyPatch, bound: str, owner: str, requester: str) -> None:
-    rig = Tokens()
+def test_bounds(rig: Tokens, monkeypatch: pytest.MonkeyPatch, bound: str, owner: str, requester: str) -> None:
     size = Token("x", ANN, ANN, (), 0, 0, 0).size_bytes
     monkeypatch.setattr(token_rules, bound, 2 * size)
     first = rig.make()
@@ -223,43 +218,38 @@ def test_a_log_that_contradicts_itself() -> None:
         MetadataState().apply_all([RemoveDelegationTokenRecord("gone")])
 
 
-def test_no_hmac_is_printed() -> None:
-    rig = Tokens()
+def test_no_hmac_is_printed(rig: Tokens) -> None:
     token = rig.make()
     printed = repr([token, ChangeToken(token.hmac, ANN, 1), TokenImage("id", ANN, 1, token.hmac), rig.config])
     assert repr(token.hmac)[2:12] not in printed
     assert "secret'" not in printed
 
 
-def test_processors_are_told() -> None:
-    rig = Tokens()
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
-        memory = SharedMemory(Path(directory) / "public", Sizes(partition_slots=16))
-        block, acks = memory.private.block("credentials"), memory.words("credential_acks")
-        publisher = BulletinPublisher(block, acks, lambda: [processor(0)])
-        announcer = credential_news(publisher, rig.decider.macs)
-        reader = BulletinReader(block, acks, processor(0))
-        decoder: msgspec.msgpack.Decoder[CredentialNews] = msgspec.msgpack.Decoder(CredentialNews)
+def test_processors_are_told(rig: Tokens, memory: SharedMemory) -> None:
+    block, acks = memory.private.block("credentials"), memory.words("credential_acks")
+    publisher = BulletinPublisher(block, acks, lambda: [processor(0)])
+    announcer = credential_news(publisher, rig.decider.macs)
+    reader = BulletinReader(block, acks, processor(0))
+    decoder: msgspec.msgpack.Decoder[CredentialNews] = msgspec.msgpack.Decoder(CredentialNews)
 
-        def news() -> list[CredentialNews]:
-            announcer.publish(rig.state)
-            return [decoder.decode(message) for message in reader.poll()]
+    def news() -> list[CredentialNews]:
+        announcer.publish(rig.state)
+        return [decoder.decode(message) for message in reader.poll()]
 
-        first, gone = rig.make(), rig.make(BOB)
-        (base,) = news()
-        assert isinstance(base, CredentialBase)
-        told = [TokenImage(one.token_id, one.owner, one.expires_ms, one.hmac) for one in (first, gone)]
-        assert base.tokens == told
-        second = rig.make(life_ms=10)
-        rig.change(gone, BOB, expires=True)
-        announcer.changed([second.token_id, gone.token_id], lambda: None)
-        (delta,) = news()
-        assert isinstance(delta, CredentialDelta)
-        assert [one.token_id for one in delta.tokens] == [second.token_id]
-        assert delta.removed_tokens == [gone.token_id]
-        # Without the secret nobody can log in by them.
-        announcer = credential_news(publisher)
-        (base,) = news()
-        assert isinstance(base, CredentialBase)
-        assert base.tokens == []
-        memory.close()
+    first, gone = rig.make(), rig.make(BOB)
+    (base,) = news()
+    assert isinstance(base, CredentialBase)
+    told = [TokenImage(one.token_id, one.owner, one.expires_ms, one.hmac) for one in (first, gone)]
+    assert base.tokens == told
+    second = rig.make(life_ms=10)
+    rig.change(gone, BOB, expires=True)
+    announcer.changed([second.token_id, gone.token_id], lambda: None)
+    (delta,) = news()
+    assert isinstance(delta, CredentialDelta)
+    assert [one.token_id for one in delta.tokens] == [second.token_id]
+    assert delta.removed_tokens == [gone.token_id]
+    # Without the secret nobody can log in by them.
+    announcer = credential_news(publisher)
+    (base,) = news()
+    assert isinstance(base, CredentialBase)
+    assert base.tokens == []

@@ -40,6 +40,11 @@ def commit() -> OffsetCommitRequest:
     )
 
 
+@pytest.fixture
+def rig() -> ServicesRig:
+    return ServicesRig()
+
+
 def created(rig: ServicesRig) -> str:
     """Return the name of the only topic that is being created."""
     ((call, _),) = rig.asked
@@ -107,29 +112,25 @@ def test_requests_of_a_dead_handler_are_dropped() -> None:
     assert sent not in rig.answers
 
 
-def test_a_request_that_is_refused_has_its_error() -> None:
-    rig = ServicesRig()
+def test_a_request_that_is_refused_has_its_error(rig: ServicesRig) -> None:
     assert rig.heard(rig.send(HeartbeatRequest("g", 1, "m"), 4)) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 @pytest.mark.parametrize(("version", "body"), [(4, b"\x05grp"), (0, b"\x00\x02g" + bytes(4))])
-def test_bytes_that_are_no_request_are_told_as_such(version: int, body: bytes) -> None:
-    rig = ServicesRig()
+def test_bytes_that_are_no_request_are_told_as_such(rig: ServicesRig, version: int, body: bytes) -> None:
     answer = rig.answers[rig.send_bytes(ApiKey.HEARTBEAT, body, version)]
     assert isinstance(answer, MalformedRequest)
     assert answer.reason
 
 
-def test_a_value_that_the_version_forbids_is_refused() -> None:
-    rig = ServicesRig()
+def test_a_value_that_the_version_forbids_is_refused(rig: ServicesRig) -> None:
     sent = rig.send(SyncGroupRequest("g", 1, "m"), 5)
     assert rig.heard(sent) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
 def test_a_fault_fails_one_request_and_is_logged(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    rig: ServicesRig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rig = ServicesRig()
 
     def broken(_group_id: str) -> None:
         raise RuntimeError("it is broken")
@@ -142,14 +143,12 @@ def test_a_fault_fails_one_request_and_is_logged(
     assert rig.heard(rig.send(ListGroupsRequest(), 4)).groups == []
 
 
-def test_a_request_that_nobody_serves_fails(caplog: pytest.LogCaptureFixture) -> None:
-    rig = ServicesRig()
+def test_a_request_that_nobody_serves_fails(rig: ServicesRig, caplog: pytest.LogCaptureFixture) -> None:
     assert rig.heard(rig.send(ApiVersionsRequest(), 0)) is ErrorCode.UNKNOWN_SERVER_ERROR
     assert f"a forwarded request failed: API key {ApiKey.API_VERSIONS}" in caplog.text
 
 
-def test_the_longest_name_of_a_group_that_is_not_there_is_answered() -> None:
-    rig = ServicesRig()
+def test_the_longest_name_of_a_group_that_is_not_there_is_answered(rig: ServicesRig) -> None:
     response = rig.heard(rig.send(DescribeGroupsRequest(["g" * 32_767]), 6))
     (described,) = response.groups
     assert described.error_code == ErrorCode.GROUP_ID_NOT_FOUND
@@ -157,9 +156,8 @@ def test_the_longest_name_of_a_group_that_is_not_there_is_answered() -> None:
 
 
 def test_a_response_that_cannot_be_encoded_fails_its_request_alone(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    rig: ServicesRig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rig = ServicesRig()
 
     def too_long(*_: object) -> None:
         raise ValueError("a string of 32784 bytes is longer than 32767")
@@ -171,9 +169,8 @@ def test_a_response_that_cannot_be_encoded_fails_its_request_alone(
     assert rig.heard(rig.send(ListGroupsRequest(), 4)).groups == []
 
 
-def test_a_protocol_that_a_member_names_twice_counts_once() -> None:
+def test_a_protocol_that_a_member_names_twice_counts_once(rig: ServicesRig) -> None:
     """Check that no group is without a protocol after a member leaves: this would end the coordinator."""
-    rig = ServicesRig()
 
     def join(*protocols: str) -> int:
         named = [JoinGroupRequest.JoinGroupRequestProtocol(one, b"") for one in protocols]
@@ -187,9 +184,8 @@ def test_a_protocol_that_a_member_names_twice_counts_once() -> None:
 
 
 def test_a_fault_at_the_end_of_a_wait_is_logged(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    rig: ServicesRig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rig = ServicesRig()
 
     def broken(_: Waiter) -> None:
         raise RuntimeError("a fault")

@@ -52,12 +52,16 @@ class QueueRig:
         return [name for name, _ in self.heard]
 
 
+@pytest.fixture
+def rig() -> QueueRig:
+    return QueueRig()
+
+
 def values_of(batch: PartitionBatch) -> list[bytes | None]:
     return [record.value for record in iterate_records(batch.batch)]
 
 
-def test_a_transaction_has_batches_of_its_own_and_its_marker_comes_behind_them() -> None:
-    rig = QueueRig()
+def test_a_transaction_has_batches_of_its_own_and_its_marker_comes_behind_them(rig: QueueRig) -> None:
     rig.write("a0", b"1")
     rig.write("b0", b"2")
     rig.write("c0", b"3", producer=SEVEN)
@@ -66,19 +70,10 @@ def test_a_transaction_has_batches_of_its_own_and_its_marker_comes_behind_them()
     rig.write("e0", b"5", producer=EIGHT)
     rig.write("f0", b"6")
     plain, inside, marker, other, last = rig.queue.next_round()
-    assert [values_of(one) for one in (plain, inside, other, last)] == [
-        [b"1", b"2"],
-        [b"3", b"4"],
-        [b"5"],
-        [b"6"],
-    ]
-    assert [one.producer for one in (plain, inside, marker, other, last)] == [
-        NOBODY,
-        SEVEN,
-        SEVEN,
-        EIGHT,
-        NOBODY,
-    ]
+    found = [values_of(one) for one in (plain, inside, other, last)]
+    assert found == [[b"1", b"2"], [b"3", b"4"], [b"5"], [b"6"]]
+    found = [one.producer for one in (plain, inside, marker, other, last)]
+    assert found == [NOBODY, SEVEN, SEVEN, EIGHT, NOBODY]
     assert (plain.attributes, inside.attributes) == (0, TRANSACTIONAL_BIT)
     assert marker.attributes == TRANSACTIONAL_BIT | CONTROL_BIT
     assert marker_of(marker.batch) == (COMMIT, 5)
@@ -87,8 +82,7 @@ def test_a_transaction_has_batches_of_its_own_and_its_marker_comes_behind_them()
     assert rig.queue.is_idle
 
 
-def test_a_batch_that_is_refused_is_refused_alone() -> None:
-    rig = QueueRig()
+def test_a_batch_that_is_refused_is_refused_alone(rig: QueueRig) -> None:
     rig.write("a0", b"1")
     rig.write("b0", b"2", producer=SEVEN)
     rig.queue.next_round()
@@ -96,8 +90,7 @@ def test_a_batch_that_is_refused_is_refused_alone() -> None:
     assert rig.heard == [("a0", NONE), ("b0", ErrorCode.INVALID_PRODUCER_EPOCH)]
 
 
-def test_what_comes_meanwhile_goes_into_the_next_round() -> None:
-    rig = QueueRig()
+def test_what_comes_meanwhile_goes_into_the_next_round(rig: QueueRig) -> None:
     rig.write("a0", b"1")
     rig.queue.next_round()
     rig.write("b0", b"2")
@@ -108,8 +101,7 @@ def test_what_comes_meanwhile_goes_into_the_next_round() -> None:
     assert values_of(batch) == [b"2"]
 
 
-def test_what_is_too_large_is_refused_when_those_before_it_are_through() -> None:
-    rig = QueueRig()
+def test_what_is_too_large_is_refused_when_those_before_it_are_through(rig: QueueRig) -> None:
     rig.write("a0", b"1")
     rig.write("b0", bytes(BATCH_BYTES))
     rig.write("c0", b"3")
@@ -121,8 +113,7 @@ def test_what_is_too_large_is_refused_when_those_before_it_are_through() -> None
     assert rig.heard == [("a0", NONE), ("b0", ErrorCode.MESSAGE_TOO_LARGE)]
 
 
-def test_a_place_in_the_order_needs_no_batch() -> None:
-    rig = QueueRig()
+def test_a_place_in_the_order_needs_no_batch(rig: QueueRig) -> None:
     rig.write("a0")
     assert rig.queue.next_round() == []
     assert rig.heard == [("a0", NONE)]
@@ -134,8 +125,7 @@ def test_a_place_in_the_order_needs_no_batch() -> None:
     assert rig.names() == ["a0", "b0", "c0"]
 
 
-def test_a_round_has_a_bound() -> None:
-    rig = QueueRig()
+def test_a_round_has_a_bound(rig: QueueRig) -> None:
     partitions = ROUND_BYTES // LARGE + 2
     for number in range(partitions):
         rig.write(f"a{number}", bytes(LARGE))
@@ -151,8 +141,9 @@ def test_a_round_has_a_bound() -> None:
         assert rig.names().index(f"a{number}") < rig.names().index(f"b{number}")
 
 
-def test_what_follows_a_record_and_fails_is_no_others_affair(caplog: pytest.LogCaptureFixture) -> None:
-    rig = QueueRig()
+def test_what_follows_a_record_and_fails_is_no_others_affair(
+    rig: QueueRig, caplog: pytest.LogCaptureFixture
+) -> None:
 
     def fails(_error: ErrorCode) -> None:
         raise RuntimeError("a fault")
@@ -166,8 +157,7 @@ def test_what_follows_a_record_and_fails_is_no_others_affair(caplog: pytest.LogC
     assert caplog.text.count("RuntimeError: a fault") == 2
 
 
-def test_when_nobody_knows_what_became_of_it_all_hear_so() -> None:
-    rig = QueueRig()
+def test_when_nobody_knows_what_became_of_it_all_hear_so(rig: QueueRig) -> None:
     rig.write("a0", b"1")
     rig.queue.next_round()
     rig.write("b0", b"2")

@@ -17,8 +17,7 @@ T0, T1 = ("t", 0), ("t", 1)
 ABORTABLE = ErrorCode.TRANSACTION_ABORTABLE
 
 
-def test_partitions_that_are_there_already_need_no_record() -> None:
-    rig = TransactionRig()
+def test_partitions_that_are_there_already_need_no_record(rig: TransactionRig) -> None:
     producer = rig.init()
     assert rig.add(producer, T0, T1) is NONE
     records = len(rig.records_of())
@@ -28,8 +27,7 @@ def test_partitions_that_are_there_already_need_no_record() -> None:
     assert rig.value().partitions == {T0, T1, U0}
 
 
-def test_one_partition_that_is_unknown_keeps_all_from_being_added() -> None:
-    rig = TransactionRig()
+def test_one_partition_that_is_unknown_keeps_all_from_being_added(rig: TransactionRig) -> None:
     producer = rig.init()
     waiter = rig.ask_add(producer, T0, ("t", 4), ("nope", 0), ("__consumer_offsets", 0), ("t", -1))
     unknown, others = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED
@@ -54,9 +52,8 @@ def test_one_partition_that_is_unknown_keeps_all_from_being_added() -> None:
     ],
 )
 def test_a_producer_that_is_not_the_one_adds_and_ends_nothing(
-    producer: Producer, name: str, error: ErrorCode
+    rig: TransactionRig, producer: Producer, name: str, error: ErrorCode
 ) -> None:
-    rig = TransactionRig()
     opened(rig)
     assert rig.add(producer, T1, name=name) is error
     assert rig.check(producer, name=name) is error
@@ -67,8 +64,7 @@ def test_a_producer_that_is_not_the_one_adds_and_ends_nothing(
     assert rig.value().partitions == {T0}
 
 
-def test_offsets_are_in_the_partition_of_their_group() -> None:
-    rig = TransactionRig()
+def test_offsets_are_in_the_partition_of_their_group(rig: TransactionRig) -> None:
     producer = rig.init()
     assert rig.add_offsets(producer, "g") is NONE
     assert rig.value().partitions == {("__consumer_offsets", 3)}, "of 50 that there will be"
@@ -92,8 +88,7 @@ def test_a_transaction_does_not_grow_until_it_cannot_be_ended() -> None:
     assert rig.end_v2((1000, EXHAUSTED_FROM)) == (1001, 0)
 
 
-def test_what_is_not_in_the_transaction_is_not_appended() -> None:
-    rig = TransactionRig()
+def test_what_is_not_in_the_transaction_is_not_appended(rig: TransactionRig) -> None:
     producer = rig.init()
     assert rig.check(producer, T0) == CheckedTransaction([ABORTABLE])
     assert rig.add(producer, T0) is NONE
@@ -105,8 +100,7 @@ def test_what_is_not_in_the_transaction_is_not_appended() -> None:
     assert rig.check(producer, T0) == CheckedTransaction([ABORTABLE])
 
 
-def test_tv2_adds_what_there_is() -> None:
-    rig = TransactionRig()
+def test_tv2_adds_what_there_is(rig: TransactionRig) -> None:
     producer = rig.init()
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     checked = rig.check(producer, ("t", 9), T0, ("nope", 0), adds=True)
@@ -118,10 +112,9 @@ def test_tv2_adds_what_there_is() -> None:
 @pytest.mark.parametrize("epoch", [1, EXHAUSTED_FROM])
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_whom_handlers_let_through_ends_with_another_epoch_whatever_it_asks_for(
-    is_restarted: bool, epoch: int
+    rig: TransactionRig, is_restarted: bool, epoch: int
 ) -> None:
     """Check that the epoch is bumped: otherwise a late batch would open a transaction that nobody ends."""
-    rig = TransactionRig()
     rig.init()
     rig.write_record(rig.value()._replace(producer_epoch=epoch - 1))
     producer = rig.end_v2((1000, epoch - 1), False)
@@ -137,9 +130,8 @@ def test_whom_handlers_let_through_ends_with_another_epoch_whatever_it_asks_for(
 
 
 @pytest.mark.parametrize("adds", [True, False])
-def test_what_nobody_hears_of_is_not_held(adds: bool) -> None:
+def test_what_nobody_hears_of_is_not_held(rig: TransactionRig, adds: bool) -> None:
     """Check that there is no hold if the handler died meanwhile, or there was no memory for the answer."""
-    rig = TransactionRig()
     producer = rig.init() if adds else opened(rig)
     rig.is_heard = False
     waiter = rig.ask_check(producer, T0, adds=adds)
@@ -150,8 +142,7 @@ def test_what_nobody_hears_of_is_not_held(adds: bool) -> None:
     assert rig.state == "CompleteCommit"
 
 
-def test_offsets_are_let_in_at_the_moment_at_which_they_may() -> None:
-    rig = TransactionRig()
+def test_offsets_are_let_in_at_the_moment_at_which_they_may(rig: TransactionRig) -> None:
     producer = rig.init()
     assert rig.check_offsets(producer) == [ABORTABLE]
     heard = rig.check_offsets(producer, adds=True)

@@ -24,15 +24,7 @@ from mpbroker.ipc.calls import CheckedTransaction
 from mpbroker.protocol.errors import ErrorCode, error_code
 from mpbroker.protocol.messages import EndTxnResponse, InitProducerIdResponse
 from tests.support.forms import rounds
-from tests.support.transaction_rig import (
-    NOBODY,
-    V1,
-    V2,
-    Producer,
-    TransactionRig,
-    code_of,
-    opened,
-)
+from tests.support.transaction_rig import NOBODY, V1, V2, Producer, TransactionRig, code_of, opened
 
 REFUSED = ErrorCode.KAFKA_STORAGE_ERROR
 PARTITIONS = [("t", 0), ("t", 1), ("u", 0)]
@@ -319,8 +311,7 @@ TestTransactionModel = TransactionModel.TestCase
 TestTransactionModel.settings = settings(max_examples=rounds(200), stateful_step_count=40, deadline=None)
 
 
-def test_a_transaction_that_is_open_for_too_long_is_aborted() -> None:
-    rig = TransactionRig()
+def test_a_transaction_that_is_open_for_too_long_is_aborted(rig: TransactionRig) -> None:
     producer = opened(rig)
     rig.later(55_000)
     rig.settle()
@@ -333,8 +324,7 @@ def test_a_transaction_that_is_open_for_too_long_is_aborted() -> None:
     assert rig.end(producer) is ErrorCode.PRODUCER_FENCED
 
 
-def test_an_abort_that_is_refused_is_tried_again() -> None:
-    rig = TransactionRig()
+def test_an_abort_that_is_refused_is_tried_again(rig: TransactionRig) -> None:
     opened(rig)
     rig.later(75_000)
     rig.append_round(REFUSED)
@@ -344,8 +334,7 @@ def test_an_abort_that_is_refused_is_tried_again() -> None:
     assert (rig.state, rig.value().producer_epoch) == ("CompleteAbort", 1)
 
 
-def test_an_id_that_nobody_uses_is_forgotten() -> None:
-    rig = TransactionRig()
+def test_an_id_that_nobody_uses_is_forgotten(rig: TransactionRig) -> None:
     unused, used = rig.init(), rig.init(name="y")
     rig.later(WEEK_MS - 2 * HOUR_MS)
     assert rig.add(used, T0, name="y") is NONE
@@ -360,8 +349,9 @@ def test_an_id_that_nobody_uses_is_forgotten() -> None:
     assert rig.coordinator.state.find("y") is not None
 
 
-def test_an_id_that_is_being_used_is_not_forgotten(caplog: pytest.LogCaptureFixture) -> None:
-    rig = TransactionRig()
+def test_an_id_that_is_being_used_is_not_forgotten(
+    rig: TransactionRig, caplog: pytest.LogCaptureFixture
+) -> None:
     producer = rig.init()
     rig.later(WEEK_MS - 1)
     adding = rig.ask_add(producer, T0)
@@ -371,8 +361,7 @@ def test_an_id_that_is_being_used_is_not_forgotten(caplog: pytest.LogCaptureFixt
     assert not caplog.records
 
 
-def test_an_id_whose_tombstone_is_refused_is_not_forgotten() -> None:
-    rig = TransactionRig()
+def test_an_id_whose_tombstone_is_refused_is_not_forgotten(rig: TransactionRig) -> None:
     producer = rig.init()
     rig.later(WEEK_MS)
     waiting = rig.ask_add(producer, T0)
@@ -381,8 +370,7 @@ def test_an_id_whose_tombstone_is_refused_is_not_forgotten() -> None:
     assert rig.added(waiting) is NONE
 
 
-def test_a_fault_ends_the_waits_of_that_id_alone() -> None:
-    rig = TransactionRig()
+def test_a_fault_ends_the_waits_of_that_id_alone(rig: TransactionRig) -> None:
     producer = opened(rig)
     rig.ask_end(producer)
     waiting = rig.ask_add(producer, T1)
@@ -394,8 +382,9 @@ def test_a_fault_ends_the_waits_of_that_id_alone() -> None:
     rig.coordinator.refuse_waiters("nobody")
 
 
-def test_a_timer_that_goes_wrong_is_no_other_ids_affair(caplog: pytest.LogCaptureFixture) -> None:
-    rig = TransactionRig()
+def test_a_timer_that_goes_wrong_is_no_other_ids_affair(
+    rig: TransactionRig, caplog: pytest.LogCaptureFixture
+) -> None:
     producer = opened(rig)
     rig.ask_end(producer)
     waiting = rig.ask_add(producer, T1)

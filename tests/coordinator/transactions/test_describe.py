@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from mpbroker.coordinator.transactions.records import TransactionValue
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.messages import (
-    DescribeTransactionsRequest,
-    DescribeTransactionsResponse,
-)
+from mpbroker.protocol.messages import DescribeTransactionsRequest, DescribeTransactionsResponse
 from tests.support.transaction_rig import TransactionRig
 
 T0, T1 = ("t", 0), ("t", 1)
@@ -21,8 +18,7 @@ def described(rig: TransactionRig, *names: str) -> list[DescribeTransactionsResp
     return answer.transaction_states
 
 
-def test_describing_transactions() -> None:
-    rig = TransactionRig()
+def test_describing_transactions(rig: TransactionRig) -> None:
     producer = rig.init()
     assert rig.add(producer, T1, ("u", 0), T0) is NONE
     one, unknown, nameless = described(rig, "x", "y", "")
@@ -36,8 +32,7 @@ def test_describing_transactions() -> None:
     assert described(rig, "x")[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-def test_what_would_be_too_large_an_answer_is_described_in_parts() -> None:
-    rig = TransactionRig()
+def test_what_would_be_too_large_an_answer_is_described_in_parts(rig: TransactionRig) -> None:
     for name in ("x", "y", "z"):
         rig.init(name=name)
         value: TransactionValue = rig.value(name)
@@ -46,8 +41,7 @@ def test_what_would_be_too_large_an_answer_is_described_in_parts() -> None:
     assert [one.transactional_id for one in described(rig, "x", "y", "z")] == ["x", "y"]
 
 
-def test_who_is_about_to_be_forgotten_is_not_there() -> None:
-    rig = TransactionRig()
+def test_who_is_about_to_be_forgotten_is_not_there(rig: TransactionRig) -> None:
     rig.init()
     rig.later(WEEK_MS)
     assert described(rig, "x")[0].error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND

@@ -7,13 +7,7 @@ import pytest
 from mpbroker.coordinator.transactions.records import TV1, TV2, TransactionState
 from mpbroker.coordinator.transactions.transaction import EXHAUSTED_FROM, LAST_EPOCH
 from mpbroker.protocol.errors import ErrorCode
-from tests.support.transaction_rig import (
-    COORDINATOR_EPOCH,
-    V2,
-    TransactionRig,
-    code_of,
-    opened,
-)
+from tests.support.transaction_rig import COORDINATOR_EPOCH, V2, TransactionRig, code_of, opened
 
 T0, T1 = ("t", 0), ("t", 1)
 NONE = ErrorCode.NONE
@@ -36,8 +30,7 @@ def in_state(state: TransactionState, **how: int) -> TransactionRig:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_transaction_of_tv1(commit: bool) -> None:
-    rig = TransactionRig()
+def test_a_transaction_of_tv1(rig: TransactionRig, commit: bool) -> None:
     producer = rig.init()
     assert producer == (1000, 0)
     assert rig.add(producer, T0, T1) is NONE
@@ -51,8 +44,7 @@ def test_a_transaction_of_tv1(commit: bool) -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_transaction_of_tv2(commit: bool) -> None:
-    rig = TransactionRig()
+def test_a_transaction_of_tv2(rig: TransactionRig, commit: bool) -> None:
     producer = rig.init()
     assert rig.check(producer, T0, adds=True).errors == [NONE]
     assert rig.end_v2(producer, commit) == (1000, 1)
@@ -64,8 +56,7 @@ def test_a_transaction_of_tv2(commit: bool) -> None:
     assert rig.check((1000, 1), T0, adds=True).hold == 0
 
 
-def test_the_decision_is_answered_before_its_markers_are_written() -> None:
-    rig = TransactionRig()
+def test_the_decision_is_answered_before_its_markers_are_written(rig: TransactionRig) -> None:
     producer = opened(rig)
     waiter = rig.ask_end(producer)
     assert waiter not in rig.answers
@@ -101,8 +92,7 @@ def test_tv2_may_abort_nothing_but_not_commit_it(state: TransactionState) -> Non
     assert rig.value().start_ms > 1
 
 
-def test_the_bump_that_uses_up_the_epochs() -> None:
-    rig = TransactionRig()
+def test_the_bump_that_uses_up_the_epochs(rig: TransactionRig) -> None:
     last = opened(rig, EXHAUSTED_FROM)
     waiter = rig.ask_end(last, version=V2)
     rig.decide()
@@ -116,8 +106,7 @@ def test_the_bump_that_uses_up_the_epochs() -> None:
     assert rig.value()[:2] == (1001, 0)
 
 
-def test_a_retry_of_the_bump_that_used_up_the_epochs() -> None:
-    rig = TransactionRig()
+def test_a_retry_of_the_bump_that_used_up_the_epochs(rig: TransactionRig) -> None:
     last = opened(rig, EXHAUSTED_FROM)
     first = rig.ask_end(last, version=V2)
     rig.append_round()
@@ -130,8 +119,7 @@ def test_a_retry_of_the_bump_that_used_up_the_epochs() -> None:
     assert rig.init(last) == (1001, 0), "it does not know that its transaction is over"
 
 
-def test_no_producer_id_no_end_of_the_last_epoch() -> None:
-    rig = TransactionRig()
+def test_no_producer_id_no_end_of_the_last_epoch(rig: TransactionRig) -> None:
     last = opened(rig, EXHAUSTED_FROM)
     rig.has_ids = False
     assert rig.end(last, version=V2) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -140,8 +128,7 @@ def test_no_producer_id_no_end_of_the_last_epoch() -> None:
     assert rig.end_v2(last) == (1001, 0)
 
 
-def test_a_client_may_change_the_generation() -> None:
-    rig = TransactionRig()
+def test_a_client_may_change_the_generation(rig: TransactionRig) -> None:
     producer = opened(rig)
     assert rig.end_v2(producer) == (1000, 1)
     assert rig.add((1000, 1)) is NONE
@@ -151,8 +138,7 @@ def test_a_client_may_change_the_generation() -> None:
     assert rig.end_v2((1000, 1), False) == (1000, 2)
 
 
-def test_whom_a_timeout_has_fenced_adds_nothing() -> None:
-    rig = TransactionRig()
+def test_whom_a_timeout_has_fenced_adds_nothing(rig: TransactionRig) -> None:
     producer = rig.init()
     rig.coordinator.end_txn.holds.end(rig.check(producer, T0, adds=True).hold)
     rig.later(80_000)
@@ -173,8 +159,7 @@ def test_nobody_is_the_producer_with_the_epoch_that_fences_the_last() -> None:
     assert rig.init() == (1001, 0)
 
 
-def test_that_it_is_over_is_written_as_often_as_it_takes() -> None:
-    rig = TransactionRig()
+def test_that_it_is_over_is_written_as_often_as_it_takes(rig: TransactionRig) -> None:
     producer = opened(rig)
     assert rig.end(producer) is NONE
     assert rig.add(producer, T0) is NONE
@@ -192,8 +177,9 @@ def test_that_it_is_over_is_written_as_often_as_it_takes() -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_what_is_decided_gets_its_markers_from_the_next_coordinator(commit: bool) -> None:
-    rig = TransactionRig()
+def test_what_is_decided_gets_its_markers_from_the_next_coordinator(
+    rig: TransactionRig, commit: bool
+) -> None:
     producer = opened(rig)
     rig.ask_end(producer, commit)
     rig.decide()
@@ -204,8 +190,7 @@ def test_what_is_decided_gets_its_markers_from_the_next_coordinator(commit: bool
     assert rig.end(producer, commit) is NONE
 
 
-def test_markers_have_the_epoch_in_which_the_log_was_read() -> None:
-    rig = TransactionRig()
+def test_markers_have_the_epoch_in_which_the_log_was_read(rig: TransactionRig) -> None:
     producer = opened(rig)
     rig.ask_end(producer)
     rig.decide()

@@ -29,15 +29,13 @@ CONCURRENT = ErrorCode.CONCURRENT_TRANSACTIONS
     ],
 )
 def test_a_request_for_a_producer_that_makes_no_sense(
-    request_: InitProducerIdRequest, error: ErrorCode
+    rig: TransactionRig, request_: InitProducerIdRequest, error: ErrorCode
 ) -> None:
-    rig = TransactionRig()
     assert code_of(rig.answers[rig.ask(request_, 5)]) is error
     assert not len(rig.coordinator.state)
 
 
-def test_a_new_producer_is_answered_when_it_is_durable() -> None:
-    rig = TransactionRig()
+def test_a_new_producer_is_answered_when_it_is_durable(rig: TransactionRig) -> None:
     waiter = rig.ask_init()
     assert waiter not in rig.answers
     rig.settle()
@@ -47,9 +45,8 @@ def test_a_new_producer_is_answered_when_it_is_durable() -> None:
     assert (record.state, record.timeout_ms) == (TransactionState.EMPTY, 60_000)
 
 
-def test_a_producer_that_goes_on_says_who_it_is() -> None:
+def test_a_producer_that_goes_on_says_who_it_is(rig: TransactionRig) -> None:
     """Check that the retry of a request whose answer was lost gets the same answer (KIP-360)."""
-    rig = TransactionRig()
     producer = rig.init()
     assert rig.init(producer) == (1000, 1)
     assert rig.init(producer) == (1000, 1)
@@ -60,8 +57,7 @@ def test_a_producer_that_goes_on_says_who_it_is() -> None:
     assert code_of(rig.answers[rig.ask_init((1000, 2))]) is FENCED, "another one began meanwhile"
 
 
-def test_an_open_transaction_is_aborted_before_another_producer_begins() -> None:
-    rig = TransactionRig()
+def test_an_open_transaction_is_aborted_before_another_producer_begins(rig: TransactionRig) -> None:
     first = opened(rig)
     waiter = rig.ask_init()
     rig.decide()
@@ -75,8 +71,7 @@ def test_an_open_transaction_is_aborted_before_another_producer_begins() -> None
     assert rig.end(first) is FENCED
 
 
-def test_an_abort_that_takes_long_is_not_waited_for() -> None:
-    rig = TransactionRig()
+def test_an_abort_that_takes_long_is_not_waited_for(rig: TransactionRig) -> None:
     opened(rig)
     waiter = rig.ask_init()
     rig.decide()
@@ -89,15 +84,13 @@ def test_an_abort_that_takes_long_is_not_waited_for() -> None:
     assert rig.init() == (1000, 2)
 
 
-def test_a_fence_of_the_last_epoch_ends_in_another_producer_id() -> None:
-    rig = TransactionRig()
+def test_a_fence_of_the_last_epoch_ends_in_another_producer_id(rig: TransactionRig) -> None:
     producer = opened(rig, EXHAUSTED_FROM)
     assert rig.init(producer) == (1001, 0)
     assert rig.markers[0][0].producer_epoch == LAST_EPOCH
 
 
-def test_no_producer_id_no_producer() -> None:
-    rig = TransactionRig()
+def test_no_producer_id_no_producer(rig: TransactionRig) -> None:
     rig.has_ids = False
     waiter = rig.ask_init()
     assert code_of(rig.answers[waiter]) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -106,8 +99,7 @@ def test_no_producer_id_no_producer() -> None:
     assert rig.init() == (1000, 0)
 
 
-def test_two_who_want_the_same_new_id_come_one_after_the_other() -> None:
-    rig = TransactionRig()
+def test_two_who_want_the_same_new_id_come_one_after_the_other(rig: TransactionRig) -> None:
     rig.delayed_ids = []
     first, second = rig.ask_init(), rig.ask_init()
     (then,) = rig.delayed_ids

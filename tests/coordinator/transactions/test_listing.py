@@ -21,8 +21,7 @@ def listed(rig: TransactionRig, **filters: object) -> list[str]:
     return sorted(one.transactional_id for one in answer.transaction_states)
 
 
-def test_listing_transactions() -> None:
-    rig = TransactionRig()
+def test_listing_transactions(rig: TransactionRig) -> None:
     assert rig.add(rig.init(), T0) is NONE
     rig.later(5_000)
     rig.init(name="y-1")
@@ -46,8 +45,7 @@ def test_listing_transactions() -> None:
     assert listed(rig, transactional_id_pattern=r"(?i)Y-\d") == ["y-1", "y-2"]
 
 
-def test_half_a_list_is_none() -> None:
-    rig = TransactionRig()
+def test_half_a_list_is_none(rig: TransactionRig) -> None:
     rig.coordinator.state.fail(1)
     assert listed(rig) == []
     rig.coordinator.partitions.reopen(1)
@@ -55,8 +53,7 @@ def test_half_a_list_is_none() -> None:
     assert rig.answers[refused] is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
-def test_who_is_about_to_be_forgotten_is_not_there() -> None:
-    rig = TransactionRig()
+def test_who_is_about_to_be_forgotten_is_not_there(rig: TransactionRig) -> None:
     rig.init()
     rig.later(WEEK_MS)
     assert listed(rig) == []
@@ -65,15 +62,13 @@ def test_who_is_about_to_be_forgotten_is_not_there() -> None:
 @pytest.mark.parametrize(
     "pattern", ["(", "a**", "a\\", "(?=a)", r"(a)\1", "a{1001}", "((a{30}){30}){30}" * 20]
 )
-def test_a_pattern_that_re2_refuses(pattern: str) -> None:
-    rig = TransactionRig()
+def test_a_pattern_that_re2_refuses(rig: TransactionRig, pattern: str) -> None:
     refused = rig.ask(ListTransactionsRequest(transactional_id_pattern=pattern), 2)
     assert rig.answers[refused] is ErrorCode.INVALID_REGULAR_EXPRESSION
 
 
-def test_a_pattern_is_tried_once_at_each_place() -> None:
+def test_a_pattern_is_tried_once_at_each_place(rig: TransactionRig) -> None:
     """Check it with a pattern for which Python's `re` would practically never end."""
-    rig = TransactionRig()
     rig.init(name="a" * 2000)
     for pattern in ("(a+)+b", "(a|a)*b", "(a*)*(a*)*b", ".*.*.*.*.*b"):
         assert listed(rig, transactional_id_pattern=pattern) == []
@@ -89,8 +84,7 @@ def test_any_text_is_a_pattern_or_refused(pattern: str) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["a" * 1001, r"\pL+\pL+\pL+", "[ab]*a" + "[ab]" * 3980])
-def test_a_pattern_that_is_too_large(pattern: str) -> None:
-    rig = TransactionRig()
+def test_a_pattern_that_is_too_large(rig: TransactionRig, pattern: str) -> None:
     refused = rig.ask(ListTransactionsRequest(transactional_id_pattern=pattern), 2)
     assert rig.answers[refused] is ErrorCode.INVALID_REGULAR_EXPRESSION
 

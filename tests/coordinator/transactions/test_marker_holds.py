@@ -6,18 +6,14 @@ import pytest
 
 from mpbroker.ipc.calls import CheckedTransaction
 from mpbroker.protocol.errors import ErrorCode
-from tests.support.transaction_rig import (
-    TransactionRig,
-    opened,
-)
+from tests.support.transaction_rig import TransactionRig, opened
 
 T0 = ("t", 0)
 NONE = ErrorCode.NONE
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_marker_of_tv1_does_not_overtake_a_batch(commit: bool) -> None:
-    rig = TransactionRig()
+def test_a_marker_of_tv1_does_not_overtake_a_batch(rig: TransactionRig, commit: bool) -> None:
     producer = opened(rig)
     holds = [rig.check(producer).hold for _ in range(2)]
     assert len(set(holds)) == 2
@@ -32,9 +28,8 @@ def test_a_marker_of_tv1_does_not_overtake_a_batch(commit: bool) -> None:
     assert not len(rig.coordinator.end_txn.holds)
 
 
-def test_who_adds_as_tv2_does_may_end_as_tv1_does() -> None:
+def test_who_adds_as_tv2_does_may_end_as_tv1_does(rig: TransactionRig) -> None:
     """Check that markers wait after Produce v12 with EndTxn v4, which leaves the epoch as it is."""
-    rig = TransactionRig()
     producer = rig.init()
     hold = rig.check(producer, T0, adds=True).hold
     assert hold
@@ -46,8 +41,7 @@ def test_who_adds_as_tv2_does_may_end_as_tv1_does() -> None:
     assert rig.check(producer, T0, adds=True).hold, "it may do so again"
 
 
-def test_whose_epoch_is_bumped_holds_nothing() -> None:
-    rig = TransactionRig()
+def test_whose_epoch_is_bumped_holds_nothing(rig: TransactionRig) -> None:
     producer = rig.init()
     assert rig.check(producer, T0, adds=True).hold, "how it ends is not known yet"
     bumped = rig.end_v2(producer)
@@ -62,8 +56,7 @@ def test_whose_epoch_is_bumped_holds_nothing() -> None:
     assert rig.check((another[0], another[1] + 1), T0, adds=True).hold, "it is not known any more"
 
 
-def test_a_hold_of_one_id_is_no_other_ids_affair() -> None:
-    rig = TransactionRig()
+def test_a_hold_of_one_id_is_no_other_ids_affair(rig: TransactionRig) -> None:
     producer = opened(rig)
     assert rig.check(producer).hold
     other = rig.init(name="y")
@@ -72,8 +65,7 @@ def test_a_hold_of_one_id_is_no_other_ids_affair() -> None:
     assert rig.value("y").state.label == "CompleteCommit"
 
 
-def test_what_a_dead_handler_has_held_ends_when_its_batches_are_in_the_log() -> None:
-    rig = TransactionRig()
+def test_what_a_dead_handler_has_held_ends_when_its_batches_are_in_the_log(rig: TransactionRig) -> None:
     producer = opened(rig)
     gone, here = rig.ask_check(producer), rig.ask_check(producer)
     assert rig.end(producer) is NONE
@@ -85,8 +77,7 @@ def test_what_a_dead_handler_has_held_ends_when_its_batches_are_in_the_log() -> 
     assert rig.state == "CompleteCommit"
 
 
-def test_what_is_held_stays_held_while_the_log_is_read_again() -> None:
-    rig = TransactionRig()
+def test_what_is_held_stays_held_while_the_log_is_read_again(rig: TransactionRig) -> None:
     producer = opened(rig)
     hold = rig.check(producer).hold
     assert rig.end(producer) is NONE
@@ -98,8 +89,7 @@ def test_what_is_held_stays_held_while_the_log_is_read_again() -> None:
     assert rig.state == "CompleteCommit"
 
 
-def test_what_an_earlier_coordinator_has_granted_holds_all_of_tv1() -> None:
-    rig = TransactionRig()
+def test_what_an_earlier_coordinator_has_granted_holds_all_of_tv1(rig: TransactionRig) -> None:
     producer = opened(rig)
     rig.ask_end(producer)
     rig.decide()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import pytest
+
 from mpbroker.coordinator.runtime.host import TopicBatch
 from mpbroker.coordinator.runtime.write_queue import Marker
 from mpbroker.coordinator.transactions.marker_sender import RETRY_MS, ROUND_MARKERS, MarkerSender
@@ -49,8 +51,12 @@ class Around:
         self.sender.step()
 
 
-def test_a_transaction_ends_when_all_of_its_partitions_have_their_marker() -> None:
-    around = Around()
+@pytest.fixture
+def around() -> Around:
+    return Around()
+
+
+def test_a_transaction_ends_when_all_of_its_partitions_have_their_marker(around: Around) -> None:
     around.send("a", COMMITS, ("t", 0), ("t", 1), (GROUP_TOPIC, 4))
     assert not around.sender.is_idle
     around.sender.step()
@@ -64,8 +70,7 @@ def test_a_transaction_ends_when_all_of_its_partitions_have_their_marker() -> No
     assert around.sender.is_idle
 
 
-def test_the_batch_says_who_ends_what_how() -> None:
-    around = Around()
+def test_the_batch_says_who_ends_what_how(around: Around) -> None:
     around.send("a", COMMITS, ("t", 0))
     around.send("b", ABORTS, ("t", 1))
     around.sender.step()
@@ -78,15 +83,13 @@ def test_the_batch_says_who_ends_what_how() -> None:
         assert (header.max_timestamp, batch.max_timestamp) == (77, 77)
 
 
-def test_without_partitions_there_is_nothing_to_wait_for() -> None:
-    around = Around()
+def test_without_partitions_there_is_nothing_to_wait_for(around: Around) -> None:
     around.send("a", ABORTS)
     assert around.ended == ["a"]
     assert around.sender.is_idle
 
 
-def test_one_round_is_under_way_and_the_next_has_all_that_came_meanwhile() -> None:
-    around = Around()
+def test_one_round_is_under_way_and_the_next_has_all_that_came_meanwhile(around: Around) -> None:
     around.send("a", COMMITS, ("t", 0))
     around.sender.step()
     around.send("b", ABORTS, ("t", 0))
@@ -100,8 +103,7 @@ def test_one_round_is_under_way_and_the_next_has_all_that_came_meanwhile() -> No
     assert around.ended == ["a", "b", "c"]
 
 
-def test_a_round_has_a_bound() -> None:
-    around = Around()
+def test_a_round_has_a_bound(around: Around) -> None:
     around.send("a", COMMITS, *(("t", number) for number in range(ROUND_MARKERS + 1)))
     around.sender.step()
     assert len(around.rounds[0][0]) == ROUND_MARKERS
@@ -112,8 +114,7 @@ def test_a_round_has_a_bound() -> None:
     assert around.ended == ["a"]
 
 
-def test_what_is_refused_is_tried_again_and_nobody_else_waits_for_it() -> None:
-    around = Around()
+def test_what_is_refused_is_tried_again_and_nobody_else_waits_for_it(around: Around) -> None:
     around.send("a", COMMITS, ("t", 0), ("t", 1))
     around.send("b", ABORTS, ("t", 2))
     around.sender.step()
@@ -129,8 +130,7 @@ def test_what_is_refused_is_tried_again_and_nobody_else_waits_for_it() -> None:
     assert around.sender.retry_at_ms is None
 
 
-def test_a_partition_that_is_gone_needs_no_marker() -> None:
-    around = Around()
+def test_a_partition_that_is_gone_needs_no_marker(around: Around) -> None:
     around.send("a", COMMITS, ("t", 0), ("u", 0))
     around.gone.add("u")
     around.sender.step()
@@ -144,8 +144,7 @@ def test_a_partition_that_is_gone_needs_no_marker() -> None:
     assert len(around.rounds) == 1
 
 
-def test_a_partition_that_knows_of_a_later_life_is_left_as_it_is() -> None:
-    around = Around()
+def test_a_partition_that_knows_of_a_later_life_is_left_as_it_is(around: Around) -> None:
     around.send("a", COMMITS, ("t", 0), ("t", 1))
     around.sender.step()
     around.answer(0, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED)
@@ -153,9 +152,8 @@ def test_a_partition_that_knows_of_a_later_life_is_left_as_it_is() -> None:
     assert around.sender.is_idle
 
 
-def test_what_was_under_way_when_a_log_worker_died_is_nobodys() -> None:
+def test_what_was_under_way_when_a_log_worker_died_is_nobodys(around: Around) -> None:
     """Check that an answer from before the death is ignored: the coordinator sends the markers again."""
-    around = Around()
     around.send("a", COMMITS, ("t", 0), (GROUP_TOPIC, 1))
     around.send("b", COMMITS, ("t", 1))
     around.sender.step()

@@ -9,12 +9,7 @@ import pytest
 from mpbroker.coordinator.runtime.partitions import LoadState
 from mpbroker.coordinator.transactions.transaction import LAST_EPOCH, Action, PendingStep
 from mpbroker.protocol.errors import ErrorCode
-from tests.support.transaction_rig import (
-    PARTITIONS,
-    TransactionRig,
-    code_of,
-    opened,
-)
+from tests.support.transaction_rig import PARTITIONS, TransactionRig, code_of, opened
 
 T0, T1 = ("t", 0), ("t", 1)
 NONE = ErrorCode.NONE
@@ -34,8 +29,7 @@ NOT_COORDINATOR = ErrorCode.NOT_COORDINATOR
         (ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
     ],
 )
-def test_what_is_refused_has_never_been(refused: ErrorCode, told: ErrorCode) -> None:
-    rig = TransactionRig()
+def test_what_is_refused_has_never_been(rig: TransactionRig, refused: ErrorCode, told: ErrorCode) -> None:
     beginning = rig.ask_init()
     rig.append_round(refused)
     assert code_of(rig.answers[beginning]) is told
@@ -55,8 +49,7 @@ def test_what_is_refused_has_never_been(refused: ErrorCode, told: ErrorCode) -> 
     assert rig.end(producer) is NONE
 
 
-def test_whoever_waits_when_the_log_is_gone_is_told_to_ask_again() -> None:
-    rig = TransactionRig()
+def test_whoever_waits_when_the_log_is_gone_is_told_to_ask_again(rig: TransactionRig) -> None:
     producer = opened(rig)
     writing, waiting = rig.ask_end(producer), rig.ask_add(producer, T1)
     rig.reload()
@@ -65,8 +58,7 @@ def test_whoever_waits_when_the_log_is_gone_is_told_to_ask_again() -> None:
     assert rig.end(producer) is NONE
 
 
-def test_a_producer_id_that_comes_after_the_log_is_gone_is_nobodys() -> None:
-    rig = TransactionRig()
+def test_a_producer_id_that_comes_after_the_log_is_gone_is_nobodys(rig: TransactionRig) -> None:
     rig.delayed_ids = []
     waiter = rig.ask_init()
     (then,) = rig.delayed_ids
@@ -76,8 +68,7 @@ def test_a_producer_id_that_comes_after_the_log_is_gone_is_nobodys() -> None:
     assert not len(rig.coordinator.state)
 
 
-def test_a_partition_that_cannot_be_read() -> None:
-    rig = TransactionRig()
+def test_a_partition_that_cannot_be_read(rig: TransactionRig) -> None:
     producer = opened(rig)
     partition = rig.coordinator.partitions.partition_for("x")
     waiting = [rig.ask_end(producer), rig.ask_add(producer, T1)]
@@ -96,8 +87,7 @@ def test_a_partition_that_cannot_be_read() -> None:
     assert rig.state == "CompleteCommit", "the record of the end had got there"
 
 
-def test_before_anything_is_known() -> None:
-    rig = TransactionRig()
+def test_before_anything_is_known(rig: TransactionRig) -> None:
     rig.coordinator.unload()
     assert rig.coordinator.partitions.states is None
     assert code_of(rig.answers[rig.ask_init()]) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -111,9 +101,8 @@ def test_before_anything_is_known() -> None:
 
 @pytest.mark.parametrize("is_delayed", [False, True])
 def test_a_step_that_cannot_be_written_is_not_under_way(
-    is_delayed: bool, monkeypatch: pytest.MonkeyPatch
+    rig: TransactionRig, is_delayed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rig = TransactionRig()
     rig.init()
     rig.write_record(rig.value()._replace(producer_epoch=LAST_EPOCH - 1))
     ids = rig.delayed_ids = [] if is_delayed else None
@@ -132,8 +121,7 @@ def test_a_step_that_cannot_be_written_is_not_under_way(
     assert rig.init() == (next(rig.next_ids) - 1, 0)
 
 
-def test_a_step_that_goes_wrong_is_answered(caplog: pytest.LogCaptureFixture) -> None:
-    rig = TransactionRig()
+def test_a_step_that_goes_wrong_is_answered(rig: TransactionRig, caplog: pytest.LogCaptureFixture) -> None:
     producer = rig.init()
     writing = rig.ask_add(producer, T0)
     heard: list[ErrorCode] = []

@@ -6,21 +6,14 @@ import pytest
 
 from mpbroker.coordinator.transactions.transaction import TransactionMetadata
 from mpbroker.protocol.errors import ErrorCode
-from tests.support.transaction_rig import (
-    PARTITIONS,
-    V2,
-    TransactionRig,
-    code_of,
-    opened,
-)
+from tests.support.transaction_rig import PARTITIONS, V2, TransactionRig, code_of, opened
 
 T0, T1 = ("t", 0), ("t", 1)
 NONE = ErrorCode.NONE
 CONCURRENT = ErrorCode.CONCURRENT_TRANSACTIONS
 
 
-def test_what_comes_meanwhile_waits_and_is_done_in_its_order() -> None:
-    rig = TransactionRig()
+def test_what_comes_meanwhile_waits_and_is_done_in_its_order(rig: TransactionRig) -> None:
     producer = rig.init()
     first, second = rig.ask_add(producer, T0), rig.ask_add(producer, T1)
     known, ending = rig.ask_check(producer, T1), rig.ask_end(producer)
@@ -40,8 +33,7 @@ def test_what_comes_meanwhile_waits_and_is_done_in_its_order() -> None:
     assert rig.value().partitions == {("t", 2)}
 
 
-def test_who_waits_for_too_long_is_told_so_in_time() -> None:
-    rig = TransactionRig()
+def test_who_waits_for_too_long_is_told_so_in_time(rig: TransactionRig) -> None:
     producer = rig.init()
     writing = rig.ask_add(producer, T0)
     waiting = rig.ask_add(producer, T1)
@@ -60,8 +52,7 @@ def test_who_waits_for_too_long_is_told_so_in_time() -> None:
     assert rig.value().partitions == {T0}
 
 
-def test_a_check_of_what_is_known_waits_for_nothing_but_an_end() -> None:
-    rig = TransactionRig()
+def test_a_check_of_what_is_known_waits_for_nothing_but_an_end(rig: TransactionRig) -> None:
     producer = opened(rig)
     rig.ask_add(producer, T1)
     assert rig.answers[rig.ask_check(producer, T0)].errors == [NONE]
@@ -74,8 +65,7 @@ def test_a_check_of_what_is_known_waits_for_nothing_but_an_end() -> None:
 
 
 @pytest.mark.parametrize("adds", [True, False])
-def test_nothing_is_let_through_once_the_end_is_on_its_way(adds: bool) -> None:
-    rig = TransactionRig()
+def test_nothing_is_let_through_once_the_end_is_on_its_way(rig: TransactionRig, adds: bool) -> None:
     producer = opened(rig)
     rig.ask_end(producer)
     asked = rig.ask_check(producer, T0, adds=adds)
@@ -86,8 +76,7 @@ def test_nothing_is_let_through_once_the_end_is_on_its_way(adds: bool) -> None:
     assert rig.answers[asked] is CONCURRENT
 
 
-def test_an_end_waits_for_what_is_being_added() -> None:
-    rig = TransactionRig()
+def test_an_end_waits_for_what_is_being_added(rig: TransactionRig) -> None:
     producer = rig.init()
     adding, ending = rig.ask_add(producer, T0), rig.ask_end(producer, False)
     assert ending not in rig.answers
@@ -103,8 +92,7 @@ def test_an_end_waits_for_what_is_being_added() -> None:
     ]
 
 
-def test_the_next_transaction_waits_for_the_markers_of_this_one() -> None:
-    rig = TransactionRig()
+def test_the_next_transaction_waits_for_the_markers_of_this_one(rig: TransactionRig) -> None:
     producer = opened(rig, adds=True)
     rig.ask_end(producer, version=V2)
     rig.decide()
@@ -116,8 +104,7 @@ def test_the_next_transaction_waits_for_the_markers_of_this_one() -> None:
     assert rig.value().partitions == {T1}
 
 
-def test_whose_connection_is_gone_waits_no_more() -> None:
-    rig = TransactionRig()
+def test_whose_connection_is_gone_waits_no_more(rig: TransactionRig) -> None:
     opened(rig)
     waiter = rig.ask_init()
     assert rig.coordinator.waiters() == [waiter]
@@ -128,9 +115,8 @@ def test_whose_connection_is_gone_waits_no_more() -> None:
     assert rig.value().producer_epoch == 1, "the abort goes on, and nobody begins"
 
 
-def test_what_is_done_for_one_looks_at_no_other_id() -> None:
+def test_what_is_done_for_one_looks_at_no_other_id(rig: TransactionRig) -> None:
     """Check that the cost is independent of other ids: there may be a hundred thousand of them."""
-    rig = TransactionRig()
     opened(rig)
     waiter = rig.ask_init()
     other = TransactionMetadata("y")

@@ -232,8 +232,7 @@ def test_a_transaction_that_timed_out_has_ended_as_tv2_does(version: int, epoch:
     assert rig.add(after) is ErrorCode.NONE
 
 
-def test_each_record_has_the_producer_id_of_the_record_before() -> None:
-    rig = TransactionRig()
+def test_each_record_has_the_producer_id_of_the_record_before(rig: TransactionRig) -> None:
     rig.init()
     rig.write_record(rig.value()._replace(producer_epoch=EXHAUSTED_FROM))
     assert rig.add(LAST) is ErrorCode.NONE

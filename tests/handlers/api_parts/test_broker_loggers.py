@@ -23,7 +23,7 @@ from mpbroker.supervisor import logs
 from ops.bench import frames
 from ops.bench.brokers import Mpbroker
 from tests.support.client_tools import eventually
-from tests.support.handler_rig import Rig, request_frame, topic_image
+from tests.support.handler_rig import Rig, topic_image
 from tests.support.metered_client import Client
 
 CONFIGS, ALTER, INCREMENTAL, LIST = 32, 33, 44, 74
@@ -130,17 +130,9 @@ def test_requests_are_logged_at_debug(ready: Rig) -> None:
 @pytest.mark.parametrize(
     ("change", "code", "says"),
     [
-        (
-            ("kafka.server.KafkaApis", SET, "INFO"),
-            INVALID_CONFIG,
-            "Logger kafka.server.KafkaApis does not",
-        ),
+        (("kafka.server.KafkaApis", SET, "INFO"), INVALID_CONFIG, "Logger kafka.server.KafkaApis does not"),
         (("nope", DELETE, None), INVALID_CONFIG, "Logger nope does not exist!"),
-        (
-            ("root", SET, "LOUD"),
-            INVALID_CONFIG,
-            "levels are DEBUG, ERROR, FATAL, INFO, TRACE, WARN",
-        ),
+        (("root", SET, "LOUD"), INVALID_CONFIG, "levels are DEBUG, ERROR, FATAL, INFO, TRACE, WARN"),
         (("root", SET, "info"), INVALID_CONFIG, "Cannot set the log level of root to info"),
         (("root", DELETE, None), INVALID_REQUEST, "Removing the log level of the root logger is not allowed"),
         (("root", APPEND, "INFO"), INVALID_REQUEST, "APPEND operation is not allowed for the BROKER_LOGGER"),
@@ -181,9 +173,7 @@ def test_a_kind_that_does_not_exist(ready: Rig) -> None:
 
 def ask_with_settings(rig: Rig, api_key: int, body: Message, settings: SettingsRead) -> Any:
     """Return the response to a request for which the coordinator reads settings."""
-    rig.processor.send(request_frame(api_key, 1, body))
-    rig.turn()
-    ((call, asked),) = rig.coordinator.take()
+    call, asked = rig.asked(api_key, 1, body)
     assert isinstance(asked, ReadSettings)
     rig.coordinator.answer(call, settings)
     rig.work_off()
@@ -219,8 +209,7 @@ def test_other_processes_heed_a_level(broker: Mpbroker) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kinds", "says"),
-    [([TOPIC, BROKER], [(BROKER, "1"), (TOPIC, "orders")]), ([TOPIC, 99], None)],
+    ("kinds", "says"), [([TOPIC, BROKER], [(BROKER, "1"), (TOPIC, "orders")]), ([TOPIC, 99], None)]
 )
 def test_what_has_settings_is_listed(rig: Rig, kinds: list[int], says: list[tuple[int, str]] | None) -> None:
     rig.publish(topic_image("orders", 1))

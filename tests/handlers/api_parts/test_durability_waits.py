@@ -20,7 +20,7 @@ from mpbroker.protocol.numbers import READ_COMMITTED
 from shm.clock import monotonic_ms
 from tests.handlers.test_log_apis import answer_from_log, calls_to_log
 from tests.support.handler_logs import LIST_OFFSETS, T0, Logged, ask, fetch, partition_of, two_segments
-from tests.support.handler_rig import fence, request_frame
+from tests.support.handler_rig import fence
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 NOT_LEADER, TIMED_OUT = 6, 7
@@ -70,8 +70,7 @@ def offsets(
 
 
 def send(log: Logged, request: Any, key: int = LIST_OFFSETS, version: int = 10) -> None:
-    log.rig.processor.send(request_frame(key, version, request))
-    log.rig.turn()
+    log.rig.send(key, version, request)
 
 
 def wait(log: Logged, request: Any, key: int = LIST_OFFSETS, version: int = 10) -> None:
@@ -115,8 +114,7 @@ def test_an_end_that_is_durable_is_told_at_once(log: Logged) -> None:
 
 def test_others_are_served_meanwhile(log: Logged) -> None:
     wait(log, offsets(LATEST))
-    log.rig.processor.send(request_frame(ApiKey.METADATA, 5, m.MetadataRequest([])), connection=9)
-    log.rig.turn()
+    log.rig.send(ApiKey.METADATA, 5, m.MetadataRequest([]), connection=9)
     assert [reply.connection for reply in log.rig.processor.replies()] == [9]
     become_durable(log)
     assert answers(log) == [(0, 110)]

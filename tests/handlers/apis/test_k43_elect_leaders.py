@@ -8,7 +8,7 @@ import pytest
 
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.protocol.messages import ElectLeadersRequest, MetadataRequest
-from tests.support.handler_rig import Rig, delta, partition_payload, request_frame, topic_image
+from tests.support.handler_rig import Rig, delta, partition_payload, topic_image
 
 METADATA, ELECT = 3, 43
 PREFERRED, UNCLEAN = 0, 1
@@ -77,14 +77,11 @@ def test_others_are_served_while_many_partitions_are_looked_at(
     ready: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mpbroker.handlers.context.SEARCHES_PER_PIECE", 1)
-    ready.processor.send(request_frame(ELECT, 2, ElectLeadersRequest(PREFERRED, None)))
-    ready.turn()
+    ready.send(ELECT, 2, ElectLeadersRequest(PREFERRED, None))
     assert ready.handler.scheduler.has_work()
-    ready.processor.send(request_frame(METADATA, 9, MetadataRequest([])))
-    ready.turn()
+    ready.send(METADATA, 9, MetadataRequest([]))
     assert ready.answer(METADATA, 9).topics == []
     # One that is removed meanwhile needs no leader.
     ready.bulletin.publish_delta(delta(removed=(OTHERS.topic_id,)))
-    while ready.handler.scheduler.has_work():
-        ready.turn()
+    ready.work_off()
     assert results(ready.answer(ELECT, 2)) == {"orders": {1: NO_PREFERRED}, "others": {}}

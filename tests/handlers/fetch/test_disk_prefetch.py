@@ -30,7 +30,7 @@ from mpbroker.storage.reader import Bound, NotResident, PartitionReader
 from mpbroker.storage.residency import resident
 from tests.handlers.test_fetch import FETCH, Logged, answer, fetch, partition_of
 from tests.support.handler_logs import learn, two_segments
-from tests.support.handler_rig import Rig, partition_payload, request_frame, rig, topic_image
+from tests.support.handler_rig import Rig, partition_payload, rig, topic_image
 from tests.support.page_cache import evict
 from tests.support.polling import PATIENCE_S, until
 
@@ -59,6 +59,43 @@ class SlowDisk(DiskPrefetch):
             os.close(fd)
 
 
+class Reads(DiskPrefetch):
+    """Reads of a test, which is rung as a handler is."""
+
+    def __init__(self) -> None:
+        self.bell = os.eventfd(0)
+        super().__init__(lambda: os.eventfd_write(self.bell, 1))
+
+    def wait(self) -> None:
+        """Wait until one of them has ended."""
+        os.eventfd_read(self.bell)
+        self.reap()
+
+    def wait_for_all(self) -> None:
+        while self:
+            self.wait()
+
+    def close(self) -> None:
+        super().close()
+        os.close(self.bell)
+
+
+@pytest.fixture(name="reads")
+def _reads() -> Iterator[Reads]:
+    made = Reads()
+    yield made
+    made.close()
+
+
+@pytest.fixture(name="fd")
+def _fd(tmp_path: Path) -> Iterator[int]:
+    """A file of four MiB, whose name is "file"."""
+    (tmp_path / "file").write_bytes(os.urandom(4 * MIB))
+    fd = os.open(tmp_path / "file", os.O_RDONLY)
+    yield fd
+    os.close(fd)
+
+
 @pytest.fixture(name="log")
 def _log(tmp_path: Path) -> Iterator[Logged]:
     """Two segments: one is evicted by the tests, the other one is not."""
@@ -81,8 +118,7 @@ def segment(log: Logged, base: int) -> Path:
 
 
 def send(log: Logged, request: FetchRequest, connection: int = 7) -> list[Any]:
-    log.rig.processor.send(request_frame(FETCH, 12, request), connection=connection)
-    log.rig.turn()
+    log.rig.send(FETCH, 12, request, connection=connection)
     return list(log.rig.processor.replies())
 
 
@@ -276,8 +312,7 @@ def ask_for_many(made: Rig, **limits: int) -> None:
         for number in range(PARTITIONS)
     ]
     request.topics = [FetchRequest.FetchTopic("cold", bytes(16), wanted)]
-    made.processor.send(request_frame(FETCH, 12, request))
-    made.turn()
+    made.send(FETCH, 12, request)
 
 
 def test_no_more_is_brought_than_is_sent(many: tuple[Rig, SlowDisk]) -> None:
@@ -353,49 +388,35 @@ def test_the_end_of_a_slice_counts_as_its_beginning_does(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("by_probes", [False, True])
-def test_what_is_resident(tmp_path: Path, by_probes: bool) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(bytes(4 * MIB))
-    fd = os.open(path, os.O_RDONLY)
+def test_what_is_resident(tmp_path: Path, fd: int, by_probes: bool) -> None:
     assert resident(fd, 0, 4 * MIB, by_probes)
     assert resident(fd, 5, 0, by_probes)
-    evict(path)
+    evict(tmp_path / "file")
     assert not resident(fd, 0, 4 * MIB, by_probes)
-    os.close(fd)
 
 
-def test_a_page_that_misses_in_the_middle(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(bytes(4 * MIB))
-    evict(path)
-    fd = os.open(path, os.O_RDONLY)
+def test_a_page_that_misses_in_the_middle(tmp_path: Path, fd: int) -> None:
+    evict(tmp_path / "file")
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
     os.pread(fd, 2 * MIB, 0)
     os.pread(fd, 1, 4 * MIB - 1)
     assert resident(fd, 0, 2 * MIB)
     assert not resident(fd, 2 * MIB - 1, 2)
     assert not resident(fd, 0, 4 * MIB)
-    os.close(fd)
 
 
-def test_who_wants_the_same_waits_together(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(bytes(MIB))
-    woken, told = os.eventfd(0), []
-    reads = DiskPrefetch(lambda: os.eventfd_write(woken, 1))
-    fd = os.open(path, os.O_RDONLY)
+def test_who_wants_the_same_waits_together(tmp_path: Path, reads: Reads) -> None:
+    (tmp_path / "file").write_bytes(bytes(MIB))
+    told: list[int] = []
+    fd = os.open(tmp_path / "file", os.O_RDONLY)
     for i in range(3):
         reads.read(fd, 0, MIB, lambda i=i: told.append(i))
     reads.read(fd, 4096, 10, lambda: told.append(3))
     os.close(fd)
     assert len(reads) == 2
-    while reads:
-        os.eventfd_read(woken)
-        reads.reap()
+    reads.wait_for_all()
     assert sorted(told) == [0, 1, 2, 3]
     assert len(reads._threads) == 2
-    reads.close()
-    os.close(woken)
 
 
 def descriptors() -> int:
@@ -403,14 +424,10 @@ def descriptors() -> int:
 
 
 def test_reads_that_are_too_many_wait_without_descriptors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    reads: Reads, fd: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(disk_prefetch, "READS_MAX", 8)
-    path = tmp_path / "file"
-    path.write_bytes(bytes(MIB))
-    woken, told = os.eventfd(0), []
-    reads = DiskPrefetch(lambda: os.eventfd_write(woken, 1))
-    fd = os.open(path, os.O_RDONLY)
+    told: list[int] = []
 
     def ask(number: int) -> None:
         """Look as a fetch does when it is called, and ask again if what it wants is not in memory."""
@@ -426,13 +443,9 @@ def test_reads_that_are_too_many_wait_without_descriptors(
     most = before + 8 + disk_prefetch.THREADS * 4
     assert descriptors() <= most
     while reads:
-        os.eventfd_read(woken)
-        reads.reap()
+        reads.wait()
         assert descriptors() <= most
     assert sorted(told) == sorted(ended) == list(range(100))
-    os.close(fd)
-    reads.close()
-    os.close(woken)
 
 
 @pytest.mark.parametrize(
@@ -443,7 +456,8 @@ def test_reads_that_are_too_many_wait_without_descriptors(
     ],
 )
 def test_a_system_without_threads_or_descriptors_to_spare(
-    tmp_path: Path,
+    reads: Reads,
+    fd: int,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     owner: object,
@@ -453,11 +467,7 @@ def test_a_system_without_threads_or_descriptors_to_spare(
     def refused(*_: object) -> None:
         raise error
 
-    path = tmp_path / "file"
-    path.write_bytes(bytes(MIB))
-    woken, told = os.eventfd(0), []
-    reads = DiskPrefetch(lambda: os.eventfd_write(woken, 1))
-    fd = os.open(path, os.O_RDONLY)
+    told: list[int] = []
     with monkeypatch.context() as without:
         without.setattr(owner, name, refused)
         reads.read(fd, 0, 10, partial(told.append, 0))
@@ -465,19 +475,14 @@ def test_a_system_without_threads_or_descriptors_to_spare(
         assert told == [0]
     assert "TasksMax" in caplog.text
     reads.read(fd, 4096, 10, partial(told.append, 1))
-    while reads:
-        os.eventfd_read(woken)
-        reads.reap()
+    reads.wait_for_all()
     assert told == [0, 1]
     assert len(reads._threads) == 1
-    os.close(fd)
-    reads.close()
-    os.close(woken)
 
 
 @pytest.mark.parametrize("has_room", [False, True])
 def test_what_follows_is_brought_as_well(
-    tmp_path: Path, has_room: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, reads: Reads, fd: int, has_room: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check that the file is read ahead to its end, whatever the kernel does, without delay for the fetch."""
 
@@ -486,25 +491,16 @@ def test_what_follows_is_brought_as_well(
 
     if not has_room:
         monkeypatch.setattr(disk_prefetch.fcntl, "fcntl", refuse)
-    path = tmp_path / "file"
-    path.write_bytes(os.urandom(4 * MIB))
-    evict(path)
-    fd = os.open(path, os.O_RDONLY)
+    evict(tmp_path / "file")
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
-    woken, told = os.eventfd(0), []
-    reads = DiskPrefetch(lambda: os.eventfd_write(woken, 1))
+    told: list[bool] = []
     for position, length in ((0, MIB), (3 * MIB, MIB)):
         reads.read(fd, position, length, lambda: told.append(resident(fd, 0, MIB)))
-        while reads:
-            os.eventfd_read(woken)
-            reads.reap()
+        reads.wait_for_all()
         until(lambda: resident(fd, MIB, MIB), "what follows is there")
     assert told == [True, True]
     assert not resident(fd, 2 * MIB, MIB)
     assert resident(fd, 3 * MIB, MIB)
-    reads.close()
-    os.close(fd)
-    os.close(woken)
 
 
 def test_what_the_disk_cannot_give_is_an_error_at_once(
@@ -539,7 +535,7 @@ def test_what_the_disk_cannot_give_is_an_error_at_once(
 
 
 def test_a_disk_that_fails_is_not_taken_for_another_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, reads: Reads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check it with files that have the same inode number on different file systems."""
     (tmp_path / "file").write_bytes(bytes(100))
@@ -552,22 +548,17 @@ def test_a_disk_that_fails_is_not_taken_for_another_one(
         return os.stat_result((found.st_mode, 7, int(is_file), *found[3:]))
 
     monkeypatch.setattr(os, "fstat", as_of_two_disks)
-    woken, told = os.eventfd(0), []
-    reads = DiskPrefetch(lambda: os.eventfd_write(woken, 1))
+    told: list[str] = []
     reads.read(bad, 0, 100, lambda: reads.read(good, 0, 100, lambda: told.append("the other one")))
-    while reads:
-        os.eventfd_read(woken)
-        reads.reap()
+    reads.wait_for_all()
     assert told == ["the other one"]
-    reads.close()
-    for fd in (bad, good, woken):
-        os.close(fd)
+    os.close(bad)
+    os.close(good)
 
 
-def test_a_disk_that_fails_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_disk_that_fails_is_told(tmp_path: Path, reads: Reads, caplog: pytest.LogCaptureFixture) -> None:
     """Check that the waiting fetch gets the error when it asks again, and that a later one asks the disk."""
-    woken, told = os.eventfd(0), []
-    reads = DiskPrefetch(lambda: os.eventfd_write(woken, 1))
+    told: list[int] = []
     fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
 
     def again() -> None:
@@ -576,14 +567,10 @@ def test_a_disk_that_fails_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixt
         told.append(0)
 
     reads.read(fd, 0, 100, again)
-    os.eventfd_read(woken)
-    reads.reap()
+    reads.wait()
     assert told == [0]
     assert f"{tmp_path} cannot be read at byte 0" in caplog.text
     reads.read(fd, 0, 100, lambda: told.append(1))
-    os.eventfd_read(woken)
-    reads.reap()
+    reads.wait()
     assert told == [0, 1]
     os.close(fd)
-    reads.close()
-    os.close(woken)

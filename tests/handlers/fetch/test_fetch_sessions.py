@@ -21,17 +21,7 @@ from mpbroker.ipc import settings as settings_block
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.slots import SlotFlag, SlotKind
 from mpbroker.protocol.messages import FetchRequest, FetchResponse
-from tests.support.fetch_logs import (
-    FETCH,
-    PARTITIONS,
-    TOPIC,
-    Client,
-    Logs,
-    decoded,
-    logs,
-    topics_of,
-    wanted,
-)
+from tests.support.fetch_logs import FETCH, PARTITIONS, TOPIC, Client, Logs, decoded, logs, topics_of, wanted
 from tests.support.forms import rounds
 from tests.support.handler_logs import learn
 from tests.support.handler_rig import (
@@ -236,8 +226,7 @@ def test_an_unknown_topic_does_not_hurry_the_others(made: Logs) -> None:
         FetchRequest.FetchTopic("", topic_id(9), [wanted(0, 0)]),
         *topics_of([wanted(0, 0), wanted(77, 0)]),
     ]
-    made.rig.processor.send(request_frame(FETCH, BY_ID, request))
-    made.rig.turn()
+    made.rig.send(FETCH, BY_ID, request)
     assert [r.kind for r in made.rig.processor.replies()] == [SlotKind.PARKED]
     made.partitions[0].append()
     made.rig.turn()
@@ -252,8 +241,7 @@ def test_an_unknown_topic_does_not_hurry_the_others(made: Logs) -> None:
 def test_a_parked_fetch_that_is_overtaken(made: Logs) -> None:
     session = begin(made)
     waits = go_on(session, 1, min_bytes=1, max_wait_ms=60_000)
-    made.rig.processor.send(request_frame(FETCH, BY_ID, waits), connection=8)
-    made.rig.turn()
+    made.rig.send(FETCH, BY_ID, waits, connection=8)
     assert [r.kind for r in made.rig.processor.replies()] == [SlotKind.PARKED]
     assert ask(made, go_on(session, 2)).error_code == 0
     made.partitions[0].append()
@@ -444,19 +432,21 @@ class Cache:
         self.counters = counters
         self.cache = FetchSessionCache(slots, 3, SessionTable(), counters, lambda: self.now_ms, 4096)
 
-    def make(self, size: int = 1, *, privileged: bool = False) -> FetchSession | None:
+    def make(self, size: int = 1, *, privileged: bool = False) -> FetchSession:
         session = self.cache.maybe_create(privileged=privileged, by_id=True, size=size)
-        if session is not None:
-            for number in range(size):
-                session.put((TOPIC.topic_id, number), wanted(number, 0))
-            self.cache.resized(session)
+        assert session is not None, "the cache is full"
+        for number in range(size):
+            session.put((TOPIC.topic_id, number), wanted(number, 0))
+        self.cache.resized(session)
         return session
+
+    def refuses(self, size: int = 1) -> bool:
+        return self.cache.maybe_create(privileged=False, by_id=True, size=size) is None
 
     def evicted(self) -> int:
         return int(self.counters.get(Counter.COUNT_FETCH_SESSIONS_EVICTED))
 
-    def has(self, session: FetchSession | None) -> bool:
-        assert session is not None
+    def has(self, session: FetchSession) -> bool:
         return self.cache.get(session.id) is session
 
 
@@ -469,13 +459,12 @@ def _counters() -> Iterator[Any]:
 def test_who_was_long_not_used_makes_room(counters: Any) -> None:
     made = Cache(counters, 2)
     first, second = made.make(5), made.make(1)
-    assert made.make(9) is None
+    assert made.refuses(9)
     made.now_ms = MIN_EVICTION_MS
-    assert second is not None
     second.use(made.now_ms)
-    assert made.make() is None
+    assert made.refuses()
     made.now_ms += 1
-    assert made.make() is not None
+    made.make()
     assert (made.has(first), made.has(second), made.evicted()) == (False, True, 1)
 
 
@@ -484,14 +473,13 @@ def test_more_partitions_are_worth_more(counters: Any) -> None:
     small, large = made.make(2), made.make(4)
     made.now_ms = MIN_EVICTION_MS + 1
     for session in (small, large):
-        assert session is not None
         session.use(made.now_ms)
-    assert made.make(2) is None
-    assert made.make(3) is not None
+    assert made.refuses(2)
+    made.make(3)
     assert (made.has(small), made.has(large)) == (False, True)
     # The new one is young.
-    assert made.make(4) is None
-    assert made.make(5) is not None
+    assert made.refuses(4)
+    made.make(5)
     assert not made.has(large)
 
 
@@ -503,10 +491,9 @@ def test_followers_are_worth_more_than_consumers(counters: Any) -> None:
     assert (made.has(consumer), made.has(follower), made.has(another)) == (False, True, True)
     made.now_ms = MIN_EVICTION_MS + 1
     for session in (follower, another):
-        assert session is not None
         session.use(made.now_ms)
-    assert made.make(100) is None
-    assert made.make(2, privileged=True) is not None
+    assert made.refuses(100)
+    made.make(2, privileged=True)
 
 
 def test_a_cache_that_is_made_smaller_takes_nothing_away(counters: Any) -> None:
@@ -514,19 +501,18 @@ def test_a_cache_that_is_made_smaller_takes_nothing_away(counters: Any) -> None:
     sessions = [made.make() for _ in range(3)]
     made.cache.resize(1)
     assert all(made.has(session) for session in sessions)
-    assert made.make() is None
+    assert made.refuses()
     for session in sessions[:2]:
-        assert session is not None
         made.cache.remove(session.id)
-    assert made.make() is None
+    assert made.refuses()
     made.cache.resize(2)
-    assert made.make() is not None
+    made.make()
 
 
 def test_ids_name_their_handler(counters: Any) -> None:
     made = Cache(counters, 3000)
     found = [made.make(0) for _ in range(2500)]
-    ids = {session.id for session in found if session is not None}
+    ids = {session.id for session in found}
     assert len(ids) == 2500
     assert {handler_of(session_id) for session_id in ids} == {3}
     # More than the turn can find are served nevertheless.

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from pathlib import Path
+from collections.abc import Generator
 from typing import Any
 
 import pytest
 
-from mpbroker.config.broker import BrokerConfig
 from mpbroker.handlers.apis.k01_fetch import Fetch
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import MetadataRequest
-from tests.support.handler_logs import FETCH, TOPIC, Logged, answer, ask, fetch, park, partition_of, replies
-from tests.support.handler_rig import request_frame, rig
+from tests.support.handler_logs import FETCH, Logged, answer, ask, fetch, park, partition_of, replies
 
 WAIT_MS = 60_000
-
-
-@pytest.fixture(name="log")
-def _log(tmp_path: Path) -> Iterator[Logged]:
-    with rig(BrokerConfig(log_dirs=(str(tmp_path),))) as made:
-        made.publish(TOPIC)
-        yield Logged(tmp_path, made)
 
 
 def waits_for_nothing(log: Logged) -> bool:
@@ -61,8 +51,7 @@ def test_an_error_after_the_marks_ends_the_wait(log: Logged, monkeypatch: pytest
 
 def test_another_request_of_its_connection_does_not_end_the_wait(log: Logged) -> None:
     park(log, fetch(0, wait_ms=WAIT_MS))
-    log.rig.processor.send(request_frame(3, 9, MetadataRequest([])))
-    log.rig.turn()
+    log.rig.send(3, 9, MetadataRequest([]))
     assert [reply.kind for reply in replies(log)] == [SlotKind.SEND]
     assert len(log.rig.handler.broker.fetches) == 1
     log.append()
@@ -74,7 +63,6 @@ def test_another_request_of_its_connection_does_not_end_the_wait(log: Logged) ->
 @pytest.mark.parametrize("wait_ms", [0, WAIT_MS])
 def test_an_error_of_a_partition_is_no_reason_to_wait(log: Logged, wait_ms: int) -> None:
     log.append()
-    log.rig.processor.send(request_frame(FETCH, 12, fetch(999, wait_ms=wait_ms)))
-    log.rig.turn()
+    log.rig.send(FETCH, 12, fetch(999, wait_ms=wait_ms))
     assert partition_of(answer(log, 12)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
     assert waits_for_nothing(log)

@@ -37,8 +37,7 @@ def ask(log: Logged, version: int, request: FetchRequest, native: bool, **send: 
     """(the frame, whether the turn answered)"""
     before = fast(log.rig)
     log.rig.handler.turn.fetch_is_fast = native
-    log.rig.processor.send(request_frame(FETCH, version, request), **send)
-    log.rig.turn()
+    log.rig.send(FETCH, version, request, **send)
     (reply,) = log.rig.processor.replies()
     answered = fast(log.rig) > before
     # What the turn answers stands in the request's own block: nobody has to give it back.
@@ -139,8 +138,7 @@ def test_another_generation_of_the_slot_is_left_to_the_slow_path(log: Logged) ->
 
 
 def test_a_fetch_that_has_to_wait_is_parked_by_the_slow_path(log: Logged) -> None:
-    log.rig.processor.send(request_frame(FETCH, 18, fetch(100, wait_ms=5000)))
-    log.rig.turn()
+    log.rig.send(FETCH, 18, fetch(100, wait_ms=5000))
     assert [r.kind for r in log.rig.processor.replies()] == [SlotKind.PARKED]
     assert fast(log.rig) == 0
 

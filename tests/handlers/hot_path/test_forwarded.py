@@ -19,7 +19,6 @@ from mpbroker.ipc.topology import COORDINATOR, processor
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.codec import decode_request, encode_bytes, encode_response
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.headers import decode_response_frame
 from mpbroker.protocol.messages import HeartbeatRequest, Message, OffsetCommitRequest, OffsetCommitResponse
 from tests.support.handler_rig import HANDLER, ROOM_FOR_ANSWER, Rig, fence, request_frame, topic_image
 
@@ -98,12 +97,7 @@ def test_the_coordinator_sees_the_bytes_that_python_would_send(
     assert first == second
 
 
-FEW = (
-    ErrorCode.NONE,
-    ErrorCode.NONE,
-    ErrorCode.OFFSET_METADATA_TOO_LARGE,
-    ErrorCode.UNKNOWN_SERVER_ERROR,
-)
+FEW = (ErrorCode.NONE, ErrorCode.NONE, ErrorCode.OFFSET_METADATA_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 @pytest.mark.parametrize(
@@ -117,12 +111,8 @@ def test_each_error_code_is_counted_as_python_counts_it(ready: Rig, codes: tuple
         ready.handler.turn.leaves_all = leaves_all
         before = reader.errors(HANDLER).get(ApiKey.OFFSET_COMMIT, {})
         call, _ = sent(ready, commit())
-        ready.coordinator.answer(call, ForwardedResponse(response_to_commit(*codes), counted))
-        ready.turn()
-        (reply,) = ready.processor.replies()
-        _, response = decode_response_frame(
-            ApiKey.OFFSET_COMMIT, VERSION, ready.processor.frame_of(reply)[4:]
-        )
+        ready.reply(call, ForwardedResponse(response_to_commit(*codes), counted))
+        response = ready.answer(ApiKey.OFFSET_COMMIT, VERSION)
         assert [one.error_code for one in response.topics[0].partitions] == list(codes)
         after = reader.errors(HANDLER)[ApiKey.OFFSET_COMMIT]
         assert {code: after[code] - before.get(code, 0) for code in counted} == counted
@@ -152,8 +142,7 @@ def test_what_is_uncommon_is_python_s(
         change(ready)
     call, message = sent(ready, body, client=client)
     assert (ready.handler.turn.forwarded_count, message.client_id) == (0, client)
-    ready.coordinator.answer(call, ForwardedResponse(response_to_commit(ErrorCode.NONE), {0: 1}))
-    ready.turn()
+    ready.reply(call, ForwardedResponse(response_to_commit(ErrorCode.NONE), {0: 1}))
     assert [reply.kind for reply in ready.processor.replies()] == [SlotKind.SEND]
 
 
@@ -196,13 +185,11 @@ def test_more_than_the_turn_remembers_and_than_the_ring_holds_keep_their_order(r
 
 def test_an_answer_that_is_no_response_is_python_s(ready: Rig) -> None:
     call, _ = sent(ready, commit())
-    ready.coordinator.answer(call, Failed(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ""))
-    ready.turn()
+    ready.reply(call, Failed(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ""))
     response = ready.answer(ApiKey.OFFSET_COMMIT, VERSION)
     assert response.topics[0].partitions[0].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     call, _ = sent(ready, commit())
-    ready.coordinator.answer(call, MalformedRequest("why"))
-    ready.turn()
+    ready.reply(call, MalformedRequest("why"))
     assert [reply.kind for reply in ready.processor.replies()] == [SlotKind.CLOSE]
 
 
@@ -218,8 +205,7 @@ def test_a_response_that_finds_no_room_behind_its_request_is_sent_by_python(read
     call, _ = sent(ready, commit(), room=0)
     assert ready.handler.turn.forwarded_count == 1
     body = response_to_commit(*[ErrorCode.NONE] * 1000)
-    ready.coordinator.answer(call, ForwardedResponse(body, {0: 1000}))
-    ready.turn()
+    ready.reply(call, ForwardedResponse(body, {0: 1000}))
     assert len(ready.answer(ApiKey.OFFSET_COMMIT, VERSION).topics[0].partitions) == 1000
 
 
@@ -256,8 +242,7 @@ def test_nothing_is_said_to_a_processor_that_died(ready: Rig) -> None:
     failed, _ = sent(ready, commit(2))
     fence(ready, processor(0), alive=False)
     ready.coordinator.answer(first, ForwardedResponse(response_to_commit(ErrorCode.NONE), {0: 1}))
-    ready.coordinator.answer(failed, Failed(ErrorCode.NOT_COORDINATOR, ""))
-    ready.turn()
+    ready.reply(failed, Failed(ErrorCode.NOT_COORDINATOR, ""))
     assert ready.processor.replies() == []
     ready.coordinator.take()
     assert len(ready.coordinator.returned) == 2
@@ -266,8 +251,7 @@ def test_nothing_is_said_to_a_processor_that_died(ready: Rig) -> None:
 def test_a_stopping_handler_waits_for_what_the_turn_has_forwarded(ready: Rig) -> None:
     call, _ = sent(ready, HeartbeatRequest("g", 1, "m"))
     assert ready.handler.has_unfinished()
-    ready.coordinator.answer(call, Failed(ErrorCode.UNKNOWN_MEMBER_ID, ""))
-    ready.turn()
+    ready.reply(call, Failed(ErrorCode.UNKNOWN_MEMBER_ID, ""))
     assert not ready.handler.has_unfinished()
     assert ready.answer(ApiKey.HEARTBEAT, 4).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 

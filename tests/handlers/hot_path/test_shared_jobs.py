@@ -12,12 +12,11 @@ from mpbroker.ipc.process import LOG_FENCE_ANSWER, LOG_FENCE_CLOSE, LOG_FENCE_RE
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.topology import log_worker
 from mpbroker.protocol.headers import decode_response_frame
-from mpbroker.protocol.messages import DeleteRecordsRequest, ProduceRequest
-from mpbroker.records.builder import build_batch
+from mpbroker.protocol.messages import DeleteRecordsRequest
 from mpbroker.records.compression import Codec
-from mpbroker.records.record import NewRecord
 from tests.handlers.test_heavy import LIGHT
-from tests.support.handler_rig import HANDLER, PROCESSOR, Rig, fence, for_python, request_frame, topic_image
+from tests.support import handler_fences
+from tests.support.handler_rig import HANDLER, PROCESSOR, Rig, fence, topic_image
 from tests.support.handler_rig import rig as make_rig
 
 WORKERS = 3
@@ -33,11 +32,7 @@ def _ready() -> Iterator[Rig]:
 
 
 def produce(*partitions: int, codec: Codec = Codec.NONE, acks: int = -1) -> bytes:
-    batch = bytes(build_batch([NewRecord(b"k", b"v", -1)], codec=codec))
-    batch = for_python(batch) if codec is not Codec.NONE else batch
-    data = [ProduceRequest.PartitionProduceData(number, batch) for number in partitions]
-    request = ProduceRequest(None, acks, 1000, [ProduceRequest.TopicProduceData("t", TOPIC.topic_id, data)])
-    return request_frame(0, 7, request)
+    return handler_fences.produce(codec, acks, topic=TOPIC, partitions=partitions)
 
 
 def jobs(made: Rig) -> dict[int, Any]:
@@ -157,8 +152,7 @@ def test_the_others_go_on_while_one_is_away(ready: Rig) -> None:
     ready.logs[0].append(found[0])
     assert list(found) == [0]
     assert results(ready) == [(0, 0, 1000), (1, NOT_LEADER, -1)]
-    ready.memory.reset_rings_of(log_worker(1))
-    fence(ready, log_worker(1), alive=True)
+    ready.welcome(log_worker(1))
     ready.processor.send(produce(1))
     assert jobs(ready)[1].kind == SlotKind.PRODUCE
 
@@ -205,8 +199,7 @@ def test_records_are_deleted_by_the_workers_that_have_them(ready: Rig) -> None:
     fence(ready, log_worker(2), alive=False, stage=LOG_FENCE_RESUME)
     partitions = [DeleteRecordsRequest.DeleteRecordsPartition(number, 0) for number in (0, 2)]
     request = DeleteRecordsRequest([DeleteRecordsRequest.DeleteRecordsTopic("t", partitions)], 1000)
-    ready.processor.send(request_frame(21, 2, request))
-    ready.turn()
+    ready.send(21, 2, request)
     taken, _ = ready.logs[0].jobs.take(1 << 10)
     assert len(taken) == 64
     fence(ready, log_worker(0), alive=False, stage=LOG_FENCE_CLOSE)

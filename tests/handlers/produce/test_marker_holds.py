@@ -19,7 +19,7 @@ from tests.support.handler_transactions import (
     TOPIC,
     TV1,
     TV2,
-    append,
+    ask,
     asked,
     batch,
     ended,
@@ -35,14 +35,12 @@ READY = (TOPIC,)
 
 def held(ready: Rig, *parts: int) -> None:
     """A request of TV1 that the coordinator has let through."""
-    send(ready, TV1, request(*((part, batch()) for part in parts or (0,))))
-    call, message = asked(ready)
+    call, message = ask(ready, TV1, request(*((part, batch()) for part in parts or (0,))))
     say(ready, call, *[0] * len(message.partitions), hold=HOLD)
 
 
 def test_a_hold_ends_when_nothing_may_be_appended(ready: Rig) -> None:
-    send(ready, TV1, request((0, batch())))
-    call, _ = asked(ready)
+    call, _ = ask(ready, TV1, request((0, batch())))
     say(ready, call, ErrorCode.TRANSACTION_ABORTABLE, hold=HOLD)
     assert errors(ready, TV1) == [ErrorCode.TRANSACTION_ABORTABLE]
     assert ended(ready) == [HOLD]
@@ -58,8 +56,7 @@ def test_a_hold_ends_when_the_log_refuses(ready: Rig) -> None:
 
 
 def test_a_hold_ends_when_the_answer_is_nonsense(ready: Rig) -> None:
-    send(ready, TV1, request((0, batch())))
-    call, _ = asked(ready)
+    call, _ = ask(ready, TV1, request((0, batch())))
     say(ready, call, 0, 0, hold=HOLD)
     assert errors(ready, TV1) == [ErrorCode.UNKNOWN_SERVER_ERROR]
     assert ended(ready) == [HOLD]
@@ -81,8 +78,7 @@ def test_a_hold_ends_when_the_append_fails(
 
 
 def test_a_hold_ends_when_its_processor_has_died_before_the_answer(ready: Rig) -> None:
-    send(ready, TV1, request((0, batch())))
-    call, _ = asked(ready)
+    call, _ = ask(ready, TV1, request((0, batch())))
     fence(ready, PROCESSOR, alive=False)
     say(ready, call, 0, hold=HOLD)
     assert ended(ready) == [HOLD]
@@ -94,7 +90,7 @@ def test_a_hold_ends_when_its_processor_dies_over_the_append(ready: Rig) -> None
     held(ready)
     fence(ready, PROCESSOR, alive=False)
     assert ended(ready) == []
-    append(ready)
+    ready.append()
     assert ended(ready) == [HOLD]
 
 
@@ -116,7 +112,7 @@ def test_a_hold_lasts_while_the_append_waits_for_room(ready: Rig, monkeypatch: p
     assert ended(ready) == []
     make_room()
     ready.turn()
-    append(ready)
+    ready.append()
     assert errors(ready, TV1) == [0]
     assert ended(ready) == [HOLD]
 
@@ -154,7 +150,7 @@ def test_the_end_of_a_hold_is_told_again_when_there_was_no_memory_for_it(
         raise ArenaFull("full")
 
     monkeypatch.setattr(coordinator.client._lender, "lend", full)
-    append(ready)
+    ready.append()
     assert errors(ready, TV1) == [0]
     assert ended(ready) == []
     assert ready.handler.sleep_ms() < 100
@@ -170,14 +166,12 @@ def test_the_end_of_a_hold_is_told_again_when_there_was_no_memory_for_it(
 
 def test_the_log_worker_dies_while_the_coordinator_is_asked(ready: Rig) -> None:
     """Check that the handler drops the request: the processors take it for lost and reuse its memory."""
-    send(ready, TV1, request((0, batch())))
-    call, _ = asked(ready)
+    call, _ = ask(ready, TV1, request((0, batch())))
     fence(ready, log_worker(0), alive=False, stage=LOG_FENCE_CLOSE)
     assert kinds(ready) == [SlotKind.CLOSE]
     assert len(ready.handler.broker.transactions) == 1
     fence(ready, log_worker(0), alive=False, stage=LOG_FENCE_RESUME)
-    ready.memory.reset_rings_of(log_worker(0))
-    fence(ready, log_worker(0), alive=True)
+    ready.welcome(log_worker(0))
     say(ready, call, 0, hold=HOLD)
     assert ready.log.take() == []
     assert ended(ready) == [HOLD]
@@ -195,8 +189,7 @@ def test_a_hold_lasts_until_a_dead_log_worker_has_a_successor() -> None:
         for stage in (LOG_FENCE_ANSWER, LOG_FENCE_RESUME):
             fence(ready, log_worker(1), alive=False, stage=stage)
             assert ended(ready) == []
-        ready.memory.reset_rings_of(log_worker(1))
-        fence(ready, log_worker(1), alive=True)
+        ready.welcome(log_worker(1))
         assert ended(ready) == [HOLD]
 
 
@@ -204,16 +197,14 @@ def test_a_hold_lasts_until_a_dead_log_worker_has_a_successor() -> None:
 
 
 def test_its_successor_is_asked_once_more(ready: Rig) -> None:
-    send(ready, TV2, request((0, batch())))
-    _, first = asked(ready)
+    _, first = ask(ready, TV2, request((0, batch())))
     fence(ready, COORDINATOR, alive=False)
     assert ready.processor.replies() == []
-    ready.memory.reset_rings_of(COORDINATOR)
-    fence(ready, COORDINATOR, alive=True)
+    ready.welcome(COORDINATOR)
     call, again = asked(ready)
     assert again == first
     say(ready, call, 0)
-    append(ready)
+    ready.append()
     assert errors(ready, TV2) == [0]
 
 
@@ -222,11 +213,9 @@ def test_over_a_question_at_which_two_died_the_connection_is_closed(ready: Rig) 
 
     Behind an error the client's next batches would overtake this one.
     """
-    send(ready, TV2, request((0, batch())))
-    asked(ready)
+    ask(ready, TV2, request((0, batch())))
     fence(ready, COORDINATOR, alive=False)
-    ready.memory.reset_rings_of(COORDINATOR)
-    fence(ready, COORDINATOR, alive=True)
+    ready.welcome(COORDINATOR)
     asked(ready)
     fence(ready, COORDINATOR, alive=False)
     assert kinds(ready) == [SlotKind.CLOSE]
@@ -253,18 +242,17 @@ def test_a_successor_hears_when_the_holds_of_before_are_over(ready: Rig) -> None
     assert ready.coordinator.holds_ended == 1
     held(ready)
     fence(ready, COORDINATOR, alive=False)
-    ready.memory.reset_rings_of(COORDINATOR)
-    fence(ready, COORDINATOR, alive=True)
+    ready.welcome(COORDINATOR)
     ready.turn()
     assert ended(ready) == []
     assert ready.coordinator.holds_ended == 1
-    append(ready)
+    ready.append()
     assert errors(ready, TV1) == [0]
     assert ended(ready) == []
     assert ready.coordinator.holds_ended == 2
     # Its own holds end as ever.
     held(ready)
-    append(ready)
+    ready.append()
     assert errors(ready, TV1) == [0]
     assert ended(ready) == [HOLD]
     assert ready.coordinator.holds_ended == 2
@@ -273,11 +261,10 @@ def test_a_successor_hears_when_the_holds_of_before_are_over(ready: Rig) -> None
 def test_what_is_over_before_there_is_a_successor_is_told_at_once(ready: Rig) -> None:
     held(ready)
     fence(ready, COORDINATOR, alive=False)
-    append(ready)
+    ready.append()
     assert errors(ready, TV1) == [0]
     assert ready.coordinator.holds_ended == 1
-    ready.memory.reset_rings_of(COORDINATOR)
-    fence(ready, COORDINATOR, alive=True)
+    ready.welcome(COORDINATOR)
     ready.turn()
     assert ended(ready) == []
     assert ready.coordinator.holds_ended == 2
@@ -289,13 +276,11 @@ def test_one_that_dies_before_it_has_heard_is_no_end_of_it(ready: Rig) -> None:
     fence(ready, COORDINATOR, alive=False)
     fence(ready, log_worker(0), alive=False, stage=LOG_FENCE_CLOSE)
     fence(ready, log_worker(0), alive=False, stage=LOG_FENCE_RESUME)
-    ready.memory.reset_rings_of(COORDINATOR)
-    fence(ready, COORDINATOR, alive=True)
+    ready.welcome(COORDINATOR)
     ready.turn()
     assert ended(ready) == []
     assert ready.coordinator.holds_ended == 1
-    ready.memory.reset_rings_of(log_worker(0))
-    fence(ready, log_worker(0), alive=True)
+    ready.welcome(log_worker(0))
     ready.turn()
     assert ended(ready) == []
     assert ready.coordinator.holds_ended == 2
@@ -306,34 +291,32 @@ def test_one_that_dies_before_it_has_heard_is_no_end_of_it(ready: Rig) -> None:
 
 def test_a_closed_connection_does_not_stop_the_append(ready: Rig) -> None:
     """Check that the handler keeps the block until the answer ends the lease, as for every Produce."""
-    send(ready, TV1, request((0, batch())))
-    call, _ = asked(ready)
+    call, _ = ask(ready, TV1, request((0, batch())))
     ready.processor.cancel(7)
     ready.turn()
     assert ready.processor.replies() == []
     say(ready, call, 0, hold=HOLD)
-    (appended,) = append(ready)
+    (appended,) = ready.append()
     assert appended.producer_id == 9
     assert errors(ready, TV1) == [0]
     assert ended(ready) == [HOLD]
 
 
 def test_nobody_waits_for_one_that_waits_for_the_coordinator(ready: Rig) -> None:
-    send(ready, TV2, request((0, batch())), connection=1)
-    call, _ = asked(ready)
+    call, _ = ask(ready, TV2, request((0, batch())), connection=1)
     send(ready, TV2, request((0, batch(transactional=False)), transactional_id=None), connection=2)
     (job,) = ready.log.take()
     assert job.connection == 2
     ready.log.append(job)
     say(ready, call, 0)
-    append(ready)
+    ready.append()
     assert errors(ready, TV2) == [0]
 
 
 def test_a_handler_that_goes_answers_first(ready: Rig) -> None:
     held(ready)
     assert ready.handler.has_unfinished()
-    append(ready)
+    ready.append()
     assert errors(ready, TV1) == [0]
     assert ended(ready) == [HOLD]
     assert not ready.handler.has_unfinished()

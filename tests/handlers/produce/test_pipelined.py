@@ -20,9 +20,10 @@ from mpbroker.records.record import NewRecord
 from ops.bench import frames
 from ops.bench.brokers import Mpbroker
 from tests.handlers.test_fences import fence
-from tests.support.handler_rig import PROCESSOR, Rig, for_python, request_frame, topic_image
+from tests.support import handler_fences
+from tests.support.handler_rig import PROCESSOR, Rig, request_frame, topic_image
 from tests.support.polling import PATIENCE_S
-from tests.support.real_brokers import create_topic
+from tests.support.real_brokers import create_topic, served
 
 TOPIC = topic_image("t", 1, 2)
 CONNECTION, OTHER = 1, 2
@@ -30,11 +31,7 @@ READY = (TOPIC,)
 
 
 def produce(value: str, codec: Codec = Codec.NONE) -> bytes:
-    batch = bytes(build_batch([NewRecord(value.encode())], codec=codec))
-    batch = for_python(batch) if codec is not Codec.NONE else batch
-    data = [ProduceRequest.PartitionProduceData(0, batch)]
-    of_topic = ProduceRequest.TopicProduceData("t", partition_data=data)
-    return request_frame(0, 7, ProduceRequest(None, -1, 1000, [of_topic]))
+    return handler_fences.produce(codec, topic=TOPIC, value=value.encode())
 
 
 def send(made: Rig, *kinds: str, connection: int = CONNECTION) -> None:
@@ -151,13 +148,8 @@ REQUESTS = 200
 
 @pytest.fixture
 def window_broker(tmp_path: Path) -> Iterator[Mpbroker]:
-    made = Mpbroker(tmp_path)
-    made.flags = ["--handlers", "2", "--log-workers", "2"]
-    try:
-        made.start()
+    with served(Mpbroker(tmp_path, flags=["--handlers", "2", "--log-workers", "2"])) as made:
         yield made
-    finally:
-        made.kill()
 
 
 def sequence(number: int, codec: Codec, name: str) -> bytes:

@@ -18,7 +18,7 @@ from tests.support.handler_transactions import (
     TOPIC,
     TV1,
     TV2,
-    append,
+    ask,
     asked,
     batch,
     ended,
@@ -37,13 +37,12 @@ READY = (TOPIC,)
 
 @pytest.mark.parametrize("version", range(3, 14))
 def test_the_coordinator_is_asked_before_the_append(ready: Rig, version: int) -> None:
-    send(ready, version, request((1, batch())))
-    call, message = asked(ready)
+    call, message = ask(ready, version, request((1, batch())))
     assert message == CheckTransaction("tx", 9, 1, [("t", 1)], version >= TV2)
     assert ready.log.take() == []
     say(ready, call, 0, hold=0 if version >= TV2 else HOLD)
     assert ready.coordinator.take() == []
-    (appended,) = append(ready)
+    (appended,) = ready.append()
     assert (appended.slot, appended.producer_id, appended.base_sequence) == (1, 9, 4)
     assert errors(ready, version) == [0]
     assert ended(ready) == ([] if version >= TV2 else [HOLD])
@@ -52,8 +51,7 @@ def test_the_coordinator_is_asked_before_the_append(ready: Rig, version: int) ->
 @pytest.mark.parametrize("acks", [-1, 0, 1])
 @pytest.mark.parametrize("version", [TV1, TV2])
 def test_acks_are_those_of_the_request(ready: Rig, version: int, acks: int) -> None:
-    send(ready, version, request((0, batch()), acks=acks))
-    call, _ = asked(ready)
+    call, _ = ask(ready, version, request((0, batch()), acks=acks))
     say(ready, call, 0, hold=HOLD)
     (job,) = ready.log.take()
     assert job.acks == acks
@@ -64,8 +62,7 @@ def test_acks_are_those_of_the_request(ready: Rig, version: int, acks: int) -> N
 
 
 def test_a_refused_batch_without_acks_closes_the_connection(ready: Rig) -> None:
-    send(ready, TV2, request((0, batch()), acks=0))
-    call, _ = asked(ready)
+    call, _ = ask(ready, TV2, request((0, batch()), acks=0))
     say(ready, call, ErrorCode.TRANSACTION_ABORTABLE)
     assert kinds(ready) == [SlotKind.CLOSE]
     assert ready.log.take() == []
@@ -95,10 +92,8 @@ def test_errors_as_the_version_knows_them(ready: Rig, code: ErrorCode, version: 
     """Check it for errors of a partition, and of the whole check."""
     whole = [] if code in transaction_checks.LOADING else [Failed(code, "")]
     for answer in (CheckedTransaction([code]), *whole):
-        send(ready, version, request((0, batch())))
-        call, _ = asked(ready)
-        ready.coordinator.answer(call, answer)
-        ready.turn()
+        call, _ = ask(ready, version, request((0, batch())))
+        ready.reply(call, answer)
         assert errors(ready, version) == [TOLD[code](version)]
         assert ready.log.take() == []
 
@@ -113,8 +108,7 @@ def test_a_coordinator_that_loads_is_asked_again(
     send(ready, TV2, request((0, batch())))
     for _ in range(3):
         call, message = asked(ready)
-        ready.coordinator.answer(call, Failed(code, ""))
-        ready.turn()
+        ready.reply(call, Failed(code, ""))
         due_ms = questions.next_deadline_ms()
         assert due_ms is not None
         questions.ask_again(due_ms - 1)
@@ -124,17 +118,15 @@ def test_a_coordinator_that_loads_is_asked_again(
     call, again = asked(ready)
     assert again == message
     say(ready, call, 0)
-    append(ready)
+    ready.append()
     assert errors(ready, TV2) == [0]
     assert len(questions) == 0
 
 
 def test_one_that_loads_for_too_long_is_an_error(ready: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transaction_checks, "LOADING_MS", 0)
-    send(ready, TV2, request((0, batch())))
-    call, _ = asked(ready)
-    ready.coordinator.answer(call, Failed(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ""))
-    ready.turn()
+    call, _ = ask(ready, TV2, request((0, batch())))
+    ready.reply(call, Failed(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ""))
     assert errors(ready, TV2) == [ErrorCode.NOT_ENOUGH_REPLICAS]
     assert len(ready.handler.broker.transactions) == 0
 
@@ -148,10 +140,8 @@ def test_the_handler_wakes_up_to_ask_again(ready: Rig, monkeypatch: pytest.Monke
 def test_nobody_asks_again_for_one_that_is_lost(ready: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transaction_checks, "ASK_AGAIN_MS", 60_000)
     questions = ready.handler.broker.transactions
-    send(ready, TV2, request((0, batch())))
-    call, _ = asked(ready)
-    ready.coordinator.answer(call, Failed(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ""))
-    ready.turn()
+    call, _ = ask(ready, TV2, request((0, batch())))
+    ready.reply(call, Failed(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ""))
     fence(ready, log_worker(0), alive=False, stage=LOG_FENCE_CLOSE)
     assert kinds(ready) == [SlotKind.CLOSE]
     due_ms = questions.next_deadline_ms()
@@ -168,11 +158,10 @@ def test_one_partition_does_not_suffer_from_another(ready: Rig) -> None:
     broken[-1] ^= 1
     outside = batch(transactional=False)
     for third, expected in ((bytes(broken), 2), (outside, 0)):
-        send(ready, TV1, request((0, batch()), (1, batch(key=b"other")), (2, third)))
-        call, message = asked(ready)
+        call, message = ask(ready, TV1, request((0, batch()), (1, batch(key=b"other")), (2, third)))
         assert message.partitions == [("t", 0), ("t", 1)]
         say(ready, call, ErrorCode.TRANSACTION_ABORTABLE, 0, hold=HOLD)
-        assert [one.slot for one in append(ready)] == ([1] if expected else [1, 2])
+        assert [one.slot for one in ready.append()] == ([1] if expected else [1, 2])
         assert errors(ready, TV1) == [ErrorCode.TRANSACTION_ABORTABLE, 0, expected]
         assert ended(ready) == [HOLD]
 
@@ -195,7 +184,7 @@ def test_batches_of_nobodys_transaction_are_refused(ready: Rig, version: int, ac
 def test_batches_outside_of_the_transaction_ask_nobody(ready: Rig, version: int) -> None:
     send(ready, version, request((0, batch(transactional=False))))
     assert ready.coordinator.take() == []
-    append(ready)
+    ready.append()
     assert errors(ready, version) == [0]
 
 
@@ -218,7 +207,7 @@ def test_nobody_is_asked_without_verification_but_to_add(version: int) -> None:
             call, message = asked(ready)
             assert message.adds
             say(ready, call, 0)
-        append(ready)
+        ready.append()
         assert errors(ready, version) == [0]
         assert ready.coordinator.take() == []
 
@@ -232,7 +221,7 @@ def grant(ready: Rig, *batches: tuple[int, bytes], hold: int = 0) -> list[tuple[
     calls = ready.coordinator.take()
     for call, message in calls:
         say(ready, call, *[0] * len(message.partitions), hold=hold)
-    append(ready)
+    ready.append()
     assert set(errors(ready, TV2)) == {0}
     return [one for _, message in calls for one in message.partitions]
 
@@ -254,8 +243,7 @@ def test_what_is_held_or_refused_is_asked_for_again(ready: Rig) -> None:
         assert grant(ready, (0, batch()), hold=HOLD) == [("t", 0)]
         assert ended(ready) == [HOLD]
     for _ in range(2):
-        send(ready, TV2, request((1, batch())))
-        call, _ = asked(ready)
+        call, _ = ask(ready, TV2, request((1, batch())))
         say(ready, call, ErrorCode.CONCURRENT_TRANSACTIONS)
         assert errors(ready, TV2) == [ErrorCode.CONCURRENT_TRANSACTIONS]
 
@@ -269,11 +257,10 @@ def test_what_was_granted_outlives_the_coordinator(ready: Rig) -> None:
 def test_old_clients_ask_each_time(ready: Rig) -> None:
     grant(ready, (0, batch()))
     for hold in (5, 6):
-        send(ready, TV1, request((0, batch())))
-        call, message = asked(ready)
+        call, message = ask(ready, TV1, request((0, batch())))
         assert not message.adds
         say(ready, call, 0, hold=hold)
-        append(ready)
+        ready.append()
         assert errors(ready, TV1) == [0]
         assert ended(ready) == [hold]
 

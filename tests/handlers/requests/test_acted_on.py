@@ -14,6 +14,10 @@ from mpbroker.protocol.messages import REQUESTS
 from tests.support.filled_requests import filled
 
 SECRET = "5ecret"
+DeletedTopic = m.DeleteTopicsRequest.DeleteTopicState
+Alter, Change = m.AlterConfigsRequest, m.IncrementalAlterConfigsRequest
+Forget, Markers, Move = m.OffsetDeleteRequest, m.WriteTxnMarkersRequest, m.AlterReplicaLogDirsRequest
+Quotas, Scram = m.AlterClientQuotasRequest, m.AlterUserScramCredentialsRequest
 
 
 def topics(cls: Any) -> Any:
@@ -27,13 +31,7 @@ REQUESTS_AND_NAMES: list[tuple[ApiKey, Any, tuple[str, ...]]] = [
     (ApiKey.CREATE_TOPICS, topics(m.CreateTopicsRequest), ("t",)),
     (
         ApiKey.DELETE_TOPICS,
-        m.DeleteTopicsRequest(
-            ["old"],
-            [
-                m.DeleteTopicsRequest.DeleteTopicState("t"),
-                m.DeleteTopicsRequest.DeleteTopicState(None, bytes(16)),
-            ],
-        ),
+        m.DeleteTopicsRequest(["old"], [DeletedTopic("t"), DeletedTopic(None, bytes(16))]),
         ("old", "t", "0" * 32),
     ),
     (ApiKey.DELETE_RECORDS, topics(m.DeleteRecordsRequest), ("t-0",)),
@@ -41,13 +39,7 @@ REQUESTS_AND_NAMES: list[tuple[ApiKey, Any, tuple[str, ...]]] = [
     (ApiKey.ALTER_PARTITION_REASSIGNMENTS, topics(m.AlterPartitionReassignmentsRequest), ("t-0",)),
     (
         ApiKey.WRITE_TXN_MARKERS,
-        m.WriteTxnMarkersRequest(
-            [
-                m.WriteTxnMarkersRequest.WritableTxnMarker(
-                    7, 0, False, [m.WriteTxnMarkersRequest.WritableTxnMarkerTopic("t", [0])]
-                )
-            ]
-        ),
+        Markers([Markers.WritableTxnMarker(7, 0, False, [Markers.WritableTxnMarkerTopic("t", [0])])]),
         ("producer 7 abort t",),
     ),
     (
@@ -67,41 +59,17 @@ REQUESTS_AND_NAMES: list[tuple[ApiKey, Any, tuple[str, ...]]] = [
     ),
     (
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
-        m.IncrementalAlterConfigsRequest(
-            [
-                m.IncrementalAlterConfigsRequest.AlterConfigsResource(
-                    4,
-                    "1",
-                    [m.IncrementalAlterConfigsRequest.AlterableConfig("k", 0, SECRET)],
-                )
-            ],
-            validate_only=True,
-        ),
+        Change([Change.AlterConfigsResource(4, "1", [Change.AlterableConfig("k", 0, SECRET)])], True),
         ("Broker 1: k", "(only checked)"),
     ),
     (
         ApiKey.ALTER_CONFIGS,
-        m.AlterConfigsRequest(
-            [
-                m.AlterConfigsRequest.AlterConfigsResource(
-                    2,
-                    "t",
-                    [m.AlterConfigsRequest.AlterableConfig("retention.ms", SECRET)],
-                )
-            ]
-        ),
+        Alter([Alter.AlterConfigsResource(2, "t", [Alter.AlterableConfig("retention.ms", SECRET)])]),
         ("Topic t: retention.ms",),
     ),
     (
         ApiKey.ALTER_REPLICA_LOG_DIRS,
-        m.AlterReplicaLogDirsRequest(
-            [
-                m.AlterReplicaLogDirsRequest.AlterReplicaLogDir(
-                    "/data",
-                    [m.AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic("t", [3])],
-                )
-            ]
-        ),
+        Move([Move.AlterReplicaLogDir("/data", [Move.AlterReplicaLogDirTopic("t", [3])])]),
         ("t-3 to /data",),
     ),
     (ApiKey.DELETE_GROUPS, m.DeleteGroupsRequest(["g"]), ("g",)),
@@ -113,23 +81,15 @@ REQUESTS_AND_NAMES: list[tuple[ApiKey, Any, tuple[str, ...]]] = [
     (ApiKey.ELECT_LEADERS, m.ElectLeadersRequest(0, None), ()),
     (
         ApiKey.OFFSET_DELETE,
-        m.OffsetDeleteRequest(
-            "g",
-            [
-                m.OffsetDeleteRequest.OffsetDeleteRequestTopic(
-                    "t", [m.OffsetDeleteRequest.OffsetDeleteRequestPartition(0)]
-                )
-            ],
-        ),
+        Forget("g", [Forget.OffsetDeleteRequestTopic("t", [Forget.OffsetDeleteRequestPartition(0)])]),
         ("g t-0",),
     ),
     (
         ApiKey.ALTER_CLIENT_QUOTAS,
-        m.AlterClientQuotasRequest(
+        Quotas(
             [
-                m.AlterClientQuotasRequest.EntryData(
-                    [m.AlterClientQuotasRequest.EntityData("user", None)],
-                    [m.AlterClientQuotasRequest.OpData("producer_byte_rate", 1.0, False)],
+                Quotas.EntryData(
+                    [Quotas.EntityData("user", None)], [Quotas.OpData("producer_byte_rate", 1.0, False)]
                 )
             ]
         ),
@@ -137,13 +97,9 @@ REQUESTS_AND_NAMES: list[tuple[ApiKey, Any, tuple[str, ...]]] = [
     ),
     (
         ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
-        m.AlterUserScramCredentialsRequest(
-            [m.AlterUserScramCredentialsRequest.ScramCredentialDeletion("bob", 9)],
-            [
-                m.AlterUserScramCredentialsRequest.ScramCredentialUpsertion(
-                    "ann", 2, 4096, SECRET.encode(), SECRET.encode()
-                )
-            ],
+        Scram(
+            [Scram.ScramCredentialDeletion("bob", 9)],
+            [Scram.ScramCredentialUpsertion("ann", 2, 4096, SECRET.encode(), SECRET.encode())],
         ),
         ("bob mechanism 9", "ann SCRAM-SHA-512"),
     ),

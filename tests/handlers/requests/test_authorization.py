@@ -12,14 +12,14 @@ import pytest
 
 from mpbroker.config.broker import STANDARD_AUTHORIZER, BrokerConfig
 from mpbroker.ipc.acls import AclImage
-from mpbroker.ipc.calls import CreatedTopics, ForwardedRequest, ForwardedResponse
+from mpbroker.ipc.calls import CreatedTopics
 from mpbroker.ipc.counters import Counter
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.api_keys import ApiKey
-from mpbroker.protocol.codec import decode_request, encode_bytes, encode_response
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
 from mpbroker.storage.names import segment_name
+from tests.support.forwarded_requests import answered, body_of
 from tests.support.handler_logs import TOPIC, Logged, answer, ask, fetch, learn, park, partition_of
 from tests.support.handler_rig import Rig, delta, request_frame, topic_image
 from tests.support.handler_rig import rig as make_rig
@@ -206,22 +206,11 @@ def commit(*topics: str) -> Any:
 
 def test_the_part_of_a_commit_that_is_allowed_is_forwarded(guarded: Rig) -> None:
     guarded.publish(ORDERS, SECRETS, acls=[allow("orders", READ), allow("group", READ, GROUP)])
-    guarded.processor.send(request_frame(ApiKey.OFFSET_COMMIT, 9, commit("orders", "secrets")))
-    guarded.turn()
-    ((call, message),) = guarded.coordinator.take()
-    assert isinstance(message, ForwardedRequest)
-    asked, _ = decode_request(ApiKey.OFFSET_COMMIT, 9, message.body)
-    assert [topic.name for topic in asked.topics] == ["orders"]
-    stored = m.OffsetCommitResponse(
-        topics=[
-            m.OffsetCommitResponse.OffsetCommitResponseTopic(
-                "orders", partitions=[m.OffsetCommitResponse.OffsetCommitResponsePartition(0, 0)]
-            )
-        ]
-    )
-    body = encode_bytes(encode_response(ApiKey.OFFSET_COMMIT, 9, stored))
-    guarded.coordinator.answer(call, ForwardedResponse(body, {0: 1}))
-    guarded.turn()
+    call, message = guarded.asked(ApiKey.OFFSET_COMMIT, 9, commit("orders", "secrets"))
+    assert [topic.name for topic in body_of(message).topics] == ["orders"]
+    of = m.OffsetCommitResponse
+    topic = of.OffsetCommitResponseTopic("orders", partitions=[of.OffsetCommitResponsePartition(0, 0)])
+    answered(guarded, call, of(topics=[topic]))
     told = guarded.answer(ApiKey.OFFSET_COMMIT, 9)
     assert {t.name: [p.error_code for p in t.partitions] for t in told.topics} == {
         "orders": [0],
@@ -249,12 +238,8 @@ def test_metadata_hides_what_a_client_may_not_describe(guarded: Rig) -> None:
     assert [t.name for t in metadata(guarded).topics] == ["orders"]
     by_name = metadata(guarded, "orders", "secrets", "missing", "secret2", allow_auto_topic_creation=False)
     # Nobody learns from the errors which of these topics exist.
-    assert {t.name: t.error_code for t in by_name.topics} == {
-        "orders": 0,
-        "secrets": DENIED,
-        "missing": DENIED,
-        "secret2": 3,
-    }
+    found = {t.name: t.error_code for t in by_name.topics}
+    assert found == {"orders": 0, "secrets": DENIED, "missing": DENIED, "secret2": 3}
     (by_id,) = metadata(guarded, SECRETS.topic_id).topics
     assert (by_id.error_code, by_id.name) == (DENIED, None)
 
@@ -272,12 +257,9 @@ def test_metadata_tells_what_a_client_may_do(guarded: Rig) -> None:
 def test_topics_are_made_for_those_who_may_create_them(guarded: Rig) -> None:
     guarded.publish(acls=[allow("new1", CREATE), allow("new1", DESCRIBE), allow("new2", DESCRIBE)])
     body = m.MetadataRequest([m.MetadataRequest.MetadataRequestTopic(name=n) for n in ("new1", "new2")], True)
-    guarded.processor.send(request_frame(ApiKey.METADATA, 12, body))
-    guarded.turn()
-    ((call, message),) = guarded.coordinator.take()
+    call, message = guarded.asked(ApiKey.METADATA, 12, body)
     assert [topic.name for topic in message.topics] == ["new1"]
-    guarded.coordinator.answer(call, CreatedTopics([]))
-    guarded.turn()
+    guarded.reply(call, CreatedTopics([]))
     errors = {t.name: t.error_code for t in guarded.answer(ApiKey.METADATA, 12).topics}
     assert errors["new2"] == DENIED
 
@@ -295,13 +277,9 @@ def test_one_denied_partition_keeps_all_out_of_a_transaction(guarded: Rig) -> No
 
 def test_groups_that_a_client_may_not_see_are_not_listed(guarded: Rig) -> None:
     guarded.publish(acls=[allow("mine", DESCRIBE, GROUP)])
-    guarded.processor.send(request_frame(ApiKey.LIST_GROUPS, 5, m.ListGroupsRequest()))
-    guarded.turn()
-    ((call, _),) = guarded.coordinator.take()
+    call, _ = guarded.asked(ApiKey.LIST_GROUPS, 5, m.ListGroupsRequest())
     listed = m.ListGroupsResponse(groups=[m.ListGroupsResponse.ListedGroup(n) for n in ("mine", "other")])
-    body = encode_bytes(encode_response(ApiKey.LIST_GROUPS, 5, listed))
-    guarded.coordinator.answer(call, ForwardedResponse(body, {0: 1}))
-    guarded.turn()
+    answered(guarded, call, listed)
     assert [group.group_id for group in guarded.answer(ApiKey.LIST_GROUPS, 5).groups] == ["mine"]
 
 
@@ -310,23 +288,13 @@ def test_committed_offsets_of_hidden_groups_and_topics(guarded: Rig) -> None:
     group, topic = m.OffsetFetchRequest.OffsetFetchRequestGroup, m.OffsetFetchRequest.OffsetFetchRequestTopics
     named = [topic(name, partition_indexes=[0]) for name in ("orders", "secrets")]
     asked = m.OffsetFetchRequest(groups=[group("mine", topics=named), group("other", topics=None)])
-    guarded.processor.send(request_frame(ApiKey.OFFSET_FETCH, 8, asked))
-    guarded.turn()
-    ((call, message),) = guarded.coordinator.take()
-    passed, _ = decode_request(ApiKey.OFFSET_FETCH, 8, message.body)
-    assert [(g.group_id, [t.name for t in g.topics]) for g in passed.groups] == [("mine", ["orders"])]
+    call, message = guarded.asked(ApiKey.OFFSET_FETCH, 8, asked)
+    passed = body_of(message).groups
+    assert [(g.group_id, [t.name for t in g.topics]) for g in passed] == [("mine", ["orders"])]
     of = m.OffsetFetchResponse
-    found = of(
-        groups=[
-            of.OffsetFetchResponseGroup(
-                "mine",
-                [of.OffsetFetchResponseTopics("orders", partitions=[of.OffsetFetchResponsePartitions(0, 5)])],
-            )
-        ]
-    )
-    body = encode_bytes(encode_response(ApiKey.OFFSET_FETCH, 8, found))
-    guarded.coordinator.answer(call, ForwardedResponse(body, {0: 1}))
-    guarded.turn()
+    topics = [of.OffsetFetchResponseTopics("orders", partitions=[of.OffsetFetchResponsePartitions(0, 5)])]
+    found = of(groups=[of.OffsetFetchResponseGroup("mine", topics)])
+    answered(guarded, call, found)
     mine, other = guarded.answer(ApiKey.OFFSET_FETCH, 8).groups
     assert {t.name: [p.error_code for p in t.partitions] for t in mine.topics} == {
         "orders": [0],
@@ -340,8 +308,7 @@ def test_an_idempotent_producer_needs_some_topic_to_write_to(guarded: Rig) -> No
     body = m.InitProducerIdRequest(None, 1)
     assert guarded.ask(ApiKey.INIT_PRODUCER_ID, 4, body).error_code == 31
     change(guarded, 2, acls=[allow("orders", WRITE)])
-    guarded.processor.send(request_frame(ApiKey.INIT_PRODUCER_ID, 4, body))
-    guarded.turn()
+    guarded.send(ApiKey.INIT_PRODUCER_ID, 4, body)
     assert guarded.coordinator.take()
 
 

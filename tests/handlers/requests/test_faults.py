@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,19 +14,12 @@ from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.topology import LOG
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.headers import decode_response_frame
 from mpbroker.protocol.messages import ListOffsetsRequest, MetadataRequest
 from tests.support.handler_fences import TOPIC, kinds, produce
-from tests.support.handler_rig import PROCESSOR, Rig, fence, order_settings, request_frame, rig
+from tests.support.handler_rig import PROCESSOR, Rig, fence, order_settings, request_frame
 
 VERSION = 7
-
-
-@pytest.fixture
-def ready() -> Iterator[Rig]:
-    with rig() as made:
-        made.publish(TOPIC)
-        yield made
+READY = (TOPIC,)
 
 
 @pytest.fixture
@@ -41,6 +33,11 @@ class Clock:
     def __init__(self, made: Rig) -> None:
         self.now_ms = 1_000
         made.handler.intake.faults = Faults(made.memory.private.block("faults"), lambda: self.now_ms)
+
+
+@pytest.fixture
+def clock(ready: Rig) -> Clock:
+    return Clock(ready)
 
 
 def put(made: Rig, *wanted: Fault) -> None:
@@ -77,8 +74,7 @@ def test_a_produce_that_fails_is_not_appended(ready: Rig, hits: Path) -> None:
     put(ready, Fault(str(hits), ApiKey.PRODUCE, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER))
     ready.processor.send(produce())
     ready.turn()
-    (reply,) = ready.processor.replies()
-    _, response = decode_response_frame(ApiKey.PRODUCE, 7, ready.processor.frame_of(reply)[4:])
+    response = ready.answer(ApiKey.PRODUCE, 7)
     (partition,) = response.responses[0].partition_responses
     assert partition.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert ready.log.take() == []
@@ -124,8 +120,7 @@ def test_a_successor_has_the_faults_of_the_handler_that_died(ready: Rig, hits: P
     assert answers(successor, metadata()) == [(1, SlotKind.CLOSE)]
 
 
-def test_a_delayed_request_is_served_when_its_time_has_come(ready: Rig, hits: Path) -> None:
-    clock = Clock(ready)
+def test_a_delayed_request_is_served_when_its_time_has_come(ready: Rig, hits: Path, clock: Clock) -> None:
     put(ready, Fault(str(hits), ApiKey.METADATA, delay_ms=50, times=1))
     assert answers(ready, metadata(), metadata()) == [(2, SlotKind.SEND)]
     clock.now_ms += 49
@@ -143,8 +138,7 @@ def test_a_handler_does_not_sleep_longer_than_the_delay(ready: Rig, hits: Path) 
     assert ready.handler.sleep_ms() <= 7 < now_ms
 
 
-def test_a_request_may_wait_and_then_fail(ready: Rig, hits: Path) -> None:
-    clock = Clock(ready)
+def test_a_request_may_wait_and_then_fail(ready: Rig, hits: Path, clock: Clock) -> None:
     put(ready, Fault(str(hits), ApiKey.METADATA, delay_ms=50, closes=True))
     assert answers(ready, metadata()) == []
     clock.now_ms += 50
@@ -152,8 +146,7 @@ def test_a_request_may_wait_and_then_fail(ready: Rig, hits: Path) -> None:
     assert kinds(ready) == [(1, SlotKind.CLOSE)]
 
 
-def test_a_delayed_produce_is_not_overtaken(ready: Rig, hits: Path) -> None:
-    clock = Clock(ready)
+def test_a_delayed_produce_is_not_overtaken(ready: Rig, hits: Path, clock: Clock) -> None:
     put(ready, Fault(str(hits), ApiKey.PRODUCE, delay_ms=50, times=1))
     for _ in range(2):
         ready.processor.send(produce())
@@ -165,8 +158,7 @@ def test_a_delayed_produce_is_not_overtaken(ready: Rig, hits: Path) -> None:
     assert len(ready.log.take()) == 2
 
 
-def test_delayed_requests_of_a_dead_processor_are_forgotten(ready: Rig, hits: Path) -> None:
-    clock = Clock(ready)
+def test_delayed_requests_of_a_dead_processor_are_forgotten(ready: Rig, hits: Path, clock: Clock) -> None:
     put(ready, Fault(str(hits), ApiKey.METADATA, delay_ms=50))
     assert answers(ready, metadata()) == []
     fence(ready, PROCESSOR, alive=False)
@@ -175,9 +167,8 @@ def test_delayed_requests_of_a_dead_processor_are_forgotten(ready: Rig, hits: Pa
     assert kinds(ready) == []
 
 
-def test_delayed_produces_are_closed_with_a_dead_log_worker(ready: Rig, hits: Path) -> None:
+def test_delayed_produces_are_closed_with_a_dead_log_worker(ready: Rig, hits: Path, clock: Clock) -> None:
     """Processors take all produces for lost that a handler has taken; none may be appended later."""
-    clock = Clock(ready)
     put(ready, Fault(str(hits), ApiKey.PRODUCE, delay_ms=50))
     ready.processor.send(produce(), connection=1)
     ready.turn()

@@ -27,7 +27,7 @@ from mpbroker.protocol.messages import REQUESTS, Message
 from mpbroker.security.acls import Operation, PatternType, Permission, ResourceType
 from tests.support.filled_requests import filled
 from tests.support.forwarded_requests import errors_in
-from tests.support.handler_rig import Rig, request_frame, topic_image
+from tests.support.handler_rig import Rig, topic_image
 from tests.support.handler_rig import rig as make_rig
 
 APIS = all_apis()
@@ -93,8 +93,7 @@ def sent(guarded: Rig, key: int) -> tuple[list[Any], Any]:
     latest = APIS[key].latest
     if key in NEED_A_NAME:
         guarded.processor.open_session(7, SecurityProtocol.SASL_SSL)
-    guarded.processor.send(request_frame(key, latest, request_of(key)))
-    guarded.turn()
+    guarded.send(key, latest, request_of(key))
     asked = guarded.coordinator.take()
     return asked, None if asked else guarded.answer(key, latest)
 
@@ -148,8 +147,7 @@ def _confined() -> Iterator[Rig]:
 
 def on(made: Rig, listener: int, key: int, version: int, body: Any) -> Any:
     """Return the response, None if the handler asks others first."""
-    made.processor.send(request_frame(key, version, body), connection=100 + key, listener=listener)
-    made.turn()
+    made.send(key, version, body, connection=100 + key, listener=listener)
     taken = (made.coordinator.take(), made.log.take())
     replies = [one for one in made.processor.replies() if one.kind != SlotKind.PARKED]
     if not replies:
@@ -208,8 +206,7 @@ def messages_in(value: object) -> set[str]:
 def test_a_refused_request_gets_no_further(confined: Rig, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "mpbroker.kafka.authorizer.logger")
     body = m.CreateTopicsRequest([m.CreateTopicsRequest.CreatableTopic("new", 1, 1)])
-    confined.processor.send(request_frame(ApiKey.CREATE_TOPICS, 7, body), listener=CLIENTS)
-    confined.turn()
+    confined.send(ApiKey.CREATE_TOPICS, 7, body, listener=CLIENTS)
     assert confined.coordinator.take() == []
     confined.processor.replies()
     assert caplog.messages == [
@@ -221,9 +218,7 @@ def test_a_refused_request_gets_no_further(confined: Rig, caplog: pytest.LogCapt
 def test_topics_that_clients_name_are_made_on_each_listener(confined: Rig) -> None:
     """Kafka's clients cannot work without it where it is on; it has a setting of its own."""
     body = m.MetadataRequest([m.MetadataRequest.MetadataRequestTopic(name="automatic")], True)
-    confined.processor.send(request_frame(ApiKey.METADATA, 12, body), listener=CLIENTS)
-    confined.turn()
-    ((_, asked),) = confined.coordinator.take()
+    _, asked = confined.asked(ApiKey.METADATA, 12, body, listener=CLIENTS)
     assert [topic.name for topic in asked.topics] == ["automatic"]
 
 
