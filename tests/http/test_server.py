@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 import socket
 import struct
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
 
 import pytest
 
@@ -13,7 +16,6 @@ from mpbroker.http import server as http_server
 from mpbroker.http.server import CONNECTIONS_MAX, HttpServer, Receive, Scope, Send
 from tests.support.polling import PATIENCE_S
 
-Talk = Callable[["Client"], Awaitable[None]]
 BIG = 8 << 20
 
 
@@ -24,13 +26,17 @@ class Client:
         self.place = place
         self.server = server
 
-    async def open(self, host: str = "127.0.0.1") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection(*self.place, local_addr=(host, 0))
+    async def open(
+        self, said: bytes = b"", host: str = "127.0.0.1"
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect from a host, and send what is said first."""
+        reader, writer = await asyncio.open_connection(*self.place, local_addr=(host, 0))
+        writer.write(said)
+        return reader, writer
 
     async def say(self, data: bytes) -> bytes:
         """Return all that comes back until the server closes."""
-        reader, writer = await self.open()
-        writer.write(data)
+        reader, writer = await self.open(data)
         try:
             return await reader.read()
         finally:
@@ -75,34 +81,41 @@ async def gone(reader: asyncio.StreamReader) -> bool:
         return True
 
 
-def served(talk: Talk) -> None:
-    """Talk to a server, in whose event loop no callback fails."""
-    failures: list[dict[str, object]] = []
+def served(talk: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Make a test of a coroutine that talks to a server, in whose event loop no callback fails.
 
-    async def main() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
-        sock = socket.create_server(("127.0.0.1", 0), backlog=2 * CONNECTIONS_MAX)
-        place = sock.getsockname()
-        server = HttpServer(echo, sock)
-        await server.start()
-        try:
-            await talk(Client(place, server))
-        finally:
-            await server.stop(0)
+    Its first parameter is the client, all others are the test's fixtures and parameters.
+    """
 
-    asyncio.run(main())
-    assert failures == []
+    @functools.wraps(talk)
+    def test(**given: object) -> None:
+        failures: list[dict[str, object]] = []
+
+        async def main() -> None:
+            asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+            sock = socket.create_server(("127.0.0.1", 0), backlog=2 * CONNECTIONS_MAX)
+            server = HttpServer(echo, sock)
+            await server.start()
+            try:
+                await talk(Client(sock.getsockname(), server), **given)
+            finally:
+                await server.stop(0)
+
+        asyncio.run(main())
+        assert failures == []
+
+    _, *others = inspect.signature(talk).parameters.values()
+    test.__signature__ = inspect.Signature(others)  # type: ignore[attr-defined]
+    return test
 
 
-def test_requests_follow_one_another_on_a_connection() -> None:
-    async def talk(client: Client) -> None:
-        request = b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc"
-        last = b"GET /b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-        answer = await client.say(request + request + last)
-        assert answer.count(b"HTTP/1.1 200") == 3
-        assert answer.count(b"abc") == 2
-
-    served(talk)
+@served
+async def test_requests_follow_one_another_on_a_connection(client: Client) -> None:
+    request = b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc"
+    last = b"GET /b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    answer = await client.say(request + request + last)
+    assert answer.count(b"HTTP/1.1 200") == 3
+    assert answer.count(b"abc") == 2
 
 
 @pytest.mark.parametrize(
@@ -125,140 +138,113 @@ def test_requests_follow_one_another_on_a_connection() -> None:
         b"GET / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked, gzip\r\n\r\n",
     ],
 )
-def test_garbage_is_refused_and_the_connection_closed(garbage: bytes) -> None:
-    async def talk(client: Client) -> None:
-        answer = await client.say(garbage)
-        assert answer.startswith((b"HTTP/1.1 4", b"HTTP/1.1 501", b"HTTP/1.1 505")), answer
-
-    served(talk)
+@served
+async def test_garbage_is_refused_and_the_connection_closed(client: Client, garbage: bytes) -> None:
+    answer = await client.say(garbage)
+    assert answer.startswith((b"HTTP/1.1 4", b"HTTP/1.1 501", b"HTTP/1.1 505")), answer
 
 
-def test_a_host_that_is_nobody_is_still_served() -> None:
-    async def talk(client: Client) -> None:
-        answer = await client.say(b"GET / HTTP/1.1\r\nHost: ;;//evil\r\nConnection: close\r\n\r\n")
-        assert answer.startswith(b"HTTP/1.1 200"), answer
-
-    served(talk)
+@served
+async def test_a_host_that_is_nobody_is_still_served(client: Client) -> None:
+    answer = await client.say(b"GET / HTTP/1.1\r\nHost: ;;//evil\r\nConnection: close\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 200"), answer
 
 
-def test_a_head_without_end_is_refused() -> None:
-    async def talk(client: Client) -> None:
-        answer = await client.say(b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"y" * (1 << 17))
-        assert answer.startswith(b"HTTP/1.1 431"), answer
-
-    served(talk)
+@served
+async def test_a_head_without_end_is_refused(client: Client) -> None:
+    answer = await client.say(b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"y" * (1 << 17))
+    assert answer.startswith(b"HTTP/1.1 431"), answer
 
 
 @pytest.mark.parametrize("framing", [b"Content-Length: %d" % (1 << 30), b"Transfer-Encoding: chunked"])
-def test_a_body_without_end_is_refused(framing: bytes) -> None:
-    async def talk(client: Client) -> None:
-        reader, writer = await client.open()
-        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\n" + framing + b"\r\n\r\n")
-        chunk = b"10000\r\n" + b"z" * 0x10000 + b"\r\n" if b"chunked" in framing else b"z" * 0x10000
-        answer = asyncio.create_task(reader.read())
-        for _ in range(64):
-            if answer.done():
-                break
-            writer.write(chunk)
-            try:
-                await writer.drain()
-            except ConnectionError:
-                break
-        assert (await answer).startswith(b"HTTP/1.1 413")
-        writer.close()
-
-    served(talk)
+@served
+async def test_a_body_without_end_is_refused(client: Client, framing: bytes) -> None:
+    reader, writer = await client.open(b"POST / HTTP/1.1\r\nHost: x\r\n" + framing + b"\r\n\r\n")
+    chunk = b"10000\r\n" + b"z" * 0x10000 + b"\r\n" if b"chunked" in framing else b"z" * 0x10000
+    answer = asyncio.create_task(reader.read())
+    for _ in range(64):
+        if answer.done():
+            break
+        writer.write(chunk)
+        try:
+            await writer.drain()
+        except ConnectionError:
+            break
+    assert (await answer).startswith(b"HTTP/1.1 413")
+    writer.close()
 
 
-def test_an_application_that_fails_is_a_500() -> None:
-    async def talk(client: Client) -> None:
-        assert (await client.say(b"GET /fails HTTP/1.1\r\nHost: x\r\n\r\n")).startswith(b"HTTP/1.1 500")
-
-    served(talk)
+@served
+async def test_an_application_that_fails_is_a_500(client: Client) -> None:
+    assert (await client.say(b"GET /fails HTTP/1.1\r\nHost: x\r\n\r\n")).startswith(b"HTTP/1.1 500")
 
 
-def test_who_says_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+@served
+async def test_who_says_nothing_is_closed(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "REQUEST_TIMEOUT_S", 0.05)
-
-    async def talk(client: Client) -> None:
-        assert await client.say(b"") == b""
-        # Nor does it help to send something now and then.
-        reader, writer = await client.open()
-        ended = asyncio.create_task(reader.read())
-        while not ended.done():
-            writer.write(b"G")
-            await asyncio.wait([ended], timeout=0.01)
-        assert ended.exception() or ended.result() == b""
-        writer.close()
-
-    served(talk)
+    assert await client.say(b"") == b""
+    # Nor does it help to send something now and then.
+    reader, writer = await client.open()
+    ended = asyncio.create_task(reader.read())
+    while not ended.done():
+        writer.write(b"G")
+        await asyncio.wait([ended], timeout=0.01)
+    assert ended.exception() or ended.result() == b""
+    writer.close()
 
 
-def test_a_body_has_no_more_time_than_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
+@served
+async def test_a_body_has_no_more_time_than_its_request(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(http_server, "REQUEST_TIMEOUT_S", 0.1)
-
-    async def talk(client: Client) -> None:
-        reader, writer = await client.open()
-        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
-        ended = asyncio.create_task(gone(reader))
-        async with asyncio.timeout(PATIENCE_S):
-            while not ended.done():
-                writer.write(b"z")
-                await asyncio.wait([ended], timeout=0.01)
-        assert ended.result()
-        writer.close()
-
-    served(talk)
+    reader, writer = await client.open(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
+    ended = asyncio.create_task(gone(reader))
+    async with asyncio.timeout(PATIENCE_S):
+        while not ended.done():
+            writer.write(b"z")
+            await asyncio.wait([ended], timeout=0.01)
+    assert ended.result()
+    writer.close()
 
 
-def test_a_body_that_nobody_wants_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+@served
+async def test_a_body_that_nobody_wants_is_not_waited_for(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(http_server, "REQUEST_TIMEOUT_S", 2 * PATIENCE_S)
-
-    async def talk(client: Client) -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            answer = await client.say(
-                b"POST /asks-nothing HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nz"
-            )
-        assert answer.endswith(b"answer")
-        assert b"connection: close" in answer.lower()
-
-    served(talk)
-
-
-def test_requests_without_a_body_follow_one_another_whether_it_is_asked_for_or_not() -> None:
-    async def talk(client: Client) -> None:
-        request = b"GET /asks-nothing HTTP/1.1\r\nHost: x\r\n"
+    async with asyncio.timeout(PATIENCE_S):
         answer = await client.say(
-            request
-            + b"\r\n"
-            + request
-            + b"Content-Length: 0\r\n\r\n"
-            + request
-            + b"Connection: close\r\n\r\n"
+            b"POST /asks-nothing HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nz"
         )
-        assert answer.count(b"HTTP/1.1 200") == 3
+    assert answer.endswith(b"answer")
+    assert b"connection: close" in answer.lower()
 
-    served(talk)
+
+@served
+async def test_requests_without_a_body_follow_one_another_whether_it_is_asked_for_or_not(
+    client: Client,
+) -> None:
+    request = b"GET /asks-nothing HTTP/1.1\r\nHost: x\r\n"
+    answer = await client.say(
+        request + b"\r\n" + request + b"Content-Length: 0\r\n\r\n" + request + b"Connection: close\r\n\r\n"
+    )
+    assert answer.count(b"HTTP/1.1 200") == 3
 
 
 @pytest.mark.parametrize("before", [b"", b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nabcde"])
-def test_a_head_has_16_kib_also_if_it_comes_at_once(before: bytes) -> None:
-    async def talk(client: Client) -> None:
-        start, end = b"GET /asks-nothing HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX: ", b"\r\n\r\n"
-        most = start + b"y" * (http_server.HEAD_BYTES_MAX - len(start + end)) + end
-        assert (await client.say(before + most)).endswith(b"answer")
-        assert b"HTTP/1.1 431" in await client.say(before + most[:-4] + b"y" + end)
-
-    served(talk)
+@served
+async def test_a_head_has_16_kib_also_if_it_comes_at_once(client: Client, before: bytes) -> None:
+    start, end = b"GET /asks-nothing HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX: ", b"\r\n\r\n"
+    most = start + b"y" * (http_server.HEAD_BYTES_MAX - len(start + end)) + end
+    assert (await client.say(before + most)).endswith(b"answer")
+    assert b"HTTP/1.1 431" in await client.say(before + most[:-4] + b"y" + end)
 
 
-def test_an_answer_that_does_not_come_is_a_503(monkeypatch: pytest.MonkeyPatch) -> None:
+@served
+async def test_an_answer_that_does_not_come_is_a_503(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "ANSWER_TIMEOUT_S", 0.05)
-
-    async def talk(client: Client) -> None:
-        assert (await client.say(b"GET /waits HTTP/1.1\r\nHost: x\r\n\r\n")).startswith(b"HTTP/1.1 503")
-
-    served(talk)
+    assert (await client.say(b"GET /waits HTTP/1.1\r\nHost: x\r\n\r\n")).startswith(b"HTTP/1.1 503")
 
 
 async def slow_reader(client: Client, request: bytes) -> socket.socket:
@@ -272,35 +258,32 @@ async def slow_reader(client: Client, request: bytes) -> socket.socket:
     return sock
 
 
-def test_who_takes_his_answer_in_too_small_pieces_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+@served
+async def test_who_takes_his_answer_in_too_small_pieces_is_closed(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(http_server, "ANSWER_TIMEOUT_S", 0.3)
-
-    async def talk(client: Client) -> None:
-        with await slow_reader(client, b"GET /big HTTP/1.1\r\nHost: x\r\n\r\n") as sock:
-            taken = 0
-            async with asyncio.timeout(PATIENCE_S):
-                while client.server._connections or not taken:
-                    taken += len(await asyncio.get_running_loop().sock_recv(sock, 1024))
-                    await asyncio.sleep(0.001)
-            assert 0 < taken < BIG
-
-    served(talk)
+    with await slow_reader(client, b"GET /big HTTP/1.1\r\nHost: x\r\n\r\n") as sock:
+        taken = 0
+        async with asyncio.timeout(PATIENCE_S):
+            while client.server._connections or not taken:
+                taken += len(await asyncio.get_running_loop().sock_recv(sock, 1024))
+                await asyncio.sleep(0.001)
+        assert 0 < taken < BIG
 
 
-def test_a_stream_lasts_longer_than_an_answer_may(monkeypatch: pytest.MonkeyPatch) -> None:
+@served
+async def test_a_stream_lasts_longer_than_an_answer_may(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(http_server, "ANSWER_TIMEOUT_S", 0.05)
-
-    async def talk(client: Client) -> None:
-        _, writer = await client.open()
-        writer.write(b"GET /stream HTTP/1.1\r\nHost: x\r\n\r\n")
-        asked = asyncio.create_task(client.say(b"GET /waits HTTP/1.1\r\nHost: x\r\n\r\n"))
-        while not any(one.streams for one in client.server._connections):
-            await asyncio.sleep(0)
-        assert (await asked).startswith(b"HTTP/1.1 503")  # so that time is over
-        assert [one.streams for one in client.server._connections] == [True]
-        writer.close()
-
-    served(talk)
+    _, writer = await client.open(b"GET /stream HTTP/1.1\r\nHost: x\r\n\r\n")
+    asked = asyncio.create_task(client.say(b"GET /waits HTTP/1.1\r\nHost: x\r\n\r\n"))
+    while not any(one.streams for one in client.server._connections):
+        await asyncio.sleep(0)
+    assert (await asked).startswith(b"HTTP/1.1 503")  # so that time is over
+    assert [one.streams for one in client.server._connections] == [True]
+    writer.close()
 
 
 async def until_answered(client: Client) -> http_server._Connection:
@@ -320,156 +303,132 @@ async def until_nobody_is_there(client: Client) -> None:
 
 @pytest.mark.parametrize("path", ["/waits", "/stream"])
 @pytest.mark.parametrize("ahead", [b"", b"GET /waits HTTP/1.1\r\nHost: x\r\n\r\n" * 100])
-def test_nothing_goes_on_for_a_client_that_has_closed(
-    monkeypatch: pytest.MonkeyPatch, path: str, ahead: bytes
+@served
+async def test_nothing_goes_on_for_a_client_that_has_closed(
+    client: Client, monkeypatch: pytest.MonkeyPatch, path: str, ahead: bytes
 ) -> None:
     monkeypatch.setattr(http_server, "HALF_CLOSED_S", 0.05)
-
-    async def talk(client: Client) -> None:
-        _, writer = await client.open()
-        writer.write(b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % path.encode() + ahead)
-        await until_answered(client)
-        writer.close()
-        await until_nobody_is_there(client)
-
-    served(talk)
+    _, writer = await client.open(b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % path.encode() + ahead)
+    await until_answered(client)
+    writer.close()
+    await until_nobody_is_there(client)
 
 
-def test_a_connection_that_is_reset_ends_its_answer_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@served
+async def test_a_connection_that_is_reset_ends_its_answer_at_once(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(http_server, "HALF_CLOSED_S", 2 * PATIENCE_S)
+    _, writer = await client.open(b"GET /waits HTTP/1.1\r\nHost: x\r\n\r\n")
+    await until_answered(client)
+    sock = writer.get_extra_info("socket")
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.close()
+    await until_nobody_is_there(client)
 
-    async def talk(client: Client) -> None:
-        _, writer = await client.open()
-        writer.write(b"GET /waits HTTP/1.1\r\nHost: x\r\n\r\n")
+
+@served
+async def test_who_has_closed_only_his_side_gets_what_is_answered_soon(client: Client) -> None:
+    reader, writer = await client.open(b"GET /turns HTTP/1.1\r\nHost: x\r\n\r\n" * 2)
+    writer.write_eof()
+    assert (await reader.read()).count(b"HTTP/1.1 200") == 2
+    writer.close()
+
+
+@served
+async def test_what_comes_during_an_answer_is_kept(client: Client) -> None:
+    reader, writer = await client.open(b"GET /turns HTTP/1.1\r\nHost: x\r\n\r\n")
+    await until_answered(client)
+    body = b"z" * http_server.BODY_BYTES_MAX
+    writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body))
+    writer.write(body)
+    assert (await reader.read()).endswith(body)
+    writer.close()
+
+
+@served
+async def test_a_client_that_is_gone_without_a_word_is_noticed(client: Client) -> None:
+    _, writer = await client.open(b"GET /waits HTTP/1.1\r\nHost: x\r\n\r\n")
+    sock = (await until_answered(client))._writer.get_extra_info("socket")
+    for level, option, value in http_server.NOTICES_GONE:
+        assert sock.getsockopt(level, option) == value
+    writer.close()
+
+
+@served
+async def test_a_stop_does_not_wait_for_who_does_not_read(client: Client) -> None:
+    with await slow_reader(client, b"GET /big HTTP/1.1\r\nHost: x\r\n\r\n"):
         await until_answered(client)
-        sock = writer.get_extra_info("socket")
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        writer.close()
+        await client.server.stop(0)
         await until_nobody_is_there(client)
 
-    served(talk)
 
-
-def test_who_has_closed_only_his_side_gets_what_is_answered_soon() -> None:
-    async def talk(client: Client) -> None:
-        reader, writer = await client.open()
-        writer.write(b"GET /turns HTTP/1.1\r\nHost: x\r\n\r\n" * 2)
-        writer.write_eof()
-        assert (await reader.read()).count(b"HTTP/1.1 200") == 2
-        writer.close()
-
-    served(talk)
-
-
-def test_what_comes_during_an_answer_is_kept() -> None:
-    async def talk(client: Client) -> None:
-        reader, writer = await client.open()
-        writer.write(b"GET /turns HTTP/1.1\r\nHost: x\r\n\r\n")
-        await until_answered(client)
-        body = b"z" * http_server.BODY_BYTES_MAX
-        writer.write(
-            b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
-        )
-        writer.write(body)
-        assert (await reader.read()).endswith(body)
-        writer.close()
-
-    served(talk)
-
-
-def test_a_client_that_is_gone_without_a_word_is_noticed() -> None:
-    async def talk(client: Client) -> None:
-        _, writer = await client.open()
-        writer.write(b"GET /waits HTTP/1.1\r\nHost: x\r\n\r\n")
-        sock = (await until_answered(client))._writer.get_extra_info("socket")
-        for level, option, value in http_server.NOTICES_GONE:
-            assert sock.getsockopt(level, option) == value
-        writer.close()
-
-    served(talk)
-
-
-def test_a_stop_does_not_wait_for_who_does_not_read() -> None:
-    async def talk(client: Client) -> None:
-        with await slow_reader(client, b"GET /big HTTP/1.1\r\nHost: x\r\n\r\n"):
-            await until_answered(client)
-            await client.server.stop(0)
-            await until_nobody_is_there(client)
-
-    served(talk)
-
-
-def test_who_does_not_take_the_last_of_his_answer_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+@served
+async def test_who_does_not_take_the_last_of_his_answer_is_closed(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(http_server, "SEND_TIMEOUT_S", 0.05)
-
-    async def talk(client: Client) -> None:
-        # Less than makes an application wait, and more than the kernel takes.
-        client.server._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-        connection_close = b"GET /last HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-        with await slow_reader(client, connection_close):
-            connection = await until_answered(client)
-            while connection.answers:
-                await asyncio.sleep(0)
-            assert connection._writer.transport.get_write_buffer_size() > 0
-            await until_nobody_is_there(client)
-
-    served(talk)
+    # Less than makes an application wait, and more than the kernel takes.
+    client.server._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    connection_close = b"GET /last HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    with await slow_reader(client, connection_close):
+        connection = await until_answered(client)
+        while connection.answers:
+            await asyncio.sleep(0)
+        assert connection._writer.transport.get_write_buffer_size() > 0
+        await until_nobody_is_there(client)
 
 
-def test_who_does_not_read_is_closed_and_little_is_kept_for_him(monkeypatch: pytest.MonkeyPatch) -> None:
+@served
+async def test_who_does_not_read_is_closed_and_little_is_kept_for_him(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(http_server, "SEND_TIMEOUT_S", 0.05)
-
-    async def talk(client: Client) -> None:
-        sock = await slow_reader(client, b"GET /big HTTP/1.1\r\nHost: x\r\n\r\n")
-        while not client.server._connections:
-            await asyncio.sleep(0)
-        (connection,) = client.server._connections
-        most = 0
-        while client.server._connections:
-            most = max(most, connection._writer.transport.get_write_buffer_size())
-            await asyncio.sleep(0)
-        assert 0 < most <= 2 * http_server.PIECE_BYTES
-        sock.close()
-
-    served(talk)
+    sock = await slow_reader(client, b"GET /big HTTP/1.1\r\nHost: x\r\n\r\n")
+    while not client.server._connections:
+        await asyncio.sleep(0)
+    (connection,) = client.server._connections
+    most = 0
+    while client.server._connections:
+        most = max(most, connection._writer.transport.get_write_buffer_size())
+        await asyncio.sleep(0)
+    assert 0 < most <= 2 * http_server.PIECE_BYTES
+    sock.close()
 
 
-def test_of_too_many_connections_the_idle_ones_go() -> None:
-    async def talk(client: Client) -> None:
-        first, _ = await client.open()
-        others = [await client.open() for _ in range(CONNECTIONS_MAX)]
-        # The oldest one has made room; whoever asks is answered.
-        assert await gone(first)
-        assert (await client.say(b"GET / HTTP/1.0\r\n\r\n")).startswith(b"HTTP/1.1 200")
-        assert len(client.server._connections) <= CONNECTIONS_MAX
-        for _, writer in others:
-            writer.close()
-
-    served(talk)
+@served
+async def test_of_too_many_connections_the_idle_ones_go(client: Client) -> None:
+    first, _ = await client.open()
+    others = [await client.open() for _ in range(CONNECTIONS_MAX)]
+    # The oldest one has made room; whoever asks is answered.
+    assert await gone(first)
+    assert (await client.say(b"GET / HTTP/1.0\r\n\r\n")).startswith(b"HTTP/1.1 200")
+    assert len(client.server._connections) <= CONNECTIONS_MAX
+    for _, writer in others:
+        writer.close()
 
 
 @pytest.mark.parametrize(
     "request_head",
     [b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nz", b"GET /waits HTTP/1.0\r\n\r\n"],
 )
-def test_a_newcomer_gets_in_when_all_others_are_being_answered(request_head: bytes) -> None:
-    async def talk(client: Client) -> None:
-        stream = await client.open()
-        stream[1].write(b"GET /stream HTTP/1.1\r\nHost: x\r\n\r\n")
-        await stream[0].readuntil(b"line")
-        others = [await client.open() for _ in range(CONNECTIONS_MAX - 1)]
-        for _, writer in others:
-            writer.write(request_head)
-        connections = client.server._connections
-        while not (len(connections) == CONNECTIONS_MAX and all(one.answers for one in connections)):
-            await asyncio.sleep(0)
-        assert (await client.say(b"GET / HTTP/1.0\r\n\r\n")).startswith(b"HTTP/1.1 200")
-        assert await gone(others[0][0])
-        assert next(iter(connections)).streams, "a stream is the last to go"
-        for _, writer in (stream, *others):
-            writer.close()
-
-    served(talk)
+@served
+async def test_a_newcomer_gets_in_when_all_others_are_being_answered(
+    client: Client, request_head: bytes
+) -> None:
+    stream = await client.open(b"GET /stream HTTP/1.1\r\nHost: x\r\n\r\n")
+    await stream[0].readuntil(b"line")
+    others = [await client.open() for _ in range(CONNECTIONS_MAX - 1)]
+    for _, writer in others:
+        writer.write(request_head)
+    connections = client.server._connections
+    while not (len(connections) == CONNECTIONS_MAX and all(one.answers for one in connections)):
+        await asyncio.sleep(0)
+    assert (await client.say(b"GET / HTTP/1.0\r\n\r\n")).startswith(b"HTTP/1.1 200")
+    assert await gone(others[0][0])
+    assert next(iter(connections)).streams, "a stream is the last to go"
+    for _, writer in (stream, *others):
+        writer.close()
 
 
 PROBE = b"GET /asks-nothing HTTP/1.0\r\n\r\n"
@@ -506,92 +465,89 @@ async def come(client: Client, crowd: list[socket.socket], count: int, request: 
 @pytest.mark.parametrize(
     ("host", "more"), [("127.0.0.1", CONNECTIONS_MAX // 2), ("127.0.0.2", 2 * CONNECTIONS_MAX)]
 )
-def test_a_probe_that_has_connected_is_answered_whatever_a_crowd_does(
-    monkeypatch: pytest.MonkeyPatch, crowd: list[socket.socket], kind: str, host: str, more: int
+@served
+async def test_a_probe_that_has_connected_is_answered_whatever_a_crowd_does(
+    client: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    crowd: list[socket.socket],
+    kind: str,
+    host: str,
+    more: int,
 ) -> None:
     """Between its connect and its request come others: half of all places, or any number from elsewhere."""
     monkeypatch.setattr(http_server, "FRESH_S", 2 * PATIENCE_S)
-
-    async def talk(client: Client) -> None:
-        client.server._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-        await come(client, crowd, CONNECTIONS_MAX + 8, CROWDS[kind])
-        for _ in range(3):
-            reader, writer = await client.open(host)
-            await come(client, crowd, more, CROWDS[kind])
-            writer.write(PROBE)
-            assert (await reader.read()).endswith(b"answer")
-            writer.close()
-        assert len(client.server._connections) <= CONNECTIONS_MAX
-
-    served(talk)
+    client.server._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    await come(client, crowd, CONNECTIONS_MAX + 8, CROWDS[kind])
+    for _ in range(3):
+        reader, writer = await client.open(host=host)
+        await come(client, crowd, more, CROWDS[kind])
+        writer.write(PROBE)
+        assert (await reader.read()).endswith(b"answer")
+        writer.close()
+    assert len(client.server._connections) <= CONNECTIONS_MAX
 
 
-def test_probes_are_answered_among_two_crowds(
-    monkeypatch: pytest.MonkeyPatch, crowd: list[socket.socket]
+@served
+async def test_probes_are_answered_among_two_crowds(
+    client: Client, monkeypatch: pytest.MonkeyPatch, crowd: list[socket.socket]
 ) -> None:
     """Neither those that only connect nor those that are answered are alone then."""
     monkeypatch.setattr(http_server, "FRESH_S", 2 * PATIENCE_S)
-
-    async def talk(client: Client) -> None:
-        for _ in range(CONNECTIONS_MAX):
+    for _ in range(CONNECTIONS_MAX):
+        await come(client, crowd, 1, CROWDS["connects"])
+        await come(client, crowd, 1, CROWDS["waits"])
+    for _ in range(3):
+        reader, writer = await client.open()
+        for _ in range(CONNECTIONS_MAX // 8):
             await come(client, crowd, 1, CROWDS["connects"])
             await come(client, crowd, 1, CROWDS["waits"])
-        for _ in range(3):
-            reader, writer = await client.open()
-            for _ in range(CONNECTIONS_MAX // 8):
-                await come(client, crowd, 1, CROWDS["connects"])
-                await come(client, crowd, 1, CROWDS["waits"])
-            writer.write(PROBE)
-            assert (await reader.read()).endswith(b"answer")
-            writer.close()
-
-    served(talk)
+        writer.write(PROBE)
+        assert (await reader.read()).endswith(b"answer")
+        writer.close()
 
 
-def test_a_probe_in_a_queue_of_connections_is_answered(crowd: list[socket.socket]) -> None:
+@served
+async def test_a_probe_in_a_queue_of_connections_is_answered(
+    client: Client, crowd: list[socket.socket]
+) -> None:
     """It has sent its request before the server accepts it, and very many come at the same moment."""
 
-    async def talk(client: Client) -> None:
-        def connect() -> socket.socket:
-            crowd.append(socket.create_connection(client.place))
-            return crowd[-1]
+    def connect() -> socket.socket:
+        crowd.append(socket.create_connection(client.place))
+        return crowd[-1]
 
-        for _ in range(200):
-            connect()
-        probe = connect()
-        probe.sendall(PROBE)
-        for _ in range(200):
-            connect()
-        probe.setblocking(False)
-        answer = b""
-        while piece := await asyncio.get_running_loop().sock_recv(probe, 1 << 16):
-            answer += piece
-        assert answer.endswith(b"answer")
-
-    served(talk)
+    for _ in range(200):
+        connect()
+    probe = connect()
+    probe.sendall(PROBE)
+    for _ in range(200):
+        connect()
+    probe.setblocking(False)
+    answer = b""
+    while piece := await asyncio.get_running_loop().sock_recv(probe, 1 << 16):
+        answer += piece
+    assert answer.endswith(b"answer")
 
 
-def test_an_idle_connection_goes_before_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+@served
+async def test_an_idle_connection_goes_before_a_new_one(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also one that has never asked, after a while."""
     monkeypatch.setattr(http_server, "FRESH_S", 2 * PATIENCE_S)
-
-    async def talk(client: Client) -> None:
-        first = await client.open()
-        kept = await client.open()
-        kept[1].write(b"GET /asks-nothing HTTP/1.1\r\nHost: x\r\n\r\n")
-        await kept[0].readuntil(b"answer")
-        monkeypatch.setattr(http_server, "FRESH_S", 0)
-        old = await client.open()
-        monkeypatch.setattr(http_server, "FRESH_S", 2 * PATIENCE_S)
-        others = [await client.open() for _ in range(CONNECTIONS_MAX - 1)]
-        assert await gone(kept[0])
-        assert await gone(old[0])
-        first[1].write(PROBE)
-        assert (await first[0].read()).endswith(b"answer")
-        for _, writer in (first, kept, old, *others):
-            writer.close()
-
-    served(talk)
+    first = await client.open()
+    kept = await client.open(b"GET /asks-nothing HTTP/1.1\r\nHost: x\r\n\r\n")
+    await kept[0].readuntil(b"answer")
+    monkeypatch.setattr(http_server, "FRESH_S", 0)
+    old = await client.open()
+    monkeypatch.setattr(http_server, "FRESH_S", 2 * PATIENCE_S)
+    others = [await client.open() for _ in range(CONNECTIONS_MAX - 1)]
+    assert await gone(kept[0])
+    assert await gone(old[0])
+    first[1].write(PROBE)
+    assert (await first[0].read()).endswith(b"answer")
+    for _, writer in (first, kept, old, *others):
+        writer.close()
 
 
 @pytest.mark.parametrize(
@@ -607,48 +563,45 @@ def test_a_host_has_one_address_or_a_network(address: str, network: bytes) -> No
     assert http_server._network_of((address, 9644)) == network
 
 
-def test_a_stop_lets_the_answer_under_way_end(monkeypatch: pytest.MonkeyPatch) -> None:
+@served
+async def test_a_stop_lets_the_answer_under_way_end(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = asyncio.Event()
 
     async def waits(scope: Scope, receive: Receive, send: Send) -> None:
         await gate.wait()
         await echo(scope, receive, send)
 
-    async def talk(client: Client) -> None:
-        monkeypatch.setattr(client.server, "application", waits)
-        asked = asyncio.create_task(client.say(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"))
-        while not any(one.answers for one in client.server._connections):
-            await asyncio.sleep(0)
-        stops = asyncio.create_task(client.server.stop(30))
+    monkeypatch.setattr(client.server, "application", waits)
+    asked = asyncio.create_task(client.say(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"))
+    while not any(one.answers for one in client.server._connections):
         await asyncio.sleep(0)
-        gate.set()
-        assert b"connection: close" in (await asked).lower()
-        await stops
+    stops = asyncio.create_task(client.server.stop(30))
+    await asyncio.sleep(0)
+    gate.set()
+    assert b"connection: close" in (await asked).lower()
+    await stops
 
-    served(talk)
 
-
-def test_who_takes_a_large_answer_lets_others_get_on(monkeypatch: pytest.MonkeyPatch) -> None:
+@served
+async def test_who_takes_a_large_answer_lets_others_get_on(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A client with room for all of its answer never makes the server wait by itself."""
+    _, writer = await client.open()
+    order: list[str] = []
+    write = http_server._Connection._write
 
-    async def talk(client: Client) -> None:
-        _, writer = await client.open()
-        order: list[str] = []
-        write = http_server._Connection._write
+    async def noted(_connection: http_server._Connection, _data: bytes) -> None:
+        order.append("piece")
+        asyncio.get_running_loop().call_soon(order.append, "others")
 
-        async def noted(_connection: http_server._Connection, _data: bytes) -> None:
-            order.append("piece")
-            asyncio.get_running_loop().call_soon(order.append, "others")
-
-        monkeypatch.setattr(http_server._Connection, "_write", noted)
-        writer.write(b"GET /big HTTP/1.1\r\nHost: x\r\n\r\n")
-        async with asyncio.timeout(PATIENCE_S):
-            while order.count("piece") < BIG // http_server.PIECE_BYTES:
-                await asyncio.sleep(0)
-        monkeypatch.setattr(http_server._Connection, "_write", write)
-        pieces = "".join(one[0] for one in order)
-        assert "ppp" not in pieces, "the status goes with the first piece"
-        writer.close()
-        await writer.wait_closed()
-
-    served(talk)
+    monkeypatch.setattr(http_server._Connection, "_write", noted)
+    writer.write(b"GET /big HTTP/1.1\r\nHost: x\r\n\r\n")
+    async with asyncio.timeout(PATIENCE_S):
+        while order.count("piece") < BIG // http_server.PIECE_BYTES:
+            await asyncio.sleep(0)
+    monkeypatch.setattr(http_server._Connection, "_write", write)
+    pieces = "".join(one[0] for one in order)
+    assert "ppp" not in pieces, "the status goes with the first piece"
+    writer.close()
+    await writer.wait_closed()
