@@ -9,6 +9,7 @@ from typing import Any
 from mpbroker.client.admin import Admin
 from mpbroker.console.app import READS_MAX, Console
 from mpbroker.console.records import RecordQuery
+from tests.support.async_tests import in_event_loop
 
 
 class Reads(Console):
@@ -26,31 +27,27 @@ class Reads(Console):
         raise ConnectionError("nobody sees this")
 
 
-def test_reads_of_clients_that_have_gone_count_until_they_end() -> None:
+@in_event_loop
+async def test_reads_of_clients_that_have_gone_count_until_they_end() -> None:
     """They are in a thread, and nobody can end that."""
+    failures: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    console = Reads()
 
-    async def main() -> None:
-        failures: list[dict[str, object]] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
-        console = Reads()
-
-        async def leave(reads: list[asyncio.Task[Any]]) -> None:
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-            for read in reads:
-                read.cancel()
-            await asyncio.wait(reads)
-
-        for _ in range(3):
-            await leave(
-                [asyncio.create_task(console._read(RecordQuery("topic"))) for _ in range(2 * READS_MAX)]
-            )
-            assert console.under_way == READS_MAX
-        console.gate.set()
-        while console.under_way:
-            await asyncio.sleep(0)
+    async def begin_and_leave() -> None:
+        reads = [asyncio.create_task(console._read(RecordQuery("topic"))) for _ in range(2 * READS_MAX)]
         await asyncio.sleep(0)
-        assert not console._reads.locked()
-        assert failures == []
+        await asyncio.sleep(0)
+        for read in reads:
+            read.cancel()
+        await asyncio.wait(reads)
 
-    asyncio.run(main())
+    for _ in range(3):
+        await begin_and_leave()
+        assert console.under_way == READS_MAX
+    console.gate.set()
+    while console.under_way:
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not console._reads.locked()
+    assert failures == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from mpbroker.console.watch import HISTORY_MAX, Watch, is_internal, knows_topics
 from mpbroker.console.workers import Busy
 from mpbroker.metrics.snapshot import Snapshot
 from mpbroker.observe.samples import BrokerSeen, Health, Sample
+from tests.support.async_tests import in_event_loop
 
 
 @pytest.mark.parametrize(
@@ -57,17 +57,14 @@ def watch(tmp_path: Path) -> Watch:
     return Watch(context, Mock(follow=AsyncMock()))
 
 
-def test_a_look_that_finds_no_worker_is_skipped(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+@in_event_loop
+async def test_a_look_that_finds_no_worker_is_skipped(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     workers = LateWorkers()
     monkeypatch.setattr(watch, "_samplers", workers)
     monkeypatch.setattr(watch_module, "EVERY_S", 0.0)
-
-    async def ask() -> None:
-        await watch.fresh()
-        assert watch.model.sample is not None
-        watch.close()
-
-    asyncio.run(ask())
+    await watch.fresh()
+    assert watch.model.sample is not None
+    watch.close()
     assert workers.asked == 3
 
 

@@ -13,15 +13,15 @@ import pytest
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.exporter import metrics_page
-from mpbroker.exporter.app import App
-from mpbroker.exporter.metrics_page import MetricsPage, PageText
-from mpbroker.http.server import Message
+from mpbroker.exporter.metrics_page import MetricsPage
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.ipc.topology import EXPORTER, SharedMemory
 from mpbroker.metrics import snapshot
 from mpbroker.metrics.snapshot import Snapshot
 from mpbroker.observe.offset_follower import OffsetFollower
 from shm.region import Region
+from tests.exporter.test_metrics_page_text import asked
+from tests.support.async_tests import in_event_loop
 from tests.support.polling import PATIENCE_S
 
 
@@ -46,52 +46,47 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[Region]:
     return found
 
 
-def test_a_broker_that_has_counted_nothing_has_a_page(metrics: MetricsPage) -> None:
-    page = asyncio.run(metrics.fresh())
+@in_event_loop
+async def test_a_broker_that_has_counted_nothing_has_a_page(metrics: MetricsPage) -> None:
+    page = await metrics.fresh()
     assert page is not None
     assert b"mpbroker_ready 0.0\n" in page.plain
 
 
-def test_whoever_asks_at_once_gets_the_same_page(metrics: MetricsPage, looks: list[Region]) -> None:
-    async def ask() -> list[PageText | None]:
-        return await asyncio.gather(*(metrics.fresh() for _ in range(10)))
-
-    pages = asyncio.run(ask())
+@in_event_loop
+async def test_whoever_asks_at_once_gets_the_same_page(metrics: MetricsPage, looks: list[Region]) -> None:
+    pages = await asyncio.gather(*(metrics.fresh() for _ in range(10)))
     assert len(looks) == 1
     assert len({id(page) for page in pages}) == 1
 
 
-def test_a_page_is_given_out_while_it_is_fresh(
+@in_event_loop
+async def test_a_page_is_given_out_while_it_is_fresh(
     metrics: MetricsPage, looks: list[Region], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def ask_twice() -> None:
+    for factor, count in ((1e9, 1), (0.0, 3)):
+        monkeypatch.setattr(metrics_page, "FRESH_FACTOR", factor)
         await metrics.fresh()
         await metrics.fresh()
-
-    monkeypatch.setattr(metrics_page, "FRESH_FACTOR", 1e9)
-    asyncio.run(ask_twice())
-    assert len(looks) == 1
-    monkeypatch.setattr(metrics_page, "FRESH_FACTOR", 0.0)
-    asyncio.run(ask_twice())
-    assert len(looks) == 3
+        assert len(looks) == count
 
 
-def test_a_page_that_nobody_gets_any_more_is_not_kept(
+@in_event_loop
+async def test_a_page_that_nobody_gets_any_more_is_not_kept(
     metrics: MetricsPage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metrics_page, "FRESH_FACTOR", 0.5)
-
-    async def ask() -> None:
-        page = await metrics.fresh()
-        assert page is not None
-        page = weakref.ref(page)
-        while page() is not None:
-            await asyncio.sleep(0)
-
-    asyncio.run(asyncio.wait_for(ask(), PATIENCE_S))
+    page = await metrics.fresh()
+    assert page is not None
+    page = weakref.ref(page)
+    while page() is not None:
+        await asyncio.sleep(0)
 
 
-def test_a_page_is_made_beside_the_event_loop(metrics: MetricsPage, monkeypatch: pytest.MonkeyPatch) -> None:
+@in_event_loop
+async def test_a_page_is_made_beside_the_event_loop(
+    metrics: MetricsPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A large one takes a second, and /healthz has to be answered meanwhile."""
     others_are_served = threading.Event()
     take = snapshot.take
@@ -101,25 +96,19 @@ def test_a_page_is_made_beside_the_event_loop(metrics: MetricsPage, monkeypatch:
         return take(public)
 
     monkeypatch.setattr(snapshot, "take", waits)
-
-    async def ask() -> PageText | None:
-        page = asyncio.create_task(metrics.fresh())
-        await asyncio.sleep(0)
-        others_are_served.set()
-        return await page
-
-    assert asyncio.run(ask()) is not None
+    page = asyncio.create_task(metrics.fresh())
+    await asyncio.sleep(0)
+    others_are_served.set()
+    assert await page is not None
 
 
-def test_who_goes_away_takes_no_page_from_others(metrics: MetricsPage, looks: list[Region]) -> None:
-    async def ask() -> PageText | None:
-        first = asyncio.create_task(metrics.fresh())
-        second = asyncio.create_task(metrics.fresh())
-        await asyncio.sleep(0)
-        first.cancel()
-        return await second
-
-    assert asyncio.run(ask()) is not None
+@in_event_loop
+async def test_who_goes_away_takes_no_page_from_others(metrics: MetricsPage, looks: list[Region]) -> None:
+    first = asyncio.create_task(metrics.fresh())
+    second = asyncio.create_task(metrics.fresh())
+    await asyncio.sleep(0)
+    first.cancel()
+    assert await second is not None
     assert len(looks) == 1
 
 
@@ -131,19 +120,7 @@ def test_a_page_that_cannot_be_made_is_a_503_and_one_line(
 
     monkeypatch.setattr(snapshot, "take", fails)
     caplog.set_level(logging.ERROR)
-    told: list[Message] = []
-
-    async def send(message: Message) -> None:
-        told.append(message)
-
-    async def receive() -> Message:
-        raise AssertionError("nothing is read")
-
-    async def ask() -> None:
-        app = App(metrics.fresh, list, list, list)
-        for _ in range(3):
-            await app({"type": "http", "path": "/metrics", "method": "GET", "headers": []}, receive, send)
-
-    asyncio.run(ask())
-    assert [message["status"] for message in told if "status" in message] == [503] * 3
+    for _ in range(3):
+        start, _ = asked(metrics.fresh, "GET", 1)
+        assert start["status"] == 503
     assert len(caplog.records) == 1

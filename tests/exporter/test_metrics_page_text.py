@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import gzip
 import threading
+from collections.abc import Awaitable, Callable
+from unittest.mock import AsyncMock
 
 import pytest
 
 from mpbroker.exporter.app import App
 from mpbroker.exporter.metrics_page import FRESH_FACTOR, PageText
 from mpbroker.http.server import Message
+from tests.support.async_tests import in_event_loop
 
 TEXT = b"metric 1\n" * 1000
 
@@ -29,12 +32,9 @@ def zippers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def asked(page: PageText, method: str, times: int) -> list[Message]:
+def asked(fresh: Callable[[], Awaitable[PageText | None]], method: str, times: int) -> list[Message]:
     """Return the messages of as many answers at once, to a client that takes gzip."""
     told: list[Message] = []
-
-    async def fresh() -> PageText:
-        return page
 
     async def send(message: Message) -> None:
         told.append(message)
@@ -53,7 +53,7 @@ def asked(page: PageText, method: str, times: int) -> list[Message]:
 
 
 def test_many_get_what_was_zipped_once_in_a_thread(zippers: list[int]) -> None:
-    told = asked(PageText(TEXT, 0), "GET", 10)
+    told = asked(AsyncMock(return_value=PageText(TEXT, 0)), "GET", 10)
     bodies = [message["body"] for message in told if "body" in message]
     assert [gzip.decompress(body) for body in bodies] == [TEXT] * 10
     assert len(zippers) == 1
@@ -61,22 +61,20 @@ def test_many_get_what_was_zipped_once_in_a_thread(zippers: list[int]) -> None:
 
 
 def test_nothing_is_zipped_for_a_head(zippers: list[int]) -> None:
-    start, end = asked(PageText(TEXT, 0), "HEAD", 1)
+    start, end = asked(AsyncMock(return_value=PageText(TEXT, 0)), "HEAD", 1)
     assert (start["status"], end["body"], zippers) == (200, b"", [])
     headers = dict(start["headers"])
     assert headers[b"content-encoding"] == b"gzip"
     assert b"content-length" not in headers
 
 
-def test_who_goes_away_takes_no_zipped_page_from_others(zippers: list[int]) -> None:
-    async def ask() -> bytes:
-        page = PageText(TEXT, 0)
-        first, second = (asyncio.create_task(page.zipped()) for _ in range(2))
-        await asyncio.sleep(0)
-        first.cancel()
-        return await second
-
-    assert gzip.decompress(asyncio.run(ask())) == TEXT
+@in_event_loop
+async def test_who_goes_away_takes_no_zipped_page_from_others(zippers: list[int]) -> None:
+    page = PageText(TEXT, 0)
+    first, second = (asyncio.create_task(page.zipped()) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert gzip.decompress(await second) == TEXT
     assert len(zippers) == 1
 
 
