@@ -13,6 +13,12 @@ from tests.support.own_cli import OwnCli
 Typed = Callable[..., tuple[int, str, str]]
 
 
+@pytest.fixture(autouse=True)
+def _no_runtime_dir(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands look for brokers as they do where nobody has named a runtime directory."""
+    monkeypatch.delenv("MPBROKER_RUNTIME_DIR", raising=False)
+
+
 @pytest.fixture
 def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Typed:
     """Runs `mpbroker` with these words here; returns its exit code, and what it prints."""

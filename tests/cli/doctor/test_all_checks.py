@@ -13,8 +13,7 @@ from tests.cli.conftest import Typed
 
 
 @pytest.fixture
-def doctor(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> Typed:
-    monkeypatch.delenv("MPBROKER_RUNTIME_DIR", raising=False)
+def doctor(typed: Typed) -> Typed:
     return partial(typed, "doctor")
 
 

@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -13,6 +13,8 @@ from mpbroker.cli.errors import CliError
 from mpbroker.cli.host import ctl, scrub
 from mpbroker.cli.host.local_broker import LocalBroker
 from tests.support.fake_supervisor import FakeSupervisor
+
+Printed = Callable[..., str]
 
 
 @pytest.fixture
@@ -31,41 +33,42 @@ def supervisor(runtime_dir: Path) -> Iterator[FakeSupervisor]:
     fake.close()
 
 
-def test_status_as_tables_and_as_json(supervisor: FakeSupervisor, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def printed(supervisor: FakeSupervisor, capsys: pytest.CaptureFixture[str]) -> Printed:
+    """Returns what a command prints, whose messages get these replies."""
+
+    def call(command: Callable[..., None], replies: list[object], **how: object) -> str:
+        supervisor.replies = [msgspec.json.encode(reply) for reply in replies]
+        command(**{"here": LocalBroker(), "as_json": False, **how})
+        return capsys.readouterr().out
+
+    return call
+
+
+def test_status_as_tables_and_as_json(supervisor: FakeSupervisor, printed: Printed) -> None:
     status = {
         "cluster_id": "abc",
         "processes": [{"name": "handler 0", "pid": 12}, {"name": "log", "cpu": 0.5}],
     }
-    supervisor.replies = [msgspec.json.encode(status)] * 2
-    ctl.status(LocalBroker(), as_json=True)
-    assert json.loads(capsys.readouterr().out) == status
-    ctl.status(LocalBroker(), as_json=False)
-    table = capsys.readouterr().out
+    assert json.loads(printed(ctl.status, replies=[status], as_json=True)) == status
+    table = printed(ctl.status, replies=[status])
     assert all(word in table for word in ("cluster_id", "abc", "processes", "handler 0", "12", "0.5", "-"))
     assert supervisor.requests == [{"command": "status"}] * 2
 
 
-def test_status_says_what_is_offline_if_something_is(
-    supervisor: FakeSupervisor, capsys: pytest.CaptureFixture[str]
-) -> None:
-    well, ill = {"offline_partitions": 0}, {"offline_partitions": 2}
-    supervisor.replies = [msgspec.json.encode(status) for status in (well, ill)]
-    ctl.status(LocalBroker(), as_json=False)
-    assert capsys.readouterr().out.split()[:3] == ["offline_partitions", "0", "processes"]
-    ctl.status(LocalBroker(), as_json=False)
-    partitions = capsys.readouterr().out.splitlines()[0]
+def test_status_says_what_is_offline_if_something_is(printed: Printed) -> None:
+    well = printed(ctl.status, replies=[{"offline_partitions": 0}])
+    assert well.split()[:3] == ["offline_partitions", "0", "processes"]
+    partitions, *_ = printed(ctl.status, replies=[{"offline_partitions": 2}]).splitlines()
     assert partitions.split(maxsplit=1)[1].startswith("2, see the broker's log")
 
 
-def test_log_levels(supervisor: FakeSupervisor, capsys: pytest.CaptureFixture[str]) -> None:
-    reply = {"loggers": {"mpbroker.log": "DEBUG", "root": "INFO"}}
-    supervisor.replies = [msgspec.json.encode(reply)] * 4
-    ctl.log_level(LocalBroker(), None, None, as_json=False)
-    ctl.log_level(LocalBroker(), "mpbroker.log", "debug", as_json=False)
-    ctl.log_level(LocalBroker(), "root", "default", as_json=True)
-    said = capsys.readouterr().out
-    *lines, document = said.split("\n", 3)
-    assert lines == ["mpbroker.log DEBUG", "root INFO", "mpbroker.log DEBUG"]
+def test_log_levels(supervisor: FakeSupervisor, printed: Printed) -> None:
+    replies = [{"loggers": {"mpbroker.log": "DEBUG", "root": "INFO"}}]
+    everything = printed(ctl.log_level, replies=replies)
+    assert everything == "mpbroker.log DEBUG\nroot INFO\n"
+    assert printed(ctl.log_level, replies, logger="mpbroker.log", level="debug") == "mpbroker.log DEBUG\n"
+    document = printed(ctl.log_level, replies, logger="root", level="default", as_json=True)
     assert json.loads(document) == {"loggers": {"root": "INFO"}}
     assert supervisor.requests == [
         {"command": "log-level"},
@@ -112,9 +115,7 @@ def test_a_process_is_shown_in_short() -> None:
     assert re.fullmatch(r"[\d.]+ MB", row["pss"])
 
 
-def test_errors_stand_below_the_table_and_do_not_widen_it(
-    supervisor: FakeSupervisor, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_errors_stand_below_the_table_and_do_not_widen_it(printed: Printed) -> None:
     why = "ValueError: " + "x" * 300
     processes = [
         {"name": "log", "last_error": f"Traceback\n  line\n{why}\n"},
@@ -122,25 +123,18 @@ def test_errors_stand_below_the_table_and_do_not_widen_it(
         {"name": "handler 1", "last_error": "log.dirs: /data is gone"},
     ]
     status = {"version": "0.1.0", "pid": 7, "up_s": 90061.5, "processes": processes}
-    supervisor.replies = [msgspec.json.encode(status)] * 2
-    ctl.status(LocalBroker(), as_json=False)
-    table, errors = capsys.readouterr().out.split("\n\n")[-2:]
+    table, errors = printed(ctl.status, replies=[status]).split("\n\n")[-2:]
     assert max(map(len, table.splitlines())) < 40
     assert errors.splitlines() == [
         f"last error of log: {why}",
         "last error of handler 1: log.dirs: /data is gone",
     ]
-    ctl.status(LocalBroker(), as_json=True)
-    assert json.loads(capsys.readouterr().out) == status
+    assert json.loads(printed(ctl.status, replies=[status], as_json=True)) == status
 
 
-def test_status_says_which_broker_it_is(
-    supervisor: FakeSupervisor, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_says_which_broker_it_is(printed: Printed) -> None:
     status = {"version": "0.1.0", "pid": 7, "up_s": 90061.5, "processes": []}
-    supervisor.replies = [msgspec.json.encode(status)]
-    ctl.status(LocalBroker(), as_json=False)
-    lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    lines = [line.split(maxsplit=1) for line in printed(ctl.status, replies=[status]).splitlines()]
     assert lines[:3] == [["version", "0.1.0"], ["pid", "7"], ["up", "1 day, 1:01:01"]]
 
 
@@ -153,13 +147,11 @@ SEALED = "Only sealed segments are scrubbed: each partition's last one is still 
 
 
 def test_a_scrub_says_that_it_has_begun_and_how_much_there_is(
-    supervisor: FakeSupervisor, capsys: pytest.CaptureFixture[str]
+    supervisor: FakeSupervisor, printed: Printed
 ) -> None:
     begun, goes_on = {"running": True}, {"running": True, "pass_total_bytes": 70_000}
     replies = [SCRUB | NEVER, SCRUB | NEVER | begun, SCRUB | NEVER | begun, SCRUB | NEVER | goes_on]
-    supervisor.replies = [msgspec.json.encode(reply) for reply in replies]
-    scrub.scrub(LocalBroker(), only_status=False, as_json=False)
-    assert capsys.readouterr().out.splitlines() == [
+    assert printed(scrub.scrub, replies=replies, only_status=False).splitlines() == [
         "scrub begun: 0 of 70,000 bytes",
         SEALED,
         "data: no complete scrub yet",
@@ -169,31 +161,26 @@ def test_a_scrub_says_that_it_has_begun_and_how_much_there_is(
     assert supervisor.requests == [look, begin, look, look]
 
 
-def test_a_scrub_that_goes_on_or_rests(
-    supervisor: FakeSupervisor, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_scrub_that_goes_on_or_rests(printed: Printed) -> None:
     goes_on = SCRUB | ONCE | {"running": True, "pass_bytes": 1000, "pass_total_bytes": 70_000}
-    replies = [goes_on, goes_on, SCRUB | ONCE, SCRUB | NEVER, SCRUB | ONCE]
-    supervisor.replies = [msgspec.json.encode(reply) for reply in replies]
-    for only_status, said in ((False, "scrubbing: 1,000 of 70,000 bytes"), (True, "not scrubbing now")):
-        scrub.scrub(LocalBroker(), only_status=only_status, as_json=False)
-        first, second, third, _ = capsys.readouterr().out.splitlines()
+    for only_status, replies, said in (
+        (False, [goes_on, goes_on], "scrubbing: 1,000 of 70,000 bytes"),
+        (True, [SCRUB | ONCE], "not scrubbing now"),
+    ):
+        first, second, third, _ = printed(scrub.scrub, replies=replies, only_status=only_status).splitlines()
         assert (first, second) == (said, SEALED)
         last = "1970-01-01T00:00:00.000Z, 1,500 batches, 70,000 bytes"
         assert third == f"data: last complete scrub: {last}"
-    scrub.scrub(LocalBroker(), only_status=False, as_json=False)
-    assert capsys.readouterr().out.startswith("scrub done: there was little to read\n")
+    done = printed(scrub.scrub, replies=[SCRUB | NEVER, SCRUB | ONCE], only_status=False)
+    assert done.startswith("scrub done: there was little to read\n")
 
 
-def test_listeners_fit_a_terminal(
-    supervisor: FakeSupervisor, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_listeners_fit_a_terminal(printed: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     listener = {"listener": "PLAINTEXT://broker-1.example:9092", "protocol": "PLAINTEXT", "refused_per_ip": 0}
     other = {"listener": "SSL://broker-1.example:9093", "protocol": "SSL", "refused_per_ip": 3}
-    supervisor.replies = [msgspec.json.encode({"listeners": [listener, other]})] * 2
-    ctl.list_listeners(LocalBroker(), as_json=False)
-    assert capsys.readouterr().out.splitlines() == [
+    document = {"listeners": [listener, other]}
+    assert printed(ctl.list_listeners, replies=[document]).splitlines() == [
         "PLAINTEXT://broker-1.example:9092",
         "  protocol        PLAINTEXT",
         "  refused_per_ip  0",
@@ -201,60 +188,58 @@ def test_listeners_fit_a_terminal(
         "  protocol        SSL",
         "  refused_per_ip  3",
     ]
-    ctl.list_listeners(LocalBroker(), as_json=True)
-    assert json.loads(capsys.readouterr().out) == {"listeners": [listener, other]}
+    assert json.loads(printed(ctl.list_listeners, replies=[document], as_json=True)) == document
 
 
-def test_piped_tables_have_no_blanks_at_the_end(
-    supervisor: FakeSupervisor, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_piped_tables_have_no_blanks_at_the_end(printed: Printed) -> None:
     processes = [{"name": "log", "state": "recovering"}, {"name": "handler", "state": "ok"}]
-    supervisor.replies = [msgspec.json.encode({"node_id": 1, "processes": processes})]
-    ctl.status(LocalBroker(), as_json=False)
-    lines = capsys.readouterr().out.splitlines()
+    lines = printed(ctl.status, replies=[{"node_id": 1, "processes": processes}]).splitlines()
     assert "handler  ok" in lines
     assert lines == [line.rstrip() for line in lines]
 
 
-def test_resize_sends_what_was_given(supervisor: FakeSupervisor, capsys: pytest.CaptureFixture[str]) -> None:
-    supervisor.replies = [b'{"handlers": 4}']
-    ctl.resize(4, here=LocalBroker(), as_json=False)
+def test_resize_sends_what_was_given(supervisor: FakeSupervisor, printed: Printed) -> None:
+    assert "handlers" in printed(ctl.resize, replies=[{"handlers": 4}], handlers=4)
     assert supervisor.requests == [{"command": "resize", "handlers": 4}]
-    assert "handlers" in capsys.readouterr().out
 
 
-def test_reload_says_what_changed(supervisor: FakeSupervisor, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reload_says_what_changed(supervisor: FakeSupervisor, printed: Printed) -> None:
     reply = {
         "changed": ["max.connections", "num.partitions"],
         "at_next_start": ["node.id"],
         "replaced": ["handler 0", "handler 1"],
         "warnings": ["node.id cannot change while the broker runs: restart the broker"],
     }
-    supervisor.replies = [msgspec.json.encode(reply), msgspec.json.encode({name: [] for name in reply})]
-    ctl.reload(LocalBroker(), as_json=False)
-    assert supervisor.requests == [{"command": "reload"}]
-    assert capsys.readouterr().out.splitlines() == [
+    assert printed(ctl.reload, replies=[reply]).splitlines() == [
         "warning: node.id cannot change while the broker runs: restart the broker",
         "changed max.connections, num.partitions",
         "replaced handler 0, handler 1",
     ]
-    ctl.reload(LocalBroker(), as_json=False)
-    assert capsys.readouterr().out == "the configuration is as it was\n"
+    assert supervisor.requests == [{"command": "reload"}]
+    assert printed(ctl.reload, replies=[{name: [] for name in reply}]) == "the configuration is as it was\n"
 
 
-def test_what_was_done_is_said(supervisor: FakeSupervisor, capsys: pytest.CaptureFixture[str]) -> None:
-    guests = b'{"listener": "GUESTS://127.0.0.1:9192"}'
-    supervisor.replies = [guests, guests, b'{"request_log": true}', b'{"request_log": false}']
-    ctl.add_listener("GUESTS://127.0.0.1:9192", "PLAINTEXT", here=LocalBroker(), as_json=False)
-    ctl.remove_listener(LocalBroker(), "GUESTS", as_json=False)
-    ctl.request_log(LocalBroker(), "on", as_json=False)
-    ctl.request_log(LocalBroker(), None, as_json=False)
-    assert capsys.readouterr().out.splitlines() == [
-        "added listener GUESTS://127.0.0.1:9192",
-        "removed listener GUESTS://127.0.0.1:9192",
-        "the request log is on",
-        "the request log is off",
-    ]
+GUESTS = "GUESTS://127.0.0.1:9192"
+
+
+@pytest.mark.parametrize(
+    ("command", "how", "reply", "said"),
+    [
+        (
+            ctl.add_listener,
+            {"listener": GUESTS, "protocol": "PLAINTEXT"},
+            {"listener": GUESTS},
+            f"added listener {GUESTS}\n",
+        ),
+        (ctl.remove_listener, {"name": "GUESTS"}, {"listener": GUESTS}, f"removed listener {GUESTS}\n"),
+        (ctl.request_log, {"switch": "on"}, {"request_log": True}, "the request log is on\n"),
+        (ctl.request_log, {}, {"request_log": False}, "the request log is off\n"),
+    ],
+)
+def test_what_was_done_is_said(
+    printed: Printed, command: Callable[..., None], how: dict[str, object], reply: object, said: str
+) -> None:
+    assert printed(command, [reply], **how) == said
 
 
 def test_resize_to_nothing_is_a_wrong_call() -> None:

@@ -21,8 +21,7 @@ from mpbroker.testing import Broker
 from tests.support.own_cli import OwnCli
 
 
-def test_a_broker_is_found_by_its_port(mpbroker_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MPBROKER_RUNTIME_DIR", raising=False)
+def test_a_broker_is_found_by_its_port(mpbroker_broker: Broker) -> None:
     port = mpbroker_broker.bootstrap_servers.rpartition(":")[2]
     cli = OwnCli("nobody:1")
     with Broker() as other:
@@ -65,7 +64,6 @@ def test_one_way_to_name_a_broker() -> None:
 
 def test_a_broker_is_found_by_its_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker is found by -b and the environment, also by a socket; flags come before the environment."""
-    monkeypatch.delenv("MPBROKER_RUNTIME_DIR", raising=False)
     cli = OwnCli("nobody:1")
     settings = {
         "listeners": f"PLAINTEXT://127.0.0.1:0,LOCAL://unix:{tmp_path}/b.sock",
@@ -117,8 +115,7 @@ def test_without_a_name_and_data_it_is_the_broker_on_the_default_port(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for name in ("MPBROKER_BOOTSTRAP_SERVER", "MPBROKER_RUNTIME_DIR"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("MPBROKER_BOOTSTRAP_SERVER", raising=False)
     monkeypatch.chdir(tmp_path)
     default = mpbroker_broker.bootstrap_servers
     monkeypatch.setattr(local_broker, "DEFAULT_BOOTSTRAP", default)
@@ -146,7 +143,6 @@ def test_an_address_that_is_no_brokers_of_this_host(tmp_path: Path, monkeypatch:
     ):
         with pytest.raises(CliError, match=said):
             LocalBroker(bootstrap=address).control()
-    monkeypatch.delenv("MPBROKER_RUNTIME_DIR", raising=False)
     monkeypatch.setenv("MPBROKER_BOOTSTRAP_SERVER", "192.0.2.1:9092")
     with pytest.raises(CliError, match="MPBROKER_BOOTSTRAP_SERVER names it: unset that"):
         LocalBroker().control()
@@ -155,14 +151,12 @@ def test_an_address_that_is_no_brokers_of_this_host(tmp_path: Path, monkeypatch:
 def test_a_broker_that_does_not_listen_yet_is_found_by_its_port(
     mpbroker_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("MPBROKER_RUNTIME_DIR", raising=False)
     monkeypatch.setattr("mpbroker.cli.host.local_broker.listening_owners", lambda _port: set())
     port = int(mpbroker_broker.bootstrap_servers.rpartition(":")[2])
     assert by_port(port).call("status")["pid"] == mpbroker_broker.pid
 
 
-def test_the_log_directory_says_where_the_broker_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MPBROKER_RUNTIME_DIR", raising=False)
+def test_the_log_directory_says_where_the_broker_is(tmp_path: Path) -> None:
     pointer = tmp_path / POINTER_NAME
     pointer.write_text(json.dumps({"runtime_dir": str(tmp_path / "run"), "pid": 1, "node_id": 1}))
     assert by_log_dirs(f"{tmp_path},/other").path == tmp_path / "run" / CONTROL_NAME
@@ -175,9 +169,8 @@ def test_the_log_directory_says_where_the_broker_is(tmp_path: Path, monkeypatch:
 
 
 def test_a_copy_is_not_taken_for_the_broker_that_it_was_copied_from(
-    mpbroker_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mpbroker_broker: Broker, tmp_path: Path
 ) -> None:
-    monkeypatch.delenv("MPBROKER_RUNTIME_DIR", raising=False)
     copied = shutil.copytree(mpbroker_broker.log_dir, tmp_path / "copy")
     assert by_log_dirs(str(mpbroker_broker.log_dir)).call("status")["pid"] == mpbroker_broker.pid
     with pytest.raises(CliError, match="was copied from the directory of another broker, which runs"):
@@ -190,7 +183,6 @@ def test_a_copy_is_not_taken_for_the_broker_that_it_was_copied_from(
 
 def test_a_log_directory_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The path is what is wrong: whether a broker runs nobody has looked."""
-    monkeypatch.delenv("MPBROKER_RUNTIME_DIR", raising=False)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
     for name, why in (("nope", "is not there"), ("file", "is not a directory")):

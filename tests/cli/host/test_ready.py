@@ -54,10 +54,7 @@ def test_ready_from_the_start_to_the_end(tmp_path: Path) -> None:
     assert said.startswith("not ready: no broker is running")
 
 
-def test_a_wrong_directory_is_a_usage_error_unless_it_may_come(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("MPBROKER_RUNTIME_DIR", raising=False)
+def test_a_wrong_directory_is_a_usage_error_unless_it_may_come(tmp_path: Path) -> None:
     nothing = str(tmp_path / "nothing")
     with pytest.raises(CliError) as raised:
         ready.ready(LocalBroker(nothing), None, as_json=False)

@@ -198,7 +198,6 @@ def test_every_command_explains_itself(typed: Typed) -> None:
 def test_log_dirs_may_stand_behind_ctl(
     typed: Typed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str], asked: str
 ) -> None:
-    monkeypatch.delenv("MPBROKER_RUNTIME_DIR", raising=False)
     monkeypatch.chdir(tmp_path)
     (tmp_path / asked).mkdir()
     code, _out, err = typed(*arguments)

@@ -29,8 +29,7 @@ ROOT = Path(__file__).parents[3]
 
 def run(*arguments: object, prelude: str = "") -> subprocess.CompletedProcess[str]:
     code = f"{prelude}\nimport sys; from mpbroker.cli.main import main; sys.argv[0] = 'mpbroker'; main()"
-    environ = {name: value for name, value in os.environ.items() if name != "MPBROKER_RUNTIME_DIR"}
-    done = ran([sys.executable, "-c", code, "top", *map(str, arguments)], cwd=ROOT, env=environ)
+    done = ran([sys.executable, "-c", code, "top", *map(str, arguments)], cwd=ROOT)
     assert "Traceback" not in done.stderr, done.stderr
     return done
 
@@ -100,9 +99,7 @@ def test_wrong_calls(
     code: int,
     text: str,
     typed: Typed,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delenv("MPBROKER_RUNTIME_DIR", raising=False)
     ended, out, err = typed("top", *arguments)
     assert (ended, out) == (code, "")
     assert text in err

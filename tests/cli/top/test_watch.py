@@ -191,7 +191,6 @@ def test_the_environment_names_the_broker_unless_a_flag_does(
     filled_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Directories at rest are not shown in place of a broker that was named and is not there."""
-    monkeypatch.delenv("MPBROKER_RUNTIME_DIR", raising=False)
     monkeypatch.setenv("MPBROKER_BOOTSTRAP_SERVER", filled_broker.bootstrap_servers)
     assert Watch(BrokerFlags()).first().broker.pid == filled_broker.pid
     assert GroupWatch(BrokerFlags()).groups(BrokerSeen(Health.RUNNING)).groups
