@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -13,7 +12,7 @@ from confluent_kafka import TopicPartition
 from mpbroker.testing import Broker
 from ops.docs.browser import Browser
 from tests.console.conftest import BIG_BYTES, HOSTILE, Api, member, produce, transact
-from tests.support.http_broker import commit, pids
+from tests.support.http_broker import commit, replace
 from tests.support.polling import until
 
 PHONE = (390, 844)
@@ -94,6 +93,21 @@ def change_answers(page: Browser, place: str, change: str) -> None:
       null""")
 
 
+def fill_in(page: Browser, submit: str, **fields: str) -> None:
+    """Fill the fields of the dialog, and click its button."""
+    for name, text in fields.items():
+        page.fill(f"dialog [name={name}]", text)
+    page.click("dialog button[type=submit]", submit)
+
+
+def known_topic(broker: Broker, api: Api, *records: dict[str, Any], partitions: int = 1) -> str:
+    """Make a topic of these records, which the console has seen."""
+    topic = broker.create_topic(partitions=partitions)
+    produce(broker, topic, *records)
+    until(lambda: api.found("topics", q=topic)["rows"], "the topic is known")
+    return topic
+
+
 def test_every_view_by_click_and_by_key(page: Browser) -> None:
     for number, name in enumerate(VIEWS, 1):
         page.click("#nav a", name)
@@ -153,13 +167,12 @@ def test_a_long_value_says_that_it_is_cut(page: Browser, api: Api, filled: str) 
 
 
 def test_json_that_is_nested_too_deeply_is_shown_as_text(page: Browser, api: Api, broker: Broker) -> None:
-    topic, levels = broker.create_topic(), 32_000
+    levels = 32_000
     nested = "[" * levels + "]" * levels
-    produce(broker, topic, {"value": nested})
+    topic = known_topic(broker, api, {"value": nested})
     assert page.js(f"import('/value.js').then((it) => it.pretty({json.dumps(nested)}))") is None
     assert page.js("import('/value.js').then((it) => it.pretty('[' + '[1],'.repeat(900000) + '1]'))") is None
     assert page.js("import('/value.js').then((it) => it.pretty('[[1], {}]').join('|'))")
-    until(lambda: api.found("topics", q=topic)["rows"], "the topic is known")
     visit(page, api, f"topics/{topic}/records")
     page.click(".records tr.opens")
     page.sees("nested too deeply", ".detail")
@@ -168,9 +181,8 @@ def test_json_that_is_nested_too_deeply_is_shown_as_text(page: Browser, api: Api
 
 
 def test_json_is_shown_as_people_write_it(page: Browser, api: Api, broker: Broker) -> None:
-    topic = broker.create_topic()
-    produce(broker, topic, {"value": json.dumps({"größe": "Grüße 🚀 \u202e", "n": 12345678901234567890})})
-    until(lambda: api.found("topics", q=topic)["rows"], "the topic is known")
+    value = json.dumps({"größe": "Grüße 🚀 \u202e", "n": 12345678901234567890})
+    topic = known_topic(broker, api, {"value": value})
     visit(page, api, f"topics/{topic}/records")
     page.sees("Grüße 🚀 \\u202e", ".records tr.opens")
     page.click(".records tr.opens")
@@ -182,31 +194,22 @@ def test_json_is_shown_as_people_write_it(page: Browser, api: Api, broker: Broke
 
 
 def test_records_and_users_are_made_by_clicks(page: Browser, api: Api, broker: Broker) -> None:
-    topic = broker.create_topic(partitions=3)
-    until(lambda: api.found("topics", q=topic)["rows"], "the topic is known")
+    topic = known_topic(broker, api, partitions=3)
     with_token(page, api)
     visit(page, api, f"topics/{topic}/records")
     page.click("button", "Produce")
-    page.fill("dialog textarea[name=value]", "made by clicks")
-    page.fill("dialog input[name=key]", "k")
-    page.fill("dialog textarea[name=headers]", "a=b")
-    page.click("dialog button[type=submit]", "Produce record")
+    fill_in(page, "Produce record", value="made by clicks", key="k", headers="a=b")
     page.sees("made by clicks", ".records tr.opens")
     page.click("button", "Delete records")
-    page.fill("dialog input[name=before]", "latest")
-    page.fill("dialog input[name=typed]", topic)
-    page.click("dialog button[type=submit]", "Delete records")
+    fill_in(page, "Delete records", before="latest", typed=topic)
     page.sees("No records", ".records .said")
     page.click("#nav a", "Access")
     page.sees("the broker has no authorizer")
     page.click("button", "New user")
-    page.fill("dialog input[name=user]", "ann")
-    page.fill("dialog input[name=password]", "secret")
-    page.click("dialog button[type=submit]", "Save user")
+    fill_in(page, "Save user", user="ann", password="secret")
     page.sees("ann", "table")
     page.click("table button", "Remove")
-    page.fill("dialog input[name=typed]", "ann")
-    page.click("dialog button[type=submit]", "Remove user")
+    fill_in(page, "Remove user", typed="ann")
     page.sees("No users with a SCRAM password")
 
 
@@ -246,6 +249,7 @@ def test_a_group_has_its_lag_and_its_partitions(page: Browser, filled: str) -> N
 
 def test_the_picture_has_the_processes_and_their_rings(page: Browser) -> None:
     page.click("#nav a", "Pipeline")
+    boxes = "[...document.querySelectorAll('.box-title')]"
     for name in (
         "Kafka clients",
         "acceptor",
@@ -255,10 +259,7 @@ def test_the_picture_has_the_processes_and_their_rings(page: Browser) -> None:
         "coordinator",
         "log.dirs",
     ):
-        page.until(
-            f"[...document.querySelectorAll('.box-title')].some((one) => one.textContent.includes('{name}'))",
-            name,
-        )
+        page.until(f"{boxes}.some((one) => one.textContent.includes('{name}'))", name)
     page.sees("processor → handler")
 
 
@@ -294,16 +295,13 @@ def test_changes_need_the_token_and_a_second_look(page: Browser, api: Api) -> No
     page.click("#nav a", "Topics")
     page.click("button", "New topic")
     page.until("document.activeElement.name === 'topic'", "the name has the focus")
-    page.fill("dialog input[name=topic]", "by-clicks")
-    page.fill("dialog input[name=partitions]", "3")
-    page.click("dialog button[type=submit]", "Create topic")
+    fill_in(page, "Create topic", topic="by-clicks", partitions="3")
     page.sees("created topic by-clicks with 3 partitions", "#toast")
     page.click("tr.opens", "by-clicks")
     page.click(".actions button:last-child", "Delete")
-    page.click("dialog button[type=submit]", "Delete topic")
+    fill_in(page, "Delete topic")
     page.sees("Type by-clicks to confirm.", "dialog")
-    page.fill("dialog input[name=typed]", "by-clicks")
-    page.click("dialog button[type=submit]", "Delete topic")
+    fill_in(page, "Delete topic", typed="by-clicks")
     page.sees("deleted topic by-clicks", "#toast")
     page.sees("orders", "table")
     assert not page.js("document.querySelector('table').innerText.includes('by-clicks')"), "it goes at once"
@@ -335,9 +333,9 @@ def test_offsets_are_reset_after_a_preview(page: Browser, api: Api, filled: str)
     visit(page, api, "#/groups/billing")
     page.sees("Empty", ".facts")
     page.click("button", "Reset offsets")
-    page.click("dialog button[type=submit]", "Preview")
+    fill_in(page, "Preview")
     page.sees(filled, "dialog table")
-    page.click("dialog button[type=submit]", "Set these offsets")
+    fill_in(page, "Set these offsets")
     page.sees("set 1 offset of group billing", "#toast")
     assert api.change("reset-offsets", group="billing", to="to-offset", value="2", execute=True).status == 200
 
@@ -399,18 +397,17 @@ def test_a_new_topic_is_seen_among_more_than_are_listed(page: Browser, api: Api)
     page.js(f"location.hash = 'token={api.token}'; null")
     page.click("#nav a", "Topics")
     # The list as it is with more topics than an answer has: without the new one.
-    page.js(
-        """const ask = fetch; fetch = async (url, ...more) => {
-            const answer = await ask(url, ...more);
-            if (!/topics[?]$/.test(url)) return answer;
-            const rows = (await answer.json()).rows.filter((one) => !one.topic.startsWith("zz"));
-            return new Response(JSON.stringify({ rows, found: 2000, total: 2000 }));
-        }; null"""
+    change_answers(
+        page,
+        "api/topics?",
+        """if (String(place).endsWith("?")) {
+             found.rows = found.rows.filter((one) => !one.topic.startsWith("zz"));
+             found.found = found.total = 2000;
+           }""",
     )
     page.sees("of 2,000 topics: search for others", ".said")
     page.click("button", "New topic")
-    page.fill("dialog input[name=topic]", "zz-among-many")
-    page.click("dialog button[type=submit]", "Create topic")
+    fill_in(page, "Create topic", topic="zz-among-many")
     page.sees("zz-among-many", "tr.opens")
     page.open("about:blank")
     page.open(api.url)
@@ -633,9 +630,7 @@ def test_an_exporter_that_dies_is_told_and_a_tail_goes_on(own_broker: Broker, ch
     chromium.sees("No records", ".records .said")
     chromium.press("t")
     chromium.sees("Live · waiting", ".records .said")
-    exporter = pids(own_broker)["exporter"]
-    os.kill(exporter, signal.SIGKILL)
-    until(lambda: pids(own_broker)["exporter"] not in (exporter, 0), "it is replaced")
+    replace(own_broker, "exporter")
 
     def tailed() -> bool:
         produce(own_broker, topic, {"value": "after the death"})

@@ -29,7 +29,7 @@ from mpbroker.ipc.pointer import read_pointer
 from mpbroker.testing import Broker
 from ops.bench.brokers import ROOT
 from tests.console.conftest import HOSTILE, Api, member, produce, transact
-from tests.support.http_broker import commit, pids
+from tests.support.http_broker import commit, pids, replace
 from tests.support.own_cli import OwnCli
 from tests.support.polling import PATIENCE_S, until
 
@@ -455,11 +455,9 @@ def test_an_exporter_that_dies_ends_tails_and_its_successor_goes_on(own_broker: 
     topic = own_broker.create_topic()
     with tail(api, topic) as answer:
         answer.readline()
-        before = pids(own_broker)["exporter"]
-        os.kill(before, signal.SIGKILL)
+        replace(own_broker, "exporter")
         with pytest.raises((http.client.IncompleteRead, ConnectionError)):
             answer.read()
-    until(lambda: pids(own_broker)["exporter"] not in (before, 0), "it is replaced")
     assert Api(own_broker).token == api.token
     with tail(api, topic) as answer:
         answer.readline()
@@ -484,9 +482,7 @@ def test_a_stop_ends_an_open_tail_cleanly(own_broker: Broker) -> None:
 @pytest.mark.parametrize("name", ["log 0", "coordinator", "handler 0", "processor 0"])
 def test_the_page_is_told_whoever_dies(own_broker: Broker, name: str) -> None:
     api = Api(own_broker)
-    before = pids(own_broker)[name]
-    os.kill(before, signal.SIGKILL)
-    until(lambda: pids(own_broker)[name] not in (before, 0), f"{name} is replaced")
+    replace(own_broker, name)
     api.found("live", after=0)
     api.found("health")
     topic = own_broker.create_topic()

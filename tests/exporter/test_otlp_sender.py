@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -21,7 +19,7 @@ from mpbroker.exporter.otlp_sender import Origin, Sender, cause_in
 from mpbroker.testing import Broker
 from tests.exporter.conftest import SETTINGS, Http
 from tests.exporter.test_with_broker import produce
-from tests.support.http_broker import commit, pids
+from tests.support.http_broker import commit, replace
 from tests.support.otlp_receiver import OtlpReceiver, Received
 from tests.support.polling import until
 
@@ -94,9 +92,8 @@ def test_an_exporter_that_dies_counts_on(sending: Broker, receiver: OtlpReceiver
         (point,) = found.metrics["mpbroker_restarts_total"].sum.data_points
         return point.start_time_unix_nano
 
-    before, pid = latest(receiver), pids(sending)["exporter"]
-    os.kill(pid, signal.SIGKILL)
-    until(lambda: pids(sending)["exporter"] not in (pid, 0), "it is replaced")
+    before = latest(receiver)
+    replace(sending, "exporter")
     after = latest(receiver)
     assert began(after) == began(before) < time.time_ns()
     restarts = [one.value("mpbroker_restarts_total") for one in (before, after)]

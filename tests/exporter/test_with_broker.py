@@ -29,7 +29,7 @@ from mpbroker.observe.samples import Health
 from mpbroker.testing import Broker
 from tests.exporter.conftest import SETTINGS, Answer, Http
 from tests.support import client_tools
-from tests.support.http_broker import commit, pids
+from tests.support.http_broker import commit, pids, replace
 from tests.support.polling import PATIENCE_S, until
 from tests.support.programs import ran
 
@@ -187,12 +187,10 @@ def test_a_scrape_is_clean_whoever_dies(own_broker: Broker, name: str) -> None:
     topic = own_broker.create_topic()
     produce(own_broker, topic, 5)
     commit(own_broker, "stays", topic, 2)
-    before = pids(own_broker)[name]
     lag = {"consumergroup": "stays", "topic": topic, "partition": "0"}
     with asking(http) as answers:
-        os.kill(before, signal.SIGKILL)
+        replace(own_broker, name)
         seen = len(answers)
-        until(lambda: pids(own_broker)[name] not in (before, 0), f"{name} is replaced")
         until(lambda: len(answers) > seen + 3, "scrapes go on")
     for answer in answers:
         assert isinstance(answer, Answer), answer
@@ -224,9 +222,7 @@ def test_an_exporter_that_dies_is_replaced_and_nobody_else_notices(own_broker: B
     commit(own_broker, "again", topic, 2)
     with asking(http) as answers:
         for _ in range(3):
-            before = pids(own_broker)["exporter"]
-            os.kill(before, signal.SIGKILL)
-            until(lambda old=before: pids(own_broker)["exporter"] not in (old, 0), "it is replaced")
+            replace(own_broker, "exporter")
             seen = len(answers)
             until(lambda n=seen: len(answers) > n + 2, "scrapes go on")
     # One that was being answered is cut off, the others have waited for the successor.

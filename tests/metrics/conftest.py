@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ops.bench.brokers import Mpbroker
+from tests.metrics.test_with_broker import create
 from tests.support.metered_client import Client, Meter
+from tests.support.real_brokers import served
+
+FLAGS = ("--processors", "1", "--handlers", "2")
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mpbroker]:
-    running = Mpbroker(tmp_path_factory.mktemp("broker"), flags=("--processors", "1", "--handlers", "2"))
-    try:
-        running.start()
+    with served(Mpbroker(tmp_path_factory.mktemp("broker"), flags=FLAGS)) as running:
         yield running
-        assert running.stop() == 0, running.output()
-    finally:
-        running.kill()
 
 
 @pytest.fixture
 def own_broker(tmp_path: Path) -> Iterator[Mpbroker]:
     """One that a test may kill."""
-    running = Mpbroker(tmp_path, flags=("--processors", "1", "--handlers", "2"))
-    try:
-        running.start()
+    with served(Mpbroker(tmp_path, flags=FLAGS)) as running:
         yield running
-    finally:
-        running.kill()
 
 
 @pytest.fixture
@@ -40,6 +36,13 @@ def meter(broker: Mpbroker) -> Meter:
 
 @pytest.fixture
 def client(broker: Mpbroker) -> Iterator[Client]:
-    made = Client(broker)
-    yield made
-    made.close()
+    """A client whose name no other one has."""
+    with Client(broker, name=f"client-{uuid.uuid4().hex[:8]}") as made:
+        yield made
+
+
+@pytest.fixture
+def topic(client: Client) -> str:
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    create(client, name)
+    return name

@@ -14,13 +14,12 @@ from mpbroker.protocol.api_keys import ApiKey
 from tests.metrics.test_with_broker import FETCH_VERSION, PRODUCE_VERSION, batch, create, fetch, produce
 from tests.support.client_tools import eventually
 from tests.support.metered_client import Client, Meter
+from tests.support.real_brokers import served
 from tests.support.secure_broker import SecureBroker
 
 METER = {"Count", "MeanRate", "IntervalRate"}
 HISTOGRAM = set(NOTHING.attributes(1))
 _VARIABLE = re.compile(r"\[([^\[\]]*)\]|<([^<>]*)>")
-
-
 QUOTAS = ("producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate")
 
 
@@ -30,9 +29,8 @@ def view(tmp_path_factory: pytest.TempPathFactory) -> Iterator[View]:
     broker = SecureBroker(tmp_path_factory.mktemp("broker"))
     with broker.properties.open("a") as properties:
         properties.write("control.plane.listener.name=SHORT\n")
-    try:
-        broker.start()
-        client, meter = Client(broker), Meter(broker)
+    with served(broker), Client(broker) as client:
+        meter = Meter(broker)
         limit(client)
         create(client, "t")
         client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce("t", batch()))
@@ -43,10 +41,6 @@ def view(tmp_path_factory: pytest.TempPathFactory) -> Iterator[View]:
         with broker.connect("TLS") as secure:
             secure.ask(ApiKey.API_VERSIONS, 3, m.ApiVersionsRequest("raw", "1"))
             yield View(meter.take(), before)
-        client.close()
-        assert broker.stop() == 0, broker.output()
-    finally:
-        broker.kill()
 
 
 def limit(client: Client) -> None:

@@ -31,6 +31,7 @@ from tests.metrics.test_with_broker import (
 )
 from tests.support.client_tools import eventually
 from tests.support.metered_client import Client, Meter
+from tests.support.real_brokers import served
 from tests.support.secure_broker import Closed, RawClient, SecureBroker
 
 SELECTOR = "kafka.server:type=socket-server-metrics,networkProcessor=0"
@@ -44,17 +45,11 @@ HALF_BYTES = 300_000
 
 @pytest.fixture(scope="module")
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureBroker]:
-    broker = SecureBroker(tmp_path_factory.mktemp("broker"))
-    try:
-        broker.start()
-        client = Client(broker)
-        create(client, TOPIC)
-        client.close()
+    with served(SecureBroker(tmp_path_factory.mktemp("broker"))) as broker:
+        with Client(broker) as client:
+            create(client, TOPIC)
         eventually(lambda: Meter(broker).get(SELECTOR, "connection-count") == 0, "nobody is connected")
         yield broker
-        assert broker.stop() == 0, broker.output()
-    finally:
-        broker.kill()
 
 
 @pytest.fixture(name="seen")
@@ -64,9 +59,8 @@ def _seen(secure: SecureBroker) -> Meter:
 
 @pytest.fixture(name="plain")
 def _plain(secure: SecureBroker) -> Iterator[Client]:
-    made = Client(secure)
-    yield made
-    made.close()
+    with Client(secure) as made:
+        yield made
     eventually(lambda: Meter(secure).get(SELECTOR, "connection-count") == 0, "it is gone")
 
 
@@ -222,9 +216,8 @@ def test_a_request_whose_client_leaves_is_counted_once(secure: SecureBroker, see
         client.close()
         eventually(lambda: seen.get(SELECTOR, "connection-count") == 0, "the processor knows that it left")
     eventually(lambda: seen.get(count) == 2, "it has ended")
-    other = Client(secure)
-    other.call(ApiKey.LIST_OFFSETS, 5, asked)
-    other.close()
+    with Client(secure) as other:
+        other.call(ApiKey.LIST_OFFSETS, 5, asked)
     eventually(lambda: seen.get(count) >= 3, "and so has the next")
     assert seen.get(count) == 3
 
@@ -247,12 +240,11 @@ def test_a_fetch_that_waits_and_expires(secure: SecureBroker, plain: Client, see
     create(plain, "empty")
     before = seen.get(expired)
     # One that is waited for until it was seen, and one that expires.
-    patient = Client(secure)
-    patient.send(ApiKey.FETCH, FETCH_VERSION, fetch("empty", 0, wait_ms=600_000))
-    for size in ("PurgatorySize", "NumDelayedOperations"):
-        name = f"{PURGATORY}{size},delayedOperation=Fetch"
-        eventually(lambda name=name: seen.get(name, "Value") == 1, "it is parked")
-    patient.close()
+    with Client(secure) as patient:
+        patient.send(ApiKey.FETCH, FETCH_VERSION, fetch("empty", 0, wait_ms=600_000))
+        for size in ("PurgatorySize", "NumDelayedOperations"):
+            name = f"{PURGATORY}{size},delayedOperation=Fetch"
+            eventually(lambda name=name: seen.get(name, "Value") == 1, "it is parked")
     eventually(lambda: seen.get(f"{PURGATORY}PurgatorySize,delayedOperation=Fetch", "Value") == 0, "it went")
     assert seen.get(expired) == before
     plain.call(ApiKey.FETCH, FETCH_VERSION, fetch("empty", 0, wait_ms=50))

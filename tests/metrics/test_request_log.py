@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from ops.bench.brokers import Mpbroker
 from tests.metrics.test_with_broker import FETCH_VERSION, PRODUCE_VERSION, batch, create, fetch, produce
 from tests.support.client_tools import eventually
 from tests.support.metered_client import Client, Meter
-from tests.support.real_brokers import control
+from tests.support.real_brokers import control, served
 from tests.support.secure_broker import PLAIN_PASSWORD, SecureBroker
 
 PARKED = "kafka.server:type=DelayedOperationPurgatory,name=NumDelayedOperations,delayedOperation=Fetch"
@@ -28,6 +30,18 @@ STAGES = ("requestQueueTimeMs", "localTimeMs", "remoteTimeMs", "responseQueueTim
 
 def switch(broker: Mpbroker, on: bool) -> None:
     assert control(broker).call("request-log", on=on) == {"request_log": on}
+
+
+@contextmanager
+def logging(broker: Mpbroker, client: Client) -> Iterator[None]:
+    """Have the broker log what this client asks for."""
+    switch(broker, True)
+    try:
+        # A handler looks at the switch before it takes what comes.
+        eventually(lambda: bool(logged(broker, client)), "the log is on")
+        yield
+    finally:
+        switch(broker, False)
 
 
 def lines(broker: Mpbroker, client_id: str) -> list[dict[str, Any]]:
@@ -42,30 +56,18 @@ def records(broker: Mpbroker, client_id: str) -> list[dict[str, Any]]:
     return [one for one in found if one["requestHeader"]["requestApiKeyName"] in wanted]
 
 
-def test_every_request_has_its_line_while_the_log_is_on(broker: Mpbroker) -> None:
-    client = Client(broker, name=f"log-{uuid.uuid4().hex[:8]}")
-    topic = f"t-{uuid.uuid4().hex[:8]}"
-    create(client, topic)
-    client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce(topic, batch()))
-    switch(broker, True)
-    try:
-        # A handler looks at the switch before it takes what comes.
-        eventually(lambda: bool(logged(broker, client)), "the log is on")
-        data = batch()
+def test_every_request_has_its_line_while_the_log_is_on(broker: Mpbroker, client: Client, topic: str) -> None:
+    data = batch()
+    client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce(topic, data))
+    with logging(broker, client):
         client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce(topic, data))
         client.send(ApiKey.PRODUCE, PRODUCE_VERSION, produce(topic, data, acks=0))
         client.call(ApiKey.FETCH, FETCH_VERSION, fetch(topic, 0))
         client.call(ApiKey.FETCH, FETCH_VERSION, fetch(topic, 3, wait_ms=60))
         eventually(lambda: len(records(broker, client.name)) == 4, "all four are logged")
-        durable, unanswered, read, waited = records(broker, client.name)
-    finally:
-        switch(broker, False)
-    assert [one["requestHeader"]["requestApiKeyName"] for one in (durable, unanswered, read, waited)] == [
-        "PRODUCE",
-        "PRODUCE",
-        "FETCH",
-        "FETCH",
-    ]
+        durable, unanswered, read, waited = found = records(broker, client.name)
+    names = [one["requestHeader"]["requestApiKeyName"] for one in found]
+    assert names == ["PRODUCE", "PRODUCE", "FETCH", "FETCH"]
     asked = durable["request"]["topicData"][0]["partitionData"][0]
     assert asked == {"index": 0, "recordsSizeInBytes": len(data)}
     assert durable["response"]["responses"][0]["partitionResponses"][0]["errorCode"] == 0
@@ -74,7 +76,7 @@ def test_every_request_has_its_line_while_the_log_is_on(broker: Mpbroker) -> Non
     # The wait begins before the handler has noted the end of its own work, and is in whole milliseconds.
     assert waited["localTimeMs"] + waited["remoteTimeMs"] > 58
     assert waited["remoteTimeMs"] > 0
-    for one in (durable, unanswered, read, waited):
+    for one in found:
         assert sum(one[stage] for stage in STAGES) == pytest.approx(one["totalTimeMs"], abs=0.01)
         assert (one["principal"], one["listener"]) == ("User:ANONYMOUS", "PLAINTEXT")
         assert one["securityProtocol"] == "PLAINTEXT"
@@ -83,44 +85,32 @@ def test_every_request_has_its_line_while_the_log_is_on(broker: Mpbroker) -> Non
     client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce(topic, data))
     client.call(ApiKey.FETCH, FETCH_VERSION, fetch(topic, 0))
     assert len(records(broker, client.name)) == 4, "nothing is logged any more"
-    client.close()
 
 
-def test_the_line_of_a_produce_says_what_its_records_cost(broker: Mpbroker) -> None:
-    client = Client(broker, name=f"log-{uuid.uuid4().hex[:8]}")
+def test_the_line_of_a_produce_says_what_its_records_cost(broker: Mpbroker, client: Client) -> None:
     topic = f"t-{uuid.uuid4().hex[:8]}"
     create(client, topic, compression_type="gzip")
-    switch(broker, True)
-    try:
-        eventually(lambda: bool(logged(broker, client)), "the log is on")
+    with logging(broker, client):
         for codec in (Codec.NONE, Codec.GZIP):
             data = batch(value=bytes(1000), codec=codec)
             client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce(topic, data))
         eventually(lambda: len(records(broker, client.name)) == 2, "both are logged")
         rebuilt, kept = records(broker, client.name)
-    finally:
-        switch(broker, False)
-    client.close()
     assert rebuilt["temporaryMemoryBytes"] == kept["temporaryMemoryBytes"] > 1000
     assert 0 < rebuilt["messageConversionsTime"] <= rebuilt["localTimeMs"]
     assert "messageConversionsTime" not in kept
     assert "requestApiVersionDeprecated" not in rebuilt["requestHeader"]
 
 
-def test_a_fetch_whose_client_went_has_its_line(broker: Mpbroker, meter: Meter) -> None:
-    client = Client(broker, name=f"log-{uuid.uuid4().hex[:8]}")
-    topic = f"t-{uuid.uuid4().hex[:8]}"
-    create(client, topic)
-    switch(broker, True)
-    try:
-        eventually(lambda: bool(logged(broker, client)), "the log is on")
+def test_a_fetch_whose_client_went_has_its_line(
+    broker: Mpbroker, client: Client, meter: Meter, topic: str
+) -> None:
+    with logging(broker, client):
         client.send(ApiKey.FETCH, FETCH_VERSION, fetch(topic, 0, wait_ms=60_000))
         eventually(lambda: meter.get(PARKED, "Value") == 1, "it is parked")
         client.close()
         eventually(lambda: len(records(broker, client.name)) == 1, "it is logged")
         (gone,) = records(broker, client.name)
-    finally:
-        switch(broker, False)
     assert gone["response"] is None
     assert gone["remoteTimeMs"] > 0
 
@@ -134,14 +124,8 @@ def logged(broker: Mpbroker, client: Client) -> bool:
 
 
 def test_secrets_are_not_told() -> None:
-    wanted = m.AlterUserScramCredentialsRequest(
-        [],
-        [
-            m.AlterUserScramCredentialsRequest.ScramCredentialUpsertion(
-                "ann", 1, 4096, b"salt", b"password-hash"
-            )
-        ],
-    )
+    scram = m.AlterUserScramCredentialsRequest
+    wanted = scram([], [scram.ScramCredentialUpsertion("ann", 1, 4096, b"salt", b"password-hash")])
     told = as_json("request", ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, wanted)
     upsertion = told["upsertions"][0]
     assert (upsertion["name"], upsertion["salt"], upsertion["saltedPassword"]) == ("ann", HIDDEN, HIDDEN)
@@ -157,9 +141,7 @@ def test_a_line_is_json_and_its_stages_add_up() -> None:
 
 
 def test_a_request_over_tls_and_sasl_has_its_line(tmp_path: Path) -> None:
-    broker = SecureBroker(tmp_path)
-    try:
-        broker.start()
+    with served(SecureBroker(tmp_path)) as broker:
         switch(broker, True)
         with broker.connect("BOTH") as client:
             client.plain()
@@ -170,13 +152,8 @@ def test_a_request_over_tls_and_sasl_has_its_line(tmp_path: Path) -> None:
 
             eventually(lambda: bool(found()), "the log is on")
             one = found()[-1]
-        assert (one["securityProtocol"], one["listener"], one["principal"]) == (
-            "SASL_SSL",
-            "BOTH",
-            "User:ann",
-        )
+        seen = (one["securityProtocol"], one["listener"], one["principal"])
+        assert seen == ("SASL_SSL", "BOTH", "User:ann")
         assert one["requestHeader"]["requestApiKeyName"] == "METADATA"
         assert sum(one[stage] for stage in STAGES) == pytest.approx(one["totalTimeMs"], abs=0.01)
         assert PLAIN_PASSWORD not in broker.output()
-    finally:
-        broker.kill()

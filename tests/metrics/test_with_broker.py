@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import uuid
+from collections.abc import Callable
+from functools import partial
 
 import psutil
 import pytest
@@ -30,6 +31,7 @@ from tests.support.client_tools import eventually
 from tests.support.handler_rig import for_python
 from tests.support.metered_client import Client, Meter
 from tests.support.polling import PATIENCE_S, TRIES
+from tests.support.programs import ran
 from tests.support.real_brokers import control
 
 REQUESTS = "kafka.network:type=RequestMetrics,name="
@@ -45,13 +47,6 @@ PRODUCE_VERSION, FETCH_VERSION = 7, 12
 PARKED_MS = 120
 
 
-@pytest.fixture
-def topic(client: Client) -> str:
-    name = f"t-{uuid.uuid4().hex[:8]}"
-    create(client, name)
-    return name
-
-
 def create(client: Client, name: str, partitions: int = 1, **config: str) -> None:
     wanted = m.CreateTopicsRequest.CreatableTopic(
         name,
@@ -65,12 +60,11 @@ def create(client: Client, name: str, partitions: int = 1, **config: str) -> Non
 
 
 def test_a_partition_that_is_damaged_is_counted_as_offline(own_broker: Mpbroker) -> None:
-    client = Client(own_broker)
-    create(client, "t", partitions=2)
-    assert in_use(own_broker) == (2, 2)  # at once
-    for partition in (0, 1):
-        client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce("t", batch(), partition=partition))
-    client.close()
+    with Client(own_broker) as client:
+        create(client, "t", partitions=2)
+        assert in_use(own_broker) == (2, 2)  # at once
+        for partition in (0, 1):
+            client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce("t", batch(), partition=partition))
     assert offline(own_broker) == (0, 0, 0)
     assert own_broker.stop() == 0, own_broker.output()
     (segment,) = (own_broker.log_dir / "t-1").glob("*.log")
@@ -137,48 +131,43 @@ def stages(meter: Meter, key: int) -> tuple[int, dict[int, Distribution]]:
     return sum(found.versions.values()), dict(enumerate(found.histograms))
 
 
-def took(meter: Meter, key: int, before: tuple[int, dict[int, Distribution]], count: int) -> dict[int, int]:
-    """Nanoseconds by stage of the `count` requests since `before`."""
-    eventually(lambda: stages(meter, key)[0] >= before[0] + count, "the requests have ended")
-    after = stages(meter, key)
-    assert after[0] == before[0] + count
+def took(meter: Meter, key: int, request: Callable[[], object]) -> dict[int, int]:
+    """Make a request; return its nanoseconds by stage, which add up to its total."""
+    count, before = stages(meter, key)
+    request()
+    eventually(lambda: stages(meter, key)[0] > count, "the request has ended")
+    now, after = stages(meter, key)
+    assert now == count + 1
     empty = Distribution([0] * 252, 0, 0)
-    return {h: d.total - before[1].get(h, empty).total for h, d in after[1].items()}
-
-
-def assert_adds_up(spent: dict[int, int]) -> None:
+    spent = {h: d.total - before.get(h, empty).total for h, d in after.items()}
     assert sum(spent[stage] for stage in STAGES) == spent[ApiHistogram.TOTAL_NS] > 0
+    return spent
 
 
 # ---- the stages
 
 
 def test_stages_of_a_durable_produce(client: Client, meter: Meter, topic: str) -> None:
-    before = stages(meter, ApiKey.PRODUCE)
-    client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce(topic, batch()))
-    spent = took(meter, ApiKey.PRODUCE, before, 1)
-    assert_adds_up(spent)
+    request = partial(client.call, ApiKey.PRODUCE, PRODUCE_VERSION, produce(topic, batch()))
+    spent = took(meter, ApiKey.PRODUCE, request)
     assert spent[ApiHistogram.REMOTE_NS] > 0, "the log process and the disk took time"
     assert spent[ApiHistogram.RESPONSE_SEND_NS] > 0
     assert spent[ApiHistogram.REQUEST_QUEUE_NS] > 0
 
 
 def test_stages_of_the_slow_path(client: Client, meter: Meter, topic: str) -> None:
-    before = stages(meter, ApiKey.PRODUCE)
-    client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce(topic, for_python(batch(50, codec=Codec.GZIP))))
-    spent = took(meter, ApiKey.PRODUCE, before, 1)
-    assert_adds_up(spent)
+    slow = produce(topic, for_python(batch(50, codec=Codec.GZIP)))
+    spent = took(meter, ApiKey.PRODUCE, partial(client.call, ApiKey.PRODUCE, PRODUCE_VERSION, slow))
     assert spent[ApiHistogram.LOCAL_NS] > 10_000, "decompressing is the handler's own time"
     assert spent[ApiHistogram.REMOTE_NS] > 0
     assert spent[ApiHistogram.TEMPORARY_BYTES] > 50 * 100
 
 
 def test_stages_of_a_parked_fetch(client: Client, meter: Meter, topic: str) -> None:
+    request = partial(client.call, ApiKey.FETCH, FETCH_VERSION, fetch(topic, 0, wait_ms=PARKED_MS))
+
     def own_ns() -> int:
-        before = stages(meter, ApiKey.FETCH)
-        client.call(ApiKey.FETCH, FETCH_VERSION, fetch(topic, 0, wait_ms=PARKED_MS))
-        spent = took(meter, ApiKey.FETCH, before, 1)
-        assert_adds_up(spent)
+        spent = took(meter, ApiKey.FETCH, request)
         assert spent[ApiHistogram.REMOTE_NS] > PARKED_MS * 900_000, "it waited in the purgatory"
         return spent[ApiHistogram.LOCAL_NS]
 
@@ -187,24 +176,16 @@ def test_stages_of_a_parked_fetch(client: Client, meter: Meter, topic: str) -> N
 
 
 def test_stages_of_an_admin_request(client: Client, meter: Meter) -> None:
-    before = stages(meter, ApiKey.CREATE_TOPICS)
-    create(client, f"t-{uuid.uuid4().hex[:8]}")
-    spent = took(meter, ApiKey.CREATE_TOPICS, before, 1)
-    assert_adds_up(spent)
+    spent = took(meter, ApiKey.CREATE_TOPICS, lambda: create(client, f"t-{uuid.uuid4().hex[:8]}"))
     assert spent[ApiHistogram.REMOTE_NS] > 0, "the coordinator decided"
-    before = stages(meter, ApiKey.METADATA)
-    client.call(ApiKey.METADATA, 9, m.MetadataRequest([]))
-    spent = took(meter, ApiKey.METADATA, before, 1)
-    assert_adds_up(spent)
+    spent = took(meter, ApiKey.METADATA, lambda: client.call(ApiKey.METADATA, 9, m.MetadataRequest([])))
     assert spent[ApiHistogram.LOCAL_NS] > 0
     assert spent[ApiHistogram.REMOTE_NS] == 0, "nobody else was asked"
 
 
 def test_stages_without_acks(client: Client, meter: Meter, topic: str) -> None:
-    before = stages(meter, ApiKey.PRODUCE)
-    client.send(ApiKey.PRODUCE, PRODUCE_VERSION, produce(topic, batch(), acks=0))
-    spent = took(meter, ApiKey.PRODUCE, before, 1)
-    assert_adds_up(spent)
+    request = partial(client.send, ApiKey.PRODUCE, PRODUCE_VERSION, produce(topic, batch(), acks=0))
+    spent = took(meter, ApiKey.PRODUCE, request)
     assert spent[ApiHistogram.RESPONSE_SEND_NS] == 0, "nothing was sent"
 
 
@@ -299,10 +280,9 @@ def test_fetched_bytes_and_failures(client: Client, meter: Meter, topic: str) ->
 def test_an_error_without_acks_is_counted_though_nobody_is_told(broker: Mpbroker, meter: Meter) -> None:
     name = f"{REQUESTS}ErrorsPerSec,request=Produce,error=UNKNOWN_TOPIC_OR_PARTITION"
     before = meter.get(name)
-    client = Client(broker)
-    client.send(ApiKey.PRODUCE, PRODUCE_VERSION, produce("nowhere", batch(), acks=0))
-    assert client.is_closed()
-    client.close()
+    with Client(broker) as client:
+        client.send(ApiKey.PRODUCE, PRODUCE_VERSION, produce("nowhere", batch(), acks=0))
+        assert client.is_closed()
     assert meter.get(name) == before + 1
 
 
@@ -340,14 +320,8 @@ def test_clients_by_their_software(broker: Mpbroker, meter: Meter) -> None:
 
 
 def metrics_command(broker: Mpbroker, *arguments: str) -> dict[str, dict[str, float]]:
-    done = subprocess.run(
-        [sys.executable, "-m", "mpbroker", "ctl", "metrics", "--json", *arguments],
-        capture_output=True,
-        env=broker.environment(),
-        cwd=ROOT,
-        timeout=PATIENCE_S,
-        check=True,
-    )
+    command = [sys.executable, "-m", "mpbroker", "ctl", "metrics", "--json", *arguments]
+    done = ran(command, env=broker.environment(), cwd=ROOT, check=True)
     found: dict[str, dict[str, float]] = json.loads(done.stdout)
     return found
 
@@ -355,10 +329,9 @@ def metrics_command(broker: Mpbroker, *arguments: str) -> dict[str, dict[str, fl
 def test_the_command_reads_a_broker_of_which_every_process_stands_still(
     own_broker: Mpbroker,
 ) -> None:
-    client = Client(own_broker)
-    create(client, "jam")
-    client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce("jam", batch()))
-    client.close()
+    with Client(own_broker) as client:
+        create(client, "jam")
+        client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce("jam", batch()))
     tree = own_broker.tree().members()
     for member in tree:
         member.send_signal(signal.SIGSTOP)
@@ -430,13 +403,8 @@ def test_counts_outlive_the_processes_that_counted(own_broker: Mpbroker) -> None
         os.kill(victim.pid, signal.SIGKILL)
     assert client.is_closed()
 
-    def served() -> bool:
-        again = Client(own_broker)
+    with Client(own_broker) as again:
         again.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce("kept", batch()))
-        again.close()
-        return True
-
-    served()
     eventually(lambda: meter.get(count) == 6, "the successor goes on counting")
     connections = "kafka.server:type=socket-server-metrics,networkProcessor=0"
     eventually(lambda: meter.get(connections, "connection-count") == 0, "the dead one's are gone")

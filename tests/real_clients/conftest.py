@@ -12,14 +12,17 @@ import pytest
 from ops.bench.brokers import Broker
 from tests.support.client_adapters import READERS, WRITERS, Franz, Reader, Writer
 from tests.support.client_tools import java_command
-from tests.support.real_brokers import TopicMaker, create_topic, make_broker, served
+from tests.support.real_brokers import TopicMaker, create_topic, make_broker, served, with_settings
 from tests.support.transactional_clients import IN_PYTHON, Open, Program, program
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker that every test of a module shares."""
-    with served(make_broker(tmp_path_factory.mktemp("broker"))) as running:
+def broker(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Broker]:
+    """A broker that every test of a module shares, with the settings that the module may name."""
+    made = make_broker(tmp_path_factory.mktemp("broker"))
+    if settings := getattr(request.module, "BROKER_SETTINGS", None):
+        with_settings(made, settings)
+    with served(made) as running:
         yield running
 
 

@@ -7,19 +7,17 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
-import psutil
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from mpbroker.config.broker import STANDARD_AUTHORIZER
 from mpbroker.ipc.topology import handler, name_of
-from ops.bench.processes import title_of
 from tests.support.client_adapters import CONSUMER
 from tests.support.client_tools import ToolError, eventually, kafka_tool
 from tests.support.own_cli import OwnCli
 from tests.support.polling import PATIENCE_S
-from tests.support.real_brokers import create_topic, served
+from tests.support.real_brokers import create_topic, kill_process, served
 from tests.support.secure_broker import SecureBroker
 
 ACLS = "org.apache.kafka.tools.AclCommand"
@@ -250,18 +248,10 @@ def test_delegation_tokens_are_a_resource_and_so_are_their_owners(broker: Secure
     acl(broker, "remove", *token)
 
 
-def kill(broker: SecureBroker, role: str) -> None:
-    """Kill a process of the broker; one that has just died may still be there, without a title."""
-    members = [one for one in broker.tree().members() if one.status() != psutil.STATUS_ZOMBIE]
-    (victim,) = [one for one in members if title_of(one) == role]
-    victim.kill()
-    psutil.wait_procs([victim], timeout=PATIENCE_S)
-
-
 def test_entries_and_users_outlive_handlers_and_the_broker(broker: SecureBroker, topic: str) -> None:
     acl(broker, "add", "--allow-principal", "User:ann", "--producer", "--topic", topic)
     for number in range(2):
-        kill(broker, name_of(handler(number)))
+        kill_process(broker, name_of(handler(number)))
     assert error_of_produce(Producer(login(broker, "ann")), topic) == 0
     assert error_of_produce(Producer(login(broker, "bob")), topic) == DENIED
     broker.kill()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
-import pytest
 
 from mpbroker.config.broker import STANDARD_AUTHORIZER
 from mpbroker.protocol import messages as m
@@ -15,22 +13,16 @@ from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import Message
 from ops.bench.brokers import Broker
 from tests.support.client_tools import eventually
-from tests.support.real_brokers import TRANSACTIONS, TopicMaker, make_broker, served, with_settings
+from tests.support.real_brokers import TRANSACTIONS, TopicMaker
 from tests.support.socket_client import SocketClient
 
-SETTINGS = {
+BROKER_SETTINGS = {
     **TRANSACTIONS,
     "authorizer.class.name": STANDARD_AUTHORIZER,
     "super.users": "User:ANONYMOUS",
 }
 TOPIC, BROKER = 2, 4
 TIMEOUT_MS = 60_000
-
-
-@pytest.fixture(scope="module", name="broker")
-def _broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with served(with_settings(make_broker(tmp_path_factory.mktemp("broker")), SETTINGS)) as running:
-        yield running
 
 
 def error_messages(answer: Any) -> list[str | None]:

@@ -13,6 +13,7 @@ from confluent_kafka import KafkaError
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.api_keys import ApiKey
 from ops.bench.brokers import Broker
+from tests.support.altered_settings import alter
 from tests.support.client_tools import ToolError, eventually, kafka_tool
 from tests.support.real_brokers import TopicMaker
 from tests.support.socket_client import SocketClient
@@ -98,12 +99,9 @@ UNKNOWN = {"no.such.setting": "any text", "listener.name.external.no.such": "x"}
 
 def test_settings_that_are_taken_kept_and_shown(own_broker: Broker) -> None:
     """With an effect or without one."""
+    for name, value in (TAKEN | UNKNOWN).items():
+        assert (name, *alter(own_broker, "1", **{name: value})) == (name, 0, None)
     with SocketClient(own_broker) as client:
-        wanted = m.IncrementalAlterConfigsRequest
-        for name, value in (TAKEN | UNKNOWN).items():
-            change = wanted.AlterConfigsResource(4, "1", [wanted.AlterableConfig(name, 0, value)])
-            (answer,) = client.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, wanted([change])).responses
-            assert (name, answer.error_code, answer.error_message) == (name, 0, None)
 
         def shown() -> dict[str, Any]:
             asked = m.DescribeConfigsRequest([m.DescribeConfigsRequest.DescribeConfigsResource(4, "1", None)])
@@ -141,10 +139,4 @@ def test_settings_that_are_taken_kept_and_shown(own_broker: Broker) -> None:
     ],
 )
 def test_settings_that_are_refused(broker: Broker, name: str, value: str, of_all: bool) -> None:
-    with SocketClient(broker) as client:
-        wanted = m.IncrementalAlterConfigsRequest
-        change = wanted.AlterConfigsResource(
-            4, "" if of_all else "1", [wanted.AlterableConfig(name, 0, value)]
-        )
-        (answer,) = client.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, wanted([change])).responses
-        assert answer.error_code == KafkaError.INVALID_REQUEST
+    assert alter(broker, "" if of_all else "1", **{name: value})[0] == KafkaError.INVALID_REQUEST

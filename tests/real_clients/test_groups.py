@@ -25,24 +25,11 @@ from tests.support.client_samples import sample_records
 from tests.support.client_tools import dump, kafka_tool, kafka_tool_errors
 from tests.support.committed_offsets import offset_of
 from tests.support.polling import PATIENCE_S
-from tests.support.real_brokers import (
-    TopicMaker,
-    create_topic,
-    make_broker,
-    served,
-    stop_cleanly,
-    with_settings,
-)
+from tests.support.real_brokers import TopicMaker, create_topic, make_broker, stop_cleanly
 
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 WITHIN_S = PATIENCE_S
-SHORT_SESSIONS = {"group.min.session.timeout.ms": "1000"}
-
-
-@pytest.fixture(scope="module", name="broker")
-def _broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with served(with_settings(make_broker(tmp_path_factory.mktemp("broker")), SHORT_SESSIONS)) as running:
-        yield running
+BROKER_SETTINGS = {"group.min.session.timeout.ms": "1000"}
 
 
 def write(broker: Broker, topic: str, count: int, partitions: int = 1) -> None:

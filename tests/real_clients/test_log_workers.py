@@ -27,7 +27,7 @@ from tests.support.client_tools import eventually
 from tests.support.committed_offsets import read
 from tests.support.forms import each
 from tests.support.polling import PATIENCE_S
-from tests.support.real_brokers import create_topic, kill_worker, pid_of, served, stop_cleanly
+from tests.support.real_brokers import create_topic, kill_process, kill_worker, pid_of, served, stop_cleanly
 from tests.support.socket_client import SocketClient
 
 PARTITIONS = 24
@@ -117,9 +117,13 @@ class Load:
         self._ends.set()
         self._thread.join()
 
-    @property
-    def count(self) -> int:
-        return sum(map(len, self.acked.values()))
+    def goes_on(self, by: int = 1) -> None:
+        """Wait until every partition has taken so many more records."""
+        before = {partition: len(acked) for partition, acked in self.acked.items()}
+        eventually(
+            lambda: all(len(self.acked[each]) >= before[each] + by for each in before),
+            "every partition takes records",
+        )
 
     def _run(self) -> None:
         number = 0
@@ -217,11 +221,7 @@ def test_every_worker_is_killed_under_load(start: Start) -> None:
         thread.start()
         for worker in (0, 1, 2, 1, 0):
             kill_worker(broker, worker)
-            before = {p: len(acked) for p, acked in load.acked.items()}
-            eventually(
-                lambda before=before: all(len(load.acked[p]) > before[p] for p in before),  # type: ignore[misc]
-                "every partition takes records again",
-            )
+            load.goes_on()
         stop.set()
         thread.join(TIMEOUT_S)
         assert not thread.is_alive(), "a request hangs"
@@ -240,8 +240,7 @@ def test_the_others_go_on_while_one_is_stopped(start: Start) -> None:
     with Load(broker, owned_by(1, 3)) as waiting, Load(broker, others) as load:
         os.kill(stopped, signal.SIGSTOP)
         try:
-            before = {p: len(load.acked[p]) for p in others}
-            eventually(lambda: all(len(load.acked[p]) > before[p] + 20 for p in others), "the others go on")
+            load.goes_on(by=20)
         finally:
             os.kill(stopped, signal.SIGCONT)
     assert load.errors == waiting.errors == []
@@ -252,11 +251,8 @@ def test_one_that_hangs_is_replaced(start: Start) -> None:
     broker = start(2, "-o", "handler.hang.timeout.ms=2000")
     create_topic(broker.bootstrap, "t", PARTITIONS)
     with Load(broker) as load:
-        hung = pid_of(broker, "log 1")
-        os.kill(hung, signal.SIGSTOP)
-        eventually(lambda: pid_of(broker, "log 1") not in (0, hung), "it is replaced")
-        before = {p: len(acked) for p, acked in load.acked.items()}
-        eventually(lambda: all(len(load.acked[p]) > before[p] for p in before), "records are taken again")
+        kill_process(broker, "log 1", signal.SIGSTOP)
+        load.goes_on()
     assert load.errors == []
     assert read_all(broker) == load.acked
 

@@ -5,59 +5,32 @@ from __future__ import annotations
 import json
 import re
 import threading
-import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from mpbroker.storage.segments import segments_of
 from ops.bench.brokers import Broker, Mpbroker
-from tests.chaos import killer
 from tests.support.client_adapters import confluent_read, confluent_write
 from tests.support.client_samples import sample_records, stored_in
 from tests.support.client_tools import ToolError, dump, eventually, kafka_tool
-from tests.support.committed_offsets import read
+from tests.support.committed_offsets import messages
 from tests.support.polling import PATIENCE_S
-from tests.support.real_brokers import TopicMaker, create_topic, served, stop_cleanly
+from tests.support.real_brokers import TopicMaker, create_topic, kill_process, served, stop_cleanly
 
 DELETE_RECORDS = "org.apache.kafka.tools.DeleteRecordsCommand"
 TIMEOUT_S = PATIENCE_S
 SEGMENT = {"segment.bytes": str(1 << 20)}
 
 
-def delete_before(admin: AdminClient, topic: str, offset: int) -> int:
-    """The low watermark that is answered."""
-    asked = admin.delete_records([TopicPartition(topic, 0, offset)])
-    (future,) = asked.values()
-    watermark: int = future.result(TIMEOUT_S).low_watermark
-    return watermark
-
-
 def earliest(admin: AdminClient, topic: str) -> int:
     (future,) = admin.list_offsets({TopicPartition(topic, 0): OffsetSpec.earliest()}).values()
     offset: int = future.result(TIMEOUT_S).offset
     return offset
-
-
-def read_from(broker: Broker, topic: str, offset: int, count: int) -> list[int]:
-    """The offsets that a consumer gets which starts there, and at the earliest if that is gone.
-
-    They may be fewer than `count`: whoever compares them sees then which are missing.
-    """
-    consumer = Consumer(
-        {"bootstrap.servers": broker.bootstrap, "group.id": "x", "auto.offset.reset": "earliest"}
-    )
-    consumer.assign([TopicPartition(topic, 0, offset)])
-    found = []
-    patience = time.monotonic() + PATIENCE_S
-    while len(found) < count and time.monotonic() < patience:
-        for message in consumer.consume(count, 0.5):
-            assert message.error() is None
-            found.append(message.offset())
-    consumer.close()
-    return [each for each in found if each is not None]
 
 
 def test_delete_records_by_kafkas_tool(broker: Broker, new_topic: TopicMaker, tmp_path: Path) -> None:
@@ -87,14 +60,10 @@ def retaining(tmp_path: Path) -> Iterator[Mpbroker]:
         yield running
 
 
-def bases(broker: Broker, partition: str) -> list[int]:
-    return sorted(int(path.stem) for path in (broker.log_dir / partition).glob("*.log"))
-
-
-def nothing_more_goes(broker: Broker, partition: str, retention_bytes: int) -> bool:
+def nothing_more_goes(broker: Broker, retention_bytes: int) -> bool:
     """Whether what lies behind the oldest segment is less than what is to be kept."""
     try:
-        sizes = [path.stat().st_size for path in sorted((broker.log_dir / partition).glob("*.log"))]
+        sizes = [path.stat().st_size for path in sorted((broker.log_dir / "river-0").glob("*.log"))]
     except FileNotFoundError:
         return False  # it went just now
     return sum(sizes[1:]) < retention_bytes
@@ -114,14 +83,14 @@ def test_old_segments_go_and_what_is_left_is_kafkas(retaining: Mpbroker) -> None
     eventually(lambda: earliest(admin, "aged") == 6_000, "all of the old records are gone")
     assert earliest(admin, "kept") == 0
     assert confluent_read(retaining.bootstrap, "kept", 1, 6_000) == stored_in(records)[0]
-    assert len(bases(retaining, "kept-0")) > 2
+    assert len(segments_of(retaining.log_dir / "kept-0")) > 2
     eventually(lambda: earliest(admin, "sized") > 0, "what is too much goes")
-    eventually(lambda: bases(retaining, "sized-0")[0] == earliest(admin, "sized"), "with its files")
-    left = sum(path.stat().st_size for path in (retaining.log_dir / "sized-0").glob("*.log"))
-    assert left >= 1_000_000
+    sized, aged = (retaining.log_dir / name for name in ("sized-0", "aged-0"))
+    eventually(lambda: segments_of(sized)[0] == earliest(admin, "sized"), "with its files")
+    assert sum(path.stat().st_size for path in sized.glob("*.log")) >= 1_000_000
     confluent_write(retaining.bootstrap, "aged", records[:1], "none")
     eventually(lambda: earliest(admin, "aged") == 6_001, "and so is what came later")
-    eventually(lambda: len(bases(retaining, "aged-0")) == 1, "its files too")
+    eventually(lambda: len(segments_of(aged)) == 1, "its files too")
     eventually(lambda: not list(retaining.log_dir.rglob("*.deleted")), "and their space")
     stop_cleanly(retaining)
     for path in retaining.log_dir.glob("[ks]*-0/*"):
@@ -159,12 +128,17 @@ def test_readers_beside_retention_get_every_record_once_or_learn_where_the_log_s
         passes += 1
     thread.join()
     eventually(lambda: earliest(admin, "river") > 0, "retention has taken segments")
-    eventually(lambda: nothing_more_goes(retaining, "river-0", kept_bytes), "what is left stays")
-    consumer = Consumer({"bootstrap.servers": retaining.bootstrap, "group.id": "x"})
-    low, high = consumer.get_watermark_offsets(TopicPartition("river", 0), TIMEOUT_S)
-    consumer.close()
-    assert high == count
-    assert read_from(retaining, "river", low, high - low) == list(range(low, high))
+    eventually(lambda: nothing_more_goes(retaining, kept_bytes), "what is left stays")
+    assert whole_river(retaining)[1] == count
+
+
+def whole_river(broker: Broker) -> tuple[int, int]:
+    """Read all that is left, whose values are offsets; return both ends."""
+    with closing(Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "x"})) as consumer:
+        low, high = consumer.get_watermark_offsets(TopicPartition("river", 0), TIMEOUT_S)
+    found = [(one.offset(), int(one.value() or b"")) for one in messages(broker.bootstrap, "river", [0])]
+    assert found == [(offset, offset) for offset in range(low, high)]
+    return low, high
 
 
 def follow(broker: Broker, number: int) -> None:
@@ -222,29 +196,21 @@ def test_the_log_process_dies_again_and_again_while_segments_go(retaining: Mpbro
     for _ in range(5):
         before = earliest(admin, "river")
         eventually(lambda before=before: earliest(admin, "river") > before, "segments go")  # type: ignore[misc]
-        (log,) = killer.members(retaining, "log")
-        log.kill()
-        eventually(
-            lambda log=log: killer.members(retaining, "log") not in ([], [log]), "another one is there"
-        )  # type: ignore[misc]
+        kill_process(retaining, "log 0")
         eventually(lambda: can_delete(admin, earliest(admin, "river") + 1), "records are deleted")
         deleted = earliest(admin, "river")
     stop.set()
     thread.join()
     assert errors == []
-    eventually(lambda: nothing_more_goes(retaining, "river-0", kept_bytes), "what is left stays")
-    consumer = Consumer({"bootstrap.servers": retaining.bootstrap, "group.id": "x"})
-    low, high = consumer.get_watermark_offsets(TopicPartition("river", 0), TIMEOUT_S)
+    eventually(lambda: nothing_more_goes(retaining, kept_bytes), "what is left stays")
+    low, high = whole_river(retaining)
     assert (low >= deleted, high) == (True, sent)
-    consumer.close()
-    # A value is the number of its record, and so is its offset.
-    values = read(retaining, "river")[0]
-    assert [int(value) for value in values] == list(range(low, high))
 
 
 def can_delete(admin: AdminClient, offset: int) -> bool:
     """Not while there is no log process."""
+    (asked,) = admin.delete_records([TopicPartition("river", 0, offset)]).values()
     try:
-        return delete_before(admin, "river", offset) >= offset
+        return bool(asked.result(TIMEOUT_S).low_watermark >= offset)
     except KafkaException:
         return False

@@ -32,15 +32,10 @@ from tests.support.real_brokers import (
 from tests.support.tcp_relay import relaying
 from tests.support.transactional_clients import IN_PYTHON, WITH_OFFSETS, Open, Program, commits, sends
 
+BROKER_SETTINGS = TRANSACTIONS
 TRANSACTIONS_TOOL = "org.apache.kafka.tools.TransactionsCommand"
 SECOND_GENERATION = ("franz", "java")
 COMPLETE_COMMIT = 4
-
-
-@pytest.fixture(scope="module", name="broker")
-def _broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with served(with_settings(make_broker(tmp_path_factory.mktemp("broker")), TRANSACTIONS)) as running:
-        yield running
 
 
 @pytest.fixture(name="mixed", scope="module")

@@ -5,8 +5,6 @@ The tests state what Apache Kafka does, so they run against it, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from confluent_kafka.admin import AdminClient
 
@@ -15,7 +13,7 @@ from tests.support.client_adapters import Franz
 from tests.support.client_tools import eventually
 from tests.support.committed_offsets import UNCOMMITTED, ends, is_pending, offset_of, read
 from tests.support.polling import PATIENCE_S
-from tests.support.real_brokers import TRANSACTIONS, TopicMaker, make_broker, served, with_settings
+from tests.support.real_brokers import TRANSACTIONS, TopicMaker
 from tests.support.transactional_clients import (
     CLIENTS,
     GENERATIONS,
@@ -28,13 +26,8 @@ from tests.support.transactional_clients import (
     sends,
 )
 
+BROKER_SETTINGS = TRANSACTIONS
 TIMEOUT_MS = 1000
-
-
-@pytest.fixture(scope="module", name="broker")
-def _broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with served(with_settings(make_broker(tmp_path_factory.mktemp("broker")), TRANSACTIONS)) as running:
-        yield running
 
 
 @pytest.fixture(name="name")

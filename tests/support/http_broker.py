@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +18,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from mpbroker.ipc.pointer import read_pointer
 from mpbroker.testing import Broker
-from tests.support.polling import PATIENCE_S
+from tests.support.polling import PATIENCE_S, until
 
 HTTP = {"http.listener": "127.0.0.1:0"}
 
@@ -82,6 +84,13 @@ def commit(broker: Broker, group: str, topic: str, offset: int) -> None:
 def pids(broker: Broker) -> dict[str, int]:
     processes: Any = broker.control("status")["processes"]
     return {each["name"]: each["pid"] for each in processes}
+
+
+def replace(broker: Broker, name: str) -> None:
+    """Kill a process of the broker, and wait for its successor."""
+    killed = pids(broker)[name]
+    os.kill(killed, signal.SIGKILL)
+    until(lambda: pids(broker)[name] not in (killed, 0), f"{name} is replaced")
 
 
 @pytest.fixture(scope="module")

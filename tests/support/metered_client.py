@@ -25,6 +25,12 @@ class Client:
         self._correlations = itertools.count(1)
         self.body_bytes = 0
 
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def send(self, key: ApiKey, version: int, body: Message) -> int:
         """Returns the bytes of the body."""
         header = RequestHeader(key, version, next(self._correlations), self.name)

@@ -79,11 +79,15 @@ def pid_of(broker: Broker, title: str) -> int:
     return next((one.pid for one in broker.tree().members() if title_of(one) == title), 0)
 
 
-def kill_worker(broker: Broker, worker: int) -> None:
-    title = f"log {worker}"
+def kill_process(broker: Broker, title: str, sent: signal.Signals = signal.SIGKILL) -> None:
+    """Send the process with this title a signal, and wait for its successor."""
     was = pid_of(broker, title)
-    os.kill(was, signal.SIGKILL)
+    os.kill(was, sent)
     eventually(lambda: pid_of(broker, title) not in (0, was), f"{title} is replaced")
+
+
+def kill_worker(broker: Broker, worker: int) -> None:
+    kill_process(broker, f"log {worker}")
 
 
 def control(broker: Mpbroker) -> ControlClient:
