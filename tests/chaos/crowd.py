@@ -59,6 +59,8 @@ class Crowd:
         self.stopping.set()
         self.thread.join()
 
+    abandon = stop
+
     def _run(self) -> None:
         next_burst = time.monotonic()
         while not self.stopping.is_set() or any(member.unanswered for member in self.members.values()):

@@ -48,6 +48,8 @@ class Members:
             thread.join(STOP_S)
         self.complaints += ["a client of the group hangs"] * sum(t.is_alive() for t in self._threads)
 
+    abandon = stop
+
     def progress(self) -> tuple[int, int]:
         """Records that were read, and records that were committed."""
         return sum(map(len, self.read.values())), sum(self.committed.values())

@@ -5,7 +5,9 @@ SIGSTOP does the same to a process that nobody wakes up: the supervisor declares
 
 import random
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
 
 import psutil
 
@@ -32,6 +34,30 @@ Progress = Callable[[], tuple[int, int]]
 
 class HangError(AssertionError):
     """The broker did not come back."""
+
+
+class Client(Protocol):
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def abandon(self) -> None:
+        """End it when there is no broker left that could answer."""
+
+
+@contextmanager
+def at_work(*clients: Client) -> Iterator[None]:
+    """Let clients work meanwhile."""
+    for client in clients:
+        client.start()
+    try:
+        yield
+    except BaseException:
+        for client in clients:
+            client.abandon()
+        raise
+    for client in clients:
+        client.stop()
 
 
 def roles_of(broker: Broker) -> Sequence[str]:

@@ -17,14 +17,14 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ops.bench.brokers import Broker, BrokerError, Kafka, Mpbroker
 from tests.chaos import leaks
 from tests.chaos.crowd import Crowd
 from tests.chaos.history import History, Violation, violations
-from tests.chaos.killer import SUPERVISOR, HangError, await_progress, kill, roles_of
+from tests.chaos.killer import SUPERVISOR, HangError, at_work, await_progress, kill, roles_of
 from tests.chaos.topics import Topics
 from tests.chaos.workload import Workload, create_topic
 
@@ -45,15 +45,9 @@ def torment(broker: Broker, roles: Sequence[str], kills: int, seed: int, pairs: 
     chance = random.Random(seed)
     broker.start()
     create_topic(broker.bootstrap)
-    workload, topics, crowd = (
-        Workload(broker.bootstrap),
-        Topics(broker.bootstrap),
-        Crowd(broker.address),
-    )
-    workload.start()
-    topics.start()
-    crowd.start()
-    try:
+    workload, topics = Workload(broker.bootstrap), Topics(broker.bootstrap)
+    crowd = Crowd(broker.address)
+    with at_work(workload, topics, crowd):
         await_progress(broker, workload.progress, "at the start")
         deaths = planned(roles, kills, pairs)
         for killed in chance.sample(deaths, len(deaths)):
@@ -65,14 +59,6 @@ def torment(broker: Broker, roles: Sequence[str], kills: int, seed: int, pairs: 
             print(
                 f"{names} killed, at work again {took_s:.2f} s later; {acked} acked, {read} read", flush=True
             )
-    except BaseException:
-        workload.abandon()
-        topics.stop()
-        crowd.stop()
-        raise
-    workload.stop()
-    topics.stop()
-    crowd.stop()
     workload.history.complaints += crowd.complaints
     workload.history.complaints += leaks.complaints(broker)
     broker.stop()
@@ -87,41 +73,52 @@ def torment(broker: Broker, roles: Sequence[str], kills: int, seed: int, pairs: 
     return workload.history
 
 
-def keep(history: History, directory: Path) -> Path:
+def keep(history: History, directory: Path) -> None:
     """Writes the history down, one line per event, for whoever looks for the cause."""
-    path = directory / "history.txt"
-    with open(path, "w") as out:
+    with open(directory / "history.txt", "w") as out:
         out.writelines(f"acked {tuple(record)} {offset}\n" for record, offset in history.acked.items())
         out.writelines(f"live {tuple(record)} {offset}\n" for offset, record in history.live)
         out.writelines(f"final {tuple(record)} {offset}\n" for offset, record in history.final)
-    return path
 
 
-def report(found: Sequence[Violation], history: History) -> None:
-    counts = f"{len(history.sent)} sent, {len(history.acked)} acked, {len(history.live)} read meanwhile"
-    print(f"{counts}, {len(history.final)} read at the end: {len(found)} violations")
-    for violation in found[:SHOWN]:
-        print(f"  {violation}")
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="tests.chaos.run", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--full", action="store_true", help=f"{FULL_KILLS} kills of each kind")
-    parser.add_argument("--kills", type=int, help=f"kills of each kind ({QUICK_KILLS})")
+def parser_of(program: str, text: str) -> argparse.ArgumentParser:
+    """Return a parser of the arguments that all runs of chaos have."""
+    parser = argparse.ArgumentParser(prog=program, description=text.split("\n")[0])
     parser.add_argument("--pairs", type=int, default=0, help="deaths together of every two kinds (0)")
     parser.add_argument("--roles", help="comma-separated kinds of process (all)")
     parser.add_argument(
         "--seed", type=int, default=random.randrange(1 << 32), help="of the order and the moments"
     )
-    parser.add_argument("--log-workers", default="1", help="log processes (1)")
+    parser.add_argument("--log-workers", type=int, default=1, help="log processes (1)")
     parser.add_argument("--broker", choices=("mpbroker", "kafka"), default="mpbroker")
-    return parser.parse_args()
+    return parser
+
+
+def judge(broker: Broker, run: Callable[[], Sequence[Violation]]) -> int:
+    """Run it, and print what it violates; return the exit code. The broker's directory is kept then."""
+    try:
+        found = run()
+    except (HangError, BrokerError) as error:
+        print(f"chaos: {error}\nkept: {broker.directory}", file=sys.stderr)
+        return 1
+    finally:
+        broker.kill()
+    for violation in found[:SHOWN]:
+        print(f"  {violation}")
+    if found:
+        print(f"{len(found)} violations; kept: {broker.directory}")
+        return 1
+    shutil.rmtree(broker.directory)
+    return 0
 
 
 def main() -> int:
-    chosen = arguments()
+    parser = parser_of("tests.chaos.run", __doc__ or "")
+    parser.add_argument("--full", action="store_true", help=f"{FULL_KILLS} kills of each kind")
+    parser.add_argument("--kills", type=int, help=f"kills of each kind ({QUICK_KILLS})")
+    chosen = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="mpbroker-chaos-"))
-    flags = ("--log-workers", chosen.log_workers)
+    flags = ("--log-workers", str(chosen.log_workers))
     broker = Kafka(directory) if chosen.broker == "kafka" else Mpbroker(directory, flags=flags)
     roles = chosen.roles.split(",") if chosen.roles else roles_of(broker)
     kills = chosen.kills if chosen.kills is not None else FULL_KILLS if chosen.full else QUICK_KILLS
@@ -129,20 +126,16 @@ def main() -> int:
         f"seed {chosen.seed}: {kills} kills each of {', '.join(roles)}, {chosen.pairs} of every two",
         flush=True,
     )
-    try:
+
+    def run() -> list[Violation]:
         history = torment(broker, roles, kills, chosen.seed, chosen.pairs)
-    except (HangError, BrokerError) as error:
-        print(f"chaos: {error}\nkept: {directory}", file=sys.stderr)
-        return 1
-    finally:
-        broker.kill()
-    found = violations(history)
-    report(found, history)
-    if found:
-        print(f"kept: {directory}, {keep(history, directory)}")
-        return 1
-    shutil.rmtree(directory)
-    return 0
+        counts = f"{len(history.sent)} sent, {len(history.acked)} acked, {len(history.live)} read meanwhile"
+        print(f"{counts}, {len(history.final)} read at the end")
+        if found := violations(history):
+            keep(history, directory)
+        return found
+
+    return judge(broker, run)
 
 
 if __name__ == "__main__":

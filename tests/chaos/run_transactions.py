@@ -11,10 +11,8 @@ Kafka 4.3 loses an abort where it was killed: what its coordinator finds open at
 metadata has the partitions, and takes them for deleted. On a violation the broker's directory is kept.
 """
 
-import argparse
 import itertools
 import random
-import shutil
 import signal
 import sys
 import tempfile
@@ -23,14 +21,14 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from ops.bench.brokers import Broker, BrokerError, Kafka, Mpbroker
+from ops.bench.brokers import Broker, Kafka, Mpbroker
 from tests.chaos import leaks
 from tests.chaos.copiers import OFFSETS_PARTITIONS, Copiers, create_topics
 from tests.chaos.exactly_once import Copies, Outcome, violations
-from tests.chaos.killer import SUPERVISOR, WHOLE, HangError, await_progress, kill, pause, roles_of
+from tests.chaos.killer import SUPERVISOR, WHOLE, at_work, await_progress, kill, pause, roles_of
+from tests.chaos.run import judge, parser_of
 from tests.chaos.under_way import under_way
 
-SHOWN = 20
 SETTINGS = {
     "transaction.state.log.num.partitions": "4",
     "offsets.topic.num.partitions": str(OFFSETS_PARTITIONS),
@@ -67,15 +65,10 @@ def torment(broker: Broker, plan: Sequence[Step], seed: int) -> Copies:
     broker.start()
     create_topics(broker.bootstrap)
     copiers = Copiers(broker.bootstrap, seed, partial(under_way, broker))
-    copiers.start()
-    try:
+    with at_work(copiers):
         await_progress(broker, copiers.progress, "at the start")
         for what, *roles in chance.sample(plan, len(plan)):
             do(broker, what, roles, copiers, chance)
-    except BaseException:
-        copiers.abandon()
-        raise
-    copiers.stop()
     copiers.copies.complaints += leaks.complaints(broker)
     broker.stop()
     broker.start()
@@ -107,42 +100,17 @@ def report(copiers: Copiers) -> None:
     print(f"{copiers.fenced} zombies fenced, {len(copiers.copies.final)} records read at the end")
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="tests.chaos.run_transactions", description=(__doc__ or "").split("\n")[0]
-    )
-    parser.add_argument("--kills", type=int, default=1, help="deaths of each kind and role (1)")
-    parser.add_argument("--pairs", type=int, default=0, help="deaths together of every two kinds (0)")
-    parser.add_argument("--roles", help="comma-separated kinds of process (all)")
-    parser.add_argument(
-        "--seed", type=int, default=random.randrange(1 << 32), help="of the order and the moments"
-    )
-    parser.add_argument("--log-workers", type=int, default=1, help="log processes (1)")
-    parser.add_argument("--broker", choices=("mpbroker", "kafka"), default="mpbroker")
-    return parser.parse_args()
-
-
 def main() -> int:
-    chosen = arguments()
+    parser = parser_of("tests.chaos.run_transactions", __doc__ or "")
+    parser.add_argument("--kills", type=int, default=1, help="deaths of each kind and role (1)")
+    chosen = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="mpbroker-chaos-"))
     broker = broker_of(chosen.broker, directory, chosen.log_workers)
     everybody = (WHOLE,) if isinstance(broker, Kafka) else (*roles_of(broker), WHOLE)
     roles = chosen.roles.split(",") if chosen.roles else everybody
     print(f"seed {chosen.seed}: {chosen.kills} of each of {', '.join(roles)}", flush=True)
-    try:
-        found = violations(torment(broker, planned(roles, chosen.kills, chosen.pairs), chosen.seed))
-    except (HangError, BrokerError) as error:
-        print(f"chaos: {error}\nkept: {directory}", file=sys.stderr)
-        return 1
-    finally:
-        broker.kill()
-    for violation in found[:SHOWN]:
-        print(f"  {violation}")
-    if found:
-        print(f"{len(found)} violations; kept: {directory}")
-        return 1
-    shutil.rmtree(directory)
-    return 0
+    plan = planned(roles, chosen.kills, chosen.pairs)
+    return judge(broker, lambda: violations(torment(broker, plan, chosen.seed)))
 
 
 if __name__ == "__main__":

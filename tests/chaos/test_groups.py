@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from ops.bench.brokers import Broker, Mpbroker
 from tests.chaos.groups import PARTITIONS, SESSION_MS, TOPIC, Members
-from tests.chaos.killer import await_progress, kill
+from tests.chaos.killer import at_work, await_progress, kill
 from tests.support.forms import each
 from tests.support.polling import PATIENCE_S
 
@@ -36,13 +36,10 @@ def test_a_group_survives_the_death_of_every_process(broker: Broker) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
     admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(PATIENCE_S)
     members = Members(broker.bootstrap)
-    members.start()
-    try:
+    with at_work(members):
         await_progress(broker, members.progress, "at the start")
         for role in DEATHS:
             kill(broker, [role], members.progress, chance)
-    finally:
-        members.stop()
     assert broker.stop() == 0
     broker.start()
     assert members.check() == []

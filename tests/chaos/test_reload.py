@@ -16,7 +16,7 @@ from mpbroker.ipc.control_client import ControlError
 from tests.chaos import leaks
 from tests.chaos.crowd import Crowd
 from tests.chaos.history import violations
-from tests.chaos.killer import ROLES, await_progress, least_progress, members
+from tests.chaos.killer import ROLES, at_work, await_progress, least_progress, members
 from tests.chaos.workload import Workload, create_topic
 from tests.support.client_tools import eventually
 from tests.support.configured_tree import FIRST, Configured, control, described, pids
@@ -58,10 +58,8 @@ def test_deaths_during_reloads_lose_nothing(broker: Configured) -> None:
     chance = random.Random(SEED)
     create_topic(broker.bootstrap)
     workload, crowd = Workload(broker.bootstrap), Crowd(broker.address)
-    workload.start()
-    crowd.start()
     assert broker.process is not None
-    try:
+    with at_work(workload, crowd):
         for number, role in enumerate(chance.sample(ROLES * ROUNDS, len(ROLES) * ROUNDS), start=1):
             broker.file.write_text(FIRST + f"log.roll.hours={number}\nmax.connections={1000 + number}\n")
             os.kill(broker.process.pid, signal.SIGHUP)
@@ -69,12 +67,6 @@ def test_deaths_during_reloads_lose_nothing(broker: Configured) -> None:
             eventually(lambda: holds(broker), f"the settings hold although a {role} process died")
             await_progress(broker, workload.progress, f"{role} killed during a reload")
             assert described(broker)["log.roll.hours"] == str(number)
-    except BaseException:
-        workload.abandon()
-        crowd.stop()
-        raise
-    workload.stop()
-    crowd.stop()
     assert len([name for name in pids(broker) if name.startswith("handler")]) == 2
     assert crowd.complaints == []
     assert leaks.complaints(broker) == []

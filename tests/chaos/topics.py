@@ -53,6 +53,8 @@ class Topics:
         if self.thread.is_alive():
             self.complaints.append("the client that creates topics hangs")
 
+    abandon = stop
+
     def _admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
 

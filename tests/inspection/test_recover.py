@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from mpbroker.cli.errors import CliError
-from mpbroker.cli.main import app
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.storage.checkpoints import read_offsets, write_offsets
@@ -25,7 +25,8 @@ from mpbroker.storage.names import (
     LOG_STARTS,
     RECOVERY_POINTS,
 )
-from tests.support.inspected_log import BATCHES, RECORDS
+from tests.support.flipped_bits import flip
+from tests.support.inspected_log import BATCHES, RECORDS, log_command, segments
 from tests.support.log_rig import Rig
 from tests.support.log_writer import make_batch
 from tests.support.stepped_log import Broker
@@ -35,7 +36,7 @@ JOURNAL = "mpbroker.journal"
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["log", "recover", *arguments])
+    return log_command("recover", *arguments)
 
 
 def report(*arguments: str) -> dict[str, Any]:
@@ -70,7 +71,7 @@ def journaled(rig: Rig) -> Broker:
 
 def tear(directory: Path) -> Path:
     """A tail that was never durable, behind what was; the indexes of the last segment are gone."""
-    path = max((directory / "t-0").glob("*.log"))
+    path = segments(directory)[-1]
     with path.open("ab") as file:
         file.write(b"half a batch")
     path.with_suffix(".index").unlink()
@@ -151,10 +152,9 @@ def test_a_dry_run_in_words(directory: Path) -> None:
 
 @pytest.mark.parametrize("dry", [(), ("--dry-run",)])
 def test_what_is_damaged_stays_and_is_told(directory: Path, dry: tuple[str, ...]) -> None:
-    path = max((directory / "t-0").glob("*.log"))
-    data = bytearray(path.read_bytes())
-    data[100] ^= 1
-    path.write_bytes(data)
+    path = segments(directory)[-1]
+    flip(path, 100)
+    data = path.read_bytes()
     result = run(*dry, str(directory))
     assert result.exit_code == 1
     assert f"t-0 stays as it is: {path} is damaged at byte 0" in result.output
@@ -186,10 +186,9 @@ def test_the_journal_goes_into_the_segments(rig: Callable[..., Rig], tmp_path: P
     image = tmp_path / "image"
     shutil.copytree(broker.rig.directory, image)
     broker.close()
-    (segment,) = (image / "t-0").glob("*.log")
+    (segment,) = segments(image)
     whole = segment.read_bytes()
-    with segment.open("r+b") as file:
-        file.truncate(300)
+    os.truncate(segment, 300)
     said = report(*["--dry-run"] * dry, str(image))
     one = next(p for p in said["directories"][0]["partitions"] if p["topic"] == "t")
     assert (one["problem"], one["log_end"]) == ("", 5 * RECORDS)

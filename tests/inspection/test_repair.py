@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from mpbroker.cli.main import app
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.topic_config import resolve
 from mpbroker.inspection import repair
@@ -22,14 +22,14 @@ from mpbroker.storage.checkpoints import read_offsets
 from mpbroker.storage.directory_lock import lock_log_dirs
 from mpbroker.storage.names import HIGH_WATERMARKS
 from tests.support.flipped_bits import flip
-from tests.support.inspected_log import BATCHES, RECORDS
+from tests.support.inspected_log import BATCHES, RECORDS, log_command, segments
 from tests.support.log_writer import TOPIC_ID
 
 END = BATCHES * RECORDS
 
 
 def run(directory: Path, *arguments: str) -> Result:
-    return CliRunner().invoke(app, ["log", "repair", str(directory / "t-0"), *arguments])
+    return log_command("repair", str(directory / "t-0"), *arguments)
 
 
 def opened(directory: Path, durable: int = END) -> PartitionLog:
@@ -42,13 +42,9 @@ def opened(directory: Path, durable: int = END) -> PartitionLog:
 def offsets(directory: Path) -> list[int]:
     return [
         batch.header.base_offset
-        for path in sorted((directory / "t-0").glob("*.log"))
+        for path in segments(directory)
         for batch in iterate_batches(path.read_bytes())
     ]
-
-
-def segments(directory: Path) -> list[Path]:
-    return sorted((directory / "t-0").glob("*.log"))
 
 
 @pytest.mark.parametrize("place", [0, 1])
@@ -77,8 +73,7 @@ def test_what_a_repair_says_to_programs(directory: Path) -> None:
     size = first.stat().st_size
     batches = [batch.header for batch in iterate_batches(first.read_bytes())]
     flip(first, batches[0].position + 100)
-    with last.open("r+b") as file:
-        file.truncate(last.stat().st_size - 10)
+    os.truncate(last, last.stat().st_size - 10)
     done = json.loads(run(directory, "--yes", "--json").stdout)
     assert (done["path"], done["repaired"]) == (path, True)
     cut, end = done["segments"]
@@ -96,8 +91,7 @@ def test_what_a_repair_says_to_programs(directory: Path) -> None:
 
 def test_a_lost_end_lowers_what_was_durable(directory: Path) -> None:
     path = segments(directory)[-1]
-    with path.open("r+b") as file:
-        file.truncate(path.stat().st_size - 10)
+    os.truncate(path, path.stat().st_size - 10)
     with pytest.raises(PartitionDamaged):
         opened(directory)
     result = run(directory, "--yes")
@@ -147,7 +141,7 @@ def test_what_it_refuses(directory: Path, tmp_path_factory: pytest.TempPathFacto
         assert "a broker has" in str(run(directory, "--yes").exception)
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     shutil.copytree(directory / "t-0", elsewhere / "t-0")
-    refused = CliRunner().invoke(app, ["log", "repair", str(directory), "--yes"])
+    refused = log_command("repair", str(directory), "--yes")
     assert f"{directory} is a whole log directory. Name a partition in it" in str(refused.exception)
     assert "not a log directory" in str(run(elsewhere, "--yes").exception)
     assert segments(directory)[0].read_bytes() == whole

@@ -11,9 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from mpbroker.cli.main import app
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.topic_config import resolve
 from mpbroker.inspection.directory import open_directory
@@ -30,22 +28,15 @@ from mpbroker.storage.directory_lock import is_in_use, lock_log_dirs
 from mpbroker.storage.index import read_offset_entries
 from mpbroker.storage.names import HIGH_WATERMARKS
 from tests.support.flipped_bits import flip
-from tests.support.inspected_log import BATCHES, RECORDS
+from tests.support.inspected_log import BATCHES, RECORDS, segments
+from tests.support.inspected_log import log_command as run
 from tests.support.log_writer import TOPIC_ID, Writer
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["log", *arguments])
 
 
 def findings(directory: Path) -> list[tuple[Severity, str]]:
     (partition,) = open_directory(directory).partitions
     check(partition)
     return [(one.severity, Path(one.path).suffix) for one in partition.all_findings]
-
-
-def segments(directory: Path, suffix: str = ".log") -> list[Path]:
-    return sorted((directory / "t-0").glob(f"*{suffix}"))
 
 
 def test_a_whole_directory(directory: Path) -> None:
@@ -164,8 +155,7 @@ def test_empty_partitions_are_one_line(directory: Path) -> None:
 
 def test_a_torn_end_is_no_damage_unless_it_was_durable(directory: Path) -> None:
     path = segments(directory)[-1]
-    with path.open("r+b") as file:
-        file.truncate(path.stat().st_size - 10)
+    os.truncate(path, path.stat().st_size - 10)
     assert (Severity.TORN, ".log") in findings(directory)
     assert run("verify", str(directory)).exit_code == 1
     write_offsets(directory / HIGH_WATERMARKS, {("t", 0): (BATCHES - 1) * RECORDS})
@@ -176,8 +166,7 @@ def test_a_torn_end_is_no_damage_unless_it_was_durable(directory: Path) -> None:
 
 def test_a_segment_in_the_middle_must_be_whole(directory: Path) -> None:
     path = segments(directory)[0]
-    with path.open("r+b") as file:
-        file.truncate(path.stat().st_size - 10)
+    os.truncate(path, path.stat().st_size - 10)
     assert (Severity.DAMAGE, ".log") in findings(directory)
 
 

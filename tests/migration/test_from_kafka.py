@@ -57,7 +57,6 @@ MORE = encoded(
     ProducerIdsRecord(NODE, 9, 3000),
 )
 OTHER_ID = "BBBBBBBBQACBBBBBBBBBBQ"
-Refused = Callable[[KafkaDirectory], str]
 
 
 def state_of(metadata: Path) -> MetadataState:
@@ -90,17 +89,14 @@ def check_same(kafka: KafkaDirectory, before: dict[str, Any]) -> None:
     assert changed <= {"."}, changed
 
 
-@pytest.fixture
-def refused() -> Refused:
-    def refused(kafka: KafkaDirectory) -> str:
-        before = tree(kafka.path)
-        for is_dry in (True, False):
-            with pytest.raises(CannotMove) as raised:
-                import_([kafka.path], is_dry=is_dry)
-        check_same(kafka, before)
-        return str(raised.value)
-
-    return refused
+def refused(kafka: KafkaDirectory) -> str:
+    """Return why an import is refused, which changes nothing."""
+    before = tree(kafka.path)
+    for is_dry in (True, False):
+        with pytest.raises(CannotMove) as raised:
+            import_([kafka.path], is_dry=is_dry)
+    check_same(kafka, before)
+    return str(raised.value)
 
 
 def test_everything_is_taken_over(tmp_path: Path) -> None:
@@ -168,43 +164,43 @@ def test_what_is_not_taken_over_is_listed(tmp_path: Path) -> None:
     assert "hidden" not in left
 
 
-def test_other_nodes(tmp_path: Path, refused: Refused) -> None:
+def test_other_nodes(tmp_path: Path) -> None:
     kafka = KafkaDirectory(tmp_path, more=[register(2), register(3)]).write()
     assert "the cluster has other brokers too (node 2, 3). Move all partitions to node 1" in refused(kafka)
 
 
-def test_other_replicas(tmp_path: Path, refused: Refused) -> None:
+def test_other_replicas(tmp_path: Path) -> None:
     said = refused(KafkaDirectory(tmp_path, {"a": [[NODE]], "b": [[NODE, 2], [3]]}).write())
     assert "2 partitions have replicas on other nodes than 1: b-0 (1, 2), b-1 (3). Move them" in said
 
 
-def test_tiered_storage(tmp_path: Path, refused: Refused) -> None:
+def test_tiered_storage(tmp_path: Path) -> None:
     more = encoded(ConfigRecord(2, "orders", "remote.storage.enable", "true"))
     assert "topics with tiered storage have records elsewhere: orders" in refused(
         KafkaDirectory(tmp_path, more=more).write()
     )
 
 
-def test_an_unclean_stop(tmp_path: Path, refused: Refused) -> None:
+def test_an_unclean_stop(tmp_path: Path) -> None:
     kafka = KafkaDirectory(tmp_path).write()
     (tmp_path / CLEAN_SHUTDOWN).unlink()
     assert "was not closed in order" in refused(kafka)
 
 
-def test_a_running_kafka(tmp_path: Path, refused: Refused) -> None:
+def test_a_running_kafka(tmp_path: Path) -> None:
     kafka = KafkaDirectory(tmp_path).write()
     with (tmp_path / ".lock").open("w") as lock:
         assert directory_lock.take(lock.fileno())
         assert f"a broker has {tmp_path} open. Stop it in order first" in refused(kafka)
 
 
-def test_a_missing_partition(tmp_path: Path, refused: Refused) -> None:
+def test_a_missing_partition(tmp_path: Path) -> None:
     kafka = KafkaDirectory(tmp_path).write()
     shutil.rmtree(tmp_path / "orders-1")
     assert "the partition orders-1 is in none of" in refused(kafka)
 
 
-def test_a_partition_of_another_topic(tmp_path: Path, refused: Refused) -> None:
+def test_a_partition_of_another_topic(tmp_path: Path) -> None:
     kafka = KafkaDirectory(tmp_path).write()
     path = tmp_path / "orders-1" / "partition.metadata"
     path.write_text("version: 0\ntopic_id: AAAAAAAAQACAAAAAAAAAEQ")
@@ -234,7 +230,7 @@ def test_a_log_that_begins_behind_a_snapshot(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("batches", [0, 1, 2])
-def test_a_snapshot_without_its_end(tmp_path: Path, refused: Refused, batches: int) -> None:
+def test_a_snapshot_without_its_end(tmp_path: Path, batches: int) -> None:
     kafka = KafkaDirectory(tmp_path, more=MORE).write()
     path, data = with_snapshot(kafka)
     found = list(iterate_batches(data))
@@ -243,20 +239,20 @@ def test_a_snapshot_without_its_end(tmp_path: Path, refused: Refused, batches: i
     assert f"the snapshot {path} has no end: restore it from a copy" in refused(kafka)
 
 
-def test_metadata_without_a_log(tmp_path: Path, refused: Refused) -> None:
+def test_metadata_without_a_log(tmp_path: Path) -> None:
     kafka = KafkaDirectory(tmp_path).write()
     (kafka.metadata / segment_name(0)).unlink()
     assert f"{kafka.metadata} has no segment (*.log): restore it from a copy" in refused(kafka)
 
 
 @pytest.mark.parametrize("data", [b"", election(0)], ids=["empty", "election"])
-def test_a_log_without_records(tmp_path: Path, refused: Refused, data: bytes) -> None:
+def test_a_log_without_records(tmp_path: Path, data: bytes) -> None:
     kafka = KafkaDirectory(tmp_path).write()
     (kafka.metadata / segment_name(0)).write_bytes(data)
     assert f"{kafka.metadata} has no records: restore it from a copy" in refused(kafka)
 
 
-def test_partitions_that_the_metadata_do_not_know(tmp_path: Path, refused: Refused) -> None:
+def test_partitions_that_the_metadata_do_not_know(tmp_path: Path) -> None:
     kafka = KafkaDirectory(tmp_path, more=MORE).write()
     kafka.make_partition("orders", 7)
     said = refused(kafka)
@@ -277,7 +273,7 @@ def test_partitions_and_no_topic(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"leaderId":"x"}', "\xff"])
-def test_a_damaged_state_of_the_quorum(tmp_path: Path, refused: Refused, text: str) -> None:
+def test_a_damaged_state_of_the_quorum(tmp_path: Path, text: str) -> None:
     kafka = KafkaDirectory(tmp_path).write()
     (kafka.metadata / QUORUM_STATE).write_text(text, "latin-1")
     assert f"{kafka.metadata / QUORUM_STATE} is not a state of a quorum: " in refused(kafka)
@@ -293,7 +289,7 @@ def test_a_damaged_state_of_the_quorum(tmp_path: Path, refused: Refused, text: s
         ("directory.id", "ö", "directory.id=ö is not an id ("),
     ],
 )
-def test_damaged_properties(tmp_path: Path, refused: Refused, key: str, value: str, says: str) -> None:
+def test_damaged_properties(tmp_path: Path, key: str, value: str, says: str) -> None:
     kafka = KafkaDirectory(tmp_path).write()
     path = tmp_path / META_PROPERTIES
     path.write_text(re.sub(rf"(?m)^{re.escape(key)}=.*", f"{key}={value}", path.read_text()))
@@ -380,7 +376,7 @@ def test_an_exchange_that_cannot_be_synced_keeps_kafkas_metadata(
     assert [path for path in tmp_path.glob("*-stray") if tree(path) == theirs]
 
 
-def test_metadata_that_contradict_themselves(tmp_path: Path, refused: Refused) -> None:
+def test_metadata_that_contradict_themselves(tmp_path: Path) -> None:
     kafka = KafkaDirectory(tmp_path, more=encoded(TopicRecord("orders", bytes(range(16))))).write()
     assert "Kafka's metadata contradict themselves: " in refused(kafka)
 

@@ -1,24 +1,43 @@
-"""Pages that are made from the code say what the code says."""
+"""Files that are made from the code, or from measurements, are what their programs write."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
 
 from mpbroker.handlers.apis import all_apis
 from mpbroker.protocol.api_keys import ApiKey
-from ops.docs import compatibility, metrics, monitoring, not_served
+from ops.bench import growth_curves
+from ops.docs import compatibility, dashboard, figures, metrics, monitoring, not_served, security
+
+Made = Callable[[str], str]
 
 
-def test_the_compatibility_page_is_up_to_date() -> None:
-    assert compatibility.PAGE.read_text() == compatibility.page(), "run: python -m ops.docs.compatibility"
+@pytest.mark.parametrize(
+    ("file", "made", "program"),
+    [
+        (compatibility.PAGE, lambda _: compatibility.page(), "compatibility"),
+        (metrics.PAGE, lambda _: metrics.page(), "metrics"),
+        (monitoring.PAGE, lambda _: monitoring.page(), "monitoring"),
+        (dashboard.FILE, lambda _: dashboard.text(), "dashboard"),
+        (security.PAGE, lambda text: security.page(text, security.measured()), "security"),
+        (figures.README, lambda text: figures.readme(text, figures.read()), "figures"),
+        (figures.PAGE, lambda text: figures.page(text, figures.read(), growth_curves.read()), "figures"),
+    ],
+    ids=lambda value: value.name if isinstance(value, Path) else "",
+)
+def test_a_file_that_is_made_is_up_to_date(file: Path, made: Made, program: str) -> None:
+    text = file.read_text()
+    assert text == made(text), f"run: python -m ops.docs.{program}"
 
 
-def test_the_metrics_page_is_up_to_date() -> None:
-    assert metrics.PAGE.read_text() == metrics.page(), "run: python -m ops.docs.metrics"
-
-
-def test_the_tables_of_the_monitoring_page_are_up_to_date() -> None:
-    assert monitoring.PAGE.read_text() == monitoring.page(), "run: python -m ops.docs.monitoring"
+def test_the_page_of_measurements_has_no_table_of_others() -> None:
+    by_hand = re.sub(r"<!-- table .*?<!-- end -->", "", figures.PAGE.read_text(), flags=re.DOTALL)
+    with_figures = [line for line in by_hand.splitlines() if re.match(r"\|.*\| *[\d.,]+ *\|", line)]
+    assert with_figures == []
 
 
 def test_each_api_of_kafka_is_served_or_explained() -> None:

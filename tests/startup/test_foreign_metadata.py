@@ -20,8 +20,6 @@ from mpbroker.coordinator.metadata.metadata_records import build_metadata_batch,
 from mpbroker.ipc.process import FatalError
 from mpbroker.protocol.messages import PartitionRecord, TopicRecord
 from mpbroker.protocol.topic_names import METADATA_TOPIC
-from mpbroker.records.builder import build_batch
-from mpbroker.records.record import NewRecord
 from mpbroker.startup import foreign_metadata
 from mpbroker.startup.foreign_metadata import refuse_foreign_metadata
 from mpbroker.storage.checkpoints import write_offsets
@@ -38,6 +36,7 @@ from mpbroker.storage.names import (
 from mpbroker.storage.segments import READ_BYTES
 from tests.supervisor.test_serve import FAILED, refused
 from tests.support.file_trees import tree
+from tests.support.kafka_directory import election
 
 TOPIC_ID = bytes(range(16))
 OURS: Final = [
@@ -50,16 +49,6 @@ KAFKAS: Final = [
     b"\x01\x0c\x00\x11metadata.version\x00\x1e\x00",
     b"\x01\x14\x00\x00",
 ]
-
-
-def election(offset: int) -> bytes:
-    """The LeaderChangeMessage with which Kafka's controller begins an epoch."""
-    key, value = (
-        b"\x00\x00\x00\x02",
-        b"\x00\x01\x00\x00\x00\x01\x02\x00\x00\x00\x01\x00\x02\x00\x00\x00\x01\x00\x00",
-    )
-    record = NewRecord(key=key, value=value, timestamp=1)
-    return bytes(build_batch([record], base_offset=offset, leader_epoch=1, control=True))
 
 
 def batch(values: list[bytes], offset: int) -> bytes:

@@ -16,6 +16,7 @@ from mpbroker.cli.records import to_file
 from mpbroker.client.positions import parse_start
 from mpbroker.reading.columns import SCHEMA
 from ops.bench.brokers import Broker
+from tests.support.flipped_bits import flip
 from tests.support.own_cli import OwnCli
 from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import make_broker, served
@@ -129,9 +130,7 @@ def test_nothing_is_left_of_a_file_that_could_not_be_written_whole(
     to_file.write(ClusterAddress(NOWHERE), settings(log_dir, to))
     before = to.read_bytes()
     segment = next((log_dir / "t-1").glob("*.log"))
-    damaged = bytearray(segment.read_bytes())
-    damaged[100] ^= 1
-    segment.write_bytes(damaged)
+    flip(segment, 100)
     with pytest.raises(CliError, match="is damaged"):
         to_file.write(ClusterAddress(NOWHERE), settings(log_dir, to)._replace(is_overwritten=True))
     assert to.read_bytes() == before
