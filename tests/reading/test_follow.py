@@ -6,6 +6,7 @@ import errno
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,41 +14,45 @@ import pytest
 from mpbroker.ipc.table import PartitionFlag, read_partition_surely
 from mpbroker.reading import follow as follow_module
 from mpbroker.reading.errors import OptionError, SourceUnavailable
-from mpbroker.reading.follow import FileAlarm, LocalFollower, follow
+from mpbroker.reading.follow import FileAlarm, Follower, LocalFollower, follow
 from mpbroker.reading.local import LocalCatalog
 from mpbroker.reading.options import parse_options
 from mpbroker.reading.plan import OffsetRange
+from tests.reading.conftest import Published
 from tests.support.polling import PATIENCE_S, until
 from tests.support.spark_logs import FakeBroker, PartitionWriter, checkpoint, fill
 
 
 @pytest.fixture
-def writer(log_dir: Path, fake_broker: FakeBroker) -> PartitionWriter:
-    found = PartitionWriter(log_dir, "t")
-    fill(found, 1)
-    fake_broker.publish(found)
-    return found
-
-
-@pytest.fixture
-def follower(log_dir: Path, writer: PartitionWriter) -> Iterator[LocalFollower]:  # noqa: ARG001
-    found = follow(parse_options({"subscribePattern": "t.*", "log.dir": str(log_dir)}, streaming=True))
+def follower(writer: Published) -> Iterator[LocalFollower]:
+    """A follower of ten records, which a broker has published."""
+    writer.add(1)
+    where = {"subscribePattern": "t.*", "log.dir": str(writer.log_dir)}
+    found = follow(parse_options(where, streaming=True))
     assert isinstance(found, LocalFollower)
     yield found
     found.close()
+
+
+@contextmanager
+def waits(follower: Follower) -> Iterator[None]:
+    """Let it wait meanwhile for what comes, which has to end its wait."""
+    waiting = threading.Thread(target=follower.wait, args=(10 * PATIENCE_S,))
+    waiting.start()
+    yield
+    waiting.join(PATIENCE_S)
+    assert not waiting.is_alive()
 
 
 def ends(follower: LocalFollower) -> dict[str, int]:
     return {f"{topic}-{number}": found.end for (topic, number), found in follower.poll().items()}
 
 
-def test_what_is_published_is_seen(
-    follower: LocalFollower, writer: PartitionWriter, fake_broker: FakeBroker
-) -> None:
+def test_what_is_published_is_seen(follower: LocalFollower, writer: Published) -> None:
     assert ends(follower) == {"t-0": 10}
     fill(writer, 2)
     assert ends(follower) == {"t-0": 10}, "it is in the file, and nobody has said so"
-    fake_broker.publish(writer)
+    writer.broker.publish(writer)
     assert ends(follower) == {"t-0": 30}
     (task,) = follower.catalog.tasks(follower_range(follower), 1, None)
     assert (task.start, task.end) == (0, 30)
@@ -58,16 +63,12 @@ def follower_range(follower: LocalFollower) -> OffsetRange:
 
 
 def test_nothing_is_listed_or_attached_while_nothing_is_made(
-    follower: LocalFollower,
-    writer: PartitionWriter,
-    fake_broker: FakeBroker,
-    monkeypatch: pytest.MonkeyPatch,
+    follower: LocalFollower, writer: Published, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     follower.poll()
     monkeypatch.setattr(LocalFollower, "_opened", pytest.fail)
     for turn in range(3):
-        fill(writer, 1)
-        fake_broker.publish(writer)
+        writer.add(1)
         assert ends(follower) == {"t-0": 20 + 10 * turn}
 
 
@@ -127,19 +128,13 @@ def test_a_topic_that_comes_behind_the_listing_is_seen(
     assert ends(follower) == {"t-0": 10, "t2-0": 0}
 
 
-def test_a_wait_ends_with_what_is_published(
-    follower: LocalFollower, writer: PartitionWriter, fake_broker: FakeBroker
-) -> None:
+def test_a_wait_ends_with_what_is_published(follower: LocalFollower, writer: Published) -> None:
     follower.poll()
     begun = time.monotonic()
     follower.wait(0.02)
     assert time.monotonic() - begun >= 0.02
-    waiting = threading.Thread(target=follower.wait, args=(10 * PATIENCE_S,))
-    waiting.start()
-    fill(writer, 1)
-    fake_broker.publish(writer)
-    waiting.join(PATIENCE_S)
-    assert not waiting.is_alive()
+    with waits(follower):
+        writer.add(1)
     assert ends(follower) == {"t-0": 20}
 
 
@@ -152,23 +147,18 @@ def quiet(follower: LocalFollower, monkeypatch: pytest.MonkeyPatch) -> LocalFoll
     return follower
 
 
-def test_after_a_while_the_files_wake_who_waits(
-    quiet: LocalFollower, writer: PartitionWriter, fake_broker: FakeBroker
-) -> None:
-    waiting = threading.Thread(target=quiet.wait, args=(10 * PATIENCE_S,))
-    waiting.start()
-    until(lambda: quiet._alarm is not None, "the alarm is set")
-    fill(writer, 1)
-    until(lambda: quiet._alarm is None, "the write is heard of")
-    fake_broker.publish(writer)
-    waiting.join(PATIENCE_S)
-    assert not waiting.is_alive()
+def test_after_a_while_the_files_wake_who_waits(quiet: LocalFollower, writer: Published) -> None:
+    with waits(quiet):
+        until(lambda: quiet._alarm is not None, "the alarm is set")
+        fill(writer, 1)
+        until(lambda: quiet._alarm is None, "the write is heard of")
+        writer.broker.publish(writer)
     assert ends(quiet) == {"t-0": 20}
     assert quiet._has_alarms
 
 
 def test_an_alarm_that_hears_nothing_is_not_set_again(
-    quiet: LocalFollower, writer: PartitionWriter, fake_broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+    quiet: LocalFollower, writer: Published, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Keep the time itself: a wait that is over before its first look would set no alarm anyway."""
 
@@ -191,8 +181,7 @@ def test_an_alarm_that_hears_nothing_is_not_set_again(
     monkeypatch.setattr(follow_module, "time", clock)
     quiet.wait(10.0)
     assert quiet._alarm is not None
-    fill(writer, 1)
-    fake_broker.publish(writer)
+    writer.add(1)
     assert ends(quiet) == {"t-0": 20}
     for _ in range(2):
         quiet.wait(10.0)
@@ -201,39 +190,29 @@ def test_an_alarm_that_hears_nothing_is_not_set_again(
 
 
 def test_without_watches_of_the_kernel_it_looks_as_before(
-    quiet: LocalFollower, writer: PartitionWriter, fake_broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+    quiet: LocalFollower, writer: Published, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(_directories: object) -> FileAlarm:
         raise OSError(errno.ENOSPC, "no more watches")
 
     monkeypatch.setattr(follow_module, "FileAlarm", refused)
-    waiting = threading.Thread(target=quiet.wait, args=(10 * PATIENCE_S,))
-    waiting.start()
-    fill(writer, 1)
-    fake_broker.publish(writer)
-    waiting.join(PATIENCE_S)
-    assert not waiting.is_alive()
+    with waits(quiet):
+        writer.add(1)
 
 
-def test_while_no_broker_runs_what_it_published_holds(
-    follower: LocalFollower,
-    log_dir: Path,
-    writer: PartitionWriter,
-    fake_broker: FakeBroker,
-) -> None:
+def test_while_no_broker_runs_what_it_published_holds(follower: LocalFollower, writer: Published) -> None:
     follower.poll()
-    fill(writer, 1)
-    fake_broker.publish(writer)
+    writer.add(1)
     assert ends(follower) == {"t-0": 20}
-    fake_broker.stop()
-    checkpoint(log_dir, {("t", 0): 10})
+    writer.broker.stop()
+    checkpoint(writer.log_dir, {("t", 0): 10})
     until(lambda: follower.is_at_rest, "the broker's end is seen")
     assert ends(follower) == {"t-0": 20}, "its checkpoint is behind"
     fill(writer, 1)
-    checkpoint(log_dir, {("t", 0): 30})
+    checkpoint(writer.log_dir, {("t", 0): 30})
     assert ends(follower) == {"t-0": 30}, "it was stopped in order"
 
-    successor = FakeBroker(log_dir)
+    successor = FakeBroker(writer.log_dir)
     try:
         with pytest.raises(SourceUnavailable, match="t-0 cannot be read: the running broker"):
             follower.poll()
@@ -255,9 +234,9 @@ def test_a_limit_of_bytes_is_refused_where_nobody_knows_them(places: dict[str, s
         follow(parse_options(given | places, streaming=True))
 
 
-@pytest.mark.usefixtures("writer")
-def test_a_limit_of_bytes_beside_files_that_are_here(log_dir: Path) -> None:
+def test_a_limit_of_bytes_beside_files_that_are_here(writer: Published) -> None:
+    writer.add(1)
     given = {"subscribe": "t", "kafka.bootstrap.servers": "127.0.0.1:1", "maxBytesPerTrigger": "1000"}
-    found = follow(parse_options(given | {"log.dir": str(log_dir)}, streaming=True))
+    found = follow(parse_options(given | {"log.dir": str(writer.log_dir)}, streaming=True))
     assert isinstance(found, LocalFollower)
     found.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from contextlib import closing
 
 import pytest
@@ -13,6 +12,7 @@ from mpbroker.reading import follow as follow_module
 from mpbroker.reading.follow import LocalFollower, follow
 from mpbroker.reading.options import parse_options
 from ops.bench.brokers import Broker
+from tests.reading.test_follow import waits
 from tests.support.polling import PATIENCE_S, until
 from tests.support.real_brokers import create_topic
 
@@ -35,12 +35,9 @@ def test_each_record_after_a_while_of_quiet_is_heard_of(
         for turn in range(4):
             assert sum(bounds.end for bounds in follower.poll().values()) == turn
             monkeypatch.setattr(follower, "_stirred_at", -60.0)
-            waiting = threading.Thread(target=follower.wait, args=(10 * PATIENCE_S,))
-            waiting.start()
-            until(lambda: follower._alarm is not None, "the alarm is set")
-            producer.produce("heard", b"v", partition=turn % 2)
-            assert producer.flush(PATIENCE_S) == 0
-            waiting.join(PATIENCE_S)
-            assert not waiting.is_alive()
+            with waits(follower):
+                until(lambda: follower._alarm is not None, "the alarm is set")
+                producer.produce("heard", b"v", partition=turn % 2)
+                assert producer.flush(PATIENCE_S) == 0
         assert sum(bounds.end for bounds in follower.poll().values()) == 4
         assert follower._has_alarms

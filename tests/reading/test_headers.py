@@ -11,16 +11,14 @@ import pytest
 from mpbroker.reading.headers import headers, logs
 from mpbroker.storage.names import segment_name
 from mpbroker.storage.scan import batches
+from tests.reading.conftest import Published
 from tests.support.reading_queries import query
-from tests.support.spark_logs import FakeBroker, PartitionWriter, fill
+from tests.support.spark_logs import fill
 
 
-@pytest.fixture
-def writer(log_dir: Path, fake_broker: FakeBroker) -> PartitionWriter:
-    found = PartitionWriter(log_dir, "t")
-    fill(found, 10)
-    fake_broker.publish(found)
-    return found
+@pytest.fixture(autouse=True)
+def _filled(writer: Published) -> None:
+    writer.add(10)
 
 
 def rows(
@@ -41,23 +39,23 @@ def whole(*offsets: int) -> list[tuple[int | None, str | None]]:
     return [(offset, None) for offset in offsets]
 
 
-def test_nothing_behind_the_bound_is_read(log_dir: Path, writer: PartitionWriter) -> None:
+def test_nothing_behind_the_bound_is_read(writer: Published) -> None:
     writer.torn_tail(b"\xff" * 100)
-    assert rows(log_dir) == whole(*range(0, 100, 10))
+    assert rows(writer.log_dir) == whole(*range(0, 100, 10))
 
 
-def test_a_file_shorter_than_what_was_published(log_dir: Path, writer: PartitionWriter) -> None:
+def test_a_file_shorter_than_what_was_published(writer: Published) -> None:
     path = writer.directory / segment_name(0)
     size, left = path.stat().st_size, len(b"".join(contents(path)[:9]))
     os.truncate(path, left)
     fault = (None, f"the file has {left} bytes, {size} were published as readable")
-    assert rows(log_dir) == [*whole(*range(0, 90, 10)), fault]
+    assert rows(writer.log_dir) == [*whole(*range(0, 90, 10)), fault]
 
 
-def test_a_batch_that_is_cut_off(log_dir: Path, writer: PartitionWriter) -> None:
+def test_a_batch_that_is_cut_off(writer: Published) -> None:
     path = writer.directory / segment_name(0)
     os.truncate(path, path.stat().st_size - 1)
-    found = rows(log_dir)
+    found = rows(writer.log_dir)
     assert found[:9] == whole(*range(0, 90, 10))
     assert "the file ends within a batch" in str(found[9][1])
 
@@ -71,7 +69,7 @@ def contents(path: Path) -> list[bytes]:
 
 @pytest.mark.parametrize("kept", [(0, 40, 70), range(0, 130, 10), range(20, 130, 10)])
 def test_the_segment_of_the_bound_is_cleaned_and_merged_after_the_plan(
-    log_dir: Path, writer: PartitionWriter, kept: Sequence[int]
+    writer: Published, kept: Sequence[int]
 ) -> None:
     """The bound's position means nothing in the new file, whatever its inode number."""
 
@@ -82,4 +80,4 @@ def test_the_segment_of_the_bound_is_cleaned_and_merged_after_the_plan(
         old = contents(path)
         path.write_bytes(b"".join(old[offset // 10] for offset in kept))
 
-    assert rows(log_dir, clean) == whole(*(offset for offset in kept if offset < 100))
+    assert rows(writer.log_dir, clean) == whole(*(offset for offset in kept if offset < 100))

@@ -20,6 +20,7 @@ from mpbroker.reading.local import LocalCatalog
 from mpbroker.reading.log_dirs import running_broker
 from mpbroker.reading.plan import Catalog
 from mpbroker.reading.remote import RemoteCatalog
+from tests.reading.conftest import Published
 from tests.support.reading_queries import offsets_of, planned, query, read
 from tests.support.spark_logs import FakeBroker, PartitionWriter, checkpoint, fill, new_log_dir
 
@@ -165,11 +166,9 @@ def test_a_damaged_list_of_directories(both: list[Path]) -> None:
 
 @pytest.mark.parametrize("field", ["cluster.id=another", "node.id=2"])
 def test_another_broker_s_directory_at_the_path_is_not_here(
-    log_dir: Path, fake_broker: FakeBroker, field: str, monkeypatch: pytest.MonkeyPatch
+    log_dir: Path, writer: Published, field: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer = PartitionWriter(log_dir, "t")
-    fill(writer, 3)
-    fake_broker.publish(writer)
+    writer.add(3)
     options = query(log_dir)
     tasks = planned(options)
     properties = log_dir / "meta.properties"
@@ -189,12 +188,10 @@ def test_another_broker_s_directory_at_the_path_is_not_here(
 # ---- who runs on it ----
 
 
-def test_a_broker_whose_process_is_of_another_namespace(log_dir: Path, fake_broker: FakeBroker) -> None:
+def test_a_broker_whose_process_is_of_another_namespace(log_dir: Path, writer: Published) -> None:
     """Seen from there, its process id and start time mean nothing."""
-    writer = PartitionWriter(log_dir, "t")
-    fill(writer, 3)
-    fake_broker.publish(writer)
-    region = fake_broker.runtime_dir / "public"
+    writer.add(3)
+    region = writer.broker.runtime_dir / "public"
     with region.open("r+b") as file:
         file.seek(16)
         file.write((2**22 + 1).to_bytes(8, "little"))
@@ -202,17 +199,15 @@ def test_a_broker_whose_process_is_of_another_namespace(log_dir: Path, fake_brok
     assert read(log_dir) == list(range(30))
 
 
-def test_a_region_that_another_user_can_replace(log_dir: Path, fake_broker: FakeBroker) -> None:
+def test_a_region_that_another_user_can_replace(log_dir: Path, writer: Published) -> None:
     """Its numbers would be theirs, and so would be what is read."""
-    writer = PartitionWriter(log_dir, "t")
-    fill(writer, 3)
-    fake_broker.publish(writer)
-    fake_broker.runtime_dir.chmod(0o777)
+    writer.add(3)
+    writer.broker.runtime_dir.chmod(0o777)
     with pytest.raises(
         FilesUnavailable, match=r"may not be that of the broker .* can be written by all users"
     ):
         read(log_dir)
-    fake_broker.runtime_dir.chmod(0o750)
+    writer.broker.runtime_dir.chmod(0o750)
     assert read(log_dir) == list(range(30))
 
 
@@ -269,15 +264,12 @@ def test_the_last_processes_of_a_killed_broker_are_waited_for(
 
 
 def test_a_copy_of_a_directory_is_not_that_of_the_running_broker(
-    log_dir: Path, fake_broker: FakeBroker, tmp_path: Path
+    log_dir: Path, writer: Published, tmp_path: Path
 ) -> None:
-    writer = PartitionWriter(log_dir, "t")
-    fill(writer, 3)
-    fake_broker.publish(writer)
+    writer.add(3)
     checkpoint(log_dir, {("t", 0): 20})
     copied = shutil.copytree(log_dir, tmp_path / "copy")
-    fill(writer, 3)
-    fake_broker.publish(writer)
+    writer.add(3)
     assert (read(copied), read(log_dir)) == (list(range(20)), list(range(60)))
 
 
@@ -309,17 +301,15 @@ def nobody() -> Iterator[None]:
 @pytest.mark.parametrize("forbidden", ["log directory", "region"])
 def test_no_permission(
     log_dir: Path,
-    fake_broker: FakeBroker,
+    writer: Published,
     forbidden: str,
     caplog: pytest.LogCaptureFixture,
     request: pytest.FixtureRequest,
 ) -> None:
-    writer = PartitionWriter(log_dir, "t")
-    fill(writer, 3)
-    fake_broker.publish(writer)
+    writer.add(3)
     open_the_way_to(log_dir)
-    fake_broker.runtime_dir.chmod(0o755)
-    path = log_dir if forbidden == "log directory" else fake_broker.runtime_dir / "public"
+    writer.broker.runtime_dir.chmod(0o755)
+    path = log_dir if forbidden == "log directory" else writer.broker.runtime_dir / "public"
     path.chmod(0)
     request.getfixturevalue("nobody")
     with pytest.raises(FilesUnavailable, match=rf"may not read {path}.*broker's group.*bootstrap"):
@@ -335,14 +325,12 @@ def test_no_permission(
 
 def test_no_permission_for_a_task(
     log_dir: Path,
-    fake_broker: FakeBroker,
+    writer: Published,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     request: pytest.FixtureRequest,
 ) -> None:
-    writer = PartitionWriter(log_dir, "t")
-    fill(writer, 3)
-    fake_broker.publish(writer)
+    writer.add(3)
     options = query(log_dir)
     tasks = planned(options) * 2
     open_the_way_to(log_dir)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import closing
 
 import pytest
@@ -13,6 +12,7 @@ from mpbroker.reading.errors import DataLoss, OptionError
 from mpbroker.reading.follow import RemoteFollower, follow
 from mpbroker.reading.options import parse_options
 from ops.bench.brokers import Broker
+from tests.reading.test_follow import waits
 from tests.support.kafka_server import HangUp, KafkaServer
 from tests.support.polling import PATIENCE_S
 from tests.support.reading_rows import planned, rows_with
@@ -56,12 +56,9 @@ def test_who_follows_waits_at_the_broker_after_a_while(
         assert follower.catalog.await_records({**ends, ("nowhere", 0): 0}, PATIENCE_S) is None
         monkeypatch.setattr(follower, "_stirred_at", -60.0)
         follower.wait(0.01)
-        waiting = threading.Thread(target=follower.wait, args=(10 * PATIENCE_S,))
         monkeypatch.setattr(follower, "_stirred_at", -60.0)
-        waiting.start()
-        produce(broker, "followed", b"v", 1)
-        waiting.join(PATIENCE_S)
-        assert not waiting.is_alive()
+        with waits(follower):
+            produce(broker, "followed", b"v", 1)
         assert sum(bounds.end for bounds in follower.poll().values()) == 11
 
 

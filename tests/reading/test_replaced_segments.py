@@ -27,14 +27,11 @@ from mpbroker.storage.checkpoints import write_topic_id
 from mpbroker.storage.index import offset_floor
 from mpbroker.storage.names import CLEANED_FILE_SUFFIX, segment_name
 from mpbroker.storage.scan import batches
+from tests.reading.conftest import Published
 from tests.support.compacted_segments import DAY_MS, T0, Segments, put_in_place
+from tests.support.flipped_bits import flip
 from tests.support.reading_queries import OFFSETS, offsets_of, planned, query, read
-from tests.support.spark_logs import FakeBroker, PartitionWriter, checkpoint, fill, numbered
-
-
-@pytest.fixture
-def writer(log_dir: Path) -> PartitionWriter:
-    return PartitionWriter(log_dir, "t")
+from tests.support.spark_logs import PartitionWriter, checkpoint, fill, numbered
 
 
 def clean(directory: Path, bases: list[int], keeps: Callable[[int], bool]) -> None:
@@ -70,12 +67,9 @@ def even(offset: int) -> bool:
     return offset // 10 % 2 == 0
 
 
-def test_the_segment_of_the_bound_is_cleaned_between_plan_and_task(
-    log_dir: Path, writer: PartitionWriter, fake_broker: FakeBroker
-) -> None:
-    fill(writer, 20)
-    fake_broker.publish(writer)
-    options = query(log_dir)
+def test_the_segment_of_the_bound_is_cleaned_between_plan_and_task(writer: Published) -> None:
+    writer.add(20)
+    options = query(writer.log_dir)
     tasks = planned(options)
     writer.roll()
     fill(writer, 5)
@@ -83,12 +77,9 @@ def test_the_segment_of_the_bound_is_cleaned_between_plan_and_task(
     assert offsets_of(tasks, options) == [n for n in range(200) if even(n)]
 
 
-def test_the_segment_of_the_bound_is_merged_into_the_one_before(
-    log_dir: Path, writer: PartitionWriter, fake_broker: FakeBroker
-) -> None:
-    fill(writer, 20, roll_every=10)
-    fake_broker.publish(writer)
-    options = query(log_dir, minPartitions=4)
+def test_the_segment_of_the_bound_is_merged_into_the_one_before(writer: Published) -> None:
+    writer.add(20, roll_every=10)
+    options = query(writer.log_dir, minPartitions=4)
     tasks = planned(options)
     assert len(tasks) == 4
     writer.roll()
@@ -101,20 +92,14 @@ def test_the_segment_of_the_bound_is_merged_into_the_one_before(
 @pytest.mark.parametrize("seen", range(12))
 @pytest.mark.parametrize("action", ["clean", "merge", "retention", "clean and retention", "two merges"])
 def test_whenever_the_cleaner_or_retention_comes(
-    log_dir: Path,
-    writer: PartitionWriter,
-    fake_broker: FakeBroker,
-    seen: int,
-    action: str,
-    monkeypatch: pytest.MonkeyPatch,
+    writer: Published, seen: int, action: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After each number of batches that was read: what is open is read on, the rest is looked for."""
     monkeypatch.setattr(read_local, "WINDOW_BYTES", 1500)
     monkeypatch.setattr(columns, "MAX_ROWS", 10)
-    fill(writer, 12, roll_every=3)
-    fake_broker.publish(writer)
+    writer.add(12, roll_every=3)
     writer.roll()
-    options = query(log_dir, failOnDataLoss="false")
+    options = query(writer.log_dir, failOnDataLoss="false")
     (task,) = planned(options)
     found = read_range(task, OFFSETS, options)
     rows = [offset for _ in range(seen) for offset in next(found).column(0).to_pylist()]
@@ -140,15 +125,12 @@ def test_whenever_the_cleaner_or_retention_comes(
     assert set(rows) <= set(range(120))
 
 
-def test_an_older_copy_of_the_log_is_an_error(
-    log_dir: Path, writer: PartitionWriter, fake_broker: FakeBroker, tmp_path: Path
-) -> None:
+def test_an_older_copy_of_the_log_is_an_error(writer: Published, tmp_path: Path) -> None:
     """As on another host: it has what is not enough, under the same path."""
     fill(writer, 5)
     copy = shutil.copytree(writer.directory, tmp_path / "copy")
-    fill(writer, 5)
-    fake_broker.publish(writer)
-    options = query(log_dir)
+    writer.add(5)
+    options = query(writer.log_dir)
     tasks = planned(options)
     shutil.rmtree(writer.directory)
     copy.rename(writer.directory)
@@ -156,27 +138,19 @@ def test_an_older_copy_of_the_log_is_an_error(
         offsets_of(tasks, options)
 
 
-def test_damage_before_the_first_wanted_offset_hides_nothing(
-    log_dir: Path, writer: PartitionWriter, fake_broker: FakeBroker
-) -> None:
+def test_damage_before_the_first_wanted_offset_hides_nothing(writer: Published) -> None:
     """The walk from the last indexed batch to the offset ends there; the records behind it are not lost."""
-    fill(writer, 10, roll_every=5)
-    fake_broker.publish(writer)
+    writer.add(10, roll_every=5)
     path = writer.directory / segment_name(0)
-    data = bytearray(path.read_bytes())
-    data[8] ^= 0x40
-    path.write_bytes(data)
+    flip(path, 8, 0x40)
     with pytest.raises(CorruptLog, match=r"0\.log is damaged at position 0: .*beyond the end"):
-        read(log_dir, startingOffsets='{"t":{"0":25}}')
+        read(writer.log_dir, startingOffsets='{"t":{"0":25}}')
 
 
-def test_a_moved_partition_has_more_in_its_file_than_is_committed(
-    log_dir: Path, writer: PartitionWriter, fake_broker: FakeBroker, tmp_path: Path
-) -> None:
+def test_a_moved_partition_has_more_in_its_file_than_is_committed(writer: Published, tmp_path: Path) -> None:
     """Another file has the bound's name, and behind the bound what may never be read."""
-    fill(writer, 5)
-    fake_broker.publish(writer)
-    options = query(log_dir)
+    writer.add(5)
+    options = query(writer.log_dir)
     tasks = planned(options)
     fill(writer, 2)
     writer.torn_tail(b"\0" * 100)
@@ -186,43 +160,35 @@ def test_a_moved_partition_has_more_in_its_file_than_is_committed(
     assert offsets_of(tasks, options) == list(range(50))
 
 
-def test_a_refresh_notices_a_move_to_another_log_directory(
-    log_dir: Path, writer: PartitionWriter, fake_broker: FakeBroker
-) -> None:
+def test_a_refresh_notices_a_move_to_another_log_directory(writer: Published) -> None:
     """Only a new catalog finds the directory: its slot stays the same."""
-    fill(writer, 5)
-    fake_broker.publish(writer)
-    catalog = LocalCatalog([str(log_dir)])
+    writer.add(5)
+    catalog = LocalCatalog([str(writer.log_dir)])
     assert catalog.refresh([("t", 0)])
     (place,) = catalog.slots([("t", 0)])
-    fake_broker.publish_slot(read_partition_surely(*place)._replace(log_dir=1))
+    writer.broker.publish_slot(read_partition_surely(*place)._replace(log_dir=1))
     assert not catalog.refresh([("t", 0)])
 
 
-def test_what_lies_behind_the_bound_is_not_looked_at(
-    log_dir: Path, writer: PartitionWriter, fake_broker: FakeBroker
-) -> None:
+def test_what_lies_behind_the_bound_is_not_looked_at(writer: Published) -> None:
     """A batch that is being written, of which the header is there or not, and zeros of a reserved file."""
     fill(writer, 3)
     bound = writer.end
-    whole = PartitionWriter(log_dir, "other", first_offset=30)
+    whole = PartitionWriter(writer.log_dir, "other", first_offset=30)
     whole.append(numbered(10))
     torn = (whole.directory / segment_name(30)).read_bytes()
-    fake_broker.publish(writer, bound)
+    writer.broker.publish(writer, bound)
     segment = writer.directory / segment_name(0)
     size = segment.stat().st_size
     for tail in (torn, torn[:-1], torn[:70], torn[:61], torn[:60], torn[:5], b"\0" * 500, b"\xff" * 500):
         os.truncate(segment, size)
         writer.torn_tail(tail)
-        assert read(log_dir) == list(range(30)), tail[:5]
+        assert read(writer.log_dir) == list(range(30)), tail[:5]
 
 
-def test_an_index_is_never_believed_of_another_file(
-    log_dir: Path, writer: PartitionWriter, fake_broker: FakeBroker
-) -> None:
-    fill(writer, 40, value_bytes=200)
-    fake_broker.publish(writer)
-    options = query(log_dir, startingOffsets='{"t":{"0":355}}')
+def test_an_index_is_never_believed_of_another_file(writer: Published) -> None:
+    writer.add(40, value_bytes=200)
+    options = query(writer.log_dir, startingOffsets='{"t":{"0":355}}')
     tasks = planned(options)
     writer.roll()
     with (writer.directory / segment_name(0, ".index")).open("rb") as file:
@@ -232,14 +198,13 @@ def test_an_index_is_never_believed_of_another_file(
 
 
 def test_the_next_segments_are_cleaned_while_a_task_reads(
-    log_dir: Path, writer: PartitionWriter, fake_broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+    writer: Published, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The new files have the old inode numbers; only what is open is certain to be the same file."""
     monkeypatch.setattr(columns, "MAX_ROWS", 10)
-    fill(writer, 20, roll_every=5)
-    fake_broker.publish(writer)
+    writer.add(20, roll_every=5)
     writer.roll()
-    options = query(log_dir)
+    options = query(writer.log_dir)
     (task,) = planned(options)
     found = read_range(task, OFFSETS, options)
     rows = next(found).column(0).to_pylist()
@@ -250,11 +215,10 @@ def test_the_next_segments_are_cleaned_while_a_task_reads(
 
 
 def test_the_last_segment_is_cleaned_after_it_was_listed(
-    log_dir: Path, writer: PartitionWriter, fake_broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+    writer: Published, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It lacks the last records below the bound, which is no damage: it is not the last one any more."""
-    fill(writer, 10)
-    fake_broker.publish(writer)
+    writer.add(10)
     listed = segments.segments_of
     seen: list[list[int]] = []
 
@@ -266,7 +230,7 @@ def test_the_last_segment_is_cleaned_after_it_was_listed(
             clean_in_place(directory, [0], lambda offset: offset < 50)
         return seen[-1]
 
-    options = query(log_dir)
+    options = query(writer.log_dir)
     with closing(LocalCatalog(options.log_dirs)) as catalog:
         monkeypatch.setattr(segments, "segments_of", then_cleaned)
         (task,) = plan(catalog, options)
@@ -275,12 +239,11 @@ def test_the_last_segment_is_cleaned_after_it_was_listed(
 
 
 def test_ranges_are_cut_in_files_that_are_replaced_meanwhile(
-    log_dir: Path, writer: PartitionWriter, fake_broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+    writer: Published, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(writer, 20, roll_every=10)
-    fake_broker.publish(writer)
+    writer.add(20, roll_every=10)
     writer.roll()
-    options = query(log_dir, minPartitions=6)
+    options = query(writer.log_dir, minPartitions=6)
     cut = local.cut_offsets
 
     def cleaned_before(*arguments: Any) -> list[int]:
@@ -294,11 +257,10 @@ def test_ranges_are_cut_in_files_that_are_replaced_meanwhile(
 
 @pytest.mark.parametrize("keeps", [even, lambda offset: offset < 30, lambda offset: offset >= 20])
 def test_times_are_looked_for_after_the_bounds_segment_was_cleaned(
-    log_dir: Path, writer: PartitionWriter, fake_broker: FakeBroker, keeps: Callable[[int], bool]
+    writer: Published, keeps: Callable[[int], bool]
 ) -> None:
-    fill(writer, 10)
-    fake_broker.publish(writer)
-    with closing(LocalCatalog([str(log_dir)])) as catalog:
+    writer.add(10)
+    with closing(LocalCatalog([str(writer.log_dir)])) as catalog:
         assert catalog.bounds([("t", 0)])["t", 0].end == 100
         writer.roll()
         fill(writer, 5, value_bytes=500)
@@ -310,13 +272,10 @@ def test_times_are_looked_for_after_the_bounds_segment_was_cleaned(
             assert found == {("t", 0): expected}, number
 
 
-def test_a_followed_partition_is_cleaned_after_a_look(
-    log_dir: Path, writer: PartitionWriter, fake_broker: FakeBroker
-) -> None:
+def test_a_followed_partition_is_cleaned_after_a_look(writer: Published) -> None:
     """What a stream has seen is offsets; where they are is looked up for each micro-batch."""
-    fill(writer, 10)
-    fake_broker.publish(writer)
-    options = parse_options({"subscribe": "t", "log.dir": str(log_dir)}, streaming=True)
+    writer.add(10)
+    options = parse_options({"subscribe": "t", "log.dir": str(writer.log_dir)}, streaming=True)
     with closing(follow(options)) as follower:
         end = follower.poll()["t", 0].end
         writer.roll()
