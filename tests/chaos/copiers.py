@@ -20,14 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.chaos.exactly_once import Copied, Copies, Outcome, Seen, Transaction
 from tests.support.client_tools import java_command, kafka_tool
 from tests.support.polling import PATIENCE_S, until
-from tests.support.transactional_clients import (
-    Confluent,
-    Fenced,
-    Open,
-    Refused,
-    Transactional,
-    program,
-)
+from tests.support.transactional_clients import Confluent, Fenced, Open, Refused, Transactional, program
 
 SOURCE, TARGET, OFFSETS, GROUP = "source", "target", "__consumer_offsets", "copiers"
 # One for each partition of the source.

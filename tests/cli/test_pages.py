@@ -82,10 +82,7 @@ def test_code_has_no_headings() -> None:
 @pytest.mark.parametrize(
     ("wanted", "says"),
     [
-        (
-            "oprating",
-            "docs oprating: no such page; did you mean operating? mpbroker docs lists them",
-        ),
+        ("oprating", "docs oprating: no such page; did you mean operating? mpbroker docs lists them"),
         ("systemd", "docs systemd: no such page; did you mean unit?"),
         ("operating#quota", "the page has no such heading; did you mean operating#quotas?"),
     ],

@@ -64,10 +64,7 @@ def test_on_loopback_and_without_a_login_everybody_may_read() -> None:
         ("http.listener=:9644",),
         ("http.listener=10.0.0.1:9644",),
         (LOOPBACK, "listeners=SASL_PLAINTEXT://:9093"),
-        (
-            *(LOOPBACK, "listeners=LOCAL://unix:/tmp/x.sock"),
-            "listener.security.protocol.map=LOCAL:PLAINTEXT",
-        ),
+        (*(LOOPBACK, "listeners=LOCAL://unix:/tmp/x.sock"), "listener.security.protocol.map=LOCAL:PLAINTEXT"),
     ],
 )
 def test_a_visitor_gets_no_rights_that_he_does_not_have(settings: tuple[str, ...]) -> None:

@@ -6,15 +6,7 @@ import pytest
 
 from mpbroker.console.pipeline import KINDS, commits, paths, rings
 from mpbroker.ipc.counters import Histogram
-from mpbroker.ipc.topology import (
-    CLEANER,
-    HANDLERS,
-    LOG,
-    LOG_WORKERS,
-    PROCESSES,
-    PROCESSORS,
-    SharedMemory,
-)
+from mpbroker.ipc.topology import CLEANER, HANDLERS, LOG, LOG_WORKERS, PROCESSES, PROCESSORS, SharedMemory
 from mpbroker.metrics.snapshot import NOTHING, Distribution, Snapshot
 from tests.support.snapshots import counted, counts, spread
 

@@ -58,11 +58,4 @@ def test_a_histogram_counts_what_is_below_each_bound() -> None:
     page.histogram(Family("t_seconds", "histogram", "T."), Distribution(buckets, 9000, 1 << 40), bounds, 1000)
     (family,) = text_string_to_metric_families(page.text().decode())
     found = {sample.labels.get("le", sample.name): sample.value for sample in family.samples}
-    assert found == {
-        "0.004": 2,
-        "1.024": 3,
-        "8.192": 4,
-        "+Inf": 5,
-        "t_seconds_count": 5,
-        "t_seconds_sum": 9,
-    }
+    assert found == {"0.004": 2, "1.024": 3, "8.192": 4, "+Inf": 5, "t_seconds_count": 5, "t_seconds_sum": 9}

@@ -326,9 +326,7 @@ def metrics_command(broker: Mpbroker, *arguments: str) -> dict[str, dict[str, fl
     return found
 
 
-def test_the_command_reads_a_broker_of_which_every_process_stands_still(
-    own_broker: Mpbroker,
-) -> None:
+def test_the_command_reads_a_broker_of_which_every_process_stands_still(own_broker: Mpbroker) -> None:
     with Client(own_broker) as client:
         create(client, "jam")
         client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce("jam", batch()))

@@ -27,12 +27,7 @@ from mpbroker.migration.from_kafka import import_
 from mpbroker.migration.kraft_snapshot import Voter, snapshot
 from mpbroker.migration.metadata_log import read_image
 from mpbroker.migration.snapshot_files import SnapshotId
-from mpbroker.protocol.messages import (
-    ConfigRecord,
-    ProducerIdsRecord,
-    TopicRecord,
-    UserScramCredentialRecord,
-)
+from mpbroker.protocol.messages import ConfigRecord, ProducerIdsRecord, TopicRecord, UserScramCredentialRecord
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.startup.foreign_metadata import refuse_foreign_metadata
 from mpbroker.storage import directory_lock
@@ -382,10 +377,7 @@ def test_metadata_that_contradict_themselves(tmp_path: Path) -> None:
 
 
 def test_directories_that_are_none(tmp_path: Path) -> None:
-    for path, says in (
-        (tmp_path / "missing", "is not there"),
-        (tmp_path, f"has no {META_PROPERTIES}"),
-    ):
+    for path, says in ((tmp_path / "missing", "is not there"), (tmp_path, f"has no {META_PROPERTIES}")):
         with pytest.raises(CannotMove, match=says):
             import_([path], is_dry=False)
     kafka = KafkaDirectory(tmp_path / "one").write()

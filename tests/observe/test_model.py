@@ -10,15 +10,7 @@ import pytest
 from mpbroker.ipc.meters import ApiHistogram, TopicMeter
 from mpbroker.metrics.snapshot import NOTHING, NS, ApiCounts, Distribution
 from mpbroker.observe.model import HISTORY, Model, Row, Summary
-from mpbroker.observe.samples import (
-    BrokerSeen,
-    Groups,
-    GroupSeen,
-    Health,
-    PartitionSeen,
-    ProcessSeen,
-    Sample,
-)
+from mpbroker.observe.samples import BrokerSeen, Groups, GroupSeen, Health, PartitionSeen, ProcessSeen, Sample
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from tests.support.snapshots import counted, counts, spread

@@ -75,12 +75,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[First]:
     environment, clone = of_a_newcomer(directory / "home"), directory / "clone"
     run(["git", "clone", "--quiet", str(ROOT), str(clone)], directory, environment)
     port, http = free_port(), free_port()
-    command = [
-        "make",
-        "run",
-        f"LISTENERS=PLAINTEXT://{HOST}:{port}",
-        f"HTTP={HOST}:{http}",
-    ]
+    command = ["make", "run", f"LISTENERS=PLAINTEXT://{HOST}:{port}", f"HTTP={HOST}:{http}"]
     process = subprocess.Popen(
         command,
         cwd=clone,

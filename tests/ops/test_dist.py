@@ -32,10 +32,7 @@ from tests.support.distributions import (
 from tests.support.programs import ran
 from tests.support.real_brokers import stop_cleanly
 
-SOURCES = (
-    *(".pyx", ".pxd", ".h", ".java", ".json", ".typed", ".py"),
-    *(".html", ".css", ".js", ".svg"),
-)
+SOURCES = (*(".pyx", ".pxd", ".h", ".java", ".json", ".typed", ".py"), *(".html", ".css", ".js", ".svg"))
 NATIVE = sorted(
     str(path.relative_to(ROOT)) for name in NATIVE_PACKAGES for path in (ROOT / name).rglob("*.pyx")
 )

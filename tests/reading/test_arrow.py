@@ -151,10 +151,7 @@ print(light, rows, [name for name in sys.modules if name.startswith(("pyspark", 
     ("module", "expected"),
     [
         ("pyspark", "[] 50 []"),
-        (
-            "pyarrow",
-            f"[] mpbroker.read needs PyArrow. Install the extra: {pip_install('arrow')} []",
-        ),
+        ("pyarrow", f"[] mpbroker.read needs PyArrow. Install the extra: {pip_install('arrow')} []"),
     ],
 )
 def test_neither_pyspark_nor_arrow_is_imported_before_it_is_needed(

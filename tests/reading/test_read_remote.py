@@ -123,8 +123,7 @@ def test_records_that_went_between_plan_and_fetch() -> None:
     with (
         KafkaServer("t", batches_of(10), fault=retention) as server,
         pytest.raises(
-            DataLoss,
-            match=r"Cannot fetch offset 0 of t-0.*start offset is 70.*up to 100.*failOnDataLoss",
+            DataLoss, match=r"Cannot fetch offset 0 of t-0.*start offset is 70.*up to 100.*failOnDataLoss"
         ),
     ):
         rows(server)

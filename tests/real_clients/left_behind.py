@@ -129,12 +129,7 @@ def after_a_failed_call(kafka: Adopting, faults: Path, scratch: Path, seed: int)
     phase, kind, error = chance.choice(CASES)
     call = chance.randrange(1, CALLS)
     scratch.mkdir()
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "LD_PRELOAD": str(faults),
-        "FAULT_CALL": str(call),
-    }
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "LD_PRELOAD": str(faults), "FAULT_CALL": str(call)}
     command = [sys.executable, "-m", "tests.support.fault_workload", str(scratch), phase, kind, str(error)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -222,10 +222,7 @@ def test_the_command_shows_before_it_changes(broker: SecureBroker, topic: str) -
         ("add --allow-principal User:a --topic t --consumer", "needs --topic and --group"),
         ("add --allow-principal User:a --group g --producer", "--producer needs --topic or"),
         ("add --allow-principal User:a --topic t --operation Read --host somehost", "write an IP address"),
-        (
-            "add --allow-principal User:a --group * --prefixed --operation Read",
-            "leave out --prefixed",
-        ),
+        ("add --allow-principal User:a --group * --prefixed --operation Read", "leave out --prefixed"),
         ("list --principal billing", "as in User:ann"),
         ("add --allow-principal User:a --cluster --operation Read", "it is one of Create, Alter"),
         ("remove", "say what for: --topic"),

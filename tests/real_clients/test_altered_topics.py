@@ -29,11 +29,7 @@ def admin(broker: Broker) -> AdminClient:
     return AdminClient({"bootstrap.servers": broker.bootstrap})
 
 
-def alter(
-    admin: AdminClient,
-    name: str,
-    *changes: tuple[str, AlterConfigOpType, str | None],
-) -> None:
+def alter(admin: AdminClient, name: str, *changes: tuple[str, AlterConfigOpType, str | None]) -> None:
     entries = [ConfigEntry(key, value, incremental_operation=operation) for key, operation, value in changes]
     asked = admin.incremental_alter_configs(
         [ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)]
@@ -68,10 +64,7 @@ def test_retention_that_is_altered_counts_at_once(own_broker: Broker) -> None:
     if not isinstance(own_broker, Mpbroker):
         pytest.skip("Kafka looks for the first time after a while")
     own_broker.stop()
-    own_broker.flags = (
-        *("-o", "log.initial.task.delay.ms=0"),
-        *("-o", "log.retention.check.interval.ms=20"),
-    )
+    own_broker.flags = (*("-o", "log.initial.task.delay.ms=0"), *("-o", "log.retention.check.interval.ms=20"))
     own_broker.start()
     admin = AdminClient({"bootstrap.servers": own_broker.bootstrap})
     producer = Producer({"bootstrap.servers": own_broker.bootstrap})

@@ -104,10 +104,7 @@ def test_a_member_that_stops_without_leaving_is_missed(broker: Broker, new_topic
     """A consumer that no longer polls leaves no trace but silence."""
     topic = new_topic(2)
     silent = {"session_timeout_ms": 1500, "max_poll_interval_ms": 1500}
-    with (
-        member(broker, topic, topic, **silent) as first,
-        member(broker, topic, topic) as second,
-    ):
+    with member(broker, topic, topic, **silent) as first, member(broker, topic, topic) as second:
         poll_until(lambda: [len(share) for share in shares(first, second)] == [1, 1], first, second)
         poll_until(lambda: shares(second) == [{0, 1}], second)
 

@@ -255,10 +255,7 @@ def test_a_query_that_the_sink_does_not_belong_to_ends_nothing_of_its_owner(sink
 
 def test_strays_are_aborted_where_brokers_allow_short_transactions_only(sink: Sink) -> None:
     strays, _ = sink.tasks(0)
-    with (
-        closing(open_cluster(sink.options)) as cluster,
-        pytest.MonkeyPatch.context() as patch,
-    ):
+    with closing(open_cluster(sink.options)) as cluster, pytest.MonkeyPatch.context() as patch:
         asked: list[int] = []
         init = Transactions.init
 

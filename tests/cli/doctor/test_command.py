@@ -71,7 +71,7 @@ def test_each_problem_comes_with_what_to_do(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["problems"] == 4
     found = found_in(done.stdout)
     assert {name for name, row in found.items() if row["state"] == "problem"} == {
-        *("Java", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "log.dir"),
+        *("Java", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "log.dir")
     }
     assert "openjdk-17" in found["Java"]["advice"]
     assert found["PYSPARK_PYTHON"]["advice"].startswith(f"export PYSPARK_PYTHON={sys.executable}, or make")

@@ -37,8 +37,7 @@ def test_a_package_of_another_project(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("hard", "state"),
-    [(1024, "problem"), (4096, "note"), (65536, "ok"), (resource.RLIM_INFINITY, "ok")],
+    ("hard", "state"), [(1024, "problem"), (4096, "note"), (65536, "ok"), (resource.RLIM_INFINITY, "ok")]
 )
 def test_open_files(hard: int, state: str) -> None:
     found = host.descriptors(hard)

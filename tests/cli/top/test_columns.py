@@ -8,15 +8,7 @@ from mpbroker.cli.top.columns import GROUPS, VIEWS, arranged
 from mpbroker.ipc.meters import ApiHistogram
 from mpbroker.metrics.snapshot import NS, ApiCounts
 from mpbroker.observe.model import Model, Row, Summary
-from mpbroker.observe.samples import (
-    BrokerSeen,
-    Groups,
-    GroupSeen,
-    Health,
-    PartitionSeen,
-    ProcessSeen,
-    Sample,
-)
+from mpbroker.observe.samples import BrokerSeen, Groups, GroupSeen, Health, PartitionSeen, ProcessSeen, Sample
 from mpbroker.protocol.api_keys import ApiKey
 from tests.support.snapshots import counted, counts, spread
 

@@ -47,9 +47,7 @@ def test_tables_and_json_of_a_running_and_of_a_stopped_broker(filled_broker: Bro
         assert f"\n{title}\n" in tables
     document = json.loads(shown("--json"))
     assert document["broker"]["health"] == "running"
-    assert set(document) == {
-        *("broker", "rates", "processes", "requests", "memory", "partitions", "groups"),
-    }
+    assert set(document) == {*("broker", "rates", "processes", "requests", "memory", "partitions", "groups")}
     assert document["rates"]["bytes_in_per_s"] == 0
     assert {row["name"] for row in document["processes"]} >= {"supervisor", "log 0"}
     assert [row["lag"] for row in document["groups"]] == [6]
@@ -94,12 +92,7 @@ def test_what_is_wrong_has_a_line_of_its_own(capsys: pytest.CaptureFixture[str])
         (("--once", "--interval", "0"), 2, "--interval"),
     ],
 )
-def test_wrong_calls(
-    arguments: tuple[str, ...],
-    code: int,
-    text: str,
-    typed: Typed,
-) -> None:
+def test_wrong_calls(arguments: tuple[str, ...], code: int, text: str, typed: Typed) -> None:
     ended, out, err = typed("top", *arguments)
     assert (ended, out) == (code, "")
     assert text in err

@@ -43,7 +43,7 @@ def test_durations(seconds: float, expected: str) -> None:
 
 def test_bars_are_as_long_as_they_say_and_never_leave_their_place() -> None:
     assert [bar(percent, 4) for percent in (0, 0.1, 50, 56.25, 100, 250)] == [
-        *("    ", "▏   ", "██  ", "██▎ ", "████", "████"),
+        *("    ", "▏   ", "██  ", "██▎ ", "████", "████")
     ]
 
 

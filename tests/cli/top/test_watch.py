@@ -163,9 +163,7 @@ def test_a_directory_that_is_none_is_a_wrong_call(tmp_path: Path) -> None:
     assert error.value.exit_code == USAGE_ERROR
 
 
-def test_a_directory_that_somebody_has_open_is_not_read(
-    filled_broker: Broker,
-) -> None:
+def test_a_directory_that_somebody_has_open_is_not_read(filled_broker: Broker) -> None:
     with pytest.raises(at_rest.NotAtRest, match=r"has .* open"):
         at_rest.sample([str(filled_broker.log_dir)])
     watch = Watch(wanted(filled_broker))
