@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.chaos.exactly_once import Copied, Copies, Outcome, Seen, Transaction
 from tests.support.client_tools import java_command, kafka_tool
 from tests.support.polling import PATIENCE_S, until
-from tests.support.transactional_clients import Confluent, Fenced, Open, Refused, Transactional, program
+from tests.support.transactional_clients import Confluent, Fenced, Open, Program, Refused, Transactional
 
 SOURCE, TARGET, OFFSETS, GROUP = "source", "target", "__consumer_offsets", "copiers"
 # One for each partition of the source.
@@ -201,7 +201,7 @@ class Copiers:
         for source, name in enumerate(CLIENTS):
             client: Open = Confluent
             if name == "java":
-                client = self._programs.enter_context(program(java_command("Transactions"))).open
+                client = self._programs.enter_context(Program(java_command("Transactions"))).open
             chance = random.Random(self.seed + source)
             self._copiers.append(Copier(self, source, client, chance))
         works: list[Callable[[], None]] = [copier.run for copier in self._copiers]

@@ -290,8 +290,7 @@ def test_changes_need_the_token_and_a_second_look(page: Browser, api: Api) -> No
     page.press("Enter")
     page.sees("not this broker's token", "dialog")
     page.press("Escape")
-    page.js(f"location.hash = 'token={api.token}'; null")
-    page.until("location.hash === '#/overview'", "the token does not stay in the address")
+    with_token(page, api)
     page.click("#nav a", "Topics")
     page.click("button", "New topic")
     page.until("document.activeElement.name === 'topic'", "the name has the focus")
@@ -394,7 +393,7 @@ def test_what_does_not_exist_is_said_with_a_way_back(page: Browser, api: Api, fi
 
 
 def test_a_new_topic_is_seen_among_more_than_are_listed(page: Browser, api: Api) -> None:
-    page.js(f"location.hash = 'token={api.token}'; null")
+    with_token(page, api)
     page.click("#nav a", "Topics")
     # The list as it is with more topics than an answer has: without the new one.
     change_answers(
@@ -477,7 +476,7 @@ def button(text: str) -> str:
 
 def with_token(page: Browser, api: Api) -> None:
     page.js(f"location.hash = 'token={api.token}'; null")
-    page.until("location.hash === '#/overview'", "the token is taken")
+    page.until("location.hash === '#/overview'", "the token does not stay in the address")
     page.until("document.getElementById('token').hidden", "the token counts")
 
 

@@ -25,7 +25,6 @@ from mpbroker.console.record_view import WHOLE_BYTES
 from mpbroker.console.tails import TAILS_MAX
 from mpbroker.console.workers import WAITING_MAX
 from mpbroker.ipc import console_token
-from mpbroker.ipc.pointer import read_pointer
 from mpbroker.testing import Broker
 from ops.bench.brokers import ROOT
 from tests.console.conftest import HOSTILE, Api, member, produce, transact
@@ -38,8 +37,7 @@ JSON = {"content_type": "application/json"}
 
 @contextmanager
 def tail(api: Api, topic: str, **params: object) -> Iterator[http.client.HTTPResponse]:
-    host, _, port = api.address.rpartition(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=PATIENCE_S)
+    connection = http.client.HTTPConnection(*api.place, timeout=PATIENCE_S)
     query = "&".join(f"{name}={value}" for name, value in {"topic": topic, **params}.items())
     connection.request("GET", f"/api/tail?{query}")
     try:
@@ -218,12 +216,11 @@ def test_a_change_needs_origin_token_and_type(api: Api, headers: dict[str, str],
 
 
 def test_garbage_is_refused_and_the_console_lives(api: Api) -> None:
-    host, _, port = api.address.rpartition(":")
     for garbage in (
         b"GET /api/records?topic=%ff%fe HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"GET /%00/api HTTP/1.1\r\nHost: localhost\r\n\r\n",
     ):
-        with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as sock:
+        with socket.create_connection(api.place, timeout=PATIENCE_S) as sock:
             sock.sendall(garbage)
             sock.shutdown(socket.SHUT_WR)
             assert sock.makefile("rb").readline()[9:10] == b"4", garbage
@@ -231,9 +228,7 @@ def test_garbage_is_refused_and_the_console_lives(api: Api) -> None:
 
 
 def test_the_token_is_a_file_of_the_brokers_user(broker: Broker, api: Api) -> None:
-    pointer = read_pointer(broker.log_dir)
-    assert pointer is not None
-    path = Path(pointer.runtime_dir) / console_token.NAME
+    path = Path(api.pointer.runtime_dir) / console_token.NAME
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     said = OwnCli(broker.bootstrap_servers)("ctl", "--log-dirs", str(broker.log_dir), "console")
     assert said.out == f"http://{api.address}/#token={api.token}\n"
@@ -469,13 +464,11 @@ def test_an_exporter_that_dies_ends_tails_and_its_successor_goes_on(own_broker: 
 def test_a_stop_ends_an_open_tail_cleanly(own_broker: Broker) -> None:
     api = Api(own_broker)
     topic = own_broker.create_topic()
-    pointer = read_pointer(own_broker.log_dir)
-    assert pointer is not None
     with tail(api, topic) as answer:
         answer.readline()
         own_broker.stop(keep=True)
         answer.read()
-    assert not (Path(pointer.runtime_dir) / console_token.NAME).exists()
+    assert not (Path(api.pointer.runtime_dir) / console_token.NAME).exists()
     own_broker.stop()
 
 

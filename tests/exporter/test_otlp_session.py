@@ -78,23 +78,16 @@ def test_a_redirect_is_no_success_and_is_not_followed(status: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "before",
+    "answer",
     [
-        pytest.param(b"", id="status"),
-        pytest.param(b"HTTP/1.1 200 OK\r\nX: ", id="headers"),
-        pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n", id="body"),
+        pytest.param(dripping(b""), id="status"),
+        pytest.param(dripping(b"HTTP/1.1 200 OK\r\nX: "), id="headers"),
+        pytest.param(dripping(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"), id="body"),
+        pytest.param(lambda _, is_over: is_over.wait(), id="silence"),
     ],
 )
-def test_an_answer_without_an_end_is_none(before: bytes) -> None:
-    with endpoint(dripping(before)) as url:
-        session = BoundedSession()
-        with pytest.raises(requests.RequestException):
-            session.request("POST", url, data=b"metrics", timeout=SHORT_S)
-    assert session.problem == "no answer for 0.3 s"
-
-
-def test_silence_is_no_answer() -> None:
-    with endpoint(lambda _, is_over: bool(is_over.wait())) as url:
+def test_an_answer_without_an_end_is_none(answer: Callable[[socket.socket, threading.Event], None]) -> None:
+    with endpoint(answer) as url:
         session = BoundedSession()
         with pytest.raises(requests.RequestException):
             session.request("POST", url, data=b"metrics", timeout=SHORT_S)

@@ -32,6 +32,7 @@ from tests.support import client_tools
 from tests.support.http_broker import commit, pids, replace
 from tests.support.polling import PATIENCE_S, until
 from tests.support.programs import ran
+from tests.support.threads import concurrently
 
 # Names that Kafka's and kafka_exporter's users know, which promtool would choose otherwise.
 INHERITED = {
@@ -161,22 +162,16 @@ def test_a_running_broker_is_ready_and_healthy(http: Http) -> None:
 def asking(http: Http) -> Iterator[list[Answer | Exception]]:
     """Scrape without a pause in another thread; yields the answers, which grow."""
     answers: list[Answer | Exception] = []
-    ends = threading.Event()
 
-    def ask() -> None:
+    def ask(ends: threading.Event) -> None:
         while not ends.is_set():
             try:
                 answers.append(http.get("/metrics"))
             except (OSError, HTTPException) as error:
                 answers.append(error)
 
-    thread = threading.Thread(target=ask)
-    thread.start()
-    try:
+    with concurrently(ask):
         yield answers
-    finally:
-        ends.set()
-        thread.join()
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ from tests.support.metered_client import Client, Meter
 from tests.support.polling import PATIENCE_S, TRIES
 from tests.support.programs import ran
 from tests.support.real_brokers import control
+from tests.support.threads import concurrently
 
 REQUESTS = "kafka.network:type=RequestMetrics,name="
 TOPICS = "kafka.server:type=BrokerTopicMetrics,name="
@@ -362,14 +363,9 @@ def test_the_command_reads_what_a_dead_broker_has_left(own_broker: Mpbroker) -> 
 
 
 def test_rates_of_an_interval(broker: Mpbroker, client: Client, meter: Meter, topic: str) -> None:
-    stop = threading.Event()
-
-    def load() -> None:
-        while not stop.is_set():
+    def load(ends: threading.Event) -> None:
+        while not ends.is_set():
             client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce(topic, batch()))
-
-    loading = threading.Thread(target=load)
-    loading.start()
 
     def agrees() -> bool:
         """Not if the load stood still, or nearly so."""
@@ -381,11 +377,8 @@ def test_rates_of_an_interval(broker: Mpbroker, client: Client, meter: Meter, to
         selector = found["kafka.server:type=socket-server-metrics,networkProcessor=0"]
         return 0 < rate * 0.4 < count and selector["response-rate"] == pytest.approx(rate, rel=0.2)
 
-    try:
+    with concurrently(load):
         assert any(agrees() for _ in range(TRIES))
-    finally:
-        stop.set()
-        loading.join()
 
 
 def test_counts_outlive_the_processes_that_counted(own_broker: Mpbroker) -> None:

@@ -14,6 +14,7 @@ from mpbroker.reading.connections import IDLE_S_MAX, KEPT_MAX, Connections, Lent
 from tests.support.kafka_server import HangUp, KafkaServer
 from tests.support.polling import PATIENCE_S
 from tests.support.threaded_server import HOST
+from tests.support.threads import concurrently
 
 CONFIG = ClientConfig(metadata_max_age_ms=300_000)
 
@@ -118,7 +119,7 @@ def test_many_threads(connections: Connections) -> None:
     doubled = []
     lock = threading.Lock()
 
-    def borrow() -> None:
+    def borrow(_: threading.Event) -> None:
         for _ in range(50):
             lent = take(connections)
             with lock:
@@ -129,9 +130,6 @@ def test_many_threads(connections: Connections) -> None:
                 used.discard(id(lent.cluster))
             connections.give_back(lent)
 
-    threads = [threading.Thread(target=borrow) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with concurrently(*[borrow] * 6):
+        pass
     assert doubled == []

@@ -13,7 +13,7 @@ from ops.bench.brokers import Broker
 from tests.support.client_adapters import READERS, WRITERS, Franz, Reader, Writer
 from tests.support.client_tools import java_command
 from tests.support.real_brokers import TopicMaker, create_topic, make_broker, served, with_settings
-from tests.support.transactional_clients import IN_PYTHON, Open, Program, program
+from tests.support.transactional_clients import IN_PYTHON, Open, Program
 
 
 @pytest.fixture(scope="module")
@@ -74,13 +74,13 @@ def reader(request: pytest.FixtureRequest) -> Reader:
 
 @pytest.fixture(scope="session")
 def transacting_java() -> Iterator[Program]:
-    with program(java_command("Transactions")) as running:
+    with Program(java_command("Transactions")) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def transacting_franz(franz: Franz) -> Iterator[Program]:
-    with program([franz.program, "transact"]) as running:
+    with Program([franz.program, "transact"]) as running:
         yield running
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from tests.support.committed_offsets import messages
 from tests.support.polling import PATIENCE_S, random_moment
 from tests.support.real_brokers import create_topic, kill_process, served, stop_cleanly
 from tests.support.socket_client import SocketClient
+from tests.support.threads import InThread
 
 KEYS = 200
 SEGMENT_BYTES = 1 << 20
@@ -45,23 +45,14 @@ def cleaning(tmp_path: Path) -> Iterator[Mpbroker]:
         yield running
 
 
-class Load:
+class Load(InThread):
     """A producer of values that count up, some of them tombstones, until it is told to end."""
 
     def __init__(self, broker: Mpbroker, topic: str, compression: str = "none") -> None:
+        super().__init__()
         self.last: dict[bytes, bytes | None] = {}
         self.count = 0
         self._broker, self._topic, self._compression = broker, topic, compression
-        self._ends = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> Load:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ends.set()
-        self._thread.join()
 
     def _run(self) -> None:
         chance = random.Random(5)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,6 +20,7 @@ from tests.support.client_samples import Stored
 from tests.support.client_tools import eventually
 from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import create_topic, served
+from tests.support.threads import InThread
 
 PARTITIONS = 3
 TOPIC = "read"
@@ -51,32 +50,22 @@ def fetches(broker: Mpbroker, attribute: str) -> float:
     return counts(broker)["mpbroker:type=Handlers"][attribute]
 
 
-class Load:
+class Load(InThread):
     """Writes record by record, so that a reader has to fetch often; `most` of them until told otherwise."""
 
     def __init__(self, bootstrap: str, most: float = math.inf) -> None:
+        super().__init__()
         self._producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True})
         self.most = most
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run)
         self.written = 0
 
     def _run(self) -> None:
-        while not self._ended.wait(PAUSE_S):
+        while not self._ends.wait(PAUSE_S):
             if self.written >= self.most:
                 continue
             self._producer.produce(TOPIC, b"v" * 20, partition=self.written % PARTITIONS)
             assert self._producer.flush(PATIENCE_S) == 0
             self.written += 1
-
-    @contextmanager
-    def running(self) -> Iterator[Load]:
-        self._thread.start()
-        try:
-            yield self
-        finally:
-            self._ended.set()
-            self._thread.join()
 
 
 def java_places(bootstrap: str, count: int) -> list[Place]:
@@ -117,7 +106,7 @@ def whole(found: Sequence[Place], count: int) -> None:
 def test_librdkafka_keeps_none(broker: Mpbroker) -> None:
     """It says epoch -1 each time: who did not know that would wonder about the metrics."""
     reader = reading(broker, "confluent", RECORDS // 2)
-    with Load(broker.bootstrap).running():
+    with Load(broker.bootstrap):
         whole(reader.result(), RECORDS // 2)
     assert fetches(broker, "fetch-total") > ENOUGH
     assert fetches(broker, "fetch-incremental-total") == 0
@@ -130,8 +119,7 @@ def test_the_handler_that_keeps_the_session_dies(broker: Mpbroker, client: str) 
     the last record it cannot end before that.
     """
     reader = reading(broker, client, RECORDS)
-    load = Load(broker.bootstrap, RECORDS - 1)
-    with load.running():
+    with Load(broker.bootstrap, RECORDS - 1) as load:
         for number in range(2 * HANDLERS):
             await_more_fetches(broker)
             (victim,) = members(broker, f"handler {number % HANDLERS}")

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Self
 
 import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
@@ -29,6 +30,7 @@ from tests.support.forms import each
 from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import create_topic, kill_process, kill_worker, pid_of, served, stop_cleanly
 from tests.support.socket_client import SocketClient
+from tests.support.threads import InThread, concurrently
 
 PARTITIONS = 24
 TIMEOUT_S = PATIENCE_S
@@ -57,13 +59,13 @@ def stumbling(broker: Mpbroker, seed: int) -> Iterator[None]:
     """One process after the other stands still for some milliseconds: whatever it is to do comes late, and
     what others do meanwhile comes early for it.
     """
-    chance, ends = random.Random(seed), threading.Event()
+    chance = random.Random(seed)
     titles = {one.pid: title_of(one) for one in broker.tree().members()}
     part = re.compile(r"(log|coordinator|handler|processor)\b")
     pids = [pid for pid, title in titles.items() if part.match(title)]
     assert len(pids) == 3 + 1 + 2 + 1
 
-    def run() -> None:
+    def run(ends: threading.Event) -> None:
         while not ends.is_set():
             pid = chance.choice(pids)
             os.kill(pid, signal.SIGSTOP)
@@ -71,20 +73,15 @@ def stumbling(broker: Mpbroker, seed: int) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
             ends.wait(chance.random() * STANDS_STILL_S / 2)
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
+    with concurrently(run):
         yield
-    finally:
-        ends.set()
-        thread.join()
 
 
 def owned_by(worker: int, log_workers: int, topic: str = "t") -> list[int]:
     return [p for p in range(PARTITIONS) if log_worker_of(topic, p, log_workers) == worker]
 
 
-class Load:
+class Load(InThread):
     """An idempotent producer that writes numbers to each partition in turn, until it is told to stop. It has
     one connection, on which answers come in the order of requests.
     """
@@ -92,11 +89,11 @@ class Load:
     def __init__(
         self, broker: Mpbroker, partitions: Sequence[int] = range(PARTITIONS), topic: str = "t"
     ) -> None:
+        super().__init__()
         self.partitions = partitions
         self.acked: defaultdict[int, list[int]] = defaultdict(list)
         self.errors: list[str] = []
         self._topic = topic
-        self._ends = threading.Event()
         self._producer = Producer(
             {
                 "bootstrap.servers": broker.bootstrap,
@@ -106,16 +103,11 @@ class Load:
                 "log_level": 0,
             }
         )
-        self._thread = threading.Thread(target=self._run)
 
-    def __enter__(self) -> Load:
-        self._thread.start()
+    def __enter__(self) -> Self:
+        super().__enter__()
         eventually(lambda: len(self.acked) == len(self.partitions), "all partitions take records")
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ends.set()
-        self._thread.join()
 
     def goes_on(self, by: int = 1) -> None:
         """Wait until every partition has taken so many more records."""

@@ -21,6 +21,7 @@ from tests.support.client_tools import ToolError, dump, eventually, kafka_tool
 from tests.support.committed_offsets import messages
 from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import TopicMaker, create_topic, kill_process, served, stop_cleanly
+from tests.support.threads import concurrently
 
 DELETE_RECORDS = "org.apache.kafka.tools.DeleteRecordsCommand"
 TIMEOUT_S = PATIENCE_S
@@ -170,14 +171,13 @@ def test_the_log_process_dies_again_and_again_while_segments_go(retaining: Mpbro
     settings = {"retention.bytes": str(kept_bytes), "retention.ms": "-1", **SEGMENT}
     create_topic(retaining.bootstrap, "river", 1, settings)
     admin = AdminClient({"bootstrap.servers": retaining.bootstrap})
-    stop = threading.Event()
     errors: list[KafkaError] = []
     sent = 0
 
-    def write() -> None:
+    def write(ends: threading.Event) -> None:
         nonlocal sent
         producer = Producer({"bootstrap.servers": retaining.bootstrap, "enable.idempotence": True})
-        while not stop.is_set():
+        while not ends.is_set():
             value = b"%d".ljust(3_000) % sent
             producer.produce(
                 "river",
@@ -190,17 +190,14 @@ def test_the_log_process_dies_again_and_again_while_segments_go(retaining: Mpbro
                 producer.flush(TIMEOUT_S)
         assert producer.flush(TIMEOUT_S) == 0
 
-    thread = threading.Thread(target=write)
-    thread.start()
     deleted = 0
-    for _ in range(5):
-        before = earliest(admin, "river")
-        eventually(lambda before=before: earliest(admin, "river") > before, "segments go")  # type: ignore[misc]
-        kill_process(retaining, "log 0")
-        eventually(lambda: can_delete(admin, earliest(admin, "river") + 1), "records are deleted")
-        deleted = earliest(admin, "river")
-    stop.set()
-    thread.join()
+    with concurrently(write):
+        for _ in range(5):
+            before = earliest(admin, "river")
+            eventually(lambda before=before: earliest(admin, "river") > before, "segments go")  # type: ignore[misc]
+            kill_process(retaining, "log 0")
+            eventually(lambda: can_delete(admin, earliest(admin, "river") + 1), "records are deleted")
+            deleted = earliest(admin, "river")
     assert errors == []
     eventually(lambda: nothing_more_goes(retaining, kept_bytes), "what is left stays")
     low, high = whole_river(retaining)

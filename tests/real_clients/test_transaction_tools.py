@@ -29,7 +29,7 @@ from tests.support.real_brokers import (
     stop_cleanly,
     with_settings,
 )
-from tests.support.tcp_relay import relaying
+from tests.support.tcp_relay import Relay
 from tests.support.transactional_clients import IN_PYTHON, WITH_OFFSETS, Open, Program, commits, sends
 
 BROKER_SETTINGS = TRANSACTIONS
@@ -130,7 +130,7 @@ def test_clients_speak_the_latest_protocol_that_they_know(
     """What they send, and what the coordinator wrote down of it, as Kafka's tool reads that."""
     clients = {**IN_PYTHON, "franz": transacting_franz.open, "java": transacting_java.open}
     broker = make_broker(tmp_path / "broker")
-    with socket.create_server((HOST, free_port())) as listener, relaying(listener, broker.port) as relay:
+    with socket.create_server((HOST, free_port())) as listener, Relay(listener, broker.port) as relay:
         advertised = {"advertised.listeners": f"PLAINTEXT://{relay.bootstrap}"}
         with served(with_settings(broker, {**TRANSACTIONS, **advertised})):
             create_topic(relay.bootstrap, "t", 1)

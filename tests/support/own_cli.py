@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+from confluent_kafka import Producer
+
 from mpbroker.cli.main import run
 
 ROOT = Path(__file__).parents[2]
@@ -81,6 +83,16 @@ class OwnCli:
                 yield process
             finally:
                 process.kill()
+
+    def begun(self, name: str, topic: str, partitions: Sequence[int] = (0,)) -> Producer:
+        """Return a producer with an open transaction that has a record in each partition."""
+        producer = Producer({"bootstrap.servers": self.bootstrap, "transactional.id": name, "log_level": 0})
+        producer.init_transactions()
+        producer.begin_transaction()
+        for partition in partitions:
+            producer.produce(topic, b"x", partition=partition)
+        producer.flush()
+        return producer
 
     def committed(self, group: str) -> dict[int, int]:
         """The offsets of a group by partition."""

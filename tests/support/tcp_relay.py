@@ -6,8 +6,7 @@ import socket
 import struct
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from ops.bench.brokers import HOST
@@ -27,10 +26,11 @@ class Relay:
     def bootstrap(self) -> str:
         return f"{HOST}:{self.listener.getsockname()[1]}"
 
-    def start(self) -> None:
+    def __enter__(self) -> Relay:
         self._thread(self._accept)
+        return self
 
-    def stop(self) -> None:
+    def __exit__(self, *_: object) -> None:
         # Whoever accepts, receives or sends wakes up.
         for each in (self.listener, *self._sockets):
             with suppress(OSError):
@@ -86,13 +86,3 @@ def _sent(connection: socket.socket, data: bytes) -> None:
 def _ended(connection: socket.socket) -> None:
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
-
-
-@contextmanager
-def relaying(listener: socket.socket, broker_port: int) -> Iterator[Relay]:
-    relay = Relay(listener, broker_port)
-    relay.start()
-    try:
-        yield relay
-    finally:
-        relay.stop()

@@ -11,9 +11,8 @@ import asyncio
 import itertools
 import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import cache, partialmethod
 from typing import Any, TypeVar
 
 import aiokafka
@@ -254,7 +253,10 @@ class Program:
     def open(self, bootstrap: str, transactional_id: str, timeout_ms: int = TIMEOUT_MS) -> Transactional:
         return Told(self, next(self._names), bootstrap, transactional_id, timeout_ms)
 
-    def end(self) -> None:
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -265,43 +267,24 @@ class Program:
 
 
 class Told(Transactional):
-    """A producer of a program."""
+    """A producer of a program, which knows the calls by their names."""
 
     def __init__(
         self, program: Program, name: int, bootstrap: str, transactional_id: str, timeout_ms: int
     ) -> None:
-        self._tell = lambda *words: program.tell(name, *words)
+        self._program, self._name = program, name
         self._tell("open", bootstrap, transactional_id, timeout_ms)
 
-    def begin(self) -> None:
-        self._tell("begin")
+    def _tell(self, *words: object) -> None:
+        self._program.tell(self._name, *words)
 
-    def send(self, topic: str, partition: int, value: str) -> None:
-        self._tell("send", topic, partition, value)
-
-    def flush(self) -> None:
-        self._tell("flush")
-
-    def offsets(self, group: str, topic: str, partition: int, offset: int) -> None:
-        self._tell("offsets", group, topic, partition, offset)
-
-    def commit(self) -> None:
-        self._tell("commit")
-
-    def abort(self) -> None:
-        self._tell("abort")
-
-    def close(self) -> None:
-        self._tell("close")
-
-
-@contextmanager
-def program(command: Sequence[str]) -> Iterator[Program]:
-    made = Program(command)
-    try:
-        yield made
-    finally:
-        made.end()
+    begin = partialmethod(_tell, "begin")
+    send = partialmethod(_tell, "send")
+    flush = partialmethod(_tell, "flush")
+    offsets = partialmethod(_tell, "offsets")
+    commit = partialmethod(_tell, "commit")
+    abort = partialmethod(_tell, "abort")
+    close = partialmethod(_tell, "close")
 
 
 IN_PYTHON: Mapping[str, Open] = {

@@ -102,11 +102,7 @@ def test_a_partition_that_fails_hides_no_other(broker: FakeBroker) -> None:
 def test_committed_records_end_before_an_open_transaction(cli: OwnCli, mpbroker_topic: str) -> None:
     topic = mpbroker_topic
     cli.produce(topic, ["x"])
-    producer = Producer({"bootstrap.servers": cli.bootstrap, "transactional.id": topic})
-    producer.init_transactions()
-    producer.begin_transaction()
-    producer.produce(topic, b"x", partition=0)
-    producer.flush()
+    producer = cli.begun(topic, topic)
     assert cli("offsets", topic).table[1] == [topic, "0", "0", "2"]
     assert cli("offsets", topic, "--isolation-level", "read_committed").table[1] == [topic, "0", "0", "1"]
     producer.abort_transaction()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import closing
 
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaException
 
 from mpbroker.cli.cluster.txn import hanging
 from mpbroker.client.cluster import Cluster
@@ -28,17 +28,6 @@ def _topic(mpbroker_topics: Callable[..., str]) -> str:
     return mpbroker_topics(partitions=2)
 
 
-def begun(cli: OwnCli, name: str, topic: str) -> Producer:
-    """A producer with an open transaction in both partitions."""
-    producer = Producer({"bootstrap.servers": cli.bootstrap, "transactional.id": name, "log_level": 0})
-    producer.init_transactions()
-    producer.begin_transaction()
-    for partition in (0, 1):
-        producer.produce(topic, b"x", partition=partition)
-    producer.flush()
-    return producer
-
-
 def hang(cli: OwnCli, name: str, topic: str) -> int:
     """Write a batch of a transaction that its coordinator does not know; return the producer id."""
     with closing(Cluster(parse_servers(cli.bootstrap), ClientConfig())) as cluster:
@@ -58,7 +47,7 @@ def committed_ends(cli: OwnCli, topic: str) -> list[int]:
 
 
 def test_an_open_transaction_is_listed_described_and_aborted(cli: OwnCli, topic: str) -> None:
-    producer = begun(cli, topic, topic)
+    producer = cli.begun(topic, topic, (0, 1))
     (row,) = [row for row in cli("txn", "list", "--json").json if row["transactional_id"] == topic]
     assert (row["coordinator"], row["state"]) == (1, "Ongoing")
     assert cli("txn", "list").table[0] == ["TRANSACTIONAL-ID", "COORDINATOR", "PRODUCER-ID", "STATE"]
@@ -84,8 +73,8 @@ def test_an_open_transaction_is_listed_described_and_aborted(cli: OwnCli, topic:
 
 
 def test_a_list_is_narrowed(cli: OwnCli, topic: str) -> None:
-    producer = begun(cli, topic, topic)
-    ended = begun(cli, f"{topic}-ended", topic)
+    producer = cli.begun(topic, topic, (0, 1))
+    ended = cli.begun(f"{topic}-ended", topic, (0, 1))
     ended.commit_transaction()
     (mine,) = cli("txn", "describe", topic, "--json").json
     narrowed = {
@@ -171,7 +160,7 @@ def test_wrong_aborts(cli: OwnCli, words: list[str], code: int, message: str) ->
 
 
 def test_an_id_that_is_not_there_hides_no_other(cli: OwnCli, topic: str) -> None:
-    begun(cli, topic, topic).commit_transaction()
+    cli.begun(topic, topic, (0, 1)).commit_transaction()
     said = cli("txn", "describe", "nope", topic, "--json", code=1)
     assert [one["transactional_id"] for one in said.json] == [topic]
     assert "transactional id nope" in said.err

@@ -91,13 +91,10 @@ def test_check_config(typed: Typed, tmp_path: Path) -> None:
     path = tmp_path / "server.properties"
     path.write_text("log.cleaner.threads=2\n")
     code, _out, err = typed("serve", "--config", str(path), "--check-config")
-    assert (code, err.splitlines()) == (
+    has_none = f"{path}:1: log.cleaner.threads has no effect: one process compacts all topics"
+    assert (code, err) == (
         0,
-        [
-            f"mpbroker: warning: {path}:1: log.cleaner.threads has no effect: "
-            "one process compacts all topics",
-            "mpbroker: the configuration is valid",
-        ],
+        f"mpbroker: warning: {has_none}\nmpbroker: the configuration is valid\n",
     )
 
 
@@ -129,20 +126,15 @@ def test_wrong_settings_are_one_line_and_exit_code_2(
     assert err.count("\n") == 1
 
 
-def test_wrong_flags(typed: Typed) -> None:
-    code, _out, err = typed("serve", "--no-such-flag")
-    assert code == 2
-    assert "No such option: --no-such-flag" in err
-
-
 @pytest.mark.parametrize(
     ("arguments", "advice"),
     [
+        (("serve", "--no-such-flag"), ""),
         (("serve", "--port", "1"), "; the port is part of --listeners PLAINTEXT://127.0.0.1:9092"),
         (("consume", "--topic", "t"), "; the topic is the first argument: mpbroker consume TOPIC"),
     ],
 )
-def test_options_of_other_tools(typed: Typed, arguments: tuple[str, ...], advice: str) -> None:
+def test_options_that_there_are_not(typed: Typed, arguments: tuple[str, ...], advice: str) -> None:
     code, _out, err = typed(*arguments)
     assert code == 2
     assert err.endswith(f"No such option: {arguments[1]}{advice}\n")

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from confluent_kafka import Producer
 
 from mpbroker.cli.errors import CliError
 from mpbroker.cli.host import why
@@ -150,11 +149,7 @@ def test_a_broker(mpbroker_broker: Broker, mpbroker_topics: Callable[..., str]) 
     assert [one["what"] for one in second["findings"]] == [
         "The group has no members: its partitions are not read."
     ]
-    producer = Producer({"bootstrap.servers": mpbroker_broker.bootstrap_servers, "transactional.id": name})
-    producer.init_transactions()
-    producer.begin_transaction()
-    producer.produce(topic, b"four", partition=0)
-    producer.flush()
+    producer = cli.begun(name, topic)
     out = cli("why", topic).out
     assert f"* read_committed consumers of {topic}-0 stop at offset 3, of 4: producer " in out
     producer.abort_transaction()

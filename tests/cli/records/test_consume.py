@@ -73,13 +73,8 @@ def test_a_line_of_json_that_is_wrong_is_named(cli: OwnCli, mpbroker_topic: str)
 
 
 def test_a_time_that_no_record_can_have_loses_no_line_before_it(cli: OwnCli, mpbroker_topic: str) -> None:
-    lines = [
-        '{"value": "a"}',
-        "",
-        '{"value": "b"}',
-        " \t",
-        '{"value": "c", "timestamp": 99999999999999999999}',
-    ]
+    late = '{"value": "c", "timestamp": 99999999999999999999}'
+    lines = ['{"value": "a"}', "", '{"value": "b"}', " \t", late]
     said = cli.produce(mpbroker_topic, lines, "--json", code=2)
     assert said.err == (
         "mpbroker: line 5: Expected `int` <= 9223372036854775807 - at `$.timestamp`; 2 records are written\n"
@@ -87,27 +82,22 @@ def test_a_time_that_no_record_can_have_loses_no_line_before_it(cli: OwnCli, mpb
     assert cli("consume", mpbroker_topic, *EVERYTHING).out == "a\nb\n", "blank lines are none"
 
 
+def pairs(cli: OwnCli, topic: str) -> list[tuple[str | None, str | None]]:
+    """Return key and value of each record."""
+    rows = map(json.loads, cli("consume", topic, *EVERYTHING, "--json").out.splitlines())
+    return [(row["key"], row["value"]) for row in rows]
+
+
 @pytest.mark.parametrize(("null", "marker"), [("", ""), ("NULL", "NULL"), (r"\0", "\0")])
 def test_tombstones(cli: OwnCli, mpbroker_topic: str, null: str, marker: str) -> None:
     lines = [f"a:{marker}", "b:x", f"{marker}:y", f"a:{marker}z"]
     cli.produce(mpbroker_topic, lines, "-K", ":", "--null", null)
-    rows = [
-        json.loads(line) for line in cli("consume", mpbroker_topic, *EVERYTHING, "--json").out.splitlines()
-    ]
-    assert [(row["key"], row["value"]) for row in rows] == [
-        ("a", None),
-        ("b", "x"),
-        (None, "y"),
-        ("a", f"{marker}z"),
-    ]
+    assert pairs(cli, mpbroker_topic) == [("a", None), ("b", "x"), (None, "y"), ("a", f"{marker}z")]
 
 
 def test_without_a_marker_nothing_is_null(cli: OwnCli, mpbroker_topic: str) -> None:
     cli.produce(mpbroker_topic, ["", ":"], "-K", ":")
-    rows = [
-        json.loads(line) for line in cli("consume", mpbroker_topic, *EVERYTHING, "--json").out.splitlines()
-    ]
-    assert [(row["key"], row["value"]) for row in rows] == [(None, ""), ("", "")]
+    assert pairs(cli, mpbroker_topic) == [(None, ""), ("", "")]
 
 
 # ---- isolation and times
