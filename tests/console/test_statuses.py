@@ -5,16 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from mpbroker.client.errors import (
-    ApiFailed,
-    AuthenticationFailed,
-    ConfigError,
-    ConnectionLost,
-    FailedPrecondition,
-    InvalidArgument,
-    RequestTimedOut,
-    UnsupportedByBroker,
-)
+from mpbroker.client import errors
 from mpbroker.console.broker_listener import NoListener
 from mpbroker.console.queries import BadQuery
 from mpbroker.console.statuses import FAILURES, status_of
@@ -38,7 +29,7 @@ from mpbroker.protocol.errors import ErrorCode
     ],
 )
 def test_what_the_broker_answers(code: ErrorCode, status: int) -> None:
-    assert status_of(ApiFailed("topic t", code.value)) == status
+    assert status_of(errors.ApiFailed("topic t", code.value)) == status
 
 
 @pytest.mark.parametrize(
@@ -46,15 +37,15 @@ def test_what_the_broker_answers(code: ErrorCode, status: int) -> None:
     [
         (BadQuery("topic is missing"), 400),
         (msgspec.ValidationError("no such field"), 400),
-        (InvalidArgument("-p is a number"), 400),
-        (FailedPrecondition("group g is active"), 409),
+        (errors.InvalidArgument("-p is a number"), 400),
+        (errors.FailedPrecondition("group g is active"), 409),
         (Busy("try again"), 503),
         (NoListener("every listener asks for a login"), 503),
-        (ConfigError("no such file"), 503),
-        (AuthenticationFailed("wrong password"), 403),
-        (UnsupportedByBroker("no such API"), 501),
-        (ConnectionLost("it is gone"), 502),
-        (RequestTimedOut("it does not answer"), 502),
+        (errors.ConfigError("no such file"), 503),
+        (errors.AuthenticationFailed("wrong password"), 403),
+        (errors.UnsupportedByBroker("no such API"), 501),
+        (errors.ConnectionLost("it is gone"), 502),
+        (errors.RequestTimedOut("it does not answer"), 502),
     ],
 )
 def test_other_failures(error: Exception, status: int) -> None:

@@ -7,7 +7,7 @@ import functools
 import inspect
 import socket
 import struct
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -81,35 +81,46 @@ async def gone(reader: asyncio.StreamReader) -> bool:
         return True
 
 
-def served(talk: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Make a test of a coroutine that talks to a server, in whose event loop no callback fails.
+Talk = Callable[..., Coroutine[Any, Any, None]]
 
-    Its first parameter is the client, all others are the test's fixtures and parameters.
+
+def served(**constants: float) -> Callable[[Talk], Callable[..., None]]:
+    """Make a test of a coroutine that talks to a server, whose module has these constants.
+
+    Its first parameter is the client, all others are the test's fixtures and parameters. No callback of the
+    event loop may fail.
     """
 
-    @functools.wraps(talk)
-    def test(**given: object) -> None:
-        failures: list[dict[str, object]] = []
+    def test_of(talk: Talk) -> Callable[..., None]:
+        @functools.wraps(talk)
+        def test(**given: object) -> None:
+            with pytest.MonkeyPatch.context() as patch:
+                for name, value in constants.items():
+                    patch.setattr(http_server, name, value)
+                assert asyncio.run(failures_of(talk, given)) == []
 
-        async def main() -> None:
-            asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
-            sock = socket.create_server(("127.0.0.1", 0), backlog=2 * CONNECTIONS_MAX)
-            server = HttpServer(echo, sock)
-            await server.start()
-            try:
-                await talk(Client(sock.getsockname(), server), **given)
-            finally:
-                await server.stop(0)
+        _, *others = inspect.signature(talk).parameters.values()
+        test.__signature__ = inspect.Signature(others)  # type: ignore[attr-defined]
+        return test
 
-        asyncio.run(main())
-        assert failures == []
-
-    _, *others = inspect.signature(talk).parameters.values()
-    test.__signature__ = inspect.Signature(others)  # type: ignore[attr-defined]
-    return test
+    return test_of
 
 
-@served
+async def failures_of(talk: Talk, given: Mapping[str, object]) -> list[dict[str, object]]:
+    """Let it talk to a server; return what failed in callbacks, also in those that end the loop."""
+    failures: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    sock = socket.create_server(("127.0.0.1", 0), backlog=2 * CONNECTIONS_MAX)
+    server = HttpServer(echo, sock)
+    await server.start()
+    try:
+        await talk(Client(sock.getsockname(), server), **given)
+    finally:
+        await server.stop(0)
+    return failures
+
+
+@served()
 async def test_requests_follow_one_another_on_a_connection(client: Client) -> None:
     request = b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc"
     last = b"GET /b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
@@ -138,26 +149,26 @@ async def test_requests_follow_one_another_on_a_connection(client: Client) -> No
         b"GET / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked, gzip\r\n\r\n",
     ],
 )
-@served
+@served()
 async def test_garbage_is_refused_and_the_connection_closed(client: Client, garbage: bytes) -> None:
     answer = await client.say(garbage)
     assert answer.startswith((b"HTTP/1.1 4", b"HTTP/1.1 501", b"HTTP/1.1 505")), answer
 
 
-@served
+@served()
 async def test_a_host_that_is_nobody_is_still_served(client: Client) -> None:
     answer = await client.say(b"GET / HTTP/1.1\r\nHost: ;;//evil\r\nConnection: close\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 200"), answer
 
 
-@served
+@served()
 async def test_a_head_without_end_is_refused(client: Client) -> None:
     answer = await client.say(b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"y" * (1 << 17))
     assert answer.startswith(b"HTTP/1.1 431"), answer
 
 
 @pytest.mark.parametrize("framing", [b"Content-Length: %d" % (1 << 30), b"Transfer-Encoding: chunked"])
-@served
+@served()
 async def test_a_body_without_end_is_refused(client: Client, framing: bytes) -> None:
     reader, writer = await client.open(b"POST / HTTP/1.1\r\nHost: x\r\n" + framing + b"\r\n\r\n")
     chunk = b"10000\r\n" + b"z" * 0x10000 + b"\r\n" if b"chunked" in framing else b"z" * 0x10000
@@ -174,14 +185,13 @@ async def test_a_body_without_end_is_refused(client: Client, framing: bytes) -> 
     writer.close()
 
 
-@served
+@served()
 async def test_an_application_that_fails_is_a_500(client: Client) -> None:
     assert (await client.say(b"GET /fails HTTP/1.1\r\nHost: x\r\n\r\n")).startswith(b"HTTP/1.1 500")
 
 
-@served
-async def test_who_says_nothing_is_closed(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "REQUEST_TIMEOUT_S", 0.05)
+@served(REQUEST_TIMEOUT_S=0.05)
+async def test_who_says_nothing_is_closed(client: Client) -> None:
     assert await client.say(b"") == b""
     # Nor does it help to send something now and then.
     reader, writer = await client.open()
@@ -193,11 +203,8 @@ async def test_who_says_nothing_is_closed(client: Client, monkeypatch: pytest.Mo
     writer.close()
 
 
-@served
-async def test_a_body_has_no_more_time_than_its_request(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(http_server, "REQUEST_TIMEOUT_S", 0.1)
+@served(REQUEST_TIMEOUT_S=0.1)
+async def test_a_body_has_no_more_time_than_its_request(client: Client) -> None:
     reader, writer = await client.open(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
     ended = asyncio.create_task(gone(reader))
     async with asyncio.timeout(PATIENCE_S):
@@ -208,11 +215,8 @@ async def test_a_body_has_no_more_time_than_its_request(
     writer.close()
 
 
-@served
-async def test_a_body_that_nobody_wants_is_not_waited_for(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(http_server, "REQUEST_TIMEOUT_S", 2 * PATIENCE_S)
+@served(REQUEST_TIMEOUT_S=2 * PATIENCE_S)
+async def test_a_body_that_nobody_wants_is_not_waited_for(client: Client) -> None:
     async with asyncio.timeout(PATIENCE_S):
         answer = await client.say(
             b"POST /asks-nothing HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nz"
@@ -221,7 +225,7 @@ async def test_a_body_that_nobody_wants_is_not_waited_for(
     assert b"connection: close" in answer.lower()
 
 
-@served
+@served()
 async def test_requests_without_a_body_follow_one_another_whether_it_is_asked_for_or_not(
     client: Client,
 ) -> None:
@@ -233,7 +237,7 @@ async def test_requests_without_a_body_follow_one_another_whether_it_is_asked_fo
 
 
 @pytest.mark.parametrize("before", [b"", b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nabcde"])
-@served
+@served()
 async def test_a_head_has_16_kib_also_if_it_comes_at_once(client: Client, before: bytes) -> None:
     start, end = b"GET /asks-nothing HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX: ", b"\r\n\r\n"
     most = start + b"y" * (http_server.HEAD_BYTES_MAX - len(start + end)) + end
@@ -241,9 +245,8 @@ async def test_a_head_has_16_kib_also_if_it_comes_at_once(client: Client, before
     assert b"HTTP/1.1 431" in await client.say(before + most[:-4] + b"y" + end)
 
 
-@served
-async def test_an_answer_that_does_not_come_is_a_503(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "ANSWER_TIMEOUT_S", 0.05)
+@served(ANSWER_TIMEOUT_S=0.05)
+async def test_an_answer_that_does_not_come_is_a_503(client: Client) -> None:
     assert (await client.say(b"GET /waits HTTP/1.1\r\nHost: x\r\n\r\n")).startswith(b"HTTP/1.1 503")
 
 
@@ -258,11 +261,8 @@ async def slow_reader(client: Client, request: bytes) -> socket.socket:
     return sock
 
 
-@served
-async def test_who_takes_his_answer_in_too_small_pieces_is_closed(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(http_server, "ANSWER_TIMEOUT_S", 0.3)
+@served(ANSWER_TIMEOUT_S=0.3)
+async def test_who_takes_his_answer_in_too_small_pieces_is_closed(client: Client) -> None:
     with await slow_reader(client, b"GET /big HTTP/1.1\r\nHost: x\r\n\r\n") as sock:
         taken = 0
         async with asyncio.timeout(PATIENCE_S):
@@ -272,11 +272,8 @@ async def test_who_takes_his_answer_in_too_small_pieces_is_closed(
         assert 0 < taken < BIG
 
 
-@served
-async def test_a_stream_lasts_longer_than_an_answer_may(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(http_server, "ANSWER_TIMEOUT_S", 0.05)
+@served(ANSWER_TIMEOUT_S=0.05)
+async def test_a_stream_lasts_longer_than_an_answer_may(client: Client) -> None:
     _, writer = await client.open(b"GET /stream HTTP/1.1\r\nHost: x\r\n\r\n")
     asked = asyncio.create_task(client.say(b"GET /waits HTTP/1.1\r\nHost: x\r\n\r\n"))
     while not any(one.streams for one in client.server._connections):
@@ -303,22 +300,16 @@ async def until_nobody_is_there(client: Client) -> None:
 
 @pytest.mark.parametrize("path", ["/waits", "/stream"])
 @pytest.mark.parametrize("ahead", [b"", b"GET /waits HTTP/1.1\r\nHost: x\r\n\r\n" * 100])
-@served
-async def test_nothing_goes_on_for_a_client_that_has_closed(
-    client: Client, monkeypatch: pytest.MonkeyPatch, path: str, ahead: bytes
-) -> None:
-    monkeypatch.setattr(http_server, "HALF_CLOSED_S", 0.05)
+@served(HALF_CLOSED_S=0.05)
+async def test_nothing_goes_on_for_a_client_that_has_closed(client: Client, path: str, ahead: bytes) -> None:
     _, writer = await client.open(b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % path.encode() + ahead)
     await until_answered(client)
     writer.close()
     await until_nobody_is_there(client)
 
 
-@served
-async def test_a_connection_that_is_reset_ends_its_answer_at_once(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(http_server, "HALF_CLOSED_S", 2 * PATIENCE_S)
+@served(HALF_CLOSED_S=2 * PATIENCE_S)
+async def test_a_connection_that_is_reset_ends_its_answer_at_once(client: Client) -> None:
     _, writer = await client.open(b"GET /waits HTTP/1.1\r\nHost: x\r\n\r\n")
     await until_answered(client)
     sock = writer.get_extra_info("socket")
@@ -327,7 +318,7 @@ async def test_a_connection_that_is_reset_ends_its_answer_at_once(
     await until_nobody_is_there(client)
 
 
-@served
+@served()
 async def test_who_has_closed_only_his_side_gets_what_is_answered_soon(client: Client) -> None:
     reader, writer = await client.open(b"GET /turns HTTP/1.1\r\nHost: x\r\n\r\n" * 2)
     writer.write_eof()
@@ -335,7 +326,7 @@ async def test_who_has_closed_only_his_side_gets_what_is_answered_soon(client: C
     writer.close()
 
 
-@served
+@served()
 async def test_what_comes_during_an_answer_is_kept(client: Client) -> None:
     reader, writer = await client.open(b"GET /turns HTTP/1.1\r\nHost: x\r\n\r\n")
     await until_answered(client)
@@ -346,7 +337,7 @@ async def test_what_comes_during_an_answer_is_kept(client: Client) -> None:
     writer.close()
 
 
-@served
+@served()
 async def test_a_client_that_is_gone_without_a_word_is_noticed(client: Client) -> None:
     _, writer = await client.open(b"GET /waits HTTP/1.1\r\nHost: x\r\n\r\n")
     sock = (await until_answered(client))._writer.get_extra_info("socket")
@@ -355,7 +346,7 @@ async def test_a_client_that_is_gone_without_a_word_is_noticed(client: Client) -
     writer.close()
 
 
-@served
+@served()
 async def test_a_stop_does_not_wait_for_who_does_not_read(client: Client) -> None:
     with await slow_reader(client, b"GET /big HTTP/1.1\r\nHost: x\r\n\r\n"):
         await until_answered(client)
@@ -363,11 +354,8 @@ async def test_a_stop_does_not_wait_for_who_does_not_read(client: Client) -> Non
         await until_nobody_is_there(client)
 
 
-@served
-async def test_who_does_not_take_the_last_of_his_answer_is_closed(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(http_server, "SEND_TIMEOUT_S", 0.05)
+@served(SEND_TIMEOUT_S=0.05)
+async def test_who_does_not_take_the_last_of_his_answer_is_closed(client: Client) -> None:
     # Less than makes an application wait, and more than the kernel takes.
     client.server._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     connection_close = b"GET /last HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
@@ -379,11 +367,8 @@ async def test_who_does_not_take_the_last_of_his_answer_is_closed(
         await until_nobody_is_there(client)
 
 
-@served
-async def test_who_does_not_read_is_closed_and_little_is_kept_for_him(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(http_server, "SEND_TIMEOUT_S", 0.05)
+@served(SEND_TIMEOUT_S=0.05)
+async def test_who_does_not_read_is_closed_and_little_is_kept_for_him(client: Client) -> None:
     sock = await slow_reader(client, b"GET /big HTTP/1.1\r\nHost: x\r\n\r\n")
     while not client.server._connections:
         await asyncio.sleep(0)
@@ -396,7 +381,7 @@ async def test_who_does_not_read_is_closed_and_little_is_kept_for_him(
     sock.close()
 
 
-@served
+@served()
 async def test_of_too_many_connections_the_idle_ones_go(client: Client) -> None:
     first, _ = await client.open()
     others = [await client.open() for _ in range(CONNECTIONS_MAX)]
@@ -412,7 +397,7 @@ async def test_of_too_many_connections_the_idle_ones_go(client: Client) -> None:
     "request_head",
     [b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nz", b"GET /waits HTTP/1.0\r\n\r\n"],
 )
-@served
+@served()
 async def test_a_newcomer_gets_in_when_all_others_are_being_answered(
     client: Client, request_head: bytes
 ) -> None:
@@ -465,17 +450,11 @@ async def come(client: Client, crowd: list[socket.socket], count: int, request: 
 @pytest.mark.parametrize(
     ("host", "more"), [("127.0.0.1", CONNECTIONS_MAX // 2), ("127.0.0.2", 2 * CONNECTIONS_MAX)]
 )
-@served
+@served(FRESH_S=2 * PATIENCE_S)
 async def test_a_probe_that_has_connected_is_answered_whatever_a_crowd_does(
-    client: Client,
-    monkeypatch: pytest.MonkeyPatch,
-    crowd: list[socket.socket],
-    kind: str,
-    host: str,
-    more: int,
+    client: Client, crowd: list[socket.socket], kind: str, host: str, more: int
 ) -> None:
     """Between its connect and its request come others: half of all places, or any number from elsewhere."""
-    monkeypatch.setattr(http_server, "FRESH_S", 2 * PATIENCE_S)
     client.server._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     await come(client, crowd, CONNECTIONS_MAX + 8, CROWDS[kind])
     for _ in range(3):
@@ -487,12 +466,9 @@ async def test_a_probe_that_has_connected_is_answered_whatever_a_crowd_does(
     assert len(client.server._connections) <= CONNECTIONS_MAX
 
 
-@served
-async def test_probes_are_answered_among_two_crowds(
-    client: Client, monkeypatch: pytest.MonkeyPatch, crowd: list[socket.socket]
-) -> None:
+@served(FRESH_S=2 * PATIENCE_S)
+async def test_probes_are_answered_among_two_crowds(client: Client, crowd: list[socket.socket]) -> None:
     """Neither those that only connect nor those that are answered are alone then."""
-    monkeypatch.setattr(http_server, "FRESH_S", 2 * PATIENCE_S)
     for _ in range(CONNECTIONS_MAX):
         await come(client, crowd, 1, CROWDS["connects"])
         await come(client, crowd, 1, CROWDS["waits"])
@@ -506,7 +482,7 @@ async def test_probes_are_answered_among_two_crowds(
         writer.close()
 
 
-@served
+@served()
 async def test_a_probe_in_a_queue_of_connections_is_answered(
     client: Client, crowd: list[socket.socket]
 ) -> None:
@@ -529,7 +505,7 @@ async def test_a_probe_in_a_queue_of_connections_is_answered(
     assert answer.endswith(b"answer")
 
 
-@served
+@served()
 async def test_an_idle_connection_goes_before_a_new_one(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -563,7 +539,7 @@ def test_a_host_has_one_address_or_a_network(address: str, network: bytes) -> No
     assert http_server._network_of((address, 9644)) == network
 
 
-@served
+@served()
 async def test_a_stop_lets_the_answer_under_way_end(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = asyncio.Event()
 
@@ -582,7 +558,7 @@ async def test_a_stop_lets_the_answer_under_way_end(client: Client, monkeypatch:
     await stops
 
 
-@served
+@served()
 async def test_who_takes_a_large_answer_lets_others_get_on(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,16 +15,9 @@ from typer.testing import Result
 from mpbroker.cli.errors import CliError
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.records.iterate import iterate_batches
+from mpbroker.storage import names
 from mpbroker.storage.checkpoints import read_offsets, write_offsets
 from mpbroker.storage.directory_lock import lock_log_dirs
-from mpbroker.storage.names import (
-    CLEAN_SHUTDOWN,
-    DRY_RUN,
-    DURABLE_MARK,
-    HIGH_WATERMARKS,
-    LOG_STARTS,
-    RECOVERY_POINTS,
-)
 from tests.support.flipped_bits import flip
 from tests.support.inspected_log import BATCHES, RECORDS, log_command, segments
 from tests.support.log_rig import Rig
@@ -96,8 +89,8 @@ def test_a_torn_tail_is_cut_and_the_next_start_is_a_quick_one(directory: Path) -
     assert f"  t-0: log start offset 0, log end offset {END:,}\n" in result.output
     assert result.output.endswith(f"this reads all of them: mpbroker log verify {directory}\n")
     assert offsets(directory) == list(range(END))
-    assert (directory / CLEAN_SHUTDOWN).exists()
-    for name in (HIGH_WATERMARKS, RECOVERY_POINTS):
+    assert (directory / names.CLEAN_SHUTDOWN).exists()
+    for name in (names.HIGH_WATERMARKS, names.RECOVERY_POINTS):
         assert read_offsets(directory / name) == {("t", 0): END}
     again = without_times(report(str(directory)))
     assert again["was_stopped_in_order"]
@@ -118,7 +111,7 @@ def test_what_is_derived_is_counted_and_only_json_names_it(directory: Path) -> N
     """After an unclean stop each partition has some of it, also those without records."""
     (directory / "empty-1").mkdir()
     assert run(str(directory)).exit_code == 0  # makes its files
-    (directory / CLEAN_SHUTDOWN).unlink()
+    (directory / names.CLEAN_SHUTDOWN).unlink()
     for snapshot in directory.glob("*/*.snapshot"):
         snapshot.unlink()
     (partition, empty) = without_times(report("--dry-run", str(directory)))["partitions"][::-1]
@@ -136,7 +129,7 @@ def test_a_dry_run_says_the_same_and_does_nothing(directory: Path) -> None:
     before = contents(directory)
     said = report("--dry-run", str(directory))
     assert {**contents(directory), ".lock": b""} == {**before, ".lock": b""}
-    assert not (directory / DRY_RUN).exists()
+    assert not (directory / names.DRY_RUN).exists()
     assert said["dry_run"]
     done = report(str(directory))
     assert without_times(said) == without_times(done)
@@ -147,7 +140,7 @@ def test_a_dry_run_in_words(directory: Path) -> None:
     tear(directory)
     result = run("--dry-run", str(directory))
     assert "Nothing was changed" in result.output
-    assert DRY_RUN not in result.output
+    assert names.DRY_RUN not in result.output
 
 
 @pytest.mark.parametrize("dry", [(), ("--dry-run",)])
@@ -159,8 +152,8 @@ def test_what_is_damaged_stays_and_is_told(directory: Path, dry: tuple[str, ...]
     assert result.exit_code == 1
     assert f"t-0 stays as it is: {path} is damaged at byte 0" in result.output
     assert path.read_bytes() == data
-    assert not (directory / CLEAN_SHUTDOWN).exists()
-    assert read_offsets(directory / HIGH_WATERMARKS) == {("t", 0): END}
+    assert not (directory / names.CLEAN_SHUTDOWN).exists()
+    assert read_offsets(directory / names.HIGH_WATERMARKS) == {("t", 0): END}
 
 
 def test_a_directory_in_use_is_refused(directory: Path) -> None:
@@ -172,9 +165,9 @@ def test_a_directory_in_use_is_refused(directory: Path) -> None:
 
 
 def test_where_a_log_starts_is_kept(directory: Path) -> None:
-    write_offsets(directory / LOG_STARTS, {("t", 0): 7})
+    write_offsets(directory / names.LOG_STARTS, {("t", 0): 7})
     assert without_times(report(str(directory)))["partitions"][0]["log_start"] == 7
-    assert read_offsets(directory / LOG_STARTS) == {("t", 0): 7}
+    assert read_offsets(directory / names.LOG_STARTS) == {("t", 0): 7}
 
 
 @pytest.mark.parametrize("dry", [False, True])
@@ -213,13 +206,13 @@ def test_a_damaged_journal_is_an_error_and_touches_nothing(rig: Callable[..., Ri
         assert isinstance(error, CliError)
         assert str(image / JOURNAL) in str(error)
         assert contents(image / "t-0") == before
-        assert not (image / DRY_RUN).exists()
+        assert not (image / names.DRY_RUN).exists()
 
 
 def test_a_directory_of_kafkas_gets_nothing_of_ours(directory: Path) -> None:
     """As Kafka leaves it when it is killed: indexes of their full size, no durable mark."""
-    (directory / DURABLE_MARK).unlink()
-    (directory / HIGH_WATERMARKS).unlink()
+    (directory / names.DURABLE_MARK).unlink()
+    (directory / names.HIGH_WATERMARKS).unlink()
     last = tear(directory)
     for path in (directory / "t-0").glob("*index"):
         with path.open("ab") as file:
@@ -229,4 +222,4 @@ def test_a_directory_of_kafkas_gets_nothing_of_ours(directory: Path) -> None:
     assert offsets(directory) == list(range(END))
     assert last.with_suffix(".index").exists()
     assert not [path for path in directory.rglob("*") if path.name.startswith("mpbroker")]
-    assert read_offsets(directory / RECOVERY_POINTS) == {("t", 0): END}
+    assert read_offsets(directory / names.RECOVERY_POINTS) == {("t", 0): END}

@@ -3,17 +3,7 @@
 from __future__ import annotations
 
 from mpbroker.migration.cluster_image import ClusterImage
-from mpbroker.protocol.messages import (
-    ClientQuotaRecord,
-    ConfigRecord,
-    Message,
-    PartitionChangeRecord,
-    RemoveAccessControlEntryRecord,
-    RemoveDelegationTokenRecord,
-    RemoveTopicRecord,
-    RemoveUserScramCredentialRecord,
-    TopicRecord,
-)
+from mpbroker.protocol import messages as m
 from tests.support.kafka_directory import encoded, register
 from tests.support.metadata_images import ALL, ID, PARTITION, QUOTA, image_of
 
@@ -21,21 +11,21 @@ NO_OP, UNKNOWN = b"\x01\x14\x00\x00", b"\x01\x7f\x00"
 
 
 def test_a_partition_changes_with_its_epochs() -> None:
-    change = PartitionChangeRecord(0, ID, isr=[1, 2], leader=2, replicas=[1, 2])
-    image = image_of(*encoded(TopicRecord("orders", ID), PARTITION, change))
+    change = m.PartitionChangeRecord(0, ID, isr=[1, 2], leader=2, replicas=[1, 2])
+    image = image_of(*encoded(m.TopicRecord("orders", ID), PARTITION, change))
     after = image.partitions[ID][0]
     assert (after.isr, after.leader, after.replicas) == ([1, 2], 2, [1, 2])
     assert (after.leader_epoch, after.partition_epoch, after.directories) == (1, 1, [ID])
 
 
 def test_what_is_removed_is_gone() -> None:
-    removals: list[Message] = [
-        ConfigRecord(2, "orders", "retention.ms", None),
-        RemoveTopicRecord(ID),
-        ClientQuotaRecord(QUOTA.entity, QUOTA.key, 0.0, True),
-        RemoveUserScramCredentialRecord("alice", 1),
-        RemoveAccessControlEntryRecord(ID),
-        RemoveDelegationTokenRecord("t"),
+    removals: list[m.Message] = [
+        m.ConfigRecord(2, "orders", "retention.ms", None),
+        m.RemoveTopicRecord(ID),
+        m.ClientQuotaRecord(QUOTA.entity, QUOTA.key, 0.0, True),
+        m.RemoveUserScramCredentialRecord("alice", 1),
+        m.RemoveAccessControlEntryRecord(ID),
+        m.RemoveDelegationTokenRecord("t"),
     ]
     image = image_of(*encoded(*ALL, *removals))
     assert image == ClusterImage(features={"metadata.version": 30}, next_producer_id=1000)

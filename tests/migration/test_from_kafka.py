@@ -30,16 +30,8 @@ from mpbroker.migration.snapshot_files import SnapshotId
 from mpbroker.protocol.messages import ConfigRecord, ProducerIdsRecord, TopicRecord, UserScramCredentialRecord
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.startup.foreign_metadata import refuse_foreign_metadata
-from mpbroker.storage import directory_lock
+from mpbroker.storage import directory_lock, names
 from mpbroker.storage.directory_layout import check_log_dirs, write_clean_shutdown
-from mpbroker.storage.names import (
-    CLEAN_SHUTDOWN,
-    DURABLE_MARK,
-    META_PROPERTIES,
-    OWN_PREFIX,
-    QUORUM_STATE,
-    segment_name,
-)
 from mpbroker.storage.segments import batches_of
 from tests.support.file_trees import tree
 from tests.support.kafka_directory import NODE, KafkaDirectory, election, encoded, register
@@ -56,7 +48,7 @@ OTHER_ID = "BBBBBBBBQACBBBBBBBBBBQ"
 
 def state_of(metadata: Path) -> MetadataState:
     state = MetadataState()
-    path = metadata / segment_name(0)
+    path = metadata / names.segment_name(0)
     with path.open("rb") as file:
         for batch in batches_of(file, path.stat().st_size):
             assert not batch.is_control
@@ -96,27 +88,27 @@ def refused(kafka: KafkaDirectory) -> str:
 
 def test_everything_is_taken_over(tmp_path: Path) -> None:
     kafka = KafkaDirectory(tmp_path, more=MORE).write()
-    theirs = (kafka.metadata / segment_name(0)).read_bytes()
-    (tmp_path / DURABLE_MARK).touch()
+    theirs = (kafka.metadata / names.segment_name(0)).read_bytes()
+    (tmp_path / names.DURABLE_MARK).touch()
     done = import_([tmp_path], is_dry=False)
     assert (done.topics, done.partitions, done.users, done.left) == (1, 2, 1, [])
     check_ours(kafka)
-    assert not (tmp_path / DURABLE_MARK).exists()
+    assert not (tmp_path / names.DURABLE_MARK).exists()
     assert Path(done.kept).parent == tmp_path
-    assert (Path(done.kept) / segment_name(0)).read_bytes() == theirs
+    assert (Path(done.kept) / names.segment_name(0)).read_bytes() == theirs
     with pytest.raises(CannotMove, match="is mpbroker's already: start mpbroker on it"):
         import_([tmp_path], is_dry=False)
 
 
 def test_a_topic_may_be_called_as_our_files_are(tmp_path: Path) -> None:
     KafkaDirectory(tmp_path, more=MORE).write()
-    (tmp_path / DURABLE_MARK).touch()
-    partition = tmp_path / f"{OWN_PREFIX}events-0"
+    (tmp_path / names.DURABLE_MARK).touch()
+    partition = tmp_path / f"{names.OWN_PREFIX}events-0"
     partition.mkdir()
-    (partition / segment_name(0)).touch()
+    (partition / names.segment_name(0)).touch()
     import_([tmp_path], is_dry=False, sets_strays_aside=True)
-    assert (partition / segment_name(0)).exists()
-    assert not (tmp_path / DURABLE_MARK).exists()
+    assert (partition / names.segment_name(0)).exists()
+    assert not (tmp_path / names.DURABLE_MARK).exists()
 
 
 def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:
@@ -144,7 +136,7 @@ def test_what_is_not_taken_over_is_listed(tmp_path: Path) -> None:
         ],
     ).write()
     kafka.make_partition("orders", 7)
-    (kafka.path / "gone-0" / segment_name(0)).write_bytes(
+    (kafka.path / "gone-0" / names.segment_name(0)).write_bytes(
         bytes(8) + (54).to_bytes(4) + bytes(4) + b"\1" + bytes(49)
     )
     left = "\n".join(import_([tmp_path], is_dry=True, sets_strays_aside=True).left)
@@ -178,7 +170,7 @@ def test_tiered_storage(tmp_path: Path) -> None:
 
 def test_an_unclean_stop(tmp_path: Path) -> None:
     kafka = KafkaDirectory(tmp_path).write()
-    (tmp_path / CLEAN_SHUTDOWN).unlink()
+    (tmp_path / names.CLEAN_SHUTDOWN).unlink()
     assert "was not closed in order" in refused(kafka)
 
 
@@ -209,8 +201,8 @@ def voter() -> Voter:
 def with_snapshot(kafka: KafkaDirectory) -> tuple[Path, bytes]:
     """Let the log begin behind a snapshot, as Kafka's does after a while; return the snapshot."""
     image = read_image(kafka.metadata)
-    (kafka.metadata / segment_name(0)).unlink()
-    (kafka.metadata / segment_name(image.next_offset)).write_bytes(election(image.next_offset))
+    (kafka.metadata / names.segment_name(0)).unlink()
+    (kafka.metadata / names.segment_name(image.next_offset)).write_bytes(election(image.next_offset))
     path = kafka.metadata / SnapshotId(image.next_offset, image.epoch).file_name
     data = snapshot(image, voter(), 1)
     path.write_bytes(data)
@@ -236,14 +228,14 @@ def test_a_snapshot_without_its_end(tmp_path: Path, batches: int) -> None:
 
 def test_metadata_without_a_log(tmp_path: Path) -> None:
     kafka = KafkaDirectory(tmp_path).write()
-    (kafka.metadata / segment_name(0)).unlink()
+    (kafka.metadata / names.segment_name(0)).unlink()
     assert f"{kafka.metadata} has no segment (*.log): restore it from a copy" in refused(kafka)
 
 
 @pytest.mark.parametrize("data", [b"", election(0)], ids=["empty", "election"])
 def test_a_log_without_records(tmp_path: Path, data: bytes) -> None:
     kafka = KafkaDirectory(tmp_path).write()
-    (kafka.metadata / segment_name(0)).write_bytes(data)
+    (kafka.metadata / names.segment_name(0)).write_bytes(data)
     assert f"{kafka.metadata} has no records: restore it from a copy" in refused(kafka)
 
 
@@ -260,8 +252,8 @@ def test_partitions_that_the_metadata_do_not_know(tmp_path: Path) -> None:
 def test_partitions_and_no_topic(tmp_path: Path) -> None:
     kafka = KafkaDirectory(tmp_path, {"orders": [[NODE]]}).write()
     values = [register(NODE)]
-    (kafka.metadata / segment_name(0)).write_bytes(bytes(build_metadata_batch(values, 1, 0, 1)))
-    (kafka.metadata / segment_name(1)).write_bytes(election(1))
+    (kafka.metadata / names.segment_name(0)).write_bytes(bytes(build_metadata_batch(values, 1, 0, 1)))
+    (kafka.metadata / names.segment_name(1)).write_bytes(election(1))
     with pytest.raises(CannotMove, match="knows no topic of 1 partitions") as raised:
         import_([tmp_path], is_dry=False, sets_strays_aside=True)
     assert "--set-aside-strays" not in str(raised.value)
@@ -270,8 +262,8 @@ def test_partitions_and_no_topic(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"leaderId":"x"}', "\xff"])
 def test_a_damaged_state_of_the_quorum(tmp_path: Path, text: str) -> None:
     kafka = KafkaDirectory(tmp_path).write()
-    (kafka.metadata / QUORUM_STATE).write_text(text, "latin-1")
-    assert f"{kafka.metadata / QUORUM_STATE} is not a state of a quorum: " in refused(kafka)
+    (kafka.metadata / names.QUORUM_STATE).write_text(text, "latin-1")
+    assert f"{kafka.metadata / names.QUORUM_STATE} is not a state of a quorum: " in refused(kafka)
 
 
 @pytest.mark.parametrize(
@@ -286,7 +278,7 @@ def test_a_damaged_state_of_the_quorum(tmp_path: Path, text: str) -> None:
 )
 def test_damaged_properties(tmp_path: Path, key: str, value: str, says: str) -> None:
     kafka = KafkaDirectory(tmp_path).write()
-    path = tmp_path / META_PROPERTIES
+    path = tmp_path / names.META_PROPERTIES
     path.write_text(re.sub(rf"(?m)^{re.escape(key)}=.*", f"{key}={value}", path.read_text()))
     assert f"{path}: {says}" in refused(kafka)
 
@@ -303,8 +295,8 @@ def test_a_start_without_one_of_several_directories_is_refused(tmp_path: Path) -
     kafka = KafkaDirectory(tmp_path / "one", more=MORE).write()
     other = tmp_path / "two"
     other.mkdir()
-    text = (kafka.path / META_PROPERTIES).read_text()
-    (other / META_PROPERTIES).write_text(re.sub("directory.id=.*", f"directory.id={OTHER_ID}", text))
+    text = (kafka.path / names.META_PROPERTIES).read_text()
+    (other / names.META_PROPERTIES).write_text(re.sub("directory.id=.*", f"directory.id={OTHER_ID}", text))
     write_clean_shutdown(other)
     (kafka.path / "orders-1").rename(other / "orders-1")
     import_([kafka.path, other], is_dry=False)
@@ -346,7 +338,7 @@ def test_a_failure_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, fails: Callable[..., Any], error: type
 ) -> None:
     kafka = KafkaDirectory(tmp_path, more=MORE).write()
-    (tmp_path / DURABLE_MARK).touch()
+    (tmp_path / names.DURABLE_MARK).touch()
     before = tree(tmp_path)
     monkeypatch.setattr(f"mpbroker.migration.{part}", fails)
     with pytest.raises(error):
@@ -377,7 +369,7 @@ def test_metadata_that_contradict_themselves(tmp_path: Path) -> None:
 
 
 def test_directories_that_are_none(tmp_path: Path) -> None:
-    for path, says in ((tmp_path / "missing", "is not there"), (tmp_path, f"has no {META_PROPERTIES}")):
+    for path, says in ((tmp_path / "missing", "is not there"), (tmp_path, f"has no {names.META_PROPERTIES}")):
         with pytest.raises(CannotMove, match=says):
             import_([path], is_dry=False)
     kafka = KafkaDirectory(tmp_path / "one").write()

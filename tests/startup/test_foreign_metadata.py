@@ -22,17 +22,9 @@ from mpbroker.protocol.messages import PartitionRecord, TopicRecord
 from mpbroker.protocol.topic_names import METADATA_TOPIC
 from mpbroker.startup import foreign_metadata
 from mpbroker.startup.foreign_metadata import refuse_foreign_metadata
+from mpbroker.storage import names
 from mpbroker.storage.checkpoints import write_offsets
 from mpbroker.storage.directory_layout import check_log_dirs, name_log_dirs, write_clean_shutdown
-from mpbroker.storage.names import (
-    DURABLE_MARK,
-    META_PROPERTIES,
-    METADATA_DIRECTORY,
-    OWN_PREFIX,
-    QUORUM_STATE,
-    RECOVERY_POINTS,
-    segment_name,
-)
 from mpbroker.storage.segments import READ_BYTES
 from tests.supervisor.test_serve import FAILED, refused
 from tests.support.file_trees import tree
@@ -62,10 +54,10 @@ def directory(tmp_path: Path) -> Path:
     home.mkdir()
     config = msgspec.structs.replace(BrokerConfig(), log_dirs=(str(home),))
     name_log_dirs(config, check_log_dirs(config))
-    for name in (METADATA_DIRECTORY, "ours-0"):
+    for name in (names.METADATA_DIRECTORY, "ours-0"):
         (home / name).mkdir()
-        (home / name / segment_name(0)).touch()
-    (home / METADATA_DIRECTORY / QUORUM_STATE).write_text("{}")
+        (home / name / names.segment_name(0)).touch()
+    (home / names.METADATA_DIRECTORY / names.QUORUM_STATE).write_text("{}")
     return home
 
 
@@ -76,7 +68,7 @@ Write = Callable[..., Path]
 def write(directory: Path) -> Write:
     def write(*batches: bytes, base: int = 0) -> Path:
         """Makes a segment of these batches."""
-        path = directory / METADATA_DIRECTORY / segment_name(base)
+        path = directory / names.METADATA_DIRECTORY / names.segment_name(base)
         path.write_bytes(b"".join(batches))
         return path
 
@@ -84,7 +76,7 @@ def write(directory: Path) -> Write:
 
 
 def stop_at(directory: Path, offset: int) -> None:
-    write_offsets(directory / RECOVERY_POINTS, {(METADATA_TOPIC, 0): offset})
+    write_offsets(directory / names.RECOVERY_POINTS, {(METADATA_TOPIC, 0): offset})
     write_clean_shutdown(directory)
 
 
@@ -137,12 +129,12 @@ def test_one_that_kafka_has_used_since(directory: Path, write: Write, kafkas: by
 def test_one_that_kafka_has_only_tried(directory: Path, write: Write) -> None:
     ours = [batch(OURS, offset) for offset in range(0, 20_000, 2)]
     path = write(*ours, election(20_000), election(20_001))
-    (directory / METADATA_DIRECTORY / QUORUM_STATE).unlink()
+    (directory / names.METADATA_DIRECTORY / names.QUORUM_STATE).unlink()
     assert path.stat().st_size > READ_BYTES
     stop_at(directory, 20_000)
     said = why_refused(directory)
     assert f"Apache Kafka was started on {directory} since mpbroker" in said
-    assert f"its controller has written to {directory / METADATA_DIRECTORY} at offset 20000. " in said
+    assert f"its controller has written to {directory / names.METADATA_DIRECTORY} at offset 20000. " in said
     assert f"with: mpbroker import {directory}. Nothing" in said
 
 
@@ -176,7 +168,7 @@ def test_records_that_cannot_be_taken_apart_are_not_judged_here(directory: Path,
 
 @pytest.mark.parametrize("record", [b"\x01\x02\x7f", b"\x02", b""])
 def test_what_no_kafka_wrote_is_of_a_later_version(directory: Path, write: Write, record: bytes) -> None:
-    (directory / METADATA_DIRECTORY / QUORUM_STATE).unlink()
+    (directory / names.METADATA_DIRECTORY / names.QUORUM_STATE).unlink()
     write(batch([*OURS, record], 0))
     said = why_refused(directory)
     assert "the record at offset 2 of" in said
@@ -184,7 +176,7 @@ def test_what_no_kafka_wrote_is_of_a_later_version(directory: Path, write: Write
 
 
 def test_an_unknown_type_without_kafka_is_kept(directory: Path, write: Write) -> None:
-    (directory / METADATA_DIRECTORY / QUORUM_STATE).unlink()
+    (directory / names.METADATA_DIRECTORY / names.QUORUM_STATE).unlink()
     write(batch([*OURS, KAFKAS[2], b"\x01\x7f\x00"], 0))
     refuse_foreign_metadata([str(directory)])
 
@@ -193,15 +185,15 @@ def test_one_of_several_directories_of_kafka(directory: Path) -> None:
     """Its metadata are in another one. All partitions would be set aside."""
     assert list(directory.glob("mpbroker.*")) == []
     refuse_foreign_metadata([str(directory)])
-    shutil.rmtree(directory / METADATA_DIRECTORY)
-    (directory / f"{OWN_PREFIX}events-0").mkdir()
+    shutil.rmtree(directory / names.METADATA_DIRECTORY)
+    (directory / f"{names.OWN_PREFIX}events-0").mkdir()
     said = why_refused(directory)
-    assert f"), but none of log.dirs has {METADATA_DIRECTORY}" in said
+    assert f"), but none of log.dirs has {names.METADATA_DIRECTORY}" in said
 
 
 def test_metadata_that_mpbroker_lost_are_made_anew(directory: Path) -> None:
-    shutil.rmtree(directory / METADATA_DIRECTORY)
-    (directory / DURABLE_MARK).touch()
+    shutil.rmtree(directory / names.METADATA_DIRECTORY)
+    (directory / names.DURABLE_MARK).touch()
     refuse_foreign_metadata([str(directory)])
 
 
@@ -212,9 +204,9 @@ def test_new_and_missing_directories_are_nobodys(tmp_path: Path) -> None:
 @pytest.mark.process
 def test_a_kafka_with_zookeeper(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
-    (tmp_path / "data" / META_PROPERTIES).write_text("version=0\nbroker.id=1\ncluster.id=abc\n")
+    (tmp_path / "data" / names.META_PROPERTIES).write_text("version=0\nbroker.id=1\ncluster.id=abc\n")
     (tmp_path / "data" / "theirs-0").mkdir()
-    (tmp_path / "data" / METADATA_DIRECTORY).mkdir()
+    (tmp_path / "data" / names.METADATA_DIRECTORY).mkdir()
     before = tree(tmp_path / "data")
     code, said = refused(tmp_path, "--log-dirs", str(tmp_path / "data"))
     assert (code, "belongs to an Apache Kafka with ZooKeeper" in said) == (FAILED, True), said
