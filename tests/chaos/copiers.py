@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import random
 import threading
-import traceback
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.chaos.exactly_once import Copied, Copies, Outcome, Seen, Transaction
+from tests.chaos.killer import started
 from tests.support.client_tools import java_command, kafka_tool
 from tests.support.polling import PATIENCE_S, until
+from tests.support.real_brokers import create_topic
 from tests.support.transactional_clients import Confluent, Fenced, Open, Program, Refused, Transactional
 
 SOURCE, TARGET, OFFSETS, GROUP = "source", "target", "__consumer_offsets", "copiers"
@@ -46,13 +46,8 @@ QUIET = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "log_level
 
 
 def create_topics(bootstrap: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
-    wanted = [
-        NewTopic(name, PARTITIONS, 1, config={"segment.bytes": str(SEGMENT_BYTES)})
-        for name in (SOURCE, TARGET)
-    ]
-    for asked in admin.create_topics(wanted).values():
-        asked.result(PATIENCE_S)
+    for name in (SOURCE, TARGET):
+        create_topic(bootstrap, name, PARTITIONS, {"segment.bytes": str(SEGMENT_BYTES)})
 
 
 def consumer_of(bootstrap: str, isolation: str, **more: object) -> Consumer:
@@ -204,11 +199,8 @@ class Copiers:
                 client = self._programs.enter_context(Program(java_command("Transactions"))).open
             chance = random.Random(self.seed + source)
             self._copiers.append(Copier(self, source, client, chance))
-        works: list[Callable[[], None]] = [copier.run for copier in self._copiers]
-        for work in (*works, self._feed, self._read, self._watch):
-            thread = threading.Thread(target=self._guarded, args=(work,), daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        works = [*(copier.run for copier in self._copiers), self._feed, self._read, self._watch]
+        self._threads = [started(self.complain, work) for work in works]
 
     def stop(self) -> None:
         """The last transactions are left open; readers go on until their time is over and all is read."""
@@ -245,13 +237,6 @@ class Copiers:
 
     def end(self, number: int, outcome: Outcome) -> None:
         self.copies.transactions[number] = replace(self.copies.transactions[number], outcome=outcome)
-
-    def _guarded(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except Exception as error:
-            self.complain("a client broke off: " + "".join(traceback.format_exception_only(error)))
-            raise
 
     def _feed(self) -> None:
         producer = Producer({"bootstrap.servers": self.bootstrap, "enable.idempotence": True, **QUIET})

@@ -18,8 +18,6 @@ TOPIC = "crowd"
 CONNECTIONS = 150
 PIPELINED = 3
 BURST_EVERY_S = 0.1
-ANSWER_WITHIN_S = PATIENCE_S
-CONNECT_TIMEOUT_S = PATIENCE_S
 NO_ERROR = 0
 SHOWN = 5
 
@@ -89,7 +87,7 @@ class Crowd:
         """Connect members until the crowd is whole or nobody listens."""
         while len(self.members) < CONNECTIONS:
             try:
-                sock = socket.create_connection(self.address, CONNECT_TIMEOUT_S)
+                sock = socket.create_connection(self.address, PATIENCE_S)
             except ConnectionError:
                 return
             sock.setblocking(False)
@@ -126,12 +124,12 @@ class Crowd:
 
     def _judge(self, now: float) -> None:
         for member in list(self.members.values()):
-            if member.unanswered and now - member.since > ANSWER_WITHIN_S:
+            if member.unanswered and now - member.since > PATIENCE_S:
                 if len(self.complaints) < SHOWN:
                     port = member.sock.getsockname()[1]
                     self.complaints.append(
                         f"{member.unanswered} requests of port {port} have no answer and no closed "
-                        f"connection within {ANSWER_WITHIN_S:.0f} s"
+                        f"connection within {PATIENCE_S:.0f} s"
                     )
                 self._lose(member)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from tests.chaos.killer import started
 
 TOPIC, GROUP = "watched", "members"
 PARTITIONS = 3
@@ -36,11 +37,8 @@ class Members:
     _threads: list[threading.Thread] = field(default_factory=list)
 
     def start(self) -> None:
-        works: list[Callable[[], None]] = [self._write, self._watch, *([self._consume] * self.count)]
-        for work in works:
-            thread = threading.Thread(target=self._guarded, args=(work,), daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        works = [self._write, self._watch, *([self._consume] * self.count)]
+        self._threads = [started(self.complaints.append, work) for work in works]
 
     def stop(self) -> None:
         self._stopping.set()
@@ -53,12 +51,6 @@ class Members:
     def progress(self) -> tuple[int, int]:
         """Records that were read, and records that were committed."""
         return sum(map(len, self.read.values())), sum(self.committed.values())
-
-    def _guarded(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except Exception as error:  # noqa: BLE001 - the test fails with it
-            self.complaints.append(f"{work.__name__}: {type(error).__name__}: {error}")
 
     def _write(self) -> None:
         producer = Producer(

@@ -5,6 +5,8 @@ SIGSTOP does the same to a process that nobody wakes up: the supervisor declares
 
 import random
 import signal
+import threading
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
@@ -34,6 +36,21 @@ Progress = Callable[[], tuple[int, int]]
 
 class HangError(AssertionError):
     """The broker did not come back."""
+
+
+def started(complain: Callable[[str], object], work: Callable[..., object], *given: int) -> threading.Thread:
+    """Start a client's work in a thread; where it fails, that is a complaint."""
+
+    def run() -> None:
+        try:
+            work(*given)
+        except Exception as error:
+            complain("a client broke off: " + "".join(traceback.format_exception_only(error)))
+            raise
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
 
 
 class Client(Protocol):

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from ops.bench.brokers import Broker, Mpbroker
 from tests.chaos.groups import PARTITIONS, SESSION_MS, TOPIC, Members
 from tests.chaos.killer import at_work, await_progress, kill
 from tests.support.forms import each
-from tests.support.polling import PATIENCE_S
+from tests.support.real_brokers import create_topic
 
 SEED = 1
 # The coordinator dies in rebalances too: it is what moves the members.
@@ -33,8 +32,7 @@ def broker(tmp_path: Path, log_workers: int) -> Iterator[Broker]:
 def test_a_group_survives_the_death_of_every_process(broker: Broker) -> None:
     chance = random.Random(SEED)
     broker.start()
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(PATIENCE_S)
+    create_topic(broker.bootstrap, TOPIC, PARTITIONS)
     members = Members(broker.bootstrap)
     with at_work(members):
         await_progress(broker, members.progress, "at the start")

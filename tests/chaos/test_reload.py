@@ -22,7 +22,7 @@ from tests.support.client_tools import eventually
 from tests.support.configured_tree import FIRST, Configured, control, described, pids
 from tests.support.forms import pick
 from tests.support.polling import random_moment
-from tests.support.real_brokers import stop_cleanly
+from tests.support.real_brokers import served, stop_cleanly
 
 SEED = 3
 ROUNDS = pick("deaths of each kind of process", short=1, long=10)
@@ -31,12 +31,8 @@ KILLED_AFTER_MAX_S = 0.15
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Configured]:
-    made = Configured(tmp_path / "broker")
-    try:
-        made.start()
-        yield made
-    finally:
-        made.kill()
+    with served(Configured(tmp_path / "broker")) as running:
+        yield running
 
 
 def kill_one(broker: Configured, role: str, chance: random.Random) -> None:

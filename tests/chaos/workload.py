@@ -16,10 +16,11 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.chaos.history import OFFSET_UNKNOWN, History, Read, RecordId
-from tests.support.polling import PATIENCE_S, comes, until
+from tests.chaos.killer import started
+from tests.support import real_brokers
+from tests.support.polling import comes, until
 
 TOPIC = "chaos"
 PARTITIONS = 4
@@ -69,9 +70,7 @@ def decoded(value: bytes) -> RecordId:
 
 
 def create_topic(bootstrap: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    topic = NewTopic(TOPIC, PARTITIONS, 1, config={"segment.bytes": str(SEGMENT_BYTES)})
-    admin.create_topics([topic])[TOPIC].result(PATIENCE_S)
+    real_brokers.create_topic(bootstrap, TOPIC, PARTITIONS, {"segment.bytes": str(SEGMENT_BYTES)})
 
 
 def _read(message: Message) -> Read:
@@ -124,20 +123,9 @@ class Workload:
     writers: list[threading.Thread] = field(init=False)
 
     def start(self) -> None:
-        self.reader = self._thread(self._consume)
-        self.writers = [self._thread(self._produce, number) for number in range(PRODUCERS)]
-
-    def _thread(self, loop: Callable[..., None], *arguments: int) -> threading.Thread:
-        thread = threading.Thread(target=self._noting_failure, args=(loop, *arguments), daemon=True)
-        thread.start()
-        return thread
-
-    def _noting_failure(self, loop: Callable[..., None], *arguments: int) -> None:
-        try:
-            loop(*arguments)
-        except Exception as error:
-            self.history.complaints.append(f"a client broke off: {error!r}")
-            raise
+        complain = self.history.complaints.append
+        self.reader = started(complain, self._consume)
+        self.writers = [started(complain, self._produce, number) for number in range(PRODUCERS)]
 
     def _note_client_error(self, error: KafkaError) -> None:
         if error.fatal():

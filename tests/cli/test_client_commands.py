@@ -288,8 +288,6 @@ def test_client_settings_from_a_file(cli: OwnCli, tmp_path: Path) -> None:
 def test_ctrl_c_writes_what_was_read(cli: OwnCli, broker: FakeBroker) -> None:
     broker.topics["t"] = [bytearray()]
     with cli.running("produce", "t") as process:
-        assert process.stdin is not None
-        assert process.stderr is not None
         process.stdin.write(b"x\n")
         process.stdin.flush()
         broker.wait_for(ApiKey.PRODUCE)
@@ -308,8 +306,6 @@ def test_a_signal_ends_the_wait_for_what_the_broker_refuses(
     broker.topics["t"] = [bytearray()]
     broker.refuse[ApiKey.PRODUCE] = [ErrorCode.KAFKA_STORAGE_ERROR] * 10_000
     with cli.running("produce", "t") as process:
-        assert process.stdin is not None
-        assert process.stderr is not None
         process.stdin.write(b"x\ny\n")
         process.stdin.flush()
         if at_end:
@@ -329,7 +325,6 @@ def test_ctrl_c_ends_consume_as_it_ends_produce(cli: OwnCli) -> None:
     """Check that it prints nothing: the caller has asked for the end."""
     cli.produce("t", ["x"])
     with cli.running("consume", "t", "--from-beginning") as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == b"x\n"
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE_S) == 130

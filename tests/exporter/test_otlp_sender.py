@@ -18,10 +18,10 @@ from mpbroker.exporter.exposition import Page
 from mpbroker.exporter.otlp_sender import Origin, Sender, cause_in
 from mpbroker.testing import Broker
 from tests.exporter.conftest import SETTINGS, Http
-from tests.exporter.test_with_broker import produce
 from tests.support.http_broker import commit, replace
 from tests.support.otlp_receiver import OtlpReceiver, Received
 from tests.support.polling import until
+from tests.support.produced import produce
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def latest(receiver: OtlpReceiver) -> Received:
 
 def test_it_sends_what_a_scrape_has(sending: Broker, receiver: OtlpReceiver) -> None:
     topic = sending.create_topic()
-    produce(sending, topic, 7)
+    produce(sending.bootstrap_servers, topic, ["v"] * 7)
     commit(sending, "sent", topic, 2)
     place = {"topic": topic, "partition": "0"}
     until(

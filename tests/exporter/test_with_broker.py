@@ -31,6 +31,7 @@ from tests.exporter.conftest import SETTINGS, Answer, Http
 from tests.support import client_tools
 from tests.support.http_broker import commit, pids, replace
 from tests.support.polling import PATIENCE_S, until
+from tests.support.produced import produce
 from tests.support.programs import ran
 from tests.support.threads import concurrently
 
@@ -46,13 +47,6 @@ INHERITED = {
 TOPICS = "kafka_server_brokertopicmetrics_"
 
 
-def produce(broker: Broker, topic: str, count: int, **settings: object) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, **settings})
-    for number in range(count):
-        producer.produce(topic, b"v%d" % number, partition=0)
-    assert producer.flush(PATIENCE_S) == 0
-
-
 def consumer_of(broker: Broker, group: str) -> Consumer:
     settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": group, "enable.auto.commit": False}
     return Consumer({**settings, "auto.offset.reset": "earliest"})
@@ -60,7 +54,7 @@ def consumer_of(broker: Broker, group: str) -> Consumer:
 
 def test_a_scrape_has_what_was_done(broker: Broker, http: Http) -> None:
     topic = broker.create_topic()
-    produce(broker, topic, 7)
+    produce(broker.bootstrap_servers, topic, ["v"] * 7)
     until(lambda: http.value(f"{TOPICS}messagesin_total", topic=topic) == 7, "the records are counted")
     found = http.samples()
 
@@ -83,7 +77,7 @@ def test_a_scrape_has_what_was_done(broker: Broker, http: Http) -> None:
 
 def test_every_family_has_a_word_about_it_and_promtool_is_content(broker: Broker, http: Http) -> None:
     topic = broker.create_topic()
-    produce(broker, topic, 1)
+    produce(broker.bootstrap_servers, topic, ["v"] * 1)
     commit(broker, "lint", topic, 1)
     page = http.get("/metrics")
     assert page.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
@@ -98,7 +92,7 @@ def test_every_family_has_a_word_about_it_and_promtool_is_content(broker: Broker
 
 def test_all_families_that_are_documented_are_there(broker: Broker, http: Http) -> None:
     topic = broker.create_topic()
-    produce(broker, topic, 1)
+    produce(broker.bootstrap_servers, topic, ["v"] * 1)
     consumer = consumer_of(broker, "documented")
     consumer.subscribe([topic])
     assert consumer.poll(PATIENCE_S) is not None
@@ -117,7 +111,7 @@ def test_all_families_that_are_documented_are_there(broker: Broker, http: Http) 
 
 def test_the_lag_of_a_group_follows_its_commits(broker: Broker, http: Http) -> None:
     topic = broker.create_topic()
-    produce(broker, topic, 10)
+    produce(broker.bootstrap_servers, topic, ["v"] * 10)
     lag = {"consumergroup": "follows", "topic": topic, "partition": "0"}
     for offset in (3, 9):
         commit(broker, "follows", topic, offset)
@@ -180,7 +174,7 @@ def asking(http: Http) -> Iterator[list[Answer | Exception]]:
 def test_a_scrape_is_clean_whoever_dies(own_broker: Broker, name: str) -> None:
     http = Http(own_broker)
     topic = own_broker.create_topic()
-    produce(own_broker, topic, 5)
+    produce(own_broker.bootstrap_servers, topic, ["v"] * 5)
     commit(own_broker, "stays", topic, 2)
     lag = {"consumergroup": "stays", "topic": topic, "partition": "0"}
     with asking(http) as answers:
@@ -213,7 +207,7 @@ def test_a_broker_that_dies_answers_whole_or_not_at_all(own_broker: Broker) -> N
 def test_an_exporter_that_dies_is_replaced_and_nobody_else_notices(own_broker: Broker) -> None:
     http = Http(own_broker)
     topic = own_broker.create_topic()
-    produce(own_broker, topic, 5)
+    produce(own_broker.bootstrap_servers, topic, ["v"] * 5)
     commit(own_broker, "again", topic, 2)
     with asking(http) as answers:
         for _ in range(3):
@@ -239,7 +233,7 @@ def test_a_broker_lives_on_with_an_exporter_that_cannot_live(own_broker: Broker)
         return len(killed) == 3
 
     until(kill_next, "it is killed again and again")
-    produce(own_broker, own_broker.create_topic(), 1)
+    produce(own_broker.bootstrap_servers, own_broker.create_topic(), ["v"] * 1)
     until(lambda: http.get("/healthz").status == 200, "it is back")
 
 

@@ -31,7 +31,7 @@ from tests.support.distributions import (
     without_compiler,
 )
 from tests.support.polling import PATIENCE_S, until
-from tests.support.programs import ran
+from tests.support.programs import Piped, ran
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(3600)]
 
@@ -76,7 +76,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[First]:
     run(["git", "clone", "--quiet", str(ROOT), str(clone)], directory, environment)
     port, http = free_port(), free_port()
     command = ["make", "run", f"LISTENERS=PLAINTEXT://{HOST}:{port}", f"HTTP={HOST}:{http}"]
-    process = subprocess.Popen(
+    process = Piped(
         command,
         cwd=clone,
         env=environment,
@@ -86,7 +86,6 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[First]:
         # Of its own, as of a terminal: Ctrl-C goes to all of them.
         start_new_session=True,
     )
-    assert process.stdout is not None
     said: list[str] = []
     try:
         for line in process.stdout:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer
 
 from mpbroker.ipc.pointer import read_pointer
 from mpbroker.testing import Broker
@@ -23,6 +23,7 @@ from ops.bench.ports import HOST, free_port
 from ops.docs import dashboard
 from tests.support import client_tools
 from tests.support.polling import PATIENCE_S, until
+from tests.support.produced import produce
 
 OPS = Path(__file__).parents[2] / "ops"
 PAGE = OPS.parent / "docs" / "MONITORING.md"
@@ -104,10 +105,7 @@ class Prometheus:
 def broker() -> Iterator[Broker]:
     with Broker({"http.listener": f"{HOST}:0"}) as running:
         topic = running.create_topic("orders", 3)
-        producer = Producer({"bootstrap.servers": running.bootstrap_servers})
-        for number in range(20):
-            producer.produce(topic, b"v", partition=number % 3)
-        assert producer.flush(PATIENCE_S) == 0
+        produce(running.bootstrap_servers, topic, ["v"] * 20, partitions=3)
         settings = {"bootstrap.servers": running.bootstrap_servers, "group.id": "readers"}
         consumer = Consumer({**settings, "auto.offset.reset": "earliest", "enable.auto.commit": False})
         consumer.subscribe([topic])

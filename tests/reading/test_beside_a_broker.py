@@ -14,12 +14,11 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from ops.bench.brokers import MPBROKER_COMMAND, Broker, Kafka, Mpbroker
 from tests.support.polling import PATIENCE_S, until
 from tests.support.reading_queries import UNCOMMITTED, read
-from tests.support.real_brokers import served
+from tests.support.real_brokers import create_topic, served
 
 IS_KAFKA = os.environ.get("MPBROKER_TEST_BROKER") == "kafka"
 PARTITIONS = 4
@@ -53,8 +52,7 @@ def written(broker: Broker) -> int:
     """Writes to every partition: plain, committed, aborted, and one transaction that stays open behind what
     is committed. How many records are committed in each.
     """
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic("t", PARTITIONS, 1)])["t"].result(PATIENCE_S)
+    create_topic(broker.bootstrap, "t", PARTITIONS)
     plain = Producer({"bootstrap.servers": broker.bootstrap, "acks": "all"})
     _write(plain, 10)
     kept = _transactional(broker, "kept")

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from mpbroker.storage.checkpoints import read_offsets
 from mpbroker.storage.names import HIGH_WATERMARKS
 from ops.bench.brokers import Broker, Kafka
 from tests.reading.read_all import read_all
 from tests.support.client_tools import SMALL_JVM
-from tests.support.polling import PATIENCE_S
-from tests.support.real_brokers import served
+from tests.support.produced import produce
+from tests.support.real_brokers import create_topic, served
 
 TOPIC = "served"
 PARTITIONS = 2
@@ -27,13 +25,10 @@ ALL = {number: list(range(RECORDS // PARTITIONS)) for number in range(PARTITIONS
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     with served(Kafka(tmp_path_factory.mktemp("kafka"), jvm=SMALL_JVM)) as found:
-        admin = AdminClient({"bootstrap.servers": found.bootstrap})
-        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(PATIENCE_S)
+        create_topic(found.bootstrap, TOPIC, PARTITIONS)
         for codec in CODECS:
-            producer = Producer({"bootstrap.servers": found.bootstrap, "compression.type": codec})
-            for number in range(PER_CODEC):
-                producer.produce(TOPIC, b"%d" % number * 10, partition=number % PARTITIONS)
-            assert producer.flush(PATIENCE_S) == 0
+            values = [b"%d" % number * 10 for number in range(PER_CODEC)]
+            produce(found.bootstrap, TOPIC, values, PARTITIONS, compression_type=codec)
         yield found
 
 

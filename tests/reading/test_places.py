@@ -13,15 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from mpbroker.storage.checkpoints import read_offsets
 from mpbroker.storage.names import HIGH_WATERMARKS
 from ops.bench.brokers import ROOT, Mpbroker
-from tests.support.polling import PATIENCE_S, until
+from tests.support.polling import until
+from tests.support.produced import produce
 from tests.support.programs import ran
-from tests.support.real_brokers import served
+from tests.support.real_brokers import create_topic, served
 from tests.support.spark_cluster import contained, may_unshare
 
 TOPIC = "places"
@@ -37,18 +36,9 @@ NEEDS_NAMESPACES = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mpbroker]:
     with served(Mpbroker(tmp_path_factory.mktemp("broker"), flags=CHECKPOINTS_OFTEN)) as running:
-        fill(running, TOPIC, RECORDS)
+        create_topic(running.bootstrap, TOPIC, PARTITIONS)
+        produce(running.bootstrap, TOPIC, map(str, range(RECORDS)), PARTITIONS)
         yield running
-
-
-def fill(broker: Mpbroker, topic: str, records: int) -> None:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(PATIENCE_S)
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "acks": "all"})
-    for number in range(records):
-        producer.produce(topic, b"%d" % number, partition=number % PARTITIONS)
-        producer.poll(0)
-    assert producer.flush(PATIENCE_S) == 0
 
 
 def read(prefix: Sequence[str], options: Mapping[str, str]) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import closing
 
 import pytest
-from confluent_kafka import Producer
 
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.reading.errors import DataLoss, OptionError
@@ -15,20 +14,14 @@ from ops.bench.brokers import Broker
 from tests.reading.test_follow import waits
 from tests.support.kafka_server import HangUp, KafkaServer
 from tests.support.polling import PATIENCE_S
+from tests.support.produced import produce
 from tests.support.reading_rows import planned, rows_with
 from tests.support.real_brokers import create_topic
 
 
-def produce(broker: Broker, topic: str, value: bytes, count: int, partitions: int = 1) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap})
-    for number in range(count):
-        producer.produce(topic, value, partition=number % partitions)
-    assert producer.flush(PATIENCE_S) == 0
-
-
 def test_a_start_behind_the_end(broker: Broker) -> None:
     create_topic(broker.bootstrap, "edges", 1)
-    produce(broker, "edges", b"", 20)
+    produce(broker.bootstrap, "edges", [b""] * 20)
     where = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "edges"}
     with pytest.raises(OptionError, match="start offset 15 is greater than the resolved end offset 0 "):
         planned(**where, startingOffsets='{"edges":{"0":15}}', endingTimestamp=1)
@@ -44,7 +37,7 @@ def test_who_follows_waits_at_the_broker_after_a_while(
 ) -> None:
     """A fetch waits for the next record, a timeout says that there was none, and old records wake nobody."""
     create_topic(broker.bootstrap, "followed", 2)
-    produce(broker, "followed", b"v", 10, partitions=2)
+    produce(broker.bootstrap, "followed", ["v"] * 10, partitions=2)
     given = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "followed"}
     follower = follow(parse_options(given, streaming=True))
     assert isinstance(follower, RemoteFollower)
@@ -58,7 +51,7 @@ def test_who_follows_waits_at_the_broker_after_a_while(
         follower.wait(0.01)
         monkeypatch.setattr(follower, "_stirred_at", -60.0)
         with waits(follower):
-            produce(broker, "followed", b"v", 1)
+            produce(broker.bootstrap, "followed", ["v"])
         assert sum(bounds.end for bounds in follower.poll().values()) == 11
 
 

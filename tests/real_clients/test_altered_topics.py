@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -17,10 +17,10 @@ from confluent_kafka.admin import (
 from ops.bench.brokers import Broker, Mpbroker
 from tests.support.client_tools import eventually
 from tests.support.polling import PATIENCE_S
+from tests.support.produced import produce
 from tests.support.real_brokers import TopicMaker, stop_cleanly
 from tests.support.worker_load import Load
 
-TIMEOUT_S = PATIENCE_S
 SET = AlterConfigOpType.SET
 
 
@@ -35,13 +35,13 @@ def alter(admin: AdminClient, name: str, *changes: tuple[str, AlterConfigOpType,
         [ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)]
     )
     (future,) = asked.values()
-    future.result(TIMEOUT_S)
+    future.result(PATIENCE_S)
 
 
 def configs_of(admin: AdminClient, topic: str) -> dict[str, str | None]:
     """Return the settings that are set on the topic itself."""
     (future,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
-    found: dict[str, ConfigEntry] = future.result(TIMEOUT_S)
+    found: dict[str, ConfigEntry] = future.result(PATIENCE_S)
     return {name: entry.value for name, entry in found.items() if entry.source == 1}
 
 
@@ -55,7 +55,7 @@ def test_who_writes_meanwhile_loses_nothing(
             alter(admin, topic, ("max.message.bytes", SET, str(1_000_000 + turn)))
             alter(admin, topic, ("message.timestamp.type", SET, ("LogAppendTime", "CreateTime")[turn % 2]))
             (future,) = admin.create_partitions([NewPartitions(topic, 2 + turn)]).values()
-            future.result(TIMEOUT_S)
+            future.result(PATIENCE_S)
             load.goes_on()
 
 
@@ -67,14 +67,11 @@ def test_retention_that_is_altered_counts_at_once(own_broker: Broker) -> None:
     own_broker.flags = (*("-o", "log.initial.task.delay.ms=0"), *("-o", "log.retention.check.interval.ms=20"))
     own_broker.start()
     admin = AdminClient({"bootstrap.servers": own_broker.bootstrap})
-    producer = Producer({"bootstrap.servers": own_broker.bootstrap})
-    for number in range(10):
-        producer.produce("made", b"%d" % number, partition=0)
-    assert producer.flush(TIMEOUT_S) == 0
+    produce(own_broker.bootstrap, "made", map(str, range(10)))
 
     def earliest() -> int:
         (future,) = admin.list_offsets({TopicPartition("made", 0): OffsetSpec.earliest()}).values()
-        offset: int = future.result(TIMEOUT_S).offset
+        offset: int = future.result(PATIENCE_S).offset
         return offset
 
     assert earliest() == 0

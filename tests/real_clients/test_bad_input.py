@@ -22,8 +22,6 @@ from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import TopicMaker
 from tests.support.socket_client import SocketClient, frame_of
 
-ANSWER_WITHIN_S = PATIENCE_S
-
 METADATA, UNKNOWN_API = 3, 999
 OFFSET_OUT_OF_RANGE, UNSUPPORTED_VERSION = 1, 35
 
@@ -49,7 +47,7 @@ def is_closed(connection: socket.socket) -> bool:
 
 @pytest.fixture
 def still_served(broker: Broker) -> Callable[[], bool]:
-    return lambda: frames.PRODUCE in frames.advertised_apis(broker.address, timeout_s=ANSWER_WITHIN_S)
+    return lambda: frames.PRODUCE in frames.advertised_apis(broker.address, timeout_s=PATIENCE_S)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +68,7 @@ def still_served(broker: Broker) -> Callable[[], bool]:
     ],
 )
 def test_the_connection_is_closed(broker: Broker, still_served: Callable[[], bool], sent: bytes) -> None:
-    with frames.connected(broker.address, ANSWER_WITHIN_S) as connection:
+    with frames.connected(broker.address, PATIENCE_S) as connection:
         connection.sendall(sent)
         assert is_closed(connection)
     assert still_served()
@@ -79,14 +77,14 @@ def test_the_connection_is_closed(broker: Broker, still_served: Callable[[], boo
 @pytest.mark.parametrize("sent", [b"", struct.pack(">i", 100) + b"\0\3"], ids=["nothing", "half-a-frame"])
 def test_a_client_that_ends_is_let_go(broker: Broker, sent: bytes) -> None:
     """Also when its end comes together with its last bytes."""
-    with frames.connected(broker.address, ANSWER_WITHIN_S) as connection:
+    with frames.connected(broker.address, PATIENCE_S) as connection:
         connection.sendall(sent)
         connection.shutdown(socket.SHUT_WR)
         assert is_closed(connection)
 
 
 def test_a_request_of_a_client_that_ends_is_still_answered(broker: Broker) -> None:
-    with frames.connected(broker.address, ANSWER_WITHIN_S) as connection:
+    with frames.connected(broker.address, PATIENCE_S) as connection:
         connection.sendall(request(METADATA, 1, struct.pack(">i", -1)))
         connection.shutdown(socket.SHUT_WR)
         assert len(connection.recv(4)) == 4
@@ -96,7 +94,7 @@ def test_random_frames_harm_nobody(broker: Broker, still_served: Callable[[], bo
     """Behind the header of every API that is served, in its highest version."""
     for api_key, (_, highest) in frames.advertised_apis(broker.address).items():
         for size in (0, 1, 7, 300):
-            with frames.connected(broker.address, ANSWER_WITHIN_S) as connection:
+            with frames.connected(broker.address, PATIENCE_S) as connection:
                 connection.sendall(request(api_key, highest, os.urandom(size)))
                 connection.shutdown(socket.SHUT_WR)
                 while not is_closed(connection):
@@ -106,7 +104,7 @@ def test_random_frames_harm_nobody(broker: Broker, still_served: Callable[[], bo
 
 def test_an_unknown_version_of_api_versions_is_answered(broker: Broker) -> None:
     """In version 0, so that a client of the future can find out what it may say."""
-    with frames.connected(broker.address, ANSWER_WITHIN_S) as connection:
+    with frames.connected(broker.address, PATIENCE_S) as connection:
         connection.sendall(request(frames.API_VERSIONS, 99, b"\0"))
         size, correlation, error = struct.unpack(">iih", connection.recv(10, socket.MSG_WAITALL))
         assert (correlation, error) == (7, UNSUPPORTED_VERSION)
@@ -114,7 +112,7 @@ def test_an_unknown_version_of_api_versions_is_answered(broker: Broker) -> None:
 
 
 def error_code(broker: Broker, sent: frames.Request) -> int:
-    with frames.connected(broker.address, ANSWER_WITHIN_S) as connection:
+    with frames.connected(broker.address, PATIENCE_S) as connection:
         return frames.exchange(connection, sent)[0]
 
 

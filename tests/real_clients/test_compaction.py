@@ -33,7 +33,6 @@ COMPACTED = {
     "file.delete.delay.ms": "0",
 }
 FLAGS = ("-o", "log.cleaner.backoff.ms=20", "-o", "log.flush.offset.checkpoint.interval.ms=1000")
-TIMEOUT_S = PATIENCE_S
 # A commit takes a sync, so long records fill a segment with fewer of them. A broker takes 4096 characters.
 LONG_METADATA = "m" * 4000
 
@@ -72,7 +71,7 @@ class Load(InThread):
                 producer.produce(self._topic, key=key, value=value)
                 self.last[key] = value
                 self.count += 1
-            assert producer.flush(TIMEOUT_S) == 0
+            assert producer.flush(PATIENCE_S) == 0
             self._ends.wait(0.02)
 
 
@@ -139,7 +138,7 @@ def test_what_is_aborted_takes_no_value_along(cleaning: Mpbroker) -> None:
         Producer({"bootstrap.servers": cleaning.bootstrap, "transactional.id": name}) for name in "ab"
     ]
     for producer in producers:
-        producer.init_transactions(TIMEOUT_S)
+        producer.init_transactions(PATIENCE_S)
     for _ in range(5):
         written: list[dict[bytes, bytes | None]] = [{}, {}]
         for producer in producers:
@@ -150,14 +149,14 @@ def test_what_is_aborted_takes_no_value_along(cleaning: Mpbroker) -> None:
                     key = b"%d of %d" % (chance.randrange(500), producers.index(producer))
                     values[key] = None if chance.random() < 0.3 else chance.randbytes(10_000)
                     producer.produce("transacted", key=key, value=values[key])
-                assert producer.flush(TIMEOUT_S) == 0
+                assert producer.flush(PATIENCE_S) == 0
         done = swaps(cleaning)
         for producer, values in zip(producers, written, strict=True):
             if chance.random() < 0.5:
-                producer.commit_transaction(TIMEOUT_S)
+                producer.commit_transaction(PATIENCE_S)
                 last.update(values)
             else:
-                producer.abort_transaction(TIMEOUT_S)
+                producer.abort_transaction(PATIENCE_S)
         eventually(lambda done=done: swaps(cleaning) > done, "it is compacted")  # type: ignore[misc]
     check(cleaning, "transacted", last)
 
@@ -177,7 +176,7 @@ def test_slow_consumers_of_segments_that_are_compacted_or_deleted(tmp_path: Path
             admin = AdminClient({"bootstrap.servers": broker.bootstrap})
             entry = ConfigEntry(lag, "0", incremental_operation=AlterConfigOpType.SET)
             resource = ConfigResource(ResourceType.TOPIC, "slow", incremental_configs=[entry])
-            admin.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
+            admin.incremental_alter_configs([resource])[resource].result(PATIENCE_S)
             eventually(
                 lambda: first.stat().st_size < SEGMENT_BYTES * 3 // 4, "the first segment is compacted"
             )
@@ -188,7 +187,7 @@ def test_slow_consumers_of_segments_that_are_compacted_or_deleted(tmp_path: Path
                 first_offset(client, offset)
             deleted = admin.delete_records([TopicPartition("slow", 0, bases[4])])
             for future in deleted.values():
-                future.result(TIMEOUT_S)
+                future.result(PATIENCE_S)
             eventually(lambda: segments_of(broker.log_dir / "slow-0")[0] == bases[4], "segments are deleted")
             assert first_offset(client, bases[4]) == bases[4]
 
@@ -204,7 +203,7 @@ def fill_segments(broker: Mpbroker, count: int) -> list[int]:
         is_often = written < 20 or len(found) == 2
         key = b"often" if is_often else b"%05d" % written
         producer.produce("slow", key=key, value=bytes(22_000), partition=0)
-        assert producer.flush(TIMEOUT_S) == 0
+        assert producer.flush(PATIENCE_S) == 0
         written += 1
     return found
 
@@ -240,7 +239,7 @@ def test_committed_offsets_are_compacted(tmp_path: Path) -> None:
         while not commit_and_look():
             assert count < 20_000
         kill_process(broker, "coordinator")
-        (found,) = consumer.committed([TopicPartition("read", 0)], TIMEOUT_S)
+        (found,) = consumer.committed([TopicPartition("read", 0)], PATIENCE_S)
         assert found.offset == count
         consumer.close()
         cleaned = [int(line.split(" bytes and ")[1].split(" ")[0]) for line in cleanings(broker)]

@@ -28,7 +28,6 @@ from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import TopicMaker, create_topic, make_broker, stop_cleanly
 
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
-WITHIN_S = PATIENCE_S
 BROKER_SETTINGS = {"group.min.session.timeout.ms": "1000"}
 
 
@@ -57,10 +56,10 @@ def member(broker: Broker, group: str, topic: str, **settings: Any) -> Iterator[
 
 def poll_until(holds: Callable[[], bool], *consumers: Consumer) -> list[tuple[int, int]]:
     """Polls all members until that holds; -> partition and offset of what they got."""
-    deadline = time.monotonic() + WITHIN_S
+    deadline = time.monotonic() + PATIENCE_S
     got: list[tuple[int, int]] = []
     while not holds():
-        assert time.monotonic() < deadline, f"not within {WITHIN_S} s; got {len(got)} records"
+        assert time.monotonic() < deadline, f"not within {PATIENCE_S} s; got {len(got)} records"
         for consumer in consumers:
             message = consumer.poll(0.02)
             if message is not None:
@@ -75,7 +74,7 @@ def poll_until(holds: Callable[[], bool], *consumers: Consumer) -> list[tuple[in
 def read(consumer: Consumer, count: int) -> list[tuple[int, int]]:
     got: list[tuple[int, int]] = []
     for _ in range(count):
-        message = consumer.poll(WITHIN_S)
+        message = consumer.poll(PATIENCE_S)
         assert message is not None
         assert message.error() is None, message.error()
         got.append((message.partition() or 0, message.offset() or 0))
@@ -143,7 +142,7 @@ def test_members_and_offsets_survive_restarts_in_records_that_are_kafkas(
         consumer.commit(asynchronous=False)
     assert offset_of(broker, "g", "t") == 7
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.delete_consumer_groups(["g"])["g"].result(WITHIN_S)
+    admin.delete_consumer_groups(["g"])["g"].result(PATIENCE_S)
     stop_cleanly(broker)
     logs = [path for path in sorted(broker.log_dir.glob("__consumer_offsets-*/*.log")) if path.stat().st_size]
     assert len(logs) == 1
@@ -270,7 +269,7 @@ def test_who_wants_the_consumer_protocol_is_told(broker: Broker, new_topic: Topi
     topic, wanted = new_topic(1), {"group.protocol": "consumer"}
     with closing(Consumer({"bootstrap.servers": broker.bootstrap, "group.id": topic, **wanted})) as consumer:
         consumer.subscribe([topic])
-        message = consumer.poll(WITHIN_S)
+        message = consumer.poll(PATIENCE_S)
     assert message is not None
     error = message.error()
     assert error is not None

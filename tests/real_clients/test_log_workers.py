@@ -33,7 +33,6 @@ from tests.support.socket_client import SocketClient
 from tests.support.threads import InThread, concurrently
 
 PARTITIONS = 24
-TIMEOUT_S = PATIENCE_S
 STANDS_STILL_S = 0.05
 JOURNAL = ("-o", f"log.journal.bytes={1 << 20}")
 CHECKPOINTS = ("recovery-point-offset-checkpoint", "replication-offset-checkpoint")
@@ -124,7 +123,7 @@ class Load(InThread):
                 self._send(partition, number)
             number += 1
             self._producer.poll(0.002)
-        left = self._producer.flush(TIMEOUT_S)
+        left = self._producer.flush(PATIENCE_S)
         if left:
             self.errors.append(f"{left} were never answered")
 
@@ -157,7 +156,7 @@ def write_some(broker: Mpbroker, first: int, count: int = 3) -> None:
                 partition=partition,
                 on_delivery=lambda error, _: errors.append(error) if error else None,
             )
-    assert producer.flush(TIMEOUT_S) == 0
+    assert producer.flush(PATIENCE_S) == 0
     assert errors == []
 
 
@@ -215,7 +214,7 @@ def test_every_worker_is_killed_under_load(start: Start) -> None:
             kill_worker(broker, worker)
             load.goes_on()
         stop.set()
-        thread.join(TIMEOUT_S)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive(), "a request hangs"
     assert refused == []
     assert load.errors == []
@@ -285,10 +284,10 @@ def test_topics_come_change_and_go_on_all_workers(start: Start) -> None:
         create_topic(broker.bootstrap, "t", PARTITIONS)
         write_some(broker, 0)
         wanted = [TopicPartition("t", p, 2) for p in range(PARTITIONS)]
-        marks = [future.result(TIMEOUT_S).low_watermark for future in admin.delete_records(wanted).values()]
+        marks = [future.result(PATIENCE_S).low_watermark for future in admin.delete_records(wanted).values()]
         assert marks == [2] * PARTITIONS
         assert read_all(broker) == {p: [2] for p in range(PARTITIONS)}
-        admin.delete_topics(["t"])["t"].result(TIMEOUT_S)
+        admin.delete_topics(["t"])["t"].result(PATIENCE_S)
     create_topic(broker.bootstrap, "t", PARTITIONS)
     assert read_all(broker) == {p: [] for p in range(PARTITIONS)}
     with pytest.raises(KafkaException):
@@ -307,7 +306,7 @@ def test_topics_come_and_go_however_late_a_process_is(start: Start, seed: int) -
         for _ in range(4):
             create_topic(broker.bootstrap, "t", PARTITIONS)
             write_some(broker, 0, 1)
-            admin.delete_topics(["t"])["t"].result(TIMEOUT_S)
+            admin.delete_topics(["t"])["t"].result(PATIENCE_S)
         create_topic(broker.bootstrap, "t", PARTITIONS)
     assert read_all(broker) == {p: [] for p in range(PARTITIONS)}
     assert "replaced" not in broker.output()

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from mpbroker.protocol.messages import AlterReplicaLogDirsRequest, DescribeLogDirsRequest
@@ -21,6 +20,7 @@ from tests.support.client_tools import ToolError, eventually, kafka_tool
 from tests.support.committed_offsets import read
 from tests.support.forms import each, pick
 from tests.support.polling import PATIENCE_S
+from tests.support.produced import produce
 from tests.support.real_brokers import create_topic, kill_worker, served
 from tests.support.socket_client import SocketClient
 from tests.support.worker_load import Load
@@ -28,7 +28,7 @@ from tests.support.worker_load import Load
 REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
 CONFIGS = {"segment.bytes": str(1 << 20), "file.delete.delay.ms": "1000"}
-TOPIC, VALUE_BYTES, TIMEOUT_S = "t", 1000, PATIENCE_S
+TOPIC, VALUE_BYTES = "t", 1000
 MOVES, DYNAMIC_BROKER = "replica.alter.log.dirs.io.max.bytes.per.second", 2
 
 
@@ -91,16 +91,13 @@ def throttles(broker: Broker) -> dict[str, str | None]:
     """Return the broker's settings that clients have altered."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     (told,) = admin.describe_configs([ConfigResource(ResourceType.BROKER, "1")]).values()
-    return {name: one.value for name, one in told.result(TIMEOUT_S).items() if one.source == DYNAMIC_BROKER}
+    return {name: one.value for name, one in told.result(PATIENCE_S).items() if one.source == DYNAMIC_BROKER}
 
 
 def test_a_throttle_of_moves_holds_until_it_is_altered(two: Broker, tmp_path: Path) -> None:
     """Set, changed while the partition moves, and taken back by Kafka's tools."""
     create_topic(two.bootstrap, TOPIC, 1, CONFIGS)
-    producer = Producer({"bootstrap.servers": two.bootstrap})
-    for _ in range(3000):
-        producer.produce(TOPIC, b"x" * VALUE_BYTES, partition=0)
-    assert producer.flush(TIMEOUT_S) == 0
+    produce(two.bootstrap, TOPIC, [b"x" * VALUE_BYTES] * 3000)
     ((here, _, _, _),) = described(two)
     plan = plan_to(two, tmp_path, to := other_of(tmp_path, here))
     rates = ("--throttle", "5000000", "--replica-alter-log-dirs-throttle", "20000")

@@ -24,13 +24,12 @@ from tests.support.real_brokers import TopicMaker, create_topic, kill_process, s
 from tests.support.threads import concurrently
 
 DELETE_RECORDS = "org.apache.kafka.tools.DeleteRecordsCommand"
-TIMEOUT_S = PATIENCE_S
 SEGMENT = {"segment.bytes": str(1 << 20)}
 
 
 def earliest(admin: AdminClient, topic: str) -> int:
     (future,) = admin.list_offsets({TopicPartition(topic, 0): OffsetSpec.earliest()}).values()
-    offset: int = future.result(TIMEOUT_S).offset
+    offset: int = future.result(PATIENCE_S).offset
     return offset
 
 
@@ -117,8 +116,8 @@ def test_readers_beside_retention_get_every_record_once_or_learn_where_the_log_s
         for number in range(count):
             producer.produce("river", b"%d".ljust(2_000) % number, partition=0)
             if number % 100 == 0:
-                producer.flush(TIMEOUT_S)
-        assert producer.flush(TIMEOUT_S) == 0
+                producer.flush(PATIENCE_S)
+        assert producer.flush(PATIENCE_S) == 0
         written.set()
 
     thread = threading.Thread(target=write)
@@ -136,7 +135,7 @@ def test_readers_beside_retention_get_every_record_once_or_learn_where_the_log_s
 def whole_river(broker: Broker) -> tuple[int, int]:
     """Read all that is left, whose values are offsets; return both ends."""
     with closing(Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "x"})) as consumer:
-        low, high = consumer.get_watermark_offsets(TopicPartition("river", 0), TIMEOUT_S)
+        low, high = consumer.get_watermark_offsets(TopicPartition("river", 0), PATIENCE_S)
     found = [(one.offset(), int(one.value() or b"")) for one in messages(broker.bootstrap, "river", [0])]
     assert found == [(offset, offset) for offset in range(low, high)]
     return low, high
@@ -187,8 +186,8 @@ def test_the_log_process_dies_again_and_again_while_segments_go(retaining: Mpbro
             )
             sent += 1
             if sent % 100 == 0:
-                producer.flush(TIMEOUT_S)
-        assert producer.flush(TIMEOUT_S) == 0
+                producer.flush(PATIENCE_S)
+        assert producer.flush(PATIENCE_S) == 0
 
     deleted = 0
     with concurrently(write):
@@ -208,6 +207,6 @@ def can_delete(admin: AdminClient, offset: int) -> bool:
     """Not while there is no log process."""
     (asked,) = admin.delete_records([TopicPartition("river", 0, offset)]).values()
     try:
-        return bool(asked.result(TIMEOUT_S).low_watermark >= offset)
+        return bool(asked.result(PATIENCE_S).low_watermark >= offset)
     except KafkaException:
         return False

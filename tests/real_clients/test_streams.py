@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from confluent_kafka import Producer
-
 from ops.bench.brokers import Broker
 from tests.support.client_tools import eventually, java_command
 from tests.support.committed_offsets import read
 from tests.support.polling import PATIENCE_S
+from tests.support.produced import produce
+from tests.support.programs import Piped
 from tests.support.real_brokers import TRANSACTIONS, create_topic, make_broker, served, with_settings
 
 WORDS, COUNTS = "words", "counts"
@@ -31,8 +31,7 @@ def streams(broker: Broker, directory: Path) -> Iterator[None]:
     """Runs while we look; must end well."""
     command = java_command("Streams", broker.bootstrap, "counter", WORDS, COUNTS, str(directory / "state"))
     with open(directory / "streams.log", "wb") as output:
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output)
-    assert process.stdin is not None
+        process = Piped(command, stdin=subprocess.PIPE, stdout=output, stderr=output)
     try:
         yield
         process.stdin.close()
@@ -46,10 +45,8 @@ def streams(broker: Broker, directory: Path) -> Iterator[None]:
 
 
 def write_words(broker: Broker) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True})
-    for number in range(EACH_TIME):
-        producer.produce(WORDS, f"word{number % KINDS}", partition=number % PARTITIONS)
-    assert producer.flush(PATIENCE_S) == 0
+    words = (f"word{number % KINDS}" for number in range(EACH_TIME))
+    produce(broker.bootstrap, WORDS, words, PARTITIONS, enable_idempotence=True)
 
 
 def counts(broker: Broker) -> list[str]:

@@ -18,6 +18,7 @@ from unittest.mock import patch
 from confluent_kafka import Producer
 
 from mpbroker.cli.main import run
+from tests.support.programs import Piped
 
 ROOT = Path(__file__).parents[2]
 
@@ -69,13 +70,13 @@ class OwnCli:
         assert err.count("\n") == 1
 
     @contextmanager
-    def running(self, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    def running(self, *words: str) -> Iterator[Piped]:
         """A command in a process of its own."""
         environment = {**os.environ, "MPBROKER_BOOTSTRAP_SERVER": self.bootstrap, "PYTHONPATH": str(ROOT)}
         # What a shell starts in the background ignores Ctrl-C, and so would whatever these tests start.
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         pipe = subprocess.PIPE
-        with subprocess.Popen(
+        with Piped(
             [sys.executable, "-m", "mpbroker", *words], stdin=pipe, stdout=pipe, stderr=pipe, env=environment
         ) as process:
             signal.signal(signal.SIGINT, before)

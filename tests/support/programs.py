@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterable
-from typing import Any
+from typing import IO, Any
 
 from tests.support.polling import PATIENCE_S
+
+
+class Piped(subprocess.Popen[Any]):
+    """A program whose streams are pipes, as far as a test uses them."""
+
+    stdin: IO[Any]
+    stdout: IO[Any]
+    stderr: IO[Any]
 
 
 def ran(command: Iterable[object], **how: Any) -> subprocess.CompletedProcess[str]:

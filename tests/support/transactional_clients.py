@@ -24,6 +24,7 @@ from confluent_kafka import KafkaError, KafkaException
 from kafka.structs import OffsetAndMetadata
 
 from tests.support.polling import PATIENCE_S
+from tests.support.programs import Piped
 
 # No transaction of a test that is not about it times out.
 TIMEOUT_MS = 600_000
@@ -234,14 +235,12 @@ class Program:
     """A process with many producers, which answers each line with one."""
 
     def __init__(self, command: Sequence[str]) -> None:
-        self._process = subprocess.Popen(
+        self._process = Piped(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
         self._names = itertools.count()
 
     def tell(self, *words: object) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         assert not any(" " in str(word) for word in words), "what they are told is split at spaces"
         print(*words, file=self._process.stdin, flush=True)
         answer, _, why = self._process.stdout.readline().strip().partition(" ")
@@ -257,7 +256,6 @@ class Program:
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None
         self._process.stdin.close()
         try:
             self._process.wait(PATIENCE_S)

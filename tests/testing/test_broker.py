@@ -12,13 +12,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer
 
 from mpbroker.ipc.pointer import read_pointer
 from mpbroker.testing.broker import MEMORY, Broker, _kill_group
 from mpbroker.testing.errors import BrokerFailed
 from tests.support.polling import PATIENCE_S, is_readable, until
-from tests.support.programs import ran
+from tests.support.produced import produce
+from tests.support.programs import Piped, ran
 
 
 @pytest.fixture(autouse=True)
@@ -88,13 +89,6 @@ def broker() -> Iterator[Broker]:
         yield running
 
 
-def produce(broker: Broker, topic: str, *values: bytes) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
-    for value in values:
-        producer.produce(topic, value)
-    assert producer.flush(PATIENCE_S) == 0
-
-
 def consume(broker: Broker, topic: str, count: int) -> list[bytes]:
     consumer = Consumer(
         {"bootstrap.servers": broker.bootstrap_servers, "group.id": topic, "auto.offset.reset": "earliest"}
@@ -107,7 +101,7 @@ def consume(broker: Broker, topic: str, count: int) -> list[bytes]:
 
 def test_clients_use_it(broker: Broker) -> None:
     with broker.topic(partitions=2) as topic:
-        produce(broker, topic, b"a", b"b", b"c")
+        produce(broker.bootstrap_servers, topic, ["a", "b", "c"], partitions=2)
         assert sorted(consume(broker, topic, 3)) == [b"a", b"b", b"c"]
 
 
@@ -154,7 +148,7 @@ def test_topics_have_names_and_settings(broker: Broker) -> None:
 def test_a_crash_and_a_restart_keep_port_and_data() -> None:
     with Broker() as broker:
         topic, address = broker.create_topic(), broker.bootstrap_servers
-        produce(broker, topic, b"kept")
+        produce(broker.bootstrap_servers, topic, ["kept"])
         broker.kill()
         assert not broker.is_running
         broker.start()
@@ -314,13 +308,12 @@ def test_a_stopped_broker_says_so() -> None:
 )
 def test_a_broker_ends_with_its_test(start: str, then: str, end: Callable[..., object]) -> None:
     source = OWNER.format(start=start, then=then)
-    with subprocess.Popen(
+    with Piped(
         [sys.executable, "-c", source],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     ) as owner:
-        assert owner.stdout is not None
         pid, memory, directory = owner.stdout.readline().decode().split()
         group = _group(int(pid))
         assert len(group) > 5, "supervisor, log worker, coordinator, handler, processor, acceptor …"
@@ -373,9 +366,8 @@ def test_a_group_of_the_same_number_is_not_killed() -> None:
     ended = subprocess.Popen(["true"])
     pidfd = os.pidfd_open(ended.pid)
     ended.wait()
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, start_new_session=True) as stranger:
+    with Piped(["cat"], stdin=subprocess.PIPE, start_new_session=True) as stranger:
         _kill_group(stranger.pid, pidfd)
-        assert stranger.stdin is not None
         stranger.stdin.close()
         assert stranger.wait() == 0, "by SIGKILL"
     os.close(pidfd)

@@ -17,7 +17,7 @@ from mpbroker.cli.errors import CliError
 from mpbroker.cli.host.run import _topic
 from tests.support.page_shell import pattern, shell, steps
 from tests.support.polling import PATIENCE_S, is_readable
-from tests.support.programs import ran
+from tests.support.programs import Piped, ran
 
 pytestmark = pytest.mark.process
 PAGE = (Path(__file__).parents[3] / "docs" / "TESTING.md").read_text()
@@ -70,10 +70,7 @@ def test_a_signal_of_the_command_and_of_the_broker() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_goes_on_to_the_command(number: signal.Signals) -> None:
-    with subprocess.Popen(
-        [*MPBROKER, "run", sys.executable, "-c", WAITING], stdout=subprocess.PIPE
-    ) as running:
-        assert running.stdout is not None
+    with Piped([*MPBROKER, "run", sys.executable, "-c", WAITING], stdout=subprocess.PIPE) as running:
         running.stdout.readline()
         running.send_signal(number)
         assert running.wait(PATIENCE_S) == 40 + number
@@ -81,10 +78,7 @@ def test_a_signal_goes_on_to_the_command(number: signal.Signals) -> None:
 
 def test_the_command_is_killed_with_it() -> None:
     script = "import os, signal; print(os.getpid(), flush=True); signal.pause()"
-    with subprocess.Popen(
-        [*MPBROKER, "run", sys.executable, "-c", script], stdout=subprocess.PIPE
-    ) as running:
-        assert running.stdout is not None
+    with Piped([*MPBROKER, "run", sys.executable, "-c", script], stdout=subprocess.PIPE) as running:
         command = os.pidfd_open(int(running.stdout.readline()))
         try:
             running.kill()

@@ -213,7 +213,6 @@ def test_ctrl_c_and_sigterm_commit_what_was_printed_and_leave(
     topic = group = mpbroker_topic
     cli.produce(topic, ["a", "b"])
     with cli.running("consume", topic, "--group", group, "--from-beginning") as process:
-        assert process.stdout is not None
         assert [process.stdout.readline() for _ in range(2)] == [b"a\n", b"b\n"]
         process.send_signal(number)
         assert process.wait(PATIENCE_S) == code
@@ -232,7 +231,6 @@ def test_partitions_are_shared_with_another_client(cli: OwnCli, mpbroker_topics:
         "partition.assignment.strategy": "range",
     }
     with cli.running("consume", topic, "--group", group, "--from-beginning", "-f", "%p %v\n") as process:
-        assert process.stdout is not None
         cli.produce(topic, ["first"], "-p", "1")
         assert process.stdout.readline() == b"1 first\n"
         with closing(Consumer({**settings, "auto.offset.reset": "earliest"})) as other:
@@ -254,7 +252,6 @@ def test_a_member_that_was_forgotten_joins_again(cli: OwnCli, mpbroker_topic: st
     """It goes on from what was committed: records may come twice, and none is missing."""
     topic = group = mpbroker_topic
     with cli.running("consume", topic, "--group", group, "--from-beginning") as process:
-        assert process.stdout is not None
         cli.produce(topic, ["a"])
         assert process.stdout.readline() == b"a\n"
         (member,) = cli("group", "describe", group, "--json").json[0]["members"]

@@ -7,7 +7,6 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 
 import mpbroker
 from mpbroker.cli.errors import CliError
@@ -19,7 +18,7 @@ from ops.bench.brokers import Broker
 from tests.support.flipped_bits import flip
 from tests.support.own_cli import OwnCli
 from tests.support.polling import PATIENCE_S
-from tests.support.real_brokers import make_broker, served
+from tests.support.real_brokers import create_topic, make_broker, served
 from tests.support.spark_logs import PartitionWriter, checkpoint, fill, new_log_dir
 
 NOWHERE = "127.0.0.1:1"
@@ -151,8 +150,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 def test_what_a_real_client_wrote_is_read_over_the_network(broker: Broker, tmp_path: Path) -> None:
     """Records of an aborted transaction are left out of the file, and of what `mpbroker.read` gives."""
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic("orders", 2, 1)])["orders"].result(PATIENCE_S)
+    create_topic(broker.bootstrap, "orders", 2)
     producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "to-file"})
     producer.init_transactions(PATIENCE_S)
     for finish, name in ((producer.commit_transaction, b"kept"), (producer.abort_transaction, b"gone")):
