@@ -39,7 +39,7 @@ Mpbroker.always = ("-o", "log.journal.bytes=1048576", "-o", "socket.listen.backl
 # What is the same in each start is done once: tests of the start itself use its command.
 Mpbroker.launch = staticmethod(preloaded.launch)
 Broker._popen = staticmethod(preloaded.popen)
-pytest_plugins = ("tests.support.forms", "tests.support.in_memory", "tests.support.kinds")
+pytest_plugins = tuple(f"tests.support.{name}" for name in ("async_tests", "forms", "in_memory", "kinds"))
 
 
 @pytest.hookimpl(tryfirst=True)

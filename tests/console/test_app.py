@@ -9,7 +9,6 @@ from typing import Any
 from mpbroker.client.admin import Admin
 from mpbroker.console.app import READS_MAX, Console
 from mpbroker.console.records import RecordQuery
-from tests.support.async_tests import in_event_loop
 
 
 class Reads(Console):
@@ -27,7 +26,6 @@ class Reads(Console):
         raise ConnectionError("nobody sees this")
 
 
-@in_event_loop
 async def test_reads_of_clients_that_have_gone_count_until_they_end() -> None:
     """They are in a thread, and nobody can end that."""
     failures: list[dict[str, object]] = []

@@ -9,7 +9,6 @@ import pytest
 from mpbroker.console.changes import decode
 from mpbroker.console.changes_audit import ChangesAudit
 from mpbroker.security.audit import LINES_EACH, NO_ANSWER
-from tests.support.async_tests import in_event_loop
 
 SCOPE = {"client": ("10.0.0.7", 5000)}
 
@@ -24,7 +23,6 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage().removeprefix("audit: ") for record in caplog.records]
 
 
-@in_event_loop
 async def test_refused_tokens_have_so_many_lines_and_a_sum(
     audit: ChangesAudit, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -36,7 +34,6 @@ async def test_refused_tokens_have_so_many_lines_and_a_sum(
     assert sum_of_rest.startswith("10.0.0.7: 5 more refused logins")
 
 
-@in_event_loop
 async def test_a_change_that_nobody_waited_for_is_told(
     audit: ChangesAudit, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -14,7 +14,6 @@ from mpbroker.console.watch import HISTORY_MAX, Watch, is_internal, knows_topics
 from mpbroker.console.workers import Busy
 from mpbroker.metrics.snapshot import Snapshot
 from mpbroker.observe.samples import BrokerSeen, Health, Sample
-from tests.support.async_tests import in_event_loop
 
 
 @pytest.mark.parametrize(
@@ -57,7 +56,6 @@ def watch(tmp_path: Path) -> Watch:
     return Watch(context, Mock(follow=AsyncMock()))
 
 
-@in_event_loop
 async def test_a_look_that_finds_no_worker_is_skipped(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     workers = LateWorkers()
     monkeypatch.setattr(watch, "_samplers", workers)

@@ -21,7 +21,6 @@ from mpbroker.metrics.snapshot import Snapshot
 from mpbroker.observe.offset_follower import OffsetFollower
 from shm.region import Region
 from tests.exporter.test_metrics_page_text import asked
-from tests.support.async_tests import in_event_loop
 from tests.support.polling import PATIENCE_S
 
 
@@ -46,21 +45,18 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[Region]:
     return found
 
 
-@in_event_loop
 async def test_a_broker_that_has_counted_nothing_has_a_page(metrics: MetricsPage) -> None:
     page = await metrics.fresh()
     assert page is not None
     assert b"mpbroker_ready 0.0\n" in page.plain
 
 
-@in_event_loop
 async def test_whoever_asks_at_once_gets_the_same_page(metrics: MetricsPage, looks: list[Region]) -> None:
     pages = await asyncio.gather(*(metrics.fresh() for _ in range(10)))
     assert len(looks) == 1
     assert len({id(page) for page in pages}) == 1
 
 
-@in_event_loop
 async def test_a_page_is_given_out_while_it_is_fresh(
     metrics: MetricsPage, looks: list[Region], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,7 +67,6 @@ async def test_a_page_is_given_out_while_it_is_fresh(
         assert len(looks) == count
 
 
-@in_event_loop
 async def test_a_page_that_nobody_gets_any_more_is_not_kept(
     metrics: MetricsPage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,7 +78,6 @@ async def test_a_page_that_nobody_gets_any_more_is_not_kept(
         await asyncio.sleep(0)
 
 
-@in_event_loop
 async def test_a_page_is_made_beside_the_event_loop(
     metrics: MetricsPage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,7 +96,6 @@ async def test_a_page_is_made_beside_the_event_loop(
     assert await page is not None
 
 
-@in_event_loop
 async def test_who_goes_away_takes_no_page_from_others(metrics: MetricsPage, looks: list[Region]) -> None:
     first = asyncio.create_task(metrics.fresh())
     second = asyncio.create_task(metrics.fresh())
@@ -112,7 +105,7 @@ async def test_who_goes_away_takes_no_page_from_others(metrics: MetricsPage, loo
     assert len(looks) == 1
 
 
-def test_a_page_that_cannot_be_made_is_a_503_and_one_line(
+async def test_a_page_that_cannot_be_made_is_a_503_and_one_line(
     metrics: MetricsPage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fails(_public: Region) -> Snapshot:
@@ -121,6 +114,6 @@ def test_a_page_that_cannot_be_made_is_a_503_and_one_line(
     monkeypatch.setattr(snapshot, "take", fails)
     caplog.set_level(logging.ERROR)
     for _ in range(3):
-        start, _ = asked(metrics.fresh, "GET", 1)
+        start, _ = await asked(metrics.fresh, "GET", 1)
         assert start["status"] == 503
     assert len(caplog.records) == 1

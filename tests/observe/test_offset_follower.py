@@ -12,7 +12,6 @@ from mpbroker.ipc.topology import SharedMemory
 from mpbroker.metrics.snapshot import LogSeen
 from mpbroker.observe import offset_follower
 from mpbroker.observe.offset_follower import OffsetFollower
-from tests.support.async_tests import in_event_loop
 from tests.support.snapshots import counts
 
 LOOK = counts(1)
@@ -25,7 +24,6 @@ def offsets(memory: SharedMemory, tmp_path: Path) -> Iterator[OffsetFollower]:
     made.close()
 
 
-@in_event_loop
 async def test_what_groups_commit_is_read_on_between_looks(
     offsets: OffsetFollower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -44,7 +42,6 @@ async def test_what_groups_commit_is_read_on_between_looks(
     offsets.close()
 
 
-@in_event_loop
 async def test_nothing_is_read_on_when_nobody_looks_any_more(
     offsets: OffsetFollower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,7 +51,6 @@ async def test_nothing_is_read_on_when_nobody_looks_any_more(
     await offsets._reading_on
 
 
-@in_event_loop
 async def test_reading_on_that_fails_is_told_and_begun_anew_by_the_next_look(
     offsets: OffsetFollower, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

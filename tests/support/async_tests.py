@@ -1,22 +1,19 @@
-"""Tests that are coroutines."""
+"""Tests that are coroutines: each runs in an event loop of its own."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import Callable, Coroutine
-from typing import Any, ParamSpec
+import inspect
+
+import pytest
 
 from tests.support.polling import PATIENCE_S
 
-P = ParamSpec("P")
 
-
-def in_event_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Make a test of a coroutine, which runs in an event loop of its own."""
-
-    @functools.wraps(test)
-    def run(*given: P.args, **named: P.kwargs) -> None:
-        asyncio.run(asyncio.wait_for(test(*given, **named), PATIENCE_S))
-
-    return run
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    asyncio.run(asyncio.wait_for(pyfuncitem.obj(**given), PATIENCE_S))
+    return True

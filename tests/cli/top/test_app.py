@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -66,26 +66,23 @@ class Terminal:
         await self.until(lambda: any(text in line for line in self.screen()), repr(text))
 
 
-def on_terminal(
+@asynccontextmanager
+async def on_terminal(
     broker: Broker,
-    act: Callable[[Terminal], Awaitable[None]],
     size: tuple[int, int] = (80, 24),
     view: View = PROCESSES,
     command_config: Path | None = None,
-) -> None:
-    async def run() -> None:
-        wanted = BrokerFlags(log_dirs=str(broker.log_dir), command_config=command_config)
-        watch = Watch(wanted)
-        app = TopApp(watch, wanted, watch.first(), interval_s=INTERVAL_S, view=view)
-        async with app.run_test(size=size) as pilot:
-            await pilot.pause()
-            await act(Terminal(app, pilot))
-
-    asyncio.run(run())
+) -> AsyncIterator[Terminal]:
+    wanted = BrokerFlags(log_dirs=str(broker.log_dir), command_config=command_config)
+    watch = Watch(wanted)
+    app = TopApp(watch, wanted, watch.first(), interval_s=INTERVAL_S, view=view)
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause()
+        yield Terminal(app, pilot)
 
 
-def test_each_view_by_its_key(shared_broker: Broker) -> None:
-    async def act(terminal: Terminal) -> None:
+async def test_each_view_by_its_key(shared_broker: Broker) -> None:
+    async with on_terminal(shared_broker) as terminal:
         await terminal.until_seen("running")
         assert "handler 0" in terminal.column("name")
         for key, view in (("2", REQUESTS), ("3", MEMORY), ("4", PARTITIONS), ("5", GROUPS), ("1", PROCESSES)):
@@ -104,11 +101,9 @@ def test_each_view_by_its_key(shared_broker: Broker) -> None:
         await terminal.press("tab")
         assert terminal.app.view is PROCESSES
 
-    on_terminal(shared_broker, act)
 
-
-def test_groups_come_with_their_lag_and_details(shared_broker: Broker) -> None:
-    async def act(terminal: Terminal) -> None:
+async def test_groups_come_with_their_lag_and_details(shared_broker: Broker) -> None:
+    async with on_terminal(shared_broker, view=GROUPS) as terminal:
         await terminal.until(lambda: terminal.column("lag") == [6], "the lag")
         assert terminal.column("group") == ["billing"]
         await terminal.press("enter")
@@ -116,23 +111,19 @@ def test_groups_come_with_their_lag_and_details(shared_broker: Broker) -> None:
         await terminal.press("escape")
         assert not isinstance(terminal.app.screen, TextScreen)
 
-    on_terminal(shared_broker, act, view=GROUPS)
 
-
-def test_a_wrong_command_config_is_shown_with_the_groups(shared_broker: Broker, tmp_path: Path) -> None:
+async def test_a_wrong_command_config_is_shown_with_the_groups(shared_broker: Broker, tmp_path: Path) -> None:
     wrong = tmp_path / "client.properties"
     wrong.write_text("security.protocol=TLS\n")
 
-    async def act(terminal: Terminal) -> None:
+    async with on_terminal(shared_broker, view=GROUPS, size=(140, 24), command_config=wrong) as terminal:
         # The path before it is long, and wraps the note.
         said = "security.protocol=TLS is not one of"
         await terminal.until(lambda: said in " ".join(map(str.strip, terminal.screen())), said)
 
-    on_terminal(shared_broker, act, view=GROUPS, size=(140, 24), command_config=wrong)
 
-
-def test_rates_of_what_comes_in(shared_broker: Broker) -> None:
-    async def act(terminal: Terminal) -> None:
+async def test_rates_of_what_comes_in(shared_broker: Broker) -> None:
+    async with on_terminal(shared_broker, view=PARTITIONS) as terminal:
         producer = Producer({"bootstrap.servers": shared_broker.bootstrap_servers})
 
         def grows() -> bool:
@@ -146,11 +137,9 @@ def test_rates_of_what_comes_in(shared_broker: Broker) -> None:
         assert (first["topic"], first["partition"]) == ("orders", 0)
         assert max(terminal.app.model.history["messages_in_per_s"]) > 0
 
-    on_terminal(shared_broker, act, view=PARTITIONS)
 
-
-def test_the_filter_and_the_way_out_of_it(shared_broker: Broker) -> None:
-    async def act(terminal: Terminal) -> None:
+async def test_the_filter_and_the_way_out_of_it(shared_broker: Broker) -> None:
+    async with on_terminal(shared_broker, view=PARTITIONS) as terminal:
         await terminal.press("i")
         await terminal.until(lambda: len(terminal.table.shown) == 3, "all partitions, internal ones too")
         await terminal.press("slash", *"ord", "enter")
@@ -165,11 +154,9 @@ def test_the_filter_and_the_way_out_of_it(shared_broker: Broker) -> None:
         assert len(terminal.table.shown) == 3
         assert not terminal.app.query_one(Input).display
 
-    on_terminal(shared_broker, act, view=PARTITIONS)
 
-
-def test_sorting_by_each_column_and_the_other_way_round(shared_broker: Broker) -> None:
-    async def act(terminal: Terminal) -> None:
+async def test_sorting_by_each_column_and_the_other_way_round(shared_broker: Broker) -> None:
+    async with on_terminal(shared_broker, view=PARTITIONS) as terminal:
         await terminal.press("S")  # before the default, records/s, is the number of the partition
         await terminal.until_seen("sort: PART")
         await terminal.press("r")
@@ -189,13 +176,11 @@ def test_sorting_by_each_column_and_the_other_way_round(shared_broker: Broker) -
         await terminal.pilot.click(Table, offset=(1, 0))
         assert terminal.app.sorting[PARTITIONS.key] == ("topic", True)
 
-    on_terminal(shared_broker, act, view=PARTITIONS)
 
-
-def test_the_cursor_stays_on_its_row(shared_broker: Broker) -> None:
+async def test_the_cursor_stays_on_its_row(shared_broker: Broker) -> None:
     many = shared_broker.create_topic("many", partitions=20)
 
-    async def act(terminal: Terminal) -> None:
+    async with on_terminal(shared_broker, view=PARTITIONS) as terminal:
         table = terminal.table
         await terminal.until(lambda: len(table.shown) == 22, "all partitions of clients' topics")
         # The bar at the right takes nothing of the last column.
@@ -212,13 +197,11 @@ def test_the_cursor_stays_on_its_row(shared_broker: Broker) -> None:
         await terminal.press("r")
         assert table.selected["topic"] == "__consumer_offsets"
         assert table.cursor_row == 22
-
-    on_terminal(shared_broker, act, view=PARTITIONS)
     shared_broker.delete_topic(many)
 
 
-def test_a_paused_terminal_stays_as_it_is(shared_broker: Broker) -> None:
-    async def act(terminal: Terminal) -> None:
+async def test_a_paused_terminal_stays_as_it_is(shared_broker: Broker) -> None:
+    async with on_terminal(shared_broker) as terminal:
         await terminal.press("p")
         await terminal.until_seen("PAUSED")
         before, seen = terminal.table.shown, terminal.app.model.sample
@@ -227,11 +210,9 @@ def test_a_paused_terminal_stays_as_it_is(shared_broker: Broker) -> None:
         await terminal.press("p")
         await terminal.until(lambda: terminal.table.shown is not before, "it goes on")
 
-    on_terminal(shared_broker, act)
 
-
-def test_help_themes_and_the_end(shared_broker: Broker) -> None:
-    async def act(terminal: Terminal) -> None:
+async def test_help_themes_and_the_end(shared_broker: Broker) -> None:
+    async with on_terminal(shared_broker) as terminal:
         terminal.app.theme = DARK
         await terminal.press("t")
         assert terminal.app.theme == LIGHT
@@ -244,11 +225,9 @@ def test_help_themes_and_the_end(shared_broker: Broker) -> None:
         await terminal.press("q")
         assert not terminal.app.is_running
 
-    on_terminal(shared_broker, act)
 
-
-def test_a_broker_that_is_killed_while_it_is_watched_comes_back(filled_broker: Broker) -> None:
-    async def act(terminal: Terminal) -> None:
+async def test_a_broker_that_is_killed_while_it_is_watched_comes_back(filled_broker: Broker) -> None:
+    async with on_terminal(filled_broker) as terminal:
         pid = filled_broker.pid
         await terminal.until_seen("● running")
         filled_broker.kill()
@@ -267,12 +246,10 @@ def test_a_broker_that_is_killed_while_it_is_watched_comes_back(filled_broker: B
         assert sample.broker.pid not in (None, pid)
         await terminal.until(lambda: terminal.column("state") == ["Empty"], "its groups, from the broker")
 
-    on_terminal(filled_broker, act)
-
 
 @pytest.mark.parametrize(("size", "cards"), [((40, 12), 2), ((80, 24), 4), ((140, 40), 6)])
-def test_terminals_of_any_size(shared_broker: Broker, size: tuple[int, int], cards: int) -> None:
-    async def act(terminal: Terminal) -> None:
+async def test_terminals_of_any_size(shared_broker: Broker, size: tuple[int, int], cards: int) -> None:
+    async with on_terminal(shared_broker, size) as terminal:
         await terminal.until_seen("running")
         titles = ("In", "Out", "Requests", "Produce", "CPU", "Memory (PSS)")
         (line,) = [line for line in terminal.screen() if line.strip().startswith("In ")]
@@ -280,18 +257,14 @@ def test_terminals_of_any_size(shared_broker: Broker, size: tuple[int, int], car
         assert terminal.app.query_one(Cards).size.height == (6 if size[1] >= 34 else 4)
         assert max(map(len, terminal.screen())) <= size[0]
 
-    on_terminal(shared_broker, act, size)
 
-
-def test_a_tab_can_be_clicked(shared_broker: Broker) -> None:
-    async def act(terminal: Terminal) -> None:
+async def test_a_tab_can_be_clicked(shared_broker: Broker) -> None:
+    async with on_terminal(shared_broker) as terminal:
         at = next(line for line in terminal.screen() if "4 Partitions" in line).index("4 Partitions")
         await terminal.pilot.click("#tabs", offset=(at - 1, 0))
         await terminal.pilot.pause()
         assert terminal.app.view is PARTITIONS
         assert terminal.app.query_one("#headline").size.height == 1
-
-    on_terminal(shared_broker, act)
 
 
 @pytest.mark.parametrize(
