@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Producer
 
 from mpbroker.ipc import console_token
 from mpbroker.testing import Broker
 from tests.support.http_broker import HTTP, Answer, HttpClient, broker, own_broker
-from tests.support.polling import PATIENCE_S, until
+from tests.support.polling import PATIENCE_S
 
 __all__ = ["broker", "own_broker"]
 SETTINGS = {**HTTP, "http.console.write": "true"}
@@ -70,19 +68,6 @@ def transact(broker: Broker, topic: str, value: str, *, commits: bool) -> None:
     producer.produce(topic, value, partition=0)
     producer.flush(PATIENCE_S)
     (producer.commit_transaction if commits else producer.abort_transaction)(PATIENCE_S)
-
-
-@contextmanager
-def member(broker: Broker, group: str, topic: str) -> Iterator[Consumer]:
-    """A member of a group that has all partitions of a topic, and commits nothing by itself."""
-    settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": group}
-    consumer = Consumer({**settings, "enable.auto.commit": False})
-    consumer.subscribe([topic])
-    until(lambda: consumer.assignment() or consumer.poll(0.1), "the member has its partitions")
-    try:
-        yield consumer
-    finally:
-        consumer.close()
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,9 @@ from confluent_kafka import TopicPartition
 
 from mpbroker.testing import Broker
 from ops.docs.browser import Browser
-from tests.console.conftest import BIG_BYTES, HOSTILE, Api, member, produce, transact
-from tests.support.http_broker import commit, replace
+from tests.console.conftest import BIG_BYTES, HOSTILE, Api, produce, transact
+from tests.support.group_members import commit, member
+from tests.support.http_broker import replace
 from tests.support.polling import until
 
 PHONE = (390, 844)
@@ -40,7 +41,7 @@ def filled(broker: Broker, api: Api) -> str:
         {"value": "x" * BIG_BYTES, "key": "big"},
     )
     transact(broker, topic, "in a transaction", commits=True)
-    commit(broker, "billing", topic, 2)
+    commit(broker.bootstrap_servers, "billing", topic, {0: 2})
     until(lambda: api.found("groups", q="billing")["rows"], "the group is known")
     return topic
 
@@ -495,7 +496,7 @@ def test_an_active_group_offers_no_reset_and_tells_what_is_not_committed(
     page: Browser, api: Api, broker: Broker, filled: str
 ) -> None:
     with_token(page, api)
-    with member(broker, "active", filled) as consumer:
+    with member(broker.bootstrap_servers, "active", filled) as consumer:
         consumer.commit(offsets=[TopicPartition(filled, 0, 1)], asynchronous=False)
         visit(page, api, "#/groups/active")
         page.sees("The group is Stable: stop its consumers to reset offsets", "main .title")
@@ -592,9 +593,9 @@ def test_a_link_keeps_the_focus_while_its_row_changes(
     page.until(f"!!{link}", "the row is there")
     page.js(f"{link}.focus()")
     before = page.js(f"{link}.closest('tr').innerText")
-    commit(broker, "billing", filled, 3)
+    commit(broker.bootstrap_servers, "billing", filled, {0: 3})
     page.until(f"{link}.closest('tr').innerText !== {before!r}", "the row shows the commit")
-    commit(broker, "billing", filled, 2)
+    commit(broker.bootstrap_servers, "billing", filled, {0: 2})
     page.until(f"{link}.closest('tr').innerText === {before!r}", "the row is as it was")
     assert page.js(f"document.activeElement === {link}")
 

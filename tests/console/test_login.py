@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
 
 from mpbroker.testing import Broker
 from tests.console.conftest import Api
-from tests.support.polling import PATIENCE_S
+from tests.support.produced import produce
 
 LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 CLIENT = {
@@ -32,19 +31,11 @@ def serve(listeners: str, **settings: str) -> Broker:
     return Broker({**SETTINGS, "listeners": listeners, **settings}, client=CLIENT)
 
 
-def fill(broker: Broker, address: str) -> str:
+def fill(broker: Broker) -> str:
     topic = broker.create_topic()
-    producer = Producer(
-        {
-            "bootstrap.servers": address,
-            "security.protocol": "SASL_PLAINTEXT",
-            "sasl.mechanism": "PLAIN",
-            "sasl.username": "admin",
-            "sasl.password": "a-secret",
-        }
-    )
-    producer.produce(topic, "classified")
-    assert producer.flush(PATIENCE_S) == 0
+    login = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN"}
+    login |= {"sasl_username": "admin", "sasl_password": "a-secret"}
+    produce(broker.bootstrap_servers, topic, ["classified"], **login)
     return topic
 
 
@@ -57,7 +48,7 @@ def properties(tmp_path: Path) -> Path:
 
 def test_without_a_login_of_its_own_it_shows_no_records_of_a_broker_with_logins() -> None:
     with serve("SASL_PLAINTEXT://127.0.0.1:0") as broker:
-        topic, api = fill(broker, broker.bootstrap_servers), Api(broker)
+        topic, api = fill(broker), Api(broker)
         assert api.get("records", topic=topic).status == 401
         answer = api.with_token("records", topic=topic)
         assert answer.status == 503
@@ -68,7 +59,7 @@ def test_without_a_login_of_its_own_it_shows_no_records_of_a_broker_with_logins(
 
 def test_what_nobody_may_read_without_a_login_the_console_may_not_either() -> None:
     with serve("SASL_PLAINTEXT://127.0.0.1:0,PLAINTEXT://127.0.0.1:0") as broker:
-        topic, api = fill(broker, broker.bootstrap_servers), Api(broker)
+        topic, api = fill(broker), Api(broker)
         assert api.get("records", topic=topic).status == 401
         answer = api.with_token("records", topic=topic)
         assert answer.status == 403
@@ -78,7 +69,7 @@ def test_what_nobody_may_read_without_a_login_the_console_may_not_either() -> No
 
 def test_with_a_login_it_shows_them_to_those_with_the_token(properties: Path) -> None:
     with serve("SASL_PLAINTEXT://127.0.0.1:0", **{"http.console.client.config": str(properties)}) as broker:
-        topic, api = fill(broker, broker.bootstrap_servers), Api(broker)
+        topic, api = fill(broker), Api(broker)
         assert api.get("records", topic=topic).status == 401
         assert api.get("tail", topic=topic).status == 401
         (record,) = api.with_token("records", topic=topic).json["records"]

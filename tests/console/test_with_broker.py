@@ -9,8 +9,6 @@ import re
 import signal
 import socket
 import stat
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,10 +25,12 @@ from mpbroker.console.workers import WAITING_MAX
 from mpbroker.ipc import console_token
 from mpbroker.testing import Broker
 from ops.bench.brokers import ROOT
-from tests.console.conftest import HOSTILE, Api, member, produce, transact
-from tests.support.http_broker import commit, pids, replace
+from tests.console.conftest import HOSTILE, Api, produce, transact
+from tests.support.group_members import commit, member
+from tests.support.http_broker import pids, replace
 from tests.support.own_cli import OwnCli
 from tests.support.polling import PATIENCE_S, until
+from tests.support.programs import loaded
 
 JSON = {"content_type": "application/json"}
 
@@ -114,7 +114,7 @@ def test_transactions_by_both_levels_of_isolation(broker: Broker, api: Api) -> N
 def test_topics_groups_and_their_lag(broker: Broker, api: Api) -> None:
     topic = broker.create_topic(partitions=2)
     produce(broker, topic, *({"value": "v"} for _ in range(10)))
-    commit(broker, f"of-{topic}", topic, 4)
+    commit(broker.bootstrap_servers, f"of-{topic}", topic, {0: 4})
     (row,) = api.found("topics", q=topic)["rows"]
     assert row["partitions"] == 2
     until(lambda: api.found("topics", q=topic)["rows"][0]["records"] == 10, "the records are counted")
@@ -174,7 +174,8 @@ def test_rates_processes_and_rings_are_told_as_they_change(broker: Broker, api: 
 def test_what_is_not_there_is_said(
     broker: Broker, api: Api, name: str, params: dict[str, str], status: int
 ) -> None:
-    commit(broker, "someone", broker.create_topic(), 0)  # so that there are groups, and their topic
+    # So that there are groups, and their topic.
+    commit(broker.bootstrap_servers, "someone", broker.create_topic(), {0: 0})
     answer = api.get(name, **params)
     assert answer.status == status
     assert answer.error
@@ -297,7 +298,7 @@ def test_the_audit_log_has_who_tried_to_change_something(broker: Broker, api: Ap
 
 
 def test_the_brokers_own_topics_are_neither_deleted_nor_enlarged(broker: Broker, api: Api) -> None:
-    commit(broker, "someone", broker.create_topic(), 0)
+    commit(broker.bootstrap_servers, "someone", broker.create_topic(), {0: 0})
     until(lambda: api.get("topic", topic="__consumer_offsets").status == 200, "the topic is seen")
     assert api.found("topic", topic="__consumer_offsets")["topic"]["is_internal"]
     mine = broker.create_topic("__mine")
@@ -312,7 +313,7 @@ def test_the_brokers_own_topics_are_neither_deleted_nor_enlarged(broker: Broker,
 def test_offsets_are_reset_after_a_look_at_what_would_be_set(broker: Broker, api: Api) -> None:
     topic = broker.create_topic()
     produce(broker, topic, *({"value": "v"} for _ in range(10)))
-    commit(broker, f"reset-{topic}", topic, 9)
+    commit(broker.bootstrap_servers, f"reset-{topic}", topic, {0: 9})
     fields = {"group": f"reset-{topic}", "to": "to-offset", "value": "3"}
     dry = api.change("reset-offsets", **fields)
     assert [(one["committed"], one["new_offset"]) for one in dry.json["rows"]] == [(9, 3)]
@@ -363,7 +364,7 @@ def test_a_large_value_is_saved_whole(broker: Broker, api: Api) -> None:
 
 def test_groups_users_and_acls_are_changed(broker: Broker, api: Api) -> None:
     topic = broker.create_topic()
-    commit(broker, f"of-{topic}", topic, 0)
+    commit(broker.bootstrap_servers, f"of-{topic}", topic, {0: 0})
     assert api.change("delete-group", group=f"of-{topic}").json["said"] == f"deleted group of-{topic}"
     assert api.change("delete-group", group=f"of-{topic}").status == 404
     user = {"user": f"u-{topic}", "mechanism": "SCRAM-SHA-256"}
@@ -394,7 +395,7 @@ def test_partitions_of_members_without_a_commit_are_told_and_no_part_of_the_lag(
     topic = broker.create_topic(partitions=2)
     group = f"young-{topic}"
     produce(broker, topic, *({"value": "v"} for _ in range(10)))
-    with member(broker, group, topic) as consumer:
+    with member(broker.bootstrap_servers, group, topic) as consumer:
         found = api.found("group", group=group)
         assert not found["may_reset"]
         assert [(one["committed"], one["lag"]) for one in found["offsets"]] == [(None, None)] * 2
@@ -540,11 +541,8 @@ def test_it_changes_nothing_unless_a_setting_says_so() -> None:
 
 
 def test_nothing_of_it_is_loaded_before_somebody_asks() -> None:
-    code = (
-        "import sys; from mpbroker.exporter import process; from mpbroker.supervisor import main\n"
-        "print([name for name in sys.modules if name.startswith(('mpbroker.console', 'mpbroker.client'))])"
-    )
-    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
+    code = "from mpbroker.exporter import process; from mpbroker.supervisor import main"
+    assert loaded(code, "mpbroker.console", "mpbroker.client") == []
 
 
 def test_the_commands_and_settings_of_its_page(broker: Broker) -> None:

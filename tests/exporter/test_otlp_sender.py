@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 
@@ -18,10 +16,12 @@ from mpbroker.exporter.exposition import Page
 from mpbroker.exporter.otlp_sender import Origin, Sender, cause_in
 from mpbroker.testing import Broker
 from tests.exporter.conftest import SETTINGS, Http
-from tests.support.http_broker import commit, replace
+from tests.support.group_members import commit
+from tests.support.http_broker import replace
 from tests.support.otlp_receiver import OtlpReceiver, Received
 from tests.support.polling import until
 from tests.support.produced import produce
+from tests.support.programs import loaded
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def latest(receiver: OtlpReceiver) -> Received:
 def test_it_sends_what_a_scrape_has(sending: Broker, receiver: OtlpReceiver) -> None:
     topic = sending.create_topic()
     produce(sending.bootstrap_servers, topic, ["v"] * 7)
-    commit(sending, "sent", topic, 2)
+    commit(sending.bootstrap_servers, "sent", topic, {0: 2})
     place = {"topic": topic, "partition": "0"}
     until(
         lambda: latest(receiver).value("kafka_consumergroup_lag", consumergroup="sent", **place) == 5,
@@ -61,15 +61,9 @@ def test_it_sends_what_a_scrape_has(sending: Broker, receiver: OtlpReceiver) -> 
     assert found.path == "/v1/metrics"
     assert (found.headers["api-key"], found.headers["content-encoding"]) == ("secret", "gzip")
     cluster = sending.control("status")["cluster_id"]
-    assert (
-        found.resource.items()
-        >= {
-            "service.name": "mpbroker",
-            "service.instance.id": f"{cluster}/1",
-            "service.version": "mine",
-            "deployment.environment": "test",
-        }.items()
-    )
+    service = {"service.name": "mpbroker", "service.instance.id": f"{cluster}/1"}
+    service |= {"service.version": "mine", "deployment.environment": "test"}
+    assert found.resource.items() >= service.items()
     assert found.value("kafka_topic_partition_current_offset", **place) == 7
     assert found.value("kafka_server_brokertopicmetrics_messagesin_total", topic=topic) == 7
     assert found.value("mpbroker_ready") == 1
@@ -217,8 +211,5 @@ def test_the_cause_is_told_without_its_wrapping() -> None:
 
 
 def test_nothing_of_it_is_loaded_unless_it_sends() -> None:
-    code = (
-        "import sys; from mpbroker.exporter import process; from mpbroker.supervisor import main\n"
-        "print([name for name in sys.modules if name.startswith(('opentelemetry', 'google', 'requests'))])"
-    )
-    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
+    code = "from mpbroker.exporter import process; from mpbroker.supervisor import main"
+    assert loaded(code, "opentelemetry", "google", "requests") == []

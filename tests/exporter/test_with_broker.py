@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from mpbroker.exporter import mpbroker_metrics, partition_metrics
@@ -29,10 +29,11 @@ from mpbroker.observe.samples import Health
 from mpbroker.testing import Broker
 from tests.exporter.conftest import SETTINGS, Answer, Http
 from tests.support import client_tools
-from tests.support.http_broker import commit, pids, replace
+from tests.support.group_members import commit, member
+from tests.support.http_broker import pids, replace
 from tests.support.polling import PATIENCE_S, until
 from tests.support.produced import produce
-from tests.support.programs import ran
+from tests.support.programs import loaded, ran, stopped
 from tests.support.threads import concurrently
 
 # Names that Kafka's and kafka_exporter's users know, which promtool would choose otherwise.
@@ -45,11 +46,6 @@ INHERITED = {
     "kafka_server_socket_server_metrics_expired_connections_killed_count",
 }
 TOPICS = "kafka_server_brokertopicmetrics_"
-
-
-def consumer_of(broker: Broker, group: str) -> Consumer:
-    settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": group, "enable.auto.commit": False}
-    return Consumer({**settings, "auto.offset.reset": "earliest"})
 
 
 def test_a_scrape_has_what_was_done(broker: Broker, http: Http) -> None:
@@ -78,7 +74,7 @@ def test_a_scrape_has_what_was_done(broker: Broker, http: Http) -> None:
 def test_every_family_has_a_word_about_it_and_promtool_is_content(broker: Broker, http: Http) -> None:
     topic = broker.create_topic()
     produce(broker.bootstrap_servers, topic, ["v"] * 1)
-    commit(broker, "lint", topic, 1)
+    commit(broker.bootstrap_servers, "lint", topic, {0: 1})
     page = http.get("/metrics")
     assert page.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     promtool = client_tools.program("promtool")
@@ -93,10 +89,6 @@ def test_every_family_has_a_word_about_it_and_promtool_is_content(broker: Broker
 def test_all_families_that_are_documented_are_there(broker: Broker, http: Http) -> None:
     topic = broker.create_topic()
     produce(broker.bootstrap_servers, topic, ["v"] * 1)
-    consumer = consumer_of(broker, "documented")
-    consumer.subscribe([topic])
-    assert consumer.poll(PATIENCE_S) is not None
-    consumer.commit(asynchronous=False)
     wanted = {one.name for one in (*mpbroker_metrics.declared(), *partition_metrics.FAMILIES)}
     # Sizes are measured twice a minute, and when the broker starts.
     late = {"kafka_log_log_size", "kafka_log_log_numlogsegments"}
@@ -105,8 +97,9 @@ def test_all_families_that_are_documented_are_there(broker: Broker, http: Http) 
         page = http.get("/metrics").text
         return wanted - late - set(re.findall(r"^# TYPE (\S+)", page, re.MULTILINE))
 
-    until(lambda: not missing(), "all of them are there")
-    consumer.close()
+    with member(broker.bootstrap_servers, "documented", topic) as consumer:
+        consumer.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
+        until(lambda: not missing(), "all of them are there")
 
 
 def test_the_lag_of_a_group_follows_its_commits(broker: Broker, http: Http) -> None:
@@ -114,7 +107,7 @@ def test_the_lag_of_a_group_follows_its_commits(broker: Broker, http: Http) -> N
     produce(broker.bootstrap_servers, topic, ["v"] * 10)
     lag = {"consumergroup": "follows", "topic": topic, "partition": "0"}
     for offset in (3, 9):
-        commit(broker, "follows", topic, offset)
+        commit(broker.bootstrap_servers, "follows", topic, {0: offset})
         until(
             lambda wanted=10 - offset: http.value("kafka_consumergroup_lag", **lag) == wanted,
             "the lag is told",
@@ -175,7 +168,7 @@ def test_a_scrape_is_clean_whoever_dies(own_broker: Broker, name: str) -> None:
     http = Http(own_broker)
     topic = own_broker.create_topic()
     produce(own_broker.bootstrap_servers, topic, ["v"] * 5)
-    commit(own_broker, "stays", topic, 2)
+    commit(own_broker.bootstrap_servers, "stays", topic, {0: 2})
     lag = {"consumergroup": "stays", "topic": topic, "partition": "0"}
     with asking(http) as answers:
         replace(own_broker, name)
@@ -208,7 +201,7 @@ def test_an_exporter_that_dies_is_replaced_and_nobody_else_notices(own_broker: B
     http = Http(own_broker)
     topic = own_broker.create_topic()
     produce(own_broker.bootstrap_servers, topic, ["v"] * 5)
-    commit(own_broker, "again", topic, 2)
+    commit(own_broker.bootstrap_servers, "again", topic, {0: 2})
     with asking(http) as answers:
         for _ in range(3):
             replace(own_broker, "exporter")
@@ -248,8 +241,7 @@ def test_nobody_waits_for_an_exporter_that_stands_still(patient_broker: Broker) 
     """Settings change and a dead handler is replaced while it does."""
     before = pids(patient_broker)
     exporter = psutil.Process(before["exporter"])
-    exporter.suspend()
-    try:
+    with stopped(exporter.pid):
         admin = AdminClient({"bootstrap.servers": patient_broker.bootstrap_servers})
         entry = ConfigEntry("log.retention.ms", "77", incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ConfigResource.Type.BROKER, "1", incremental_configs=[entry])
@@ -270,8 +262,6 @@ def test_nobody_waits_for_an_exporter_that_stands_still(patient_broker: Broker) 
         until(lambda: pids(patient_broker)["handler 0"] not in (handler, 0), "it is replaced")
         assert pids(patient_broker)["exporter"] == exporter.pid
         assert exporter.status() == psutil.STATUS_STOPPED
-    finally:
-        exporter.resume()
     until(lambda: Http(patient_broker).get("/readyz").status == 200, "it goes on")
 
 
@@ -294,12 +284,9 @@ def _continue(broker: Broker) -> None:
 
 
 def test_nothing_of_it_is_loaded_when_it_is_off() -> None:
-    code = (
-        "import sys; from mpbroker.supervisor import main, roles; from mpbroker.cli import main as cli\n"
-        "roles.prepare(has_exporter=False)\n"
-        "print([name for name in sys.modules if name.startswith(('h11', 'prometheus', 'mpbroker.exporter'))])"
-    )
-    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
+    code = "from mpbroker.supervisor import main, roles; from mpbroker.cli import main as cli\n"
+    code += "roles.prepare(has_exporter=False)"
+    assert loaded(code, "h11", "prometheus_client", "mpbroker.exporter") == []
 
 
 def test_a_name_that_was_led_here_reads_nothing(http: Http) -> None:

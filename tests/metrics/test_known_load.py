@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import signal
 import socket
 import struct
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-import psutil
 import pytest
 
 from mpbroker.ipc.pointer import PUBLIC_NAME
@@ -31,6 +29,7 @@ from tests.metrics.test_with_broker import (
 )
 from tests.support.client_tools import eventually
 from tests.support.metered_client import Client, Meter
+from tests.support.programs import stopped
 from tests.support.real_brokers import served
 from tests.support.secure_broker import Closed, RawClient, SecureBroker
 
@@ -71,17 +70,10 @@ def exchange(client: RawClient, size: int = 100) -> tuple[int, int]:
     return len(frame), len(client.raw_answer()) + 4
 
 
-@contextlib.contextmanager
-def stopped(broker: SecureBroker, role: str) -> Iterator[None]:
-    members: list[psutil.Process] = [p for p in broker.tree().members() if role in " ".join(p.cmdline())]
+def stopped_role(broker: SecureBroker, role: str) -> AbstractContextManager[None]:
+    members = [one.pid for one in broker.tree().members() if role in " ".join(one.cmdline())]
     assert members
-    for member in members:
-        member.send_signal(signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for member in members:
-            member.send_signal(signal.SIGCONT)
+    return stopped(*members)
 
 
 @pytest.mark.parametrize("listener", ["OPEN", "SASL", "TLS", "BOTH"])
@@ -189,7 +181,7 @@ def test_memory_of_a_request_that_is_half_there(secure: SecureBroker, seen: Mete
 def test_requests_that_wait_for_a_handler(secure: SecureBroker, seen: Meter) -> None:
     size = CHANNEL + "RequestQueueSize"
     clients = [Client(secure) for _ in range(3)]
-    with stopped(secure, "handler"):
+    with stopped_role(secure, "handler"):
         for client in clients:
             client.send(ApiKey.METADATA, 9, m.MetadataRequest([]))
         eventually(lambda: seen.get(size, "Value") == 3, "all three wait")
@@ -208,7 +200,7 @@ def test_a_request_whose_client_leaves_is_counted_once(secure: SecureBroker, see
     client = Client(secure)
     client.call(ApiKey.LIST_OFFSETS, 5, asked)
     eventually(lambda: seen.get(count) == 1, "the first has ended")
-    with stopped(secure, "handler"):
+    with stopped_role(secure, "handler"):
         client.send(ApiKey.LIST_OFFSETS, 5, asked)
         eventually(lambda: seen.get(CHANNEL + "RequestQueueSize", "Value") == 1, "it waits for a handler")
         # With a reset: of a channel that is muted a plain end is noticed when it is read again, as in Kafka.
@@ -273,7 +265,7 @@ def test_whoever_looks_takes_no_lock_and_writes_no_word(secure: SecureBroker, pl
     """While all of the broker stands still nothing changes but by who looks."""
     file = secure.runtime_dir / PUBLIC_NAME
     plain.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce(TOPIC, batch()))
-    with stopped(secure, "mpbroker"):
+    with stopped_role(secure, "mpbroker"):
         before = hashlib.sha256(file.read_bytes()).digest(), file.stat().st_blocks
         looking = Meter(secure)
         now = looking.take()

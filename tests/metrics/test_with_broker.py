@@ -31,7 +31,7 @@ from tests.support.client_tools import eventually
 from tests.support.handler_rig import for_python
 from tests.support.metered_client import Client, Meter
 from tests.support.polling import PATIENCE_S, TRIES
-from tests.support.programs import ran
+from tests.support.programs import ran, stopped
 from tests.support.real_brokers import control
 from tests.support.threads import concurrently
 
@@ -49,14 +49,10 @@ PARKED_MS = 120
 
 
 def create(client: Client, name: str, partitions: int = 1, **config: str) -> None:
-    wanted = m.CreateTopicsRequest.CreatableTopic(
-        name,
-        partitions,
-        1,
-        [],
-        [m.CreateTopicsRequest.CreatableTopicConfig(key.replace("_", "."), v) for key, v in config.items()],
-    )
-    answer = client.call(ApiKey.CREATE_TOPICS, 5, m.CreateTopicsRequest([wanted], 10_000))
+    of = m.CreateTopicsRequest
+    settings = [of.CreatableTopicConfig(key.replace("_", "."), value) for key, value in config.items()]
+    wanted = of.CreatableTopic(name, partitions, 1, [], settings)
+    answer = client.call(ApiKey.CREATE_TOPICS, 5, of([wanted], 10_000))
     assert answer.topics[0].error_code == 0
 
 
@@ -101,16 +97,9 @@ def batch(count: int = 1, value: bytes = b"x" * 100, codec: Codec = Codec.NONE) 
 
 
 def produce(topic: str, data: bytes, acks: int = -1, partition: int = 0) -> m.ProduceRequest:
-    return m.ProduceRequest(
-        None,
-        acks,
-        10_000,
-        [
-            m.ProduceRequest.TopicProduceData(
-                topic, partition_data=[m.ProduceRequest.PartitionProduceData(partition, data)]
-            )
-        ],
-    )
+    of = m.ProduceRequest
+    sent = of.TopicProduceData(topic, partition_data=[of.PartitionProduceData(partition, data)])
+    return of(None, acks, 10_000, [sent])
 
 
 def fetch(topic: str, offset: int, wait_ms: int = 0) -> m.FetchRequest:
@@ -331,14 +320,8 @@ def test_the_command_reads_a_broker_of_which_every_process_stands_still(own_brok
     with Client(own_broker) as client:
         create(client, "jam")
         client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce("jam", batch()))
-    tree = own_broker.tree().members()
-    for member in tree:
-        member.send_signal(signal.SIGSTOP)
-    try:
+    with stopped(*(one.pid for one in own_broker.tree().members())):
         found = metrics_command(own_broker, "-f", "BrokerTopicMetrics", "--interval", "0")
-    finally:
-        for member in reversed(tree):
-            member.send_signal(signal.SIGCONT)
     assert found[f"{TOPICS}MessagesInPerSec,topic=jam"]["Count"] == 1
     assert all(name.startswith("kafka.server:type=BrokerTopicMetrics") for name in found)
 

@@ -7,12 +7,12 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from mpbroker.observe import at_rest
 from mpbroker.testing import Broker
-from tests.support.filled_broker import commit
+from tests.support.group_members import commit
 
 
 def test_groups_at_rest_are_as_transactions_were_decided(filled_broker: Broker) -> None:
     for group, is_kept in (("kept", True), ("dropped", False)):
-        commit(filled_broker, group, TopicPartition("orders", 0, 0))
+        commit(filled_broker.bootstrap_servers, group, "orders", {0: 0})
         settings = {"bootstrap.servers": filled_broker.bootstrap_servers, "transactional.id": group}
         producer = Producer(settings)
         producer.init_transactions(30)

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer
 
 from mpbroker.ipc.pointer import read_pointer
 from mpbroker.testing import Broker
 from ops.bench.ports import HOST, free_port
 from ops.docs import dashboard
 from tests.support import client_tools
+from tests.support.group_members import member
 from tests.support.polling import PATIENCE_S, until
 from tests.support.produced import produce
 
@@ -106,13 +106,10 @@ def broker() -> Iterator[Broker]:
     with Broker({"http.listener": f"{HOST}:0"}) as running:
         topic = running.create_topic("orders", 3)
         produce(running.bootstrap_servers, topic, ["v"] * 20, partitions=3)
-        settings = {"bootstrap.servers": running.bootstrap_servers, "group.id": "readers"}
-        consumer = Consumer({**settings, "auto.offset.reset": "earliest", "enable.auto.commit": False})
-        consumer.subscribe([topic])
-        assert consumer.consume(1, timeout=PATIENCE_S)
-        consumer.commit(asynchronous=False)
-        yield running
-        consumer.close()
+        with member(running.bootstrap_servers, "readers", topic) as consumer:
+            assert consumer.consume(1, timeout=PATIENCE_S)
+            consumer.commit(asynchronous=False)
+            yield running
 
 
 @pytest.fixture(scope="module")

@@ -28,6 +28,7 @@ from tests.support.client_tools import eventually
 from tests.support.committed_offsets import read
 from tests.support.forms import each
 from tests.support.polling import PATIENCE_S
+from tests.support.programs import stopped
 from tests.support.real_brokers import create_topic, kill_process, kill_worker, pid_of, served, stop_cleanly
 from tests.support.socket_client import SocketClient
 from tests.support.threads import InThread, concurrently
@@ -226,14 +227,10 @@ def test_every_worker_is_killed_under_load(start: Start) -> None:
 def test_the_others_go_on_while_one_is_stopped(start: Start) -> None:
     broker = start(3, "-o", "handler.hang.timeout.ms=60000")
     create_topic(broker.bootstrap, "t", PARTITIONS)
-    stopped = pid_of(broker, "log 1")
     others = [*owned_by(0, 3), *owned_by(2, 3)]
-    with Load(broker, owned_by(1, 3)) as waiting, Load(broker, others) as load:
-        os.kill(stopped, signal.SIGSTOP)
-        try:
-            load.goes_on(by=20)
-        finally:
-            os.kill(stopped, signal.SIGCONT)
+    stands_still = stopped(pid_of(broker, "log 1"))
+    with Load(broker, owned_by(1, 3)) as waiting, Load(broker, others) as load, stands_still:
+        load.goes_on(by=20)
     assert load.errors == waiting.errors == []
     assert read_all(broker) == load.acked | waiting.acked
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 
 from mpbroker.testing import Broker
+from tests.support.group_members import commit
 
 RECORDS = 10
 COMMITTED = 4
@@ -29,12 +30,4 @@ def fill(broker: Broker) -> None:
     for _ in range(RECORDS):
         producer.produce("orders", b"x" * 100, partition=1)
     assert producer.flush(30) == 0
-    commit(broker, "billing", TopicPartition("orders", 1, COMMITTED))
-
-
-def commit(broker: Broker, group: str, *offsets: TopicPartition) -> None:
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": group})
-    try:
-        consumer.commit(offsets=list(offsets), asynchronous=False)
-    finally:
-        consumer.close()
+    commit(broker.bootstrap_servers, "billing", "orders", {1: COMMITTED})

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 
 from mpbroker.ipc.pointer import read_pointer
 from mpbroker.testing import Broker
@@ -73,12 +72,6 @@ class HttpClient:
             return Answer(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
         finally:
             connection.close()
-
-
-def commit(broker: Broker, group: str, topic: str, offset: int) -> None:
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": group})
-    consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
-    consumer.close()
 
 
 def pids(broker: Broker) -> dict[str, int]:

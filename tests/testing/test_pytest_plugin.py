@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from mpbroker.testing.broker import Broker
-from tests.support.programs import ran
+from tests.support.programs import loaded, ran
 
 CONFTEST = """
 import pytest
@@ -132,8 +131,4 @@ def test_a_fork_that_leaves_through_fixtures_takes_nothing_along(tmp_path: Path)
 def test_a_session_without_brokers_imports_none_of_it() -> None:
     """The class is imported here to say that this file starts brokers; a plain session has not even that."""
     assert Broker.__module__ == "mpbroker.testing.broker"
-    source = (
-        "import sys, mpbroker.testing.pytest_plugin; "
-        "sys.exit(any(name in sys.modules for name in ('mpbroker.testing.broker', 'msgspec')))"
-    )
-    assert subprocess.run([sys.executable, "-c", source], check=False).returncode == 0
+    assert loaded("import mpbroker.testing.pytest_plugin", "mpbroker.testing.broker", "msgspec") == []

@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import TopicPartition
 
 from mpbroker.testing import Broker
 from mpbroker.testing.names import unique_name
+from tests.support.group_members import commit, member
 from tests.support.own_cli import OwnCli
-from tests.support.polling import until
-
-
-@contextmanager
-def member(cli: OwnCli, group: str, topic: str) -> Iterator[Consumer]:
-    """A member that has got its partitions."""
-    settings = {"bootstrap.servers": cli.bootstrap, "group.id": group, "enable.auto.commit": False}
-    with closing(Consumer({**settings, "auto.offset.reset": "earliest"})) as consumer:
-        consumer.subscribe([topic])
-        until(consumer.assignment, f"the member of {group} has partitions", lambda: consumer.poll(0.02))
-        yield consumer
-
-
-def commit(cli: OwnCli, group: str, *places: TopicPartition) -> None:
-    """Commit offsets as a consumer that is a member of nothing."""
-    with closing(Consumer({"bootstrap.servers": cli.bootstrap, "group.id": group})) as consumer:
-        consumer.commit(offsets=list(places), asynchronous=False)
 
 
 @pytest.fixture(name="topic", scope="module")
@@ -48,8 +30,8 @@ def _group() -> str:
 
 def test_all_groups_are_listed_and_described(cli: OwnCli, topic: str, group: str) -> None:
     idle, busy = f"{group}-idle", f"{group}-busy"
-    commit(cli, idle, TopicPartition(topic, 0, 3))
-    with member(cli, busy, topic):
+    commit(cli.bootstrap, idle, topic, {0: 3})
+    with member(cli.bootstrap, busy, topic):
         rows = {row["group"]: row for row in cli("group", "list", "--json").json}
         assert rows[idle] == {"group": idle, "type": "classic", "state": "Empty", "protocol_type": ""}
         assert (rows[busy]["state"], rows[busy]["protocol_type"]) == ("Stable", "consumer")
@@ -67,7 +49,7 @@ def test_all_groups_are_listed_and_described(cli: OwnCli, topic: str, group: str
 
 
 def test_a_group_that_is_not_there_hides_no_other(cli: OwnCli, topic: str, group: str) -> None:
-    commit(cli, group, TopicPartition(topic, 0, 3))
+    commit(cli.bootstrap, group, topic, {0: 3})
     said = cli("group", "describe", "nope", group, code=1)
     assert group in said.out
     assert said.err == "mpbroker: group nope: does not exist (GROUP_ID_NOT_FOUND)\n"
@@ -95,7 +77,7 @@ def test_a_group_that_is_not_there_hides_no_other(cli: OwnCli, topic: str, group
 def test_offsets_are_reset(
     cli: OwnCli, topic: str, group: str, flags: list[str], expected: dict[int, int | None]
 ) -> None:
-    commit(cli, group, TopicPartition(topic, 0, 3))
+    commit(cli.bootstrap, group, topic, {0: 3})
     reset = ["group", "reset-offsets", group, "--topic", topic, *flags]
     planned = cli(*reset, "--json")
     assert {row["partition"]: row["new_offset"] for row in planned.json} == {
@@ -114,7 +96,7 @@ def test_offsets_are_reset(
 def test_some_partitions_or_all_topics_of_groups_are_reset(cli: OwnCli, topic: str, group: str) -> None:
     one, other = f"{group}-one", f"{group}-other"
     for each in (one, other):
-        commit(cli, each, TopicPartition(topic, 0, 3), TopicPartition(topic, 1, 2))
+        commit(cli.bootstrap, each, topic, {0: 3, 1: 2})
     cli("group", "reset-offsets", one, "--topic", f"{topic}:1", "--to-latest", "--execute")
     assert cli.committed(one) == {0: 3, 1: 4}
     cli("group", "reset-offsets", one, other, "--all-topics", "--to-offset", "1", "--execute")
@@ -125,8 +107,8 @@ def test_offsets_are_exported_and_set_from_a_file(
     cli: OwnCli, topic: str, group: str, tmp_path: Path
 ) -> None:
     one, other = f'{group}-"one", quoted', f"{group}-other"
-    commit(cli, one, TopicPartition(topic, 0, 3), TopicPartition(topic, 1, 2))
-    commit(cli, other, TopicPartition(topic, 1, 1))
+    commit(cli.bootstrap, one, topic, {0: 3, 1: 2})
+    commit(cli.bootstrap, other, topic, {1: 1})
     reset = ["group", "reset-offsets"]
     mine, both = tmp_path / "one.csv", tmp_path / "both.csv"
     exported = cli(*reset, one, "--all-topics", "--to-current", "--export")
@@ -160,8 +142,8 @@ def test_offsets_of_all_groups_are_reset() -> None:
         cli("topic", "create", "t")
         cli.produce("t", ["x"] * 10)
         for group in ("a", "b", "active"):
-            commit(cli, group, TopicPartition("t", 0, 3))
-        with member(cli, "active", "t"):
+            commit(cli.bootstrap, group, "t", {0: 3})
+        with member(cli.bootstrap, "active", "t"):
             refused = cli(
                 *("group", "reset-offsets", "--all-groups", "--all-topics"),
                 *("--shift-by", "2", "--export", "--execute"),
@@ -210,8 +192,8 @@ def test_a_group_is_made_by_its_offsets(cli: OwnCli, topic: str, group: str) -> 
 
 def test_offsets_of_an_active_group_are_its_own(cli: OwnCli, topic: str, group: str) -> None:
     idle = f"{group}-idle"
-    commit(cli, idle, TopicPartition(topic, 0, 3))
-    with member(cli, group, topic) as consumer:
+    commit(cli.bootstrap, idle, topic, {0: 3})
+    with member(cli.bootstrap, group, topic) as consumer:
         consumer.commit(offsets=[TopicPartition(topic, 0, 3)], asynchronous=False)
         # The group that may be reset is, whatever stands beside it.
         flags = ["--topic", topic, "--to-earliest", "--execute"]
@@ -226,7 +208,7 @@ def test_offsets_of_an_active_group_are_its_own(cli: OwnCli, topic: str, group: 
 
 
 def test_committed_offsets_are_deleted(cli: OwnCli, topic: str, group: str) -> None:
-    commit(cli, group, TopicPartition(topic, 0, 3), TopicPartition(topic, 1, 2))
+    commit(cli.bootstrap, group, topic, {0: 3, 1: 2})
     cli("group", "delete-offsets", group, "--topic", f"{topic}:0")
     assert cli.committed(group) == {1: 2}
     none = cli("group", "delete-offsets", group, "--topic", f"{topic}:0", code=1)
@@ -264,9 +246,9 @@ def test_partitions_without_a_commit_are_counted(cli: OwnCli, mpbroker_broker: B
     """Check those of the group's topics, whether a member has them or nobody does."""
     topic, group = mpbroker_broker.create_topic(partitions=6), "half-way"
     cli.produce(topic, ["1", "2", "3"], "-p", "0")
-    commit(cli, group, TopicPartition(topic, 0, 1), TopicPartition(topic, 1, 0))
+    commit(cli.bootstrap, group, topic, {0: 1, 1: 0})
     (document,) = cli("group", "describe", group, "--json").json
     assert (document["lag"], document["committed_partitions"], document["uncommitted"]) == (2, 2, 4)
     assert "lag 2 in 2 partitions; 4 partitions have no commit" in cli("group", "describe", group).out
-    commit(cli, group, *(TopicPartition(topic, number, 0) for number in range(6)))
+    commit(cli.bootstrap, group, topic, dict.fromkeys(range(6), 0))
     assert "no commit" not in cli("group", "describe", group).out

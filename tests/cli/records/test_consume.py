@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Producer
 
 from mpbroker.client.cluster import Cluster
 from mpbroker.client.config import ClientConfig, parse_servers
 from mpbroker.protocol import messages as m
 from mpbroker.testing import Broker
 from tests.support.client_tools import eventually
+from tests.support.group_members import member
 from tests.support.own_cli import OwnCli
 from tests.support.polling import PATIENCE_S
 
@@ -225,18 +226,10 @@ def test_ctrl_c_and_sigterm_commit_what_was_printed_and_leave(
 def test_partitions_are_shared_with_another_client(cli: OwnCli, mpbroker_topics: Callable[..., str]) -> None:
     """Our member leads the group, and gives librdkafka's its part; when that one leaves, it takes it over."""
     topic = group = mpbroker_topics(partitions=2)
-    settings = {
-        "bootstrap.servers": cli.bootstrap,
-        "group.id": group,
-        "partition.assignment.strategy": "range",
-    }
     with cli.running("consume", topic, "--group", group, "--from-beginning", "-f", "%p %v\n") as process:
         cli.produce(topic, ["first"], "-p", "1")
         assert process.stdout.readline() == b"1 first\n"
-        with closing(Consumer({**settings, "auto.offset.reset": "earliest"})) as other:
-            other.subscribe([topic])
-            while not other.assignment():
-                other.poll(0.1)
+        with member(cli.bootstrap, group, topic, partition_assignment_strategy="range") as other:
             (theirs,) = [part.partition for part in other.assignment()]
             cli.produce(topic, ["ours"], "-p", str(1 - theirs))
             assert process.stdout.readline() == b"%d ours\n" % (1 - theirs)

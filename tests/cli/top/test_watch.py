@@ -7,7 +7,6 @@ import signal
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer
 
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.top.watch import BrokerFlags, GroupWatch, Watch
@@ -16,7 +15,9 @@ from mpbroker.observe.samples import BrokerSeen, Health, PartitionSeen, Sample
 from mpbroker.testing import Broker
 from shm import procfs
 from tests.support.filled_broker import COMMITTED, RECORDS
+from tests.support.group_members import member
 from tests.support.polling import until
+from tests.support.programs import stopped
 
 
 def wanted(broker: Broker) -> BrokerFlags:
@@ -64,15 +65,11 @@ def test_memory_is_looked_up_seldom(filled_broker: Broker, monkeypatch: pytest.M
 
 
 def test_partitions_of_members_are_seen_before_anything_is_committed(filled_broker: Broker) -> None:
-    settings = {"bootstrap.servers": filled_broker.bootstrap_servers, "group.id": "young"}
-    consumer = Consumer({**settings, "enable.auto.commit": False})
-    consumer.subscribe(["orders"])
-    until(lambda: consumer.assignment() or consumer.poll(0.1), "the member has its partitions")
-    broker = Watch(wanted(filled_broker)).first().broker
-    groups = GroupWatch(wanted(filled_broker))
-    (young,) = [one for one in groups.groups(broker).groups if one.group == "young"]
-    groups.close()
-    consumer.close()
+    with member(filled_broker.bootstrap_servers, "young", "orders"):
+        broker = Watch(wanted(filled_broker)).first().broker
+        groups = GroupWatch(wanted(filled_broker))
+        (young,) = [one for one in groups.groups(broker).groups if one.group == "young"]
+        groups.close()
     assert (young.members, young.committed) == (1, {})
     assert young.assigned == {(one, number) for one, number in young.places} >= {("orders", 0), ("orders", 1)}
 
@@ -130,11 +127,8 @@ def test_a_supervisor_that_hangs_keeps_nobody_from_looking(
     monkeypatch.setattr("mpbroker.observe.live.SUPERVISOR_PATIENCE_S", 0.2)
     watch = Watch(wanted(filled_broker))
     watch.first()
-    os.kill(filled_broker.pid, signal.SIGSTOP)
-    try:
+    with stopped(filled_broker.pid):
         sample = watch.sample()
-    finally:
-        os.kill(filled_broker.pid, signal.SIGCONT)
     assert sample.broker.health is Health.SILENT
     assert "has not answered" in sample.broker.note
     assert partition(sample, 1).log_end_offset == RECORDS

@@ -1,0 +1,28 @@
+"""Members of consumer groups, and what a group without any has committed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+
+from confluent_kafka import Consumer, TopicPartition
+
+from tests.support.polling import until
+
+
+@contextmanager
+def member(bootstrap: str, group: str, topic: str, **settings: str) -> Iterator[Consumer]:
+    """A member that has got its partitions, reads from where they begin, and commits nothing by itself."""
+    more = {name.replace("_", "."): value for name, value in settings.items()}
+    given = {"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False, **more}
+    with closing(Consumer({**given, "auto.offset.reset": "earliest"})) as consumer:
+        consumer.subscribe([topic])
+        until(consumer.assignment, f"the member of {group} has partitions", lambda: consumer.poll(0.02))
+        yield consumer
+
+
+def commit(bootstrap: str, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+    """Commit offsets of these partitions as a consumer that is a member of nothing."""
+    with closing(Consumer({"bootstrap.servers": bootstrap, "group.id": group})) as consumer:
+        places = [TopicPartition(topic, partition, offset) for partition, offset in offsets.items()]
+        consumer.commit(offsets=places, asynchronous=False)
