@@ -9,9 +9,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
@@ -27,6 +28,7 @@ from tests.support.own_cli import OwnCli
 from tests.support.page_shell import Shell, pattern, shell, steps
 from tests.support.polling import random_moment, until
 from tests.support.real_brokers import served
+from tests.support.threads import concurrently
 
 PAGE = (Path(__file__).parents[2] / "docs" / "BACKUP.md").read_text()
 PORT, OTHER_PORT = "9092", "9192"
@@ -54,13 +56,12 @@ class Load:
         self.numbers = [0 for _ in PARTITIONS]
         self.committed = [0 for _ in PARTITIONS]
         self.pairs = -1
-        self.ended = threading.Event()
         self.errors: list[object] = []
 
     def acknowledged(self) -> Acknowledged:
         return Acknowledged(tuple(self.numbers), self.pairs, tuple(self.committed))
 
-    def produce(self) -> None:
+    def produce(self, ended: threading.Event) -> None:
         producer = Producer({**self.client, "enable.idempotence": True, "linger.ms": 2})
 
         def answered(error: KafkaError | None, message: Message) -> None:
@@ -73,11 +74,11 @@ class Load:
                 producer.produce(NUMBERS, str(number), partition=partition, on_delivery=answered)
             while producer.poll(0) or len(producer) > UNDER_WAY:
                 producer.poll(0.01)
-            if self.ended.is_set():
+            if ended.is_set():
                 break
         producer.flush()
 
-    def transact(self) -> None:
+    def transact(self, ended: threading.Event) -> None:
         producer = Producer({**self.client, "transactional.id": "pairs", "linger.ms": 0})
         producer.init_transactions()
         for number in range(10_000_000):
@@ -91,38 +92,27 @@ class Load:
             else:
                 producer.flush()
                 producer.abort_transaction()
-            if self.ended.is_set():
+            if ended.is_set():
                 return
 
-    def consume(self) -> None:
+    def consume(self, ended: threading.Event) -> None:
         consumer = consumer_of(self.client)
         consumer.assign([TopicPartition(NUMBERS, partition, 0) for partition in PARTITIONS])
-        while not self.ended.is_set():
+        while not ended.is_set():
             if consumer.consume(200, timeout=0.05):
                 for done in consumer.commit(asynchronous=False) or []:
                     self.committed[done.partition] = max(done.offset, 0)
         consumer.close()
 
-    def _run(self, work: Any) -> None:
+    def running(self) -> AbstractContextManager[None]:
+        works = (self.produce, self.transact, self.consume)
+        return concurrently(*(partial(self._run, work) for work in works))
+
+    def _run(self, work: Callable[[threading.Event], None], ended: threading.Event) -> None:
         try:
-            work()
+            work(ended)
         except Exception as error:  # noqa: BLE001 - the test fails with it
             self.errors.append(error)
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        threads = [
-            threading.Thread(target=self._run, args=(work,))
-            for work in (self.produce, self.transact, self.consume)
-        ]
-        for one in threads:
-            one.start()
-        try:
-            yield
-        finally:
-            self.ended.set()
-            for one in threads:
-                one.join()
 
     def goes_on(self) -> None:
         """Wait until each of the clients has come further."""
@@ -135,7 +125,7 @@ class Load:
                 and all(now > then for now, then in zip(self.committed, committed, strict=True))
             )
 
-        until(has_moved, "all clients go on", lambda: self.ended.wait(0.01))
+        until(has_moved, "all clients go on")
         assert self.errors == []
 
 

@@ -44,12 +44,8 @@ def test_an_editable_install_is_a_path(tmp_path: Path) -> None:
         (clone / name).mkdir(exist_ok=True)
         (clone / name / "__init__.py").touch()
     build = "import sys; from setuptools import build_meta; print(build_meta.build_editable(sys.argv[1]))"
-    run = ran(
-        [sys.executable, "-c", build, str(built)],
-        cwd=clone,
-        env={**os.environ, "MPBROKER_NATIVE": "0"},
-        timeout=None,
-    )
+    environ = {**os.environ, "MPBROKER_NATIVE": "0"}
+    run = ran([sys.executable, "-c", build, built], cwd=clone, env=environ, timeout=None)
     assert run.returncode == 0, run.stderr
     (wheel,) = built.iterdir()
     with ZipFile(wheel) as archive:

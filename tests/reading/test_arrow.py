@@ -37,15 +37,8 @@ def log_dir(tmp_path: Path) -> Path:
 
 def test_all_records_of_all_partitions_come(log_dir: Path) -> None:
     table = mpbroker.read("t", log_dir=log_dir).read_all()
-    assert table.schema.names == [
-        "key",
-        "value",
-        "topic",
-        "partition",
-        "offset",
-        "timestamp",
-        "timestampType",
-    ]
+    names = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
+    assert table.schema.names == names
     found = [(row["partition"], row["offset"], row["key"]) for row in table.to_pylist()]
     assert found == [(part, n, b"k%d" % n) for part, count in ((0, 30), (1, 20)) for n in range(count)]
 

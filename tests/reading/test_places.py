@@ -43,16 +43,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mpbroker]:
 
 def read(prefix: Sequence[str], options: Mapping[str, str]) -> dict[str, Any]:
     """What a reader says that runs behind the prefix."""
-    done = ran(
-        [
-            *prefix,
-            sys.executable,
-            "-m",
-            "tests.reading.read_all",
-            json.dumps({"subscribe": TOPIC, **options}),
-        ],
-        cwd=ROOT,
-    )
+    asked = json.dumps({"subscribe": TOPIC, **options})
+    done = ran([*prefix, sys.executable, "-m", "tests.reading.read_all", asked], cwd=ROOT)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found

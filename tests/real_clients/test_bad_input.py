@@ -3,7 +3,8 @@
 import os
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -37,6 +38,16 @@ def request(api_key: int, version: int, body: bytes = b"") -> bytes:
     return struct.pack(">i", len(payload)) + payload
 
 
+@contextmanager
+def sent(broker: Broker, data: bytes, *, is_all: bool = False) -> Iterator[socket.socket]:
+    """A connection on which a client has sent this, and ends if it `is_all`."""
+    with frames.connected(broker.address, PATIENCE_S) as connection:
+        connection.sendall(data)
+        if is_all:
+            connection.shutdown(socket.SHUT_WR)
+        yield connection
+
+
 def is_closed(connection: socket.socket) -> bool:
     """Whether the broker ends the connection without a word; raises TimeoutError when it says nothing."""
     try:
@@ -51,7 +62,7 @@ def still_served(broker: Broker) -> Callable[[], bool]:
 
 
 @pytest.mark.parametrize(
-    "sent",
+    "data",
     [
         pytest.param(struct.pack(">i", -1), id="negative-size"),
         pytest.param(struct.pack(">i", REQUEST_BYTES_MAX + 1), id="one-byte-too-large"),
@@ -67,26 +78,21 @@ def still_served(broker: Broker) -> Callable[[], bool]:
         pytest.param(request(METADATA, 1, struct.pack(">ih", 1, -2)), id="negative-string"),
     ],
 )
-def test_the_connection_is_closed(broker: Broker, still_served: Callable[[], bool], sent: bytes) -> None:
-    with frames.connected(broker.address, PATIENCE_S) as connection:
-        connection.sendall(sent)
+def test_the_connection_is_closed(broker: Broker, still_served: Callable[[], bool], data: bytes) -> None:
+    with sent(broker, data) as connection:
         assert is_closed(connection)
     assert still_served()
 
 
-@pytest.mark.parametrize("sent", [b"", struct.pack(">i", 100) + b"\0\3"], ids=["nothing", "half-a-frame"])
-def test_a_client_that_ends_is_let_go(broker: Broker, sent: bytes) -> None:
+@pytest.mark.parametrize("data", [b"", struct.pack(">i", 100) + b"\0\3"], ids=["nothing", "half-a-frame"])
+def test_a_client_that_ends_is_let_go(broker: Broker, data: bytes) -> None:
     """Also when its end comes together with its last bytes."""
-    with frames.connected(broker.address, PATIENCE_S) as connection:
-        connection.sendall(sent)
-        connection.shutdown(socket.SHUT_WR)
+    with sent(broker, data, is_all=True) as connection:
         assert is_closed(connection)
 
 
 def test_a_request_of_a_client_that_ends_is_still_answered(broker: Broker) -> None:
-    with frames.connected(broker.address, PATIENCE_S) as connection:
-        connection.sendall(request(METADATA, 1, struct.pack(">i", -1)))
-        connection.shutdown(socket.SHUT_WR)
+    with sent(broker, request(METADATA, 1, struct.pack(">i", -1)), is_all=True) as connection:
         assert len(connection.recv(4)) == 4
 
 
@@ -94,9 +100,7 @@ def test_random_frames_harm_nobody(broker: Broker, still_served: Callable[[], bo
     """Behind the header of every API that is served, in its highest version."""
     for api_key, (_, highest) in frames.advertised_apis(broker.address).items():
         for size in (0, 1, 7, 300):
-            with frames.connected(broker.address, PATIENCE_S) as connection:
-                connection.sendall(request(api_key, highest, os.urandom(size)))
-                connection.shutdown(socket.SHUT_WR)
+            with sent(broker, request(api_key, highest, os.urandom(size)), is_all=True) as connection:
                 while not is_closed(connection):
                     pass
     assert still_served()
@@ -104,16 +108,15 @@ def test_random_frames_harm_nobody(broker: Broker, still_served: Callable[[], bo
 
 def test_an_unknown_version_of_api_versions_is_answered(broker: Broker) -> None:
     """In version 0, so that a client of the future can find out what it may say."""
-    with frames.connected(broker.address, PATIENCE_S) as connection:
-        connection.sendall(request(frames.API_VERSIONS, 99, b"\0"))
+    with sent(broker, request(frames.API_VERSIONS, 99, b"\0")) as connection:
         size, correlation, error = struct.unpack(">iih", connection.recv(10, socket.MSG_WAITALL))
         assert (correlation, error) == (7, UNSUPPORTED_VERSION)
         assert size > 6
 
 
-def error_code(broker: Broker, sent: frames.Request) -> int:
+def error_code(broker: Broker, asked: frames.Request) -> int:
     with frames.connected(broker.address, PATIENCE_S) as connection:
-        return frames.exchange(connection, sent)[0]
+        return frames.exchange(connection, asked)[0]
 
 
 @pytest.mark.parametrize("offset", [-5, 2, 1 << 62])
@@ -137,8 +140,8 @@ def test_names_of_other_bytes(broker: Broker, new_topic: TopicMaker) -> None:
     (found,) = ask(broker, ApiKey.METADATA, 8, m.MetadataRequest([named(name="#")], True)).topics
     assert (found.error_code, found.name) == (ErrorCode.INVALID_TOPIC_EXCEPTION, "\ufffd")
     produced = m.ProduceRequest.TopicProduceData
-    sent = [produced("#", partition_data=[m.ProduceRequest.PartitionProduceData(0, None)])]
-    (refused,) = ask(broker, ApiKey.PRODUCE, 9, m.ProduceRequest(None, 1, 1000, sent)).responses
+    topics = [produced("#", partition_data=[m.ProduceRequest.PartitionProduceData(0, None)])]
+    (refused,) = ask(broker, ApiKey.PRODUCE, 9, m.ProduceRequest(None, 1, 1000, topics)).responses
     assert (refused.name, refused.partition_responses[0].error_code) == (
         "\ufffd",
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,

@@ -5,7 +5,6 @@ That a member of any client goes on where another has committed is in `test_matr
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -15,15 +14,14 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
-from typer.testing import CliRunner, Result
 
-from mpbroker.cli.main import app
 from ops.bench.brokers import Broker, Mpbroker
 from tests.support import client_adapters
 from tests.support.client_adapters import CONSUMER, MEMBERS
 from tests.support.client_samples import sample_records
 from tests.support.client_tools import dump, kafka_tool, kafka_tool_errors
 from tests.support.committed_offsets import offset_of
+from tests.support.own_cli import OwnCli
 from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import TopicMaker, create_topic, make_broker, stop_cleanly
 
@@ -181,18 +179,15 @@ def test_kafkas_group_command(broker: Broker, new_topic: TopicMaker) -> None:
     assert "java-members" not in names
 
 
-def own(broker: Broker, *words: str) -> Result:
-    return CliRunner().invoke(app, ["group", *words, "-b", broker.bootstrap])
-
-
 def test_our_own_command(broker: Broker, new_topic: TopicMaker) -> None:
     topic = group = new_topic(2)
     write(broker, topic, 10, partitions=2)
+    cli = OwnCli(broker.bootstrap)
     with member(broker, group, topic, client_id="reader") as first, member(broker, group, topic) as second:
         poll_until(lambda: [len(share) for share in shares(first, second)] == [1, 1], first, second)
         (mine,) = shares(first)[0]
         first.commit(offsets=[TopicPartition(topic, mine, 4)], asynchronous=False)
-        (seen,) = json.loads(own(broker, "describe", group, "--json").output)
+        (seen,) = cli("group", "describe", group, "--json").json
         assert (seen["state"], seen["protocol"], len(seen["members"])) == ("Stable", "range", 2)
         rows = {row["partition"]: row for row in seen["partitions"]}
         assert (rows[mine]["committed"], rows[mine]["lag"], rows[mine]["client"]) == (
@@ -204,11 +199,11 @@ def test_our_own_command(broker: Broker, new_topic: TopicMaker) -> None:
         assert rows[1 - mine]["member"] not in (None, rows[mine]["member"])
         assert {row["host"] for row in rows.values()} == {"127.0.0.1"}
         # Of two with one client id each is told apart, as Kafka's tool does it.
-        table = own(broker, "describe", group).output.splitlines()
+        table = cli("group", "describe", group).out.splitlines()
         assert table[1].split()[-3:] == ["CONSUMER-ID", "HOST", "CLIENT-ID"]
         (line,) = [line for line in table if line.split()[:2] == [topic, str(mine)]]
         assert line.split()[-3:] == [rows[mine]["member"], "127.0.0.1", "reader"]
-        members = [line.split() for line in own(broker, "describe", group, "--members").output.splitlines()]
+        members = [line.split() for line in cli("group", "describe", group, "--members").out.splitlines()]
         wanted = ["CONSUMER-ID", "GROUP-INSTANCE-ID", "HOST", "CLIENT-ID", "#PARTITIONS", "ASSIGNMENT"]
         assert members[1] == wanted
         assert [rows[mine]["member"], "-", "127.0.0.1", "reader", "1", f"{topic}({mine})"] in members
@@ -236,26 +231,26 @@ def test_our_resets_are_those_of_kafkas_tool(broker: Broker, new_topic: TopicMak
         consumer.commit(
             offsets=[TopicPartition(topic, 0, 3), TopicPartition(topic, 1, 5)], asynchronous=False
         )
-    kafkas = ("--bootstrap-server", broker.bootstrap, "--group", group)
+    cli, kafkas = OwnCli(broker.bootstrap), ("--bootstrap-server", broker.bootstrap, "--group", group)
     for flags in RESETS:
         printed = kafka_tool(GROUPS, *kafkas, "--reset-offsets", "--topic", topic, *flags, "--dry-run")
         theirs = {tuple(line.split()[-3:]) for line in printed.splitlines() if line.startswith(group)}
-        ours = json.loads(own(broker, "reset-offsets", group, "--topic", topic, *flags, "--json").stdout)
+        ours = cli("group", "reset-offsets", group, "--topic", topic, *flags, "--json").json
         assert {(topic, str(row["partition"]), str(row["new_offset"])) for row in ours} == theirs, flags
     # It reads what we export, and we read what it exports.
     file = tmp_path / "offsets.csv"
-    file.write_text(own(broker, "reset-offsets", group, "--all-topics", "--shift-by", "2", "--export").stdout)
+    file.write_text(cli("group", "reset-offsets", group, "--all-topics", "--shift-by", "2", "--export").out)
     exported = kafka_tool(GROUPS, *kafkas, "--reset-offsets", "--from-file", str(file), "--export")
     # It quotes whatever is long.
     assert sorted(exported.replace('"', "").split()) == [f"{topic},0,5", f"{topic},1,7"]
     file.write_text(exported)
-    ours = json.loads(own(broker, "reset-offsets", group, "--from-file", str(file), "--json").stdout)
+    ours = cli("group", "reset-offsets", group, "--from-file", str(file), "--json").json
     assert [row["new_offset"] for row in ours] == [5, 7]
-    own(broker, "reset-offsets", group, "--topic", f"{topic}:1", "--to-offset", "2", "--execute")
+    cli("group", "reset-offsets", group, "--topic", f"{topic}:1", "--to-offset", "2", "--execute")
     described = kafka_tool(GROUPS, *kafkas, "--describe")
     rows = [line.split()[1:4] for line in described.splitlines() if line.startswith(group)]
     assert sorted(rows) == [[topic, "0", "3"], [topic, "1", "2"]]
-    own(broker, "delete-offsets", group, "--topic", f"{topic}:1")
+    cli("group", "delete-offsets", group, "--topic", f"{topic}:1")
     described = kafka_tool(GROUPS, *kafkas, "--describe")
     assert [line.split()[1:4] for line in described.splitlines() if line.startswith(group)] == [
         [topic, "0", "3"]

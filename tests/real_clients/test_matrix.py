@@ -16,22 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from ops.bench.brokers import Broker
-from tests.support.client_adapters import (
-    ADMINS,
-    CODECS,
-    LOOKERS,
-    MEMBERS,
-    READERS,
-    WRITERS,
-    Looked,
-    Reader,
-    Writer,
-    aiokafka_write,
-    confluent_consumer,
-    confluent_read,
-    confluent_write,
-    kcat,
-)
+from tests.support import client_adapters as clients
 from tests.support.client_samples import (
     CREATE_TIME_MS,
     Record,
@@ -50,20 +35,20 @@ PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
 PARTITIONS, COUNT = 3, 60
 
 
-@pytest.mark.parametrize("writer", [*WRITERS, "franz"], indirect=True)
+@pytest.mark.parametrize("writer", [*clients.WRITERS, "franz"], indirect=True)
 def test_what_is_written_is_acked_with_its_offset_and_stored(
-    broker: Broker, new_topic: TopicMaker, writer: Writer
+    broker: Broker, new_topic: TopicMaker, writer: clients.Writer
 ) -> None:
     """Byte for byte, with all that belongs to a record, in each codec."""
     topic, written = new_topic(PARTITIONS), list[Record]()
-    for seed, codec in enumerate(CODECS):
+    for seed, codec in enumerate(clients.CODECS):
         records = sample_records(PARTITIONS, COUNT, seed)
         acked = writer(broker.bootstrap, topic, records, codec)
         written += records
         assert acked == expected_offsets(written)[-COUNT:], codec
-    assert by_partition(confluent_read(broker.bootstrap, topic, PARTITIONS, len(written))) == stored_in(
-        written
-    )
+    assert by_partition(
+        clients.confluent_read(broker.bootstrap, topic, PARTITIONS, len(written))
+    ) == stored_in(written)
 
 
 @pytest.fixture(name="stored", scope="module")
@@ -71,17 +56,19 @@ def _stored(broker: Broker) -> dict[int, list[Stored]]:
     """What topic `stored` holds: batches of each codec, and a record of nothing, which Kafka stores, too."""
     create_topic(broker.bootstrap, "stored", PARTITIONS)
     records = list[Record]()
-    for seed, codec in enumerate(CODECS):
+    for seed, codec in enumerate(clients.CODECS):
         more = sample_records(PARTITIONS, COUNT, seed + 10)
-        confluent_write(broker.bootstrap, "stored", more, codec, {"linger.ms": 20})
+        clients.confluent_write(broker.bootstrap, "stored", more, codec, {"linger.ms": 20})
         records += more
     nothing = [Record(0, None, None, (), CREATE_TIME_MS)]
-    confluent_write(broker.bootstrap, "stored", nothing, "none")
+    clients.confluent_write(broker.bootstrap, "stored", nothing, "none")
     return stored_in(records + nothing)
 
 
-@pytest.mark.parametrize("reader", [*READERS, "franz"], indirect=True)
-def test_every_client_reads_the_same(broker: Broker, stored: dict[int, list[Stored]], reader: Reader) -> None:
+@pytest.mark.parametrize("reader", [*clients.READERS, "franz"], indirect=True)
+def test_every_client_reads_the_same(
+    broker: Broker, stored: dict[int, list[Stored]], reader: clients.Reader
+) -> None:
     count = sum(map(len, stored.values()))
     assert by_partition(reader(broker.bootstrap, "stored", PARTITIONS, count)) == stored
 
@@ -92,7 +79,7 @@ def test_the_java_producer_with_its_default_settings(broker: Broker, new_topic: 
     load = ("--topic", topic, "--num-records", str(count), "--record-size", "100", "--throughput", "-1")
     printed = kafka_tool(PERFORMANCE, "--bootstrap-server", broker.bootstrap, *load)
     assert f"{count} records sent" in printed
-    for each in by_partition(confluent_read(broker.bootstrap, topic, 2, count)).values():
+    for each in by_partition(clients.confluent_read(broker.bootstrap, topic, 2, count)).values():
         assert [one.offset for one in each] == list(range(len(each)))
         assert all(len(one.record.value or b"") == 100 for one in each)
 
@@ -103,14 +90,14 @@ def _numbers(broker: Broker) -> str:
     create_topic(broker.bootstrap, "numbers", 2)
     records = [Record(0, None, b"%d" % number, (), CREATE_TIME_MS + 10 * number) for number in range(30)]
     for start in range(0, 30, 10):
-        confluent_write(broker.bootstrap, "numbers", records[start : start + 10], "none")
+        clients.confluent_write(broker.bootstrap, "numbers", records[start : start + 10], "none")
     return "numbers"
 
 
-@pytest.mark.parametrize("client", LOOKERS)
+@pytest.mark.parametrize("client", clients.LOOKERS)
 def test_offsets_at_both_ends_by_time_and_a_seek(broker: Broker, numbers: str, client: str) -> None:
-    looked = LOOKERS[client](broker.bootstrap, numbers, CREATE_TIME_MS + 120, 28)
-    assert looked == Looked([(0, 30), (0, 0)], 12, [b"28", b"29"])
+    looked = clients.LOOKERS[client](broker.bootstrap, numbers, CREATE_TIME_MS + 120, 28)
+    assert looked == clients.Looked([(0, 30), (0, 0)], 12, [b"28", b"29"])
 
 
 def test_offsets_of_times_that_no_record_has(broker: Broker, numbers: str) -> None:
@@ -125,21 +112,21 @@ def test_offsets_of_times_that_no_record_has(broker: Broker, numbers: str) -> No
     assert offset(OffsetSpec.max_timestamp()) == 29
 
 
-@pytest.mark.parametrize("client", MEMBERS)
+@pytest.mark.parametrize("client", clients.MEMBERS)
 def test_a_member_goes_on_where_another_has_committed(
     broker: Broker, new_topic: TopicMaker, client: str
 ) -> None:
     topic = group = new_topic(1)
     for first, count in ((0, 5), (5, 3)):
         records = sample_records(1, count, seed=count)
-        confluent_write(broker.bootstrap, topic, records, "none", {"linger.ms": 20})
-        assert MEMBERS[client](broker.bootstrap, topic, group, count) == count
+        clients.confluent_write(broker.bootstrap, topic, records, "none", {"linger.ms": 20})
+        assert clients.MEMBERS[client](broker.bootstrap, topic, group, count) == count
         assert offset_of(broker, group, topic) == first + count
 
 
-@pytest.mark.parametrize("client", ADMINS)
+@pytest.mark.parametrize("client", clients.ADMINS)
 def test_a_topic_is_created_listed_and_deleted(broker: Broker, client: str) -> None:
-    admin, name = ADMINS[client], f"by-{client}"
+    admin, name = clients.ADMINS[client], f"by-{client}"
     admin.create(broker.bootstrap, name, 3)
     eventually(lambda: admin.topics(broker.bootstrap).get(name) == 3, "a new topic is listed")
     with pytest.raises(Exception, match=r"(?i)already.?exists"):
@@ -167,13 +154,13 @@ def test_a_topic_that_cannot_be_is_refused(broker: Broker, topic: NewTopic, erro
 
 
 def test_a_name_used_again_begins_anew(broker: Broker, new_topic: TopicMaker) -> None:
-    topic, admin = new_topic(1), ADMINS["confluent"]
-    confluent_write(broker.bootstrap, topic, sample_records(1, 20, seed=1), "none")
+    topic, admin = new_topic(1), clients.ADMINS["confluent"]
+    clients.confluent_write(broker.bootstrap, topic, sample_records(1, 20, seed=1), "none")
     admin.delete(broker.bootstrap, topic)
     admin.create(broker.bootstrap, topic, 1)
     records = sample_records(1, 5, seed=2)
-    assert confluent_write(broker.bootstrap, topic, records, "none") == [0, 1, 2, 3, 4]
-    assert by_partition(confluent_read(broker.bootstrap, topic, 1, 5)) == stored_in(records)
+    assert clients.confluent_write(broker.bootstrap, topic, records, "none") == [0, 1, 2, 3, 4]
+    assert by_partition(clients.confluent_read(broker.bootstrap, topic, 1, 5)) == stored_in(records)
 
 
 # ---- files
@@ -183,9 +170,9 @@ def test_the_written_files_are_kafkas_own(own_broker: Broker) -> None:
     """Every file of a partition with several segments, read by Kafka's tool after a clean stop."""
     create_topic(own_broker.bootstrap, "dumped", 1, {"segment.bytes": str(1 << 20)})
     records: list[Record] = []
-    for seed, codec in enumerate(CODECS * 2):
+    for seed, codec in enumerate(clients.CODECS * 2):
         batch = sample_records(1, 500, seed)
-        aiokafka_write(own_broker.bootstrap, "dumped", batch, codec)
+        clients.aiokafka_write(own_broker.bootstrap, "dumped", batch, codec)
         records += batch
     stored = stored_in(records)[0]
     stop_cleanly(own_broker)
@@ -201,7 +188,7 @@ def test_the_written_files_are_kafkas_own(own_broker: Broker) -> None:
     assert offsets == [each.offset for each in stored]
     times = [int(found) for found in re.findall(r"^\| offset: .*CreateTime: (\d+) ", printed, re.MULTILINE)]
     assert times == [each.record.timestamp_ms for each in stored]
-    assert set(re.findall(r"compresscodec: (\w+)", printed)) == set(CODECS)
+    assert set(re.findall(r"compresscodec: (\w+)", printed)) == set(clients.CODECS)
     assert "isvalid: false" not in printed
 
     bases = {path.stem for path in segments}
@@ -236,18 +223,20 @@ def test_a_too_large_record_is_refused_and_those_behind_it_are_taken_with_every_
     assert error.code() == KafkaError.MSG_SIZE_TOO_LARGE
     for value, acks in zip(values, ("all", "1", "0"), strict=True):
         assert delivery_error(broker, topic, value, acks) is None
-    assert [one.record.value for one in confluent_read(broker.bootstrap, topic, 1, 3)] == values
+    assert [one.record.value for one in clients.confluent_read(broker.bootstrap, topic, 1, 3)] == values
 
 
 def test_a_waiting_fetch_is_answered_when_a_record_comes(broker: Broker, new_topic: TopicMaker) -> None:
     """Not when its time is over, which is longer than the test waits."""
     topic, wait_ms = new_topic(1), 2_000 * PATIENCE_S
     waits = {"fetch.wait.max.ms": wait_ms, "socket.timeout.ms": wait_ms + 10_000}
-    with closing(confluent_consumer(broker.bootstrap, topic, 0, waits)) as consumer:
+    with closing(clients.confluent_consumer(broker.bootstrap, topic, 0, waits)) as consumer:
         # It is told where the end is: one that asks could be answered after the record has come.
         consumer.assign([TopicPartition(topic, 0, 0)])
         assert consumer.poll(1.0) is None
-        confluent_write(broker.bootstrap, topic, [Record(0, None, b"now", (), CREATE_TIME_MS)], "none")
+        clients.confluent_write(
+            broker.bootstrap, topic, [Record(0, None, b"now", (), CREATE_TIME_MS)], "none"
+        )
         message = consumer.poll(PATIENCE_S)
     assert message is not None, f"no record within {PATIENCE_S} s"
     assert message.value() == b"now"
@@ -256,7 +245,7 @@ def test_a_waiting_fetch_is_answered_when_a_record_comes(broker: Broker, new_top
 def test_a_client_id_that_is_no_utf_8(broker: Broker, new_topic: TopicMaker) -> None:
     topic = new_topic(1)
     client_id = ("-X", os.fsdecode(b"client.id=caf\xe9"))
-    metadata = json.loads(kcat(broker.bootstrap, *client_id, "-L", "-J"))
+    metadata = json.loads(clients.kcat(broker.bootstrap, *client_id, "-L", "-J"))
     assert topic in [each["topic"] for each in metadata["topics"]]
-    kcat(broker.bootstrap, *client_id, "-P", "-t", topic, "-p", "0", stdin=b"a\n")
-    assert kcat(broker.bootstrap, *client_id, "-C", "-t", topic, "-e") == b"a\n"
+    clients.kcat(broker.bootstrap, *client_id, "-P", "-t", topic, "-p", "0", stdin=b"a\n")
+    assert clients.kcat(broker.bootstrap, *client_id, "-C", "-t", topic, "-e") == b"a\n"

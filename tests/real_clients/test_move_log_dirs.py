@@ -102,17 +102,9 @@ def test_a_throttle_of_moves_holds_until_it_is_altered(two: Broker, tmp_path: Pa
     plan = plan_to(two, tmp_path, to := other_of(tmp_path, here))
     rates = ("--throttle", "5000000", "--replica-alter-log-dirs-throttle", "20000")
     reassign(two, plan, "--execute", *rates)
-    eventually(
-        lambda: (
-            throttles(two)
-            == {
-                "leader.replication.throttled.rate": "5000000",
-                "follower.replication.throttled.rate": "5000000",
-                MOVES: "20000",
-            }
-        ),
-        "the throttles are set",
-    )
+    limits = {f"{one}.replication.throttled.rate": "5000000" for one in ("leader", "follower")}
+    limits[MOVES] = "20000"
+    eventually(lambda: throttles(two) == limits, "the throttles are set")
     assert [each[3] for each in described(two)].count(True) == 1
     of_broker = ("--entity-type", "brokers", "--entity-name", "1", "--alter")
     kafka_tool(

@@ -9,6 +9,7 @@ from pathlib import Path
 from mpbroker.testing import Broker
 from ops.bench.brokers import MPBROKER_COMMAND, Mpbroker
 from tests.support.own_cli import OwnCli
+from tests.support.real_brokers import served
 
 
 def test_sizes_of_partitions(
@@ -52,11 +53,8 @@ def test_partitions_move_to_another_directory(tmp_path: Path) -> None:
     data, other = tmp_path / "data", tmp_path / "other"
     template = MPBROKER_COMMAND.replace("{log_dir}", f"{data},{other}")
     limit = "replica.alter.log.dirs.io.max.bytes.per.second"
-    broker = Mpbroker(
-        tmp_path, template=template, flags=("-o", "log.journal.bytes=1048576", "-o", f"{limit}=1000")
-    )
-    broker.start()
-    try:
+    flags = ("-o", "log.journal.bytes=1048576", "-o", f"{limit}=1000")
+    with served(Mpbroker(tmp_path, template=template, flags=flags)) as broker:
         cli = OwnCli(broker.bootstrap)
         cli("topic", "create", "orders", "--partitions", "4")
         home = data if (data / "orders-3").exists() else other
@@ -77,8 +75,6 @@ def test_partitions_move_to_another_directory(tmp_path: Path) -> None:
         assert [(row["partition"], row["is_there"]) for row in rows] == [(n, True) for n in range(4)]
         assert all((away / f"orders-{number}").is_dir() for number in range(4))
         assert cli("consume", "orders", "--from-beginning", "-e").out.count("x" * 1000) == 50
-    finally:
-        broker.kill()
 
 
 def test_wrong_moves(cli: OwnCli, mpbroker_topics: Callable[..., str], mpbroker_broker: Broker) -> None:

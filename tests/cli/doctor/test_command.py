@@ -15,7 +15,6 @@ import pytest
 from mpbroker.cli.doctor import command
 from spark_integration.check import PROBLEM, Check
 from spark_integration.doctor import examine
-from tests.support.polling import PATIENCE_S
 from tests.support.programs import ran
 from tests.support.spark_logs import FakeBroker, PartitionWriter, checkpoint, fill, new_log_dir
 
@@ -122,14 +121,8 @@ def test_on_a_terminal_lines_are_folded_to_its_width() -> None:
     )
     environ = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
     try:
-        subprocess.run(
-            [sys.executable, "-c", code],
-            stdout=terminal,
-            check=True,
-            cwd=ROOT,
-            timeout=PATIENCE_S,
-            env=environ,
-        )
+        run_on = {"stdout": terminal, "capture_output": False, "cwd": ROOT, "env": environ}
+        ran([sys.executable, "-c", code], check=True, **run_on)
         lines = os.read(reader, 10_000).decode().splitlines()
     finally:
         os.close(reader)

@@ -22,6 +22,7 @@ from mpbroker.cli.host.local_broker import LocalBroker
 from mpbroker.cli.main import app
 from ops.bench.brokers import HOST, ROOT, Mpbroker, free_port
 from tests.support.polling import PATIENCE_S, until
+from tests.support.real_brokers import served
 
 
 def ask(broker: Mpbroker, *arguments: str) -> tuple[int, str]:
@@ -36,16 +37,13 @@ def test_ready_from_the_start_to_the_end(tmp_path: Path) -> None:
     broker = Mpbroker(tmp_path / "b")
     waits = [sys.executable, "-m", "mpbroker", "ctl", "ready", "--json", "--wait", str(PATIENCE_S)]
     environment = {**os.environ, "MPBROKER_RUNTIME_DIR": str(broker.runtime_dir)}
-    with subprocess.Popen(waits, env=environment, stdout=subprocess.PIPE, text=True) as waiting:
-        broker.start()
-        try:
-            assert json.loads(waiting.communicate(timeout=PATIENCE_S)[0]) == {"ready": True, "problems": []}
-            assert waiting.returncode == 0
-            assert ask(broker) == (0, "ready\n")
-            assert ask(broker, "--wait") == (0, "ready\n")
-            assert ask(broker, "--wait", "--json") == ask(broker, "--json")
-        finally:
-            broker.stop()
+    waiting = subprocess.Popen(waits, env=environment, stdout=subprocess.PIPE, text=True)
+    with waiting, served(broker):
+        assert json.loads(waiting.communicate(timeout=PATIENCE_S)[0]) == {"ready": True, "problems": []}
+        assert waiting.returncode == 0
+        assert ask(broker) == (0, "ready\n")
+        assert ask(broker, "--wait") == (0, "ready\n")
+        assert ask(broker, "--wait", "--json") == ask(broker, "--json")
     code, said = ask(broker, "--wait", "0.1", "--json")
     assert code == 1
     assert json.loads(said)["ready"] is False
@@ -115,14 +113,10 @@ def test_the_probes_of_the_pages_are_commands(tmp_path: Path) -> None:
         r"^\$ mpbroker (ctl ready .*)$", (ROOT / "docs/OPERATING.md").read_text(), re.MULTILINE
     )
     (compose,) = re.findall(r"test: \[CMD, /opt/mpbroker/bin/mpbroker, (.*)\]", page)
-    broker = Mpbroker(tmp_path / "b")
-    broker.start()
-    try:
+    with served(Mpbroker(tmp_path / "b")) as broker:
         for words in (typed.split(), compose.split(", ")):
             words = [str(broker.log_dir) if word in ("data", "/var/lib/mpbroker") else word for word in words]
             assert CliRunner().invoke(app, words, env={"MPBROKER_RUNTIME_DIR": None}).output == "ready\n"
-    finally:
-        broker.stop()
     # Paths of its probes are those that are served.
     assert set(re.findall(r"path: (/\w+), port: 9644", page)) == {"/healthz", "/readyz"}
 
@@ -133,13 +127,8 @@ def test_what_the_page_gives_containers_are_settings() -> None:
     (pod,) = re.findall(r"args: \[(.*)\]", page)
     (command,) = re.findall(r"command:\n((?: +- .*\n)+)", page)
     (properties,) = re.findall(r"```properties\n(.*?)```", page, re.DOTALL)
-    image = [
-        "serve",
-        "--config",
-        str(ROOT / "ops/container/server.properties"),
-        "--log-dirs",
-        "/var/lib/mpbroker",
-    ]
+    config = str(ROOT / "ops/container/server.properties")
+    image = ["serve", "--config", config, "--log-dirs", "/var/lib/mpbroker"]
     for words in (
         [word.strip('"') for word in pod.split(", ")],
         re.findall(r"- (.*)", command),

@@ -168,12 +168,8 @@ def test_settings_that_no_service_could_use_are_refused(
 def test_json_has_the_steps(cli: OwnCli, tmp_path: Path) -> None:
     done = cli("service", "install", "--root", str(tmp_path), "--json").json
     assert done["dry_run"] is False
-    assert [step["outcome"] for step in done["steps"]] == [
-        "written",
-        "written",
-        "created, mode 0750",
-        "written",
-    ]
+    outcomes = [step["outcome"] for step in done["steps"]]
+    assert outcomes == ["written", "written", "created, mode 0750", "written"]
 
 
 def test_on_a_host_it_makes_the_user_and_starts(systemd: Systemd, capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,12 +32,8 @@ def test_what_is_written_is_read(
 
 def test_a_line_of_somebody_else_needs_a_value_only() -> None:
     parsed = parse(b'{"value": null}', 1, now_ms=5)
-    assert (parsed.record.value, parsed.record.key, parsed.record.timestamp, parsed.partition) == (
-        None,
-        None,
-        5,
-        None,
-    )
+    record = parsed.record
+    assert (record.value, record.key, record.timestamp, parsed.partition) == (None, None, 5, None)
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pytest
 
 from tests.inspection import conftest as of_inspection
 from tests.support.own_cli import OwnCli
-from tests.support.polling import PATIENCE_S
+from tests.support.programs import ran
 
 pytestmark = pytest.mark.process
 
@@ -28,17 +28,16 @@ BUFFERED = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""}
 directory = of_inspection.directory
 
 
+def printed(to: int | BinaryIO, *arguments: object, **environment: str) -> subprocess.CompletedProcess[Any]:
+    """Run Python whose standard output is this."""
+    streams = {"capture_output": False, "text": False, "stdout": to, "stderr": subprocess.PIPE}
+    return ran([sys.executable, *arguments], env=BUFFERED | environment, **streams)
+
+
 def to_full(*arguments: str, options: tuple[str, ...] = (), **environment: str) -> bytes:
     """What is said when the output's device is full; the exit code is 1."""
     with FULL.open("wb") as full:
-        done = subprocess.run(
-            [sys.executable, *options, "-m", "mpbroker", *arguments],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            timeout=PATIENCE_S,
-            env=BUFFERED | environment,
-            check=False,
-        )
+        done = printed(full, *options, "-m", "mpbroker", *arguments, **environment)
     assert done.returncode == 1, done.stderr.decode()
     return done.stderr
 
@@ -73,13 +72,6 @@ def test_a_reader_that_has_gone(directory: Path) -> None:
     for options in ((), ("-u",)):
         reader, writer = os.pipe()
         os.close(reader)
-        done = subprocess.run(
-            [sys.executable, *options, "-m", "mpbroker", "log", "dump", str(directory / "t-0")],
-            stdout=writer,
-            stderr=subprocess.PIPE,
-            timeout=PATIENCE_S,
-            env=BUFFERED,
-            check=False,
-        )
+        done = printed(writer, *options, "-m", "mpbroker", "log", "dump", directory / "t-0")
         os.close(writer)
         assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
