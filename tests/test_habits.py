@@ -170,7 +170,9 @@ ABOVE_FLAT = {
     "mpbroker.network.acceptor": ("mpbroker.network", "mpbroker.network.handover"),
     "mpbroker.network.processor": ("mpbroker.network", "mpbroker.network.handover"),
     **{
-        f"mpbroker.cli.{folder}": tuple(f"mpbroker.cli.{one}" for one in ("app", "errors", "flags"))
+        f"mpbroker.cli.{folder}": tuple(
+            f"mpbroker.cli.{one}" for one in ("app", "broker_flags", "errors", "flags")
+        )
         for folder in FOLDERS["mpbroker.cli"]
     },
 }

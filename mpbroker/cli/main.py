@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from mpbroker.cli.app import App, Part
+from mpbroker.cli.broker_flags import LocalBootstrap, LogDirs, Port
 from mpbroker.cli.errors import (
     RUNTIME_ERROR,
     USAGE_ERROR,
@@ -27,7 +28,6 @@ from mpbroker.cli.flags import (
     ServerProperties,
     TopicName,
 )
-from mpbroker.cli.host.broker_flags import LocalBootstrap, LogDirs, Port
 from mpbroker.cli.text import standard_output
 from mpbroker.cli.text.numbers import INT, LONG, PARTITION_OR_ALL
 from mpbroker.config.version import VERSION

@@ -5,9 +5,9 @@ from typing import Annotated
 import typer
 
 from mpbroker.cli.app import App
+from mpbroker.cli.broker_flags import LogDirs, Port
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.flags import Json, Overrides, ServerProperties
-from mpbroker.cli.host.broker_flags import LogDirs, Port
 
 doctor_app = App(invoke_without_command=True)
 

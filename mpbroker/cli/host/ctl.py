@@ -8,9 +8,9 @@ import typer
 from typer.core import TyperGroup
 
 from mpbroker.cli.app import App
+from mpbroker.cli.broker_flags import LocalBootstrap, LogDirs, Port
 from mpbroker.cli.errors import USAGE_ERROR, CliError, file_error
 from mpbroker.cli.flags import Json, ListenerName
-from mpbroker.cli.host.broker_flags import LocalBootstrap, LogDirs, Port
 from mpbroker.cli.host.local_broker import LocalBroker
 from mpbroker.cli.text.numbers import INT, SECONDS
 from mpbroker.cli.text.output import print_document, print_groups, print_json

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from mpbroker.cli.broker_flags import LocalBootstrap, LogDirs, Port
 from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError, with_advice
-from mpbroker.cli.host.broker_flags import LocalBootstrap, LogDirs, Port
 from mpbroker.config.environment import BOOTSTRAP_SERVER, DEFAULT_BOOTSTRAP, RUNTIME_DIR
 from mpbroker.config.listeners import port_of, reachable
 from mpbroker.ipc.control_client import ControlClient, ControlError

@@ -6,9 +6,9 @@ import sys
 from importlib.util import find_spec
 from typing import Annotated
 
+from mpbroker.cli.broker_flags import LocalBootstrap, LogDirs, Port
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.flags import CommandConfig, flag, option
-from mpbroker.cli.host.broker_flags import LocalBootstrap, LogDirs, Port
 from mpbroker.cli.text.numbers import SECONDS
 from mpbroker.cli.top.columns import GROUPS, VIEWS, View
 from mpbroker.cli.top.watch import BrokerFlags, Watch
