@@ -105,7 +105,7 @@ class Shell:
         for line in self.process.stdout:
             if line.startswith(END):
                 return printed
-            # `ctl ready --wait` reports every five seconds, so a busy machine prints lines that no page shows.
+            # `ctl ready --wait` reports every five seconds: a busy machine prints lines that no page shows.
             if not line.startswith("mpbroker: waiting "):
                 printed += line
         raise AssertionError(f"the shell ended with {command!r}: {printed}")
