@@ -44,9 +44,6 @@ LEFT_OUT = (
     "test_it_sees_what_psutil_sees",
     # It kills by a filter of system calls.
     "test_killed_rounds",
-    # A turn of a handler ends after some time, which is over sooner here than the requests.
-    "test_jobs_wait_in_order_while_the_log_ring_is_full",
-    "test_drop_jobs_returns_what_the_log_process_never_saw",
 )
 ROOMS = ("shm", "records", "protocol", "handlers", "network", "storage", "log")
 FOLDERS = tuple(f"tests/{room}" for room in ROOMS)

@@ -42,6 +42,10 @@ class Signed:
         return path
 
 
+# Of certificates and lists of revoked ones. From Python 3.13 on, clients refuse an authority without it.
+SIGNS = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
+
+
 def name(common_name: str) -> x509.Name:
     return x509.Name(
         [
@@ -61,6 +65,7 @@ class Authority:
         self.certificate = (
             self._builder(self._name, self._key.public_key())
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(SIGNS, critical=True)
             .sign(self._key, hashes.SHA256())
         )
 
@@ -109,4 +114,8 @@ class Authority:
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - DAY)
             .not_valid_after(now + 30 * DAY)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False
+            )
         )

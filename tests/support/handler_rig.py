@@ -381,6 +381,11 @@ class Rig:
     def turn(self) -> None:
         self.handler.run_once(0)
 
+    def take_all(self) -> None:
+        """Turn until each request is taken: a turn takes nothing more after some time."""
+        while self.memory.ring(PROCESSOR, self.context.index).waiting():
+            self.turn()
+
     def work_off(self) -> None:
         """Turn until no request is worked on in pieces."""
         self.turn()

@@ -486,7 +486,7 @@ def test_jobs_wait_in_order_while_the_log_ring_is_full(ready: Rig) -> None:
     for _ in itertools.repeat(None, 3):
         for _ in range(500):
             sent.append(struct.unpack_from("<I", ready.processor.send(frame), 60)[0])
-        ready.turn()
+        ready.take_all()
     taken = [job.request for job in ready.log.take()]
     assert len(taken) == ready.memory.ring(PROCESSOR, ready.context.index).size == 1024
     ready.turn()
@@ -499,6 +499,6 @@ def test_drop_jobs_returns_what_the_log_process_never_saw(ready: Rig) -> None:
     for _ in range(2):
         for _ in range(600):
             ready.processor.send(frame)
-        ready.turn()
+        ready.take_all()
     assert len(ready.handler.turn.drop_jobs()) == 1200 - 1024
     assert ready.memory.ring(ready.context.index, LOG).waiting() == 1024
