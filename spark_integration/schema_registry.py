@@ -34,7 +34,7 @@ _MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 class RegistryUnavailable(RuntimeError):
     """The registry does not answer, or refuses.
 
-    A record whose schema it may have is not to be called corrupt.
+    Do not report a record as corrupt for this: the registry may have its schema.
     """
 
 

@@ -81,7 +81,10 @@ class InFlight:
 
 
 class Connection:
-    """Belongs to one thread. Methods raise AuthenticationFailed, InvalidReceive or OSError at its end."""
+    """A connection, for one thread.
+
+    Methods raise AuthenticationFailed, InvalidReceive or OSError at its end.
+    """
 
     def __init__(
         self,
@@ -117,7 +120,7 @@ class Connection:
         self._left: deque[memoryview] = deque()
 
     def is_ready(self, now_ms: float) -> bool:
-        """Tell whether a request may be sent: versions known, not throttled, no send under way, and room."""
+        """Return whether a request may be sent: versions known, no throttle, no send under way, and room."""
         return (
             self.versions is not None
             and self._sending is None
@@ -283,7 +286,7 @@ class Connection:
             self._left.popleft()
 
     def _sent(self, entry: InFlight) -> None:
-        """The newest request is written; it is over if it has no response."""
+        """Note that the newest request is written; it is over if it has no response."""
         self._sending = None
         if not entry.expects_response:
             self.in_flight.pop()

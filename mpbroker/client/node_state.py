@@ -53,7 +53,7 @@ class NodeState:
 
     @property
     def has_untried_address(self) -> bool:
-        """Tell whether the host has an address that was not tried since the last connection."""
+        """Return whether the host has an address that was not tried since the last connection."""
         return bool(self._addresses) and self._next_address % len(self._addresses) > 0
 
     def next_address(self, resolve: Resolve, now_ms: float) -> Address:

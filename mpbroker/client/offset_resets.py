@@ -20,7 +20,7 @@ FIELDS: Final = ("group", "topic", "partition", "committed", "new_offset")
 
 
 class Reset(NamedTuple):
-    """A place. `number`: of to-offset and shift-by, or the milliseconds of a time."""
+    """The offset to reset to. `number`: that of to-offset or shift-by, or the milliseconds of a time."""
 
     kind: str
     number: int = 0

@@ -34,7 +34,7 @@ class Start(NamedTuple):
         return self.number if self.kind == "time" else None
 
     def within(self, ends: Ends) -> int:
-        """Return the offset of the place in a partition; one that was given, whether it is there or not."""
+        """Return the offset of the place in a partition; a given offset unchanged, in the log or not."""
         match self.kind:
             case "beginning":
                 return ends.start

@@ -73,7 +73,7 @@ CLIENT_THROTTLES_FROM = {
 
 
 def client_throttles(key: ApiKey, version: int) -> bool:
-    """Tell whether the client must wait out a throttle. In newer APIs it always must."""
+    """Return whether the client must wait out a throttle. In newer APIs it always must."""
     return version >= CLIENT_THROTTLES_FROM.get(key, 0)
 
 
@@ -145,5 +145,5 @@ class ApiVersionsTalk:
 
 
 def expects_response(request: object) -> bool:
-    """Tell whether the request has a response; only a produce with acks=0 has none."""
+    """Return whether the request has a response; only a produce with acks=0 has none."""
     return not (isinstance(request, ProduceRequest) and request.acks == 0)

@@ -140,7 +140,7 @@ def is_misspelt(key: str) -> bool:
 
 
 def _is_within_two_edits(one: str, other: str) -> bool:
-    """Return whether two insertions, deletions or replacements of letters at most make one of the other."""
+    """Return whether at most two insertions, deletions or replacements of letters turn one into the other."""
     if abs(len(one) - len(other)) > 2:
         return False
     above = list(range(len(other) + 1))

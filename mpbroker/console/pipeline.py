@@ -1,7 +1,7 @@
 """The pipeline at this moment: waiting entries in rings between kinds of processes, and commit rounds.
 
-A broker has a ring for each pair of processes and way. They are added up by kinds of processes, since the
-picture has one arrow for each.
+A broker has a ring for each pair of processes and direction. They are added up by kinds of processes, since
+the picture has one arrow for each.
 """
 
 from __future__ import annotations

@@ -259,7 +259,7 @@ class Handler:
             self.context.ready()
 
     def notice_peers(self) -> None:
-        """Note peers that are up: at the first start they may be younger than this process.
+        """Note peers that are up: at the first start they may have begun after this process.
 
         After a fence only a welcome counts.
         """

@@ -80,7 +80,7 @@ def unresponsive_processes(config: BrokerConfig, memory: SharedMemory) -> list[s
 
 
 def _stands_still(memory: SharedMemory, role: int) -> bool:
-    """Return whether a role that serves has not moved for a while, with no reason that passes."""
+    """Return whether a role that serves has not moved for a while, without a temporary reason."""
     if _silent_s(memory, role) <= SERVING_SILENT_S:
         return False
     if topology.is_handler(role) and memory.words("heavy").load(role - topology.FIRST_HANDLER):

@@ -29,7 +29,7 @@ class DirState(IntEnum):
 
 
 class _Word(IntEnum):
-    """Words of a directory's record: the first log worker's, then one of each worker."""
+    """Words of a directory's record. From FIRST_WORKER on, each log worker has one word of each kind."""
 
     STATE = 0  # a DirState
     TOTAL_BYTES = 1  # size of its file system …
@@ -147,7 +147,10 @@ class PartitionSizes:
         self._words = Words(block)
 
     def put(self, slot: int, generation: int, segments: int, size_bytes: int) -> None:
-        """Write a partition's size. The word before it is 0 meanwhile, so that a reader can detect that."""
+        """Write a partition's size.
+
+        Its other word is 0 during the write, so that a reader can detect that.
+        """
         self._words.store(2 * slot, 0)
         self._words.store(2 * slot + 1, size_bytes)
         self._words.store(2 * slot, generation << 32 | segments)

@@ -389,7 +389,7 @@ cdef class Meters:
 # ---- for readers
 
 cdef list words_of(const uint64_t *first, int count):
-    """Load words one after the other, after whatever this reader has copied before."""
+    """Load words one after the other, never before its earlier loads."""
     fence_acquire()
     return [load_acquire(first + i) for i in range(count)]
 

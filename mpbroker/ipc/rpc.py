@@ -142,7 +142,7 @@ class RpcServer:
         self._push = push
 
     def message_of(self, call: Call) -> Message | None:
-        """Copy the message of a CALL. If its block is another by now, fail the call and return None."""
+        """Copy the message of a CALL. If its block was reused meanwhile, fail the call and return None."""
         arena = self._arena_of(call.owner)
         if arena.check(call.block, call.generation):
             return decode(bytes(arena.view(call.block, call.length)))

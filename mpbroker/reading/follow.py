@@ -274,7 +274,7 @@ class LocalFollower:
             self._use_if_current(self._opened())
 
     def _use_if_current(self, catalog: LocalCatalog) -> None:
-        """Use the catalog; one at rest only if it reaches the bounds that a broker published before."""
+        """Use the catalog, unless a partition at rest ends below the bounds that a broker published."""
         if None in catalog.brokers.values():
             found = catalog.bounds(selected(catalog, self._options))
             for one, known in self._bounds.items():

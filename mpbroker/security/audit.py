@@ -1,10 +1,10 @@
 """The audit log: who did what, from where, on which listener, and with what result; one line each.
 
-It has logins, acts of administration, and refusals of both. Nothing of a request is in it but names. The
-lines of a kind in a minute are limited in each process, for each principal, or address that failed to log in,
-and for all together; further events, and lines that could not be written, are counted. (Kafka:
-`kafka.authorizer.logger`, which has a line for each refusal of each name, without a bound. It has no logins,
-and of acts only that they were allowed.)
+It has logins, acts of administration, and refusals of both. Lines quote names from requests, nothing else.
+Each process limits the lines per kind and minute: for each principal, for each address that failed to log
+in, and in total. Further events, and lines that could not be written, are counted. (Kafka:
+`kafka.authorizer.logger` has a line for each refusal of each name, without a limit. It has no logins, and
+no results of acts, only that they were allowed.)
 """
 
 from __future__ import annotations

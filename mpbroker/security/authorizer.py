@@ -51,7 +51,7 @@ class Client(NamedTuple):
 
 
 class Reason(Enum):
-    """A reason for a decision other than an entry."""
+    """A reason for a decision that no single entry made."""
 
     SUPER_USER = "super user"
     NO_ENTRY = "no entry is about the resource"

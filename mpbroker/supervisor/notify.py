@@ -1,6 +1,6 @@
 """sd_notify(3): the broker's states, sent to systemd's datagram socket, which NOTIFY_SOCKET names.
 
-With WatchdogSec= systemd wants to be pinged, and restarts who does not (sd_watchdog_enabled(3)).
+With WatchdogSec= systemd wants to be pinged, and restarts services that do not (sd_watchdog_enabled(3)).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Notifier:
         self.send("READY=1", f"STATUS={status}")
 
     def reloading(self) -> None:
-        """Tell that the configuration is being read again; `ready` ends that (Type=notify-reload)."""
+        """Report that the configuration is being read again; `ready` ends that (Type=notify-reload)."""
         self.send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}", "STATUS=Reloading")
 
     def begin_watchdog(self) -> None:

@@ -208,9 +208,7 @@ class Tree:
             raise
 
     def relaunch(self, child: Child) -> None:
-        """Launch a role that must not stay away.
-
-        While the system has no process for it, it is tried again.
+        """Launch a role, and try again while the system has no process for it.
         """
         try:
             self.launch(child)
@@ -458,8 +456,8 @@ class Tree:
     def _correct_counters(self, role: int) -> None:
         """Correct the page of a role that left for good.
 
-        If it was killed while it left, it could not record that nothing waits with it, and no successor will.
-        After its fence no other process writes its page.
+        A role that was killed while it left could not reset its gauges, and no successor does. After its
+        fence no other process writes its page.
         """
         page = self.memory.counters(role)
         page.set(Counter.COUNT_CONNECTIONS_CLOSED, page.get(Counter.COUNT_CONNECTIONS_CREATED))

@@ -1,10 +1,10 @@
 """Pauses of clients over their quota, compared with Apache Kafka's: `python -m ops.bench.quotas`.
 
 Three clients at once, each with one quota and on one connection, send the same to either broker and pause
-as long as they are asked to, as every client does (KIP-219). The two with a byte rate send at a pace: until
-their quota is used up both brokers see the same bytes at the same time, and from then on whatever the pauses
-let through. The one with a percentage of time asks for metadata as fast as it is answered: a faster broker
-may answer more often within the same time, so the client's pauses in all have to be alike.
+as long as they are asked to, as every client does (KIP-219). The two with a byte rate send at a pace:
+until their quota is used up both brokers get the same bytes at the same time. After that the pauses alone
+determine the rate. The one with a percentage of time asks for metadata as fast as it is answered: a faster
+broker may answer more often within the same time, so the client's pauses in all have to be alike.
 """
 
 from __future__ import annotations

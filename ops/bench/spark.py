@@ -1,11 +1,12 @@
 """Spark's readers of one topic, compared with Spark's own connector: `python -m ops.bench.spark`.
 
-The same records lie in a log directory, in Apache Kafka and in plain Parquet. Each is read on local[2]: all
-columns into nothing, the values alone, and a count. The table also has PySpark's own time for batches that
-are ready: no source in Python can be faster. The connector is that of Spark 4.0.0, in an environment
-of its own; it needs Maven and the network once. Fails where a bound is missed: how many times the connector's
-speed the readers have, the JVM reader ahead of Parquet, the broker's produces during a job, and the memory of
-Python workers. `--short` takes little data and knows no bounds: it shows that all of it works.
+The same records lie in a log directory, in Apache Kafka and in plain Parquet. Each is read on local[2]:
+all columns into nothing, the values alone, and a count. The table also has PySpark's own time for batches
+that are ready: no source in Python can be faster. The connector is that of Spark 4.0.0, in an environment
+of its own; it needs Maven and the network once. Fails where a bound is missed. There are bounds for the
+readers' speed against the connector's, for the JVM reader's against Parquet's, for the broker's produces
+during a job, and for the memory of Python workers. `--short` takes little data and checks no bounds: it
+shows that all of it works.
 """
 
 from __future__ import annotations

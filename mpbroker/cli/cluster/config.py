@@ -112,7 +112,7 @@ def alter(
 
 
 def _resource(client: Admin, target: ConfigTarget) -> Resource:
-    """Return the resource that the flags name. Raises CliError unless it is one."""
+    """Return the resource that the flags name. Raises CliError unless they name exactly one."""
     if sum((target.topic is not None, target.broker is not None, target.defaults)) > 1 or (
         target.loggers and (target.topic is not None or target.defaults)
     ):
@@ -156,7 +156,7 @@ def _check_known(
     keys: Sequence[str],
     entries: Sequence[m.DescribeConfigsResponse.DescribeConfigsResourceResult],
 ) -> None:
-    """Check that the broker has told of each of these settings. Raises CliError."""
+    """Check that the broker returned each of these settings. Raises CliError."""
     there = {entry.name for entry in entries}
     if missing := [key for key in keys if key not in there]:
         guess = known.hint(missing, resource.keys)
@@ -175,7 +175,7 @@ def _warn_of_unknown(resource: Resource, keys: Sequence[str]) -> None:
 
 
 def _is_set(resource: Resource, entry: m.DescribeConfigsResponse.DescribeConfigsResourceResult) -> bool:
-    """Tell whether somebody has set it: for a topic, of its own; for a broker, in its file, too."""
+    """Return whether the setting was set: for a topic, its own; for a broker, in its file, too."""
     if resource.type == ResourceType.TOPIC:
         return entry.config_source == ConfigSource.DYNAMIC_TOPIC_CONFIG
     return entry.config_source != ConfigSource.DEFAULT_CONFIG

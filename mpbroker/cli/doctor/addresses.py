@@ -69,7 +69,7 @@ def advertised(listener: Listener, config: BrokerConfig, *, is_running: bool) ->
 
 
 def _is_only_for_this_host(listener: Listener, addresses: list[str], config: BrokerConfig) -> bool:
-    """Tell whether other hosts reach the listener, but are told an address that is their own."""
+    """Return whether other hosts reach the listener, but are told an address that is their own."""
     bound = next((one for one in config.listeners if one.name == listener.name), listener)
     return all(map(is_loopback, addresses)) and not is_loopback(bound.host) and not bound.path
 

@@ -79,7 +79,7 @@ class CopiedFile(msgspec.Struct):
 class Manifest(msgspec.Struct):
     """The list of a whole copy's files. `log_dirs` are where the directories 0, 1 … were.
 
-    `keep`: how many copies stay, unless the next call says another number.
+    `keep`: how many copies stay, unless the next call gives another number.
     """
 
     log_dirs: list[str]
@@ -158,9 +158,9 @@ def backup_lock(target: Path) -> Iterator[bool]:
 
 @contextmanager
 def held(copy: Copy, how: int) -> Iterator[bool]:
-    """Lock a whole copy, to read it (LOCK_SH) or to remove it (LOCK_EX). Yield False if others are at it.
+    """Lock a whole copy, to read it (LOCK_SH) or remove it (LOCK_EX). Yield False if it is in use.
 
-    A file system without locks counts as one without others.
+    On a file system without locks no other process counts.
     """
     fd = os.open(copy.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -178,9 +178,10 @@ def held(copy: Copy, how: int) -> Iterator[bool]:
 
 
 class Incoming:
-    """The copy that is being made of these log directories. The caller holds the lock. Raises CliError.
+    """The unfinished copy of these log directories. The caller holds the lock. Raises CliError.
 
-    An `incoming` that is not empty has a state file of ours, from before its first file until it is whole.
+    Its directory has a state file from before its first copied file until the copy is complete; a
+    directory with files and no state file is not ours.
     """
 
     def __init__(self, target: Path, log_dirs: list[Path], former: Copy | None) -> None:
@@ -224,7 +225,7 @@ class Incoming:
         self._state.close()
 
     def segment_bytes(self) -> int:
-        """Return about how many bytes the segments have. Those may go meanwhile."""
+        """Return about how many bytes the segments have. Files may be deleted meanwhile."""
         total = 0
         for directory, _, names in (one for log_dir in self.log_dirs for one in os.walk(log_dir)):
             for name in names:
@@ -235,7 +236,7 @@ class Incoming:
     def copy(self, seen: Callable[[int], None], *, at_rest: bool = False) -> int:
         """Copy what is new or has changed; return how many bytes that was. Raises OSError.
 
-        `seen` is called with the bytes of each file. `at_rest`: the originals stand still, so none may be
+        `seen` is called with the bytes of each file. `at_rest`: the originals do not change, so none may be
         missing.
         """
         self.files, copied = {}, 0
@@ -396,7 +397,7 @@ def remove_former(target: Path, keep: int) -> int:
 
 
 def copy_back(copy: Copy, number: int, to: Path, seen: Callable[[int], None]) -> None:
-    """Copy a directory of the copy to an empty one, what makes it a log directory last. Raises OSError."""
+    """Copy a directory of the copy to an empty one, its identity last. Raises OSError."""
     prefix = f"{number}/"
     names = [one.path.removeprefix(prefix) for one in copy.manifest.files if one.path.startswith(prefix)]
     for name in sorted(names, key=lambda name: name == META_PROPERTIES):
@@ -421,7 +422,7 @@ def copy_back(copy: Copy, number: int, to: Path, seen: Callable[[int], None]) ->
 
 
 def _files(log_dir: Path, *, at_rest: bool) -> Iterator[Path]:
-    """Yield the files of a log directory and of its partitions. Those may go meanwhile."""
+    """Yield the files of a log directory and of its partitions. Files may be deleted meanwhile."""
     for entry in sorted(log_dir.iterdir()):
         if entry.name in _NOT_COPIED or entry.name.endswith((".tmp", *_REMOVED)):
             continue
@@ -438,9 +439,9 @@ def _files(log_dir: Path, *, at_rest: bool) -> Iterator[Path]:
 
 
 def _agreement(source: int, to: Path, size: int) -> int:
-    """Return how much of the copy the source still has, by its last bytes; 0 if they differ.
+    """Return how many bytes copy and source share: all of the copy's, or 0 if its last bytes differ.
 
-    A log that was cut and has grown again differs there.
+    These differ in a log that was cut and has grown again.
     """
     try:
         fd = os.open(to, os.O_RDONLY | os.O_CLOEXEC)

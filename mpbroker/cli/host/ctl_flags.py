@@ -26,7 +26,7 @@ def _ctl(
 
 
 def _defaults(group: TyperGroup, given: dict[str, Any]) -> dict[str, Any]:
-    """Return defaults that pass these flags to every command below that is given none of its own."""
+    """Return defaults by which each command of the group gets these flags, unless it has its own."""
     return {
         name: _defaults(command, given) if isinstance(command, TyperGroup) else given
         for name, command in group.commands.items()

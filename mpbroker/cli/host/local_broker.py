@@ -36,7 +36,8 @@ class LocalBroker(NamedTuple):
     """The flags that name a broker on this host.
 
     Without any the environment does: MPBROKER_RUNTIME_DIR, or else MPBROKER_BOOTSTRAP_SERVER. Without these
-    the data directory is ./data, and where there is none, the broker is who listens on 127.0.0.1:9092.
+    the data directory is ./data, and if that does not exist, the broker is the one that listens on
+    127.0.0.1:9092.
     """
 
     log_dirs: str | None = None
@@ -151,7 +152,7 @@ def by_address(bootstrap: str) -> ControlClient:
 
 
 def is_of_this_host(found: tuple[int, int, int, str, tuple[object, ...]]) -> bool:
-    """Tell whether an address that getaddrinfo returned is this host's: then one of its ports can be had."""
+    """Return whether an address of getaddrinfo is this host's, by binding one of its ports."""
     family, kind, protocol, _, address = found
     with socket.socket(family, kind, protocol) as probe:
         try:

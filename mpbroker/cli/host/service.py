@@ -265,7 +265,7 @@ def _log_dirs(settings: Path) -> list[str]:
 
 
 def _kept_dirs(host: Host) -> list[str]:
-    """Return the log directories that an uninstallation keeps, of settings without an error."""
+    """Return the log directories that an uninstallation keeps, if the settings have no error."""
     try:
         return _log_dirs(host.at(SETTINGS))
     except CliError:

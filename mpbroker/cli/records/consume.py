@@ -112,7 +112,7 @@ class Share:
         self._commit_due_ms = monotonic_ms() + COMMIT_MS
 
     def must_stop(self) -> bool:
-        """Commit if it is time to; tell whether partitions are assigned anew, or the end is asked for."""
+        """Commit if it is time to. Return whether the group is reassigned, or the end is requested."""
         if monotonic_ms() >= self._commit_due_ms:
             self.commit()
         return self._interrupt.came or self._member.must_rejoin()
@@ -156,7 +156,7 @@ class Reader:
 
     @property
     def is_done(self) -> bool:
-        """Tell whether there are enough records, or the end is reached that was asked for."""
+        """Return whether there are enough records, or the end is reached that was asked for."""
         wants_end = self._settings.exit_at_end or self._settings.until_ms is not None
         at_end = self._has_begun and self._at_end >= self._positions.keys()
         return self._left == 0 or (wants_end and at_end)
@@ -241,7 +241,7 @@ class Reader:
     def _reset(self, partition: int) -> None:
         """Begin where -o says, as auto.offset.reset has Kafka's consumers do.
 
-        Retention has removed what the group comes to next. Nobody can read that any more.
+        Retention has removed the records that the group would read next.
         """
         start = self._settings.start
         was = self._where(partition)

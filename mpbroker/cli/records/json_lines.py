@@ -24,7 +24,7 @@ class _Bytes(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Line(msgspec.Struct, forbid_unknown_fields=True):
-    """An object that `render` has written, or somebody else. What is missing has a default."""
+    """A line of JSON, by `render` or by another program. Missing members have defaults."""
 
     topic: str | UnsetType = UNSET
     partition: int | UnsetType = UNSET
@@ -64,7 +64,7 @@ def render(topic: str, partition: int, record: Record) -> bytes:
 
 
 def parse(line: bytes, number: int, now_ms: int) -> Parsed:
-    """Return the record of a line. Topic and offset in it are not looked at.
+    """Return the record of a line. Its topic and offset are ignored.
 
     `number` is that of the line, for errors; `now_ms` the time of a record that has none. Raises CliError.
     """

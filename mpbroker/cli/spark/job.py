@@ -168,7 +168,7 @@ def _interrupt_start() -> NoReturn:
 
 @contextmanager
 def _without_tracebacks() -> Iterator[None]:
-    """Drop records of the root logger itself: Py4J logs the traceback of a call that a signal cuts there."""
+    """Drop what Py4J logs by the root logger: the traceback of a call that a signal interrupted."""
     root = logging.getLogger()
 
     def drop(_record: logging.LogRecord) -> bool:

@@ -113,7 +113,7 @@ class InternalTopic:
         self._life = 0
 
     def create(self) -> None:
-        """Have the topic created, but not just after a failure. It is read once it exists."""
+        """Have the topic created, but wait after a failure. The topic is read once it exists."""
         if time.monotonic() < self._create_at:
             self._listener.creation_failed()
             return
@@ -149,7 +149,7 @@ class InternalTopic:
         self._topic_id = None
 
     def load(self) -> None:
-        """Look up the topic, and read on in it for a moment if it is not read yet."""
+        """Look up the topic, and read some more of it until it is read completely."""
         self._follow()
         if self._loader is None:
             return

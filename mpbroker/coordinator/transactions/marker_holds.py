@@ -16,7 +16,7 @@ from mpbroker.coordinator.runtime.requests import Waiter
 
 
 class MarkerHolds:
-    """`released` is called with an id whose markers had to wait, when its last hold has ended."""
+    """Open holds by id. `released` is called with an id whose markers waited, when its last hold ends."""
 
     def __init__(self, released: Callable[[str], None]) -> None:
         self._released = released

@@ -179,7 +179,7 @@ class Fetch:
                 self.slots.append(topic.partitions[interest.wanted.partition].slot)
 
     def forget_files(self) -> None:
-        """Forget the open files of all partitions: the processor found others."""
+        """Forget the open files of all partitions: the processor found other files."""
         broker = self.context.broker
         for slot in self.slots:
             broker.places.forget(slot)
@@ -187,7 +187,7 @@ class Fetch:
                 broker.readers.forget(read_partition(broker.table, slot))
 
     def park(self) -> None:
-        """Wait for bytes. The caller polls once more: those that came before the marks wake no handler."""
+        """Wait for bytes. The caller polls once more: bytes that came before the marks wake no handler."""
         self._is_polling = self.is_long
         self.context.broker.fetches.park(self, self.slots, self.deadline_ms)
 

@@ -1,10 +1,10 @@
 """CreateTopics (key 19), versions 2-7: creates topics, or checks whether it could (`validate_only`).
 
 The coordinator has the rules (mpbroker/coordinator/metadata/topic_rules.py). It answers when the topic is
-durable, there and published. It is asked for many topics some at a time. After `timeout_ms` the response is
-REQUEST_TIMED_OUT, and the topics that were asked for still come.
-More replicas than brokers are refused with INVALID_REPLICATION_FACTOR, or clamped to one with
-mpbroker.replication.factor.clamp. (Kafka: ControllerApis.createTopics, ReplicationControlManager.)
+durable, opened and published. It is asked for many topics some at a time. After `timeout_ms` the response
+is REQUEST_TIMED_OUT, and the topics are still created. More replicas than brokers are refused
+with INVALID_REPLICATION_FACTOR, or clamped to one with mpbroker.replication.factor.clamp. (Kafka:
+ControllerApis.createTopics, ReplicationControlManager.)
 """
 
 from __future__ import annotations

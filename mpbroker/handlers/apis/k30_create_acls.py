@@ -1,6 +1,6 @@
 """CreateAcls (key 30), versions 1-3: adds access control entries; one that is there already is added again.
 
-The response comes when the entries are durable and all handlers go by them. (Kafka: AclApis.handleCreateAcls,
+The response comes when the entries are durable and all handlers apply them. (Kafka: AclApis.handleCreateAcls,
 AclControlManager.createAcls; KIP-140, KIP-290.)
 """
 

@@ -163,7 +163,7 @@ class Forwarding:
                     self._parked_memory.charge(context, REQUEST_BYTES + min(context.body_bytes, KEPT_BYTES))
 
     def _back(self, context: PendingRequest) -> None:
-        """Note that the coordinator has the request no more."""
+        """Note that the coordinator no longer has the request."""
         of_connection = self._away.get(context.slot.connection, {})
         of_connection.pop(context, None)
         if not of_connection:

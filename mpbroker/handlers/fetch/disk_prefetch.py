@@ -191,5 +191,5 @@ class Drain:
 
 
 def _read(fd: int, position: int, count: int) -> int:
-    """Pull like `Drain.pull`, without a pipe."""
+    """Read at most `count` bytes into the page cache, like `Drain.pull`; return how many."""
     return len(os.pread(fd, min(count, PIECE_BYTES), position))

@@ -54,8 +54,8 @@ cdef bint is_deleted(const Segment *segment) noexcept nogil:
 cdef int64_t limit_of(const Segment *segment, const Bound *bound) noexcept nogil:
     """Return the first invisible byte of a segment; -1 if nothing of it is visible.
 
-    All of a segment below the bound's is visible. A file that ends before the bound is not the bound's: the
-    partition has moved to another log directory and back.
+    A segment before the bound's is visible as a whole. A file that ends before the bound is not the
+    bound's: the partition has moved to another log directory and back.
     """
     cdef int64_t size = file_bytes(segment.fd) if segment.base <= bound.segment_base else -1
     if segment.base == bound.segment_base:

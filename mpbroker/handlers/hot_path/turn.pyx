@@ -287,7 +287,7 @@ cdef class HandlerTurn:
         return True
 
     def works(self, bint works) -> None:
-        """Say whether Python still has a heavy request after this turn."""
+        """Set whether Python still has a heavy request after this turn."""
         self.python_works = works
         if works != (load_relaxed(self.heavy) != 0):
             store_relaxed(self.heavy, monotonic_ns() if works else 0)
@@ -355,7 +355,7 @@ cdef class HandlerTurn:
         return self.forwarded.count
 
     def take_forwarded(self, number: int | None = None) -> list[Forwarded]:
-        """Hand over what the coordinator has from the turn: the call of that number, or all, oldest first.
+        """Hand over the calls that the coordinator still has: the one of that number, or all, oldest first.
 
         Their blocks stay lent.
         """
@@ -374,7 +374,7 @@ cdef class HandlerTurn:
         return taken
 
     def forget_forwarded(self, int processor) -> None:
-        """Drop the answers to what the requests of a dead processor have asked the coordinator."""
+        """Drop the coordinator's answers to forwarded requests of a dead processor."""
         cdef uint32_t i
         for i in range(FORWARDED_MAX if self.forwarded.count else 0):
             if self.forwarded.entries[i].request.processor == processor:
@@ -452,7 +452,7 @@ cdef class HandlerTurn:
                 self.peers[i].slow_produces[channel] -= 1
 
     def hold_produces(self, int processor, uint32_t channel) -> None:
-        """Leave the produces of a channel to Python, until `produce_passed_on` is called as often."""
+        """Leave the produces of a channel to Python, until as many calls of `produce_passed_on`."""
         cdef int i
         for i in range(self.peer_count):
             if self.peers[i].index == processor and self.peers[i].requests:
@@ -673,7 +673,7 @@ cdef class HandlerTurn:
         return append(&self.slow, slot)
 
     cdef void _announce(self, RequestSlot *request, Slot *slot) noexcept nogil:
-        """Make a heavy request of one whose batches unpack to more than the turn may do, in `slot` too."""
+        """Mark a request as heavy whose batches unpack to more than the turn may do, in `slot` too."""
         self.unpacker.ref.too_large = 0
         request.flags |= HEAVY
         memcpy(slot, request, sizeof(Slot))
@@ -737,7 +737,7 @@ cdef class HandlerTurn:
         )
 
     cdef bint _fetch(self, Peer *peer, RequestSlot *request, uint64_t taken_ns) noexcept nogil:
-        """Answer the fetch here, or return False. One that comes AGAIN met files unknown to the turn."""
+        """Answer the fetch here, or return False. The files of one that comes AGAIN are unknown here."""
         cdef ReplySlot answer
         cdef FetchCounts counts
         cdef Slot slot
@@ -854,7 +854,7 @@ cdef class HandlerTurn:
         return self._complete(entry) if entry != NULL else 0
 
     cdef int _complete(self, SharedJob *entry) noexcept nogil:
-        """Answer a job that no worker owes. If the ring is full, Python sends the answer."""
+        """Answer a job that all its workers have returned. If the ring is full, Python sends the answer."""
         cdef ReplySlot reply
         cdef Slot slot
         cdef int i, failed = 0

@@ -41,8 +41,9 @@ class Faults:
         self._faults = read(self._block)
 
     def meets(self, request: PendingRequest) -> bool:
-        """Return True if the request meets a fault, the first that is about it. This class ends it then, or
-        `take_due` gives it back.
+        """Return True if the request meets a fault, the first one about it.
+
+        This class ends it then, or `take_due` returns it.
         """
         fault = next((one for one in self._faults if _is_about(one, request) and _counts(one)), None)
         if fault is None:
@@ -84,10 +85,10 @@ def _is_about(fault: Fault, request: PendingRequest) -> bool:
 
 
 def _counts(fault: Fault) -> bool:
-    """Count the request, and return True unless the fault has had all that it is for.
+    """Count the request; return False if the fault has met as many as it is for.
 
-    Several handlers count in one file: the kernel appends byte by byte, and each gets the position of its
-    own. A handler that is killed leaves a byte or none. A missing file is of a fault that was taken back.
+    Several handlers count in one file: the kernel appends byte by byte, and each gets its own position. A
+    handler that is killed leaves a byte or none. A missing file belongs to a fault that was removed.
     """
     try:
         fd = os.open(fault.hits, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)

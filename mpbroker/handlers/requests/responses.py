@@ -109,7 +109,7 @@ def none_following(_request: Request) -> Sequence[Request]:
 
 
 class Responses:
-    """The way of responses to the processors.
+    """Sends responses to the processors.
 
     `index` is this handler's, the owner of the arena. `outbox(processor)` returns the way to a processor,
     `whose` names the connection of a request. `following` is called with a request that closes its

@@ -15,7 +15,7 @@ def pause_job(AppendTurn turn) -> None:
     """Pause the job whose batch paused the round (BATCH_FOR_PYTHON) until `resume_jobs`.
 
     Its partition is being moved, it has had its share of Python's time, or it follows such a job of its
-    connection: no order suffers. Raises MemoryError.
+    connection: the order is kept. Raises MemoryError.
     """
     cdef PausedJob *grown
     if turn.paused.count == turn.paused.room:

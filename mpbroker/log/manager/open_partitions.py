@@ -102,7 +102,7 @@ class OpenPartitions:
         return bool(self._unsynced_since)
 
     def flush_due(self, now: float) -> None:
-        """Have segments synced with the next round whose records are unsynced for `flush.ms`.
+        """Have segments with records unsynced for `flush.ms` synced with the next round.
 
         (Kafka: LogManager.flushDirtyLogs.) The segment itself is synced, even if a commit journal has made
         its records durable. `flush.messages` is checked natively with each append (`commit.pyx`). `now`:

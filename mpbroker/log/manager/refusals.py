@@ -69,7 +69,7 @@ class RefusedProduces:
         return True
 
     def is_over(self, now: float, log_dirs: Sequence[Path]) -> bool:
-        """Return whether refusals have ended, once."""
+        """Return True, once, when refusals have ended."""
         if not self.is_on or now < self._check_at:
             return False
         self._check_at = now + CHECK_EVERY_S

@@ -277,7 +277,7 @@ class _Loader:
             ) from odd
 
     def _drop_later_snapshots(self, end: int) -> None:
-        """Remove snapshots of a commit round that never finished: appends may reach them."""
+        """Remove snapshots above `end`, of an unfinished commit round: appends will reach those offsets."""
         beyond = [offset for offset in self.snapshots if offset > end]
         for offset in beyond:
             Path(self._name(offset, SNAPSHOT_SUFFIX)).unlink(missing_ok=True)
@@ -308,7 +308,7 @@ class _Loader:
     def _load_snapshot(self) -> int:
         """Load the newest usable snapshot; return the offset from which batches have to be replayed.
 
-        A snapshot has only the last batch of each producer: earlier ones are searched in the log.
+        A snapshot has only the last batch of each producer: earlier ones are read from the log.
         """
         limit = 1 << 62 if self.known.clean else self._latest_snapshot()
         expired_before_ms = wall_ms() - self.known.producer_expiration_ms
@@ -436,7 +436,7 @@ class _Loader:
     def _is_whole(self, fd: int, base: int, size: int, odd: str) -> bool:
         """Return whether the segment is sound and the index to blame.
 
-        A damaged batch keeps no partition offline that was closed cleanly: its other batches are served.
+        A damaged batch does not keep a cleanly closed partition offline: its other batches are served.
         """
         state, known = PartitionState(), len(self.epochs)
         state.open_segment(base, fd, -1, -1, wall_ms())

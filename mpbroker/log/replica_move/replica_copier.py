@@ -361,7 +361,9 @@ def _settle(target: int, walk: Walk, segment: _Segment) -> float:
 
 
 def _sync(fd: int) -> float:
-    """Sync the file; return the seconds. Raises EIO unless the disk is full: a second sync would lie."""
+    """Sync the file; return the seconds.
+
+    Raises EIO unless the disk is full: a retry would wrongly succeed."""
     try:
         return background_io.sync(fd)
     except OSError as error:

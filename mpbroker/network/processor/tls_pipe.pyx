@@ -230,7 +230,7 @@ cdef class TlsPipe:
         return self.write_left()
 
     def encrypt(self, const unsigned char[::1] data) -> bool:
-        """Encrypt all of `data`; return whether it is written too. If not, `flush` must go on."""
+        """Encrypt all of `data`; return whether it is written too. If not, `flush` has to write the rest."""
         return self.write_encrypted(&data[0], data.shape[0]) if data.shape[0] else self.write_left()
 
     cdef _open(self):

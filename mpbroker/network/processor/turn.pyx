@@ -435,7 +435,7 @@ cdef class ProcessorTurn:
             free_place(&self.t.lists, c)
 
     def close_connection(self, uint32_t channel, int reason, int64_t detail=0) -> None:
-        """Close one connection. Python calls this when it failed for one, so that the others go on."""
+        """Close one connection. Python calls this when it fails to serve one, so that the others continue."""
         if channel < self.t.channels_used:
             close_channel(self.t, &self.t.channels[channel], reason, detail)
             publish(self.t)
