@@ -162,7 +162,7 @@ def _python_for_workers(wanted: Mapping[str, str]) -> str:
 
 
 def _adopt(context: SparkContext) -> None:
-    """Have workers of a running context find the package; on this host also by another Python."""
+    """Have workers of a running context find the package; on this host also with another Python."""
     path = with_package(context.environment.get("PYTHONPATH") or os.environ.get("PYTHONPATH"))
     if path:
         context.environment["PYTHONPATH"] = path

@@ -44,7 +44,7 @@ class PageText:
 
     @property
     def fresh_until(self) -> float:
-        """Return until when (of time.monotonic) it is given out."""
+        """Return the value of time.monotonic() until which the page is given out."""
         return self._made + self._cost_s * FRESH_FACTOR
 
     async def zipped(self) -> bytes:

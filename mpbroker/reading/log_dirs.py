@@ -227,10 +227,7 @@ def _broker_of(log_dir: Path) -> RunningBroker:
 
 
 def one_that_counts(paths: Sequence[Path]) -> Path:
-    """Return the directory that counts of one partition's in several log directories.
-
-    The marks of a move say which (mpbroker.log.directories.future_replica). Raises SourceUnavailable if no
-    mark decides.
+    """Return the directory that counts if several log directories have one of the partition.
     """
     if len(paths) == 1:
         return paths[0]

@@ -61,7 +61,7 @@ class RecordSearch:
         return self._search is None
 
     def step(self) -> bool:
-        """Do the next piece; return True if the search has ended. Raises CorruptBatch, then each time."""
+        """Do the next piece; return True if the search has ended. Raises CorruptBatch, then in each call."""
         if self._error is not None:
             raise self._error
         if self._search is None:

@@ -75,7 +75,7 @@ class Names(NamedTuple):
 
     @classmethod
     def of(cls, names: Iterable[Iterable[object]]) -> Names:
-        """Take names of which each comes in parts; those that are not shown are not put together."""
+        """Return the names, each given in parts. Only names that are shown are put together."""
         rest = iter(names)
         first = itertools.islice(rest, NAMES_MAX)
         return cls(tuple(cut(" ".join(map(str, one))) for one in first), sum(1 for _ in rest))
@@ -100,7 +100,7 @@ class Event(NamedTuple):
 
     @property
     def whose(self) -> str:
-        """Return whose lines are counted: without a principal the address's."""
+        """Return whose lines are counted: the principal's, or without one the address's."""
         return self.principal or self.client
 
 

@@ -39,7 +39,7 @@ _MADE_UP_NAME: Final = "hardcode"
 
 
 def super_users_in(text: str) -> list[str]:
-    """Return the principals of the setting super.users, which stand between semicolons."""
+    """Return the principals of the setting super.users, separated by semicolons."""
     return [one.strip() for one in text.split(";") if one.strip()]
 
 

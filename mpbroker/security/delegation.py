@@ -57,7 +57,7 @@ class Token:
 
     @property
     def ends_ms(self) -> int:
-        """Return when it can no longer be used."""
+        """Return the time from which the token cannot be used."""
         return min(self.max_ms, self.expires_ms)
 
     def has_expired(self, now_ms: int) -> bool:

@@ -461,7 +461,8 @@ class Broker:
     def _name_directories(self) -> None:
         """Name directories, and make the file of the log, unless an earlier start has left them.
 
-        Whatever comes before `_remove_directories`, they go when this process ends. Raises BrokerFailed.
+        They are removed when this process ends, even if `_remove_directories` is not called. Raises
+        BrokerFailed.
         """
         if self._memory is None:
             temporary = Path(tempfile.gettempdir())

@@ -146,7 +146,7 @@ class Broker:
         return Tree(psutil.Process(self.process.pid))
 
     def output(self) -> str:
-        """Its whole lines: of one that is being written a reader may see the beginning."""
+        """Its whole lines: the last one may still be incomplete."""
         text = self.output_path.read_text(errors="replace") if self.output_path.exists() else ""
         return text[: text.rfind("\n") + 1]
 

@@ -99,7 +99,7 @@ def produce(
 
 
 def produce_value(topic: str, value: bytes, *, zstd: bool = False) -> Request:
-    """The same, of one record with this value; version 7 is the first that may have zstd."""
+    """Produce one record with this value; version 7 is the first that may have zstd."""
     return _produce(topic, record_batch(1, 0, value, zstd=zstd), version=7 if zstd else 3)
 
 

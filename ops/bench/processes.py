@@ -31,7 +31,7 @@ class Tree:
     root: psutil.Process
 
     def members(self) -> list[psutil.Process]:
-        """Parents before children."""
+        """The processes, parents before children."""
         with contextlib.suppress(psutil.NoSuchProcess):
             return [self.root, *self.root.children(recursive=True)]
         return []

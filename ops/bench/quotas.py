@@ -76,7 +76,7 @@ class Measured:
 
 
 def loads() -> Sequence[Load]:
-    """Each quota is that of a client id with its name."""
+    """The loads. Each quota is that of a client id with its load's name."""
     write = frames.produce("written", 1, PIECE_BYTES, acks=1, client_id="producer_byte_rate")
     read = frames.fetch("read", READ_FROM, PIECE_BYTES, client_id="consumer_byte_rate")
     ask = frames.metadata("request_percentage")

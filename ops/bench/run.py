@@ -136,7 +136,7 @@ def circumstances(directory: Path) -> str:
 
 
 def refuse_memory_directory(directory: Path) -> None:
-    """A write to tmpfs is never a write to disk, so durable figures from there would be worth nothing."""
+    """Refuse a directory on tmpfs: writes there reach no disk, so durable figures would be worth nothing."""
     if file_system(directory) in ("tmpfs", "ramfs"):
         raise BrokerError(f"{directory} is in memory: point --directory at a disk")
 

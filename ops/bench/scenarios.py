@@ -49,7 +49,7 @@ class Scenario:
 
     @property
     def bulk(self) -> bool:
-        """Measured in bytes rather than in requests."""
+        """True if the load is measured in bytes, not in requests."""
         return self.value_bytes >= 16_384
 
 
@@ -148,7 +148,7 @@ def create_topic(
 
 
 def delete_topic(broker: Broker, topic: str) -> None:
-    """A load leaves gigabytes in the log."""
+    """Delete the topic of a load, which leaves gigabytes in the log."""
     with frames.connected(broker.address) as connection:
         error_code, _ = frames.exchange(connection, frames.delete_topic(topic))
     if error_code:
@@ -180,7 +180,7 @@ def prepare(scenario: Scenario, broker: Broker, topic: str) -> frames.Request:
 
 
 def settle_memory(directory: Path, seconds: float) -> None:
-    """Before a bulk produce: earlier writes are on the disk, the page cache has memory that was used before.
+    """Before a bulk produce write earlier data to disk, and give the page cache memory that was in use.
 
     A virtual machine gets memory from its host at the first touch of each page, at a tenth of the speed of
     memory that it has; after a few GB in a run, writers are throttled to the speed of the disk. Both would

@@ -165,7 +165,7 @@ def run(specification: dict[str, Any], python: Path | str = sys.executable) -> t
 
 
 def readers(place: Path, shape: Shape) -> dict[str, dict[str, Any]]:
-    """All that read on this machine's PySpark."""
+    """The readers that run on this machine's PySpark."""
     options = {"log.dir": str(place / "log"), "subscribe": TOPIC, "minPartitions": "2"}
     ours: dict[str, Any] = {"format": "mpbroker", "options": options}
     ready = {"records": str(shape.records), "valueBytes": str(shape.value_bytes)}

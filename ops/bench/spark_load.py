@@ -24,7 +24,7 @@ SAMPLE_S = 0.05
 
 
 def burn(cores: float, seconds: float, ready: Barrier) -> None:
-    """Takes this part of a core for so long, a slice at a time."""
+    """Use this part of a core for some seconds, a slice at a time."""
     ready.wait(START_TIMEOUT_S)
     stop_at = time.monotonic() + seconds
     while (now := time.monotonic()) < stop_at:

@@ -109,7 +109,7 @@ def cpu_s() -> tuple[float, float]:
 
 
 def measure(source: str, address: str, log_dir: str) -> dict[str, float]:
-    """Runs in an interpreter of its own."""
+    """Measure one source, in an interpreter of its own."""
     with tempfile.TemporaryDirectory() as directory:
         work = Path(directory)
         spark = session(source, work)

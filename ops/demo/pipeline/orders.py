@@ -88,7 +88,7 @@ class Pipeline:
             )
 
     def run_and_kill(self) -> None:
-        """SIGKILL as soon as orders are cleaned, before the rest of the run. Raises PipelineFailed."""
+        """Run it, and kill it as soon as orders are cleaned. Raises PipelineFailed."""
         before = self._batches()
         process = self._started()
         hangs = time.monotonic() + PATIENCE_S
@@ -137,7 +137,7 @@ def step_of(line: str) -> str | None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """With all that it started: Python, and the JVM."""
+    """Kill a process with all that it started: Python, and the JVM."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -192,7 +192,7 @@ def results(directory: Path, servers: str) -> Results:
 
 
 def _files(table: Path) -> ds.Dataset:
-    """Those that count: of a table that a stream appends to, those of its log."""
+    """The valid files of a table: those in its log if a stream appends to it."""
     log = sorted((table / "_spark_metadata").glob("[0-9]*"), key=lambda path: int(path.stem))
     if not log:
         return ds.dataset(table)
