@@ -227,8 +227,7 @@ def _broker_of(log_dir: Path) -> RunningBroker:
 
 
 def one_that_counts(paths: Sequence[Path]) -> Path:
-    """Return the directory that counts if several log directories have one of the partition.
-    """
+    """Return the directory that counts if several log directories have one of the partition."""
     if len(paths) == 1:
         return paths[0]
     marked = [one for one in paths if (one / STAYED).exists()]
