@@ -77,7 +77,7 @@ def _names(of: Callable[[ClusterAddress], list[str]]) -> Callable[[typer.Context
 
 
 def complete_settings(incomplete: str) -> list[str]:
-    """Return the settings of topics and brokers that begin so."""
+    """Return the settings of topics and brokers that begin with a text."""
     from mpbroker.config.broker import BROKER_KEYS
     from mpbroker.config.topic_config import TOPIC_KEYS
 

@@ -37,7 +37,7 @@ def to_datetime(text: str, now_ms: int) -> Reset:
 
 
 def by_duration(text: str, now_ms: int) -> Reset:
-    """Return the reset to a time so long ago. Raises BadText."""
+    """Return the reset to the time that is this duration ago. Raises BadText."""
     return Reset("to-datetime", check_time(now_ms - parse_duration(text)))
 
 

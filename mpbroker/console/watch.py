@@ -38,7 +38,7 @@ HISTORY_S: Final = 900.0
 WATCHED_S: Final = 20.0
 # Samples are at least this far apart. A clock that is set back must not make the history longer.
 HISTORY_MAX: Final = int(HISTORY_S / EVERY_S) + 1
-# Names of groups are the choice of anybody.
+# Any client may choose names of groups.
 GROUP_HISTORIES_MAX: Final = 300
 SERIES: Final = (
     *("messages_in_per_s", "bytes_in_per_s", "bytes_out_per_s", "requests_per_s", "produce_p50_ms"),

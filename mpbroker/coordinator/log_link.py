@@ -194,7 +194,7 @@ class LogLink:
             self._ask_on()
         except ArenaFull as error:
             if not self._lender.in_use_bytes:
-                raise  # nothing is lent out whose return could make room
+                raise  # no lent block is left whose return could make room
             if not self.waits_for_room:
                 self._context.log.warning("calls to the log process wait for room in the arena: %s", error)
             self.waits_for_room = True

@@ -132,7 +132,7 @@ class TokenSweep:
 
 
 class MetadataController:
-    """`answer` answers a handler's call. `now_ms` stamps records, `new_id` makes topic ids."""
+    """Decides calls round by round. `answer` answers a handler's call."""
 
     # A round that is not appended yet, and the rest of the work on it.
     _draft: Round | None = None
@@ -397,7 +397,7 @@ class MetadataController:
             self._complete(current, self.state)
             return
         if not self.state.features:
-            # A new log, or one of before there were levels in it.
+            # A new log, or one from before logs had levels.
             levels = feature_records()
             values = [*map(encode_record, levels), *values]
             current.draft.apply_all([*levels])

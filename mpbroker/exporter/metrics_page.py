@@ -26,7 +26,7 @@ from mpbroker.observe.offset_follower import OffsetFollower
 FAILURE_PAUSE_S: Final = 1.0
 # The shortest interval of rates.
 RATE_OVER_S: Final = 5.0
-# What took a second to make and to zip is given out for three more.
+# A page that took a second to make and to zip is given out for three more.
 FRESH_FACTOR: Final = 3.0
 _FAST: Final = 1  # zlib's level: half the time of its usual one, for a tenth more bytes
 

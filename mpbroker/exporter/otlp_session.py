@@ -22,7 +22,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from mpbroker.config.otlp import without_secrets
 
 ANSWER_BYTES_MAX: Final = 64 << 10
-# The specification's, for versions of the exporter that do not say it.
+# The specification's, for versions of the exporter that do not name it.
 TIMEOUT_S: Final = 10.0
 _CUT_EVERY_S: Final = 0.5
 _LOCATION_SHOWN_MAX: Final = 200

@@ -227,7 +227,7 @@ class _Connection:
             while goes_on:
                 await self._await_request()
                 goes_on = await self._serve_one()
-            # Behind a close nothing bounds how long a client takes the rest of its answer.
+            # After a close nothing bounds how long a client takes the rest of its answer.
             self._writer.transport.set_write_buffer_limits(high=0)
             await self._drain()
         except ClientGone:

@@ -2,9 +2,8 @@
 
 Ready means that recovery is over, each listener answers, and what producers send can be written: every role
 that a request may need has a process that serves and moves, the acceptors let clients in, and no disk is
-full, offline or stuck. A role with several processes needs one of them. A disk has no say in whether the
-broker lives: a restart would not mend it.
-(Kubernetes calls these readiness and liveness.)
+full, offline or stuck. A role with several processes needs one of them. A disk does not affect liveness: a
+restart would not mend it. (Kubernetes calls these readiness and liveness.)
 """
 
 from __future__ import annotations

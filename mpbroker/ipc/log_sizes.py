@@ -114,7 +114,7 @@ class DirSizes:
                 words.load(_Word.TOTAL_BYTES) or None,
                 words.load(_Word.USABLE_BYTES) if words.load(_Word.TOTAL_BYTES) else None,
                 _sum(words),
-                # Other workers hear of a failure as EIO: the one that has met it knows better.
+                # Other workers have a failure as EIO: the one that met it has the real errno.
                 next(
                     (code for code in sorted(_each(words, _Word.FIRST_ERROR), key=errno.EIO.__eq__) if code),
                     0,

@@ -55,7 +55,7 @@ class View:
         return total / count if count else 0.0
 
     def share(self, counter: int, process: int) -> float:
-        """Return the part of its time that a process counted so, between the snapshots or since its start."""
+        """Return the share of its time that a counter has, between the snapshots or since its start."""
         spent, passed_ns = self.now.get(process, counter), 0
         if self.before is not None and self.seconds > 0:
             spent -= self.before.get(process, counter)

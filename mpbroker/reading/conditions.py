@@ -30,7 +30,10 @@ _CONSTANT_TYPES: Final = {"topic": str, "partition": int}
 
 
 class Condition(NamedTuple):
-    """`column operator value`, or its negation. `value` is a sequence for `in` and unused for `null`."""
+    """A condition `column operator value`, or its negation.
+
+    `value` is a sequence for `in` and unused for `null`.
+    """
 
     column: str
     operator: Operator

@@ -25,7 +25,7 @@ EVERY_MS: Final = 60_000
 LINES_EACH: Final = 20
 # Other lines of the same principal must not push out its acts of administration.
 ACTS_EACH: Final = 1_000
-# Lines of a kind, of all principals together: who has a network of addresses must not fill the log.
+# Lines of a kind, of all principals together: a client with a network of addresses must not fill the log.
 LINES_ALL: Final = 1_000
 ACTS_ALL: Final = 10_000
 # Principals and addresses that are counted one by one, for each kind of line; all others share one count.

@@ -119,9 +119,9 @@ class _OpenSegment:
     path: bytes
     # By offsets that consumers will ask for: where to search for them. The last used come last.
     positions: OrderedDict[int, int] = field(default_factory=OrderedDict)
-    # Behind the last offset, once that was asked for.
+    # The last offset + 1, once that was asked for.
     _end: int | None = None
-    # Whether no later segment was there when that was asked for first.
+    # Whether there was no later segment when it was first asked for.
     was_last: bool | None = None
     # The last offset of a bound that was searched for here, and the position where it begins.
     found_bound: tuple[int, int] = (-1, 0)

@@ -297,7 +297,7 @@ class Tree:
     def order_all(self, roles: tuple[int, ...], stage: int, about: int) -> None:
         """Order the live ones among `roles` to handle a role; wait until each has acknowledged or died.
 
-        A role that does not hear orders yet gets this one when it does.
+        A role that does not read orders yet gets this one later.
         """
         given: dict[int, int] = {}
         for child in [c for r in roles if (c := self.children.get(r)) is not None and c.pid]:

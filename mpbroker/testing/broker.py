@@ -116,7 +116,7 @@ class Broker:
         except BrokerFailed as failed:
             if error is None:
                 raise
-            # What went wrong first is what the test is about.
+            # The first failure is the one that the test is about.
             error.add_note(str(failed))
 
     def start(self) -> Broker:

@@ -108,7 +108,7 @@ def execute(command: Sequence[str], output: BinaryIO, environment: Mapping[str, 
 
 @dataclass
 class Broker:
-    """A running broker in a directory of its own. Subclasses say how to start it."""
+    """A running broker in a directory of its own. Subclasses define how to start it."""
 
     directory: Path
     port: int = field(default_factory=free_port)

@@ -1,6 +1,6 @@
 """Apache Kafka's jars, fetched once from Maven Central into `ops/bench/kafka/libs`.
 
-The versions stand in `ops/bench/kafka/pom.xml`. Once the directory is there nothing asks the network again; a
+`ops/bench/kafka/pom.xml` has the versions. Once the directory is there nothing asks the network again; a
 changed pom.xml is newer than it and makes Maven run again.
 """
 

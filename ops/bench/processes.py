@@ -66,7 +66,7 @@ class Tree:
         return total
 
     def pause(self) -> None:
-        """SIGSTOP from the root down, so that no parent sees its children stand still."""
+        """SIGSTOP from the root down, so that no parent notices stopped children."""
         for member in self.members():
             member.send_signal(signal.SIGSTOP)
 

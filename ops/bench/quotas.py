@@ -42,8 +42,10 @@ APART_MAX = 0.1
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-    """`throttle_at`: position of throttle_time_ms in the response, from its end if negative. One smaller
-    than `served_bytes_min` is the empty answer to a fetch that has to wait. `per_s`: requests; None: no pace.
+    """A load. `throttle_at`: position of throttle_time_ms in the response, from its end if negative.
+
+    One smaller than `served_bytes_min` is the empty answer to a fetch that has to wait. `per_s`: requests;
+    None: no pace.
     """
 
     quota: str
@@ -57,7 +59,7 @@ class Load:
 
 @dataclasses.dataclass
 class Measured:
-    """`paused_s`: of the run; a pause that outlasts it counts up to its end."""
+    """The pauses of a load. `paused_s`: in all; a pause that outlasts the run counts up to its end."""
 
     requests: int = 0
     throttled: int = 0

@@ -65,7 +65,7 @@ WORKER_BYTES_MAX = 256 << 20
 
 @dataclass(frozen=True)
 class Shape:
-    """`records` records of `value_bytes` bytes."""
+    """The shape of a topic: `records` records of `value_bytes` bytes."""
 
     records: int
     value_bytes: int

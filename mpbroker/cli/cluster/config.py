@@ -25,7 +25,7 @@ from mpbroker.protocol import messages as m
 from mpbroker.protocol.numbers import ResourceType
 from mpbroker.protocol.printable import printable
 
-# In place of a value that brokers tell nobody.
+# In place of a value that brokers never return.
 HIDDEN = "(hidden)"
 
 
@@ -90,7 +90,8 @@ def alter(
     """Set settings, or unset those whose value is None; all or none. Raises CliError."""
     with open_admin(where) as client:
         resource = _resource(client, target)
-        # A broker unsets what it does not know without a word. Of all brokers it tells only what is set.
+        # A broker resets an unknown setting without an error. For all brokers it returns only those that are
+        # set.
         unset = [key for key, value in changes.items() if value is None]
         if unset and resource.name and resource.type != ResourceType.BROKER_LOGGER:
             _check_known(resource, unset, _described(client, resource, unset))

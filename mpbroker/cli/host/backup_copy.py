@@ -3,7 +3,7 @@
     DIR/
     ├── lock                    held while a backup is made
     ├── incoming/               the copy that is being made
-    │   ├── copied-….jsonl      what was copied, a file a line, for a run that goes on with it
+    │   ├── copied-….jsonl      what was copied, a file a line, for a run that continues it
     │   ├── 0/ 1/ …             each of log.dirs
     │   └── manifest.json       the last file that is written
     └── 2026-11-28T12.00.00Z/   a copy that is whole: `incoming` under another name
@@ -36,7 +36,7 @@ from mpbroker.ipc.pointer import LOCK, POINTER_NAME
 from mpbroker.storage.names import META_PROPERTIES
 
 MANIFEST, INCOMING = "manifest.json", "incoming"
-# finish() makes it; "+" tells copies of one second apart.
+# finish() makes it; "+" distinguishes copies of one second.
 _COPY_NAME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d\.\d\d\.\d\dZ\+*", re.ASCII)
 _BACKUP_LOCK: Final = "lock"
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -105,7 +105,7 @@ class Copy(NamedTuple):
         return [self.path / str(number) for number in range(len(self.manifest.log_dirs))]
 
     def problems(self) -> Iterator[str]:
-        """Yield what is not as the manifest says."""
+        """Yield the differences from the manifest."""
         for one in self.manifest.files:
             try:
                 size = (self.path / one.path).stat().st_size
@@ -215,7 +215,7 @@ class Incoming:
         for one in self._known.values():
             if one.inode == _NOT_LINKED:
                 self._linkable.pop(one.path, None)
-        # A line begins behind the end of one that was broken off.
+        # A line begins after the end of a torn one.
         self._state.write(b"\n")
         self.files: dict[str, CopiedFile] = {}
         # Files of the former copy that are missing or damaged there.
@@ -283,7 +283,7 @@ class Incoming:
         self._state.write(msgspec.json.encode(one) + b"\n")
 
     def _link(self, one: CopiedFile) -> bool:
-        """Link the file from the former copy; return False if it is damaged there, or has no more links."""
+        """Link the file from the former copy; return False if it is damaged there, or has too many links."""
         assert self._former is not None
         there, to = self._former.path / one.path, self.path / one.path
         if not (there.exists() and one.is_as_copied(there.stat())):
@@ -386,7 +386,7 @@ def remove_former(target: Path, keep: int) -> int:
     for copy in whole_copies(target)[:-keep]:
         with held(copy, fcntl.LOCK_EX) as is_ours:
             if is_ours:
-                # First what makes it whole.
+                # First the file that marks it as whole.
                 (copy.path / MANIFEST).unlink()
                 shutil.rmtree(copy.path)
                 removed += 1

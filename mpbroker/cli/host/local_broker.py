@@ -92,8 +92,8 @@ def _name_default() -> None:
 def bootstrap_of_data() -> str | None:
     """Return the address of the broker that runs on ./data; None if ./data is not a log directory.
 
-    A listener without TLS and logins comes first: its name says that it is one. Raises CliError if no broker
-    runs on ./data: the one on the default port is another one.
+    The listener named PLAINTEXT comes first: it has neither TLS nor logins. Raises CliError
+    if no broker runs on ./data: the one on the default port is another one.
     """
     # Probes import this module often, and need none of that.
     from mpbroker.storage.names import META_PROPERTIES

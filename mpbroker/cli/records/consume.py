@@ -99,7 +99,7 @@ class Share:
         self._commit_due_ms = 0.0
 
     def join(self) -> None:
-        """Wait for this consumer's partitions; each begins where the group is, else as -o says."""
+        """Wait for this consumer's partitions; each begins at the group's offset, else where -o names."""
         self._interrupt.raises = True
         assigned = self._member.join()
         self._interrupt.raises = False
@@ -239,7 +239,7 @@ class Reader:
         self._topic = self._client.topic(self._settings.topic)
 
     def _reset(self, partition: int) -> None:
-        """Begin where -o says, as auto.offset.reset has Kafka's consumers do.
+        """Begin at the place of -o, as auto.offset.reset has Kafka's consumers do.
 
         Retention has removed the records that the group would read next.
         """

@@ -1,7 +1,7 @@
 """Records as lines of JSON, which `consume --json` writes and `produce --json` reads. Without I/O.
 
-Text stands under its name, other bytes in base64 under another one (key_base64, value_base64): as text they
-would not come back. A header is a pair of its name and its value, which is text, null or {"base64": …}.
+Text is under its name, other bytes are in base64 under another name (key_base64, value_base64): as text they
+would be changed. A header is a pair of its name and its value, which is text, null or {"base64": …}.
 """
 
 from __future__ import annotations

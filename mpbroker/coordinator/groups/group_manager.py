@@ -19,7 +19,7 @@ from mpbroker.records.markers import COMMIT, marker_of
 
 @dataclass(eq=False)
 class GroupMetadataManager:
-    """`groups` has them by id. `_offsets` has their committed offsets, also those without a group."""
+    """The groups by id. `_offsets` has their committed offsets, also those without a group."""
 
     _config: BrokerConfig
     _clock: Clock

@@ -68,7 +68,7 @@ NO_REASON = (
     ErrorCode.UNKNOWN_TOPIC_ID,
     ErrorCode.TOPIC_AUTHORIZATION_FAILED,
 )
-# A segment that vanished was replaced: the table knows more by now, or does so on the next try.
+# A segment that vanished was replaced: the table has its new state by now, or on the next try.
 TRIES = 3
 READ_ERRORS = (SegmentGone, OffsetOutOfRange, RangeDamaged, CorruptBatch, OSError, ValueError)
 # Segments in one answer. Its processor has all of them open while it sends. Clients ask first for partitions
@@ -77,7 +77,8 @@ FILES_MAX = 256
 # Up to this many partitions are read as often as the request names them, in each poll: that costs little. Of
 # more, each is read once.
 AS_NAMED_MAX = 256
-# After so long the handler waits for the disk itself: pages it had brought are evicted before they are sent.
+# After this long the handler waits for the disk itself: pages it had brought are evicted before they are
+# sent.
 COLD_PATIENCE_MS = 15_000
 
 

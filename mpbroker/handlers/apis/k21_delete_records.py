@@ -126,7 +126,7 @@ def handle(context: RequestContext) -> Generator[None, None, DeleteRecordsRespon
                 results.append(found.result)
                 deletions.append(found)
     if ends := [one.end for one in deletions if one.end is not None]:
-        # Nothing is deleted that is not durable yet.
+        # Records that are not durable yet are not deleted.
         code = yield from wait_until_durable(context, ends, context.body.timeout_ms)
         for one in deletions:
             if one.end is not None and not is_durable(context.broker, one.end):

@@ -73,8 +73,8 @@ def asked_for(context: RequestContext) -> Iterator[tuple[Topic, int]]:
 @api(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, name="DescribeLogDirs")
 def handle(context: RequestContext) -> Generator[None, None, DescribeLogDirsResponse]:
     """The log directories, what is left of their file systems, sizes of partitions, which of them move."""
-    # A client that follows a move must not get the old directory without a future replica: it would take the
-    # move for given up.
+    # A client that follows a move must not get the old directory without a future replica: it would regard
+    # the move as abandoned.
     moves: list[calls.MovingPartition] = []
     if len(context.broker.config.log_dirs) > 1:
         for answer in (yield from ask_all(context, calls.TellMoves())):

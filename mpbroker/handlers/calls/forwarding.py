@@ -49,7 +49,7 @@ class Forwarding:
     # ---- as it came
 
     def pass_on(self, context: PendingRequest) -> None:
-        """Pass a request on as it came. If it waits for other members, there must be memory for that."""
+        """Pass a request on unchanged. If it waits for other members, there must be memory for that."""
         if context.slot.api_key in WAITING:
             size = REQUEST_BYTES + context.body_bytes
             if not self._parked_memory.has_room(context, size):

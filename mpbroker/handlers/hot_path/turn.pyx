@@ -387,7 +387,7 @@ cdef class HandlerTurn:
 
     @property
     def shared_jobs(self) -> int:
-        """Number of jobs that several log workers still owe."""
+        """Number of jobs that several log workers still have."""
         return self.shared.count
 
     def flush(self) -> None:

@@ -60,7 +60,8 @@ class Faults:
     def take_due(self, *, all_of_them: bool = False) -> list[PendingRequest]:
         """Return the requests whose delay is over, and that are to be served now.
 
-        Others end here, but for those whose long response still has to be encoded: these have `pieces`.
+        Requests that fail end here, except those whose long response is still to be encoded: they have
+        `pieces`.
         """
         now_ms = self._monotonic_ms()
         served = []
@@ -107,7 +108,7 @@ def _counts(fault: Fault) -> bool:
 
 
 def _ends(fault: Fault, request: PendingRequest) -> bool:
-    """End the request if the fault wants that; return whether it does."""
+    """End the request if the fault requires that; return whether it does."""
     if fault.closes:
         request.close()
     elif fault.error_code:

@@ -198,7 +198,7 @@ RULES: Final[dict[ApiKey, Rule]] = {
     ApiKey.LIST_CONFIG_RESOURCES: Rule(request=(DESCRIBE_CLUSTER_CONFIGS,)),
 }
 
-# What is served on the listeners of admin.listener.names alone.
+# The APIs that are served on the listeners of admin.listener.names alone.
 ADMINISTRATION: Final = frozenset(key for key, rule in RULES.items() if rule.is_admin)
 
 

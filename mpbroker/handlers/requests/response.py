@@ -303,7 +303,7 @@ class PendingRequest(ReceivedRequest):
         return ResponseInfo(pause, self.taken_ns, self.local_ns, entry)
 
     def _log_entry(self, response: Message | bytes | None) -> bytes:
-        """Describe the request for the request log. A failure to do so harms no request.
+        """Describe the request for the request log. A failure there does not affect the request.
 
         `response` may be its encoded body.
         """

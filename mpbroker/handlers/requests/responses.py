@@ -111,7 +111,7 @@ def none_following(_request: Request) -> Sequence[Request]:
 class Responses:
     """Sends responses to the processors.
 
-    `index` is this handler's, the owner of the arena. `outbox(processor)` returns the way to a processor,
+    `index` is this handler's, the owner of the arena. `outbox(processor)` returns the ring to a processor,
     `whose` names the connection of a request. `following` is called with a request that closes its
     connection; it returns those that wait for it, which are closed, too.
     """

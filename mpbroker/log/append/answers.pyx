@@ -261,7 +261,7 @@ cdef void send_kept(AnswersRef *answers) noexcept nogil:
             continue
         stage_kept(answers, process)
         if kept.count:
-            # Room may have appeared before the consumer saw the wish for it.
+            # Room may have appeared before the consumer saw the request for it.
             ring_want_space(answers.rings[process], True)
             stage_kept(answers, process)
         if kept.count == 0:

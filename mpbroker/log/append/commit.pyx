@@ -153,7 +153,7 @@ cdef void ask_next(CommitRef *commit) noexcept nogil:
     cdef uint64_t number
     sync_behind(commit)
     if commit.offered and commit.started == commit.finished:
-        # The flusher looked for the offer before it was there, or the round in front did not go well.
+        # The flusher read `offered` before the offer was there, or the round in front failed.
         reopen(commit)
     if commit.offered or commit.started > commit.finished + 1:
         return

@@ -300,8 +300,7 @@ class _Segments:
             except OSError as error:
                 if not is_final:
                     raise
-                # Report EIO whatever the reason: the next sync would say that all is well, and pages may be
-                # lost.
+                # Report EIO whatever the reason: the next sync would report success, and pages may be lost.
                 raise OSError(errno.EIO, f"cannot be synced: {error.strerror}", path) from error
 
     def close(self) -> None:

@@ -27,7 +27,7 @@ CHECK_EVERY_S = 0.5
 FILES_OF_ONE = 3
 # For rings, journals, and files being replayed, rolled, prepared, or synced for the journals.
 FILES_OF_OTHERS = 1024
-# Partitions looked at in one call: each of them may have to stay open.
+# Partitions checked in one call: each of them may have to stay open.
 CHECKED_AT_ONCE = 64
 # Journals are used again when fewer than this share of the limit are open.
 FEW_SHARE = 0.75

@@ -60,7 +60,7 @@ from mpbroker.storage.transaction_index import (
 
 # A slow disk takes some seconds for a piece.
 PIECE_BYTES = 32 << 20
-# Checking this much again after the next kill takes less time than syncing a recovery point that spares it.
+# Checking this much again after the next kill takes less time than syncing a recovery point that avoids it.
 LITTLE_BYTES = 64 << 10
 Say = Callable[[str], None]
 Count = Callable[[int], None]
@@ -213,7 +213,7 @@ class _Loader:
         # All files and names of the directory are on the device as they were found.
         self.is_as_on_device = False
         self.checked_bytes = 0
-        # Leader epochs of the batches looked at, with their offsets.
+        # Leader epochs of the checked batches, with their offsets.
         self.epochs: list[tuple[int, int]] = []
         self.replay_from = self.bases[0]
         if not known.clean:

@@ -370,7 +370,7 @@ class ReplicaMover:
         while not copied.done():
             self._check(move)
             if not copied.running():
-                # Appends while other partitions are copied say nothing about the copy's speed.
+                # Appends while other partitions are copied do not show the copy's speed.
                 end = move.log.state.log_end
             elif move.copy.bytes_written >= much:
                 self._judge_speed(move, begun_at, end)

@@ -26,7 +26,7 @@ assert LOG_LEVELS_ABOVE == len(inherited_words(logger_of(topology.FIRST_PROCESSO
 
 
 cdef inline bint is_close_reported(ChannelTurn *t, Channel *c, uint32_t reason) noexcept nogil:
-    """Return True if Python must hear of the close: to log a line, or to drop its own TLS or SASL state."""
+    """Return True if Python needs the close reported: to log a line, or to drop its own TLS or SASL state."""
     cdef uint64_t least
     cdef int i
     if t.sessions[c.index].protocol != SecurityProtocol.PLAINTEXT:

@@ -55,7 +55,7 @@ class FailureTable:
         count = 1.0 if known is None else self._left(known, now_ns) + 1
         if len(self._entries) >= self._entries_max:
             del self._entries[next(iter(self._entries))]
-        # Behind all others: they are in the order of their last failures.
+        # After all others: they are in the order of their last failures.
         self._entries[key] = _Failures(min(count, self._free + DOUBLINGS_MAX), now_ns)
 
     def _left(self, known: _Failures, now_ns: int) -> float:

@@ -36,7 +36,7 @@ cdef void count_client(Metering *m, Channel *c) noexcept nogil:
     )
 
 cdef void note_finished(Metering *m, Request *r) noexcept nogil:
-    """Count a request that has ended, even if answered in vain.
+    """Count a request that has ended, even if its client has disconnected.
 
     Each stage ends where the next begins, so that they add up.
     """

@@ -36,7 +36,7 @@ _CATALOG: Final = "spark_catalog.default."
 
 
 class PipelineFailed(Exception):
-    """A run failed, or its results are not what the events say."""
+    """A run failed, or its results do not follow from the events."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Pipeline:
             target.write_text(text.substitute(DIRECTORY=directory, SERVERS=servers), encoding="utf-8")
 
     def run(self, say: Callable[[str], None]) -> None:
-        """Run it to its end; `say` hears of each step. Raises PipelineFailed."""
+        """Run it to its end; `say` gets each step. Raises PipelineFailed."""
         process = self._started()
         hangs = time.monotonic() + PATIENCE_S
         try:
