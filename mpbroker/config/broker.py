@@ -77,7 +77,7 @@ def _are_principals(text: str) -> str:
     wrong = [one.strip() for one in text.split(";") if one.strip() and ":" not in one]
     if not wrong:
         return ""
-    return f"{wrong[0]} has not the form Type:name, as in User:admin; semicolons stand between principals"
+    return f"{wrong[0]} is not of the form Type:name, as in User:admin; semicolons separate principals"
 
 
 def _is_host_and_port(text: str) -> str:

@@ -111,8 +111,8 @@ def _needed(config: BrokerConfig) -> Iterator[tuple[Iterable[int], str]]:
         planes.append((topology.CONTROL_ACCEPTOR, control[:1], control[1:]))
     for acceptor, processors, handlers in planes:
         yield (acceptor,), f"the {name_of(acceptor)} does not serve"
-        yield processors, f"no processor serves behind the {name_of(acceptor)}"
-        yield handlers, f"no handler serves behind the {name_of(acceptor)}"
+        yield processors, f"no processor serves for the {name_of(acceptor)}"
+        yield handlers, f"no handler serves for the {name_of(acceptor)}"
 
 
 def _serves(memory: SharedMemory, role: int) -> bool:

@@ -150,7 +150,7 @@ def clock(is_synchronized: bool | None) -> Check:
     if is_synchronized:
         return Check("clock", OK, "synchronized")
     advice = "run chrony or systemd-timesyncd; retention by time, and logins with tokens, go by the clock"
-    return Check("clock", NOTE, "not synchronized, says the kernel", advice)
+    return Check("clock", NOTE, "the kernel reports that it is not synchronized", advice)
 
 
 def _is_synchronized() -> bool | None:

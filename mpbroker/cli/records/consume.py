@@ -247,7 +247,7 @@ class Reader:
         was = self._where(partition)
         self._positions |= self.first_positions(start, [partition])
         told = (
-            f"{was}: no such offset any more; group {self._settings.group} goes on at the {start.kind}, "
+            f"{was}: no such offset any more; group {self._settings.group} continues at the {start.kind}, "
             f"offset {self._positions[partition]} (-o beginning or end)"
         )
         print(f"mpbroker: {printable(told)}", file=sys.stderr)
@@ -280,8 +280,8 @@ class Reader:
 
     def _damaged(self, partition: int, why: str) -> CliError:
         return CliError(
-            f"{self._where(partition)}: {why}. On its host mpbroker log verify says where; "
-            "-o OFFSET reads on after them"
+            f"{self._where(partition)}: {why}. On its host mpbroker log verify shows where; "
+            "-o OFFSET continues after them"
         )
 
     def _where(self, partition: int) -> str:

@@ -53,6 +53,6 @@ def handle(context: RequestContext) -> Generator[None, None, CreateAclsResponse]
     for image, (error, _) in zip(asked, answer.results, strict=True):
         if not error:
             who = context.session.principal
-            log.info("%s has asked for an access control entry, which is there now: %s", who, Acl(*image))
+            log.info("%s has asked for an access control entry, which exists now: %s", who, Acl(*image))
     result = CreateAclsResponse.AclCreationResult
     return CreateAclsResponse(results=[result(code, message or "") for code, message in answer.results])

@@ -82,7 +82,7 @@ class Admission:
         try:
             self._audit.tell(monotonic_ms(), with_result(act, errors))
         except Exception:
-            log.exception("%s: the audit log has not got its line", request)
+            log.exception("%s: the audit log lacks its line", request)
 
     def charge(self, request: ReceivedRequest, response_bytes: int | None = None) -> Pause:
         """Charge the client once and return its pause. A Fetch passes the size of its response."""

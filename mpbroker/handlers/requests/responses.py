@@ -191,7 +191,7 @@ class Responses:
             if isinstance(segment, FileSlice):
                 parts.append(segment.part(paths[segment.path]))
             elif isinstance(segment, RecordsSlice):
-                raise TypeError(f"{type(segment).__name__} does not say which bytes it means")
+                raise TypeError(f"{type(segment).__name__} does not define its bytes")
             elif len(segment):
                 parts.append(pack_part(PartKind.PART_BYTES, len(segment), at))
                 pieces.append(segment)
