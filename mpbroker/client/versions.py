@@ -123,7 +123,7 @@ class ApiVersionsTalk:
         self._version = valid_versions(ApiKey.API_VERSIONS)[-1]
 
     def request(self) -> tuple[int, ApiVersionsRequest]:
-        """Return the version to ask in, and the request."""
+        """Return the request, after the version to encode it in."""
         request = ApiVersionsRequest(
             client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION
         )

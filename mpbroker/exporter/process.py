@@ -76,7 +76,7 @@ def run(
 
 
 class ExporterProcess:
-    """The exporter's place in the tree, and its server."""
+    """The exporter: serves metrics and console over HTTP, and sends metrics by OTLP."""
 
     def __init__(
         self,

@@ -44,7 +44,7 @@ class AppendedFile:
         self._file = (0, 0)  # device and inode
 
     def append(self, text: str) -> None:
-        """Append a line. Raises OSError if it is not, or not whole, in the file."""
+        """Append a line. Raises OSError if not all of it was written."""
         self.follow()
         data = text.encode("utf-8", "replace") + b"\n"
         if self._ends_within_a_line():

@@ -126,7 +126,7 @@ class Principals(NamedTuple):
 
 
 class AclOperations(NamedTuple):
-    """Operations by name, and the two sets of them that have names of their own."""
+    """The operations of a command: by name, or by --producer and --consumer."""
 
     operations: list[str]
     is_producer: bool

@@ -176,7 +176,7 @@ def _warn_of_unknown(resource: Resource, keys: Sequence[str]) -> None:
 
 
 def _is_set(resource: Resource, entry: m.DescribeConfigsResponse.DescribeConfigsResourceResult) -> bool:
-    """Return whether the setting was set: for a topic, its own; for a broker, in its file, too."""
+    """Return whether the setting was set: on the topic itself, or for a broker also in its file."""
     if resource.type == ResourceType.TOPIC:
         return entry.config_source == ConfigSource.DYNAMIC_TOPIC_CONFIG
     return entry.config_source != ConfigSource.DEFAULT_CONFIG

@@ -183,7 +183,7 @@ def _without_tracebacks() -> Iterator[None]:
 
 @contextmanager
 def _in_a_sentence(signals: list[int]) -> Iterator[None]:
-    """Raise the failure of a job as CliError. `signals`: those that came."""
+    """Raise the failure of a job as CliError. `signals`: those received."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 

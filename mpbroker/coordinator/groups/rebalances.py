@@ -336,7 +336,7 @@ class Rebalances:
         self._queue.append(group.group_id, [self.entry(group, assignments)], written)
 
     def _hold_join(self, group: Group, error: ErrorCode) -> None:
-        """Delay the end of the next join phase, since the last assignment could not be written."""
+        """Delay the end of the next join phase, because the last assignment could not be written."""
         wait_ms = min(WRITE_RETRY_MS << min(group.failed_writes, 8), WRITE_RETRY_MAX_MS)
         group.failed_writes += 1
         log.warning(

@@ -48,7 +48,7 @@ class TopicSpec:
 
 
 class Shard(Protocol):
-    """A coordinator's state machine: no I/O, no clock but the one it was given."""
+    """A coordinator's state machine: without I/O, and with only the clock that it is given."""
 
     @property
     def handlers(self) -> Mapping[ApiKey, Handler]:

@@ -59,8 +59,9 @@ class PendingStep:
 
 
 class Step(NamedTuple):
-    """(Kafka: TxnTransitMetadata.) `last_epoch`: the epoch of a client that lost the answer with the epoch of
-    `value`, and retries. Records do not have it.
+    """The next value of a transactional id. (Kafka: TxnTransitMetadata.)
+
+    `last_epoch`: that of a client that lost the answer with `value`'s epoch, and retries. Not in records.
     """
 
     value: TransactionValue

@@ -305,7 +305,7 @@ class Fetch:
         self.context.broker.fetches.check(self.slots)
 
     def _unknown(self) -> Generator[None, None, frozenset[int]]:
-        """Find the interests that had no partition for the client at the first poll: they bring nothing."""
+        """Return the indices of the interests whose partitions were unknown or refused at the first poll."""
         if self.unknown is None:
             found = []
             for i, interest in enumerate(self.fetch_context.interests):

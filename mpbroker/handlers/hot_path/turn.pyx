@@ -844,7 +844,7 @@ cdef class HandlerTurn:
         return failed
 
     cdef inline bint _is_shared(self, const Slot *produced) noexcept nogil:
-        """Return True if the job is one of the turn's own; Python's jobs lie in this handler's arena."""
+        """Return True if the turn made the job; Python's jobs are in this handler's arena."""
         cdef ProduceSlot job
         memcpy(&job, produced, sizeof(Slot))
         return job.owner != self.index

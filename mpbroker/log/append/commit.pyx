@@ -233,9 +233,9 @@ cdef void board(CommitRef *commit, CommitRound *round, FlushRound *flush, Partit
 
 
 cdef void submit_round(CommitRef *commit) noexcept nogil:
-    """Submit the gathered round: it is the flusher's now.
+    """Hand the gathered round to the flusher.
 
-    Any change since it was gathered would have taken it back.
+    It is still valid: any change since it was gathered would have withdrawn it.
     """
     cdef int64_t i
     cdef CommitRound *round

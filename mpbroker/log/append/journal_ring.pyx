@@ -69,7 +69,7 @@ cdef bint journal_ask(JournalRef *journal, JournalWrite *write) noexcept nogil:
 
 
 cdef void journal_take_off(JournalRef *journal, const JournalWrite *write) noexcept nogil:
-    """Note that the round is the flusher's now."""
+    """Note that the round was handed to the flusher."""
     if write.count:
         journal.flying += journal_record_bytes(write.count, write.payload)
     if write.version:

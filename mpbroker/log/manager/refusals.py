@@ -1,6 +1,6 @@
 """Reports of refused produces and unopened partitions while a disk is full or descriptors run out.
 
-The log has the begin and the end of refusals, and a line from time to time in between. Producers retry all
+The log has a line when refusals begin, one when they end, and some in between. Producers retry all
 the time and a topic may have thousands of partitions, so single refusals are not logged.
 """
 

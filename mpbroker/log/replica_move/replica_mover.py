@@ -529,8 +529,7 @@ class ReplicaMover:
     def _leaves(self, move: Move) -> Generator[None, None, bool]:
         """Rename the old replica for deletion. Return False if that must be tried again.
 
-        Raises _Over if the partition's topic was deleted, with its directory: another topic may have the
-        name.
+        Raises _Over if the topic was deleted: its directory's name may then belong to another topic.
         """
         if not self._manager.is_here(move.log):
             raise _Over

@@ -18,7 +18,7 @@ cdef enum:
     STAMP_NS = 1000             # unit of a descriptor's stamps
 
 cdef void begin_counting(Metering *m, uint64_t limit_bytes) noexcept nogil:
-    """Start the counters. A predecessor's connections count as closed, whether it could count that or not."""
+    """Start the counters. Connections of a predecessor that died count as closed."""
     cdef int by
     counter_set(
         m.counters, Counter.COUNT_CONNECTIONS_CLOSED,
