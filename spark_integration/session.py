@@ -187,10 +187,10 @@ def _adopt(context: SparkContext) -> None:
 
 
 def _end_workers_in_silence(context: SparkContext) -> None:
-    """Have a JVM that also executes start Python workers by our daemon.
+    """Have the JVM of a local master start Python workers by this package's daemon.
 
-    It reads this setting whenever it needs a daemon. Executors elsewhere keep PySpark's daemon: theirs may
-    start before a package that is sent with the job has come.
+    The JVM reads the setting whenever it needs a daemon. Executors of a cluster keep PySpark's daemon: they
+    may start one before a package that is sent with the job has arrived.
     """
     if _is_local(context.master):
         # What PySpark wraps here is the configuration that the JVM uses, not a copy.

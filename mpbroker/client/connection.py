@@ -130,7 +130,7 @@ class Connection:
 
     @property
     def interest(self) -> int:
-        """The epoll events that can help this connection on."""
+        """The epoll events that this connection waits for."""
         if self._transport is None:
             return _WRITE
         return _READ | (_WRITE if self._left or self._transport.wants_write else 0)

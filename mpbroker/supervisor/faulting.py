@@ -1,7 +1,7 @@
 """Faults on demand: the owner of a test's broker asks, and is answered when every process knows them.
 
-Only the control socket takes them, and only in a broker that `mpbroker.testing` has started: no client can
-ask, over no listener, and `mpbroker serve` refuses.
+Only the control socket takes them, and only in a broker that `mpbroker.testing` has started: clients of
+listeners cannot ask for one, and `mpbroker serve` refuses all.
 """
 
 from __future__ import annotations

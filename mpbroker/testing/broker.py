@@ -401,7 +401,7 @@ class Broker:
         return settings
 
     def _await_ready(self) -> None:
-        """Wait for the notice that systemd would get, too."""
+        """Wait for the notice of readiness, as systemd gets it."""
         assert self._process is not None
         assert self._notices is not None
         deadline = time.monotonic() + self.start_timeout_s

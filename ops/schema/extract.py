@@ -173,7 +173,7 @@ def message(schema_name: str, kind: EntityType, api_key: int) -> Json:
 
 
 def schema_text() -> str:
-    """One message a line, so that a new version of Kafka is a readable diff."""
+    """Return the JSON of all messages, one a line, so that a new version of Kafka gives a readable diff."""
     lines = [
         json.dumps(message(name, kind, int(api_key)), separators=(",", ":"))
         for api_key, name in sorted(api_key_map.items())

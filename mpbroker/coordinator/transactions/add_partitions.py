@@ -134,7 +134,10 @@ class AddPartitions:
     # --- checks before an append
 
     def check(self, waiter: Waiter, call: CheckTransaction, then: Callable[[Checked], bool]) -> None:
-        """Check whether batches may be appended. `then` returns False if its handler has died: no hold."""
+        """Check whether batches may be appended.
+
+        If `then` returns False, its handler has died, and no hold remains.
+        """
 
         def checked(outcome: Checked) -> None:
             if not then(outcome) and isinstance(outcome, CheckedTransaction):

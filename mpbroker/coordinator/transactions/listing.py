@@ -30,7 +30,7 @@ LISTINGS_MAX: Final = 64
 
 @dataclass(eq=False)
 class ListTransactions:
-    """Requests under way, which take turns."""
+    """Lists transactional ids. Several requests proceed by turns, one slice each."""
 
     _state: TransactionStateManager
     _timers: Timers

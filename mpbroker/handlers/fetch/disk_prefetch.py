@@ -58,10 +58,10 @@ class DiskPrefetch:
         return len(self._waiting)
 
     def read(self, fd: int, position: int, length: int, then: Callable[[], None]) -> None:
-        """Call `then` from `reap` when the part was read, could not be read, or may be asked for again.
+        """Read a part of a file into the page cache in a thread; `reap` calls `then` afterwards.
 
-        Raises OSError if the file cannot be examined, or if `then` asks again for a part that could not be
-        read.
+        `then` tries again to use the part, or asks again: the read has ended, has failed, or found no room.
+        Raises OSError if the file cannot be examined, or within `then` if the read has failed.
         """
         file = os.fstat(fd)
         key = file.st_dev, file.st_ino, position, length

@@ -244,9 +244,9 @@ cdef class FetchPositions:
         self, uint32_t slot, uint32_t generation, int64_t base, uint64_t inode, bytes path,
         uint32_t log_dir=0,
     ) -> None:
-        """Note the segment that a fetch was served from; its slot may take the place of another one.
+        """Remember the segment that a fetch was served from, in place of the oldest one of its partition.
 
-        Nothing is noted of further partitions when `partitions_max` have a place.
+        When `partitions_max` partitions are remembered, nothing is stored for further ones.
         """
         cdef Reader *reader = &self.ref.readers[slot % READERS]
         cdef Segment *segment

@@ -765,7 +765,10 @@ cdef class HandlerTurn:
         return True
 
     cdef bint _forward(self, Peer *peer, RequestSlot *request, uint64_t taken_ns) noexcept nogil:
-        """Pass a short request on to the coordinator, or return False. Rights and quotas are Python's."""
+        """Forward a short request to the coordinator.
+
+        Return False if Python has to: it checks rights and quotas.
+        """
         cdef CallSlot call
         cdef Slot slot
         if not self.forwards or self.left_to_forward or self.leaves_all or self.python_works:

@@ -107,7 +107,7 @@ class Authorization:
         return known
 
     def refusal(self, request: ReceivedRequest, body: object) -> ErrorCode | None:
-        """Return the error for a client that lacks a need of the whole request, None if it lacks none."""
+        """Return the error if the client lacks a right that the whole request needs; None if it has all."""
         key = ApiKey(request.slot.api_key)
         rule = RULES[key]
         if not rule.request or self._authorizer is None:

@@ -141,9 +141,10 @@ class PendingRequest(ReceivedRequest):
                 self.fail(ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def resume(self, do: Callable[[], object]) -> None:
-        """Call `do` after an event, guarded. The scheduler gets the work that it leaves in pieces.
+        """Call `do` after an event; an error in it ends this request.
 
-        During the request's own work, the caller of that work queues the pieces.
+        If it leaves pieces of work, they are queued here, unless they are already or the caller of `do` will
+        do so.
         """
         is_queued = self.pieces is not None or bool(self._started_ns)
         self.guard(do)

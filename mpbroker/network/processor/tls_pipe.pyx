@@ -142,7 +142,7 @@ cdef bint has_spoken(Wire *wire) noexcept nogil:
     return wire.begun
 
 cdef bint fill(Wire *wire) noexcept nogil:
-    """Receive what the socket has. False: nothing now, its end, or enough for one call."""
+    """Receive what the socket has. False: nothing came, the client has closed, or this call had enough."""
     global received_at, received_end
     cdef ssize_t n
     if wire.ended:

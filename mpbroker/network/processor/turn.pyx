@@ -350,8 +350,9 @@ cdef class ProcessorTurn:
         return self.t.open_count
 
     def handed(self) -> tuple[bytes, list[int]] | None:
-        """Return the message and the descriptors, one or none, of a connection that Python must decide about;
-        None without one. It is the caller's then.
+        """Return the message and the descriptors, one or none, of a connection that Python must decide about.
+
+        Returns None if none waits. The caller then owns the connection.
         """
         if not self.intake.handed_waits:
             return None

@@ -1,4 +1,4 @@
-"""Channels of TLS and SASL listeners: Python leads them, frames and answers stay in the turn.
+"""Channels of TLS and SASL listeners: Python does their I/O, the turn their frames and answers.
 
 A channel of a listener that is not PLAINTEXT begins as NEGOTIATING: nothing of it is read here, and Python
 has its socket. With TLS it becomes MOVED when the client is authenticated: Python has OpenSSL decrypt into
