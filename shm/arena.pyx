@@ -80,7 +80,7 @@ cdef uint64_t carve(ArenaRef *arena, int order) noexcept nogil:
 
 
 cdef uint64_t take_free(ArenaRef *arena, int order) noexcept nogil:
-    """Take a free block of a class, preferably one that still has its pages; return 0 without one."""
+    """Take a free block of a class, preferably one that still has its pages; return 0 if there is none."""
     if arena.free[order].count:
         if order >= LARGE_CLASS:
             arena.warm_bytes -= (<uint64_t>1) << order

@@ -49,7 +49,7 @@ def session(
     """Return a Spark session that knows `format("mpbroker")`: a new one, or the one that runs already.
 
     `master` is Spark's, such as `local[4]`; by default that of spark-submit or of Spark's configuration.
-    `config` has any settings of Spark; they go before those that are set here. `accelerated` adds the reader
+    `config` has any settings of Spark; they override those that are set here. `accelerated` adds the reader
     that runs in the JVM. `quiet` switches off Spark's web pages, its progress bar and log lines below errors;
     under spark-submit those that come before this call stay.
 

@@ -326,7 +326,7 @@ class NetworkClient:
         return ConnectionLost(text)
 
     def _never_reached(self, known: NodeState, text: str) -> ConnectionLost:
-        """Return the error of a node that was not reached: AdvertisedUnreachable if it never was."""
+        """Return the error about a node that cannot be reached: AdvertisedUnreachable if it never was."""
         if not self._is_advertised(known):
             return ConnectionLost(text)
         if known.was_ready or known.has_untried_address:

@@ -69,7 +69,7 @@ class NodeState:
         return address
 
     def progressed(self) -> None:
-        """Forget earlier failures as far as the connection has got."""
+        """Reset the counts of earlier failures for the steps that the connection has taken."""
         assert self.connection is not None
         if self.connection.established:
             self._failed_setups = 0

@@ -707,7 +707,7 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
     def is_privileged(self, listener: str) -> bool:
         """Return whether only brokers and operators reach the listener.
 
-        This is the control plane's or, without one, the brokers' own (KafkaConfig, RequestContext).
+        This is the control plane's or, if there is none, the brokers' own (KafkaConfig, RequestContext).
         """
         return listener == (self.control_plane_listener_name or self.inter_broker_listener_name)
 

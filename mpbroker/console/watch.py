@@ -310,7 +310,7 @@ def ends_of(now: Snapshot) -> Ends:
 
 
 def _offset_row(place: Place, committed: int | None, end: int | None) -> dict[str, Any]:
-    """Return a row about a partition of a group. Offsets may be committed between two samples."""
+    """Return a row about a partition of a group. `end` may be older than `committed`, and is raised to it."""
     row = {"topic": place[0], "partition": place[1], "committed": committed, "end": end, "lag": None}
     if committed is not None and end is not None:
         row |= {"end": max(end, committed), "lag": lag_behind(end, committed)}

@@ -509,7 +509,7 @@ class TellProducers(Struct, tag="tell_producers"):
 
 
 class ActiveProducer(Struct, array_like=True):
-    """One active producer. `open_from`: where its open transaction begins, -1 without one."""
+    """One active producer. `open_from`: where its open transaction begins, -1 if none."""
 
     id: int
     epoch: int

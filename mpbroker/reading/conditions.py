@@ -156,7 +156,7 @@ def _offsets(condition: Condition) -> tuple[int, int, bool]:
 
 
 def _since(condition: Condition) -> int | None:
-    """Return a time before which no record fulfils the condition, in ms since 1970; None without one."""
+    """Return a time before which no record fulfils the condition, in ms since 1970; None if there is none."""
     operator, value = condition.operator, condition.value
     if condition.negated:
         operator = _NEGATED.get(operator, "null")

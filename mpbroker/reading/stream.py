@@ -96,7 +96,7 @@ class Stream:
     def next_end(self, start: Mapping[str, Any], *, everything: bool = False) -> Json:
         """Return the end of the next batch; the start again if there is nothing to read.
 
-        `everything` takes no account of limits.
+        `everything` ignores limits.
         """
         begun = self._parsed(start)
         if self._progress is not None:
@@ -365,7 +365,7 @@ def _is_limited(options: ReadOptions) -> bool:
 
 
 def _moves(starting: Limit) -> bool:
-    """Return whether the limit means later offsets while others write."""
+    """Return whether the offset of the limit grows while records are written."""
     if isinstance(starting, AtOffset):
         return starting.offset == LATEST
     return not isinstance(starting, AtOffsets) or LATEST in starting.offsets.values()

@@ -100,7 +100,7 @@ class Event(NamedTuple):
 
     @property
     def whose(self) -> str:
-        """Return whose lines are counted: the principal's, or without one the address's."""
+        """Return whose lines are counted: the principal's, or if there is none the address's."""
         return self.principal or self.client
 
 

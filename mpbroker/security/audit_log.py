@@ -145,7 +145,7 @@ class AuditLog:
         self._complain_at_ns = 0
 
     def write(self, entry: Entry) -> None:
-        """Write a line. A file that cannot be written is complained of once; nothing is raised."""
+        """Write a line. If the file cannot be written that is logged once; nothing is raised."""
         if not self._into_file(entry):
             log.info("audit: %s", self._body(entry))
 

@@ -94,7 +94,7 @@ class TokenMacs:
 
 
 def token_macs(secret: Secret | None) -> TokenMacs | None:
-    """Return the HMACs by `delegation.token.secret.key`; None without one, which disables tokens."""
+    """Return the HMACs by `delegation.token.secret.key`; None if that is not set, which disables tokens."""
     return TokenMacs(secret) if secret is not None and secret.text else None
 
 

@@ -105,7 +105,7 @@ class ListenerSecurity:
         return Offer(mechanisms, make, served, limits, now_ms)
 
     def principal(self, certificate: bytes | None) -> Principal:
-        """Return the principal of a client that has only TLS to show.
+        """Return the principal of a client that logs in by TLS alone.
 
         Raises ValueError, such as NoRuleMatches.
         """

@@ -299,7 +299,7 @@ def text_of_id(topic_id: bytes) -> bytes:
 
 
 def read_topic_id(directory: Path | str, expected: bytes | None = None) -> bytes | None:
-    """Read the topic id of a partition; None without one. Raises CheckpointCorrupt, OSError.
+    """Read the topic id of a partition; None if it has none. Raises CheckpointCorrupt, OSError.
 
     `expected` is the id of the topic that the directory is named after. Another id belongs to a deleted topic
     and is returned, unless a flipped bit explains it: that is CheckpointCorrupt.

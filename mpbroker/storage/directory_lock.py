@@ -77,7 +77,7 @@ def take(fd: int) -> bool:
 
 
 def holder_of(lock: Path) -> Holder | None:
-    """Return the holder of the lock of fcntl(2) on the file, None without one. Raises OSError.
+    """Return the holder of the lock of fcntl(2) on the file, None if there is none. Raises OSError.
 
     Takes nothing. Not for a process that has a lock of the process on the file: it would lose that.
     """

@@ -157,7 +157,7 @@ cdef class JournalFile:
             sequence += found.bytes
 
     cdef JournalRecord *next_record(self, bytearray room, uint64_t sequence) except? NULL:
-        """Read the record at `sequence` into `room`; return NULL without a whole one."""
+        """Read the record at `sequence` into `room`; return NULL if none is whole there."""
         # In a ring that is full to the last byte, the next record would be the first one again.
         if sequence - self.head.start >= self.head.ring_bytes:
             return NULL

@@ -278,7 +278,7 @@ def _serves(tree: Tree, role: int) -> bool:
 
 
 class Changing:
-    """The change under way, and those asked for. `under_way` names the former; "" without one."""
+    """The change under way, and those asked for. `under_way` names the former; "" if there is none."""
 
     def __init__(
         self, tree: Tree, listeners: Listeners, diff: ConfigDiff, altered: AlteredSettings, notifier: Notifier

@@ -213,7 +213,7 @@ class Broker:
 
     @property
     def log_dir(self) -> Path:
-        """Return the directory of its data (`log.dirs`). Raises BrokerFailed without one."""
+        """Return the directory of its data (`log.dirs`). Raises BrokerFailed if it has none."""
         if self._given_log_dir is not None:
             return self._given_log_dir
         if self._directory is None:
@@ -335,7 +335,7 @@ class Broker:
         return fault
 
     def clear_faults(self, *faults: Fault) -> None:
-        """Take faults back, all if none are named. Raises BrokerFailed.
+        """Remove faults, all if none are named. Raises BrokerFailed.
 
         Does nothing in a fork of the process that started the broker.
         """

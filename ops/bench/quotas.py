@@ -78,7 +78,7 @@ class Measured:
 
 
 def loads() -> Sequence[Load]:
-    """The loads. Each quota is that of a client id with its load's name."""
+    """Return the loads. Each quota is that of a client id with its load's name."""
     write = frames.produce("written", 1, PIECE_BYTES, acks=1, client_id="producer_byte_rate")
     read = frames.fetch("read", READ_FROM, PIECE_BYTES, client_id="consumer_byte_rate")
     ask = frames.metadata("request_percentage")
@@ -121,7 +121,7 @@ class Client(threading.Thread):
 
 
 def exchange(connection: socket.socket, load: Load) -> tuple[int, int]:
-    """(bytes of the response, the pause it asks for in ms)"""
+    """Return (bytes of the response, the pause that it asks for in ms)."""
     connection.sendall(load.request.frame)
     size = frames.receive(connection, 4)
     response = size + frames.receive(connection, int.from_bytes(size))
@@ -131,7 +131,7 @@ def exchange(connection: socket.socket, load: Load) -> tuple[int, int]:
 
 
 def measure(broker: Broker, seconds: float) -> list[Measured]:
-    """The pauses of each load at a broker."""
+    """Return the pauses of each load at a broker."""
     for topic in ("written", "read"):
         create_topic(broker, topic)
     with frames.connected(broker.address) as connection:
@@ -158,7 +158,7 @@ def row(name: str, ours: float, theirs: float, unit: str) -> str:
 
 
 def report(load: Load, ours: Measured, theirs: Measured) -> bool:
-    """Prints both in a row; returns whether they are alike."""
+    """Print both in a row; return whether they are alike."""
     print(f"{load.quota}={load.value:g}: mpbroker, {Kafka.name}, ratio")
     print(row("requests", ours.requests, theirs.requests, ""))
     print(row("throttle total", ours.throttle_ms, theirs.throttle_ms, "ms"))

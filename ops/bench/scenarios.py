@@ -123,7 +123,7 @@ def attempts(patience_s: float) -> Iterator[int]:
 
 
 def _until_accepted(broker: Broker, request: frames.Request) -> None:
-    """Sends until the error code is 0: a topic just made may not have a leader yet."""
+    """Send until the error code is 0: a topic just made may not have a leader yet."""
     for _ in attempts(TOPIC_TIMEOUT_S):
         with frames.connected(broker.address) as connection:
             if not frames.exchange(connection, request)[0]:
@@ -138,7 +138,7 @@ def create_topic(
     first: frames.Request | None = None,
     timeout_s: int = TOPIC_TIMEOUT_S,
 ) -> None:
-    """Makes the topic, and returns when it takes records: `first`, or one of 100 bytes, is in partition 0."""
+    """Make the topic, and return when it takes records: `first`, or one of 100 bytes, is in partition 0."""
     with frames.connected(broker.address, timeout_s=timeout_s) as connection:
         request = frames.create_topic(topic, partitions, timeout_ms=1000 * timeout_s)
         error_code, _ = frames.exchange(connection, request)
@@ -156,7 +156,7 @@ def delete_topic(broker: Broker, topic: str) -> None:
 
 
 def prepare(scenario: Scenario, broker: Broker, topic: str) -> frames.Request:
-    """Makes the topic, fills it where it will be read, and returns the request to send."""
+    """Make the topic, fill it if it will be read, and return the request to send."""
     # A busy disk makes a hundred partitions in some seconds.
     create_topic(
         broker, topic, scenario.partitions, timeout_s=max(TOPIC_TIMEOUT_S, scenario.partitions // 10)
@@ -253,7 +253,7 @@ def run_load(
     door: Door | None = None,
     at_edges: Callable[[int], None] | None = None,
 ) -> Result:
-    """One run of the generator, with the CPU time that the broker's tree took meanwhile. `rate`: requests
+    """Run the generator once; measure the CPU time that the broker's tree takes meanwhile. `rate`: requests
     per second, however fast they are answered; 0: each connection sends the next one when it is answered.
     `at_edges` is called with the generator's process id when the measuring begins and when it ends.
     """

@@ -83,7 +83,7 @@ def shapes(records: int, large_megabytes: int) -> list[Shape]:
 
 
 def batches(shape: Shape) -> Iterator[tuple[int, bytearray]]:
-    """The topic's batches, each with its base offset; a few of them, over and over."""
+    """Yield (base offset, batch) of the topic: a few batches, over and over."""
     templates = [_batch(number, shape.value_bytes) for number in range(DISTINCT_BATCHES)]
     for offset in range(0, shape.records, RECORDS_PER_BATCH):
         yield offset, templates[offset // RECORDS_PER_BATCH % DISTINCT_BATCHES]
@@ -103,7 +103,7 @@ def _batch(number: int, value_bytes: int) -> bytearray:
 
 
 def write_log(log_dir: Path, topics: Mapping[str, Iterator[tuple[int, bytearray]]], records: int) -> None:
-    """Writes a log directory with topics, each in one partition, as a cleanly stopped broker leaves it."""
+    """Write a log directory with topics, each in one partition, as a cleanly stopped broker leaves it."""
     log_dir.mkdir(parents=True)
     (log_dir / META_PROPERTIES).write_text("cluster.id=AAAAAAAAAAAAAAAAAAAAAA\nnode.id=1\nversion=1\n")
     for number, (topic, rest) in enumerate(topics.items(), start=1):
@@ -150,7 +150,7 @@ def environment(python: Path | str) -> dict[str, str]:
 
 
 def run(specification: dict[str, Any], python: Path | str = sys.executable) -> tuple[dict[str, Any], int]:
-    """What the queries took, and the most memory that a Python worker had."""
+    """Return what the queries took, and the most memory that a Python worker had."""
     with (
         subprocess.Popen(
             command(python, specification), stdout=subprocess.PIPE, text=True, env=environment(python)
@@ -165,7 +165,7 @@ def run(specification: dict[str, Any], python: Path | str = sys.executable) -> t
 
 
 def readers(place: Path, shape: Shape) -> dict[str, dict[str, Any]]:
-    """The readers that run on this machine's PySpark."""
+    """Return the readers that run on this machine's PySpark."""
     options = {"log.dir": str(place / "log"), "subscribe": TOPIC, "minPartitions": "2"}
     ours: dict[str, Any] = {"format": "mpbroker", "options": options}
     ready = {"records": str(shape.records), "valueBytes": str(shape.value_bytes)}
@@ -218,7 +218,7 @@ def read_by_all(shape: Shape, place: Path, rounds: int) -> tuple[dict[str, dict[
 
 
 def compare(shape: Shape, place: Path, rounds: int) -> list[str]:
-    """Prints the table of a shape; what missed its bound."""
+    """Print the table of a shape; return what missed its bound."""
     found, workers = read_by_all(shape, place, rounds)
     print_table(shape, found)
     return missed(shape, found, workers)
@@ -257,7 +257,7 @@ def missed(shape: Shape, found: dict[str, dict[str, Any]], worker_bytes: int) ->
 
 
 def during_job(place: Path, shape: Shape, seconds: float) -> list[str]:
-    """Produces during a reading job, and during processes that take as much CPU and nothing else."""
+    """Measure produces during a reading job, and during processes that take as much CPU."""
     write_log(place / "log", {TOPIC: batches(shape)}, shape.records)
     load = frames.produce(LOADED_TOPIC, 1, 100)
     specification = {**readers(place, shape)["mpbroker, Python"], "seconds": 3 * seconds}

@@ -82,7 +82,7 @@ class Resources(NamedTuple):
     is_prefix: bool = False
 
     def each(self) -> list[tuple[ResourceType, str, PatternType]]:
-        """Return type, name and pattern type of each resource. Raises CliError without one."""
+        """Return type, name and pattern type of each resource. Raises CliError if there is none."""
         pattern = PatternType.PREFIXED if self.is_prefix else PatternType.LITERAL
         named = (
             (ResourceType.TOPIC, self.topics),

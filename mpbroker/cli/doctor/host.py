@@ -144,7 +144,7 @@ def _free(path: Path) -> int:
 
 
 def clock(is_synchronized: bool | None) -> Check:
-    """Check that the clock is synchronized: retention, transactions and tokens go by it."""
+    """Check that the clock is synchronized: retention, transactions and tokens depend on it."""
     if is_synchronized is None:
         return Check("clock", NOTE, "the kernel does not say whether it is synchronized")
     if is_synchronized:

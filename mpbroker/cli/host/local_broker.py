@@ -121,7 +121,7 @@ def bootstrap_of_data() -> str | None:
 
 
 def bootstrap_of_environment() -> str | None:
-    """Return the address of the broker that the environment names; None if it names none, or by its files."""
+    """Return the broker's address that the environment has; None if it has none, or only a directory."""
     if os.environ.get(RUNTIME_DIR):
         return None
     return os.environ.get(BOOTSTRAP_SERVER) or None

@@ -76,7 +76,7 @@ class Host(NamedTuple):
         return self.root is None
 
     def at(self, path: str) -> Path:
-        """Return where a path of the service is for us."""
+        """Return where this process finds a path of the service: below the host's root."""
         return Path(path) if self.root is None else self.root / path.lstrip("/")
 
     @property

@@ -99,7 +99,7 @@ class Share:
         self._commit_due_ms = 0.0
 
     def join(self) -> None:
-        """Wait for this consumer's partitions; each begins at the group's offset, else where -o names."""
+        """Wait for this consumer's partitions; each begins at the group's offset, else at that of -o."""
         self._interrupt.raises = True
         assigned = self._member.join()
         self._interrupt.raises = False
@@ -186,7 +186,7 @@ class Reader:
         return self._client.ends(self._topic, indexes, time_ms, self._settings.isolation)
 
     def groups(self, must_stop: Callable[[], bool]) -> Iterator[tuple[int, list[Record]]]:
-        """Yield records with their partition, batch by batch, until it is done or must stop.
+        """Yield records with their partition, batch by batch, until this reader is done or must stop.
 
         All small records of a fetch at once would fill the memory.
         """

@@ -322,7 +322,7 @@ def _cut(records: list[NewRecord]) -> Iterator[list[NewRecord]]:
 
 
 def _is_there(client: Admin, name: str) -> bool:
-    """Return whether the topic need not be created. Input without a line creates none."""
+    """Return whether the topic exists; True also for input without a line, which creates none."""
     try:
         client.topic(name)
     except ApiFailed as error:

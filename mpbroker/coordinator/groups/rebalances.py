@@ -119,7 +119,10 @@ class Rebalances:
             self.keep_alive(group, member)
 
     def end_waits(self, group: Group, error: ErrorCode) -> None:
-        """End all waits of the group with an error that clients retry. A join phase starts its time again."""
+        """End all waits of the group with an error that clients retry.
+
+        The time of a join phase starts anew.
+        """
         patience_ms = 0
         if group.state is GroupState.PREPARING_REBALANCE:
             self._end_join_after(group)

@@ -169,7 +169,7 @@ class InternalTopic:
         return self._loader is not None
 
     def load_delay_ms(self, most_ms: int) -> int:
-        """Return when to call `load` again."""
+        """Return how many ms to wait, at most `most_ms`, before `load` is called again."""
         return min(most_ms, LOAD_RETRY_MS if self._is_stuck else 0)
 
     def _follow(self) -> None:

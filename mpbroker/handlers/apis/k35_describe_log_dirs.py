@@ -105,7 +105,7 @@ def current_replica(
 ) -> tuple[OfPartition | None, int]:
     """Return a description of the replica that is served, and the number of its log directory.
 
-    The description is None without a replica, and in a directory that has failed: its disk may hang.
+    The description is None if there is no replica, or its directory has failed: the disk may hang.
     """
     broker, tried = context.broker, -1
     while True:

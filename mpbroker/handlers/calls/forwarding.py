@@ -136,7 +136,7 @@ class Forwarding:
     # ---- by the turn
 
     def take_over(self, context: PendingRequest, call: Forwarded) -> None:
-        """Take over a request that the turn has passed on: the rest of its way is like that of others."""
+        """Take over a request that the turn has passed on; it is then handled like those of `pass_on`."""
         context.was_passed_on(call.taken_ns, call.passed_on_ns)
 
         def then(answer: ForwardedResponse) -> None:

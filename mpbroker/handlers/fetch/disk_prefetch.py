@@ -146,7 +146,7 @@ class DiskPrefetch:
     def _pull(
         self, pull: Pull, fd: int, position: int, end: int, goes_on: Callable[[], bool]
     ) -> OSError | None:
-        """Bring a part of a file into the page cache; return the error if it could not be read."""
+        """Bring a part of a file into the page cache; return the error if that failed."""
         try:
             while position < end and goes_on() and (got := pull(fd, position, end - position)):
                 position += got

@@ -304,7 +304,7 @@ class IncrementalFetchContext(FetchContext):
         return FetchResponse(session_id=self._session.id)
 
     def _overtaken(self) -> FetchResponse:
-        """Answer a fetch whose epoch another one has taken while it waited."""
+        """Answer a fetch during whose wait its session served another one with the same epoch."""
         return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id=self._session.id)
 
 

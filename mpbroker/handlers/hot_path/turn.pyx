@@ -308,7 +308,7 @@ cdef class HandlerTurn:
     def push_job(self, const unsigned char[::1] slot, int worker=0) -> None:
         """Send a descriptor to a log worker, after all that were sent before.
 
-        Raises ValueError if the slot has the wrong size, IndexError without such a worker and
+        Raises ValueError if the slot has the wrong size, IndexError for an unknown worker and
         MemoryError if the ring is full and the slot cannot be kept.
         """
         if slot.shape[0] != sizeof(Slot):
@@ -452,7 +452,7 @@ cdef class HandlerTurn:
                 self.peers[i].slow_produces[channel] -= 1
 
     def hold_produces(self, int processor, uint32_t channel) -> None:
-        """Leave the produces of a channel to Python, until as many calls of `produce_passed_on`."""
+        """Leave the produces of a channel to Python, until `produce_passed_on` was called as often."""
         cdef int i
         for i in range(self.peer_count):
             if self.peers[i].index == processor and self.peers[i].requests:
@@ -787,7 +787,7 @@ cdef class HandlerTurn:
         return True
 
     cdef bint _answered(self, Peer *peer, const Slot *slot) noexcept nogil:
-        """Pass the coordinator's response on to the processor. Return False if that is Python's."""
+        """Pass the coordinator's response on to the processor. Return False if Python must do that."""
         cdef CallSlot answer
         cdef ReplySlot reply
         cdef ReturnSlot back

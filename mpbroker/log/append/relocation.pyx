@@ -48,7 +48,7 @@ def resume_jobs(AppendTurn turn) -> int:
 
 
 def relocate(AppendTurn turn, PartitionState state, int log_dir) -> None:
-    """Let the partition live in that log directory, whose synced files have all of it.
+    """Append to the partition in that log directory from now on; its synced files there have all of it.
 
     None of its files may be open, unsynced or in flight.
     """

@@ -185,7 +185,7 @@ class _Targets:
         return self._by_letters[text, partition]
 
     def path_of(self, topic_id: bytes, partition: int, base: int) -> str | None:
-        """Return the segment's path, whether it exists or not; None without the partition."""
+        """Return the segment's path, whether it exists or not; None if there is no such partition."""
         key = (topic_id, partition, base)
         if key not in self._paths:
             found = self._target(topic_id, partition)

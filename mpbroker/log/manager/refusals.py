@@ -110,7 +110,7 @@ class WaitingPartitions:
             self._no_room = failure.errno
 
     def take_no_room(self) -> int:
-        """Return the errno of partitions without room since the last call, 0 without any."""
+        """Return the errno of partitions without room since the last call, 0 if there were none."""
         error, self._no_room = self._no_room, 0
         return error
 

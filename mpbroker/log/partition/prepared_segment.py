@@ -26,7 +26,7 @@ class Begun(NamedTuple):
 
 
 class Prepared:
-    """Files for one directory, even if that is renamed. Unused ones are closed when it is collected."""
+    """Files for one directory, even if that is renamed. Unused ones are closed with this object."""
 
     __slots__ = ("_fds", "directory")
 

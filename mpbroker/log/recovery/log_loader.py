@@ -585,7 +585,7 @@ def _last_batches(fd: int, position: int, size: int) -> list[scan.BatchAt]:
 
 
 def _first_ms(fd: int, base: int, size: int) -> int:
-    """Return the largest timestamp of the segment's first batch; -1 without one."""
+    """Return the largest timestamp of the segment's first batch; -1 if it has none."""
     first = scan.find_offset(fd, 0, size, base)
     return first.max_timestamp if first is not None else -1
 

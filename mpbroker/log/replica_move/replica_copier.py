@@ -188,7 +188,7 @@ class Copy:
             raise SourceChanged(str(error)) from error
 
     def _bytes_there(self, base: int) -> int:
-        """Return the bytes that the segment already takes in the future replica, equal or not."""
+        """Return the bytes of the segment in the future replica, whether or not they equal the source's."""
         with _writing():
             try:
                 return (self.future / names.segment_name(base)).stat().st_size

@@ -320,7 +320,7 @@ class ReplicaMover:
                 move.target.forget((move.log.topic, move.log.partition))
 
     def _has_failed(self, log_dir: LogDirectory) -> bool:
-        """Return whether the directory failed. The turn has that before `log_dir` does."""
+        """Return whether the directory failed. The turn knows it before `log_dir` does."""
         return log_dir.failed or bool(self._manager.turn.failed_dirs >> log_dir.number & 1)
 
     def _check(self, move: Move) -> None:
@@ -394,7 +394,7 @@ class ReplicaMover:
         return Wanted(sealed, state.segment_base, state.size, state.log_end, list(log.epochs), is_last)
 
     def _has_copied(self, move: Move, copied: Future[None]) -> bool:
-        """Return whether the pass succeeded. Raises _Over, or SourceChanged if a segment went."""
+        """Return whether the pass succeeded. Raises _Over, or SourceChanged if a segment was deleted."""
         try:
             copied.result()
         except Abandoned as over:

@@ -94,7 +94,7 @@ cdef inline bint may_go_beside(ChannelTurn *t, Channel *c) noexcept nogil:
     return may_enter_window(&t.window, c) and not (c.expires_ns and t.now_ns >= c.expires_ns)
 
 cdef bint session_over(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Return whether the request, whose session ends, gets no further: it renews it, or comes too late."""
+    """Return whether the request goes no further, as its session ends: it renews the session, or is late."""
     if c.request.api_key == Api.API_SASL_HANDSHAKE and (
         c.renewed_ns == 0 or t.now_ns - c.renewed_ns >= REAUTHENTICATION_NS
     ):

@@ -383,7 +383,7 @@ cdef class ProcessorTurn:
     def answer_api_versions(self, bodies: list[bytes]) -> None:
         """Answer common ApiVersions requests with the encoded response of their version.
 
-        Versions without one are for handlers.
+        Requests of versions that lack one go to handlers.
         """
         cdef bytes body
         for version in range(API_VERSIONS_MOST):

@@ -52,7 +52,7 @@ class Pipeline:
     """A directory with the pipeline's files, and runs of it."""
 
     def __init__(self, directory: Path, servers: str) -> None:
-        """Writes the files, for a broker that may be at another port than the last time."""
+        """Write the files, for a broker that may be at another port than the last time."""
         self.directory = directory
         self._output = directory / "output.log"
         for source in sorted(path for path in TEMPLATE.rglob("*") if path.is_file()):
@@ -169,7 +169,7 @@ def produce(servers: str, count: int) -> int:
 
 
 def event(number: int) -> bytes:
-    """An order, or an invalid event."""
+    """Return an order, or an invalid event."""
     if not is_order(number):
         return b"not an order"
     return json.dumps({"id": number, "customer": f"c{number % CUSTOMERS}", "amount": amount(number)}).encode()
@@ -184,7 +184,7 @@ def amount(number: int) -> int:
 
 
 def results(directory: Path, servers: str) -> Results:
-    """What the tables and the sink's topic have."""
+    """Return what the tables and the sink's topic have."""
     cleaned = _files(directory / "warehouse" / "cleaned").to_table(columns=["id"])["id"].to_pylist()
     rows = _files(directory / "warehouse" / "totals").to_table().to_pylist()
     totals = sorted((row["customer"], row["orders"], row["amount"]) for row in rows)
@@ -192,7 +192,7 @@ def results(directory: Path, servers: str) -> Results:
 
 
 def _files(table: Path) -> ds.Dataset:
-    """The valid files of a table: those in its log if a stream appends to it."""
+    """Return the valid files of a table: those in its log if a stream appends to it."""
     log = sorted((table / "_spark_metadata").glob("[0-9]*"), key=lambda path: int(path.stem))
     if not log:
         return ds.dataset(table)
@@ -226,7 +226,7 @@ def _consumed(servers: str) -> list[int]:
 
 
 def check(found: Results, events: int) -> None:
-    """Raises PipelineFailed if an order is missing or there twice."""
+    """Check the results. Raises PipelineFailed if an order is missing or there twice."""
     orders = [number for number in range(events) if is_order(number)]
     if found.cleaned != orders:
         raise PipelineFailed(f"table cleaned has {len(found.cleaned)} rows, not each of {len(orders)} once")
