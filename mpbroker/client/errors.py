@@ -90,7 +90,7 @@ class AdvertisedUnreachable(ConnectionLost):
 
 
 class AuthenticationFailed(ClientError):
-    """The two sides do not trust each other: a certificate, a password, or the protocol is wrong."""
+    """Authentication failed: a certificate, a password, or the protocol is wrong."""
 
 
 class InvalidReceive(ClientError):

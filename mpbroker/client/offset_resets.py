@@ -27,7 +27,7 @@ class Reset(NamedTuple):
 
     @property
     def time_ms(self) -> int | None:
-        """Return the time whose offset must be asked for."""
+        """Return the time (ms) whose offset must be asked for; None if no time was given."""
         return self.number if self.kind == "to-datetime" else None
 
 

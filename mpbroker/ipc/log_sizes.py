@@ -91,11 +91,11 @@ class DirSizes:
         self._words(number).store(_Word.FIRST_KEPT + worker, kept_bytes)
 
     def put_error(self, number: int, worker: int, error: int) -> None:
-        """Write for which errno a log worker refuses produces to a directory; 0: it takes them."""
+        """Write the errno for which a log worker refuses produces to a directory; 0: it takes them."""
         self._words(number).store(_Word.FIRST_ERROR + worker, error)
 
     def put_wait(self, number: int, worker: int, since_ns: int) -> None:
-        """Write since when a sync of a log worker has not ended; 0: none takes long."""
+        """Write when the slow sync of a log worker began; 0: none takes long."""
         self._words(number).store(_Word.FIRST_WAIT + worker, since_ns)
 
     def all(self) -> dict[int, DirSeen]:

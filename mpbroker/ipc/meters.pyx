@@ -389,7 +389,7 @@ cdef class Meters:
 # ---- for readers
 
 cdef list words_of(const uint64_t *first, int count):
-    """Load words one after the other, never before its earlier loads."""
+    """Load words one after the other, and none before earlier loads of the caller."""
     fence_acquire()
     return [load_acquire(first + i) for i in range(count)]
 

@@ -67,7 +67,7 @@ class Token:
         return principal == self.owner or principal in self.renewers
 
     def concerns_any_of(self, principals: AbstractSet[str]) -> bool:
-        """Return whether it is a token of one of them: they may describe it without any permission."""
+        """Return whether one of these owns, has requested or may renew the token."""
         return not principals.isdisjoint((self.owner, self.requester, *self.renewers))
 
 

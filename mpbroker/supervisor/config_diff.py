@@ -81,7 +81,7 @@ class ReloadError(Exception):
 
 
 class NoFile(ReloadError):
-    """The broker has no file to read; a terminal that hangs up asks for this reload too."""
+    """The broker has no file to read; its terminal sends the same SIGHUP when it hangs up."""
 
 
 @dataclass(frozen=True)

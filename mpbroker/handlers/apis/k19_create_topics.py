@@ -45,7 +45,7 @@ def failed(context: RequestContext, code: ErrorCode) -> CreateTopicsResponse:
 
 
 def checked(wanted: Wanted) -> CreateTopic:
-    """Return what to ask the coordinator for. Raises ApiError for errors that it could no longer see."""
+    """Return the topic to ask the coordinator for. Raises ApiError for what is given more than once."""
     configs = {c.name: c.value for c in wanted.configs}
     if len(configs) < len(wanted.configs):
         raise ApiError(ErrorCode.INVALID_CONFIG, "A configuration key is given more than once.")

@@ -421,7 +421,7 @@ cdef class HandlerTurn:
         return dropped
 
     def lose_shared(self, int worker) -> None:
-        """Give up the parts that a fenced log worker owed: it may have done them or not.
+        """Give up the parts that a fenced log worker has not returned: it may have done them or not.
 
         Each such job is answered by closing its connection, as soon as the other workers have returned it.
         """

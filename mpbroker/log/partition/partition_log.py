@@ -289,7 +289,7 @@ class PartitionLog:
             raise
 
     def largest_ms(self) -> int:
-        """Return the active segment's largest timestamp; without any, its last write. Raises OSError."""
+        """Return the active segment's largest timestamp; if it has none, its last write. Raises OSError."""
         if self.state.max_timestamp >= 0:
             return self.state.max_timestamp
         active = self.directory / names.segment_name(self.state.segment_base)
