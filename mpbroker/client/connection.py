@@ -81,10 +81,7 @@ class InFlight:
 
 
 class Connection:
-    """A connection, for one thread.
-
-    Methods raise AuthenticationFailed, InvalidReceive or OSError at its end.
-    """
+    """A connection, for one thread. Its methods raise AuthenticationFailed, InvalidReceive, OSError."""
 
     def __init__(
         self,

@@ -130,10 +130,7 @@ class ApiVersionsTalk:
         return self._version, request
 
     def received(self, response: ApiVersionsResponse) -> str | None:
-        """Take the response; return its problem, or None.
-
-        It sets `versions`, or the version to ask in next.
-        """
+        """Take the response; return its problem, or None. Sets `versions`, or the version to ask in next."""
         spans = {api.api_key: Span(api.min_version, api.max_version) for api in response.api_keys}
         if not response.error_code:
             self.versions = NodeApiVersions(spans)

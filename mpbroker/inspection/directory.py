@@ -33,10 +33,7 @@ class NotALogDirectory(ValueError):
 
 @dataclass
 class InspectedDirectory:
-    """A log directory, or one partition's. `is_live`: a broker has it.
-
-    `is_clean`: its last stop was clean.
-    """
+    """A log directory, or one partition's. `is_live`: a broker has it; `is_clean`: it was stopped cleanly."""
 
     path: Path
     is_live: bool

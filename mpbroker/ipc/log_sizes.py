@@ -147,10 +147,7 @@ class PartitionSizes:
         self._words = Words(block)
 
     def put(self, slot: int, generation: int, segments: int, size_bytes: int) -> None:
-        """Write a partition's size.
-
-        Its other word is 0 during the write, so that a reader can detect that.
-        """
+        """Write a partition's size. Its other word is 0 meanwhile, so that a reader can detect the write."""
         self._words.store(2 * slot, 0)
         self._words.store(2 * slot + 1, size_bytes)
         self._words.store(2 * slot, generation << 32 | segments)

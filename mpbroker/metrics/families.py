@@ -49,10 +49,7 @@ class View:
 
     @staticmethod
     def average(total: float, count: int, earlier: tuple[float, int] | None) -> float:
-        """Return the average between the snapshots, else of all events.
-
-        It is that of all events if none is new, or if there is no earlier snapshot.
-        """
+        """Return the average between the snapshots, or of all events if none is new or `earlier` is None."""
         if earlier is not None and count > earlier[1]:
             total, count = total - earlier[0], count - earlier[1]
         return total / count if count else 0.0

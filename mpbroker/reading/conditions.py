@@ -30,10 +30,7 @@ _CONSTANT_TYPES: Final = {"topic": str, "partition": int}
 
 
 class Condition(NamedTuple):
-    """A condition `column operator value`, or its negation.
-
-    `value` is a sequence for `in` and unused for `null`.
-    """
+    """A condition `column operator value`, or its negation. `value`: a sequence for `in`, none for `null`."""
 
     column: str
     operator: Operator

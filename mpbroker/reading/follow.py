@@ -50,8 +50,7 @@ _QUIET_S = _QUIET_TO_PAUSE * _LONGEST_PAUSE_S
 _ALARM_SETS_IN_S = 0.1
 # Each partition is a directory to watch, and the kernel limits how many a user may watch.
 _ALARM_PARTITIONS_MAX = 256
-# The answer of a fetch that waited without records is valid for this long; the next fetch reports later
-# records.
+# The answer of a fetch that waited without records is valid this long; the next one reports later records.
 _FETCH_HOLDS_S = 0.05
 # A pause is at least this many times as long as the poll before it: 1 % of a CPU.
 _PAUSE_TO_POLL = 100

@@ -161,9 +161,8 @@ class Stream:
     def _has_to_keep_initial(self, begun: StreamOffsets) -> bool:
         """Return whether the first batch must be an empty one, which writes the start into the checkpoint.
 
-        If Spark asked for the start again after a crash, it would get a later one and lose the records
-        between. (Kafka's source has a file of its own in the checkpoint; a Python source does not know its
-        place.)
+        If Spark asked again after a crash, it would get a later start and lose the records between.
+        (Kafka's source has a file of its own in the checkpoint; a Python source does not know its place.)
         """
         if self._initial_was_kept or begun != self._initial:
             return False

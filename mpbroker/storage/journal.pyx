@@ -212,8 +212,7 @@ cdef class JournalFile:
     def reset(self) -> None:
         """Discard every record; durable on return. Raises OSError.
 
-        Both heads record that: should one of them be damaged later, the other must not bring the old records
-        back.
+        Both heads record that: if one is damaged later, the other must not bring the old records back.
         """
         cdef uint64_t nonce = fresh_nonce()
         for _ in range(2):

@@ -33,10 +33,7 @@ class Faulting:
         self._asked: list[tuple[list[Fault], Later]] = []
 
     def ask(self, wanted: list[Fault] | None) -> Later:
-        """Replace all faults by these; the answer comes when all processes follow.
-
-        Raises FatalError, ValueError.
-        """
+        """Replace all faults; the answer comes when all processes follow. Raises FatalError, ValueError."""
         if not self.is_allowed:
             raise FatalError("faults are for brokers that mpbroker.testing has started; this one serves")
         wanted = wanted or []

@@ -213,10 +213,7 @@ class Supervisor:
                 pause.hold(children, one, poll=self._poll_in_pause)
 
     def _poll_in_pause(self) -> bool:
-        """Report life to systemd; return whether the broker is to stop.
-
-        Heartbeats mean nothing in a pause.
-        """
+        """Report life to systemd; return whether to stop. Heartbeats mean nothing in a pause."""
         self.tree.counters.beat()
         if self.notifier.is_ping_due():
             self.notifier.ping()

@@ -461,8 +461,7 @@ class Broker:
     def _name_directories(self) -> None:
         """Name directories, and make the file of the log, unless an earlier start has left them.
 
-        They are removed when this process ends, even if `_remove_directories` is not called. Raises
-        BrokerFailed.
+        They are removed when this process ends, also without `_remove_directories`. Raises BrokerFailed.
         """
         if self._memory is None:
             temporary = Path(tempfile.gettempdir())

@@ -28,10 +28,7 @@ class Fault:
         return min(size, self.spec.times or size)
 
     def clear(self) -> None:
-        """Remove the fault: requests that arrive afterwards are served normally. Idempotent.
-
-        Raises BrokerFailed.
-        """
+        """Remove the fault: later requests are served normally. Idempotent. Raises BrokerFailed."""
         self._clear(self)
 
     def forget(self) -> None:

@@ -44,8 +44,7 @@ APART_MAX = 0.1
 class Load:
     """A load. `throttle_at`: position of throttle_time_ms in the response, from its end if negative.
 
-    One smaller than `served_bytes_min` is the empty answer to a fetch that has to wait. `per_s`: requests;
-    None: no pace.
+    One below `served_bytes_min` is the empty answer to a fetch that waits. `per_s`: requests; None: no pace.
     """
 
     quota: str

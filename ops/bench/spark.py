@@ -5,8 +5,7 @@ all columns into nothing, the values alone, and a count. The table also has PySp
 that are ready: no source in Python can be faster. The connector is that of Spark 4.0.0, in an environment
 of its own; it needs Maven and the network once. Fails where a bound is missed. There are bounds for the
 readers' speed against the connector's, for the JVM reader's against Parquet's, for the broker's produces
-during a job, and for the memory of Python workers. `--short` takes little data and checks no bounds: it
-shows that all of it works.
+during a job, and for the memory of Python workers. `--short` takes little data, without bounds.
 """
 
 from __future__ import annotations

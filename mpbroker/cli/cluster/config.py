@@ -90,8 +90,7 @@ def alter(
     """Set settings, or unset those whose value is None; all or none. Raises CliError."""
     with open_admin(where) as client:
         resource = _resource(client, target)
-        # A broker resets an unknown setting without an error. For all brokers it returns only those that are
-        # set.
+        # A broker resets an unknown setting without an error. For all brokers it returns only set ones.
         unset = [key for key, value in changes.items() if value is None]
         if unset and resource.name and resource.type != ResourceType.BROKER_LOGGER:
             _check_known(resource, unset, _described(client, resource, unset))

@@ -180,8 +180,7 @@ def held(copy: Copy, how: int) -> Iterator[bool]:
 class Incoming:
     """The unfinished copy of these log directories. The caller holds the lock. Raises CliError.
 
-    Its directory has a state file from before its first copied file until the copy is complete; a
-    directory with files and no state file is not ours.
+    Its state file is there before its first file, until it is whole; files without one are not ours.
     """
 
     def __init__(self, target: Path, log_dirs: list[Path], former: Copy | None) -> None:

@@ -119,10 +119,7 @@ class Rebalances:
             self.keep_alive(group, member)
 
     def end_waits(self, group: Group, error: ErrorCode) -> None:
-        """End all waits of the group with an error that clients retry.
-
-        The time of a join phase starts anew.
-        """
+        """End all waits of the group with an error that clients retry. A join phase begins its time anew."""
         patience_ms = 0
         if group.state is GroupState.PREPARING_REBALANCE:
             self._end_join_after(group)
@@ -295,9 +292,7 @@ class Rebalances:
         )
 
     def _write_empty(self, group: Group) -> None:
-        """Write the empty group.
-
-        (If that is lost, a replay has the generation before; its sessions expire.)"""
+        """Write the empty group. (If that is lost, a replay has the old generation; its sessions expire.)"""
 
         def written(error: ErrorCode) -> None:
             if error:

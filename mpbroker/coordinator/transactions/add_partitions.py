@@ -134,10 +134,7 @@ class AddPartitions:
     # --- checks before an append
 
     def check(self, waiter: Waiter, call: CheckTransaction, then: Callable[[Checked], bool]) -> None:
-        """Check whether batches may be appended.
-
-        If `then` returns False, its handler has died, and no hold remains.
-        """
+        """Check whether batches may be appended. If `then` returns False, as after a death, the hold ends."""
 
         def checked(outcome: Checked) -> None:
             if not then(outcome) and isinstance(outcome, CheckedTransaction):

@@ -77,8 +77,7 @@ FILES_MAX = 256
 # Up to this many partitions are read as often as the request names them, in each poll: that costs little. Of
 # more, each is read once.
 AS_NAMED_MAX = 256
-# After this long the handler waits for the disk itself: pages it had brought are evicted before they are
-# sent.
+# After this long the handler waits for the disk itself: its pages are evicted before they are sent.
 COLD_PATIENCE_MS = 15_000
 
 

@@ -96,8 +96,7 @@ def search(context: RequestContext, topic: Topic, now: Partition, timestamp_ms: 
                 # ValueError: the damaged ranges are not known.
                 log.error("%s-%d cannot be read: %s", topic.name, now.partition, error)
                 raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR) from error
-            # The table has had the new log start, or the other log directory, since before the files were
-            # removed.
+            # The table has had the new log start, or the other log directory, since before the deletion.
             found = context.broker.partition(topic, now.partition)
             if isinstance(found, ErrorCode):
                 raise ApiError(found) from None

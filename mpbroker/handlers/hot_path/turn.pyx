@@ -765,10 +765,7 @@ cdef class HandlerTurn:
         return True
 
     cdef bint _forward(self, Peer *peer, RequestSlot *request, uint64_t taken_ns) noexcept nogil:
-        """Forward a short request to the coordinator.
-
-        Return False if Python has to: it checks rights and quotas.
-        """
+        """Forward a short request to the coordinator. False: Python has to, such as to check rights."""
         cdef CallSlot call
         cdef Slot slot
         if not self.forwards or self.left_to_forward or self.leaves_all or self.python_works:

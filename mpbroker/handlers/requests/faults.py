@@ -60,8 +60,7 @@ class Faults:
     def take_due(self, *, all_of_them: bool = False) -> list[PendingRequest]:
         """Return the requests whose delay is over, and that are to be served now.
 
-        Requests that fail end here, except those whose long response is still to be encoded: they have
-        `pieces`.
+        Those that fail end here, except if a long response is still to be encoded: they have `pieces`.
         """
         now_ms = self._monotonic_ms()
         served = []

@@ -143,8 +143,7 @@ class PendingRequest(ReceivedRequest):
     def resume(self, do: Callable[[], object]) -> None:
         """Call `do` after an event; an error in it ends this request.
 
-        If it leaves pieces of work, they are queued here, unless they are already or the caller of `do` will
-        do so.
+        Pieces of work that it leaves are queued here, unless they are already or the caller queues them.
         """
         is_queued = self.pieces is not None or bool(self._started_ns)
         self.guard(do)

@@ -361,9 +361,7 @@ def _settle(target: int, walk: Walk, segment: _Segment) -> float:
 
 
 def _sync(fd: int) -> float:
-    """Sync the file; return the seconds.
-
-    Raises EIO unless the disk is full: a retry would wrongly succeed."""
+    """Sync the file; return the seconds. Raises EIO unless the disk is full: a retry would seem to work."""
     try:
         return background_io.sync(fd)
     except OSError as error:

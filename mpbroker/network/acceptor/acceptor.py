@@ -380,10 +380,7 @@ class Acceptor:
             self._watch(there)
 
     def _advance(self, there: _Open, held: _Held, now_ms: float) -> bool:
-        """Continue with a held connection.
-
-        Returns whether it is done: with a processor, closed, or parked.
-        """
+        """Continue with a held connection. Returns whether it was handed over, closed or parked."""
         if not held.counted:
             if held.ready_at_ms > now_ms:
                 return False

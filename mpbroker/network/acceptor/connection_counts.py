@@ -2,8 +2,7 @@
 
 The acceptor counts its own hand-overs, and reads in the ledgers' changes which connections were closed, and
 which the other acceptor has handed over. It counts all rows again after a death: when the supervisor has
-emptied a dead processor's rows, when a successor has taken the waiting sockets, and when the acceptor is a
-successor.
+emptied a dead processor's rows, when a successor has taken the waiting sockets, and as a successor.
 """
 
 from __future__ import annotations

@@ -56,10 +56,7 @@ def limit_key(config: BrokerConfig, listener: str, key: str) -> str:
 
 
 class AddressRates:
-    """The rates at which addresses may connect.
-
-    It becomes a reader before the fork, so that no connection precedes them.
-    """
+    """The rates at which addresses may connect. It is a reader before the fork, and so before connections."""
 
     def __init__(self, context: ProcessContext, quotas: ConnectionQuotas) -> None:
         memory = context.memory

@@ -350,9 +350,8 @@ cdef class ProcessorTurn:
         return self.t.open_count
 
     def handed(self) -> tuple[bytes, list[int]] | None:
-        """Return the message and the descriptors, one or none, of a connection that Python must decide about.
-
-        Returns None if none waits. The caller then owns the connection.
+        """Return the message and the descriptors, one or none, of a connection that Python must decide about;
+        None if none waits. The caller owns it then.
         """
         if not self.intake.handed_waits:
             return None

@@ -186,10 +186,7 @@ cdef class TlsSaslTurn:
         return c.fd, frame, rest
 
     def opened(self, uint32_t channel, bint native, uint64_t expires_ns) -> None:
-        """Open an authenticated channel.
-
-        `native`: its bytes are plain, and the turn closes it, not Python.
-        """
+        """Open an authenticated channel. `native`: its bytes are plain; the turn closes it, not Python."""
         cdef Channel *c = self._channel(channel)
         c.secure = 0 if native else MOVED
         c.owned = not native

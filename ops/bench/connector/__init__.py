@@ -33,10 +33,7 @@ def is_there() -> bool:
 
 
 def python() -> Path:
-    """Return the interpreter that has PySpark. The first call makes its environment.
-
-    Raises MissingToolError.
-    """
+    """Return the interpreter with PySpark, made by the first call. Raises MissingToolError."""
     home = _home()
     if not is_there():
         shutil.rmtree(home, ignore_errors=True)
