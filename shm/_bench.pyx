@@ -32,7 +32,7 @@ cdef struct Pace:
 
 
 cdef inline void meet(Pace *pace, uint64_t round) noexcept nogil:
-    """Wait until both sides are in the round; they leave at most a cache miss apart, at random."""
+    """Wait until both sides are in the round; then wait up to about a cache miss, at random."""
     cdef uint64_t spins = 0, _
     store_release(pace.mine, round)
     while load_acquire(pace.theirs) < round:

@@ -80,7 +80,7 @@ cdef uint64_t carve(ArenaRef *arena, int order) noexcept nogil:
 
 
 cdef uint64_t take_free(ArenaRef *arena, int order) noexcept nogil:
-    """Take a free block of a class, preferably one that still has its pages; return 0 without one."""
+    """Take a free block of a class, preferably one that still has its pages; return 0 if there is none."""
     if arena.free[order].count:
         if order >= LARGE_CLASS:
             arena.warm_bytes -= (<uint64_t>1) << order
@@ -183,7 +183,7 @@ cdef bint find_neighbours(ArenaRef *arena, uint64_t whole, uint64_t *first, uint
 
 cdef uint64_t join_neighbours(ArenaRef *arena, int order) noexcept nogil:
     """Make a block of the class out of adjacent smaller free ones, or of a larger one; the rest becomes
-    blocks again. Returns 0 if there are none. Looks at all blocks, once between two releases.
+    blocks again. Returns 0 if there are none. Searches all blocks, once between two releases.
 
     Otherwise an extent cut into small blocks could not hold a large one while any of them is used.
     """

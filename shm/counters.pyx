@@ -95,7 +95,7 @@ cdef class CounterPage:
         return load_relaxed(self.ref.histograms + histogram * HISTOGRAM_WORDS + HISTOGRAM_SUM)
 
     def histogram_max(self, int histogram) -> int:
-        """Return the largest recorded value; 0 without one."""
+        """Return the largest recorded value; 0 if there is none."""
         self._check_histogram(histogram)
         return load_relaxed(self.ref.histograms + histogram * HISTOGRAM_WORDS + HISTOGRAM_MAX)
 

@@ -17,7 +17,7 @@ cdef class WaitingMarks:
         self.ref.slots = slots
 
     def mark(self, uint64_t slot, uint64_t waiter) -> None:
-        """Set the mark. Waiter: call this before looking at the slot once more."""
+        """Set the mark. Waiter: call this before reading the slot once more."""
         self._check(slot, waiter)
         mark_set(&self.ref, slot, waiter)
 

@@ -64,7 +64,7 @@ def _overflow_uid() -> int | None:
 
 
 def _is_unmapped(uid: int) -> bool:
-    """Tell whether the owner is a user outside of this user namespace, as root of the host may be."""
+    """Return whether the owner is a user outside of this user namespace, as root of the host may be."""
     return uid == _overflow_uid()
 
 

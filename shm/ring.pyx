@@ -113,6 +113,6 @@ cdef class Ring:
         return ring_room(&self.ref)
 
     def want_space(self, bint wanted=True) -> bool:
-        """Ask to be rung when there is room. Producer only. Returns whether there is room already."""
+        """Ask for a ring of the bell when there is room; return whether there is some. Producer only."""
         ring_want_space(&self.ref, wanted)
         return ring_room(&self.ref) > 0

@@ -104,7 +104,7 @@ def _worker_python(environ: Mapping[str, str]) -> Check:
 
 
 def _driver_python(environ: Mapping[str, str]) -> Iterator[Check]:
-    """Check PYSPARK_DRIVER_PYTHON: it goes before PYSPARK_PYTHON, and often is Jupyter's start script."""
+    """Check PYSPARK_DRIVER_PYTHON: it overrides PYSPARK_PYTHON, and often is Jupyter's start script."""
     name = "PYSPARK_DRIVER_PYTHON"
     chosen = environ.get(name)
     if chosen is None:

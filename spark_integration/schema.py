@@ -82,7 +82,7 @@ def check_schema(schema: StructType, options: Mapping[str, str]) -> Decoding | N
 
 
 def value_format(options: Mapping[str, str]) -> ValueFormat | None:
-    """Return what the options say of decoded values; None if values stay bytes. Raises OptionError."""
+    """Return the format of decoded values by the options; None if values stay bytes. Raises OptionError."""
     if not any(key.lower().startswith(VALUE) for key in options):
         # Most queries need none of the imports here, and each of Spark's processes would pay for them.
         return None

@@ -34,7 +34,7 @@ _MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 class RegistryUnavailable(RuntimeError):
     """The registry does not answer, or refuses.
 
-    A record whose schema it may have is not to be called corrupt.
+    Do not report a record as corrupt for this: the registry may have its schema.
     """
 
 
@@ -162,7 +162,7 @@ _document = lru_cache(maxsize=4096)(_Document)
 
 
 def _whole(registry: Registry, path: str) -> Any:
-    """Return the schema at the path, with the schemas it refers to put where their names first stand."""
+    """Return the schema at the path, with the schemas it refers to put where their names first occur."""
     document = registry.ask(path) if path.endswith("/latest") else _document(registry, path).get()
     kind = document.get("schemaType", "AVRO")
     if kind != "AVRO":
@@ -183,7 +183,7 @@ def _parsed(text: str) -> Any:
 
 
 def _with_references(schema: Any, named: dict[str, Any]) -> Any:
-    """Put the named schemas where their names first stand: Avro wants a definition there."""
+    """Put the named schemas where their names first occur: Avro wants a definition there."""
     if isinstance(schema, str):
         return named.pop(schema, schema)
     if isinstance(schema, list):

@@ -49,7 +49,7 @@ def session(
     """Return a Spark session that knows `format("mpbroker")`: a new one, or the one that runs already.
 
     `master` is Spark's, such as `local[4]`; by default that of spark-submit or of Spark's configuration.
-    `config` has any settings of Spark; they go before those that are set here. `accelerated` adds the reader
+    `config` has any settings of Spark; they override those that are set here. `accelerated` adds the reader
     that runs in the JVM. `quiet` switches off Spark's web pages, its progress bar and log lines below errors;
     under spark-submit those that come before this call stay.
 
@@ -162,7 +162,7 @@ def _python_for_workers(wanted: Mapping[str, str]) -> str:
 
 
 def _adopt(context: SparkContext) -> None:
-    """Have workers of a running context find the package; on this host also by another Python."""
+    """Have workers of a running context find the package; on this host also with another Python."""
     path = with_package(context.environment.get("PYTHONPATH") or os.environ.get("PYTHONPATH"))
     if path:
         context.environment["PYTHONPATH"] = path
@@ -187,10 +187,10 @@ def _adopt(context: SparkContext) -> None:
 
 
 def _end_workers_in_silence(context: SparkContext) -> None:
-    """Have a JVM that also executes start Python workers by our daemon.
+    """Have the JVM of a local master start Python workers by this package's daemon.
 
-    It reads this setting whenever it needs a daemon. Executors elsewhere keep PySpark's daemon: theirs may
-    start before a package that is sent with the job has come.
+    The JVM reads the setting whenever it needs a daemon. Executors of a cluster keep PySpark's daemon: they
+    may start one before a package that is sent with the job has arrived.
     """
     if _is_local(context.master):
         # What PySpark wraps here is the configuration that the JVM uses, not a copy.

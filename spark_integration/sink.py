@@ -94,7 +94,7 @@ def stream_writer(schema: StructType, options: Mapping[str, str]) -> DataSourceS
         try:
             targets.make(parsed, has_begun=True)
         except SourceUnavailable as error:
-            # The reader of the batch is patient.
+            # The batch itself retries its source.
             _LOG.warning("topics of the next batch are not checked: %s", error)
     return StreamWriter(parsed, _known(parsed) if parsed.exactly_once else None)
 

@@ -154,7 +154,7 @@ class MpbrokerStreamReader(spark.DataSourceStreamReader, limits.SupportsTriggerA
         return self._stream().initial()
 
     def getDefaultReadLimit(self) -> limits.ReadLimit:  # noqa: N802
-        """Return one of the limits: Spark knows no combined ones, so the stream goes by its own.
+        """Return one of the limits: Spark knows no combined ones, so the stream applies its own.
 
         Without any limit it is ReadAllAvailable, which Spark also hands to `latestOffset` for triggers that
         take everything.

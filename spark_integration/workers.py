@@ -30,7 +30,7 @@ def in_silence(worker: Worker) -> Worker:
 
 
 def end_in_silence() -> None:
-    """Have this process end so if PySpark's daemon has forked it.
+    """Have this process end in silence if PySpark's daemon has forked it.
 
     Planners need this: Spark starts them by PySpark's daemon, whatever spark.python.daemon.module is.
     (Spark: SparkEnv.createPythonWorker, PythonPlannerRunner.)

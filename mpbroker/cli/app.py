@@ -16,7 +16,7 @@ from typer.models import CommandInfo, TyperInfo
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 # Options whose value is optional, and its default. Typer has no such options.
 OPTIONAL_VALUES = {"--wait": "60"}
-# Options that users of other tools try, and what says it here.
+# Options that users of other tools try, and the ones to use here.
 _TOPIC_FIRST = "the topic is the first argument: mpbroker {} TOPIC"
 INSTEAD = {
     ("serve", "--port"): "the port is part of --listeners PLAINTEXT://127.0.0.1:9092",

@@ -63,7 +63,7 @@ def group_names(where: ClusterAddress) -> list[str]:
 
 
 def _names(of: Callable[[ClusterAddress], list[str]]) -> Callable[[typer.Context, str], list[str]]:
-    """Return what completes a name by those that a cluster has; without one there are none."""
+    """Return a function that completes names by those in a cluster; without a cluster it has none."""
 
     def complete(context: typer.Context, incomplete: str) -> list[str]:
         given = context.params
@@ -78,7 +78,7 @@ def _names(of: Callable[[ClusterAddress], list[str]]) -> Callable[[typer.Context
 
 
 def complete_settings(incomplete: str) -> list[str]:
-    """Return the settings of topics and brokers that begin so."""
+    """Return the settings of topics and brokers that begin with a text."""
     from mpbroker.config.broker import BROKER_KEYS
     from mpbroker.config.topic_config import TOPIC_KEYS
 

@@ -147,7 +147,7 @@ class Admin:
         self._check_topic(name, result.error_code, result.error_message)
 
     def _ask_owner(self, kind: ResourceType, name: str, request: m.Message) -> Any:
-        """Ask the broker whose settings they are, any broker about those of others."""
+        """Ask the broker that has the settings; for settings that no single broker has, ask any."""
         if kind == ResourceType.TOPIC or not name:
             return self.cluster.ask_any(request)
         return self.cluster.ask(int(name), request)
@@ -235,7 +235,7 @@ class Admin:
     def consumer(
         self, topic: str, isolation: int, *, expected: Collection[int] = (), limits: Limits = DEFAULT_LIMITS
     ) -> Consumer:
-        """Return a consumer of a topic, of which this asks who leads its partitions."""
+        """Return a consumer of a topic, which asks this client who leads the partitions."""
         look_up = partial(self.topic, topic)
         return Consumer(self.cluster, topic, look_up, isolation=isolation, expected=expected, limits=limits)
 

@@ -161,7 +161,7 @@ class Cluster:
             attempts += 1
 
     def rest(self, rest_ms: float) -> None:
-        """Wait, and let the connections go on meanwhile."""
+        """Wait, and let the connections progress meanwhile."""
         until_ms = monotonic_ms() + rest_ms
         while (left_ms := until_ms - monotonic_ms()) > 0:
             self.client.poll(left_ms)

@@ -41,7 +41,7 @@ def fetched_offsets(group: Any) -> dict[TopicPartition, int]:
 def commit_request(
     group: str, offsets: Mapping[TopicPartition, int], generation: int = -1, member_id: str = ""
 ) -> m.OffsetCommitRequest:
-    """Return a request that commits offsets, of a member or (without one) of a group without members."""
+    """Return a request that commits offsets, of a member, or of a group without members."""
     part = m.OffsetCommitRequest.OffsetCommitRequestPartition
     topics = [
         m.OffsetCommitRequest.OffsetCommitRequestTopic(

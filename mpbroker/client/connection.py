@@ -81,7 +81,7 @@ class InFlight:
 
 
 class Connection:
-    """Belongs to one thread. Methods raise AuthenticationFailed, InvalidReceive or OSError at its end."""
+    """A connection, for one thread. Its methods raise AuthenticationFailed, InvalidReceive, OSError."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class Connection:
         self._left: deque[memoryview] = deque()
 
     def is_ready(self, now_ms: float) -> bool:
-        """Tell whether a request may be sent: versions known, not throttled, no send under way, and room."""
+        """Return whether a request may be sent: versions known, no throttle, no send under way, and room."""
         return (
             self.versions is not None
             and self._sending is None
@@ -127,7 +127,7 @@ class Connection:
 
     @property
     def interest(self) -> int:
-        """The epoll events that can help this connection on."""
+        """The epoll events that this connection waits for."""
         if self._transport is None:
             return _WRITE
         return _READ | (_WRITE if self._left or self._transport.wants_write else 0)
@@ -283,7 +283,7 @@ class Connection:
             self._left.popleft()
 
     def _sent(self, entry: InFlight) -> None:
-        """The newest request is written; it is over if it has no response."""
+        """Note that the newest request is written; it is over if it has no response."""
         self._sending = None
         if not entry.expects_response:
             self.in_flight.pop()

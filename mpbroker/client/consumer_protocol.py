@@ -24,7 +24,7 @@ def encode_subscription(topics: Collection[str]) -> bytes:
 
 
 def decode_subscription(data: bytes) -> list[str]:
-    """Return the topics that a member wants; none if its bytes are malformed."""
+    """Return the topics that a member has subscribed to; none if its bytes are malformed."""
     topics = []
     try:
         (count,) = struct.unpack_from(">i", data, 2)

@@ -90,7 +90,7 @@ class AdvertisedUnreachable(ConnectionLost):
 
 
 class AuthenticationFailed(ClientError):
-    """The two sides do not trust each other: a certificate, a password, or the protocol is wrong."""
+    """Authentication failed: a certificate, a password, or the protocol is wrong."""
 
 
 class InvalidReceive(ClientError):
@@ -120,7 +120,7 @@ class ApiFailed(ClientError):
 
 
 def raise_all(failed: Sequence[ClientError]) -> None:
-    """Raise the error of several topics or groups, if any; several are a wrong call if all of them are."""
+    """Raise the error of several topics or groups, if any; a wrong call if all of their errors are."""
     if len(failed) == 1:
         raise failed[0]
     if failed:

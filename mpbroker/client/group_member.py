@@ -162,11 +162,11 @@ class GroupMember:
             raise ApiFailed(f"group {self._group}", code)
 
     def _patiently(self, request: m.Message, timeout_ms: float | None = None) -> Any:
-        """Ask, and again after errors that pass; those of the group's life are for the caller to see."""
+        """Ask; retry after temporary errors. Errors about the membership are left to the caller."""
         return self._cluster.patiently(lambda: self._ask(request, timeout_ms), timeout_ms=self._patience_ms)
 
     def _ask(self, request: m.Message, timeout_ms: float | None = None) -> Any:
-        """Ask the coordinator; after an error that passes it is looked up again."""
+        """Ask the coordinator; after a temporary error look it up again."""
         if self._coordinator is None:
             self._coordinator = self._cluster.coordinator(CoordinatorType.GROUP, self._group)
         try:

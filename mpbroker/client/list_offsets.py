@@ -27,7 +27,7 @@ def list_offsets(
     isolation: int,
     failed: list[ClientError] | None = None,
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
-    """Return offsets by the timestamps of partitions by leader. Raises ApiFailed, or appends to `failed`."""
+    """Return the offsets of `timestamps` (by leader, partition). Raises ApiFailed, or appends to `failed`."""
     found: dict[TopicPartition, OffsetAndTimestamp] = {}
     for leader, mine in timestamps.items():
         response: m.ListOffsetsResponse = cluster.ask(leader, _request(mine, isolation))

@@ -46,5 +46,5 @@ def name_full_disks(cluster: Cluster, error: ApiFailed) -> None:
 
 
 def is_full(one: m.DescribeLogDirsResponse.DescribeLogDirsResult) -> bool:
-    """Return whether a log directory is full; False if the broker does not say how much room it has."""
+    """Return whether a log directory is full; False if the broker does not report its room."""
     return 0 <= one.usable_bytes < ROOM_BYTES

@@ -1,7 +1,7 @@
 """The client's half of the SASL mechanisms PLAIN (RFC 4616) and SCRAM (RFC 5802, KIP-84). Sans-I/O.
 
-An exchange is a generator: it yields the tokens to send and is sent the broker's answer to each. Its return
-means that both sides are content; it raises AuthenticationFailed when the broker breaks the rules.
+An exchange is a generator: it yields the tokens to send and is sent the broker's answer to each. It returns
+when both sides have accepted the login, and raises AuthenticationFailed when the broker breaks the rules.
 """
 
 import re
@@ -52,7 +52,7 @@ def scram(kind: ScramType, username: str, password: str, *, by_token: bool = Fal
 
 
 def _check_iterations(server_first: bytes) -> None:
-    """Refuse too many iterations, and too few: a stolen exchange would soon be guessed."""
+    """Refuse too many iterations, which take long, and too few, with which a password is quickly guessed."""
     match = _ITERATIONS.search(server_first)
     if match is not None and not ITERATIONS_MIN <= int(match[1]) <= ITERATIONS_MAX:
         raise SaslFailed(

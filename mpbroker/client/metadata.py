@@ -93,7 +93,7 @@ class Metadata:
         return self._errors.get(topic, 0)
 
     def request_update(self) -> None:
-        """Ask again as soon as the back-off allows: something in it was wrong."""
+        """Ask again as soon as the back-off allows, because the metadata was wrong."""
         self._wanted = True
 
     def time_to_next_update_ms(self, now_ms: float) -> float:
@@ -109,7 +109,7 @@ class Metadata:
         return metadata_request(sorted(self._topics), auto_create=self._auto_create)
 
     def updated(self, response: MetadataResponse, now_ms: float) -> None:
-        """Take any response. Ask again after the back-off if it leaves something open."""
+        """Take any response. Ask again after the back-off if it lacks a topic or a leader."""
         if response.brokers:
             self._nodes = {
                 broker.node_id: Node(broker.node_id, broker.host, broker.port) for broker in response.brokers

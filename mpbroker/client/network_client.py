@@ -45,9 +45,9 @@ POLL_MS_MAX = 300_000.0
 
 
 class NetworkClient:
-    """Belongs to one thread, but for `wakeup`. Connects when a node is asked for. Raises ConfigError.
+    """A client's connections, for one thread except `wakeup`. Connects when a node is asked for.
 
-    `advice` ends the text of a failed connection. The other parameters are for tests.
+    `advice` ends the text of a failed connection. The other parameters are for tests. Raises ConfigError.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class NetworkClient:
         return self._nodes[node_id].failure if node_id in self._nodes else None
 
     def has_untried_address(self, node_id: int) -> bool:
-        """Tell whether the host has an address that was not tried since the last connection."""
+        """Return whether the host has an address that was not tried since the last connection."""
         return node_id in self._nodes and self._nodes[node_id].has_untried_address
 
     def connection_delay_ms(self, node_id: int) -> float:
@@ -326,7 +326,7 @@ class NetworkClient:
         return ConnectionLost(text)
 
     def _never_reached(self, known: NodeState, text: str) -> ConnectionLost:
-        """Return the error of a node that was not reached: AdvertisedUnreachable if it never was."""
+        """Return the error about a node that cannot be reached: AdvertisedUnreachable if it never was."""
         if not self._is_advertised(known):
             return ConnectionLost(text)
         if known.was_ready or known.has_untried_address:
@@ -336,7 +336,7 @@ class NetworkClient:
         )
 
     def _is_advertised(self, known: NodeState) -> bool:
-        """Tell whether a broker named this address, not the user."""
+        """Return whether a broker named this address, not the user."""
         return (known.node.host, known.node.port) not in self._servers
 
     def _advertised(self) -> str:

@@ -53,7 +53,7 @@ class NodeState:
 
     @property
     def has_untried_address(self) -> bool:
-        """Tell whether the host has an address that was not tried since the last connection."""
+        """Return whether the host has an address that was not tried since the last connection."""
         return bool(self._addresses) and self._next_address % len(self._addresses) > 0
 
     def next_address(self, resolve: Resolve, now_ms: float) -> Address:
@@ -69,7 +69,7 @@ class NodeState:
         return address
 
     def progressed(self) -> None:
-        """Forget earlier failures as far as the connection has got."""
+        """Reset the counts of earlier failures for the steps that the connection has taken."""
         assert self.connection is not None
         if self.connection.established:
             self._failed_setups = 0

@@ -20,14 +20,14 @@ FIELDS: Final = ("group", "topic", "partition", "committed", "new_offset")
 
 
 class Reset(NamedTuple):
-    """A place. `number`: of to-offset and shift-by, or the milliseconds of a time."""
+    """The offset to reset to. `number`: that of to-offset or shift-by, or the milliseconds of a time."""
 
     kind: str
     number: int = 0
 
     @property
     def time_ms(self) -> int | None:
-        """Return the time whose offset must be asked for."""
+        """Return the time (ms) whose offset must be asked for; None if no time was given."""
         return self.number if self.kind == "to-datetime" else None
 
 
@@ -37,7 +37,7 @@ def to_datetime(text: str, now_ms: int) -> Reset:
 
 
 def by_duration(text: str, now_ms: int) -> Reset:
-    """Return the reset to a time so long ago. Raises BadText."""
+    """Return the reset to the time that is this duration ago. Raises BadText."""
     return Reset("to-datetime", check_time(now_ms - parse_duration(text)))
 
 

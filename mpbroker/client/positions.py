@@ -30,11 +30,11 @@ class Start(NamedTuple):
 
     @property
     def time_ms(self) -> int | None:
-        """Return the time whose offset must be asked for."""
+        """Return the time (ms) whose offset must be asked for; None if no time was given."""
         return self.number if self.kind == "time" else None
 
     def within(self, ends: Ends) -> int:
-        """Return the offset of the place in a partition; one that was given, whether it is there or not."""
+        """Return the offset of the place in a partition; a given offset unchanged, in the log or not."""
         match self.kind:
             case "beginning":
                 return ends.start

@@ -232,7 +232,7 @@ class Producer:
         return wait_ms
 
     def _has_no_leader(self, partition: TopicPartition, queue: PartitionQueue, now_ms: float) -> None:
-        """Note that a partition has no leader, which mostly passes at once; keep a problem that is known."""
+        """Note that a partition has no leader, which mostly passes at once. A problem noted before stays."""
         error = without_leader(*partition)
         since_ms = queue.batches[0].deadline_ms - self._delivery_timeout_ms
         if now_ms - since_ms >= LEADERLESS_MS:

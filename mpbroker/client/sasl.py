@@ -36,7 +36,7 @@ FIRST_HANDSHAKE_WITH_FRAMES = 1
 
 
 def is_reserved(frame: bytearray) -> bool:
-    """Tell whether a response belongs to an authenticator, by its correlation id."""
+    """Return whether a response belongs to an authenticator, by its correlation id."""
     if len(frame) < _CORRELATION_ID.size:
         return False
     return bool(_CORRELATION_ID.unpack_from(frame)[0] >= MIN_RESERVED_CORRELATION_ID)
@@ -70,7 +70,7 @@ class SaslAuthenticator:
 
     @property
     def complete(self) -> bool:
-        """Tell whether the broker has let this client in."""
+        """Return whether the broker has let this client in."""
         return self._frames is None
 
     def next_request(self) -> Sequence[Buffer] | None:

@@ -37,7 +37,7 @@ def parse_duration(text: str) -> int:
 
 
 def in_ms(key: str, value: str) -> str:
-    """Return a setting's value; 15m, 1h or 7d as the milliseconds that a setting named so takes."""
+    """Return a setting's value; for a setting in ms, 15m, 1h or 7d is converted to milliseconds."""
     if not key.endswith(".ms"):
         return value
     try:

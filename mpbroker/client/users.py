@@ -40,7 +40,7 @@ def can_log_in(admin: Admin, user: str, kind: ScramType) -> str:
 
 
 def _serves_without_logins(admin: Admin) -> bool:
-    """Return whether no listener of the broker has SASL; False also if it does not say."""
+    """Return whether no listener of the broker has SASL; False also if it does not report that."""
     node = admin.cluster.refresh().brokers[0].node_id
     result = admin.describe_configs(ResourceType.BROKER, str(node), _LISTENERS)
     found = {entry.name: entry.value or "" for entry in result.configs}

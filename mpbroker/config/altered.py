@@ -22,7 +22,7 @@ class Altered(msgspec.Struct, frozen=True):
     beneath: dict[str, Beneath] = {}
 
     def text(self, key: str) -> str | None:
-        """Return the text that counts."""
+        """Return the altered text of a key, this broker's own first; None if there is none."""
         return self.broker.get(key, self.default.get(key))
 
     def differing(self, other: Altered) -> Iterator[str]:

@@ -77,7 +77,7 @@ def _are_principals(text: str) -> str:
     wrong = [one.strip() for one in text.split(";") if one.strip() and ":" not in one]
     if not wrong:
         return ""
-    return f"{wrong[0]} has not the form Type:name, as in User:admin; semicolons stand between principals"
+    return f"{wrong[0]} is not of the form Type:name, as in User:admin; semicolons separate principals"
 
 
 def _is_host_and_port(text: str) -> str:
@@ -707,7 +707,7 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
     def is_privileged(self, listener: str) -> bool:
         """Return whether only brokers and operators reach the listener.
 
-        This is the control plane's or, without one, the brokers' own (KafkaConfig, RequestContext).
+        This is the control plane's or, if there is none, the brokers' own (KafkaConfig, RequestContext).
         """
         return listener == (self.control_plane_listener_name or self.inter_broker_listener_name)
 

@@ -95,7 +95,7 @@ def _key_of(name: str) -> Key:
 
 
 def describe_all_brokers(altered: Altered, names: Iterable[str] | None = None) -> list[Entry]:
-    """Return the altered settings of all brokers alone: of the broker named ""."""
+    """Return only the settings altered for all brokers, as of the broker named ""."""
     entries = []
     for name in _wanted(altered.default, names):
         key = key_of(name)

@@ -93,7 +93,7 @@ def refusal(names: Iterable[str], *, of_all_brokers: bool) -> str | None:
 
 
 def _is_taken(name: str) -> bool:
-    """Return whether clients may alter the setting, be it without effect."""
+    """Return whether clients may alter the setting, even without effect."""
     if name in DYNAMIC or name in IDLE:
         return True
     if (match := _LISTENER.fullmatch(name)) is not None:
@@ -104,7 +104,7 @@ def _is_taken(name: str) -> bool:
 
 
 def key_of(name: str) -> Key:
-    """Return what a setting that clients may alter is, by its name."""
+    """Return the Key of a setting that clients may alter."""
     if name in DYNAMIC:
         return BROKER_KEYS[name]
     match = _LISTENER.fullmatch(name)
@@ -148,7 +148,7 @@ def _no_effect(name: str) -> str | None:
 
 
 def _may_be_of_listener(rest: str) -> bool:
-    """Return whether the rest of a key is a listener's setting. A mechanism may stand before it."""
+    """Return whether the rest of a key is a listener's setting. A mechanism may precede it."""
     return any(rest == key or rest.endswith(f".{key}") for key in SECURITY_KEYS)
 
 

@@ -1,4 +1,4 @@
-"""The command that installs an optional package into the environment that runs, for errors that lack one."""
+"""The command that installs an optional package into this environment, for errors about a missing one."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Keys that Kafka 4.3 (or an older one) has and this broker lacks: refused or warned about, never ignored.
 
-A setting is refused if it would change permissions, or a limit that an operator relies on: running without
-it would pass for success. All others are warned about. `kafka_keys.json` has all of Kafka's keys,
-supported ones too: of those that Kafka 4.3 shows type, default and bounds, and whether clients may alter
-them, of others the default. A refused key that only repeats its default is harmless and warned about.
+A setting is refused if it would change permissions, or a limit that an operator relies on: running without it
+would look like success. All others are warned about. `kafka_keys.json` has all of Kafka's keys, supported
+ones too: of those that Kafka 4.3 shows type, default and bounds, and whether clients may alter them, of
+others the default. A refused key that only repeats its default is harmless and warned about.
 """
 
 import difflib
@@ -140,7 +140,7 @@ def is_misspelt(key: str) -> bool:
 
 
 def _is_within_two_edits(one: str, other: str) -> bool:
-    """Return whether two insertions, deletions or replacements of letters at most make one of the other."""
+    """Return whether at most two insertions, deletions or replacements of letters turn one into the other."""
     if abs(len(one) - len(other)) > 2:
         return False
     above = list(range(len(other) + 1))

@@ -34,7 +34,7 @@ class NotServed(ValueError):
 def destination(endpoint: str, interval_ms: int | None, environ: Mapping[str, str]) -> Destination | None:
     """Return where to send metrics; None: nowhere.
 
-    Our settings, "" and None if they are not set, go before variables. Raises NotServed.
+    Our settings, "" and None if they are not set, take precedence over variables. Raises NotServed.
     """
     if interval_ms is None:
         interval_ms = _interval_ms(environ.get("OTEL_METRIC_EXPORT_INTERVAL", ""))

@@ -29,7 +29,7 @@ def _throttled_replicas(replicas: tuple[str, ...]) -> str:
 
 
 def _as(broker_key: str, **differs: Any) -> Key:
-    """Return a setting as the broker's of the same meaning, whose synonyms are its own, too."""
+    """Return a topic's setting with the type and default of the broker's setting, and its synonyms."""
     key = BROKER_KEYS[broker_key]
     synonyms = key.synonyms or (broker_key,)
     own: dict[str, Any] = {"name": "", "default": None, "pending": "", "begins": "", "synonyms": synonyms}

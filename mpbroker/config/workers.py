@@ -73,7 +73,7 @@ def usable_cpus(root: Path = CGROUP_ROOT, self_cgroup: Path = SELF_CGROUP) -> in
 
 
 def cgroup_quota(root: Path = CGROUP_ROOT, self_cgroup: Path = SELF_CGROUP) -> float | None:
-    """Return the tightest CPU quota from our control group up to the root, in CPUs; None without one."""
+    """Return the tightest CPU quota from our control group up to the root, in CPUs; None if there is none."""
     quotas = []
     for hierarchy, path in _memberships(self_cgroup):
         for group in _upwards(path):

@@ -20,7 +20,7 @@ from mpbroker.security.scram import TYPES
 
 
 def listed(client: Admin) -> dict[str, Any]:
-    """Return users and entries, and the choices of a form; in place of entries why there are none."""
+    """Return users and entries, and the choices of a form; or why there are no entries."""
     found: dict[str, Any] = {
         "users": users.listed(client),
         "mechanisms": list(TYPES),

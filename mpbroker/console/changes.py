@@ -62,7 +62,7 @@ class _Change(msgspec.Struct, tag_field="change", tag=_tag, forbid_unknown_field
     """A change. `make` makes it and returns the answer to the page."""
 
     def work(self, _now_ms: int) -> Work:
-        """Return what makes the change. Raises MsgspecError, InvalidArgument if its values are wrong."""
+        """Return a function that makes the change. Raises MsgspecError, InvalidArgument for wrong values."""
         return self.make
 
     def make(self, client: Admin) -> Answer:

@@ -48,7 +48,7 @@ class ChangesAudit:
         self._log_event(event)
 
     def denied(self, scope: Scope, why: str) -> None:
-        """Log a change that is not allowed, or not from there."""
+        """Log a refused change: the settings do not allow it, or another site's page asks for it."""
         self._log_event(Event(Kind.REFUSAL, "", _peer(scope), LISTENER, CHANGE, why=why))
 
     def refused_token(self, scope: Scope, why: str) -> None:

@@ -1,7 +1,7 @@
 """The pipeline at this moment: waiting entries in rings between kinds of processes, and commit rounds.
 
-A broker has a ring for each pair of processes and way. They are added up by kinds of processes, since the
-picture has one arrow for each.
+A broker has a ring for each pair of processes and direction. They are added up by kinds of processes, since
+the picture has one arrow for each.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def commits(now: Snapshot, before: Snapshot | None, log_workers: Iterable[int]) 
 
 
 def paths(now: Snapshot, before: Snapshot | None) -> dict[str, float]:
-    """Return requests a second by the way that they took: natively, through Python, or waiting for records.
+    """Return requests a second by their path: native, through Python, or waiting for records.
 
     The native turn answers a fetch at once or leaves it to Python. A fetch that waits for records always goes
     to Python, and is counted apart: otherwise consumers at the end of a topic would hide a turn that fails.

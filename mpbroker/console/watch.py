@@ -38,7 +38,7 @@ HISTORY_S: Final = 900.0
 WATCHED_S: Final = 20.0
 # Samples are at least this far apart. A clock that is set back must not make the history longer.
 HISTORY_MAX: Final = int(HISTORY_S / EVERY_S) + 1
-# Names of groups are the choice of anybody.
+# Any client may choose names of groups.
 GROUP_HISTORIES_MAX: Final = 300
 SERIES: Final = (
     *("messages_in_per_s", "bytes_in_per_s", "bytes_out_per_s", "requests_per_s", "produce_p50_ms"),
@@ -310,7 +310,7 @@ def ends_of(now: Snapshot) -> Ends:
 
 
 def _offset_row(place: Place, committed: int | None, end: int | None) -> dict[str, Any]:
-    """Return a row about a partition of a group. Offsets may be committed between two samples."""
+    """Return a row about a partition of a group. `end` may be older than `committed`, and is raised to it."""
     row = {"topic": place[0], "partition": place[1], "committed": committed, "end": end, "lag": None}
     if committed is not None and end is not None:
         row |= {"end": max(end, committed), "lag": lag_behind(end, committed)}

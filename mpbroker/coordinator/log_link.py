@@ -122,7 +122,7 @@ class LogLink:
         return not any(rings.has_unsent for rings in self._rings)
 
     def owing(self, topic_id: bytes) -> set[int]:
-        """Return the workers that owe an answer about a topic, asked or not."""
+        """Return the workers that have not answered about a topic, whether or not they were asked yet."""
         unasked = [(asked, worker) for asked, worker, _ in self._unasked]
         return {worker for asked, worker in (*self._questions, *unasked) if asked.topic_id == topic_id}
 
@@ -157,7 +157,7 @@ class LogLink:
         self._ask(messages, Kind.OPENING, topic.topic_id, topic)
 
     def remove(self, name: str, topic_id: bytes) -> None:
-        """Remove a topic. Waits for its opening, if that is under way: the two must not cross."""
+        """Remove a topic. Waits for its opening, if that is under way: the two must not overlap."""
         self._removing[topic_id] = name
         if topic_id not in self._opening and self.is_up:
             self._ask_all(RemoveTopic(name, topic_id), Kind.REMOVAL, topic_id)
@@ -194,7 +194,7 @@ class LogLink:
             self._ask_on()
         except ArenaFull as error:
             if not self._lender.in_use_bytes:
-                raise  # nothing is lent out whose return could make room
+                raise  # no lent block is left whose return could make room
             if not self.waits_for_room:
                 self._context.log.warning("calls to the log process wait for room in the arena: %s", error)
             self.waits_for_room = True

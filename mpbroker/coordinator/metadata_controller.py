@@ -122,7 +122,7 @@ class TokenSweep:
             self.ask(RemoveExpiredTokens(), self._removed)
 
     def _removed(self, answer: Message) -> None:
-        """Log the removed tokens. After an error the log has refused: wait for the next time."""
+        """Log the removed tokens. If the log refused the records, the next sweep tries again."""
         self._is_under_way = False
         removed = answer.token_ids if isinstance(answer, RemovedTokens) else []
         for token_id in removed:
@@ -132,7 +132,7 @@ class TokenSweep:
 
 
 class MetadataController:
-    """`answer` answers a handler's call. `now_ms` stamps records, `new_id` makes topic ids."""
+    """Decides calls round by round. `answer` answers a handler's call."""
 
     # A round that is not appended yet, and the rest of the work on it.
     _draft: Round | None = None
@@ -243,7 +243,7 @@ class MetadataController:
 
     @property
     def polls(self) -> bool:
-        """Return whether something awaited rings no doorbell: a bulletin's readers, a log's end."""
+        """Return whether it awaits something that rings no doorbell: a bulletin's readers, a log's end."""
         announcers = (self.announcer, self._credentials, self._limits, self._brokers)
         has_news = self.is_serving and any(one.has_news for one in announcers)
         return has_news or self.phase is Phase.READING or self.link.waits_for_room
@@ -327,7 +327,7 @@ class MetadataController:
             raise InconsistentMetadata(f"the log ends at {state.next_offset}, where no round of ours ends")
 
     def _remove_leftovers(self, removed: dict[bytes, str]) -> None:
-        """Remove topics that the log removes and the log workers serve: a predecessor died in between."""
+        """Remove topics that are removed in the log but still served: a predecessor died in between."""
         for slot in slots_given(self.table, len(self.link.workers)):
             partition = read_partition_surely(self.table, slot)
             if partition.flags & PartitionFlag.PARTITION_LIVE and partition.topic_id in removed:
@@ -397,7 +397,7 @@ class MetadataController:
             self._complete(current, self.state)
             return
         if not self.state.features:
-            # A new log, or one of before there were levels in it.
+            # A new log, or one from before logs had levels.
             levels = feature_records()
             values = [*map(encode_record, levels), *values]
             current.draft.apply_all([*levels])

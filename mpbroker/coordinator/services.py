@@ -133,7 +133,7 @@ class Services:
         match call:
             case calls.ForwardedRequest():
                 waiter = Caller(caller.handler, caller.life, caller.request, call.api_key, call.version)
-                # A request of no coordinator fails; either of them can answer it.
+                # A request that no coordinator serves fails; either of them can answer it.
                 self._coordinators.get(call.api_key, self.groups).receive(waiter, call)
             case calls.CheckTransaction():
                 self._check_transaction(caller, call)

@@ -76,7 +76,7 @@ class WaitingCallers:
             self._answer(caller, answer)
 
     def settle(self, tokens: set[Token]) -> None:
-        """Note that these have happened."""
+        """Note that these events have happened."""
         self.settle_if(tokens.__contains__)
 
     def settle_if(self, has_happened: Callable[[Token], bool]) -> None:

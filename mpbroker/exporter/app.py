@@ -33,8 +33,8 @@ class App:
     """An ASGI application.
 
     `page` makes the page of metrics, None if it cannot; `problems` and `silent` return why the broker is not
-    ready, and which processes do not move; `names` those of the broker in a request's Host. `console` returns
-    the application of all other paths, None while it is off.
+    ready, and which processes do not move; `names` the names of the broker that a request's Host may have.
+    `console` returns the application of all other paths, None while it is off.
     """
 
     def __init__(

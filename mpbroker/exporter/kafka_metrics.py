@@ -30,7 +30,7 @@ _PERCENTILE = re.compile(r"(\d+)thPercentile")
 _UNQUOTED = re.compile(r"\\(.)")
 _PER_SECOND, _PERCENT = "persec", "percent"
 _OF_QUOTAS = "Use of each budget of a quota: bytes, percent of a processor, or partitions; delays in ms."
-# Nanoseconds, which Prometheus frowns upon; iotime_total and io_waittime_total say the same.
+# Nanoseconds, which Prometheus frowns upon; iotime_total and io_waittime_total have the same values.
 _LEFT_OUT = re.compile(r"-ns-|-ns$")
 # Written elsewhere: a sample per partition, and names that may contain anything.
 _ELSEWHERE = (log_dirs.LOGS, OURS.partition(":")[0])

@@ -26,7 +26,7 @@ from mpbroker.observe.offset_follower import OffsetFollower
 FAILURE_PAUSE_S: Final = 1.0
 # The shortest interval of rates.
 RATE_OVER_S: Final = 5.0
-# What took a second to make and to zip is given out for three more.
+# A page that took a second to make and to zip is given out for three more.
 FRESH_FACTOR: Final = 3.0
 _FAST: Final = 1  # zlib's level: half the time of its usual one, for a tenth more bytes
 
@@ -44,7 +44,7 @@ class PageText:
 
     @property
     def fresh_until(self) -> float:
-        """Return until when (of time.monotonic) it is given out."""
+        """Return the value of time.monotonic() until which the page is given out."""
         return self._made + self._cost_s * FRESH_FACTOR
 
     async def zipped(self) -> bytes:

@@ -146,7 +146,7 @@ class Points:
         return Metric(family.name, family.documentation, _unit(family.name), data)
 
     def _parsed(self, text: str) -> Mapping[str, str]:
-        """Return what `labels_text` has rendered."""
+        """Return the labels in a text that `labels_text` made."""
         found = self._labels.get(text)
         if found is None:
             found = self._labels[text] = {

@@ -113,7 +113,7 @@ class Sender:
         return OTLPMetricExporter(endpoint=self._destination.url, session=self._session)
 
     def _resource(self) -> Resource:
-        """Return who sends; OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES have the last word."""
+        """Return who sends; OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES take precedence."""
         from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
         return Resource.create({**self._origin.attributes, **OTELResourceDetector().detect().attributes})

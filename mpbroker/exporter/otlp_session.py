@@ -22,7 +22,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from mpbroker.config.otlp import without_secrets
 
 ANSWER_BYTES_MAX: Final = 64 << 10
-# The specification's, for versions of the exporter that do not say it.
+# The specification's, for versions of the exporter that do not name it.
 TIMEOUT_S: Final = 10.0
 _CUT_EVERY_S: Final = 0.5
 _LOCATION_SHOWN_MAX: Final = 200
@@ -86,7 +86,7 @@ class BoundedSession(requests.Session):
 
 
 class _Adapter(HTTPAdapter):
-    """Knows the connections that there are."""
+    """Keeps track of its open connections."""
 
     def __init__(self) -> None:
         self._opened: WeakSet[HTTPConnection] = WeakSet()
@@ -134,7 +134,7 @@ class _Adapter(HTTPAdapter):
 
 
 def _read(answer: requests.Response) -> None:
-    """Read what the answer may have, as it is; with more the connection is closed."""
+    """Read the answer undecoded, up to its limit; close the connection if there is more."""
     try:
         data = answer.raw.read(ANSWER_BYTES_MAX + 1, decode_content=False)
     except Exception as error:

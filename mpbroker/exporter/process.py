@@ -76,7 +76,7 @@ def run(
 
 
 class ExporterProcess:
-    """The exporter's place in the tree, and its server."""
+    """The exporter: serves metrics and console over HTTP, and sends metrics by OTLP."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class ExporterProcess:
         self._origin = origin
 
     def console(self) -> Console | None:
-        """Return the web console, None if the settings of now want none."""
+        """Return the web console, None if the current settings disable it."""
         if not self.context.config.http_console_enable:
             return None
         if self._console is None:

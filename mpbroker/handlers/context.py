@@ -24,7 +24,7 @@ class RequestContext(PendingRequest):
         return self.broker.authorization.allows(self, need, name)
 
     def should_yield(self, done: int, at_once: int | None = None) -> bool:
-        """Return True, and take long from now on, if other requests must be served now.
+        """Return True if other requests must be served now; then this one counts as long (`takes_long`).
 
         `at_once` is how many are done without a pause; as a rule those that may need a disk read.
         """
@@ -34,7 +34,7 @@ class RequestContext(PendingRequest):
         return True
 
     def pausing(self, pieces: Generator[None, None, T]) -> Generator[None, None, T]:
-        """Do work in pieces, and take long if there is more than one."""
+        """Do work in pieces. With more than one the request counts as long (`takes_long`)."""
         try:
             while True:
                 next(pieces)

@@ -158,7 +158,7 @@ class Intake:
     def close_produces(self) -> None:
         """Close the connections of produces that no log worker has been asked for yet, because one died.
 
-        Processors take every produce that was taken and is not answered for lost.
+        Processors count each produce that was taken and is not answered as lost.
         """
         for slot in self._produces.take_waiting():
             self._broker.responses.close(slot)

@@ -252,14 +252,14 @@ class Handler:
             if self.broker.metadata.acls_version != self.acls_version:
                 self.acls_version = self.broker.metadata.acls_version
                 self.broker.authorization.refresh()
-            # A topic that came or went concerns the fetches that wait for it.
+            # A topic that was created or deleted affects the fetches that wait for it.
             self.broker.fetches.poll_all()
         if not self.is_ready and self.broker.metadata.version >= 0:
             self.is_ready = True
             self.context.ready()
 
     def notice_peers(self) -> None:
-        """Note peers that are up: at the first start they may be younger than this process.
+        """Note peers that are up: at the first start they may have begun after this process.
 
         After a fence only a welcome counts.
         """

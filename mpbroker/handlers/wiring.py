@@ -115,7 +115,7 @@ def make_broker(
 
 
 def _closed_after(produces: ProduceOrder, request: Request) -> Sequence[Request]:
-    """Return the produces that a produce which closes its connection takes along; see `Responses.close`."""
+    """Return the waiting produces that end with a produce that closes its connection (`Responses.close`)."""
     return produces.refuse(request) if request.api_key == ApiKey.PRODUCE else ()
 
 
@@ -173,7 +173,7 @@ def _log_client(context: ProcessContext, arena: Arena, worker: int, turn: Handle
 def forwarded_apis() -> list[tuple[int, int, int, int]]:
     """Return the requests that the turn forwards by itself, as `HandlerTurn.forward` wants them.
 
-    They are those of a connection that may be under way with others, and are sent all the time.
+    Clients send them all the time, and they may be under way with other requests of their connection.
     """
     apis = all_apis()
     return [

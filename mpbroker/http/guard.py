@@ -51,7 +51,7 @@ def refused_host(scope: Scope, names: Collection[str]) -> Refusal | None:
 
 
 def refused_origin(scope: Scope, *, is_change: bool = False) -> Refusal | None:
-    """Refuse what another site's page asks for. A change has to say its origin; browsers do."""
+    """Refuse a request by another site's page. A change must have an Origin, as browsers send it."""
     site = header(scope, b"sec-fetch-site")
     if site is not None and site not in _OWN_SITES:
         return Refusal(403, "a page of another site asks for this")

@@ -125,8 +125,8 @@ class HttpServer:
     def _make_room(self) -> None:
         """End a connection for a newcomer, who may be a probe of health: it always gets in.
 
-        One that waits for its client goes first. If none does, one of the most common kind goes, which is
-        that of a crowd. Of a kind the address with most connections loses one, its oldest.
+        One that waits for its client is ended first, otherwise one of the most common kind, which a crowd of
+        clients has. Of that kind it is the oldest one of the address with the most connections.
         """
         kinds: dict[_Kind, list[_Connection]] = {}
         for connection in self._connections:
@@ -227,7 +227,7 @@ class _Connection:
             while goes_on:
                 await self._await_request()
                 goes_on = await self._serve_one()
-            # Behind a close nothing bounds how long a client takes the rest of its answer.
+            # After a close nothing bounds how long a client takes the rest of its answer.
             self._writer.transport.set_write_buffer_limits(high=0)
             await self._drain()
         except ClientGone:
@@ -406,7 +406,7 @@ class _Connection:
         await self._send({"type": "http.response.body", "body": body})
 
     async def _linger(self) -> None:
-        """Take what the client is still sending, for a moment: else a close would reset its answer away."""
+        """Take what the client is still sending, for a moment: else it would lose its answer to a reset."""
         with contextlib.suppress(OSError, TimeoutError):
             self._writer.write_eof()
             async with asyncio.timeout(LINGER_S):

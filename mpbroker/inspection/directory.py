@@ -33,7 +33,7 @@ class NotALogDirectory(ValueError):
 
 @dataclass
 class InspectedDirectory:
-    """A log directory, or one partition's. `is_live`: a broker has it. `is_clean`: the last stop was."""
+    """A log directory, or one partition's. `is_live`: a broker has it; `is_clean`: it was stopped cleanly."""
 
     path: Path
     is_live: bool

@@ -47,7 +47,7 @@ Entry = dict[str, Any]
 
 
 class NotAFile(ValueError):
-    """Raised for a file whose name is none of a log directory's."""
+    """Raised for a file whose name no file of a log directory has."""
 
 
 class Unreadable(ValueError):

@@ -76,7 +76,7 @@ class Plan:
 
     @property
     def is_empty(self) -> bool:
-        """Tell whether there is nothing to repair."""
+        """Return whether there is nothing to repair."""
         return not self.cuts and self.lowered is None
 
 

@@ -2,7 +2,7 @@
 
     | JobHeader | n times JobBatch | batch, padded to 8 | … |
 
-The sender lends the block and sends a PRODUCE_BACK; the log worker fills in each JobBatch what became of it
+The sender lends the block and sends a PRODUCE_BACK; the log worker writes its result into each JobBatch
 and sends the block back as PRODUCED (`mpbroker/ipc/slots.pxd`). Batches for partitions of several workers
 take a block for each of these. (Jobs of the native produce path lie in their request's block, after its
 frame, with a response to be filled: `mpbroker/handlers/hot_path/produce.pyx`.)
@@ -105,7 +105,7 @@ def _padded(size: int) -> int:
 
 @dataclass
 class _Whole:
-    """One `append`: its batches as far as they are filled, in the order given."""
+    """One `append`: its batches in the given order, with the results so far."""
 
     then: Then
     filled: list[Batch | None]

@@ -1,7 +1,7 @@
 """Settings of brokers that clients have altered, as the coordinator publishes them for the supervisor.
 
-The supervisor acknowledges a version (word `brokers_done`) as soon as all processes follow it, it has logged
-why they do not, or they will after the change under way.
+The supervisor acknowledges a version (word `brokers_done`) as soon as all processes follow it, or it has
+logged why they cannot, or a change under way delays them.
 """
 
 from __future__ import annotations

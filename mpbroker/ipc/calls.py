@@ -140,7 +140,7 @@ class ReadSettings(Struct, tag="read_settings"):
 
 
 class SettingsRead(Struct, tag="settings_read"):
-    """(type, name, settings) of each resource."""
+    """The answer to ReadSettings: (type, name, settings) of each resource."""
 
     resources: list[tuple[int, str, dict[str, str]]]
 
@@ -165,7 +165,7 @@ class CreatePartitions(Struct, tag="create_partitions"):
 
 
 class AlteredResources(Struct, tag="altered_resources"):
-    """(error, message) of each topic or broker, in the order asked.
+    """The result of alterations: (error, message) of each topic or broker, in the order asked.
 
     When it is sent all handlers can see the changes.
     """
@@ -192,7 +192,7 @@ class AlterQuotas(Struct, tag="alter_quotas"):
 
 
 class AlteredQuotas(Struct, tag="altered_quotas"):
-    """(error, message) of each alteration, in the order asked.
+    """The answer to AlterQuotas: (error, message) of each alteration, in the order asked.
 
     When it is sent all handlers can see the changes.
     """
@@ -509,7 +509,7 @@ class TellProducers(Struct, tag="tell_producers"):
 
 
 class ActiveProducer(Struct, array_like=True):
-    """One active producer. `open_from`: where its open transaction begins, -1 without one."""
+    """One active producer. `open_from`: where its open transaction begins, -1 if none."""
 
     id: int
     epoch: int

@@ -24,7 +24,7 @@ def make(directory: Path) -> None:
 
 
 def read(directory: Path) -> str:
-    """Return the token, "" without one. Raises OSError for a file that cannot be read."""
+    """Return the token, "" if there is none. Raises OSError for a file that cannot be read."""
     try:
         return (directory / NAME).read_text("ascii")
     except FileNotFoundError:

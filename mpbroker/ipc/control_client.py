@@ -1,7 +1,7 @@
 """A client of a running broker's supervisor: JSON messages, over its own Unix socket.
 
-The socket is `control.sock` in the runtime directory, of type SOCK_SEQPACKET, so that a message is a
-message. The supervisor answers also when every other process is jammed.
+The socket is `control.sock` in the runtime directory, of type SOCK_SEQPACKET, which keeps messages apart. The
+supervisor answers also when every other process is jammed.
 """
 
 import errno
@@ -25,7 +25,7 @@ TIMEOUT_SECONDS = 10.0
 class ControlError(Exception):
     """The supervisor cannot be reached, or has refused a command. The message is one line.
 
-    `is_wrong_call`: it would refuse that whenever it is asked.
+    `is_wrong_call`: it would refuse that command at any time.
     """
 
     def __init__(self, message: str, *, is_wrong_call: bool = False) -> None:
@@ -36,7 +36,7 @@ class ControlError(Exception):
 class ControlClient:
     """A client of one broker's supervisor. Each request is a connection of its own, so none can go stale.
 
-    `owner`: the uid of the broker; None: that of the runtime directory, which was named.
+    `owner`: the uid of the broker; None: the runtime directory's, which the caller named.
     """
 
     def __init__(

@@ -28,8 +28,8 @@ def refusal_text(error: int, room: Iterable[tuple[str, str]], delete_delay_ms: i
     """
     until = "until there is room" if error in NO_ROOM else "until this passes"
     return (
-        f"{os.strerror(error)}: produces are refused {until}; reads go on (groups may be unable to join or "
-        f"commit), and nothing acknowledged is lost"
+        f"{os.strerror(error)}: produces are refused {until}; reads continue (groups may be unable to "
+        f"join or commit), and nothing acknowledged is lost"
         f"{room_advice(error, room, delete_delay_ms)}"
     )
 
@@ -67,8 +67,8 @@ def disk_problems(config: BrokerConfig, dirs: Iterable[DirSeen]) -> list[str]:
     if slow := [one for one in working if _waits_s(one) >= SLOW_S]:
         found.append(
             f"the disk of {' or '.join(one.name for one in slow)} has not finished a sync for "
-            f"{max(map(_waits_s, slow)):.0f} s: producers wait. Look at the disk (dmesg, iostat -x) and at "
-            "who else uses it"
+            f"{max(map(_waits_s, slow)):.0f} s: producers wait. Check the disk (dmesg, iostat -x) and "
+            "its other users"
         )
     return found
 

@@ -2,9 +2,8 @@
 
 Ready means that recovery is over, each listener answers, and what producers send can be written: every role
 that a request may need has a process that serves and moves, the acceptors let clients in, and no disk is
-full, offline or stuck. A role with several processes needs one of them. A disk has no say in whether the
-broker lives: a restart would not mend it.
-(Kubernetes calls these readiness and liveness.)
+full, offline or stuck. A role with several processes needs one of them. A disk does not affect liveness: a
+restart would not mend it. (Kubernetes calls these readiness and liveness.)
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ def unresponsive_processes(config: BrokerConfig, memory: SharedMemory) -> list[s
 
 
 def _stands_still(memory: SharedMemory, role: int) -> bool:
-    """Return whether a role that serves has not moved for a while, with no reason that passes."""
+    """Return whether a role that serves has not moved for a while, without a temporary reason."""
     if _silent_s(memory, role) <= SERVING_SILENT_S:
         return False
     if topology.is_handler(role) and memory.words("heavy").load(role - topology.FIRST_HANDLER):
@@ -112,8 +111,8 @@ def _needed(config: BrokerConfig) -> Iterator[tuple[Iterable[int], str]]:
         planes.append((topology.CONTROL_ACCEPTOR, control[:1], control[1:]))
     for acceptor, processors, handlers in planes:
         yield (acceptor,), f"the {name_of(acceptor)} does not serve"
-        yield processors, f"no processor serves behind the {name_of(acceptor)}"
-        yield handlers, f"no handler serves behind the {name_of(acceptor)}"
+        yield processors, f"no processor serves for the {name_of(acceptor)}"
+        yield handlers, f"no handler serves for the {name_of(acceptor)}"
 
 
 def _serves(memory: SharedMemory, role: int) -> bool:

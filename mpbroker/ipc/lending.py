@@ -27,7 +27,7 @@ class Lender:
         return lent
 
     def lend_room(self, size: int, borrower: int) -> tuple[int, int]:
-        """Lend a block of that size; return (block, generation). Fill it before the borrower hears of it.
+        """Lend a block of that size; return (block, generation). Fill it before the borrower gets it.
 
         Raises ArenaFull.
         """

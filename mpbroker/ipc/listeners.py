@@ -89,7 +89,7 @@ class AddedListener(msgspec.Struct, frozen=True):
 class ListenerTable:
     """The table of added listeners. Record n is its length, stored last, and JSON.
 
-    The supervisor writes a record before anybody hears of its number.
+    The supervisor writes a record before another process knows its number.
     """
 
     def __init__(self, block: memoryview) -> None:

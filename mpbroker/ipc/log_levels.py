@@ -56,7 +56,7 @@ def logger_of(role: int) -> str:
 
 
 def inherited_words(logger: str) -> tuple[int, ...]:
-    """Return the indices of the words that say a logger's level: its own first, then those above it."""
+    """Return the indices of the words that determine a logger's level: its own first, then those above it."""
     found = [at for at, name in enumerate(LOGGERS) if f"{logger}.".startswith(f"{name}.")]
     return tuple(reversed(found))
 

@@ -29,7 +29,7 @@ class DirState(IntEnum):
 
 
 class _Word(IntEnum):
-    """Words of a directory's record: the first log worker's, then one of each worker."""
+    """Words of a directory's record. From FIRST_WORKER on, each log worker has one word of each kind."""
 
     STATE = 0  # a DirState
     TOTAL_BYTES = 1  # size of its file system …
@@ -91,11 +91,11 @@ class DirSizes:
         self._words(number).store(_Word.FIRST_KEPT + worker, kept_bytes)
 
     def put_error(self, number: int, worker: int, error: int) -> None:
-        """Write for which errno a log worker refuses produces to a directory; 0: it takes them."""
+        """Write the errno for which a log worker refuses produces to a directory; 0: it takes them."""
         self._words(number).store(_Word.FIRST_ERROR + worker, error)
 
     def put_wait(self, number: int, worker: int, since_ns: int) -> None:
-        """Write since when a sync of a log worker has not ended; 0: none takes long."""
+        """Write when the slow sync of a log worker began; 0: none takes long."""
         self._words(number).store(_Word.FIRST_WAIT + worker, since_ns)
 
     def all(self) -> dict[int, DirSeen]:
@@ -114,7 +114,7 @@ class DirSizes:
                 words.load(_Word.TOTAL_BYTES) or None,
                 words.load(_Word.USABLE_BYTES) if words.load(_Word.TOTAL_BYTES) else None,
                 _sum(words),
-                # Other workers hear of a failure as EIO: the one that has met it knows better.
+                # Other workers have a failure as EIO: the one that met it has the real errno.
                 next(
                     (code for code in sorted(_each(words, _Word.FIRST_ERROR), key=errno.EIO.__eq__) if code),
                     0,
@@ -147,7 +147,7 @@ class PartitionSizes:
         self._words = Words(block)
 
     def put(self, slot: int, generation: int, segments: int, size_bytes: int) -> None:
-        """Write a partition's size. The word before it is 0 meanwhile, so that a reader can detect that."""
+        """Write a partition's size. Its other word is 0 meanwhile, so that a reader can detect the write."""
         self._words.store(2 * slot, 0)
         self._words.store(2 * slot + 1, size_bytes)
         self._words.store(2 * slot, generation << 32 | segments)

@@ -99,7 +99,7 @@ cdef bint reserve(MetersRef *meters, int64_t at, int64_t size) noexcept nogil:
     return False
 
 cdef inline void mark(MetersRef *meters, uint32_t word, uint32_t bit) noexcept nogil:
-    """Let readers read a part from now on."""
+    """Publish that a part of the pages is reserved, so that readers read it."""
     word += bit // 64
     store_release(&meters.used[word], meters.used[word] | <uint64_t>1 << (bit % 64))
 
@@ -389,7 +389,7 @@ cdef class Meters:
 # ---- for readers
 
 cdef list words_of(const uint64_t *first, int count):
-    """Load words one after the other, after whatever this reader has copied before."""
+    """Load words one after the other, and none before earlier loads of the caller."""
     fence_acquire()
     return [load_acquire(first + i) for i in range(count)]
 

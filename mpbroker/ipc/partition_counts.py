@@ -16,8 +16,8 @@ class PartitionCounts:
     """Partitions by state.
 
     `live`: usable ones, by the number of their log directory, without the metadata's. `offline`: those
-    without a leader in Metadata. They are damaged, their log directory has failed, or they wait for what the
-    log worker lacks to open or make them, as room on a disk.
+    without a leader in Metadata. They are damaged, their log directory has failed, or the log worker lacks
+    something to open or make them, such as room on a disk.
     """
 
     live: Mapping[int, int]

@@ -27,7 +27,7 @@ class Pointer(msgspec.Struct):
     """The content of the file.
 
     `pid` is the supervisor's. `listeners` has the address of each listener by its name, `host:port` or
-    `unix:/path`, with the port that port 0 became; `http` that of metrics and health, "" without one.
+    `unix:/path`, with the port that port 0 became; `http` that of metrics and health, "" if not served.
     """
 
     runtime_dir: str
@@ -49,7 +49,7 @@ def write_pointer(log_dir: Path, pointer: Pointer) -> None:
 
 
 def read_pointer(log_dir: Path) -> Pointer | None:
-    """Read the pointer in a log directory; None without one: no broker runs on the directory.
+    """Read the pointer in a log directory; None if it has none: no broker runs on the directory.
 
     Raises OSError, msgspec.DecodeError.
     """

@@ -225,9 +225,9 @@ class ProcessContext:
             self.acknowledge_fence()
 
     def follow_settings(self) -> None:
-        """Show every part of this process the supervisor's configuration from now on.
+        """Adopt the configuration that the supervisor has published.
 
-        Each part corrects the state that it derived from the earlier one.
+        Parts of this process correct the state that they derived from the earlier one.
         """
         settings.adopt(self.memory.private.block("settings"), self.config)
         self._added.clear()

@@ -32,7 +32,7 @@ class ProducerIds:
         return self._next - 1
 
     def take(self, then: Then) -> None:
-        """Give an id to `then`, at once or when a block has come; None if none can be had now."""
+        """Give an id to `then`, at once or when a block has come; None if there is no block for now."""
         self._waiting.append(then)
         if len(self._waiting) == 1:
             self._serve()

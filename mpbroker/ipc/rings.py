@@ -1,4 +1,4 @@
-"""Rings as Python uses them: no push blocks.
+"""Rings as Python uses them: a push never blocks.
 
 Descriptors that do not fit into a ring wait in a queue of its producer's, in order, and the consumer is asked
 to ring when it has taken some. `mpbroker/ipc/slots.pxd` explains the descriptors.

@@ -6,7 +6,7 @@
     client -> server    RETURN   ends the lease of the answer's block; need not wake the server
 
 A server that has no memory for an answer sends an ANSWER without a block. A client does not block: its `then`
-is called with the answer, or with `Failed` in its place. The owner of a client hears of deaths from the
+is called with the answer, or with `Failed` in its place. The owner of a client learns of deaths from the
 supervisor and decides what becomes of the calls (`RpcClient.server_died`). `mpbroker/ipc/slots.pxd` draws the
 descriptors, `mpbroker/ipc/calls.py` has the messages.
 """
@@ -142,7 +142,7 @@ class RpcServer:
         self._push = push
 
     def message_of(self, call: Call) -> Message | None:
-        """Copy the message of a CALL. If its block is another by now, fail the call and return None."""
+        """Copy the message of a CALL. If its block was reused meanwhile, fail the call and return None."""
         arena = self._arena_of(call.owner)
         if arena.check(call.block, call.generation):
             return decode(bytes(arena.view(call.block, call.length)))

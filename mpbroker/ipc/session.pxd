@@ -31,7 +31,7 @@ cpdef enum SecurityProtocol:
     SASL_SSL = 3
 
 cpdef enum SessionFlag:
-    PRIVILEGED = 1          # came by the control plane's listener or, without one, by the brokers' own
+    PRIVILEGED = 1          # came by the control plane's listener, else by the brokers' own
     TOKEN_AUTHENTICATED = 2     # logged in by a delegation token
 
 cdef enum:

@@ -223,12 +223,12 @@ cdef class Session:
 
     @property
     def mechanism(self) -> str:
-        """Return the SASL mechanism, "" without."""
+        """Return the SASL mechanism, "" if SASL is not used."""
         return self.entry.mechanism.decode()
 
     @property
     def cipher(self) -> str:
-        """Return the cipher of TLS, "" without."""
+        """Return the cipher of TLS, "" if TLS is not used."""
         return self.entry.cipher.decode()
 
     @property

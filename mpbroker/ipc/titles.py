@@ -26,9 +26,9 @@ def is_of_broker(title: str) -> bool:
 
 
 def is_left_over(title: str) -> bool:
-    """Return whether a process with such a title outlives its supervisor, unless that is its parent.
+    """Return whether a process with such a title, if the supervisor is not its parent, has outlived it.
 
-    Of one that is ending only the beginning of the title is left.
+    A process that is ending has only the beginning of its title.
     """
     return title.startswith("mpbroker ") and not title.endswith(": supervisor")
 

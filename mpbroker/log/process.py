@@ -185,7 +185,7 @@ class LogProcess:
         return RecoveryScheduler(recovery, context.memory.words("recovery"), self.worker)
 
     def say(self, text: str) -> None:
-        """Show `text` as the process's status during something long."""
+        """Show `text` as the process's status during long work."""
         self.context.counters.set_status(text)
         self.context.counters.beat()
 
@@ -230,7 +230,7 @@ class LogProcess:
 
     @property
     def _is_idle(self) -> bool:
-        """Return whether no pending work needs only time, or another thread."""
+        """Return whether no work is pending that advances with time or in another thread."""
         if self.topics or self._tasks or self.manager.open_partitions.awaits_flush:
             return False
         manager = self.manager
@@ -346,7 +346,7 @@ class LogProcess:
         return [log_dir.path for log_dir in self.manager.dirs if not log_dir.failed]
 
     def _publish_refusals(self, error: int) -> None:
-        """Publish the error of the directories without room; of all, if there is none. 0: no error."""
+        """Publish the error for the directories without room, for all if none is full. 0: no error."""
         paths = self._log_dirs() if error else []
         paths = without_room(paths) or paths
         for log_dir in self.manager.dirs:
@@ -421,7 +421,7 @@ class LogProcess:
             log.state.producers.expire(before_ms)
 
     def _publish_waits(self) -> None:
-        """Publish the begin of a commit round that was also under way at the last check."""
+        """Publish when a commit round began that was also under way at the last check."""
         round_now = self.turn.commit_rounds if self.turn.awaits_disk else -1
         if round_now != self._round_seen:
             self._round_seen, since_ns = round_now, 0
@@ -522,7 +522,7 @@ class LogProcess:
         return calls.Acknowledged()
 
     def _count_partitions(self) -> None:
-        """Count the partitions; the coordinator's own log is not one of Kafka's ReplicaManager."""
+        """Count the partitions without the metadata log, which Kafka's ReplicaManager does not count."""
         ours = METADATA_SLOT in self.manager.logs
         self.context.counters.set(Counter.COUNT_PARTITIONS, len(self.manager.logs) - ours)
         self.context.counters.set(Counter.COUNT_PARTITIONS_WAITING, self.manager.waiting.count)
@@ -560,7 +560,7 @@ class LogProcess:
             self._finish_fence(fence)
 
     def _without(self, role: int, call: Call | None, steps: _Steps) -> tuple[Call | None, _Steps] | None:
-        """Return the task without the role, None if it ends. Only a cleaner's swap is completed."""
+        """Return the task without its dead caller; None if it ends. Only a cleaner's swap is completed."""
         if call is None or call.owner != role:
             return call, steps
         return (None, steps) if role == topology.CLEANER else None

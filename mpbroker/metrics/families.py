@@ -49,13 +49,13 @@ class View:
 
     @staticmethod
     def average(total: float, count: int, earlier: tuple[float, int] | None) -> float:
-        """Return the average between the snapshots; of all events without new ones or an earlier snapshot."""
+        """Return the average between the snapshots, or of all events if none is new or `earlier` is None."""
         if earlier is not None and count > earlier[1]:
             total, count = total - earlier[0], count - earlier[1]
         return total / count if count else 0.0
 
     def share(self, counter: int, process: int) -> float:
-        """Return the part of its time that a process counted so, between the snapshots or since its start."""
+        """Return the share of a process's time in a counter, between the snapshots or since its start."""
         spent, passed_ns = self.now.get(process, counter), 0
         if self.before is not None and self.seconds > 0:
             spent -= self.before.get(process, counter)

@@ -13,7 +13,7 @@ _QUOTED = str.maketrans({"\\": "\\\\", '"': '\\"', "*": "\\*", "?": "\\?", "\n":
 
 
 def quoted(name: str) -> str:
-    """Quote like javax.management.ObjectName.quote: a path cannot stand in a name as it is."""
+    """Quote like javax.management.ObjectName.quote: a path in a name needs quotes."""
     return f'"{name.translate(_QUOTED)}"'
 
 

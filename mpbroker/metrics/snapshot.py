@@ -50,7 +50,7 @@ class Distribution:
         return sum(self.buckets)
 
     def with_zeros(self, count: int) -> Distribution:
-        """Return a copy with the zeros of `count` values in all: zeros are not recorded."""
+        """Return a copy with `count` values in all: the missing ones are zeros, which are not recorded."""
         missing = max(count - self.count, 0)
         return Distribution([self.buckets[0] + missing, *self.buckets[1:]], self.total, self.largest)
 

@@ -1,1 +1,1 @@
-"""In and out of Apache Kafka: log directories of a stopped node change hands, with all that is in them."""
+"""Import from and export to Apache Kafka: a stopped node's log directories, with all that is in them."""

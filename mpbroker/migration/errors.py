@@ -1,4 +1,4 @@
-"""Why directories do not change hands."""
+"""The error of an export or import that is refused."""
 
 
 class CannotMove(Exception):

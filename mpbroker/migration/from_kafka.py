@@ -260,9 +260,9 @@ def _unused_name(home: Path) -> Path:
 
 
 def _take_over(records: Sequence[MetadataRecord], kept: Path, found: LogDirs) -> None:
-    """Exchange Kafka's metadata for ours; `kept` is Kafka's then.
+    """Exchange Kafka's metadata for ours, and keep Kafka's at `kept`.
 
-    Steps that can fail come first. Raises CannotMove, OSError; then only an entry in `mpbroker.dirs` is new.
+    Steps that can fail come first. Raises CannotMove, OSError; then nothing has changed but `mpbroker.dirs`.
     """
     making = found.home / MAKING
     # A killed import left it.

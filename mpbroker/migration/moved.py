@@ -11,7 +11,7 @@ from mpbroker.migration.log_dirs import LogDirs
 
 
 class Moved(msgspec.Struct):
-    """A cluster that changed hands, or would."""
+    """A cluster that was moved to the other kind of broker, or would be."""
 
     cluster_id: str
     node_id: int

@@ -13,7 +13,7 @@ def per_second(now: float, before: float, passed_ns: int) -> float | None:
 
 
 def rate(now: Snapshot | None, before: Snapshot | None, count: Callable[[Snapshot], float]) -> float | None:
-    """Return by how much a count has grown in a second between two snapshots; None without one of them."""
+    """Return by how much a count has grown in a second between two snapshots; None if one is missing."""
     if now is None or before is None:
         return None
     return per_second(count(now), count(before), now.now_ns - before.now_ns)

@@ -125,5 +125,5 @@ def valid_versions(api_key: int) -> range:
 
 
 def is_flexible(api_key: int, version: int) -> bool:
-    """True if the version has compact lengths and tagged fields (KIP-482), also if it is yet to come."""
+    """True if the version has compact lengths and tagged fields (KIP-482), also if it is a future one."""
     return version >= FIRST_FLEXIBLE[api_key]

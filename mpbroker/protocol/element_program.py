@@ -20,8 +20,8 @@ ALL: Final = 1 << 62
 def count_elements(api_key: int, version: int, buf: Buffer, pos: int, most: int = ALL) -> int:
     """Count the elements of all arrays and the tagged fields of a request, without decoding it.
 
-    The count stops when it is more than `most`. Bytes that are no such request are counted as far as they are
-    one.
+    The count stops when it is more than `most`. Bytes that are no such request are counted up to their first
+    fault.
     """
     return elements.count(_program_of(api_key, version), buf, pos, most)
 
@@ -74,7 +74,7 @@ def _block(op: int, inner: Iterable[int], *, ends: bool = True) -> list[int]:
 def has_many_elements(message: Message, most: int) -> bool:
     """Return True if the lists of a message have more than `most` elements in all.
 
-    No more than that are looked at.
+    No more than that are counted.
     """
     left = [message]
     while left:

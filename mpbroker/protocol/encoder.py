@@ -1,6 +1,6 @@
 """Compiles the encoder of one message and version, from a message and a first segment to all segments.
 
-The first segment is given so that a header can stand in it already. Large records become segments of their
+The first segment is given so that it can already hold a header. Large records become segments of their
 own and are never copied. An encoder in pieces is a generator, as a decoder in pieces is.
 """
 

@@ -17,7 +17,7 @@ def printable(text: str) -> str:
 
 
 def shortened(text: str, length_max: int) -> str:
-    """Leave out the middle of a text of more than `length_max` characters, and say how much it was."""
+    """Leave out the middle of a text of more than `length_max` characters, and note how much was left out."""
     if len(text) <= length_max:
         return text
     half = length_max // 2

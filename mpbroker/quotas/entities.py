@@ -64,7 +64,7 @@ def entity_of(pairs: Iterable[tuple[str, str | None]]) -> Entity:
 
 
 def address_of(name: str | None) -> str | None:
-    """Return the canonical text of an address. Raises InvalidQuota: it is none."""
+    """Return the canonical text of an address. Raises InvalidQuota if it is not one."""
     if name is None:
         return None
     try:
@@ -104,7 +104,7 @@ class QuotaTable:
         return iter(self._quotas.items())
 
     def copy(self) -> QuotaTable:
-        """Return a table of its own. An entity's quotas are replaced as a whole and never changed."""
+        """Return a copy. It shares each entity's quotas, which are replaced as a whole and never changed."""
         return QuotaTable(self._quotas.copy())
 
     def of(self, entity: Entity) -> dict[str, float]:

@@ -30,7 +30,7 @@ _CONSTANT_TYPES: Final = {"topic": str, "partition": int}
 
 
 class Condition(NamedTuple):
-    """`column operator value`, or its negation. `value` is a sequence for `in` and unused for `null`."""
+    """A condition `column operator value`, or its negation. `value`: a sequence for `in`, none for `null`."""
 
     column: str
     operator: Operator
@@ -153,7 +153,7 @@ def _offsets(condition: Condition) -> tuple[int, int, bool]:
 
 
 def _since(condition: Condition) -> int | None:
-    """Return a time before which no record fulfils the condition, in ms since 1970; None without one."""
+    """Return a time before which no record fulfils the condition, in ms since 1970; None if there is none."""
     operator, value = condition.operator, condition.value
     if condition.negated:
         operator = _NEGATED.get(operator, "null")

@@ -50,7 +50,7 @@ _QUIET_S = _QUIET_TO_PAUSE * _LONGEST_PAUSE_S
 _ALARM_SETS_IN_S = 0.1
 # Each partition is a directory to watch, and the kernel limits how many a user may watch.
 _ALARM_PARTITIONS_MAX = 256
-# The answer of a fetch that waited in vain is valid for this long; the next fetch reports later records.
+# The answer of a fetch that waited without records is valid this long; the next one reports later records.
 _FETCH_HOLDS_S = 0.05
 # A pause is at least this many times as long as the poll before it: 1 % of a CPU.
 _PAUSE_TO_POLL = 100
@@ -274,7 +274,7 @@ class LocalFollower:
             self._use_if_current(self._opened())
 
     def _use_if_current(self, catalog: LocalCatalog) -> None:
-        """Use the catalog; one at rest only if it reaches the bounds that a broker published before."""
+        """Use the catalog, unless a partition at rest ends below the bounds that a broker published."""
         if None in catalog.brokers.values():
             found = catalog.bounds(selected(catalog, self._options))
             for one, known in self._bounds.items():
@@ -314,7 +314,7 @@ class RemoteFollower:
         self._poll_s = 0.0
         # Time of the last new records, certain or possible.
         self._stirred_at = 0.0
-        # End of the validity of a fetch that waited in vain.
+        # End of the validity of a fetch that waited without records.
         self._holds_until = 0.0
 
     def poll(self) -> Bounds:

@@ -1,6 +1,6 @@
 """Commits a query's progress to a consumer group, for those who monitor the lag of groups.
 
-The query itself goes by its checkpoint and never reads the group's offsets. So commits are best effort: a
+The query itself uses its checkpoint and never reads the group's offsets. So commits are best effort: a
 failure is logged, and the commit tried again later.
 """
 

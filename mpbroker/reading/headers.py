@@ -51,7 +51,7 @@ ROWS: Final = 10_000
 
 @dataclass(frozen=True)
 class Segment:
-    """A segment file of a partition, to be read up to the bound, or to its end without one."""
+    """A segment file of a partition, to be read up to the bound, or to its end if it has none."""
 
     topic: str
     partition: int

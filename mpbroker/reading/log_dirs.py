@@ -169,7 +169,7 @@ def running_broker(log_dir: Path, patience_s: float | None = None) -> RunningBro
 
 
 class _NotNow(Exception):
-    """A broker has the directory and no region here; for a moment that is normal."""
+    """No region of the directory's broker is found here; for `patience_s` that is no error."""
 
     def __init__(self, text: str, patience_s: float) -> None:
         super().__init__(text)
@@ -227,11 +227,7 @@ def _broker_of(log_dir: Path) -> RunningBroker:
 
 
 def one_that_counts(paths: Sequence[Path]) -> Path:
-    """Return the directory that counts of one partition's in several log directories.
-
-    The marks of a move say which (mpbroker.log.directories.future_replica). Raises SourceUnavailable if no
-    mark decides.
-    """
+    """Return the partition's valid directory of those that log directories have during or after a move."""
     if len(paths) == 1:
         return paths[0]
     marked = [one for one in paths if (one / STAYED).exists()]

@@ -359,7 +359,7 @@ def _limits(options: Mapping[str, str], strategy: Strategy, *, streaming: bool) 
 
 
 def _limit(options: Mapping[str, str], side: str, default: int, strategy: Strategy) -> Limit:
-    """Parse one side. A timestamp for all goes before timestamps by partition, these go before offsets."""
+    """Parse one side. A timestamp for all overrides those by partition, and these override offsets."""
     one, many, offsets = f"{side}timestamp", f"{side}offsetsbytimestamp", f"{side}offsets"
     if one in options:
         return AtTimestamp(values.timestamp_ms(options[one], _shown(one)))

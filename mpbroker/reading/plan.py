@@ -108,7 +108,7 @@ class Catalog(Protocol):
         """Return the readable offsets of each partition. Raises SourceUnavailable."""
 
     def offsets_for_times(self, wanted: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
-        """Find the first offset at each time or later, in ms since 1970; None without one."""
+        """Find the first offset at each time or later, in ms since 1970; None if there is none."""
 
     def weight(self, wanted: OffsetRange) -> int:
         """Return about how many bytes a range has; 0 if that cannot be known."""

@@ -119,9 +119,9 @@ def _directory_of(topic_id: bytes | None, files: LocalFiles) -> Path:
 
 
 def _check_later_markers(task: TaskRange, files: LocalFiles, aborted: AbortedRanges) -> None:
-    """Check transactions that the end of the task cuts through; their markers are in another task's range.
+    """Check transactions that continue after the task's end: their markers are in another task's range.
 
-    Raises CorruptLog. A partition that was deleted has no more markers, and its records were read before.
+    Raises CorruptLog. Nothing is checked if the partition was deleted: its records were read before.
     """
     if not aborted.unmarked:
         return

@@ -96,7 +96,7 @@ class Stream:
     def next_end(self, start: Mapping[str, Any], *, everything: bool = False) -> Json:
         """Return the end of the next batch; the start again if there is nothing to read.
 
-        `everything` takes no account of limits.
+        `everything` ignores limits.
         """
         begun = self._parsed(start)
         if self._progress is not None:
@@ -161,7 +161,7 @@ class Stream:
     def _has_to_keep_initial(self, begun: StreamOffsets) -> bool:
         """Return whether the first batch must be an empty one, which writes the start into the checkpoint.
 
-        Asked again after a crash the start would be a later one, and the records between would be lost.
+        If Spark asked again after a crash, it would get a later start and lose the records between.
         (Kafka's source has a file of its own in the checkpoint; a Python source does not know its place.)
         """
         if self._initial_was_kept or begun != self._initial:
@@ -364,7 +364,7 @@ def _is_limited(options: ReadOptions) -> bool:
 
 
 def _moves(starting: Limit) -> bool:
-    """Return whether the limit means later offsets while others write."""
+    """Return whether the offset of the limit grows while records are written."""
     if isinstance(starting, AtOffset):
         return starting.offset == LATEST
     return not isinstance(starting, AtOffsets) or LATEST in starting.offsets.values()

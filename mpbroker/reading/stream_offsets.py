@@ -57,7 +57,7 @@ class StreamOffsets:
 
 
 def parse_offsets(json: Mapping[str, Any]) -> StreamOffsets:
-    """Parse offsets. Raises OptionError if they are none."""
+    """Parse offsets. Raises OptionError if they are malformed."""
     offsets: dict[TopicPartition, int] = {}
     topic_ids: dict[str, bytes] = {}
     wrong = OptionError(

@@ -82,12 +82,12 @@ cdef class AbortedRanges:
         return frozenset(self.handed_out or ())
 
     def is_aborted(self, batch: Batch) -> bool:
-        """Tell whether an `iterate.Batch` belongs to one of the transactions."""
+        """Return whether an `iterate.Batch` is of an aborted transaction."""
         header = batch.header
         return batch.is_transactional and self.covers(header.producer_id, header.base_offset)
 
     cdef bint covers(self, int64_t producer_id, int64_t offset) noexcept nogil:
-        """Tell whether this producer's transactional batch at this offset belongs to one of them."""
+        """Return whether this producer's transactional batch at this offset is of an aborted transaction."""
         cdef Py_ssize_t low = 0
         cdef Py_ssize_t high = self.count
         cdef Py_ssize_t middle

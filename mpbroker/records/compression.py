@@ -191,7 +191,7 @@ class _Lz4:
 
 
 class _ZstdAtOnce:
-    """For a host without libzstd: cramjam's pieces do not know the size, and then take much more memory."""
+    """Packs at once, without libzstd: cramjam's pieces do not know the size, and take much more memory."""
 
     def __init__(self, _size: int, level: int) -> None:
         self._level = level

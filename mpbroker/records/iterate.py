@@ -152,7 +152,7 @@ def _end_of_records(stream: memoryview, start: int, count: int) -> int:
 
 
 def iterate_batches(data: Buffer, start: int = 0, *, check_crc: bool = True) -> Iterator[Batch]:
-    """Yield the whole batches from `start` on. Raises CorruptBatch at the first bytes that are none."""
+    """Yield the whole batches from `start` on. Raises CorruptBatch at bytes that are no batch."""
     view = memoryview(data).cast("B")
     position = start
     while (header := _frame_at(view, position, check_crc)) is not None:

@@ -25,9 +25,9 @@ SEARCHED_AT_ONCE_BYTES: Final = 1 << 20
 class RecordSearch:
     """The search for the first record at `timestamp_ms` or later, from `from_offset` on, in a batch.
 
-    `found` is its (timestamp, offset) when `step` has returned True. If no record is so late, it is that of
-    the first one with the largest timestamp; None if no record has such an offset. Several may take steps in
-    turn: the search is done once for all of them.
+    `found` is its (timestamp, offset) when `step` has returned True. If all records are earlier, it is that
+    of the first one with the largest timestamp; None if no record has such an offset. Several may take steps
+    in turn: the search is done once for all of them.
     """
 
     def __init__(self, data: Buffer, timestamp_ms: int, from_offset: int) -> None:
@@ -61,7 +61,7 @@ class RecordSearch:
         return self._search is None
 
     def step(self) -> bool:
-        """Do the next piece; return True if the search has ended. Raises CorruptBatch, then each time."""
+        """Do the next piece; return True if the search has ended. Raises CorruptBatch, then in each call."""
         if self._error is not None:
             raise self._error
         if self._search is None:

@@ -277,7 +277,7 @@ cdef class TimeSearch:
         self.timestamp = self.offset = -1
 
     def step(self, const uint8_t[::1] data, int64_t most_bytes, bint is_whole) -> bool:
-        """Look at about `most_bytes` more; return True if the record is found, or that was all.
+        """Search about `most_bytes` more; return True if the record is found, or that was all.
 
         `data` is the beginning of the stream; `is_whole`: all of it. Raises CorruptBatch if a record is
         malformed or the records do not fill the data.
@@ -297,7 +297,7 @@ cdef class TimeSearch:
         return found or self.done == self.count
 
     cdef bint look(self, const uint8_t *start, int64_t size, bint is_whole, bint *found) noexcept nogil:
-        """Look at the next record, and step over it. Return False if it is malformed."""
+        """Compare the next record, and step over it. Return False if it is malformed."""
         cdef const uint8_t *p = start + self.at
         cdef const uint8_t *end = start + size
         cdef int64_t length, timestamp, offset

@@ -217,7 +217,7 @@ static inline uint32_t little_u32(const uint8_t *p) {
 
 static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Tells if a member begins at p; shorter ones than a header, a block and a trailer are not looked at. */
+/* Returns whether a member begins at p; one shorter than a header, a block and a trailer is ignored. */
 static inline int gzip_member_begins(const uint8_t *p, int64_t n) {
     return n > GZIP_SMALLEST_BYTES && p[0] == 0x1F && p[1] == 0x8B && p[2] == 8;
 }
@@ -247,7 +247,7 @@ static inline int step_gzip(Unpacker *u, int64_t most) {
     return u->p == u->end && !u->inside ? UNPACK_DONE : UNPACK_MORE;
 }
 
-/* Tells if a frame begins at p that Kafka's clients read: of version 1, without a dictionary, with blocks
+/* Returns whether a frame for Kafka's clients begins at p: of version 1, without a dictionary, with blocks
  * that do not depend on each other (Kafka: Lz4BlockInputStream.FLG). */
 static inline int lz4_frame_begins(const uint8_t *p, int64_t n) {
     return n > 4 && little_u32(p) == LZ4_MAGIC && (p[4] & LZ4_FLAGS_READ) == LZ4_FLAGS_KAFKA;
@@ -269,7 +269,7 @@ static inline int step_lz4(Unpacker *u, int64_t most) {
     return size == 0 && room == 0 ? UNPACK_BAD : UNPACK_MORE;
 }
 
-/* Tells if a frame begins at p that any build of the library reads. Frames of versions before 1.0 are
+/* Returns whether a frame begins at p that any build of the library reads. Frames of versions before 1.0 are
  * optional in it. */
 static inline int zstd_frame_begins(const uint8_t *p, int64_t n) {
     if (n < 4) return 0;

@@ -1,10 +1,10 @@
 """The audit log: who did what, from where, on which listener, and with what result; one line each.
 
-It has logins, acts of administration, and refusals of both. Nothing of a request is in it but names. The
-lines of a kind in a minute are limited in each process, for each principal, or address that failed to log in,
-and for all together; further events, and lines that could not be written, are counted. (Kafka:
-`kafka.authorizer.logger`, which has a line for each refusal of each name, without a bound. It has no logins,
-and of acts only that they were allowed.)
+It has logins, acts of administration, and refusals of both. Lines quote names from requests, nothing else.
+Each process limits the lines per kind and minute: for each principal, for each address that failed to log
+in, and in total. Further events, and lines that could not be written, are counted. (Kafka:
+`kafka.authorizer.logger` has a line for each refusal of each name, without a limit. It has no logins, and
+no results of acts, only that they were allowed.)
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EVERY_MS: Final = 60_000
 LINES_EACH: Final = 20
 # Other lines of the same principal must not push out its acts of administration.
 ACTS_EACH: Final = 1_000
-# Lines of a kind, of all principals together: who has a network of addresses must not fill the log.
+# Lines of a kind, of all principals together: a client with a network of addresses must not fill the log.
 LINES_ALL: Final = 1_000
 ACTS_ALL: Final = 10_000
 # Principals and addresses that are counted one by one, for each kind of line; all others share one count.
@@ -75,7 +75,7 @@ class Names(NamedTuple):
 
     @classmethod
     def of(cls, names: Iterable[Iterable[object]]) -> Names:
-        """Take names of which each comes in parts; those that are not shown are not put together."""
+        """Return the names, each given in parts. Only names that are shown are put together."""
         rest = iter(names)
         first = itertools.islice(rest, NAMES_MAX)
         return cls(tuple(cut(" ".join(map(str, one))) for one in first), sum(1 for _ in rest))
@@ -100,7 +100,7 @@ class Event(NamedTuple):
 
     @property
     def whose(self) -> str:
-        """Return whose lines are counted: without a principal the address's."""
+        """Return whose lines are counted: the principal's, or if there is none the address's."""
         return self.principal or self.client
 
 

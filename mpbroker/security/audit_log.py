@@ -4,7 +4,7 @@ Several processes append to the file, each line with one write(2) to a descripto
 line is torn. The path is checked before each line, so a rotation by renaming loses nothing and needs no
 signal. Where the path is a socket, each line is a datagram in journald's native protocol
 (https://systemd.io/JOURNAL_NATIVE_PROTOCOL). A line that cannot be written goes to the broker's log instead;
-the next one that can follows a line with the number of missing ones.
+before the next one that can, a line reports the number of missing ones.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class AppendedFile:
         self._file = (0, 0)  # device and inode
 
     def append(self, text: str) -> None:
-        """Append a line. Raises OSError if it is not, or not whole, in the file."""
+        """Append a line. Raises OSError if not all of it was written."""
         self.follow()
         data = text.encode("utf-8", "replace") + b"\n"
         if self._ends_within_a_line():
@@ -145,7 +145,7 @@ class AuditLog:
         self._complain_at_ns = 0
 
     def write(self, entry: Entry) -> None:
-        """Write a line. A file that cannot be written is complained of once; nothing is raised."""
+        """Write a line. If the file cannot be written that is logged once; nothing is raised."""
         if not self._into_file(entry):
             log.info("audit: %s", self._body(entry))
 
@@ -194,7 +194,7 @@ class AuditLog:
             _broker_log.warning("%s", _complaint(self._path, error))
 
     def close(self) -> None:
-        """Give the descriptor back; the next line takes another."""
+        """Close the file. The next line opens it again."""
         if self._out is not None:
             self._out.close()
             self._out = None

@@ -39,7 +39,7 @@ _MADE_UP_NAME: Final = "hardcode"
 
 
 def super_users_in(text: str) -> list[str]:
-    """Return the principals of the setting super.users, which stand between semicolons."""
+    """Return the principals of the setting super.users, separated by semicolons."""
     return [one.strip() for one in text.split(";") if one.strip()]
 
 
@@ -51,7 +51,7 @@ class Client(NamedTuple):
 
 
 class Reason(Enum):
-    """A reason for a decision other than an entry."""
+    """A reason for a decision that no single entry made."""
 
     SUPER_USER = "super user"
     NO_ENTRY = "no entry is about the resource"

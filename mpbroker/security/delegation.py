@@ -57,7 +57,7 @@ class Token:
 
     @property
     def ends_ms(self) -> int:
-        """Return when it can no longer be used."""
+        """Return the time from which the token cannot be used."""
         return min(self.max_ms, self.expires_ms)
 
     def has_expired(self, now_ms: int) -> bool:
@@ -67,7 +67,7 @@ class Token:
         return principal == self.owner or principal in self.renewers
 
     def concerns_any_of(self, principals: AbstractSet[str]) -> bool:
-        """Return whether it is a token of one of them: they may describe it without any permission."""
+        """Return whether one of these owns, has requested or may renew the token."""
         return not principals.isdisjoint((self.owner, self.requester, *self.renewers))
 
 
@@ -94,7 +94,7 @@ class TokenMacs:
 
 
 def token_macs(secret: Secret | None) -> TokenMacs | None:
-    """Return the HMACs by `delegation.token.secret.key`; None without one, which disables tokens."""
+    """Return the HMACs by `delegation.token.secret.key`; None if that is not set, which disables tokens."""
     return TokenMacs(secret) if secret is not None and secret.text else None
 
 

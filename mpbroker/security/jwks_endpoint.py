@@ -65,7 +65,7 @@ class FetchedKeySet(Keys):
         if self._thread_of != os.getpid():
             self._thread_of = os.getpid()
             if (time.monotonic() - self._fetched_at) * 1000 > OLD_AFTER * self.endpoint.refresh_ms:
-                # A process that is forked late must not believe keys that were withdrawn long ago.
+                # A process that is forked late must not trust keys that were withdrawn long ago.
                 self._keys = []
             self._wish = threading.Event()
             thread = threading.Thread(

@@ -86,7 +86,7 @@ class ListenerSecurity:
         now_ms: Callable[[], int],
         look_up_token: TokenLookUp = no_tokens,
     ) -> Offer:
-        """Return the offer of the SASL server of a connection. Called in the process that serves it."""
+        """Return the SASL mechanisms for a connection. Call it in the process that serves the connection."""
         if self._keys is not None:
             self._keys.follow()
         mechanisms = self.settings.sasl_enabled_mechanisms
@@ -105,7 +105,7 @@ class ListenerSecurity:
         return Offer(mechanisms, make, served, limits, now_ms)
 
     def principal(self, certificate: bytes | None) -> Principal:
-        """Return the principal of a client that has only TLS to show.
+        """Return the principal of a client that logs in by TLS alone.
 
         Raises ValueError, such as NoRuleMatches.
         """

@@ -210,7 +210,7 @@ cdef BIO *read_only(bytes data) except NULL:
 def dump_subject(bytes certificate) -> str:
     """Print the subject of a DER certificate as `OID=#VALUE+…,…`. Values are DER in hexadecimal.
 
-    Relative distinguished names stand in the certificate's order. Raises ValueError.
+    Relative distinguished names are in the certificate's order. Raises ValueError.
     """
     cdef const unsigned char *at = certificate
     cdef char *printed

@@ -102,7 +102,7 @@ def _rule(pattern: str, replacement: str, case: str) -> Rule:
         raise RuleError(f"'{pattern}' is not a pattern: {error}") from error
     groups = [int(found[2]) for found in _REFERENCE.finditer(replacement) if found[2]]
     if any(group > compiled.groups for group in groups):
-        raise RuleError(f"'{replacement}' refers to a group that '{pattern}' has not")
+        raise RuleError(f"'{replacement}' refers to a group that '{pattern}' lacks")
     return Rule(compiled, replacement, case)
 
 

@@ -263,6 +263,6 @@ class ScramClient:
         return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
 
     def verify(self, server_final: bytes) -> None:
-        """Check the server's proof. Raises SaslFailed if the server does not know the password either."""
+        """Check the server's proof. Raises SaslFailed if the server does not know the user's credential."""
         if not hmac.compare_digest(server_final, self._expected):
             raise SaslFailed("the server could not prove that it knows the user")

@@ -21,7 +21,7 @@ FIRST_FD = 3
 class Inherited:
     """The sockets that were passed to this process.
 
-    The environment's variables are removed, so that no child believes that they are meant for it.
+    The environment's variables are removed, so that no child uses them.
     """
 
     def __init__(self) -> None:

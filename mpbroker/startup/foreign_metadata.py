@@ -36,7 +36,7 @@ def _refuse_records(log_dir: Path, all_dirs: Sequence[Path]) -> None:
     """Check the records of a directory's metadata. Raises FatalError, OSError."""
     directory = log_dir / METADATA_DIRECTORY
     command = shlex.join(["mpbroker", "import", *map(str, all_dirs)])
-    advice = f"Go on with Kafka there; or stop it in order and take everything over with: {command}"
+    advice = f"Continue with Kafka there; or stop it in order and take everything over with: {command}"
     found = read_ownership(log_dir)
     if found.begins_at:
         raise _refusal(

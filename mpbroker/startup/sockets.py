@@ -3,7 +3,7 @@
 Addresses are bound before anything else, so that a port that is taken refuses the start, and listened on when
 all that serves them is there: until then the kernel refuses clients, and no probe of a port takes a broker
 that recovers for one that serves (KAFKA-14658; SocketServer.scala). Unix-domain sockets and those of the
-service manager listen from the beginning: who connects early waits.
+service manager listen from the beginning: early clients wait.
 """
 
 from __future__ import annotations

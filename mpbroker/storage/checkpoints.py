@@ -138,7 +138,7 @@ def _put_whole(path: Path | str, data: bytes, *, synced: bool = True) -> None:
 
 
 def write_whole_at(directory: int, name: str, data: bytes) -> None:
-    """Do the same below an open directory, which may have been renamed."""
+    """Do what `write_whole` does, in an open directory, which may have been renamed. Raises OSError."""
     making = name + ".tmp"
     fd = os.open(making, _NEW_FILE, 0o644, dir_fd=directory)
     try:
@@ -265,7 +265,7 @@ def write_epochs(directory: Path, epochs: Iterable[tuple[int, int]]) -> None:
 
 
 def write_epochs_at(directory: int, epochs: Iterable[tuple[int, int]]) -> None:
-    """Do the same below an open directory, which may have been renamed."""
+    """Write the leader epochs in an open directory, which may have been renamed. Raises OSError."""
     write_whole_at(directory, LEADER_EPOCHS, _text_of_epochs(epochs))
 
 
@@ -299,7 +299,7 @@ def text_of_id(topic_id: bytes) -> bytes:
 
 
 def read_topic_id(directory: Path | str, expected: bytes | None = None) -> bytes | None:
-    """Read the topic id of a partition; None without one. Raises CheckpointCorrupt, OSError.
+    """Read the topic id of a partition; None if it has none. Raises CheckpointCorrupt, OSError.
 
     `expected` is the id of the topic that the directory is named after. Another id belongs to a deleted topic
     and is returned, unless a flipped bit explains it: that is CheckpointCorrupt.

@@ -2,8 +2,8 @@
 
 The file is a line with name, version and CRC-32C of the rest, then JSON; it is replaced as a whole. Only the
 scrubber writes it. Readers of a partition read its damaged ranges when its word of damage is set
-(ipc/table.pxd). A finding is about one very file: it is void once that file is deleted, repaired or replaced
-by compaction.
+(ipc/table.pxd). A finding is about one particular file: it is void once that file is deleted, repaired or
+replaced by compaction.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def check_log_dirs(config: BrokerConfig) -> Identity:
 
 
 def name_log_dirs(config: BrokerConfig, identity: Identity) -> None:
-    """Give the identity to directories without one, after all checks. Raises FatalError."""
+    """Give the identity to directories that lack one, after all checks. Raises FatalError."""
     for name in config.log_dirs:
         if read_properties(Path(name)) is None:
             _write_properties(Path(name), identity.cluster_id, identity.node_id)
@@ -152,7 +152,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _refuse_missing(found: Mapping[str, dict[str, str] | None]) -> None:
-    """Refuse a start without one of the broker's directories. Raises FatalError.
+    """Refuse a start that lacks one of the broker's directories. Raises FatalError.
 
     A disk that is not mounted is an empty directory: its partitions would be created again, empty.
     """

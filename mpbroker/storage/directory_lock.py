@@ -77,7 +77,7 @@ def take(fd: int) -> bool:
 
 
 def holder_of(lock: Path) -> Holder | None:
-    """Return the holder of the lock of fcntl(2) on the file, None without one. Raises OSError.
+    """Return the holder of the lock of fcntl(2) on the file, None if there is none. Raises OSError.
 
     Takes nothing. Not for a process that has a lock of the process on the file: it would lose that.
     """
@@ -187,7 +187,7 @@ def _why(error: OSError, directory: Path) -> str:
 
 
 def _take(fd: int, directory: Path) -> None:
-    """Lock the file, with patience for a broker that was just killed. Raises FatalError."""
+    """Lock the file, waiting a while for a broker that was just killed. Raises FatalError."""
     begun = time.monotonic()
     try:
         while not take(fd):
@@ -222,7 +222,7 @@ def restricted_new_files() -> Iterator[None]:
 
 
 def open_modes(config: BrokerConfig) -> Iterator[str]:
-    """Yield a warning for each log directory that other users may read or write, as older ones are."""
+    """Yield a warning for each log directory that other users may read or write, as in older versions."""
     for directory in map(Path, config.log_dirs):
         with contextlib.suppress(OSError):
             mode = stat.S_IMODE(directory.stat().st_mode)

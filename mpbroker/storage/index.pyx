@@ -32,7 +32,7 @@ cdef inline int64_t key_of(const uint8_t *entry, int size) noexcept nogil:
 cdef int64_t floor_entry(int fd, int64_t count, int size, int64_t key, uint8_t *found) noexcept nogil:
     """Copy the greatest entry with a key of at most `key` to `found` and return its place.
 
-    Returns -1 without one, -2 on a read error.
+    Returns -1 if there is none, -2 on a read error.
     """
     cdef uint8_t entry[16]
     cdef int64_t low = 0, high = count, middle, result = -1
@@ -101,7 +101,7 @@ cdef int read_entry(int fd, int64_t place, int size, uint8_t *entry) except -1:
 
 
 def offset_floor(int fd, int64_t base, int64_t target) -> tuple[int, int]:
-    """Return (offset, position) of the last entry at or before `target`; (base, 0) without one."""
+    """Return (offset, position) of the last entry at or before `target`; (base, 0) if there is none."""
     cdef uint8_t found[16]
     cdef int64_t place
     cdef int64_t count = os.fstat(fd).st_size // OFFSET_ENTRY_BYTES
@@ -181,7 +181,7 @@ def sound_times(int fd, int64_t base, int64_t below) -> tuple[int, int, int]:
 
 
 def time_floor(int fd, int64_t base, int64_t target_ms) -> tuple[int, int]:
-    """Return (timestamp, offset) of the last entry at or before `target_ms`; (-1, base) without one."""
+    """Return (timestamp, offset) of the last entry at or before `target_ms`; (-1, base) if none."""
     cdef uint8_t found[16]
     cdef int64_t place
     cdef int64_t count = os.fstat(fd).st_size // TIME_ENTRY_BYTES

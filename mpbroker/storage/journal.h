@@ -96,7 +96,7 @@ static void journal_seal(uint8_t *record, uint64_t bytes) {
         crc32c(0, record + offsetof(JournalRecord, nonce), bytes - offsetof(JournalRecord, nonce));
 }
 
-/* Tell whether the first 40 bytes can be the record expected next. The CRC is checked once all of it is
+/* Return whether the first 40 bytes can be the record expected next. The CRC is checked once all of it is
  * read. */
 static int journal_expected(
     const JournalRecord *record, uint64_t nonce, uint64_t sequence, uint64_t ring_bytes) {

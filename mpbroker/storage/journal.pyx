@@ -157,17 +157,17 @@ cdef class JournalFile:
             sequence += found.bytes
 
     cdef JournalRecord *next_record(self, bytearray room, uint64_t sequence) except? NULL:
-        """Read the record at `sequence` into `room`; return NULL without a whole one."""
+        """Read the record at `sequence` into `room`; return NULL if none is whole there."""
         # In a ring that is full to the last byte, the next record would be the first one again.
         if sequence - self.head.start >= self.head.ring_bytes:
             return NULL
         return self.record_at(room, sequence)
 
     cdef int refuse_later(self, uint64_t sequence) except -1:
-        """Refuse a record at `sequence` that is not whole in front of a whole one.
+        """Raise JournalDamaged if a whole record follows the one at `sequence`, which is not whole.
 
-        The last record may be torn, since its round was never finished. A whole one after it
-        proves that the round was: then the record is damaged. Raises JournalDamaged.
+        The last record may be torn, if its round was not finished. A later whole record proves that the
+        round was finished, so the record is damaged.
         """
         cdef uint64_t at, inner
         cdef const JournalRecord *found
@@ -212,7 +212,7 @@ cdef class JournalFile:
     def reset(self) -> None:
         """Discard every record; durable on return. Raises OSError.
 
-        Both heads say so: should one of them be damaged later, the other must not bring the old records back.
+        Both heads record that: if one is damaged later, the other must not bring the old records back.
         """
         cdef uint64_t nonce = fresh_nonce()
         for _ in range(2):

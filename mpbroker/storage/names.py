@@ -47,7 +47,7 @@ MOVED = "mpbroker.moved"
 STAYED = "mpbroker.stayed"
 # Ours: the scrubber's position and findings.
 SCRUB = "mpbroker.scrub"
-# How the names of all files begin that are ours alone; a topic may be called so, too.
+# The prefix of the names of all files that are ours alone; a topic's name may have it, too.
 OWN_PREFIX = "mpbroker."
 
 # In the metadata's directory: the vote of Kafka's controller (Kafka: FileQuorumStateStore).

@@ -36,7 +36,7 @@ assert _HEAD.size == HEAD_BYTES and _ENTRY.size == ENTRY_BYTES
 
 
 class SnapshotCorrupt(ValueError):
-    """A snapshot that cannot be used; an older one, or replay from the start, can."""
+    """A snapshot that cannot be used; recovery uses an older one, or replays from the start."""
 
 
 # An offset that is not known, and counts as later than all others.

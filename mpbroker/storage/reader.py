@@ -99,7 +99,7 @@ NOTHING_FOUND = FoundOffset(NO_TIMESTAMP, NO_OFFSET)
 
 
 class TimedBatch(NamedTuple):
-    """The batch that a search for a time has found; its header is the bytes of it, which identify it."""
+    """The batch that a search for a time has found. The bytes of its `header` identify it."""
 
     base_offset: int
     last_offset: int
@@ -119,9 +119,9 @@ class _OpenSegment:
     path: bytes
     # By offsets that consumers will ask for: where to search for them. The last used come last.
     positions: OrderedDict[int, int] = field(default_factory=OrderedDict)
-    # Behind the last offset, once that was asked for.
+    # The last offset + 1, once that was asked for.
     _end: int | None = None
-    # Whether no later segment was there when that was asked for first.
+    # Whether there was no later segment when it was first asked for.
     was_last: bool | None = None
     # The last offset of a bound that was searched for here, and the position where it begins.
     found_bound: tuple[int, int] = (-1, 0)
@@ -217,7 +217,7 @@ class PartitionReader:
         self._damage_version = 0
 
     def heed(self, damage_version: int) -> None:
-        """Load the damages for a new version in the word. Raises CheckpointCorrupt, a ValueError, OSError."""
+        """Load the damages if the word has a new version. Raises CheckpointCorrupt, a ValueError, OSError."""
         if damage_version != self._damage_version:
             found = damages_of(self.directory) if damage_version else []
             self._damages = [one for one in found if one.is_of_records]
@@ -252,7 +252,7 @@ class PartitionReader:
         return self._bases
 
     def _segment_gone(self, base: int, how: str) -> SegmentGone:
-        """Drop the listing, and return the exception to raise: search for the offset again."""
+        """Drop the listing; return the exception after which the caller searches for the offset again."""
         self._close_segments()
         self._bases = []
         return SegmentGone(f"{self.directory / names.segment_name(base)} {how}")
@@ -430,7 +430,7 @@ class PartitionReader:
     def search(
         self, batch: TimedBatch, timestamp_ms: int, from_offset: int
     ) -> Pieces[tuple[int, int] | None]:
-        """Search a batch like `RecordSearch`, once for all who ask, also later.
+        """Search a batch like `RecordSearch`; concurrent and later calls share one search.
 
         Its file is read before the first pause. Raises CorruptBatch, SegmentGone, OSError.
         """
@@ -548,8 +548,8 @@ class PartitionReader:
         """Return where the visible bytes of a segment end.
 
         Since the bound was read its segment may have been followed by others and cleaned, or merged into an
-        earlier one. Then the open file is another one than the position is of, and the offset counts. The
-        last segment is never cleaned. `unread` is as for `_locate`.
+        earlier one. Then the position belongs to another file than the open one, and the offset counts
+        instead. The last segment is never cleaned. `unread` is as for `_locate`.
         """
         if segment.base > bound.segment_base:
             return 0
@@ -663,7 +663,7 @@ def _check_resident(fd: int, position: int, length: int) -> None:
 
 
 def _check_beginning(fd: int, position: int, end: int, unread: int) -> None:
-    """Raise NotResident if a search's first read would wait for the disk; it names all bytes to read."""
+    """Raise NotResident, for all bytes to read, if a search's first read would wait for the disk."""
     left = max(end - position, 0)
     if not resident(fd, position, min(LOOKED_AT_BYTES, left)):
         raise NotResident(fd, position, min(max(unread, LOOKED_AT_BYTES), left))

@@ -1,4 +1,4 @@
-/* Tells whether a part of a file can be read without waiting for the disk.
+/* Returns whether a part of a file can be read without waiting for the disk.
  *
  * cachestat(2) (Linux 6.5) counts the pages in the page cache. Where the kernel or a filter of system calls
  * refuses it, one page in PROBE_EVERY_BYTES is probed. Pages that are just being read are counted as well, so

@@ -191,7 +191,7 @@ class Resize:
     def steps(
         self, tree: Tree, new_handler: Callable[[int], Child], new_processor: Callable[[int], Child]
     ) -> Iterator[None]:
-        """Add and remove workers. Without a process for one of them, remove the added ones again."""
+        """Add and remove workers. If one cannot start, remove the added ones again."""
         # Shrink the limits of the present processors before another starts.
         buffers.give_out(tree.memory, tree.config, max(self.processors.before, self.processors.after))
         added = [*self.handlers.added, *self.processors.added]
@@ -235,7 +235,7 @@ class Replacement:
         return cls(handlers, topology.handler(count) if count < topology.MAX_HANDLERS else None)
 
     def steps(self, tree: Tree, new_handler: Callable[[int], Child]) -> Iterator[None]:
-        """Replace the handlers. With an error those that serve keep the settings they started with."""
+        """Replace the handlers. After an error the remaining handlers keep the settings they started with."""
         log.info("replacing %s", ", ".join(map(topology.name_of, self._roles)))
         if self._spare is not None:
             yield from self._start_spare(tree, self._spare, new_handler)
@@ -278,7 +278,7 @@ def _serves(tree: Tree, role: int) -> bool:
 
 
 class Changing:
-    """The change under way, and those asked for. `under_way` names the former; "" without one."""
+    """The change under way, and those asked for. `under_way` names the former; "" if there is none."""
 
     def __init__(
         self, tree: Tree, listeners: Listeners, diff: ConfigDiff, altered: AlteredSettings, notifier: Notifier
@@ -467,6 +467,6 @@ class Changing:
 
 
 def warn_of_audit_log(config: BrokerConfig) -> None:
-    """Make the audit log's file. A failure is logged, and refuses no service."""
+    """Make the audit log's file. A failure is logged; the broker serves nevertheless."""
     if problem := audit_log.problem(config):
         log.warning("%s", problem)

@@ -167,7 +167,7 @@ def _terminated(context: ProcessContext, parent: int) -> None:
 
 
 def close_other_fds(keep: set[int]) -> None:
-    """Close all descriptors but these: what a fork has of its parent."""
+    """Close all descriptors but these: a fork inherits its parent's."""
     for entry in list(Path("/proc/self/fd").iterdir()):
         fd = int(entry.name)
         if fd not in keep:

@@ -81,7 +81,7 @@ class ReloadError(Exception):
 
 
 class NoFile(ReloadError):
-    """The broker has no file to read; a terminal that hangs up asks for this reload too."""
+    """The broker has no file to read; its terminal sends the same SIGHUP when it hangs up."""
 
 
 @dataclass(frozen=True)
@@ -230,9 +230,9 @@ def _can_change(name: str) -> bool:
 
 
 def _own_security_differs(read: BrokerConfig, asked: BrokerConfig) -> bool:
-    """Return whether some listener's setting differs that is more than a changed general setting.
+    """Return whether a listener's own setting differs, apart from changes of a general setting.
 
-    The general setting is named itself.
+    A changed general setting is reported under its own name.
     """
     new, old = read.listener_security, asked.listener_security
     same = [

@@ -1,7 +1,7 @@
 """Faults on demand: the owner of a test's broker asks, and is answered when every process knows them.
 
-Only the control socket takes them, and only in a broker that `mpbroker.testing` has started: no client can
-ask, over no listener, and `mpbroker serve` refuses.
+Only the control socket takes them, and only in a broker that `mpbroker.testing` has started: clients of
+listeners cannot ask for one, and `mpbroker serve` refuses all.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ BEFORE_LOGIN = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 
 
 class Faulting:
-    """The faults of this broker, and who waits until every process follows them."""
+    """The faults of this broker, and the requests for others that are not carried out yet."""
 
     def __init__(self) -> None:
         self.is_allowed = False
         self._asked: list[tuple[list[Fault], Later]] = []
 
     def ask(self, wanted: list[Fault] | None) -> Later:
-        """Replace all faults by these; the answer comes when that is true. Raises FatalError, ValueError."""
+        """Replace all faults; the answer comes when all processes follow. Raises FatalError, ValueError."""
         if not self.is_allowed:
             raise FatalError("faults are for brokers that mpbroker.testing has started; this one serves")
         wanted = wanted or []

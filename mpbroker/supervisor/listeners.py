@@ -124,7 +124,7 @@ class Listeners:
         return Child(role, main, (fd,), about=partial(self.names_of, role))
 
     def listen(self) -> None:
-        """Let clients in, now that all that serves them is there. Raises FatalError."""
+        """Let clients in, now that the processes that serve them are ready. Raises FatalError."""
         for number, fd in self.fds.items():
             sockets.listen(fd, self.config.listeners[number], self.config)
 
@@ -278,7 +278,7 @@ class Listeners:
         return change.answer
 
     def advance(self, tree: Tree) -> None:
-        """Complete the changes that the acceptor has made. A successor of it begins with them made."""
+        """Complete the changes that the acceptor has made. A successor of it begins with these changes."""
         for change in list(self.changes):
             state = self.memory.listener_counts(change.number).get(ListenerCount.STATE)
             if change.comes:

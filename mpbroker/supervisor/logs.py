@@ -160,7 +160,7 @@ def configure(level: str = "INFO", log_format: LogFormat = LogFormat.TEXT) -> No
 
 
 class _FollowingLogger(logging.Logger):
-    """A logger that heeds the levels set by clients at once, in all processes (ipc.log_levels)."""
+    """A logger that follows the levels set by clients at once, in all processes (ipc.log_levels)."""
 
     words: ClassVar[Words]
 
@@ -176,7 +176,7 @@ class _FollowingLogger(logging.Logger):
 
 
 def follow(words: Words) -> None:
-    """Make all loggers heed the shared levels. Call it before the first fork.
+    """Make all loggers follow the shared levels. Call it before the first fork.
 
     Modules hold their loggers already, so the loggers' class is replaced.
     """

@@ -41,7 +41,7 @@ def run(
     """Run a broker until a signal stops it; return the exit status.
 
     Every failure is one line in the log. `owner_fd`: the broker stops when it becomes readable, as the pidfd
-    of a process does that ends; -1: the broker has no owner. Only an owner may ask a broker for faults.
+    of a process does when that ends; -1: the broker has no owner. Only an owner may ask a broker for faults.
     """
     logs.configure(logs.wanted_level(os.environ), log_format)
     titles.entitle("supervisor")
@@ -213,7 +213,7 @@ class Supervisor:
                 pause.hold(children, one, poll=self._poll_in_pause)
 
     def _poll_in_pause(self) -> bool:
-        """Show life, and return whether the broker is to stop. Heartbeats mean nothing in a pause."""
+        """Report life to systemd; return whether to stop. Heartbeats mean nothing in a pause."""
         self.tree.counters.beat()
         if self.notifier.is_ping_due():
             self.notifier.ping()

@@ -1,6 +1,6 @@
 """sd_notify(3): the broker's states, sent to systemd's datagram socket, which NOTIFY_SOCKET names.
 
-With WatchdogSec= systemd wants to be pinged, and restarts who does not (sd_watchdog_enabled(3)).
+With WatchdogSec= systemd expects pings, and restarts services without them (sd_watchdog_enabled(3)).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Notifier:
             try:
                 sock.sendto("\n".join(assignments).encode(), address)
             except OSError as error:
-                # Clients are served whether the service manager hears of it or not.
+                # Clients are served even if the service manager cannot be notified.
                 log.warning(
                     "cannot send %s to the service manager (NOTIFY_SOCKET=%s): %s",
                     assignments[0],
@@ -54,11 +54,11 @@ class Notifier:
         self.send("READY=1", f"STATUS={status}")
 
     def reloading(self) -> None:
-        """Tell that the configuration is being read again; `ready` ends that (Type=notify-reload)."""
+        """Report that the configuration is being read again; `ready` ends that (Type=notify-reload)."""
         self.send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}", "STATUS=Reloading")
 
     def begin_watchdog(self) -> None:
-        """Ping from now on, if systemd wants that."""
+        """Ping from now on, if systemd expects that."""
         if self.ping_every_s:
             self._ping_at = time.monotonic()
 

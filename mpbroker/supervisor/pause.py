@@ -1,7 +1,7 @@
-"""The pause of all processes but the supervisor, in which `mpbroker backup` copies the last that has changed.
+"""The pause of all processes but the supervisor, in which `mpbroker backup` copies the last changes.
 
 Files that are copied while the log workers write are of different moments. So the children are stopped
-(SIGSTOP): what their files have then is what a kill of all of them would leave, and recovery knows that. A
+(SIGSTOP): their files are then as after a kill of all of them, which recovery can handle. A
 pause by agreement would need every writer to come to a point of rest, in code that the hot path runs. A
 signal needs nothing of them, and works when one of them hangs.
 
@@ -111,7 +111,7 @@ def _hold(pids: Sequence[int], connection: socket.socket, deadline: float, poll:
 
 
 def _wait(connection: socket.socket, timeout_s: float) -> bool:
-    """Wait for the client's word or end, at most so long; return whether it came."""
+    """Wait for a message or the client's end, at most `timeout_s`; return whether one came."""
     poll = select.poll()
     poll.register(connection, select.POLLIN)
     return bool(poll.poll(timeout_s * 1000))

@@ -59,6 +59,6 @@ def files_needed(config: BrokerConfig) -> int:
 
 
 def advice(error: OSError) -> str:
-    """Return which limit is to be raised, as the end of a text about the error; "" if it is none of these."""
+    """Return which limit is to be raised, to end a text about the error; "" if it is about none of these."""
     found = _ADVICE.get(error.errno or 0)
     return f". {found}" if found else ""

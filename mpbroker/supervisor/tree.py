@@ -208,10 +208,7 @@ class Tree:
             raise
 
     def relaunch(self, child: Child) -> None:
-        """Launch a role that must not stay away.
-
-        While the system has no process for it, it is tried again.
-        """
+        """Launch a role, and try again while the system has no process for it."""
         try:
             self.launch(child)
         except OSError as error:
@@ -300,7 +297,7 @@ class Tree:
     def order_all(self, roles: tuple[int, ...], stage: int, about: int) -> None:
         """Order the live ones among `roles` to handle a role; wait until each has acknowledged or died.
 
-        A role that does not hear orders yet gets this one when it does.
+        A role that does not read orders yet gets this one later.
         """
         given: dict[int, int] = {}
         for child in [c for r in roles if (c := self.children.get(r)) is not None and c.pid]:
@@ -458,8 +455,8 @@ class Tree:
     def _correct_counters(self, role: int) -> None:
         """Correct the page of a role that left for good.
 
-        If it was killed while it left, it could not record that nothing waits with it, and no successor will.
-        After its fence no other process writes its page.
+        A role that was killed while it left could not reset its gauges, and no successor does. After its
+        fence no other process writes its page.
         """
         page = self.memory.counters(role)
         page.set(Counter.COUNT_CONNECTIONS_CLOSED, page.get(Counter.COUNT_CONNECTIONS_CREATED))

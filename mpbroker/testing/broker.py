@@ -116,7 +116,7 @@ class Broker:
         except BrokerFailed as failed:
             if error is None:
                 raise
-            # What went wrong first is what the test is about.
+            # The first failure is the one that the test is about.
             error.add_note(str(failed))
 
     def start(self) -> Broker:
@@ -213,7 +213,7 @@ class Broker:
 
     @property
     def log_dir(self) -> Path:
-        """Return the directory of its data (`log.dirs`). Raises BrokerFailed without one."""
+        """Return the directory of its data (`log.dirs`). Raises BrokerFailed if it has none."""
         if self._given_log_dir is not None:
             return self._given_log_dir
         if self._directory is None:
@@ -335,7 +335,7 @@ class Broker:
         return fault
 
     def clear_faults(self, *faults: Fault) -> None:
-        """Take faults back, all if none are named. Raises BrokerFailed.
+        """Remove faults, all if none are named. Raises BrokerFailed.
 
         Does nothing in a fork of the process that started the broker.
         """
@@ -401,7 +401,7 @@ class Broker:
         return settings
 
     def _await_ready(self) -> None:
-        """Wait for the notice that systemd would get, too."""
+        """Wait for the notice of readiness, as systemd gets it."""
         assert self._process is not None
         assert self._notices is not None
         deadline = time.monotonic() + self.start_timeout_s
@@ -461,7 +461,7 @@ class Broker:
     def _name_directories(self) -> None:
         """Name directories, and make the file of the log, unless an earlier start has left them.
 
-        Whatever comes before `_remove_directories`, they go when this process ends. Raises BrokerFailed.
+        They are removed when this process ends, also without `_remove_directories`. Raises BrokerFailed.
         """
         if self._memory is None:
             temporary = Path(tempfile.gettempdir())

@@ -28,7 +28,7 @@ class Fault:
         return min(size, self.spec.times or size)
 
     def clear(self) -> None:
-        """Take the fault back: requests that come now do not meet it. Idempotent. Raises BrokerFailed."""
+        """Remove the fault: later requests are served normally. Idempotent. Raises BrokerFailed."""
         self._clear(self)
 
     def forget(self) -> None:

@@ -31,7 +31,7 @@ def new_name() -> str:
 
 
 def has_lost_its_owner(name: str) -> bool:
-    """Tell whether a directory's owner has ended; False if another namespace or version made it."""
+    """Return whether a directory's owner has ended; False if another namespace or version made it."""
     found = _NAME.fullmatch(name)
     if found is None or int(found["namespace"]) != _namespace():
         return False

@@ -68,7 +68,7 @@ def mpbroker_own_broker(
 
 @pytest.fixture
 def mpbroker_topics(request: pytest.FixtureRequest, mpbroker_broker: Broker) -> Iterator[Callable[..., str]]:
-    """Return a function that creates topics as `Broker.create_topic` does; they go with the test.
+    """Return a function that creates topics as `Broker.create_topic` does; each is deleted after the test.
 
     A topic without a name gets one that begins with the test's and that no other topic has.
     """
@@ -98,7 +98,7 @@ def mpbroker_topic(mpbroker_topics: Callable[..., str]) -> str:
 
 @pytest.fixture
 def mpbroker_fault(mpbroker_broker: Broker) -> Iterator[Callable[..., Fault]]:
-    """Return `Broker.fault` of the session's broker; the faults go with the test."""
+    """Return `Broker.fault` of the session's broker; its faults end with the test."""
     made: list[Fault] = []
 
     def fault(*arguments: str | int, **what: object) -> Fault:

@@ -283,7 +283,7 @@ def prepare_heavy(trial: Trial) -> None:
 
 
 def heavy_request(seconds: float, *, compressed: bool) -> frames.Request:
-    """Return a produce of one batch that takes about so long to recompress."""
+    """Return a produce of one batch that takes about `seconds` to recompress."""
     size = int(seconds * SLOW_BYTES_PER_S)
     text = bytes(random.Random(1).choices(b"ab", k=REPEATED_BYTES if compressed else size))
     text = (text * (size // len(text) + 1))[:size]

@@ -108,7 +108,7 @@ def execute(command: Sequence[str], output: BinaryIO, environment: Mapping[str, 
 
 @dataclass
 class Broker:
-    """A running broker in a directory of its own. Subclasses say how to start it."""
+    """A running broker in a directory of its own. Subclasses define how to start it."""
 
     directory: Path
     port: int = field(default_factory=free_port)
@@ -146,12 +146,12 @@ class Broker:
         return Tree(psutil.Process(self.process.pid))
 
     def output(self) -> str:
-        """Its whole lines: of one that is being written a reader may see the beginning."""
+        """Return the whole lines of its output; a last line may still be incomplete."""
         text = self.output_path.read_text(errors="replace") if self.output_path.exists() else ""
         return text[: text.rfind("\n") + 1]
 
     def start(self) -> None:
-        """Starts the broker and waits until ApiVersions is answered."""
+        """Start the broker, and wait until ApiVersions is answered."""
         self.log_dir.mkdir(0o750, parents=True, exist_ok=True)
         command = self.command()
         with open(self.output_path, "ab") as output:
@@ -173,7 +173,7 @@ class Broker:
         raise BrokerError(f"{self.name} exited with {self.process.returncode} at start:\n{self.output()}")
 
     def stop(self) -> int:
-        """SIGTERM; the exit code."""
+        """Stop by SIGTERM; return the exit code."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         try:
@@ -192,7 +192,7 @@ class Broker:
             self.tree().pause()
 
     def kill(self) -> None:
-        """SIGKILL to every process of the tree."""
+        """Send SIGKILL to every process of the tree."""
         if self.process is None or self.process.poll() is not None:
             return
         for member in self.tree().members():
@@ -286,7 +286,7 @@ class Kafka(Broker):
 
 @contextlib.contextmanager
 def running(broker: Broker) -> Iterator[Broker]:
-    """A started broker, of which no process remains afterwards."""
+    """Start a broker and yield it; kill all of its processes afterwards."""
     try:
         broker.start()
         yield broker

@@ -52,7 +52,7 @@ class Request:
     digits_at: int = 0
 
     def for_partition(self, partition: int) -> Request:
-        """The same produce, to another partition."""
+        """Return the same produce to another partition."""
         at = self.partition_at
         return replace(self, frame=self.frame[:at] + struct.pack(">i", partition) + self.frame[at + 4 :])
 
@@ -77,7 +77,7 @@ def _varint(value: int) -> bytes:
 
 
 def record_batch(records: int, value_bytes: int, value: bytes = b"", *, zstd: bool = False) -> bytes:
-    """One batch, magic 2, of records without key and headers; of x unless `value` is given."""
+    """Return one batch, magic 2, of records without key and headers. Their default value is all x."""
     body = b""
     value = value or b"x" * value_bytes
     for offset_delta in range(records):
@@ -94,12 +94,12 @@ def record_batch(records: int, value_bytes: int, value: bytes = b"", *, zstd: bo
 def produce(
     topic: str, records: int, value_bytes: int, *, acks: int = -1, client_id: str = CLIENT_ID
 ) -> Request:
-    """Produce version 3, one batch for partition 0."""
+    """Produce one batch for partition 0, in version 3."""
     return _produce(topic, record_batch(records, value_bytes), acks, client_id)
 
 
 def produce_value(topic: str, value: bytes, *, zstd: bool = False) -> Request:
-    """The same, of one record with this value; version 7 is the first that may have zstd."""
+    """Produce one record with this value; version 7 is the first that may have zstd."""
     return _produce(topic, record_batch(1, 0, value, zstd=zstd), version=7 if zstd else 3)
 
 
@@ -120,7 +120,7 @@ def _produce(
 def fetch(
     topic: str, offset: int, bytes_max: int, response_bytes_max: int = 50 << 20, *, client_id: str = CLIENT_ID
 ) -> Request:
-    """Fetch version 4 of partition 0; a response may lack one batch of the requested bytes."""
+    """Fetch from partition 0, in version 4; a response may lack one batch of the requested bytes."""
     body = struct.pack(">iiiibi", -1, 500, 1, response_bytes_max, 0, 1) + _string(topic)
     body += struct.pack(">iiqi", 1, 0, offset, bytes_max)
     error_at = 4 + 4 + 4 + 4 + len(_string(topic)) + 4 + 4
@@ -128,7 +128,7 @@ def fetch(
 
 
 def offset_commit(topic: str, group: int = 0) -> Request:
-    """OffsetCommit version 2 of partition 0, by a group without members."""
+    """Commit an offset of partition 0 by a group without members, in version 2."""
     name = f"group-{group:08d}"
     body = _string(name) + struct.pack(">i", -1) + _string("") + struct.pack(">qi", -1, 1)
     body += _string(topic) + struct.pack(">iiq", 1, 0, 1) + _string("")
@@ -138,12 +138,12 @@ def offset_commit(topic: str, group: int = 0) -> Request:
 
 
 def metadata(client_id: str = CLIENT_ID) -> Request:
-    """Metadata version 4 of all topics, without an error code of its own: the position of a topic count."""
+    """Ask for all topics, in Metadata version 4. It has no error code: the position is a topic count's."""
     return Request(frame(METADATA, 4, struct.pack(">ib", -1, 0), client_id), 4 + 4)
 
 
 def set_quota(client_id: str, key: str, value: float) -> Request:
-    """AlterClientQuotas version 0: one quota of one client id."""
+    """Set one quota of one client id, in AlterClientQuotas version 0."""
     body = struct.pack(">ii", 1, 1) + _string("client-id") + _string(client_id)
     body += struct.pack(">i", 1) + _string(key) + struct.pack(">dbb", value, 0, 0)
     return Request(frame(ALTER_CLIENT_QUOTAS, 0, body), 4 + 4 + 4 + 4)
@@ -212,13 +212,13 @@ def connected(address: Address, timeout_s: float = 60) -> Iterator[socket.socket
 
 
 def exchange(connection: socket.socket, request: Request) -> tuple[int, bytes]:
-    """Sends one request; its error code and the whole response frame."""
+    """Send one request; return the error code and the whole response frame."""
     connection.sendall(request.frame)
     return answer(connection, request)
 
 
 def answer(connection: socket.socket, request: Request) -> tuple[int, bytes]:
-    """Receive the response to a request that was sent before: its error code and the whole frame."""
+    """Receive the response to a request that was sent before; return its error code and whole frame."""
     size = receive(connection, 4)
     response = size + receive(connection, int.from_bytes(size, "big"))
     (correlation_id,) = struct.unpack_from(">i", response, 4)
@@ -229,7 +229,7 @@ def answer(connection: socket.socket, request: Request) -> tuple[int, bytes]:
 
 
 def advertised_apis(address: Address, timeout_s: float = 60) -> dict[int, tuple[int, int]]:
-    """What ApiVersions answers: lowest and highest version of each API key."""
+    """Return the lowest and the highest version of each API key, by ApiVersions."""
     with connected(address, timeout_s) as connection:
         error_code, response = exchange(connection, api_versions())
     if error_code:

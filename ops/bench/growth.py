@@ -232,7 +232,7 @@ def over_connections(*, busy: bool) -> Prepare:
 
 
 def over_groups(stack: ExitStack, directory: Path) -> list[Planned]:
-    """Offset commits of groups without members, which are durable in any case."""
+    """Return the curve of offset commits of groups without members, which are durable in any case."""
     broker = start_broker(stack, directory, "durable")
     scenarios.create_topic(broker, "groups", 1)
     counts = PLACES["groups"]
@@ -249,7 +249,7 @@ def fill(broker: Broker, topic: str, gigabytes: float) -> None:
 
 
 def over_log_size(stack: ExitStack, directory: Path) -> list[Planned]:
-    """Small produces to a partition that has grown to each size, and fetches of its first large batch."""
+    """Return curves of small produces to a partition of each size, and fetches of its first large batch."""
     sizes, free = PLACES["log-size"], shutil.disk_usage(directory).free / 1e9
     if free < FREE_FACTOR * max(sizes):
         needs = FREE_FACTOR * max(sizes)
@@ -294,7 +294,7 @@ def over_workers(kind: str) -> Prepare:
 
 
 def over_loads(stack: ExitStack, directory: Path) -> list[Planned]:
-    """Hops of common requests; their system calls are counted in runs of their own, since that takes time."""
+    """Return the hops of common requests. Their system calls are counted in separate runs: it takes time."""
     planned = []
     for policy in POLICIES:
         broker = start_broker(stack, directory / policy, policy)

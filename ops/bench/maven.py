@@ -1,6 +1,6 @@
 """Apache Kafka's jars, fetched once from Maven Central into `ops/bench/kafka/libs`.
 
-The versions stand in `ops/bench/kafka/pom.xml`. Once the directory is there nothing asks the network again; a
+`ops/bench/kafka/pom.xml` has the versions. Once the directory is there nothing asks the network again; a
 changed pom.xml is newer than it and makes Maven run again.
 """
 
@@ -27,7 +27,7 @@ def java() -> str:
 
 
 def copy_dependencies(pom: Path, target: Path) -> None:
-    """The jars that a pom.xml names, fetched into a directory. Raises MissingToolError."""
+    """Fetch the jars that a pom.xml names into a directory; return their paths. Raises MissingToolError."""
     maven = shutil.which("mvn")
     if maven is None:
         raise MissingToolError("Jars come from Maven: apt-get install maven")
@@ -47,7 +47,7 @@ def copy_dependencies(pom: Path, target: Path) -> None:
 
 
 def kafka_classpath() -> str:
-    """The class path with Kafka's broker and tools; fetches the jars on the first call."""
+    """Return the class path with Kafka's broker and tools; the first call fetches the jars."""
     if not LIBS.is_dir() or LIBS.stat().st_mtime < POM.stat().st_mtime:
         fresh = LIBS.with_name(f"libs.{os.getpid()}")
         shutil.rmtree(fresh, ignore_errors=True)

@@ -82,5 +82,5 @@ _ports = Ports()
 
 
 def free_port() -> int:
-    """A port for a server on this host. Raises NoPortError."""
+    """Return a port for a server on this host. Raises NoPortError."""
     return _ports.take()

@@ -31,13 +31,13 @@ class Tree:
     root: psutil.Process
 
     def members(self) -> list[psutil.Process]:
-        """Parents before children."""
+        """Return the processes, parents before children."""
         with contextlib.suppress(psutil.NoSuchProcess):
             return [self.root, *self.root.children(recursive=True)]
         return []
 
     def cpu_seconds(self) -> float:
-        """User and system time so far, in steps of a clock tick (10 ms); exited children are counted too."""
+        """Return user and system time so far, in clock ticks of 10 ms; exited children are counted too."""
         total = 0.0
         for member in self.members():
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -49,7 +49,7 @@ class Tree:
         return total
 
     def run_seconds(self) -> float:
-        """Time on a CPU as the scheduler counts it, to the nanosecond: for a tree that hardly runs."""
+        """Return the time on a CPU as the scheduler counts it, in ns: for a tree that hardly runs."""
         total_ns = 0
         for member in self.members():
             for path in Path(f"/proc/{member.pid}/task").glob("*/schedstat"):
@@ -58,7 +58,7 @@ class Tree:
         return total_ns / 1e9
 
     def pss_bytes(self) -> int:
-        """Proportional set size: memory shared between the processes counts once."""
+        """Return the proportional set size: memory that the processes share counts once."""
         total = 0
         for member in self.members():
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -66,17 +66,17 @@ class Tree:
         return total
 
     def pause(self) -> None:
-        """SIGSTOP from the root down, so that no parent sees its children stand still."""
+        """Send SIGSTOP from the root down, so that no parent notices stopped children."""
         for member in self.members():
             member.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT from the leaves up."""
+        """Send SIGCONT from the leaves up."""
         for member in reversed(self.members()):
             member.send_signal(signal.SIGCONT)
 
     def idle_cpu_percent(self, seconds: float) -> float:
-        """CPU time over wall time, in percent of one core."""
+        """Return CPU time over wall time, in percent of one core."""
         cpu, start = self.run_seconds(), time.monotonic()
         time.sleep(seconds)
         return 100 * (self.run_seconds() - cpu) / (time.monotonic() - start)

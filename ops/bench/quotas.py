@@ -1,10 +1,10 @@
 """Pauses of clients over their quota, compared with Apache Kafka's: `python -m ops.bench.quotas`.
 
 Three clients at once, each with one quota and on one connection, send the same to either broker and pause
-as long as they are asked to, as every client does (KIP-219). The two with a byte rate send at a pace: until
-their quota is used up both brokers see the same bytes at the same time, and from then on whatever the pauses
-let through. The one with a percentage of time asks for metadata as fast as it is answered: a faster broker
-may answer more often within the same time, so the client's pauses in all have to be alike.
+as long as they are asked to, as every client does (KIP-219). The two with a byte rate send at a pace:
+until their quota is used up both brokers get the same bytes at the same time. After that the pauses alone
+determine the rate. The one with a percentage of time asks for metadata as fast as it is answered: a faster
+broker may answer more often within the same time, so the client's pauses in all have to be alike.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ APART_MAX = 0.1
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-    """`throttle_at`: position of throttle_time_ms in the response, from its end if negative. One smaller
-    than `served_bytes_min` is the empty answer to a fetch that has to wait. `per_s`: requests; None: no pace.
+    """A load. `throttle_at`: position of throttle_time_ms in the response, from its end if negative.
+
+    One below `served_bytes_min` is the empty answer to a fetch that waits. `per_s`: requests; None: no pace.
     """
 
     quota: str
@@ -57,7 +58,7 @@ class Load:
 
 @dataclasses.dataclass
 class Measured:
-    """`paused_s`: of the run; a pause that outlasts it counts up to its end."""
+    """The pauses of a load. `paused_s`: in all; a pause that outlasts the run counts up to its end."""
 
     requests: int = 0
     throttled: int = 0
@@ -76,7 +77,7 @@ class Measured:
 
 
 def loads() -> Sequence[Load]:
-    """Each quota is that of a client id with its name."""
+    """Return the loads. Each quota is that of a client id with its load's name."""
     write = frames.produce("written", 1, PIECE_BYTES, acks=1, client_id="producer_byte_rate")
     read = frames.fetch("read", READ_FROM, PIECE_BYTES, client_id="consumer_byte_rate")
     ask = frames.metadata("request_percentage")
@@ -119,7 +120,7 @@ class Client(threading.Thread):
 
 
 def exchange(connection: socket.socket, load: Load) -> tuple[int, int]:
-    """(bytes of the response, the pause it asks for in ms)"""
+    """Return (bytes of the response, the pause that it asks for in ms)."""
     connection.sendall(load.request.frame)
     size = frames.receive(connection, 4)
     response = size + frames.receive(connection, int.from_bytes(size))
@@ -129,7 +130,7 @@ def exchange(connection: socket.socket, load: Load) -> tuple[int, int]:
 
 
 def measure(broker: Broker, seconds: float) -> list[Measured]:
-    """The pauses of each load at a broker."""
+    """Return the pauses of each load at a broker."""
     for topic in ("written", "read"):
         create_topic(broker, topic)
     with frames.connected(broker.address) as connection:
@@ -156,7 +157,7 @@ def row(name: str, ours: float, theirs: float, unit: str) -> str:
 
 
 def report(load: Load, ours: Measured, theirs: Measured) -> bool:
-    """Prints both in a row; returns whether they are alike."""
+    """Print both in a row; return whether they are alike."""
     print(f"{load.quota}={load.value:g}: mpbroker, {Kafka.name}, ratio")
     print(row("requests", ours.requests, theirs.requests, ""))
     print(row("throttle total", ours.throttle_ms, theirs.throttle_ms, "ms"))

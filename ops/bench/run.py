@@ -136,7 +136,7 @@ def circumstances(directory: Path) -> str:
 
 
 def refuse_memory_directory(directory: Path) -> None:
-    """A write to tmpfs is never a write to disk, so durable figures from there would be worth nothing."""
+    """Refuse a directory on tmpfs: writes there reach no disk, so durable figures would be worth nothing."""
     if file_system(directory) in ("tmpfs", "ramfs"):
         raise BrokerError(f"{directory} is in memory: point --directory at a disk")
 
@@ -161,7 +161,7 @@ def warm_up(broker: Broker, seconds: float, topic: str = "warm-up", door: Door |
 
 
 def start(contender: Contender) -> None:
-    """Starts, measures the costs without clients, and warms it up."""
+    """Start a broker, measure its costs without clients, and warm it up."""
     progress.print(f"[dim]{contender.title}: starting, idle, warm-up")
     broker = contender.broker
     broker.start()
@@ -251,7 +251,7 @@ def _measure_once(
 
 
 def table(columns: Sequence[Column], scenarios: Sequence[Scenario]) -> Table:
-    """One section per scenario, one row per broker."""
+    """Return a table with one section per scenario, one row per broker."""
     out = Table(title=f"{os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}")
     out.add_column("load")
     out.add_column("broker", no_wrap=True)

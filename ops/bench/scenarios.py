@@ -49,7 +49,7 @@ class Scenario:
 
     @property
     def bulk(self) -> bool:
-        """Measured in bytes rather than in requests."""
+        """True if the load is measured in bytes, not in requests."""
         return self.value_bytes >= 16_384
 
 
@@ -123,7 +123,7 @@ def attempts(patience_s: float) -> Iterator[int]:
 
 
 def _until_accepted(broker: Broker, request: frames.Request) -> None:
-    """Sends until the error code is 0: a topic just made may not have a leader yet."""
+    """Send until the error code is 0: a topic just made may not have a leader yet."""
     for _ in attempts(TOPIC_TIMEOUT_S):
         with frames.connected(broker.address) as connection:
             if not frames.exchange(connection, request)[0]:
@@ -138,7 +138,7 @@ def create_topic(
     first: frames.Request | None = None,
     timeout_s: int = TOPIC_TIMEOUT_S,
 ) -> None:
-    """Makes the topic, and returns when it takes records: `first`, or one of 100 bytes, is in partition 0."""
+    """Make the topic, and return when it takes records: `first`, or one of 100 bytes, is in partition 0."""
     with frames.connected(broker.address, timeout_s=timeout_s) as connection:
         request = frames.create_topic(topic, partitions, timeout_ms=1000 * timeout_s)
         error_code, _ = frames.exchange(connection, request)
@@ -148,7 +148,7 @@ def create_topic(
 
 
 def delete_topic(broker: Broker, topic: str) -> None:
-    """A load leaves gigabytes in the log."""
+    """Delete the topic of a load, which leaves gigabytes in the log."""
     with frames.connected(broker.address) as connection:
         error_code, _ = frames.exchange(connection, frames.delete_topic(topic))
     if error_code:
@@ -156,7 +156,7 @@ def delete_topic(broker: Broker, topic: str) -> None:
 
 
 def prepare(scenario: Scenario, broker: Broker, topic: str) -> frames.Request:
-    """Makes the topic, fills it where it will be read, and returns the request to send."""
+    """Make the topic, fill it if it will be read, and return the request to send."""
     # A busy disk makes a hundred partitions in some seconds.
     create_topic(
         broker, topic, scenario.partitions, timeout_s=max(TOPIC_TIMEOUT_S, scenario.partitions // 10)
@@ -180,7 +180,7 @@ def prepare(scenario: Scenario, broker: Broker, topic: str) -> frames.Request:
 
 
 def settle_memory(directory: Path, seconds: float) -> None:
-    """Before a bulk produce: earlier writes are on the disk, the page cache has memory that was used before.
+    """Before a bulk produce write earlier data to disk, and give the page cache memory that was in use.
 
     A virtual machine gets memory from its host at the first touch of each page, at a tenth of the speed of
     memory that it has; after a few GB in a run, writers are throttled to the speed of the disk. Both would
@@ -253,7 +253,7 @@ def run_load(
     door: Door | None = None,
     at_edges: Callable[[int], None] | None = None,
 ) -> Result:
-    """One run of the generator, with the CPU time that the broker's tree took meanwhile. `rate`: requests
+    """Run the generator once; measure the CPU time that the broker's tree takes meanwhile. `rate`: requests
     per second, however fast they are answered; 0: each connection sends the next one when it is answered.
     `at_edges` is called with the generator's process id when the measuring begins and when it ends.
     """

@@ -338,7 +338,7 @@ class Topics:
 
 
 def turn(form: Form, scenario: Scenario, topics: Topics, directory: Path, seconds: float) -> Result:
-    """Take the load once."""
+    """Put the load of a scenario on a form's broker once."""
     if scenario.bulk and scenario.kind == "produce":
         scenarios.settle_memory(directory, seconds)
     with form.broker.awake():

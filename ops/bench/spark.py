@@ -1,11 +1,11 @@
 """Spark's readers of one topic, compared with Spark's own connector: `python -m ops.bench.spark`.
 
-The same records lie in a log directory, in Apache Kafka and in plain Parquet. Each is read on local[2]: all
-columns into nothing, the values alone, and a count. The table also has PySpark's own time for batches that
-are ready: no source in Python can be faster. The connector is that of Spark 4.0.0, in an environment
-of its own; it needs Maven and the network once. Fails where a bound is missed: how many times the connector's
-speed the readers have, the JVM reader ahead of Parquet, the broker's produces during a job, and the memory of
-Python workers. `--short` takes little data and knows no bounds: it shows that all of it works.
+The same records lie in a log directory, in Apache Kafka and in plain Parquet. Each is read on local[2]:
+all columns into nothing, the values alone, and a count. The table also has PySpark's own time for batches
+that are ready: no source in Python can be faster. The connector is that of Spark 4.0.0, in an environment
+of its own; it needs Maven and the network once. Fails where a bound is missed. There are bounds for the
+readers' speed against the connector's, for the JVM reader's against Parquet's, for the broker's produces
+during a job, and for the memory of Python workers. `--short` takes little data, without bounds.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ WORKER_BYTES_MAX = 256 << 20
 
 @dataclass(frozen=True)
 class Shape:
-    """`records` records of `value_bytes` bytes."""
+    """The shape of a topic: `records` records of `value_bytes` bytes."""
 
     records: int
     value_bytes: int
@@ -82,7 +82,7 @@ def shapes(records: int, large_megabytes: int) -> list[Shape]:
 
 
 def batches(shape: Shape) -> Iterator[tuple[int, bytearray]]:
-    """The topic's batches, each with its base offset; a few of them, over and over."""
+    """Yield (base offset, batch) of the topic: a few batches, over and over."""
     templates = [_batch(number, shape.value_bytes) for number in range(DISTINCT_BATCHES)]
     for offset in range(0, shape.records, RECORDS_PER_BATCH):
         yield offset, templates[offset // RECORDS_PER_BATCH % DISTINCT_BATCHES]
@@ -102,7 +102,7 @@ def _batch(number: int, value_bytes: int) -> bytearray:
 
 
 def write_log(log_dir: Path, topics: Mapping[str, Iterator[tuple[int, bytearray]]], records: int) -> None:
-    """Writes a log directory with topics, each in one partition, as a cleanly stopped broker leaves it."""
+    """Write a log directory with topics, each in one partition, as a cleanly stopped broker leaves it."""
     log_dir.mkdir(parents=True)
     (log_dir / META_PROPERTIES).write_text("cluster.id=AAAAAAAAAAAAAAAAAAAAAA\nnode.id=1\nversion=1\n")
     for number, (topic, rest) in enumerate(topics.items(), start=1):
@@ -149,7 +149,7 @@ def environment(python: Path | str) -> dict[str, str]:
 
 
 def run(specification: dict[str, Any], python: Path | str = sys.executable) -> tuple[dict[str, Any], int]:
-    """What the queries took, and the most memory that a Python worker had."""
+    """Return what the queries took, and the most memory that a Python worker had."""
     with (
         subprocess.Popen(
             command(python, specification), stdout=subprocess.PIPE, text=True, env=environment(python)
@@ -164,7 +164,7 @@ def run(specification: dict[str, Any], python: Path | str = sys.executable) -> t
 
 
 def readers(place: Path, shape: Shape) -> dict[str, dict[str, Any]]:
-    """All that read on this machine's PySpark."""
+    """Return the readers that run on this machine's PySpark."""
     options = {"log.dir": str(place / "log"), "subscribe": TOPIC, "minPartitions": "2"}
     ours: dict[str, Any] = {"format": "mpbroker", "options": options}
     ready = {"records": str(shape.records), "valueBytes": str(shape.value_bytes)}
@@ -217,7 +217,7 @@ def read_by_all(shape: Shape, place: Path, rounds: int) -> tuple[dict[str, dict[
 
 
 def compare(shape: Shape, place: Path, rounds: int) -> list[str]:
-    """Prints the table of a shape; what missed its bound."""
+    """Print the table of a shape; return what missed its bound."""
     found, workers = read_by_all(shape, place, rounds)
     print_table(shape, found)
     return missed(shape, found, workers)
@@ -256,7 +256,7 @@ def missed(shape: Shape, found: dict[str, dict[str, Any]], worker_bytes: int) ->
 
 
 def during_job(place: Path, shape: Shape, seconds: float) -> list[str]:
-    """Produces during a reading job, and during processes that take as much CPU and nothing else."""
+    """Measure produces during a reading job, and during processes that take as much CPU."""
     write_log(place / "log", {TOPIC: batches(shape)}, shape.records)
     load = frames.produce(LOADED_TOPIC, 1, 100)
     specification = {**readers(place, shape)["mpbroker, Python"], "seconds": 3 * seconds}

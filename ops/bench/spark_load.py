@@ -24,7 +24,7 @@ SAMPLE_S = 0.05
 
 
 def burn(cores: float, seconds: float, ready: Barrier) -> None:
-    """Takes this part of a core for so long, a slice at a time."""
+    """Use `cores` of a core (0 to 1) for some seconds, a slice at a time."""
     ready.wait(START_TIMEOUT_S)
     stop_at = time.monotonic() + seconds
     while (now := time.monotonic()) < stop_at:
@@ -35,7 +35,7 @@ def burn(cores: float, seconds: float, ready: Barrier) -> None:
 
 @contextmanager
 def burning(cores: float, seconds: float) -> Iterator[None]:
-    """Processes that together take this many cores for this long: the control for a job that takes as much.
+    """Run processes that take this many cores for this long: the control for a job that takes as much.
 
     All run when the block begins and have ended after it. Raises BrokenBarrierError if one does not start.
     """
@@ -55,7 +55,7 @@ def burning(cores: float, seconds: float) -> Iterator[None]:
 
 
 def with_cores(tree: Tree, run: Callable[[], Found]) -> tuple[Found, float]:
-    """What `run` returns, and how many cores the tree of processes took meanwhile."""
+    """Return what `run` returns, and how many cores the tree of processes took meanwhile."""
     begun, before_s = time.monotonic(), tree.cpu_seconds()
     found = run()
     return found, (tree.cpu_seconds() - before_s) / (time.monotonic() - begun)
@@ -101,7 +101,7 @@ def _words(process: psutil.Process) -> list[str]:
 
 
 def anonymous_bytes(process: psutil.Process) -> int:
-    """Memory without a file (Linux: smaps_rollup); 0 for a process that has ended."""
+    """Return the bytes of memory without a file (Linux: smaps_rollup); 0 for a process that has ended."""
     with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
         for line in Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Anonymous:"):

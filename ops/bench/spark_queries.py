@@ -49,7 +49,7 @@ def open_session(kind: str, settings: dict[str, str]) -> SparkSession:
 
 
 def timed(run: Callable[[], Any], rounds: int) -> tuple[float, Any]:
-    """The best of `rounds` rounds, after those that warm up, in seconds; and the result of the last one."""
+    """Return the best of `rounds` rounds, after a warm-up, in seconds; and the result of the last one."""
     deadline = time.perf_counter() + WARM_UP_S
     run()
     while time.perf_counter() < deadline:

@@ -82,7 +82,7 @@ class Latencies:
             self._has_come.notify()
 
     def one(self) -> float:
-        """Milliseconds from produce() to the row."""
+        """Return the milliseconds from produce() to the row."""
         with self._has_come:
             wanted = self._rows + 1
             begun = time.perf_counter()
@@ -94,7 +94,7 @@ class Latencies:
 
 
 def cpu_s() -> tuple[float, float]:
-    """CPU seconds so far of our source's process, and of the JVM with all its others."""
+    """Return the CPU seconds so far of our source's process, and of the JVM with its other processes."""
     ours = others = 0.0
     for process in psutil.Process().children(recursive=True):
         # Spark's workers come and go.
@@ -109,7 +109,7 @@ def cpu_s() -> tuple[float, float]:
 
 
 def measure(source: str, address: str, log_dir: str) -> dict[str, float]:
-    """Runs in an interpreter of its own."""
+    """Measure one source, in an interpreter of its own."""
     with tempfile.TemporaryDirectory() as directory:
         work = Path(directory)
         spark = session(source, work)

@@ -57,7 +57,7 @@ def make_topics(broker: Broker, partitions: int) -> None:
 
 
 def touch(broker: Broker, partitions: int) -> None:
-    """One batch for each."""
+    """Write one batch to each partition."""
     value = bytes(100)
     with frames.connected(broker.address, timeout_s=600) as connection:
         for number in range(TOPICS):

@@ -1,6 +1,6 @@
 """Transactions a second and their times, compared with Apache Kafka: `python -m ops.bench.transactions`.
 
-So many producers of librdkafka, each with a transactional id of its own, write some records to two partitions
+Some producers of librdkafka, each with a transactional id of its own, write some records to two partitions
 and commit, again and again; the brokers take turns. A transaction is answered when its decision is as durable
 as the broker makes it: with mpbroker on the disk or, as with Kafka, in the page cache (`os`).
 Measured is begin to commit, with the pauses that librdkafka makes when a broker asks it to retry.
@@ -26,7 +26,7 @@ VALUE = b"x" * 100
 
 
 def transactions(producer: Producer, records: int, until: float) -> list[float]:
-    """How many seconds each took."""
+    """Return how many seconds each transaction took."""
     took: list[float] = []
     while (began := time.monotonic()) < until:
         producer.begin_transaction()
@@ -48,7 +48,7 @@ def made(broker: Broker, count: int) -> list[Producer]:
 
 
 def turn(producers: Sequence[Producer], records: int, seconds: float) -> list[float]:
-    """All at once."""
+    """Run the producers concurrently; return how many seconds each transaction took."""
     took: list[float] = []
     until = time.monotonic() + seconds
     threads = [

@@ -102,7 +102,7 @@ def page() -> str:
 
 
 def _apis() -> str:
-    """Return the list of all APIs, and a line for each that does here what its name does not say."""
+    """Return the list of all APIs, and a line for each that behaves differently here."""
     named = []
     for api in all_apis().values():
         kafka = valid_versions(api.key)

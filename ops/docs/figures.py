@@ -243,7 +243,7 @@ def circumstances(curves: Curves) -> list[str]:
 
 
 def bends(curves: Curves) -> list[str]:
-    """Return the figures at both ends of each stretch that the page explains."""
+    """Return a table of the curves' figures at both ends of each stretch that the page explains."""
     lines = ["| curve | over | figure, of a request | os | durable |", "|---|---|---|---|---|"]
     for name, first, last, figure, value in BENDS:
         points = {(point["series"], point["x"]): point for point in curves[name]["points"]}

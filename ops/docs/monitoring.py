@@ -26,7 +26,7 @@ TABLES: Made = {
 
 
 def page() -> str:
-    """Return the page with its tables as they should be. Raises TableError."""
+    """Return the page with its tables made anew. Raises TableError."""
     return filled(PAGE.read_text(), PAGE, TABLES)
 
 

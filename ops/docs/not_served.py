@@ -13,7 +13,7 @@ from mpbroker.protocol.api_keys import ApiKey
 
 
 class NotServed(NamedTuple):
-    """A row of the page. `tools`: whose end it is, and how they end if not with the usual words."""
+    """A row of the page. `tools`: those that fail, and how, if not with the usual words."""
 
     keys: tuple[ApiKey, ...]
     lost: str

@@ -96,7 +96,7 @@ def valid_versions(api_key: int) -> range:
 
 
 def is_flexible(api_key: int, version: int) -> bool:
-    """True if the version has compact lengths and tagged fields (KIP-482), also if it is yet to come."""
+    """True if the version has compact lengths and tagged fields (KIP-482), also if it is a future one."""
     return version >= FIRST_FLEXIBLE[api_key]
 '''
 
@@ -231,7 +231,7 @@ def message(schema_name: str, kind: EntityType, api_key: int) -> Json:
 
 
 def schema_text() -> str:
-    """One message a line, so that a new version of Kafka is a readable diff."""
+    """Return the JSON of all messages, one a line, so that a new version of Kafka gives a readable diff."""
     left_out = AMONG_BROKERS.union(*(one.keys for one in NOT_SERVED)) - ONLY_ASKED
     lines = [
         json.dumps(message(name, kind, int(api_key)), separators=(",", ":"))

@@ -16,7 +16,7 @@ from pathlib import Path
 RELEASE = "bookworm"
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 MIRROR = "http://deb.debian.org/debian"
-# By what provides them.
+# The package of each tool.
 TOOLS = {"apt-get": "apt", "dpkg-deb": "dpkg", "tar": "tar"}
 
 

@@ -31,7 +31,7 @@ class NoCompiler(RuntimeError):
 
 
 def javac() -> str:
-    """The compiler of JAVA_HOME, else that of PATH. Raises NoCompiler."""
+    """Return the compiler of JAVA_HOME, else that of PATH. Raises NoCompiler."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("javac", path=f"{home}/bin") if home else None
     found = found or shutil.which("javac")
@@ -45,13 +45,13 @@ def javac() -> str:
 
 
 def spark() -> tuple[str, Path]:
-    """The version of the installed PySpark, and the directory of its jars."""
+    """Return the version of the installed PySpark, and the directory of its jars."""
     distribution = importlib.metadata.distribution("pyspark")
     return distribution.version, Path(str(distribution.locate_file("pyspark/jars")))
 
 
 def build(into: Path) -> Path:
-    """Compiles the sources and writes the jar. Raises NoCompiler, CalledProcessError."""
+    """Compile the sources and write the jar. Raises NoCompiler, CalledProcessError."""
     compiler = javac()
     version, jars = spark()
     jar = into / f"mpbroker-spark-{version}.jar"
@@ -82,7 +82,7 @@ def build(into: Path) -> Path:
 
 
 def write_jar(jar: Path, classes: Path) -> None:
-    """Packs the files below a directory, sorted, all of one time and mode."""
+    """Pack the files below a directory, sorted, all with one time and mode."""
     with zipfile.ZipFile(jar, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in _entries(jar, classes):
             entry = zipfile.ZipInfo(name, _LONG_AGO)

@@ -44,7 +44,7 @@ def build() -> Path:
 
 
 def runtime() -> str:
-    """The library that has to be loaded before everything else. Raises SanitizerError."""
+    """Return the library that has to be loaded before everything else. Raises SanitizerError."""
     asked = subprocess.run(
         [os.environ.get("CC", "cc"), "-print-file-name=libasan.so"],
         capture_output=True,

@@ -166,7 +166,7 @@ class Stub:
 
 
 def write() -> None:
-    """Write the stubs that are not as they should be."""
+    """Write the stubs that are missing or outdated."""
     for path in sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.pyx")):
         stub, text = path.with_suffix(".pyi"), Stub(path).text()
         if not stub.exists() or stub.read_text("utf-8") != text:

@@ -60,7 +60,7 @@ def interpreters() -> dict[tuple[int, int], str]:
 
 
 def _version(python: str) -> tuple[int, int, int] | None:
-    """Return the version of an interpreter that can build a wheel; None: it cannot, or it is none."""
+    """Return the version of an interpreter that can build a wheel; None if it cannot."""
     if python.endswith("-config"):
         return None
     try:

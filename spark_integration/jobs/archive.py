@@ -53,7 +53,7 @@ class ArchiveSettings:
 
 @dataclass
 class Result:
-    """The result of a call."""
+    """The result of `archive`."""
 
     records: int = 0
     runs: int = 0
@@ -208,7 +208,7 @@ class _Archiving:
         return spans
 
     def _check_ids(self, now: Slice) -> None:
-        """Check that topic ids are still the same, and so were during the run. Raises JobError."""
+        """Check that topic ids did not change during the run. Raises JobError."""
         options = self._settings.source.parsed()
         with closing(open_catalog(options)) as catalog:
             there = {one for one in selected(catalog, options) if one in now.spans}
@@ -267,7 +267,7 @@ def counted(spark: SparkSession, *places: Path) -> dict[TopicPartition, tuple[in
 
 @contextmanager
 def as_microseconds(spark: SparkSession) -> Iterator[None]:
-    """Have timestamps written as all readers of Parquet know them, not in Spark's own old form."""
+    """Have timestamps written in the type that all readers of Parquet support, not in INT96."""
     name = "spark.sql.parquet.outputTimestampType"
     before = spark.conf.get(name)
     spark.conf.set(name, "TIMESTAMP_MICROS")

@@ -39,7 +39,7 @@ class Notice(Protocol):
 
 
 class Silent:
-    """A notice for programs that do not want to hear anything."""
+    """A notice for programs that need no progress."""
 
     def say(self, text: str) -> None:
         del text

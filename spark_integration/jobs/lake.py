@@ -126,7 +126,7 @@ class Lake:
         return _run(final)
 
     def replace(self, old: Sequence[Run], place: Path) -> Run:
-        """Replace the `old` runs by a run of the files in the place; durable on return.
+        """Replace the `old` runs by one run, made of the files in `place`; durable on return.
 
         The other runs keep their files, by hard links.
         """

@@ -117,7 +117,7 @@ class Targets:
 
 
 def _cluster_id(source: ReadOptions) -> str | None:
-    """Return the id of the cluster that is read; None without one. Raises ClientError."""
+    """Return the id of the cluster that is read; None if it has none. Raises ClientError."""
     if source.bootstrap_servers is None:
         return next(iter(with_siblings(source.log_dirs).values())).cluster_id
     with closing(open_cluster(WriteOptions(source.bootstrap_servers, client=source.client))) as cluster:

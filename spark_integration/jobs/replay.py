@@ -44,7 +44,7 @@ class ReplaySettings:
 
 @dataclass(frozen=True)
 class Replayed:
-    """The result of a call."""
+    """The records and steps that a call of `replay` has written."""
 
     records: int = 0
     steps: int = 0

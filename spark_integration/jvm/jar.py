@@ -22,7 +22,7 @@ _LOG = logging.getLogger("mpbroker.spark")
 
 
 def jar_path(spark_version: str | None = None) -> Path | None:
-    """Return the jar for this very version of Spark, by default the installed PySpark's; None without one.
+    """Return the jar for this version of Spark, by default the installed PySpark's; None if there is none.
 
     The jar uses parts of Spark that change between versions. Raises SparkSetupError if there is only one for
     another version.

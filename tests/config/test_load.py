@@ -170,7 +170,7 @@ def test_a_misspelt_key_is_an_error_wherever_it_stands(tmp_path: Path, key: str,
         ("listener.name.x.plain.sasl.jaas.config=a", "a command line can be read by everybody"),
         ("connection.failed.authentication.delay.ms=600000", "must be below connections.max.idle.ms"),
         ("authorizer.class.name=kafka.Foo", "the only authorizer is org.apache.kafka.metadata"),
-        ("super.users=ann", "ann has not the form Type:name"),
+        ("super.users=ann", "ann is not of the form Type:name"),
         (
             "admin.listener.names=INSIDE",
             "admin.listener.names: listener INSIDE does not exist; there are PLAINTEXT",

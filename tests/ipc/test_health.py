@@ -67,8 +67,8 @@ def test_one_process_of_each_kind_is_enough(tree: Tree) -> None:
         (ACCEPTOR, "the acceptor does not serve"),
         (COORDINATOR, "the coordinator does not serve"),
         (LOG, "log 0 does not serve"),
-        (processor(1), "no processor serves behind the acceptor"),
-        (handler(2), "no handler serves behind the acceptor"),
+        (processor(1), "no processor serves for the acceptor"),
+        (handler(2), "no handler serves for the acceptor"),
     ],
 )
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def test_a_role_that_does_not_serve_is_named(tree: Tree, role: int, why: str, wo
     [
         (ACCEPTOR, "the acceptor does not serve: acceptor has"),
         (LOG, "log 0 does not serve: log 0 has"),
-        (processor(1), "no processor serves behind the acceptor: processor 1 has"),
-        (handler(2), "no handler serves behind the acceptor: handler 2 has"),
+        (processor(1), "no processor serves for the acceptor: processor 1 has"),
+        (handler(2), "no handler serves for the acceptor: handler 2 has"),
     ],
 )
 def test_who_stands_still_does_not_serve(
@@ -140,8 +140,8 @@ def test_a_control_plane_has_processes_of_its_own(tree: Tree) -> None:
     tree.accept(1)
     assert health.reasons_not_ready(config, tree.memory) == [
         "the control-plane acceptor does not serve",
-        "no processor serves behind the control-plane acceptor",
-        "no handler serves behind the control-plane acceptor",
+        "no processor serves for the control-plane acceptor",
+        "no handler serves for the control-plane acceptor",
     ]
     tree.serve(CONTROL_ACCEPTOR, CONTROL_PROCESSOR, CONTROL_HANDLER)
     assert health.reasons_not_ready(config, tree.memory) == []

@@ -93,7 +93,7 @@ def test_kafkas_own_directory(directory: Path, write: Write) -> None:
     write(election(0), batch(KAFKAS, 1))
     said = why_refused(directory)
     assert f"{directory} belongs to Apache Kafka: its controller wrote the record at offset 1 of" in said
-    assert "Go on with Kafka there; or stop it in order and take everything over with: " in said
+    assert "Continue with Kafka there; or stop it in order and take everything over with: " in said
     assert f"with: mpbroker import {directory}. Nothing" in said
 
 

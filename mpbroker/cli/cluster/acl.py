@@ -68,7 +68,7 @@ class Resources(NamedTuple):
     cluster: Annotated[bool, flag("--cluster", "The cluster itself.")] = False
 
     def each(self, *, are_prefixes: bool = False) -> list[tuple[ResourceType, str, PatternType]]:
-        """Return type, name and pattern type of each resource. Raises CliError without one.
+        """Return type, name and pattern type of each resource. Raises CliError if there is none.
 
         `are_prefixes`: the names are prefixes, but for that of the cluster.
         """
@@ -120,7 +120,7 @@ class Principals(NamedTuple):
 
 
 class AclOperations(NamedTuple):
-    """Operations by name, and the two sets of them that have names of their own."""
+    """The operations of a command: by name, or by --producer and --consumer."""
 
     operations: Annotated[
         list[str] | None, option("--operation", "NAME", "Read, Write, Create, Describe, All …; repeatable.")

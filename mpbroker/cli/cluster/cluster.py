@@ -59,7 +59,7 @@ def cluster(
 
 
 def _print(document: dict[str, Any]) -> None:
-    """Print tables. Their headings are longer than the keys, which are qualified by their place."""
+    """Print tables. Their headings qualify the keys: a key needs no prefix inside its JSON object."""
     print_table(["cluster_id", "controller_id"], [[document["cluster_id"], document["controller"]]])
     for name, headings in _HEADINGS.items():
         if rows := document.get(name):

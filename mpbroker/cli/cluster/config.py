@@ -31,7 +31,7 @@ from mpbroker.protocol.numbers import ResourceType
 from mpbroker.protocol.printable import printable
 
 config_app = App(no_args_is_help=True)
-# In place of a value that brokers tell nobody.
+# In place of a value that brokers never return.
 HIDDEN = "(hidden)"
 
 

@@ -134,7 +134,7 @@ def _print(document: dict[str, Any], *, with_members: bool) -> None:
 
 
 def lag_text(lag: int | None, committed: int, uncommitted: int) -> str:
-    """Write a lag with the number of partitions that it sums up, and of those without a commit."""
+    """Return the lag, the number of partitions it sums up, and the number of partitions without a commit."""
     known = f"lag {lag:,} in {counted(committed, 'partition')}" if lag is not None else "no lag is known"
     missing = f"{counted(uncommitted, 'partition has', 'partitions have')} no commit"
     return f"{known}; {missing}" if uncommitted else known

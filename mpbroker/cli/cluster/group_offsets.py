@@ -181,7 +181,7 @@ def _reset(
 def _plan(
     places: Mapping[str, Any], named: Sequence[str], topics: Sequence[str], *, all_topics: bool
 ) -> ResetPlan:
-    """Return the plan of the flags: `places` by their names. Raises CliError unless it is one."""
+    """Return the plan of the flags: `places` by their names. Raises CliError unless they name one plan."""
     given = {name: value for name, value in places.items() if value is not None and value is not False}
     if len(given) != 1:
         why = "these exclude each other:" if given else "say where to, with one of"
@@ -211,7 +211,7 @@ def _plan_of_file(path: Path, named: Sequence[str], *, has_topics: bool) -> Rese
 
 
 def _scope(topics: Sequence[str], *, all_topics: bool) -> TopicScope:
-    """Return the topics of --topic and --all-topics. Raises CliError unless it is one of both."""
+    """Return the topics of --topic and --all-topics. Raises CliError unless exactly one is given."""
     if bool(topics) == all_topics:
         raise CliError("say of which topics: --topic TOPIC[:0,1] or --all-topics", USAGE_ERROR)
     scope: dict[str, list[int] | None] = {}

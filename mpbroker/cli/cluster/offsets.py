@@ -106,7 +106,7 @@ def _ends(
 
 
 def _at(topic: str, partition: int, found: OffsetAndTimestamp | None, *, as_json: bool) -> dict[str, Any]:
-    """Return the row of the first record from a time on. Its members are None without one."""
+    """Return the row of the first record from a time on. Without such a record its members are None."""
     time_ms = None if found is None else found.timestamp
     return {
         "topic": topic,

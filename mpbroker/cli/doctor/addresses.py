@@ -1,4 +1,4 @@
-"""Checks of ports, and of the addresses that clients are told to connect to."""
+"""Checks of ports, and of the addresses that are advertised to clients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ANSWERS_WITHIN_S: Final = 2.0
 def checks(config: BrokerConfig, running: tuple[str, ...] | None) -> Iterator[Check]:
     """Check each listener and each advertised address.
 
-    `running`: the listeners of the broker that runs on the log directories; None: there is none.
+    `running`: the listeners of the broker that runs on the log directories; None: no broker runs.
     """
     for listener in config.listeners:
         yield port(listener, config, running)
@@ -44,7 +44,7 @@ def port(listener: Listener, config: BrokerConfig, running: tuple[str, ...] | No
 
 
 def advertised(listener: Listener, config: BrokerConfig, *, is_running: bool) -> Iterator[Check]:
-    """Check that the address that clients are told has a meaning, and leads to the broker if that runs."""
+    """Check that the advertised address has a meaning, and leads to the broker if the broker runs."""
     name = f"advertised {listener.name}"
     host = socket.getfqdn() if listener.is_wildcard else listener.host
     try:
@@ -69,7 +69,7 @@ def advertised(listener: Listener, config: BrokerConfig, *, is_running: bool) ->
 
 
 def _is_only_for_this_host(listener: Listener, addresses: list[str], config: BrokerConfig) -> bool:
-    """Tell whether other hosts reach the listener, but are told an address that is their own."""
+    """Return whether other hosts reach the listener, but the advertised address is one of their own."""
     bound = next((one for one in config.listeners if one.name == listener.name), listener)
     return all(map(is_loopback, addresses)) and not is_loopback(bound.host) and not bound.path
 

@@ -21,7 +21,7 @@ _ONLY_SPARK = "only Spark needs it; mpbroker doctor spark has all that Spark nee
 def checks(config: BrokerConfig) -> Iterator[Check]:
     """Check everything. Starts nothing, and leaves nothing behind.
 
-    A broker that runs on the log directories tells its listeners where the settings name none.
+    If the settings name no listeners, those of a broker that runs on the log directories are checked.
     """
     described = _running(config)
     running = None if described is None else tuple(one["listener"] for one in described)

@@ -144,13 +144,13 @@ def _free(path: Path) -> int:
 
 
 def clock(is_synchronized: bool | None) -> Check:
-    """Check that the clock is synchronized: retention, transactions and tokens go by it."""
+    """Check that the clock is synchronized: retention, transactions and tokens depend on it."""
     if is_synchronized is None:
         return Check("clock", NOTE, "the kernel does not say whether it is synchronized")
     if is_synchronized:
         return Check("clock", OK, "synchronized")
     advice = "run chrony or systemd-timesyncd; retention by time, and logins with tokens, go by the clock"
-    return Check("clock", NOTE, "not synchronized, says the kernel", advice)
+    return Check("clock", NOTE, "the kernel reports that it is not synchronized", advice)
 
 
 def _is_synchronized() -> bool | None:

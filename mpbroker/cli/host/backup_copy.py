@@ -3,7 +3,7 @@
     DIR/
     ├── lock                    held while a backup is made
     ├── incoming/               the copy that is being made
-    │   ├── copied-….jsonl      what was copied, a file a line, for a run that goes on with it
+    │   ├── copied-….jsonl      what was copied, a file a line, for a run that continues it
     │   ├── 0/ 1/ …             each of log.dirs
     │   └── manifest.json       the last file that is written
     └── 2026-11-28T12.00.00Z/   a copy that is whole: `incoming` under another name
@@ -36,7 +36,7 @@ from mpbroker.ipc.pointer import LOCK, POINTER_NAME
 from mpbroker.storage.names import META_PROPERTIES
 
 MANIFEST, INCOMING = "manifest.json", "incoming"
-# finish() makes it; "+" tells copies of one second apart.
+# finish() makes it; "+" distinguishes copies of one second.
 _COPY_NAME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d\.\d\d\.\d\dZ\+*", re.ASCII)
 _BACKUP_LOCK: Final = "lock"
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -79,7 +79,7 @@ class CopiedFile(msgspec.Struct):
 class Manifest(msgspec.Struct):
     """The list of a whole copy's files. `log_dirs` are where the directories 0, 1 … were.
 
-    `keep`: how many copies stay, unless the next call says another number.
+    `keep`: how many copies stay, unless the next call gives another number.
     """
 
     log_dirs: list[str]
@@ -105,7 +105,7 @@ class Copy(NamedTuple):
         return [self.path / str(number) for number in range(len(self.manifest.log_dirs))]
 
     def problems(self) -> Iterator[str]:
-        """Yield what is not as the manifest says."""
+        """Yield the differences from the manifest."""
         for one in self.manifest.files:
             try:
                 size = (self.path / one.path).stat().st_size
@@ -158,9 +158,9 @@ def backup_lock(target: Path) -> Iterator[bool]:
 
 @contextmanager
 def held(copy: Copy, how: int) -> Iterator[bool]:
-    """Lock a whole copy, to read it (LOCK_SH) or to remove it (LOCK_EX). Yield False if others are at it.
+    """Lock a whole copy, to read it (LOCK_SH) or remove it (LOCK_EX). Yield False if it is in use.
 
-    A file system without locks counts as one without others.
+    On a file system without locks no other process counts.
     """
     fd = os.open(copy.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -178,9 +178,9 @@ def held(copy: Copy, how: int) -> Iterator[bool]:
 
 
 class Incoming:
-    """The copy that is being made of these log directories. The caller holds the lock. Raises CliError.
+    """The unfinished copy of these log directories. The caller holds the lock. Raises CliError.
 
-    An `incoming` that is not empty has a state file of ours, from before its first file until it is whole.
+    Its state file is there before its first file, until it is whole; files without one are not ours.
     """
 
     def __init__(self, target: Path, log_dirs: list[Path], former: Copy | None) -> None:
@@ -214,7 +214,7 @@ class Incoming:
         for one in self._known.values():
             if one.inode == _NOT_LINKED:
                 self._linkable.pop(one.path, None)
-        # A line begins behind the end of one that was broken off.
+        # A line begins after the end of a torn one.
         self._state.write(b"\n")
         self.files: dict[str, CopiedFile] = {}
         # Files of the former copy that are missing or damaged there.
@@ -224,7 +224,7 @@ class Incoming:
         self._state.close()
 
     def segment_bytes(self) -> int:
-        """Return about how many bytes the segments have. Those may go meanwhile."""
+        """Return about how many bytes the segments have. Files may be deleted meanwhile."""
         total = 0
         for directory, _, names in (one for log_dir in self.log_dirs for one in os.walk(log_dir)):
             for name in names:
@@ -235,7 +235,7 @@ class Incoming:
     def copy(self, seen: Callable[[int], None], *, at_rest: bool = False) -> int:
         """Copy what is new or has changed; return how many bytes that was. Raises OSError.
 
-        `seen` is called with the bytes of each file. `at_rest`: the originals stand still, so none may be
+        `seen` is called with the bytes of each file. `at_rest`: the originals do not change, so none may be
         missing.
         """
         self.files, copied = {}, 0
@@ -282,7 +282,7 @@ class Incoming:
         self._state.write(msgspec.json.encode(one) + b"\n")
 
     def _link(self, one: CopiedFile) -> bool:
-        """Link the file from the former copy; return False if it is damaged there, or has no more links."""
+        """Link the file from the former copy; return False if it is damaged there, or has too many links."""
         assert self._former is not None
         there, to = self._former.path / one.path, self.path / one.path
         if not (there.exists() and one.is_as_copied(there.stat())):
@@ -385,7 +385,7 @@ def remove_former(target: Path, keep: int) -> int:
     for copy in whole_copies(target)[:-keep]:
         with held(copy, fcntl.LOCK_EX) as is_ours:
             if is_ours:
-                # First what makes it whole.
+                # First the file that marks it as whole.
                 (copy.path / MANIFEST).unlink()
                 shutil.rmtree(copy.path)
                 removed += 1
@@ -396,7 +396,7 @@ def remove_former(target: Path, keep: int) -> int:
 
 
 def copy_back(copy: Copy, number: int, to: Path, seen: Callable[[int], None]) -> None:
-    """Copy a directory of the copy to an empty one, what makes it a log directory last. Raises OSError."""
+    """Copy a directory of the copy to an empty one, its identity last. Raises OSError."""
     prefix = f"{number}/"
     names = [one.path.removeprefix(prefix) for one in copy.manifest.files if one.path.startswith(prefix)]
     for name in sorted(names, key=lambda name: name == META_PROPERTIES):
@@ -421,7 +421,7 @@ def copy_back(copy: Copy, number: int, to: Path, seen: Callable[[int], None]) ->
 
 
 def _files(log_dir: Path, *, at_rest: bool) -> Iterator[Path]:
-    """Yield the files of a log directory and of its partitions. Those may go meanwhile."""
+    """Yield the files of a log directory and of its partitions. Files may be deleted meanwhile."""
     for entry in sorted(log_dir.iterdir()):
         if entry.name in _NOT_COPIED or entry.name.endswith((".tmp", *_REMOVED)):
             continue
@@ -438,9 +438,9 @@ def _files(log_dir: Path, *, at_rest: bool) -> Iterator[Path]:
 
 
 def _agreement(source: int, to: Path, size: int) -> int:
-    """Return how much of the copy the source still has, by its last bytes; 0 if they differ.
+    """Return how many bytes copy and source share: all of the copy's, or 0 if its last bytes differ.
 
-    A log that was cut and has grown again differs there.
+    These differ in a log that was cut and has grown again.
     """
     try:
         fd = os.open(to, os.O_RDONLY | os.O_CLOEXEC)

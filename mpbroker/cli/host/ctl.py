@@ -305,7 +305,7 @@ def scrub_text(scrub: dict[str, Any]) -> str:
 
 
 def short(processes: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the columns of each process that a person wants to see, narrow enough for 80 columns.
+    """Return the most important values of each process, as columns that fit into 80 characters.
 
     --json has everything.
     """
@@ -316,7 +316,7 @@ def short(processes: list[dict[str, Any]]) -> list[dict[str, Any]]:
         row.pop("incarnation", None)
         if "restarts" in row:  # last, after what the process is and does
             row["restarts"] = row.pop("restarts")
-        # A process's own status tells more than that it runs.
+        # A process's own status is more specific than that it runs.
         if status := row.pop("status", ""):
             row["state"] = status
         if "heartbeat_age_ms" in row:

@@ -37,7 +37,8 @@ class LocalBroker(NamedTuple):
     """The flags that name a broker on this host.
 
     Without any the environment does: MPBROKER_RUNTIME_DIR, or else MPBROKER_BOOTSTRAP_SERVER. Without these
-    the data directory is ./data, and where there is none, the broker is who listens on 127.0.0.1:9092.
+    the data directory is ./data, and if that does not exist, the broker is the one that listens on
+    127.0.0.1:9092.
     """
 
     log_dirs: LogDirs = None
@@ -92,8 +93,8 @@ def _name_default() -> None:
 def bootstrap_of_data() -> str | None:
     """Return the address of the broker that runs on ./data; None if ./data is not a log directory.
 
-    A listener without TLS and logins comes first: its name says that it is one. Raises CliError if no broker
-    runs on ./data: the one on the default port is another one.
+    The listener named PLAINTEXT comes first: it has neither TLS nor logins. Raises CliError
+    if no broker runs on ./data: the one on the default port is another one.
     """
     # Probes import this module often, and need none of that.
     from mpbroker.storage.names import META_PROPERTIES
@@ -121,7 +122,7 @@ def bootstrap_of_data() -> str | None:
 
 
 def bootstrap_of_environment() -> str | None:
-    """Return the address of the broker that the environment names; None if it names none, or by its files."""
+    """Return the broker's address that the environment has; None if it has none, or only a directory."""
     if os.environ.get(RUNTIME_DIR):
         return None
     return os.environ.get(BOOTSTRAP_SERVER) or None
@@ -152,7 +153,7 @@ def by_address(bootstrap: str) -> ControlClient:
 
 
 def is_of_this_host(found: tuple[int, int, int, str, tuple[object, ...]]) -> bool:
-    """Tell whether an address that getaddrinfo returned is this host's: then one of its ports can be had."""
+    """Return whether an address of getaddrinfo is this host's, by binding one of its ports."""
     family, kind, protocol, _, address = found
     with socket.socket(family, kind, protocol) as probe:
         try:

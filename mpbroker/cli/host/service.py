@@ -75,7 +75,7 @@ class Host(NamedTuple):
         return self.root is None
 
     def at(self, path: str) -> Path:
-        """Return where a path of the service is for us."""
+        """Return where this process finds a path of the service: below the host's root."""
         return Path(path) if self.root is None else self.root / path.lstrip("/")
 
     @property
@@ -253,7 +253,7 @@ def _log_dirs(settings: Path) -> list[str]:
 
 
 def _kept_dirs(host: Host) -> list[str]:
-    """Return the log directories that an uninstallation keeps, of settings without an error."""
+    """Return the log directories that an uninstallation keeps, if the settings have no error."""
     try:
         return _log_dirs(host.at(SETTINGS))
     except CliError:

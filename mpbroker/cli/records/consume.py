@@ -99,7 +99,7 @@ class Share:
         self._commit_due_ms = 0.0
 
     def join(self) -> None:
-        """Wait for this consumer's partitions; each begins where the group is, else as -o says."""
+        """Wait for this consumer's partitions; each begins at the group's offset, else at that of -o."""
         self._interrupt.raises = True
         assigned = self._member.join()
         self._interrupt.raises = False
@@ -112,7 +112,7 @@ class Share:
         self._commit_due_ms = monotonic_ms() + COMMIT_MS
 
     def must_stop(self) -> bool:
-        """Commit if it is time to; tell whether partitions are assigned anew, or the end is asked for."""
+        """Commit if it is time to. Return whether the group is reassigned, or the end is requested."""
         if monotonic_ms() >= self._commit_due_ms:
             self.commit()
         return self._interrupt.came or self._member.must_rejoin()
@@ -156,7 +156,7 @@ class Reader:
 
     @property
     def is_done(self) -> bool:
-        """Tell whether there are enough records, or the end is reached that was asked for."""
+        """Return whether there are enough records, or the end is reached that was asked for."""
         wants_end = self._settings.exit_at_end or self._settings.until_ms is not None
         at_end = self._has_begun and self._at_end >= self._positions.keys()
         return self._left == 0 or (wants_end and at_end)
@@ -186,7 +186,7 @@ class Reader:
         return self._client.ends(self._topic, indexes, time_ms, self._settings.isolation)
 
     def groups(self, must_stop: Callable[[], bool]) -> Iterator[tuple[int, list[Record]]]:
-        """Yield records with their partition, batch by batch, until it is done or must stop.
+        """Yield records with their partition, batch by batch, until this reader is done or must stop.
 
         All small records of a fetch at once would fill the memory.
         """
@@ -239,15 +239,15 @@ class Reader:
         self._topic = self._client.topic(self._settings.topic)
 
     def _reset(self, partition: int) -> None:
-        """Begin where -o says, as auto.offset.reset has Kafka's consumers do.
+        """Begin at the place of -o, as auto.offset.reset has Kafka's consumers do.
 
-        Retention has removed what the group comes to next. Nobody can read that any more.
+        Retention has removed the records that the group would read next.
         """
         start = self._settings.start
         was = self._where(partition)
         self._positions |= self.first_positions(start, [partition])
         told = (
-            f"{was}: no such offset any more; group {self._settings.group} goes on at the {start.kind}, "
+            f"{was}: no such offset any more; group {self._settings.group} continues at the {start.kind}, "
             f"offset {self._positions[partition]} (-o beginning or end)"
         )
         print(f"mpbroker: {printable(told)}", file=sys.stderr)
@@ -280,8 +280,8 @@ class Reader:
 
     def _damaged(self, partition: int, why: str) -> CliError:
         return CliError(
-            f"{self._where(partition)}: {why}. On its host mpbroker log verify says where; "
-            "-o OFFSET reads on after them"
+            f"{self._where(partition)}: {why}. On its host mpbroker log verify shows where; "
+            "-o OFFSET continues after them"
         )
 
     def _where(self, partition: int) -> str:

@@ -51,7 +51,7 @@ class StartFlags(NamedTuple):
 
 
 class OutputFlags(NamedTuple):
-    """Says in which form records are printed, and into which file."""
+    """The form in which records are printed, and the file they are written to."""
 
     template: str
     as_json: bool

@@ -1,7 +1,7 @@
 """Records as lines of JSON, which `consume --json` writes and `produce --json` reads. Without I/O.
 
-Text stands under its name, other bytes in base64 under another one (key_base64, value_base64): as text they
-would not come back. A header is a pair of its name and its value, which is text, null or {"base64": …}.
+Text is under its name, other bytes are in base64 under another name (key_base64, value_base64): as text they
+would be changed. A header is a pair of its name and its value, which is text, null or {"base64": …}.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _Bytes(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Line(msgspec.Struct, forbid_unknown_fields=True):
-    """An object that `render` has written, or somebody else. What is missing has a default."""
+    """A line of JSON, by `render` or by another program. Missing members have defaults."""
 
     topic: str | UnsetType = UNSET
     partition: int | UnsetType = UNSET
@@ -64,7 +64,7 @@ def render(topic: str, partition: int, record: Record) -> bytes:
 
 
 def parse(line: bytes, number: int, now_ms: int) -> Parsed:
-    """Return the record of a line. Topic and offset in it are not looked at.
+    """Return the record of a line. Its topic and offset are ignored.
 
     `number` is that of the line, for errors; `now_ms` the time of a record that has none. Raises CliError.
     """

@@ -2,7 +2,7 @@
 
 Lines are sent as they come: whatever one read brings is one batch per partition, so that typing is sent at
 once and a file in large pieces. A thread reads a little ahead; the main thread builds batches and talks to
-the broker meanwhile. With acks=all a batch that was lost on the way is sent again and written once.
+the broker meanwhile. With acks=all a batch whose connection was lost is sent again and written once.
 """
 
 import math
@@ -43,7 +43,7 @@ GROUPS_AHEAD = 4
 FLUSH_AFTER_INTERRUPT_S = 2.0
 CODECS = {codec.name.lower(): codec for codec in Codec}
 ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
-# Of lines without a key so many go to a partition at least, before others go to the next one.
+# At least this many lines without a key go to a partition before others go to the next one.
 STICKY_LINES_MIN = 10
 # Names that -X takes: those of Kafka's and librdkafka's producers for the two settings there are.
 PROPERTIES = {
@@ -90,7 +90,7 @@ def produce(where: ClusterAddress, settings: Settings, properties: Sequence[str]
 
 
 def _produce(lines: "Lines", reader: "Reader", interrupt: Interrupt) -> None:
-    """Send all lines. Whoever types them is told how to end, and how many records there are."""
+    """Send all lines. For a user at a terminal, print how to end, and the number of records."""
     is_typed = sys.stdin.isatty() and sys.stderr.isatty()
     if is_typed:
         _say("each line is a record; Ctrl-D ends")
@@ -322,7 +322,7 @@ def _cut(records: list[NewRecord]) -> Iterator[list[NewRecord]]:
 
 
 def _is_there(client: Admin, name: str) -> bool:
-    """Return whether the topic need not be created. Input without a line creates none."""
+    """Return whether the topic exists; True also for input without a line, which creates none."""
     try:
         client.topic(name)
     except ApiFailed as error:

@@ -176,7 +176,7 @@ def _copy(
                 write_table(pa.Table.from_batches(held, schema))
                 held, held_bytes = [], 0
             if batch.num_rows:
-                # Offsets may have gaps: the last offset tells how far it is, not the number of records.
+                # Offsets may have gaps: the last offset shows the progress, not the number of records.
                 number, last = batch["partition"][0].as_py(), batch["offset"][-1].as_py()
                 done[number] = last + 1 - ranges[number].start
                 update(completed=sum(done.values()), description=f"partition {number}")
@@ -202,7 +202,7 @@ def _writer(path: Path, file: Any, schema: pa.Schema) -> Iterator[Callable[[pa.T
 
 @contextmanager
 def _whole_file(settings: Settings) -> Iterator[Any]:
-    """Yield a file beside the target, which replaces it when all is written and synced, else is removed.
+    """Yield a file in the target's directory. It replaces the target once synced, or is removed.
 
     Raises CliError, OSError.
     """

@@ -168,7 +168,7 @@ def _interrupt_start() -> NoReturn:
 
 @contextmanager
 def _without_tracebacks() -> Iterator[None]:
-    """Drop records of the root logger itself: Py4J logs the traceback of a call that a signal cuts there."""
+    """Drop what Py4J logs by the root logger: the traceback of a call that a signal interrupted."""
     root = logging.getLogger()
 
     def drop(_record: logging.LogRecord) -> bool:
@@ -183,7 +183,7 @@ def _without_tracebacks() -> Iterator[None]:
 
 @contextmanager
 def _in_a_sentence(signals: list[int]) -> Iterator[None]:
-    """Raise the failure of a job as CliError. `signals`: those that came."""
+    """Raise the failure of a job as CliError. `signals`: those received."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 

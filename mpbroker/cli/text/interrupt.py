@@ -15,7 +15,7 @@ class Interrupt:
     """While entered, Ctrl-C or SIGTERM asks for the end of a command, which finishes its current work.
 
     A second one ends it at once. The first sets a flag, because an exception could leave anything half done.
-    While `raises` is true nothing is begun: the first one is an exception then, too.
+    While `raises` is true no work has begun, and the first one raises an exception, too.
     """
 
     def __init__(self, wakeup: Callable[[], None]) -> None:

@@ -105,7 +105,7 @@ def _is_table(value: Any) -> bool:
 
 
 def _is_numeric(column: Iterable[Any]) -> bool:
-    """Tell whether a column has numbers, and nothing else but gaps."""
+    """Return whether a column has numbers, and nothing else but gaps."""
     cells = [cell for cell in column if cell is not None]
     return bool(cells) and all(
         isinstance(cell, (int, float)) and not isinstance(cell, bool) for cell in cells

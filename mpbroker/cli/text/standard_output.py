@@ -31,7 +31,7 @@ def _named() -> Iterator[None]:
 
 
 class _Buffered(io.BufferedWriter):
-    """A stream that names its failures. Below its buffer, Ctrl-C could have bytes written twice."""
+    """A stream that names its failures. In the raw stream below, Ctrl-C could repeat bytes."""
 
     def write(self, data: ReadableBuffer, /) -> int:
         with _named():

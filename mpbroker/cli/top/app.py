@@ -267,7 +267,7 @@ class TopApp(App[None]):
         self._show()
 
     def action_sort(self, by: int) -> None:
-        """Sort by another of the columns that are shown; None, the model's own order, is one of them."""
+        """Sort by the column `by` places to the right. The model's own order counts as one."""
         room = self.query_one(Table).size.width
         keys: list[str | None] = [None]
         keys += [

@@ -76,7 +76,7 @@ def bar(percent: float, cells: int = BAR_CELLS) -> str:
 
 
 def trend(values: Sequence[float], cells: int = TREND_CELLS) -> str:
-    """Draw the last values in a line, the newest at the right. An eighth stays free below the line above."""
+    """Draw the last values in a line, the newest at the right. The top eighth of a cell stays free."""
     last = values[-cells:]
     largest = max(last, default=0.0)
     return "".join(_EIGHTHS[_height(value, largest, 7)] for value in last).rjust(cells)

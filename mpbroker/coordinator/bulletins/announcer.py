@@ -74,7 +74,7 @@ class Announcer(BulletinWriter):
         self.has_news = True
 
     def publish(self, state: MetadataState) -> bool:
-        """Announce changes. Return False without any, or if a base waits for readers of the last one."""
+        """Announce changes. False: there are none, or a base waits for readers of the last one."""
         if not self.has_news:
             return False
         written = self.write(lambda: self._delta(state), lambda: self._base(state))

@@ -87,7 +87,7 @@ class Bulletins:
         self.brokers = self._publisher("brokers", "broker_acks", (SUPERVISOR,), lambda _: True)
 
     def lagging(self) -> list[int]:
-        """Return the readers that lag, so that no bulletin can be written from its start again."""
+        """Return the live readers that do not follow a last base yet: a new base waits for them."""
         publishers = (self.topics, self.credentials, self.limits, self.brokers)
         return [reader for publisher in publishers for reader in publisher.lagging()]
 

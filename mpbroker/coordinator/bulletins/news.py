@@ -52,7 +52,7 @@ class NewsAnnouncer(BulletinWriter, Generic[K]):
         self.then(then)
 
     def publish(self, state: MetadataState) -> bool:
-        """Announce changes. Return False without any, or if a base waits for readers of the last one."""
+        """Announce changes. False: there are none, or a base waits for readers of the last one."""
         if not self.has_news:
             return False
         written = self.write(lambda: self._some(state, self._changed), lambda: self._everything(state))

@@ -30,7 +30,7 @@ from mpbroker.protocol.errors import ErrorCode
 
 
 class GroupCoordinator:
-    """(A Shard.) `new_id` makes the random part of a member id."""
+    """The state machine of groups (a Shard). `new_id` makes the random part of a member id."""
 
     creators: Final = frozenset({ApiKey.JOIN_GROUP, ApiKey.OFFSET_COMMIT, ApiKey.TXN_OFFSET_COMMIT})
 

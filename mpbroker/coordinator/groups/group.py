@@ -70,8 +70,9 @@ REBALANCES_FROM: Final = (GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, Gro
 
 @dataclass(eq=False)
 class Member:
-    """`is_new`: the member came after the last rebalance began, and its join was not answered yet.
+    """A member of a group.
 
+    `is_new`: the member came after the last rebalance began, and its join was not answered yet.
     `knows_its_id`: the client had its member id before it joined (KIP-394).
     """
 
@@ -98,7 +99,7 @@ class Member:
 
     @property
     def is_alive_without_heartbeats(self) -> bool:
-        """True if the member waits for a rebalance and cannot send heartbeats. A new one may have died."""
+        """True if the member waits for a rebalance and cannot send heartbeats. A new one counts as dead."""
         return not self.is_new and (self.awaits_join is not None or self.awaits_sync is not None)
 
     def metadata(self, protocol: str | None) -> bytes:
@@ -110,7 +111,7 @@ class Member:
 
 @dataclass(eq=False)
 class Group:
-    """`state_ms`: time of the last change of state, in milliseconds since 1970, None if it is not known.
+    """A group. `state_ms`: when its state changed (milliseconds since 1970), None if unknown.
 
     `pending_joins`: ids that were given out (MEMBER_ID_REQUIRED) and have not joined yet.
     `pending_syncs`: members that have not sent SyncGroup in this generation yet.

@@ -19,7 +19,7 @@ from mpbroker.records.markers import COMMIT, marker_of
 
 @dataclass(eq=False)
 class GroupMetadataManager:
-    """`groups` has them by id. `_offsets` has their committed offsets, also those without a group."""
+    """The groups by id. `_offsets` has their committed offsets, also those without a group."""
 
     _config: BrokerConfig
     _clock: Clock
@@ -33,7 +33,7 @@ class GroupMetadataManager:
         return self.groups.get(group_id)
 
     def new_group(self, group_id: str) -> Group:
-        """Make an empty group. It counts when it is added."""
+        """Make an empty group, for `add`."""
         return Group(group_id, state_ms=self._clock.wall_ms(), memory=self.memory)
 
     def add(self, group: Group) -> None:
@@ -71,7 +71,7 @@ class GroupMetadataManager:
     # --- loading and unloading
 
     def load(self, partition: int, values: dict[str, GroupValue | None]) -> None:
-        """Add the groups of a partition: `values` has each one's last record, offsets are applied."""
+        """Add a partition's groups. `values` has each group's last record; offsets were applied before."""
         # Groups of other partitions are known, or not read yet; there may be many.
         new = (name for name in self._offsets.groups() if name not in self.groups)
         names = {name for name in new if self.partitions.partition_for(name) == partition}

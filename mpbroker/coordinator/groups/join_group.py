@@ -67,7 +67,7 @@ class Join:
 
 @dataclass(eq=False)
 class JoinGroup:
-    """`new_id` makes the random part of a member id."""
+    """Serves JoinGroup requests. `new_id` makes the random part of a member id."""
 
     _config: BrokerConfig
     _queue: WriteQueue[Entry]
@@ -135,7 +135,7 @@ class JoinGroup:
         return member is not None or len(group.members) < most
 
     def _has_memory(self, group: Group, join: Join) -> bool:
-        """Return whether the member's data fits; a rejoin with no more than it has always does."""
+        """Return whether the member's data fits into memory. A rejoin that adds no bytes always fits."""
         instance_id = join.request.group_instance_id
         member_id = group.static_members.get(instance_id or "", join.request.member_id)
         known = group.members.get(member_id)

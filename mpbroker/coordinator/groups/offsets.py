@@ -25,7 +25,7 @@ class TransactionKey(NamedTuple):
 
 
 class _Pending(NamedTuple):
-    """`order` grows with each record of the log."""
+    """An offset of a transaction. `order` grows with each record of the log."""
 
     order: int
     value: OffsetValue
@@ -33,7 +33,7 @@ class _Pending(NamedTuple):
 
 @dataclass(eq=False)
 class _OpenTransaction:
-    """`groups` keeps a group also when it has no more offsets here."""
+    """A transaction with offsets. `groups` keeps a group even after its last offset here is dropped."""
 
     offsets: dict[OffsetKey, _Pending] = field(default_factory=dict)
     groups: set[str] = field(default_factory=set)
@@ -41,7 +41,7 @@ class _OpenTransaction:
 
 @dataclass(eq=False)
 class _KeyState:
-    """`overtaken_before`: earlier records no longer count."""
+    """The state of an offset's key. `overtaken_before`: earlier records no longer count."""
 
     transactions: set[TransactionKey] = field(default_factory=set)
     overtaken_before: int = 0
@@ -72,7 +72,7 @@ class PendingOffsets:
         self._of_key.setdefault(key, _KeyState()).transactions.add(transaction)
 
     def overtake(self, key: OffsetKey, before: int | None = None) -> None:
-        """Note an offset of the key that counts: written just now, or at the place `before` in the order."""
+        """Void the key's earlier pending offsets: one was written just now, or at `before` in the order."""
         if (found := self._of_key.get(key)) is not None:
             before = self._next_order if before is None else before
             found.overtaken_before = max(found.overtaken_before, before)

@@ -38,7 +38,7 @@ def refused_join(member_id: str, error: ErrorCode) -> JoinGroupResponse:
 
 @dataclass(eq=False)
 class Rebalances:
-    """`_answer(waiter, response)` answers a request that waited."""
+    """The rebalances of all groups. `_answer(waiter, response)` answers a request that waited."""
 
     _config: BrokerConfig
     _timers: Timers
@@ -119,7 +119,7 @@ class Rebalances:
             self.keep_alive(group, member)
 
     def end_waits(self, group: Group, error: ErrorCode) -> None:
-        """End all waits of the group with an error that clients retry. A join phase restarts its time."""
+        """End all waits of the group with an error that clients retry. A join phase begins its time anew."""
         patience_ms = 0
         if group.state is GroupState.PREPARING_REBALANCE:
             self._end_join_after(group)
@@ -292,7 +292,7 @@ class Rebalances:
         )
 
     def _write_empty(self, group: Group) -> None:
-        """Write the empty group. (Lost, a replay has the generation before, whose sessions expire.)"""
+        """Write the empty group. (If that is lost, a replay has the old generation; its sessions expire.)"""
 
         def written(error: ErrorCode) -> None:
             if error:
@@ -334,7 +334,7 @@ class Rebalances:
         self._queue.append(group.group_id, [self.entry(group, assignments)], written)
 
     def _hold_join(self, group: Group, error: ErrorCode) -> None:
-        """Delay the end of the next join phase, since the last assignment could not be written."""
+        """Delay the end of the next join phase, because the last assignment could not be written."""
         wait_ms = min(WRITE_RETRY_MS << min(group.failed_writes, 8), WRITE_RETRY_MAX_MS)
         group.failed_writes += 1
         log.warning(

@@ -47,9 +47,9 @@ class GroupKey(NamedTuple):
 
 
 class OffsetValue(NamedTuple):
-    """Times are milliseconds since 1970; `expire_ms` is NO_TIME unless the client asked for a retention.
+    """A committed offset. `expire_ms` is NO_TIME unless the client asked for a retention.
 
-    `topic_id` is ZERO_UUID where the record has none.
+    Times are milliseconds since 1970. `topic_id` is ZERO_UUID where the record has none.
     """
 
     offset: int

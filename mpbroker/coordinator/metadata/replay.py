@@ -16,7 +16,7 @@ from mpbroker.storage.segments import batches_below
 
 
 def replay(log_dirs: tuple[str, ...], end: Partition) -> tuple[MetadataState, dict[bytes, str]]:
-    """Return the durable state, and removed topics' names by id. Raises FatalError: it is never guessed."""
+    """Return the durable state, and removed topics' names by id. Raises FatalError if it cannot be read."""
     directory = Path(log_dirs[end.log_dir]) / partition_name(METADATA_TOPIC, 0)
     state = MetadataState()
     removed: dict[bytes, str] = {}

@@ -117,7 +117,7 @@ def _missing(credentials: Credentials, user: str, mechanism: int) -> Refusal | N
 
 
 def describe(credentials: Credentials, call: DescribeScram) -> ScramUsers:
-    """Return mechanisms and iterations, which alone of a credential leave the broker."""
+    """Return mechanisms and iterations: no other part of a credential leaves the broker."""
     known: dict[str, list[tuple[int, int]]] = {}
     for (user, mechanism), credential in sorted(credentials.items()):
         known.setdefault(user, []).append((mechanism, credential.iterations))

@@ -20,7 +20,7 @@ Appended: TypeAlias = Callable[[list[ErrorCode]], None]
 
 
 class Host(Protocol):
-    """(Services implements it.)"""
+    """The coordinator process, as its coordinators see it. (Services implements it.)"""
 
     @property
     def metadata(self) -> MetadataState:

@@ -48,7 +48,7 @@ class TopicSpec:
 
 
 class Shard(Protocol):
-    """A coordinator's state machine: no I/O, no clock but the one it was given."""
+    """A coordinator's state machine: without I/O, and with only the clock that it is given."""
 
     @property
     def handlers(self) -> Mapping[ApiKey, Handler]:
@@ -113,7 +113,7 @@ class InternalTopic:
         self._life = 0
 
     def create(self) -> None:
-        """Have the topic created, but not just after a failure. It is read once it exists."""
+        """Have the topic created, but wait after a failure. The topic is read once it exists."""
         if time.monotonic() < self._create_at:
             self._listener.creation_failed()
             return
@@ -149,7 +149,7 @@ class InternalTopic:
         self._topic_id = None
 
     def load(self) -> None:
-        """Look up the topic, and read on in it for a moment if it is not read yet."""
+        """Look up the topic, and read some more of it until it is read completely."""
         self._follow()
         if self._loader is None:
             return
@@ -169,7 +169,7 @@ class InternalTopic:
         return self._loader is not None
 
     def load_delay_ms(self, most_ms: int) -> int:
-        """Return when to call `load` again."""
+        """Return how many ms to wait, at most `most_ms`, before `load` is called again."""
         return min(most_ms, LOAD_RETRY_MS if self._is_stuck else 0)
 
     def _follow(self) -> None:

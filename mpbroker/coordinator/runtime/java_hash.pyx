@@ -1,4 +1,4 @@
-"""Java's hash of a string, by which a name has its records in a partition of a coordinator's topic.
+"""Java's hash of a string: it chooses the partition of a coordinator's topic for a name.
 
 It is computed each time: names are chosen by clients, and a cache would keep the longest of them.
 """

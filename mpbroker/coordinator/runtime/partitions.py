@@ -17,7 +17,7 @@ class LoadState(Enum):
 
 
 class TopicPartitions:
-    """`states`: None until the topic was looked up, empty if it does not exist."""
+    """The partitions, by number. `states`: None until the topic was looked up, empty if it does not exist."""
 
     def __init__(self) -> None:
         self.states: list[LoadState] | None = None

@@ -39,7 +39,7 @@ class CoordinatorRuntime(Generic[ShardT]):
     def receive(self, waiter: Waiter, request: ForwardedRequest) -> None:
         """Serve a request. A failure is answered with an error and affects no other request."""
         try:
-            # Before a topic is made for it: bytes that are no request make none.
+            # Decode before the topic is made: malformed bytes must not make it.
             message = self._answers.open(request)
             if self.coordinator.partitions.is_missing and request.api_key in self.coordinator.creators:
                 self._hold(waiter, request)

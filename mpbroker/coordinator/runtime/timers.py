@@ -29,7 +29,7 @@ class Clock(Protocol):
 
 
 class Timers:
-    """Times are milliseconds of one clock that never goes back."""
+    """Deadlines in milliseconds of one clock, which never goes back."""
 
     def __init__(self) -> None:
         self._live: dict[Hashable, tuple[int, int, Action]] = {}

@@ -94,10 +94,10 @@ class _Append:
 
 @dataclass(eq=False)
 class WriteQueue(Generic[EntryT]):
-    """`_noun` and a name identify an append in log messages. `_encode` makes key and value of an entry.
+    """Appends that wait. `_noun` and a name identify one in log messages.
 
-    `_partition_for` returns the partition of a name, `_most_bytes` the largest batch of the topic.
-    `_on_fault` is called with a name, and the waiter of its append, if `then` of that append raised.
+    `_encode` makes key and value of an entry, `_partition_for` the partition of a name. `_most_bytes`: the
+    largest batch. `_on_fault` is called with a name and its append's waiter if `then` of that append raised.
     """
 
     _noun: str

@@ -134,7 +134,7 @@ class AddPartitions:
     # --- checks before an append
 
     def check(self, waiter: Waiter, call: CheckTransaction, then: Callable[[Checked], bool]) -> None:
-        """Check whether batches may be appended. `then` returns False if its handler has died: no hold."""
+        """Check whether batches may be appended. If `then` returns False, as after a death, the hold ends."""
 
         def checked(outcome: Checked) -> None:
             if not then(outcome) and isinstance(outcome, CheckedTransaction):
@@ -204,7 +204,7 @@ class AddPartitions:
     def _verify(
         self, transactional_id: str, producer: Producer, partitions: list[TopicPartition]
     ) -> list[ErrorCode] | None:
-        """Return an error per partition, None while a step decides that. Raises ApiError for all."""
+        """Return an error per partition, None if a step under way decides that. Raises ApiError for all."""
         transaction, value = self._state.existing(transactional_id)
         steps.check_producer(value, producer)
         if transaction.is_ending:

@@ -71,7 +71,7 @@ class TransactionContents:
 
 
 class TransactionCoordinator:
-    """(A Shard.) Deleted partitions leave their transactions at the end, without a marker."""
+    """The state machine of transactions (a Shard). A deleted partition gets no marker at the end."""
 
     creators: Final = frozenset({ApiKey.INIT_PRODUCER_ID})
 

@@ -140,7 +140,7 @@ class EndTxn:
             self._send(transaction)
 
     def _send(self, transaction: TransactionMetadata) -> None:
-        """Send the markers: each later batch has another epoch, or does not exist."""
+        """Send the markers: no batch that arrives later can belong to this transaction."""
         assert transaction.value is not None
         epoch = self._state.coordinator_epoch(transaction.transactional_id)
         marker = steps.marker_for(transaction.value, epoch)

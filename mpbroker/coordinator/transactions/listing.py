@@ -16,7 +16,7 @@ from mpbroker.coordinator.transactions.transaction import TransactionMetadata
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import ListTransactionsRequest, ListTransactionsResponse
 
-# Bounds of a pattern, which Kafka has not: the longest id takes a sixth of a second at most.
+# Bounds of a pattern; Kafka has none: the longest id takes a sixth of a second at most.
 PATTERN_LENGTH_MAX: Final = 1000
 INSTRUCTIONS_MAX: Final = 1000
 # The most memory that a compiled pattern takes; the module re2 keeps the last 128.
@@ -30,7 +30,7 @@ LISTINGS_MAX: Final = 64
 
 @dataclass(eq=False)
 class ListTransactions:
-    """Requests under way, which take turns."""
+    """Lists transactional ids. Several requests proceed by turns, one slice each."""
 
     _state: TransactionStateManager
     _timers: Timers

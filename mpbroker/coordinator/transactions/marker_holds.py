@@ -2,8 +2,8 @@
 
 A client of TV1 has the same epoch in its next transaction, so only the order in the log assigns a batch to a
 transaction. A handler that may append therefore holds the markers back until it has appended. This includes
-producers that append as TV2 does and have not ended a transaction so: they may end it as TV1 does. A hold
-belongs to a request, not to its transactional id, so it outlives a reload of the log.
+producers that append as TV2 does but have not ended a transaction that way: they may end it as TV1 does. A
+hold belongs to a request, not to its transactional id, so it outlives a reload of the log.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mpbroker.coordinator.runtime.requests import Waiter
 
 
 class MarkerHolds:
-    """`released` is called with an id whose markers had to wait, when its last hold has ended."""
+    """Open holds by id. `released` is called with an id whose markers waited, when its last hold ends."""
 
     def __init__(self, released: Callable[[str], None]) -> None:
         self._released = released

@@ -41,7 +41,7 @@ class _Ending:
 
 @dataclass(eq=False)
 class MarkerSender:
-    """`_now_ms` stamps markers, `_monotonic_ms` is the clock of retries."""
+    """Appends markers, round by round. `_now_ms` stamps markers, `_monotonic_ms` is the clock of retries."""
 
     _host: Host
     _now_ms: Callable[[], int]
@@ -66,7 +66,7 @@ class MarkerSender:
     def send(
         self, marker: Marker, partitions: frozenset[TopicPartition], complete: Callable[[], None]
     ) -> None:
-        """Call `complete` when each partition has its durable marker or is deleted; never after `unload`."""
+        """Append the marker to each partition. Call `complete` when all have it or are deleted."""
         ending = _Ending(marker, len(partitions), complete)
         if not partitions:
             complete()

@@ -90,7 +90,7 @@ ALLOWED_FROM: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
 
 
 class TransactionValue(NamedTuple):
-    """Times are milliseconds since 1970; `start_ms` is NO_TIME before the first transaction.
+    """The record of a transactional id. `start_ms` is NO_TIME before the first transaction.
 
     `next_producer_id`: the client's next id while the markers of the old one are being written.
     `client_version`: TV2 if the client of the record has its epoch bumped with each transaction.

@@ -25,7 +25,7 @@ log = logging.getLogger("mpbroker.coordinator.transactions")
 
 @dataclass(eq=False)
 class TransactionStateManager:
-    """`epochs` has the leader epoch of each partition that is loaded."""
+    """The transactional ids. `epochs` has the leader epoch of each partition that is loaded."""
 
     partitions: TopicPartitions
     _queue: WriteQueue[Entry]

@@ -59,8 +59,9 @@ class PendingStep:
 
 
 class Step(NamedTuple):
-    """(Kafka: TxnTransitMetadata.) `last_epoch`: the epoch of a client that lost the answer with the epoch of
-    `value`, and retries. It is in no record.
+    """The next value of a transactional id. (Kafka: TxnTransitMetadata.)
+
+    `last_epoch`: that of a client that lost the answer with `value`'s epoch, and retries. Not in records.
     """
 
     value: TransactionValue
@@ -69,7 +70,7 @@ class Step(NamedTuple):
 
 @dataclass(eq=False)
 class TransactionMetadata:
-    """`value` is durable, None before the first record.
+    """A transactional id. `value` is durable, None before the first record.
 
     `pending_state`: the state that the step under way will enter.
     `takes_id`: a producer id for the next step is being allocated.
@@ -278,7 +279,7 @@ def _judge_end_v1(value: TransactionValue, producer: Producer, is_commit: bool) 
 
 
 def _judge_end_v2(value: TransactionValue, producer: Producer, is_commit: bool) -> Verdict:
-    """Allow an abort of nothing: the client may not know whether its records have arrived."""
+    """Judge for a TV2 client. It may abort without a transaction: it may not know if its records arrived."""
     if value.state.is_preparing:
         return Verdict.WAIT
     if _has_bumped_epoch(value, producer):

@@ -34,8 +34,8 @@ def forward_allowed(
 ) -> Outcome:
     """Forward the part of a request that is about topics which its client may read.
 
-    It goes as it came if all of it is allowed. `refused` makes the result of a topic that the client may not
-    read, `response` the response from results.
+    It is forwarded unchanged if all of it is allowed. `refused` makes the result of a topic that the client
+    may not read, `response` the response from results.
     """
     if context.broker.authorization.is_on:
         return _forward_some(context, refused, response)

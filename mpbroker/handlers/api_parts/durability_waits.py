@@ -31,7 +31,7 @@ class LogEnd(NamedTuple):
 
 
 def log_end_to_wait_for(image: PartitionImage, now: Partition) -> LogEnd | None:
-    """Return the log end if it is not durable yet, else None: then it is the high watermark."""
+    """Return the log end if it is not durable yet; None if it is the high watermark."""
     return LogEnd(image, now.log_end_offset) if now.high_watermark < now.log_end_offset else None
 
 
@@ -93,7 +93,7 @@ class _Wait:
         return True
 
     def _may_become_durable(self, end: LogEnd) -> bool:
-        """Return False if the log end is durable, or will not be by what runs now."""
+        """Return False if the log end is durable, or no process that runs now can make it durable."""
         broker = self.context.broker
         if not broker.log_calls[log_worker_of_slot(end.image.slot, len(broker.log_calls))].server_is_up:
             return False

@@ -96,7 +96,7 @@ class _Questions(Generic[Wanted, Result]):
 
 
 def _answered_for(answer: calls.Message) -> int:
-    """Return how many of the partitions that were asked for the answer is about. A long one is cut off."""
+    """Return how many of the requested partitions the answer covers. A long answer is cut off."""
     return len(answer.partitions) if isinstance(answer, calls.Producers) else AT_ONCE
 
 

@@ -78,7 +78,7 @@ def _forward_in_parts(
 
 
 class Part(NamedTuple):
-    """Topics that are committed at once. `begins_within`: the first is the rest of the last one before."""
+    """Topics committed at once. `begins_within`: the first continues the last one of the part before."""
 
     topics: list[Any]
     begins_within: bool

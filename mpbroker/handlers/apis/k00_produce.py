@@ -117,7 +117,7 @@ def has_transactional_records(request: ProduceRequest) -> bool:
 
 
 def may_be_transactional(context: RequestContext) -> bool:
-    """Return False if records are of a transaction that has no id, or one that is not the client's."""
+    """Return False for transactional records without a transactional id, or with one of another client."""
     transaction = context.body.transactional_id
     if transaction is not None and not context.broker.authorization.is_on:
         return True

@@ -68,7 +68,7 @@ NO_REASON = (
     ErrorCode.UNKNOWN_TOPIC_ID,
     ErrorCode.TOPIC_AUTHORIZATION_FAILED,
 )
-# A segment that vanished was replaced: the table knows more by now, or does so on the next try.
+# A segment that vanished was replaced: the table has its new state by now, or on the next try.
 TRIES = 3
 READ_ERRORS = (SegmentGone, OffsetOutOfRange, RangeDamaged, CorruptBatch, OSError, ValueError)
 # Segments in one answer. Its processor has all of them open while it sends. Clients ask first for partitions
@@ -77,7 +77,7 @@ FILES_MAX = 256
 # Up to this many partitions are read as often as the request names them, in each poll: that costs little. Of
 # more, each is read once.
 AS_NAMED_MAX = 256
-# After so long the handler waits for the disk itself: pages it had brought are evicted before they are sent.
+# After this long the handler waits for the disk itself: its pages are evicted before they are sent.
 COLD_PATIENCE_MS = 15_000
 
 
@@ -179,7 +179,7 @@ class Fetch:
                 self.slots.append(topic.partitions[interest.wanted.partition].slot)
 
     def forget_files(self) -> None:
-        """Forget the open files of all partitions: the processor found others."""
+        """Forget the open files of all partitions: the processor found other files."""
         broker = self.context.broker
         for slot in self.slots:
             broker.places.forget(slot)
@@ -187,7 +187,7 @@ class Fetch:
                 broker.readers.forget(read_partition(broker.table, slot))
 
     def park(self) -> None:
-        """Wait for bytes. The caller polls once more: those that came before the marks wake no handler."""
+        """Wait for bytes. The caller polls once more: bytes that came before the marks wake no handler."""
         self._is_polling = self.is_long
         self.context.broker.fetches.park(self, self.slots, self.deadline_ms)
 
@@ -304,7 +304,7 @@ class Fetch:
         self.context.broker.fetches.check(self.slots)
 
     def _unknown(self) -> Generator[None, None, frozenset[int]]:
-        """Find the interests that had no partition for the client at the first poll: they bring nothing."""
+        """Return the indices of the interests whose partitions were unknown or refused at the first poll."""
         if self.unknown is None:
             found = []
             for i, interest in enumerate(self.fetch_context.interests):

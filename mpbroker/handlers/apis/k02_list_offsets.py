@@ -96,7 +96,7 @@ def search(context: RequestContext, topic: Topic, now: Partition, timestamp_ms: 
                 # ValueError: the damaged ranges are not known.
                 log.error("%s-%d cannot be read: %s", topic.name, now.partition, error)
                 raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR) from error
-            # The table has had the new log start, or the other log directory, since before the files went.
+            # The table has had the new log start, or the other log directory, since before the deletion.
             found = context.broker.partition(topic, now.partition)
             if isinstance(found, ErrorCode):
                 raise ApiError(found) from None
@@ -119,7 +119,7 @@ def offset_at(
 def epoch_of_answer(
     context: RequestContext, topic: Topic, now: Partition, timestamp_ms: int, offset: int
 ) -> int:
-    """Return the epoch that wrote the offset. Only a log from a cluster has had more than the first one."""
+    """Return the epoch that wrote the offset. Only a log from a cluster has several."""
     if offset < 0:
         return -1
     if timestamp_ms == LATEST or now.leader_epoch == 0:
@@ -142,7 +142,7 @@ class Waited(NamedTuple):
 def look_up(
     context: RequestContext, topic: Topic | None, wanted: Wanted, waited: Waited | None
 ) -> Pieces[Answer | LogEnd]:
-    """Answer for one partition, or return the log end to wait for. Raises ApiError without such an offset."""
+    """Answer for one partition, or return the log end to wait for. Raises ApiError if it has no offset."""
     if topic is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     found = context.broker.partition(topic, wanted.partition_index)

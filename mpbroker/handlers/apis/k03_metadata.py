@@ -103,7 +103,7 @@ def find(context: RequestContext, asked: MetadataRequest.MetadataRequestTopic) -
 
 
 def missing(context: RequestContext) -> Generator[None, None, list[str]]:
-    """Find the names to create: asked for, unknown, and wanted by client and broker."""
+    """Find the names to create: unknown ones, if client and broker want creation."""
     request = context.body
     allowed = context.version < FIRST_VERSION_WITH_AUTO_CREATION_FLAG or request.allow_auto_topic_creation
     if not allowed or not context.broker.config.auto_create_topics_enable:
@@ -136,7 +136,7 @@ def creatable(
 
 
 def described(context: RequestContext) -> Generator[None, None, list[TopicAnswer]]:
-    """Describe the topics that are asked for, in pieces of about as many partitions."""
+    """Describe the topics that are asked for, in pieces of about equally many partitions."""
     broker, request = context.broker, context.body
     wants_all = request.topics is None or (
         not request.topics and context.version < FIRST_VERSION_WITH_EMPTY_FOR_NONE

@@ -180,9 +180,9 @@ def readable(
 
 
 class Refused:
-    """What the client may not see of the groups in a request, and how that gets into the response.
+    """The parts of a request that the client may not see, with their results.
 
-    `groups` is the rest, which is to be asked for.
+    `groups` has the other parts, which the coordinator is asked for.
     """
 
     def __init__(self, context: RequestContext) -> None:

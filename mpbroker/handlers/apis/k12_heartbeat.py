@@ -1,4 +1,4 @@
-"""Heartbeat (key 12), versions 0-4: keeps a member alive. The answer tells whether its group rebalances.
+"""Heartbeat (key 12), versions 0-4: keeps a member alive. The response reports a rebalance.
 
 (Kafka: GroupCoordinatorService.heartbeat.)
 """

@@ -15,5 +15,5 @@ from mpbroker.protocol.messages import SaslHandshakeResponse
 
 @api(ApiKey.SASL_HANDSHAKE, 0, 1, name="SaslHandshake")
 def handle(_context: RequestContext) -> SaslHandshakeResponse:
-    """SASL; during a connection's authentication only."""
+    """Begins SASL authentication; refused at any other time."""
     return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)

@@ -1,10 +1,10 @@
 """CreateTopics (key 19), versions 2-7: creates topics, or checks whether it could (`validate_only`).
 
 The coordinator has the rules (mpbroker/coordinator/metadata/topic_rules.py). It answers when the topic is
-durable, there and published. It is asked for many topics some at a time. After `timeout_ms` the response is
-REQUEST_TIMED_OUT, and the topics that were asked for still come.
-More replicas than brokers are refused with INVALID_REPLICATION_FACTOR, or clamped to one with
-mpbroker.replication.factor.clamp. (Kafka: ControllerApis.createTopics, ReplicationControlManager.)
+durable, opened and published. It is asked for many topics some at a time. After `timeout_ms` the response
+is REQUEST_TIMED_OUT, and the topics are still created. More replicas than brokers are refused
+with INVALID_REPLICATION_FACTOR, or clamped to one with mpbroker.replication.factor.clamp. (Kafka:
+ControllerApis.createTopics, ReplicationControlManager.)
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def failed(context: RequestContext, code: ErrorCode) -> CreateTopicsResponse:
 
 
 def checked(wanted: Wanted) -> CreateTopic:
-    """Return what to ask the coordinator for. Raises ApiError for errors that it could no longer see."""
+    """Return the topic to ask the coordinator for. Raises ApiError for what is given more than once."""
     configs = {c.name: c.value for c in wanted.configs}
     if len(configs) < len(wanted.configs):
         raise ApiError(ErrorCode.INVALID_CONFIG, "A configuration key is given more than once.")

@@ -46,7 +46,7 @@ def failed(context: RequestContext, code: ErrorCode) -> DeleteTopicsResponse:
 
 
 def refused_to(context: RequestContext, wanted: Wanted) -> Result | None:
-    """Return the result of a topic that the client may not delete; None if it may, or without such a topic.
+    """Return the result of a topic that the client may not delete; None if it may, or none exists.
 
     (Kafka: ControllerApis.deleteTopics.)
     """

@@ -1,9 +1,9 @@
 """DeleteRecords (key 21), versions 0-2: deletes the records below an offset, -1 for all that can be read.
 
-The log worker moves the log start offset and answers when that is on disk. Segments below it go at once; the
-rest of a segment stays in its file and can no longer be read. If a partition is named twice, the last offset
-counts. Records that are not durable yet are deleted when they are, if that is within the request's timeout.
-(Kafka: KafkaApis.handleDeleteRecordsRequest, Partition.deleteRecordsOnLeader; KIP-107.)
+The log worker moves the log start offset and answers when that is on disk. Segments below it are deleted
+at once; the rest of a segment stays in its file and can no longer be read. If a partition is named twice,
+the last offset counts. Records that are not durable yet are deleted when they are, if that is within the
+request's timeout. (Kafka: KafkaApis.handleDeleteRecordsRequest, Partition.deleteRecordsOnLeader; KIP-107.)
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def checked(context: RequestContext, topic: Topic | None, wanted: Wanted) -> Del
 
 
 def deleted(asked: list[Result], answer: calls.Message) -> None:
-    """Fill in a log worker's answer. `asked` are the results it belongs to."""
+    """Fill in `asked`, the results that a log worker's answer is about."""
     if isinstance(answer, DeletedRecords):
         for result, one in zip(asked, answer.partitions, strict=True):
             result.error_code, result.low_watermark = one.error, one.log_start
@@ -126,7 +126,7 @@ def handle(context: RequestContext) -> Generator[None, None, DeleteRecordsRespon
                 results.append(found.result)
                 deletions.append(found)
     if ends := [one.end for one in deletions if one.end is not None]:
-        # Nothing is deleted that is not durable yet.
+        # Records that are not durable yet are not deleted.
         code = yield from wait_until_durable(context, ends, context.body.timeout_ms)
         for one in deletions:
             if one.end is not None and not is_durable(context.broker, one.end):

@@ -2,7 +2,7 @@
 
 An idempotent producer gets epoch 0 and an id from a block that the coordinator makes durable before it gives
 it away. The rest of a block is never used when the handler ends. For a transactional id the coordinator knows
-id and epoch. It fences the producer that had them before, and aborts the transaction that this left open.
+id and epoch. It fences the earlier producer, and aborts the transaction that this one left open.
 (Kafka: TransactionCoordinator.handleInitProducerId; KIP-98, KIP-360, KIP-588, KIP-730.)
 """
 

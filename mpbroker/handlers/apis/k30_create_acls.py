@@ -1,6 +1,6 @@
 """CreateAcls (key 30), versions 1-3: adds access control entries; one that is there already is added again.
 
-The response comes when the entries are durable and all handlers go by them. (Kafka: AclApis.handleCreateAcls,
+The response comes when the entries are durable and all handlers apply them. (Kafka: AclApis.handleCreateAcls,
 AclControlManager.createAcls; KIP-140, KIP-290.)
 """
 
@@ -44,6 +44,6 @@ def handle(context: RequestContext) -> Generator[None, None, CreateAclsResponse]
     for image, (error, _) in zip(asked, answer.results, strict=True):
         if not error:
             who = context.session.principal
-            log.info("%s has asked for an access control entry, which is there now: %s", who, Acl(*image))
+            log.info("%s has asked for an access control entry, which exists now: %s", who, Acl(*image))
     result = CreateAclsResponse.AclCreationResult
     return CreateAclsResponse(results=[result(code, message or "") for code, message in answer.results])

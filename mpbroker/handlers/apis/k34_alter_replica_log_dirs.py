@@ -49,7 +49,7 @@ def checked(context: RequestContext, path: str, topic: str, partition: int) -> M
 
 
 def begun(asked: list[Result], answer: calls.Message) -> None:
-    """Fill in a log worker's answer. `asked` are the results it belongs to."""
+    """Fill in `asked`, the results that a log worker's answer is about."""
     if isinstance(answer, MovesBegun):
         for result, error in zip(asked, answer.errors, strict=True):
             result.error_code = error

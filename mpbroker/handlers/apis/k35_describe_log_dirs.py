@@ -73,8 +73,8 @@ def asked_for(context: RequestContext) -> Iterator[tuple[Topic, int]]:
 @api(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, name="DescribeLogDirs")
 def handle(context: RequestContext) -> Generator[None, None, DescribeLogDirsResponse]:
     """The log directories, what is left of their file systems, sizes of partitions, which of them move."""
-    # A client that follows a move must not get the old directory without a future replica: it would take the
-    # move for given up.
+    # A client that follows a move must not get the old directory without a future replica: it would regard
+    # the move as abandoned.
     moves: list[calls.MovingPartition] = []
     if len(context.broker.config.log_dirs) > 1:
         for answer in (yield from ask_all(context, calls.TellMoves())):
@@ -105,7 +105,7 @@ def current_replica(
 ) -> tuple[OfPartition | None, int]:
     """Return a description of the replica that is served, and the number of its log directory.
 
-    The description is None without a replica, and in a directory that has failed: its disk may hang.
+    The description is None if there is no replica, or its directory has failed: the disk may hang.
     """
     broker, tried = context.broker, -1
     while True:
@@ -127,7 +127,7 @@ def current_replica(
 
 
 def futures_in(context: RequestContext, results: list[Result]) -> Iterator[calls.MovingPartition]:
-    """Yield the future replicas that have a directory: moves go on after the death of their log worker."""
+    """Yield the future replicas that have a directory: moves continue after the death of their log worker."""
     for number, result in enumerate(results):
         directory = Path(context.broker.config.log_dirs[number])
         with contextlib.suppress(OSError):

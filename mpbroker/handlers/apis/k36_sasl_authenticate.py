@@ -17,5 +17,5 @@ ERROR = "SaslAuthenticate request received after successful authentication"
 
 @api(ApiKey.SASL_AUTHENTICATE, 0, 2, name="SaslAuthenticate")
 def handle(_context: RequestContext) -> SaslAuthenticateResponse:
-    """SASL; during a connection's authentication only."""
+    """Continues SASL authentication; refused at any other time."""
     return SaslAuthenticateResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message=ERROR)

@@ -72,7 +72,7 @@ def asked_for(context: RequestContext) -> Iterable[tuple[str, Iterable[int]]]:
 
 @api(ApiKey.ELECT_LEADERS, 0, 2, name="ElectLeaders", failed=failed)
 def handle(context: RequestContext) -> Generator[None, None, ElectLeadersResponse]:
-    """No election is needed; a partition whose log directory failed nobody can lead."""
+    """No election is needed; no broker can lead a partition whose log directory failed."""
     request: ElectLeadersRequest = context.body
     if request.election_type not in _NOBODY:
         return refused(context, ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}")

@@ -1,7 +1,7 @@
 """IncrementalAlterConfigs (key 44), versions 0-1: settings of topics and of the broker, and parts of lists.
 
-The response comes when the alteration is durable and the log process and all handlers heed it; for a broker,
-when all its processes have heard of it. (Kafka: KafkaApis.handleIncrementalAlterConfigsRequest,
+The response comes when the alteration is durable and the log process and all handlers apply it; for a
+broker, when all its processes do. (Kafka: KafkaApis.handleIncrementalAlterConfigsRequest,
 ConfigAdminManager, ConfigurationControlManager; KIP-339.)
 """
 

@@ -18,5 +18,5 @@ def failed(_: RequestContext, code: ErrorCode) -> ListPartitionReassignmentsResp
 
 @api(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0, name="ListPartitionReassignments", failed=failed)
 def handle(_: RequestContext) -> ListPartitionReassignmentsResponse:
-    """Tells that no partition is being moved to another broker."""
+    """Reports that no partition is being moved to another broker."""
     return ListPartitionReassignmentsResponse(error_message=None)

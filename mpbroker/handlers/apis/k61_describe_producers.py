@@ -48,7 +48,7 @@ def failed(context: RequestContext, code: ErrorCode) -> DescribeProducersRespons
 
 
 def fill_in(context: RequestContext, asked: list[Result], answer: calls.Message) -> None:
-    """Fill in a log worker's answer. `asked` are the results it belongs to."""
+    """Fill in `asked`, the results that a log worker's answer is about."""
     if isinstance(answer, Producers):
         producers = sum(len(one.producers) for one in answer.partitions)
         if context.exceeds_response_limit(PRODUCER_BYTES * producers):

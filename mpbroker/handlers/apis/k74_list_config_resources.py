@@ -1,7 +1,7 @@
 """ListConfigResources (key 74), versions 0-1: the names of resources with settings, of all types or of some.
 
-Version 0 lists only subscriptions to client metrics, for which the API was made (KIP-714). Listed are groups
-that have settings, which need not exist. (Kafka: KafkaApis.handleListConfigResources; KIP-1142.)
+Version 0 lists only subscriptions to client metrics, for which the API was made (KIP-714). A group is
+listed if it has settings; it need not exist. (Kafka: KafkaApis.handleListConfigResources; KIP-1142.)
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Forwarding:
     # ---- as it came
 
     def pass_on(self, context: PendingRequest) -> None:
-        """Pass a request on as it came. If it waits for other members, there must be memory for that."""
+        """Pass a request on unchanged. If it waits for other members, there must be memory for that."""
         if context.slot.api_key in WAITING:
             size = REQUEST_BYTES + context.body_bytes
             if not self._parked_memory.has_room(context, size):
@@ -136,7 +136,7 @@ class Forwarding:
     # ---- by the turn
 
     def take_over(self, context: PendingRequest, call: Forwarded) -> None:
-        """Take over a request that the turn has passed on: the rest of its way is like that of others."""
+        """Take over a request that the turn has passed on; it is then handled like those of `pass_on`."""
         context.was_passed_on(call.taken_ns, call.passed_on_ns)
 
         def then(answer: ForwardedResponse) -> None:
@@ -163,7 +163,7 @@ class Forwarding:
                     self._parked_memory.charge(context, REQUEST_BYTES + min(context.body_bytes, KEPT_BYTES))
 
     def _back(self, context: PendingRequest) -> None:
-        """Note that the coordinator has the request no more."""
+        """Note that the coordinator no longer has the request."""
         of_connection = self._away.get(context.slot.connection, {})
         of_connection.pop(context, None)
         if not of_connection:

@@ -33,7 +33,7 @@ def nothing() -> None:
 
 
 def none() -> int:
-    """Return that there are no other calls."""
+    """Return 0: there are no other calls."""
     return 0
 
 

@@ -58,10 +58,10 @@ class DiskPrefetch:
         return len(self._waiting)
 
     def read(self, fd: int, position: int, length: int, then: Callable[[], None]) -> None:
-        """Call `then` from `reap` when the part was read, could not be read, or may be asked for again.
+        """Read a part of a file into the page cache in a thread; `reap` calls `then` afterwards.
 
-        Raises OSError if the file cannot be examined, or if `then` asks again for a part that could not be
-        read.
+        `then` tries again to use the part, or asks again: the read has ended, has failed, or found no room.
+        Raises OSError if the file cannot be examined, or within `then` if the read has failed.
         """
         file = os.fstat(fd)
         key = file.st_dev, file.st_ino, position, length
@@ -146,7 +146,7 @@ class DiskPrefetch:
     def _pull(
         self, pull: Pull, fd: int, position: int, end: int, goes_on: Callable[[], bool]
     ) -> OSError | None:
-        """Bring a part of a file into the page cache; return the error if it could not be read."""
+        """Bring a part of a file into the page cache; return the error if that failed."""
         try:
             while position < end and goes_on() and (got := pull(fd, position, end - position)):
                 position += got
@@ -191,5 +191,5 @@ class Drain:
 
 
 def _read(fd: int, position: int, count: int) -> int:
-    """Pull like `Drain.pull`, without a pipe."""
+    """Read at most `count` bytes into the page cache, like `Drain.pull`; return how many."""
     return len(os.pread(fd, min(count, PIECE_BYTES), position))

@@ -111,7 +111,7 @@ class FetchSessionCache:
             self._count()
 
     def remove_made_by(self, maker: Maker) -> None:
-        """Remove the session that this request made last, if any: its client has not heard of it."""
+        """Remove the session that this request made last, if any: its client never got its id."""
         # A client may use the same correlation id for all its requests.
         self.remove(next((id_ for id_, by in reversed(self._makers.items()) if by == maker), NO_SESSION))
 
@@ -156,8 +156,8 @@ class FetchSessionCache:
         """Make room for a session of that worth; return True if one was evicted.
 
         A session unused for MIN_EVICTION_MS is evicted first, else one that is worth less. Followers are
-        worth more than consumers, more partitions more than fewer. A young session is safe from its equals, a
-        young follower's from all others.
+        worth more than consumers, more partitions more than fewer. A young session is not evicted for one
+        of equal worth, a young follower's session for none.
         """
         oldest = min(self._sessions.values(), key=lambda s: s.used_ms, default=None)
         if oldest is None:
@@ -304,7 +304,7 @@ class IncrementalFetchContext(FetchContext):
         return FetchResponse(session_id=self._session.id)
 
     def _overtaken(self) -> FetchResponse:
-        """Answer a fetch whose epoch another one has taken while it waited."""
+        """Answer a fetch during whose wait its session served another one with the same epoch."""
         return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id=self._session.id)
 
 

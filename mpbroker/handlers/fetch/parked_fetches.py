@@ -78,7 +78,7 @@ class Fetches:
         self.check(self._purgatory.watched())
 
     def check(self, slots: Iterable[int]) -> None:
-        """Try the fetches of slots where something they wait for is there, or was read from the disk."""
+        """Try the fetches of slots that have got what they wait for, or whose bytes were read from disk."""
         self._purgatory.check(*slots)
         self._count()
 

@@ -44,7 +44,7 @@ def _key(partition: Partition) -> Key:
 
 
 class _Held:
-    """A directory that a reader reads from, held open: nothing else can have its inode number meanwhile."""
+    """Keeps a reader's directory open, so that no other directory can get its inode number."""
 
     def __init__(self, path: Path) -> None:
         """Hold the directory with this name. Raises OSError."""

@@ -54,8 +54,8 @@ cdef bint is_deleted(const Segment *segment) noexcept nogil:
 cdef int64_t limit_of(const Segment *segment, const Bound *bound) noexcept nogil:
     """Return the first invisible byte of a segment; -1 if nothing of it is visible.
 
-    All of a segment below the bound's is visible. A file that ends before the bound is not the bound's: the
-    partition has moved to another log directory and back.
+    A segment before the bound's is visible as a whole. A file that ends before the bound is not the
+    bound's: the partition has moved to another log directory and back.
     """
     cdef int64_t size = file_bytes(segment.fd) if segment.base <= bound.segment_base else -1
     if segment.base == bound.segment_base:
@@ -244,9 +244,9 @@ cdef class FetchPositions:
         self, uint32_t slot, uint32_t generation, int64_t base, uint64_t inode, bytes path,
         uint32_t log_dir=0,
     ) -> None:
-        """Note the segment that a fetch was served from; its slot may take the place of another one.
+        """Remember the segment that a fetch was served from, in place of the oldest one of its partition.
 
-        Nothing is noted of further partitions when `partitions_max` have a place.
+        When `partitions_max` partitions are remembered, nothing is stored for further ones.
         """
         cdef Reader *reader = &self.ref.readers[slot % READERS]
         cdef Segment *segment
@@ -294,7 +294,7 @@ cdef class FetchPositions:
             forget_segment(segment)
 
     def forget(self, uint32_t slot) -> None:
-        """Forget a partition, of which a slice turned out to be of another file."""
+        """Forget a partition: a slice that was found here is of another file than expected."""
         if self.ref.readers[slot % READERS].slot == slot:
             forget_reader(&self.ref.readers[slot % READERS])
 

@@ -108,7 +108,7 @@ cdef bint forward_begin(
     ForwardedRef *forwarded, const RequestSlot *request, const uint8_t *arena, const SessionEntry *session,
     ArenaRef *own, uint64_t taken_ns, uint64_t now_ns, uint16_t coordinator, CallSlot *call,
 ) noexcept nogil:
-    """Lend the coordinator a call and fill its descriptor. Return False, having done nothing: it is Python's.
+    """Lend the coordinator a call and fill its descriptor. False: nothing was done, Python serves it.
 
     `arena` is that of the request, `own` the handler's.
     """

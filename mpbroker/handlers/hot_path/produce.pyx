@@ -84,7 +84,7 @@ cdef bint measure(const uint8_t *body, uint64_t length, int version, Shape *shap
 
 
 cdef inline bint timestamps_allowed(Topic *topic, BatchInfo *info, int64_t now_ms) noexcept nogil:
-    """Return True if LogValidator.validateTimestamp would. One below -1 is left to the slow path."""
+    """Check timestamps as LogValidator.validateTimestamp. Return False if refused or for the slow path."""
     if info.attributes & LOG_APPEND_TIME_BIT:
         return False
     if topic.append_time or info.min_timestamp == NO_TIMESTAMP:

@@ -21,7 +21,7 @@ cdef JobHeader *header_of(const ProduceSlot *job, uint8_t *arena) noexcept nogil
 
 
 cdef SharedJob *shared_begin(SharedJobs *jobs, const ProduceSlot *job, uint8_t *arena) noexcept nogil:
-    """Begin an entry for a job that all workers named in its header owe. Return NULL without memory.
+    """Begin an entry for a job, which all workers named in its header have to return. NULL: no memory.
 
     Every batch starts as UNKNOWN_SERVER_ERROR, so one that no worker fills does not count as a success.
     """
@@ -50,7 +50,7 @@ cdef SharedJob *shared_begin(SharedJobs *jobs, const ProduceSlot *job, uint8_t *
 
 
 cdef SharedJob *shared_returned(SharedJobs *jobs, const ProduceSlot *back, uint32_t worker) noexcept nogil:
-    """Mark a worker's part as returned. Return the entry if no worker owes the job, else NULL."""
+    """Mark a worker's part as returned. Return the entry if all workers have returned the job, else NULL."""
     cdef SharedJob *entry
     if back.request >= jobs.room:
         return NULL
@@ -92,7 +92,7 @@ cdef int worst_of(JobHeader *header, MetersRef *meters, bint is_told) noexcept n
 cdef void shared_answer(
     const SharedJob *entry, uint8_t *arena, MetersRef *meters, ReplySlot *reply
 ) noexcept nogil:
-    """Fill the processor's descriptor when no worker owes the job. `arena` is the processor's."""
+    """Fill the processor's descriptor when all workers have returned the job. `arena` is the processor's."""
     cdef const ProduceSlot *job = &entry.job
     cdef JobHeader *header = header_of(job, arena)
     cdef int worst

@@ -288,7 +288,7 @@ cdef class HandlerTurn:
         return True
 
     def works(self, bint works) -> None:
-        """Say whether Python still has a heavy request after this turn."""
+        """Set whether Python still has a heavy request after this turn."""
         self.python_works = works
         if works != (load_relaxed(self.heavy) != 0):
             store_relaxed(self.heavy, monotonic_ns() if works else 0)
@@ -309,7 +309,7 @@ cdef class HandlerTurn:
     def push_job(self, const unsigned char[::1] slot, int worker=0) -> None:
         """Send a descriptor to a log worker, after all that were sent before.
 
-        Raises ValueError if the slot has the wrong size, IndexError without such a worker and
+        Raises ValueError if the slot has the wrong size, IndexError for an unknown worker and
         MemoryError if the ring is full and the slot cannot be kept.
         """
         if slot.shape[0] != sizeof(Slot):
@@ -356,7 +356,7 @@ cdef class HandlerTurn:
         return self.forwarded.count
 
     def take_forwarded(self, number: int | None = None) -> list[Forwarded]:
-        """Hand over what the coordinator has from the turn: the call of that number, or all, oldest first.
+        """Hand over the calls that the coordinator still has: the one of that number, or all, oldest first.
 
         Their blocks stay lent.
         """
@@ -375,7 +375,7 @@ cdef class HandlerTurn:
         return taken
 
     def forget_forwarded(self, int processor) -> None:
-        """Drop the answers to what the requests of a dead processor have asked the coordinator."""
+        """Drop the coordinator's answers to forwarded requests of a dead processor."""
         cdef uint32_t i
         for i in range(FORWARDED_MAX if self.forwarded.count else 0):
             if self.forwarded.entries[i].request.processor == processor:
@@ -388,7 +388,7 @@ cdef class HandlerTurn:
 
     @property
     def shared_jobs(self) -> int:
-        """Number of jobs that several log workers still owe."""
+        """Number of jobs that several log workers still have."""
         return self.shared.count
 
     def flush(self) -> None:
@@ -422,7 +422,7 @@ cdef class HandlerTurn:
         return dropped
 
     def lose_shared(self, int worker) -> None:
-        """Give up the parts that a fenced log worker owed: it may have done them or not.
+        """Give up the parts that a fenced log worker has not returned: it may have done them or not.
 
         Each such job is answered by closing its connection, as soon as the other workers have returned it.
         """
@@ -453,7 +453,7 @@ cdef class HandlerTurn:
                 self.peers[i].slow_produces[channel] -= 1
 
     def hold_produces(self, int processor, uint32_t channel) -> None:
-        """Leave the produces of a channel to Python, until `produce_passed_on` is called as often."""
+        """Leave the produces of a channel to Python, until `produce_passed_on` was called as often."""
         cdef int i
         for i in range(self.peer_count):
             if self.peers[i].index == processor and self.peers[i].requests:
@@ -674,7 +674,7 @@ cdef class HandlerTurn:
         return append(&self.slow, slot)
 
     cdef void _announce(self, RequestSlot *request, Slot *slot) noexcept nogil:
-        """Make a heavy request of one whose batches unpack to more than the turn may do, in `slot` too."""
+        """Mark a request as heavy whose batches unpack to more than the turn may do, in `slot` too."""
         self.unpacker.ref.too_large = 0
         request.flags |= HEAVY
         memcpy(slot, request, sizeof(Slot))
@@ -738,7 +738,7 @@ cdef class HandlerTurn:
         )
 
     cdef bint _fetch(self, Peer *peer, RequestSlot *request, uint64_t taken_ns) noexcept nogil:
-        """Answer the fetch here, or return False. One that comes AGAIN met files unknown to the turn."""
+        """Answer the fetch here, or return False. The files of one that comes AGAIN are unknown here."""
         cdef ReplySlot answer
         cdef FetchCounts counts
         cdef Slot slot
@@ -766,7 +766,7 @@ cdef class HandlerTurn:
         return True
 
     cdef bint _forward(self, Peer *peer, RequestSlot *request, uint64_t taken_ns) noexcept nogil:
-        """Pass a short request on to the coordinator, or return False. Rights and quotas are Python's."""
+        """Forward a short request to the coordinator. False: Python has to, such as to check rights."""
         cdef CallSlot call
         cdef Slot slot
         if not self.forwards or self.left_to_forward or self.leaves_all or self.python_works:
@@ -785,7 +785,7 @@ cdef class HandlerTurn:
         return True
 
     cdef bint _answered(self, Peer *peer, const Slot *slot) noexcept nogil:
-        """Pass the coordinator's response on to the processor. Return False if that is Python's."""
+        """Pass the coordinator's response on to the processor. Return False if Python must do that."""
         cdef CallSlot answer
         cdef ReplySlot reply
         cdef ReturnSlot back
@@ -845,7 +845,7 @@ cdef class HandlerTurn:
         return failed
 
     cdef inline bint _is_shared(self, const Slot *produced) noexcept nogil:
-        """Return True if the job is one of the turn's own; Python's jobs lie in this handler's arena."""
+        """Return True if the turn made the job; Python's jobs are in this handler's arena."""
         cdef ProduceSlot job
         memcpy(&job, produced, sizeof(Slot))
         return job.owner != self.index
@@ -855,7 +855,7 @@ cdef class HandlerTurn:
         return self._complete(entry) if entry != NULL else 0
 
     cdef int _complete(self, SharedJob *entry) noexcept nogil:
-        """Answer a job that no worker owes. If the ring is full, Python sends the answer."""
+        """Answer a job that all its workers have returned. If the ring is full, Python sends the answer."""
         cdef ReplySlot reply
         cdef Slot slot
         cdef int i, failed = 0

@@ -42,7 +42,7 @@ class ProduceOrder:
         self._turn.produce_passed_on(*place)
         if refused == request.connection:
             return True
-        # Another connection has the channel now: one count less is the refused one's.
+        # Another connection has the channel now: one of the counts is the refused connection's.
         del self._refused[place]
         return False
 

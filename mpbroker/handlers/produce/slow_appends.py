@@ -78,12 +78,12 @@ class Jobs:
     ) -> None:
         """Append the batches, now or when there is room.
 
-        `then` gets None if a log worker died, so that the batches may have been appended or not, or if none
-        is: there was no room for too long, or the processor died. Raises shm.arena.ArenaFull, having
-        sent nothing, if there is no room and too many bytes wait already.
+        `then` gets None if a log worker died, so that the batches may have been appended or not, or if no
+        batch was appended: there was no room for too long, or the processor died. Raises
+        shm.arena.ArenaFull, having sent nothing, if there is no room and too many bytes wait already.
 
         Nothing is sent while a log worker is dead: its ring is reset before there is a successor. The death
-        of any log worker ends every append that waits: processors take all produces for lost then, and reuse
+        of any log worker ends every append that waits: processors then count all produces as lost, and reuse
         the memory of their batches.
         """
         held = sum(len(a.batch.data) for a in appends if a.batch.rebuilt)

@@ -191,6 +191,6 @@ class TransactionChecks:
         return self._again[0][0] if self._again else None
 
     def close_waiting(self) -> None:
-        """Close all requests that wait, because processors take every unanswered produce for lost."""
+        """Close all requests that wait, because processors count every unanswered produce as lost."""
         for context in list(self._waiting):
             context.close()

@@ -32,7 +32,7 @@ class VerifiedPartitions:
         return known is not None and known[0] == epoch and place in known[1]
 
     def add(self, producer_id: int, epoch: int, place: Place) -> None:
-        """Remember a granted partition. Another epoch of the producer voids all that was granted before."""
+        """Remember a granted partition. A new epoch drops the producer's earlier ones."""
         known = self._producers.get(producer_id)
         if known is None or known[0] != epoch:
             self._forget(producer_id)

@@ -60,7 +60,7 @@ class Admission:
         return None
 
     def _begin_act(self, request: ReceivedRequest) -> str:
-        """Note the act; return why this listener is not for it, "" if it is."""
+        """Note the act; return why this listener forbids it, "" if it allows it."""
         key, listener = ApiKey(request.slot.api_key), request.listener_name
         client = Client(request.session.principal, request.session.client_host)
         begun = act_of(client, listener, key, names_in(key, request.body))
@@ -75,14 +75,14 @@ class Admission:
         return why
 
     def end_act(self, request: ReceivedRequest, errors: dict[int, int] | None) -> None:
-        """Write the request's act, if it is one, to the audit log. Whatever fails there, the request ends."""
+        """Write an act of administration to the audit log. The request ends even if that fails."""
         act, request.act = request.act, None
         if act is None:
             return
         try:
             self._audit.tell(monotonic_ms(), with_result(act, errors))
         except Exception:
-            log.exception("%s: the audit log has not got its line", request)
+            log.exception("%s: the audit log lacks its line", request)
 
     def charge(self, request: ReceivedRequest, response_bytes: int | None = None) -> Pause:
         """Charge the client once and return its pause. A Fetch passes the size of its response."""

@@ -44,7 +44,7 @@ class Authorization:
 
     @property
     def authorizer(self) -> Authorizer | None:
-        """The entries, for those who describe them."""
+        """The table of entries, for APIs that describe them."""
         return self._authorizer
 
     def refresh(self) -> None:
@@ -80,7 +80,7 @@ class Authorization:
         self._allowed.add(key)
 
     def allows_topic(self, request: ReceivedRequest, need: Need, topic: Topic) -> bool:
-        """Decide about a topic that exists. If that is allowed, the turn will know for this connection."""
+        """Do what `allows` does for an existing topic. The turn gets the permission for this connection."""
         if not self.allows(request, need, topic.name):
             return False
         self.grant(request, need, topic)
@@ -107,7 +107,7 @@ class Authorization:
         return known
 
     def refusal(self, request: ReceivedRequest, body: object) -> ErrorCode | None:
-        """Return the error for a client that lacks a need of the whole request, None if it may go on."""
+        """Return the error if the client lacks a right that the whole request needs; None if it has all."""
         key = ApiKey(request.slot.api_key)
         rule = RULES[key]
         if not rule.request or self._authorizer is None:

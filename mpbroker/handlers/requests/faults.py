@@ -41,8 +41,9 @@ class Faults:
         self._faults = read(self._block)
 
     def meets(self, request: PendingRequest) -> bool:
-        """Return True if the request meets a fault, the first that is about it. This class ends it then, or
-        `take_due` gives it back.
+        """Return True if the request meets a fault, the first one about it.
+
+        This class ends it then, or `take_due` returns it.
         """
         fault = next((one for one in self._faults if _is_about(one, request) and _counts(one)), None)
         if fault is None:
@@ -59,7 +60,7 @@ class Faults:
     def take_due(self, *, all_of_them: bool = False) -> list[PendingRequest]:
         """Return the requests whose delay is over, and that are to be served now.
 
-        Others end here, but for those whose long response still has to be encoded: these have `pieces`.
+        Those that fail end here, except if a long response is still to be encoded: they have `pieces`.
         """
         now_ms = self._monotonic_ms()
         served = []
@@ -84,10 +85,10 @@ def _is_about(fault: Fault, request: PendingRequest) -> bool:
 
 
 def _counts(fault: Fault) -> bool:
-    """Count the request, and return True unless the fault has had all that it is for.
+    """Count the request; return False if the fault has met as many as it is for.
 
-    Several handlers count in one file: the kernel appends byte by byte, and each gets the position of its
-    own. A handler that is killed leaves a byte or none. A missing file is of a fault that was taken back.
+    Several handlers count in one file: the kernel appends byte by byte, and each gets its own position. A
+    handler that is killed leaves a byte or none. A missing file belongs to a fault that was removed.
     """
     try:
         fd = os.open(fault.hits, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -106,7 +107,7 @@ def _counts(fault: Fault) -> bool:
 
 
 def _ends(fault: Fault, request: PendingRequest) -> bool:
-    """End the request if the fault wants that; return whether it does."""
+    """End the request if the fault requires that; return whether it does."""
     if fault.closes:
         request.close()
     elif fault.error_code:

@@ -113,7 +113,7 @@ class Metadata:
         # Grows when the quotas change: values derived from them are good for one version.
         self.quotas_version = 0
         self.authorizer = authorizer_of(config)
-        # Grows when entries come or go.
+        # Grows when entries are added or removed.
         self.acls_version = 0
         self._config = config
         self._table = table

@@ -95,7 +95,7 @@ RULES: Final[dict[ApiKey, Rule]] = {
     ),
     ApiKey.FETCH: Rule(
         resource=(READ_TOPIC,),
-        remark="asked again whenever a fetch that waits is looked at; a follower needs ClusterAction Cluster "
+        remark="checked again at each poll of a fetch that waits; a follower needs ClusterAction Cluster "
         "in place of it",
     ),
     ApiKey.LIST_OFFSETS: Rule(resource=(DESCRIBE_TOPIC,)),
@@ -121,7 +121,7 @@ RULES: Final[dict[ApiKey, Rule]] = {
     ApiKey.CREATE_TOPICS: Rule(
         resource=(CREATE_TOPIC,),
         alternative=CREATE_CLUSTER,
-        remark="settings and numbers of the new topic are told to clients with DescribeConfigs Topic",
+        remark="settings and numbers of the new topic are returned to clients with DescribeConfigs Topic",
         is_admin=True,
     ),
     ApiKey.DELETE_TOPICS: Rule(
@@ -188,7 +188,7 @@ RULES: Final[dict[ApiKey, Rule]] = {
     ApiKey.ALTER_CLIENT_QUOTAS: Rule(request=(ALTER_CLUSTER_CONFIGS,), is_admin=True),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Rule(request=(DESCRIBE_CLUSTER,)),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: Rule(request=(ALTER_CLUSTER,), is_admin=True),
-    ApiKey.DESCRIBE_CLUSTER: Rule(remark="authorized operations are told to clients with Describe Cluster"),
+    ApiKey.DESCRIBE_CLUSTER: Rule(remark="authorized operations are for clients with Describe Cluster"),
     ApiKey.DESCRIBE_PRODUCERS: Rule(resource=(READ_TOPIC,)),
     ApiKey.DESCRIBE_TRANSACTIONS: Rule(
         resource=(DESCRIBE_TRANSACTION, DESCRIBE_TOPIC), remark="topics denied are left out"
@@ -198,7 +198,7 @@ RULES: Final[dict[ApiKey, Rule]] = {
     ApiKey.LIST_CONFIG_RESOURCES: Rule(request=(DESCRIBE_CLUSTER_CONFIGS,)),
 }
 
-# What is served on the listeners of admin.listener.names alone.
+# The APIs that are served on the listeners of admin.listener.names alone.
 ADMINISTRATION: Final = frozenset(key for key, rule in RULES.items() if rule.is_admin)
 
 

@@ -141,9 +141,9 @@ class PendingRequest(ReceivedRequest):
                 self.fail(ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def resume(self, do: Callable[[], object]) -> None:
-        """Guard what an event has caused. The scheduler gets what that leaves to be done in pieces.
+        """Call `do` after an event; an error in it ends this request.
 
-        In a call of the request's own work, the caller of that work queues the pieces.
+        Pieces of work that it leaves are queued here, unless they are already or the caller queues them.
         """
         is_queued = self.pieces is not None or bool(self._started_ns)
         self.guard(do)
@@ -158,8 +158,8 @@ class PendingRequest(ReceivedRequest):
         """Respond with the outcome of an API.
 
         Pieces of work run at once while the request is light. Once it `takes_long`, which they may find out
-        themselves, the scheduler does one at a time, and serves others in between. Most have one piece, also
-        of requests that are announced as heavy.
+        themselves, the scheduler does one at a time, and serves others in between. Most requests have one
+        piece, even those announced as heavy.
         """
         response: Message | None
         if isinstance(outcome, Generator):
@@ -177,7 +177,7 @@ class PendingRequest(ReceivedRequest):
             self.respond(response)
 
     def _leave(self, work: Generator[None, None, Message | None]) -> None:
-        """Keep work for the scheduler, or until what it waits for has come."""
+        """Keep the work for the scheduler, or until the event that it waits for."""
         waits, self._must_wait = self._must_wait, False
         if self.done or self.pieces is not None:
             # It has ended, or has other work: the encoding of its response.
@@ -190,8 +190,8 @@ class PendingRequest(ReceivedRequest):
     def wait(self, ask: Callable[[Callable[[T], None]], object]) -> Generator[None, None, T]:
         """Pass a callback to `ask`, and return the value that it gets. Others are served meanwhile.
 
-        For the generator that an API returns, and what that delegates to. A request that ends before is not
-        continued.
+        Use it in the generator that an API returns, and in those it delegates to. A request that ends
+        meanwhile is not continued.
         """
         values: list[T] = []
 
@@ -303,7 +303,7 @@ class PendingRequest(ReceivedRequest):
         return ResponseInfo(pause, self.taken_ns, self.local_ns, entry)
 
     def _log_entry(self, response: Message | bytes | None) -> bytes:
-        """Describe the request for the request log. A failure to do so harms no request.
+        """Describe the request for the request log. A failure there does not affect the request.
 
         `response` may be its encoded body.
         """

@@ -67,8 +67,8 @@ class ResponseBackpressure:
     ) -> None:
         """Call `attempt` now or, as long as it raises ArenaFull, later.
 
-        If it still does after PATIENCE_MS, call `give_up`; if its processor has died, `forget`. Raises
-        ArenaFull if too many bytes wait already.
+        If there is no room for PATIENCE_MS, call `give_up`; if the processor of the request dies, `forget`.
+        Raises ArenaFull if too many bytes wait already.
         """
         if not self._entries:
             with suppress(ArenaFull):

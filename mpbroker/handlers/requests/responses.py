@@ -109,9 +109,9 @@ def none_following(_request: Request) -> Sequence[Request]:
 
 
 class Responses:
-    """The way of responses to the processors.
+    """Sends responses to the processors.
 
-    `index` is this handler's, the owner of the arena. `outbox(processor)` returns the way to a processor,
+    `index` is this handler's, the owner of the arena. `outbox(processor)` returns the ring to a processor,
     `whose` names the connection of a request. `following` is called with a request that closes its
     connection; it returns those that wait for it, which are closed, too.
     """
@@ -191,7 +191,7 @@ class Responses:
             if isinstance(segment, FileSlice):
                 parts.append(segment.part(paths[segment.path]))
             elif isinstance(segment, RecordsSlice):
-                raise TypeError(f"{type(segment).__name__} does not say which bytes it means")
+                raise TypeError(f"{type(segment).__name__} does not define its bytes")
             elif len(segment):
                 parts.append(pack_part(PartKind.PART_BYTES, len(segment), at))
                 pieces.append(segment)

@@ -1,7 +1,7 @@
 """The scheduler: which request is worked on when nothing else waits, one piece at a time.
 
 A heavy request is announced as such by its processor, and waits until the requests before it are done. A long
-one came as light. One of each kind is under way at a time, so that their memory does not add up,
+request came as a light one. One of each kind is under way at a time, so that their memory does not add up,
 and they take turns.
 """
 

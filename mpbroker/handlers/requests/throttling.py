@@ -39,7 +39,7 @@ SIZE_FIELD_BYTES = 4
 
 
 class Budgets(NamedTuple):
-    """(key in the rates, bound per second) of each quota of a client; None: the client has no such quota."""
+    """A client's budgets: (key in the rates, bound per second) of each quota, None without the quota."""
 
     produce: Budget | None
     fetch: Budget | None

@@ -72,7 +72,7 @@ cdef bint owes(AnswersRef *answers, int process) noexcept nogil
 cdef inline bint is_ours(
     const AnswersRef *answers, const ProduceSlot *slot, const JobBatch *batch
 ) noexcept nogil:
-    """Tell whether the batch is this worker's.
+    """Return whether the batch is this worker's.
 
     Of a job that several workers share, each does its own batches and does not even read the others, which
     are being written to meanwhile. A batch of any other job belongs to this worker, and is refused if its

@@ -136,7 +136,7 @@ cdef void answer(AnswersRef *answers, const ProduceSlot *slot, int timed_out) no
 cdef void answer_later(AnswersRef *answers, const ProduceSlot *slot, uint64_t commit_number) noexcept nogil:
     """Keep the answer until the commit round `commit_number` is done.
 
-    If memory is exhausted the process ends: an early answer would lie, and a missing one would keep the
+    If memory is exhausted the process ends: an early answer would be wrong, and a missing one would keep the
     client waiting for ever.
     """
     cdef DelayedProduce *grown
@@ -261,7 +261,7 @@ cdef void send_kept(AnswersRef *answers) noexcept nogil:
             continue
         stage_kept(answers, process)
         if kept.count:
-            # Room may have appeared before the consumer saw the wish for it.
+            # Room may have appeared before the consumer saw the request for it.
             ring_want_space(answers.rings[process], True)
             stage_kept(answers, process)
         if kept.count == 0:
@@ -288,7 +288,7 @@ cdef void forget_process(AnswersRef *answers, int process) noexcept nogil:
 
 
 cdef bint owes(AnswersRef *answers, int process) noexcept nogil:
-    """Tell whether an answer is outstanding that this process sent the job of, or is to get."""
+    """Return whether an answer is outstanding to a job that this process sent, or to this process."""
     cdef uint64_t i
     cdef int target
     cdef ReplySlot kept

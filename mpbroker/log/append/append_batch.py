@@ -46,7 +46,7 @@ class Marker(NamedTuple):
 
 
 def refusal(log: PartitionLog | None, batch: Batch) -> int:
-    """Return the error that keeps the batch from its partition, 0 without one."""
+    """Return the error that keeps the batch from its partition, 0 if there is none."""
     if log is None or log.state.generation != batch.slot_generation:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
     flags = log.state.flags

@@ -153,7 +153,7 @@ cdef void ask_next(CommitRef *commit) noexcept nogil:
     cdef uint64_t number
     sync_behind(commit)
     if commit.offered and commit.started == commit.finished:
-        # The flusher looked for the offer before it was there, or the round in front did not go well.
+        # The flusher read `offered` before the offer was there, or the round in front failed.
         reopen(commit)
     if commit.offered or commit.started > commit.finished + 1:
         return
@@ -212,7 +212,7 @@ cdef bint gather_round(CommitRef *commit, uint64_t number) noexcept nogil:
 
 
 cdef bint has_room(CommitRef *commit, uint64_t record_bytes, bint may_grow) noexcept nogil:
-    """Tell whether a record of that size fits into the flusher's buffer, which grows if `may_grow`."""
+    """Return whether a record of that size fits into the flusher's buffer, which grows if `may_grow`."""
     return (record_bytes <= commit.flusher.buffer_bytes
             or may_grow and flusher_reserve_record(&commit.flusher, record_bytes))
 
@@ -233,9 +233,9 @@ cdef void board(CommitRef *commit, CommitRound *round, FlushRound *flush, Partit
 
 
 cdef void submit_round(CommitRef *commit) noexcept nogil:
-    """Submit the gathered round: it is the flusher's now.
+    """Hand the gathered round to the flusher.
 
-    Any change since it was gathered would have taken it back.
+    It is still valid: any change since it was gathered would have withdrawn it.
     """
     cdef int64_t i
     cdef CommitRound *round
@@ -355,7 +355,7 @@ cdef void commit_release(CommitRef *commit) noexcept nogil:
 cdef void sync_behind(CommitRef *commit) noexcept nogil:
     """Sync the segments of the oldest records if a journal fills up.
 
-    Each segment is opened again for that, since a partition may roll or go away meanwhile. A segment that
+    Each segment is opened again for that, since a partition may roll or be removed meanwhile. A segment that
     rolled already is in `retired`, so that no part of a partition stays unsynced.
     """
     cdef int i, n, dir = 0, count = 0
@@ -415,7 +415,7 @@ cdef void take_in_background(CommitRef *commit, AnswersRef *answers) noexcept no
 
 
 cdef bint something_is_done(CommitRef *commit) noexcept nogil:
-    """Tell whether one of the threads finished something that was not taken in yet."""
+    """Return whether one of the threads finished something that was not taken in yet."""
     return (load_done(&commit.flusher) != commit.finished
             or load_done(&commit.background) != commit.background_finished)
 
@@ -470,7 +470,7 @@ cdef void publish_moved(CommitRef *commit, AnswersRef *answers) noexcept nogil:
 
 
 cdef void drop_core(CommitRef *commit, PartitionCore *core) noexcept nogil:
-    """Forget a partition that is going away.
+    """Forget a partition that is being removed.
 
     The caller retires its files, so that the journal is not needed for them.
     """
@@ -492,7 +492,7 @@ cdef void drop_core(CommitRef *commit, PartitionCore *core) noexcept nogil:
 
 
 cdef void forget_behind(CommitRef *commit, PartitionCore *core) noexcept nogil:
-    """Take the partition off the journal of its log directory, which it no longer needs."""
+    """Take the partition, which no longer needs its journal, off the journal's list."""
     cdef int i
     for i in range(BEHIND_PER_ROUND):
         if commit.behind[i] == core:

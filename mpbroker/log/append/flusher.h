@@ -151,7 +151,7 @@ static inline uint64_t flusher_exchange(uint64_t *word, uint64_t value) {
 
 static inline FlushRound *flusher_place(Flusher *f, uint64_t number) { return &f->rounds[number & 1]; }
 
-/* Tell whether the kernel gave up bytes that it was to write. Otherwise it has written nothing, and the
+/* Return whether the kernel gave up bytes that it was to write. Otherwise it has written nothing, and the
  * segment's sync reports the error. */
 static int flusher_is_lost(int error) {
     return error != EINTR && error != EAGAIN && error != ENOMEM && error != ENOSYS && error != EPERM
@@ -191,7 +191,7 @@ static void flusher_sync_round(FlushRound *r, uint8_t *buffer) {
     }
 }
 
-/* Tell whether every file and journal of the round is written and synced. Only then may the next record
+/* Return whether every file and journal of the round is written and synced. Only then may the next record
  * follow: it means that this round was finished. */
 static int flusher_went_well(const FlushRound *r) {
     for (int i = 0; i < r->count; i++)
@@ -296,7 +296,7 @@ static void flusher_ask(Flusher *f, uint64_t round) {
 
 static void flusher_offer(Flusher *f, uint64_t round) { flusher_exchange(&f->offered, round); }
 
-/* Tell whether the offer is the owner's again; otherwise the thread has taken it. */
+/* Return whether the offer is the owner's again; otherwise the thread has taken it. */
 static int flusher_take_back(Flusher *f) { return flusher_exchange(&f->offered, NOT_OFFERED) != NOT_OFFERED; }
 
 static void flusher_stop(Flusher *f) {

@@ -56,7 +56,7 @@ cdef uint64_t releasable(const JournalRef *journal) noexcept nogil:
 
 
 cdef bint journal_ask(JournalRef *journal, JournalWrite *write) noexcept nogil:
-    """Tell whether the round writes to the journal: a record, or a head because much of the ring has become
+    """Return whether the round writes to the journal: a record, or a head because much of the ring has become
     free.
     """
     cdef uint64_t free_up_to
@@ -69,7 +69,7 @@ cdef bint journal_ask(JournalRef *journal, JournalWrite *write) noexcept nogil:
 
 
 cdef void journal_take_off(JournalRef *journal, const JournalWrite *write) noexcept nogil:
-    """Note that the round is the flusher's now."""
+    """Note that the round was handed to the flusher."""
     if write.count:
         journal.flying += journal_record_bytes(write.count, write.payload)
     if write.version:
@@ -77,7 +77,7 @@ cdef void journal_take_off(JournalRef *journal, const JournalWrite *write) noexc
 
 
 cdef void journal_land(JournalRef *journal, const JournalWrite *write) noexcept nogil:
-    """Note that the round is done. Its record is on disk unless it failed or went around."""
+    """Note that the round is done. Its record is on disk unless it failed or bypassed the journal."""
     cdef bint is_written = not write.error and not write.went_around
     cdef uint64_t record
     if write.count:

@@ -15,7 +15,7 @@ def pause_job(AppendTurn turn) -> None:
     """Pause the job whose batch paused the round (BATCH_FOR_PYTHON) until `resume_jobs`.
 
     Its partition is being moved, it has had its share of Python's time, or it follows such a job of its
-    connection: no order suffers. Raises MemoryError.
+    connection: the order is kept. Raises MemoryError.
     """
     cdef PausedJob *grown
     if turn.paused.count == turn.paused.room:
@@ -48,7 +48,7 @@ def resume_jobs(AppendTurn turn) -> int:
 
 
 def relocate(AppendTurn turn, PartitionState state, int log_dir) -> None:
-    """Let the partition live in that log directory, whose synced files have all of it.
+    """Append to the partition in that log directory from now on; its synced files there have all of it.
 
     None of its files may be open, unsynced or in flight.
     """

@@ -496,7 +496,7 @@ cdef class AppendTurn:
 
     @property
     def must_wait(self) -> bool:
-        """True if an earlier job of the connection whose job paused the round is paused."""
+        """True if the job that paused the round must wait for an earlier paused job of its connection."""
         return self.paused.count != 0 and is_behind_paused(&self.paused, &self.jobs[self.job])
 
     def current_batch(self) -> tuple[Batch, memoryview | None]:
@@ -562,11 +562,11 @@ cdef class AppendTurn:
         self.inbox[process] = NULL
 
     def tails(self) -> list[int]:
-        """Return how far each ring to here is published, for `consumed` and `has_answered`."""
+        """Return how far each ring to this process is published, for `consumed` and `has_answered`."""
         return [self.inbox[i].tail[0] if self.inbox[i] != NULL else 0 for i in range(PROCESS_COUNT)]
 
     def consumed(self, tails: list[int]) -> bool:
-        """Tell whether everything published up to `tails` is appended or refused."""
+        """Return whether everything published up to `tails` is appended or refused."""
         cdef uint64_t tail
         if self.job_count or self.paused.count:
             return False
@@ -577,14 +577,14 @@ cdef class AppendTurn:
         return True
 
     def has_answered(self, tails: list[int]) -> bool:
-        """Tell whether everything published up to `tails` is answered or timed out.
+        """Return whether everything published up to `tails` is answered or timed out.
 
         The answers may still wait to be sent.
         """
         return self.consumed(tails) and self.answers.count == self.answers.overdue
 
     def owes(self, int process) -> bool:
-        """Tell whether appends for the process, or answers to it or on its behalf, are outstanding."""
+        """Return whether appends for the process, or answers to it or on its behalf, are outstanding."""
         return self.job_count > 0 or self.paused.count > 0 or (
             self.inbox[process] != NULL and ring_waiting(self.inbox[process]) > 0
         ) or owes(&self.answers, process)
@@ -592,7 +592,7 @@ cdef class AppendTurn:
     def send(self, int process, bytes slot) -> None:
         """Send a descriptor made by Python, after the answers that are on their way to the process.
 
-        Raises ValueError if `slot` has not the size of a descriptor.
+        Raises ValueError if `slot` does not have the size of a descriptor.
         """
         if len(slot) != sizeof(Slot):
             raise ValueError(f"a slot has {sizeof(Slot)} bytes, not {len(slot)}")
@@ -646,7 +646,7 @@ cdef class AppendTurn:
 
     @property
     def awaits_disk(self) -> bool:
-        """Tell whether a commit round is under way."""
+        """Return whether a commit round is under way."""
         return self.commit.started != self.commit.finished
 
     def coming_commit_round(self) -> int:
@@ -659,7 +659,7 @@ cdef class AppendTurn:
 
     @property
     def is_settled(self) -> bool:
-        """Tell whether nothing is outstanding: no job, no commit round, no answer."""
+        """Return whether nothing is outstanding: no job, no commit round, no answer."""
         if commit_is_busy(&self.commit) or self.job_count or self.paused.count or self.answers.count:
             return False
         for process in range(PROCESS_COUNT):

@@ -37,7 +37,7 @@ def attach(AppendTurn turn, PartitionState state, str topic) -> None:
 
 
 def detach(AppendTurn turn, PartitionState state) -> None:
-    """Remove the partition from the turn, as all of its topic goes.
+    """Remove the partition of a removed topic from the turn.
 
     Its open files are synced with the next commit round and closed.
     """

@@ -287,7 +287,7 @@ cdef class Filter:
         return REBUILT
 
     cdef bint must_stay(self, BatchWalk walk) noexcept:
-        """Tell whether at least the batch's header must stay.
+        """Return whether at least the batch's header must stay.
 
         It must if it has the last sequence number of a producer, or the last offset of the cleaned part.
         """
@@ -311,7 +311,7 @@ cdef class Filter:
         )
 
     cdef bint keeps(self, BatchWalk walk, const c.RecordView *record) noexcept nogil:
-        """Tell whether the record stays (Kafka: Cleaner.shouldRetainRecord)."""
+        """Return whether the record stays (Kafka: Cleaner.shouldRetainRecord)."""
         cdef int64_t offset = walk.base_offset + record.offset_delta
         cdef bint is_control = walk.info.attributes & c.CONTROL_BIT
         if is_control or offset > self.offsets.ref.latest:

@@ -90,7 +90,7 @@ class CleanedTransactions:
         return committed_records is None
 
     def _aborted_at(self, batch: Batch) -> _Aborted | None:
-        """Return the aborted transaction of a batch or a marker, None without one."""
+        """Return the aborted transaction of a batch or a marker, None if there is none."""
         offset = batch.last_offset
         while self._coming and self._coming[-1].first_offset <= offset:
             one = self._coming.pop()

@@ -166,7 +166,7 @@ class CleanerProcess:
         self.context.acknowledge_fence()
 
     def _give_way(self) -> None:
-        """Check for orders. Raises Abandoned if there is one, or the cleaner is to stop."""
+        """Raise Abandoned if an order is pending, or the cleaner is to stop."""
         if self.context.must_stop() or self.context.pending_fence() is not None:
             raise Abandoned
 

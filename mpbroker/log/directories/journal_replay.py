@@ -46,8 +46,8 @@ _log = logging.getLogger("mpbroker.log")
 class Replayed(NamedTuple):
     """The outcome of a replay.
 
-    `ends`: the offset where the journal ends, by partition whose segments now have the journal's bytes. All
-    before it is on the device, too: the round was finished.
+    `ends`: by partition, the end offset of the bytes that the journal has restored to its segments. Earlier
+    records are on the device, too: the round was finished.
     """
 
     restored_bytes: int
@@ -147,9 +147,10 @@ class _Target(NamedTuple):
 
 
 class _Targets:
-    """The existing partitions by topic id, even if a bit of the id has flipped.
+    """The existing partitions by topic id.
 
-    Opening such a partition reports the damage; meanwhile only the journal has these records.
+    One whose id on disk has a flipped bit is found too: only the journal has these records until the
+    partition is opened, which reports the damage.
     """
 
     def __init__(
@@ -184,7 +185,7 @@ class _Targets:
         return self._by_letters[text, partition]
 
     def path_of(self, topic_id: bytes, partition: int, base: int) -> str | None:
-        """Return the segment's path, whether it exists or not; None without the partition."""
+        """Return the segment's path, whether it exists or not; None if there is no such partition."""
         key = (topic_id, partition, base)
         if key not in self._paths:
             found = self._target(topic_id, partition)
@@ -253,7 +254,7 @@ class _Segments:
     def reread(self, path: str, extent: Extent) -> None:
         """Read the extent's place from the device, to compare it.
 
-        After a failed sync, pages count as written whatever the device has, and the journal is never asked
+        After a failed sync, pages count as written whatever the device has, and the journal is not used
         again. Reads of many files run concurrently.
         """
         if path in self._touched or path in self._missing:
@@ -299,8 +300,7 @@ class _Segments:
             except OSError as error:
                 if not is_final:
                     raise
-                # Report EIO whatever the reason: the next sync would say that all is well, and pages may be
-                # lost.
+                # Report EIO whatever the reason: the next sync would report success, and pages may be lost.
                 raise OSError(errno.EIO, f"cannot be synced: {error.strerror}", path) from error
 
     def close(self) -> None:

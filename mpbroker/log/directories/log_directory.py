@@ -92,8 +92,8 @@ ALONE = LogWorker()
 class LogDirectory:
     """A log directory, as the log process has it.
 
-    `known`: the content of the next checkpoints. `on_disk`: the certain content of the files. A directory
-    that `failed` before this process began is not touched.
+    `known`: the content of the next checkpoints. `on_disk`: the content that the files surely have. A
+    directory that `failed` before this process began is not touched.
     """
 
     def __init__(
@@ -247,7 +247,7 @@ class LogDirectory:
     def _settle_checkpoints(self) -> None:
         """Make checkpoints readable before other workers write their lines.
 
-        They must be able to read the file, and the mark applies to all lines.
+        They must be able to read the files, and the mark of durable offsets applies to all lines.
         """
         for name in self._unreadable:
             write_offsets(self.path / name, {})
@@ -328,7 +328,7 @@ class LogDirectory:
             write_offsets(self.path / name, self._of_others(name) | dict(offsets))
 
     def _of_others(self, name: str) -> dict[TopicPartition, int]:
-        """Return the lines of the other workers. Raises OSError, also for a corrupt file: it must stay."""
+        """Return the lines of the other workers. Raises OSError, also for a corrupt file, which is kept."""
         try:
             there = read_offsets(self.path / name)
         except CheckpointCorrupt as problem:

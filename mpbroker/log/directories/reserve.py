@@ -78,7 +78,7 @@ class Reserve:
         self.release()
 
     def lend(self, work: Callable[[], None]) -> None:
-        """Do `work`, again without the reserve if the disk is full. Raises OSError."""
+        """Do `work`; if the disk is full, release the reserve and do it again. Raises OSError."""
         try:
             work()
         except OSError as error:

@@ -63,7 +63,7 @@ class Checkpointing:
         self._write(names.HIGH_WATERMARKS, lambda log: log.state.high_watermark)
 
     def write_recovery_points(self) -> None:
-        """Checkpoint the synced ends with group commit, else the bases of the last synced rolls."""
+        """Checkpoint recovery points: the synced ends with group commit, else the bases of synced rolls."""
         self._journals.release()
         self._write(names.RECOVERY_POINTS, self.recovery_point)
 
@@ -71,7 +71,7 @@ class Checkpointing:
         self._write(names.LOG_STARTS, lambda log: log.log_start)
 
     def write_log_starts(self, logs: Iterable[PartitionLog]) -> None:
-        """Have the I/O thread write the log start offsets of `logs`, durably unless it failed."""
+        """Have the I/O thread write the log start offsets of `logs`, durably unless a directory failed."""
         moved: dict[int, Offsets] = {}
         for log in logs:
             moved.setdefault(log.state.log_dir, Offsets())[log.topic, log.partition] = log.log_start

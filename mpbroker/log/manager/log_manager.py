@@ -159,7 +159,7 @@ class LogManager:
     def ensuring(self, topic: EnsureTopic) -> Generator[None, None, EnsuredTopic]:
         """Do `ensure` in steps, one per partition, so that the log can append in between.
 
-        New partitions are on disk when `creation` has none of the topic.
+        New partitions are on disk once `creation` has no more partitions of the topic.
         """
         config, problem = self._resolved(topic.configs)
         done = []

@@ -27,7 +27,7 @@ CHECK_EVERY_S = 0.5
 FILES_OF_ONE = 3
 # For rings, journals, and files being replayed, rolled, prepared, or synced for the journals.
 FILES_OF_OTHERS = 1024
-# Partitions looked at in one call: each of them may have to stay open.
+# Partitions checked in one call: each of them may have to stay open.
 CHECKED_AT_ONCE = 64
 # Journals are used again when fewer than this share of the limit are open.
 FEW_SHARE = 0.75
@@ -102,7 +102,7 @@ class OpenPartitions:
         return bool(self._unsynced_since)
 
     def flush_due(self, now: float) -> None:
-        """Have segments synced with the next round whose records are unsynced for `flush.ms`.
+        """Have segments with records unsynced for `flush.ms` synced with the next round.
 
         (Kafka: LogManager.flushDirtyLogs.) The segment itself is synced, even if a commit journal has made
         its records durable. `flush.messages` is checked natively with each append (`commit.pyx`). `now`:

@@ -1,6 +1,6 @@
 """Reports of refused produces and unopened partitions while a disk is full or descriptors run out.
 
-The log has the begin and the end of refusals, and a line from time to time in between. Producers retry all
+The log has a line when refusals begin, one when they end, and some in between. Producers retry all
 the time and a topic may have thousands of partitions, so single refusals are not logged.
 """
 
@@ -69,7 +69,7 @@ class RefusedProduces:
         return True
 
     def is_over(self, now: float, log_dirs: Sequence[Path]) -> bool:
-        """Return whether refusals have ended, once."""
+        """Return True, once, when refusals have ended."""
         if not self.is_on or now < self._check_at:
             return False
         self._check_at = now + CHECK_EVERY_S
@@ -110,7 +110,7 @@ class WaitingPartitions:
             self._no_room = failure.errno
 
     def take_no_room(self) -> int:
-        """Return the errno of partitions without room since the last call, 0 without any."""
+        """Return the errno of partitions without room since the last call, 0 if there were none."""
         error, self._no_room = self._no_room, 0
         return error
 

@@ -51,7 +51,7 @@ class SizeMetrics:
         self._dirs.put_error(number, self._manager.worker.number, error)
 
     def put_wait(self, since_ns: int) -> None:
-        """Publish the begin of a sync that takes long; 0 without one."""
+        """Publish when a slow sync began; 0: none is under way."""
         if since_ns or self._waits:
             self._waits = bool(since_ns)
             for log_dir in self._manager.dirs:

@@ -93,8 +93,8 @@ class SlotAllocator:
     def give_back(self, slot: int, generation: int) -> None:
         """Take back a slot whose partition the table already shows as deleted.
 
-        Its files must be renamed before: as long as the slot has no new partition, a successor recognises by
-        it that they are to be deleted.
+        Its files must be renamed before: a successor recognises the files to delete by the slot, only while
+        it has no new partition.
         """
         self._free.append((slot, generation))
 

@@ -55,7 +55,7 @@ class TopicWork:
         self._opening.append((call, self._manager.ensuring(message)))
 
     def remove(self, call: Call, message: calls.RemoveTopic, before_renames: Iterable[None]) -> None:
-        """Make the topic's partitions unreachable, and remove it in its turn."""
+        """Make the topic's partitions unreachable, and queue the topic for removal."""
         steps = self._manager.removing(message.name, message.topic_id, before_renames)
         self._removing.append((call, _removed(message, steps)))
 

@@ -204,7 +204,7 @@ def good_batch_behind(
 ) -> bool:
     """Return whether the batch after the bad one at `position` is whole and valid.
 
-    The bad batch's length is believed.
+    The bad batch's length is trusted.
     """
     cdef ChunkBuffer buffer = ChunkBuffer(CHUNK_BYTES)
     cdef const uint8_t *p = have(&buffer.chunk, fd, position, BATCH_HEADER_BYTES, end)

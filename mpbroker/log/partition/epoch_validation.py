@@ -99,7 +99,7 @@ def _is_ascending(epochs: Epochs) -> bool:
 
 
 def _continued(stored: Epochs, seen: Seen, durable: int) -> tuple[Epochs, tuple[int, int] | None]:
-    """Return the epochs with those that batches begin, and the first batch that does not fit or None."""
+    """Return the epochs, with those that batches begin, and the first batch that does not fit, or None."""
     epochs = list(stored)
     for epoch, offset in seen:
         wanted = epoch_of(epochs, offset)

@@ -23,7 +23,7 @@ def odd_entry(
 ) -> str | None:
     """Return the fault of the last entry of either index, or None. Raises OSError.
 
-    `at` are the batches from the one on that the last entry of `.index` points to. Where Kafka appended
+    `at`: the batches from the one that the last entry of `.index` points to. Where Kafka appended
     several batches at once, an entry has the position of the first and the last offset of the last one.
     """
     entries, offset, position = entry

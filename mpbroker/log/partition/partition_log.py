@@ -289,7 +289,7 @@ class PartitionLog:
             raise
 
     def largest_ms(self) -> int:
-        """Return the active segment's largest timestamp; without any, its last write. Raises OSError."""
+        """Return the active segment's largest timestamp; if it has none, its last write. Raises OSError."""
         if self.state.max_timestamp >= 0:
             return self.state.max_timestamp
         active = self.directory / names.segment_name(self.state.segment_base)
@@ -302,7 +302,7 @@ class PartitionLog:
         self.epochs = trimmed(self.epochs, offset, self.state.log_end)
 
     def _write_snapshot(self, offset: int) -> int:
-        """Write the producers at the log end; return the fd to sync. Raises OSError without it."""
+        """Write the producers at the log end; return the fd to sync. Raises OSError, with no file."""
         path = self.directory / names.segment_name(offset, names.SNAPSHOT_SUFFIX)
         fd = os.open(path, _WRITE | os.O_TRUNC, 0o644)
         try:
@@ -369,7 +369,7 @@ class PartitionLog:
                 return
 
     def begun(self, offset: int, position: int) -> None:
-        """Hold back the last stable offset for a batch at `position`, about to be noted."""
+        """Hold back the last stable offset for a batch at `position`, which is noted next."""
         if self.state.first_unstable < 0:
             self.state.hold_back(offset, self.state.segment_base, position)
 

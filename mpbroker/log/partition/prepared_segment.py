@@ -26,7 +26,7 @@ class Begun(NamedTuple):
 
 
 class Prepared:
-    """Files for one directory, even if that is renamed. Unused ones are closed when it is collected."""
+    """Files for one directory, even if that is renamed. Unused ones are closed with this object."""
 
     __slots__ = ("_fds", "directory")
 
@@ -45,8 +45,8 @@ class Prepared:
     def begin(self, base: int, snapshot: bytes) -> Begun | None:
         """Name the files as the segment of `base`; None if a name is taken or the disk is full.
 
-        In that case no file is named, and creating the files the long way meets the error. Raises OSError if
-        names cannot be removed again.
+        In that case no file is named; the caller creates the files itself and gets the error. Raises
+        OSError if names cannot be removed again.
         """
         directory, *files = self._fds
         given: list[str] = []

@@ -3,7 +3,7 @@
 (Kafka takes them at rolls only, and checks whole segments after an unclean stop.) A partition gets a snapshot
 together with the recovery points when much was appended since its last one. The indexes and the `.txnindex`
 are synced before: to a recovery a snapshot proves that they are sound up to it, and it begins there. The last
-two snapshots within segments are kept: the newer one may be of batches that a power cut took.
+two snapshots within segments are kept: the newer one may cover batches that a power cut lost.
 """
 
 from __future__ import annotations

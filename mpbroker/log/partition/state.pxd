@@ -15,7 +15,7 @@ cdef struct PartitionCore:
     PartitionSlot slot              # as published, or as it will be next
     uint64_t table_slot
     ProducersRef *producers
-    Bound first_unstable            # where the earliest open transaction begins; its offset is -1 without one
+    Bound first_unstable            # where the earliest open transaction begins; its offset is -1 if none is
     # the active segment
     int fd
     int appendable                  # whether the turn may append by itself

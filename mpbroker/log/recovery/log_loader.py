@@ -60,7 +60,7 @@ from mpbroker.storage.transaction_index import (
 
 # A slow disk takes some seconds for a piece.
 PIECE_BYTES = 32 << 20
-# Checking this much again after the next kill takes less time than syncing a recovery point that spares it.
+# Checking this much again after the next kill takes less time than syncing a recovery point that avoids it.
 LITTLE_BYTES = 64 << 10
 Say = Callable[[str], None]
 Count = Callable[[int], None]
@@ -213,7 +213,7 @@ class _Loader:
         # All files and names of the directory are on the device as they were found.
         self.is_as_on_device = False
         self.checked_bytes = 0
-        # Leader epochs of the batches looked at, with their offsets.
+        # Leader epochs of the checked batches, with their offsets.
         self.epochs: list[tuple[int, int]] = []
         self.replay_from = self.bases[0]
         if not known.clean:
@@ -277,7 +277,7 @@ class _Loader:
             ) from odd
 
     def _drop_later_snapshots(self, end: int) -> None:
-        """Remove snapshots of a commit round that never finished: appends may reach them."""
+        """Remove snapshots above `end`, of an unfinished commit round: appends will reach those offsets."""
         beyond = [offset for offset in self.snapshots if offset > end]
         for offset in beyond:
             Path(self._name(offset, SNAPSHOT_SUFFIX)).unlink(missing_ok=True)
@@ -308,7 +308,7 @@ class _Loader:
     def _load_snapshot(self) -> int:
         """Load the newest usable snapshot; return the offset from which batches have to be replayed.
 
-        A snapshot has only the last batch of each producer: earlier ones are searched in the log.
+        A snapshot has only the last batch of each producer: earlier ones are read from the log.
         """
         limit = 1 << 62 if self.known.clean else self._latest_snapshot()
         expired_before_ms = wall_ms() - self.known.producer_expiration_ms
@@ -436,7 +436,7 @@ class _Loader:
     def _is_whole(self, fd: int, base: int, size: int, odd: str) -> bool:
         """Return whether the segment is sound and the index to blame.
 
-        A damaged batch keeps no partition offline that was closed cleanly: its other batches are served.
+        A damaged batch does not keep a cleanly closed partition offline: its other batches are served.
         """
         state, known = PartitionState(), len(self.epochs)
         state.open_segment(base, fd, -1, -1, wall_ms())
@@ -585,7 +585,7 @@ def _last_batches(fd: int, position: int, size: int) -> list[scan.BatchAt]:
 
 
 def _first_ms(fd: int, base: int, size: int) -> int:
-    """Return the largest timestamp of the segment's first batch; -1 without one."""
+    """Return the largest timestamp of the segment's first batch; -1 if it has none."""
     first = scan.find_offset(fd, 0, size, base)
     return first.max_timestamp if first is not None else -1
 

@@ -42,7 +42,7 @@ def recall(directory: Path | str, bases: Sequence[int], producers: Producers) ->
 
 
 def _open_index(path: str) -> int:
-    """Open an index; return -1 without one: it will be rebuilt, and the whole segment is walked."""
+    """Open an index; return -1 if it is missing: it will be rebuilt, and the whole segment is walked."""
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -387,7 +387,7 @@ class Recovery:
         self._tick = Patience(TICK_S)
         # The log directory of each job given to workers.
         self._given: dict[Key, int] = {}
-        # Jobs given before: one that came to nothing, as without a descriptor left, may come again.
+        # Jobs given before. One that failed, such as for lack of a descriptor, may be given again.
         self._given_before: set[Key] = set()
 
     def takes(self, number: int) -> bool:

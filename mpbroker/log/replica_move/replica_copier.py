@@ -188,7 +188,7 @@ class Copy:
             raise SourceChanged(str(error)) from error
 
     def _bytes_there(self, base: int) -> int:
-        """Return the bytes that the segment already takes in the future replica, equal or not."""
+        """Return the bytes of the segment in the future replica, whether or not they equal the source's."""
         with _writing():
             try:
                 return (self.future / names.segment_name(base)).stat().st_size
@@ -361,7 +361,7 @@ def _settle(target: int, walk: Walk, segment: _Segment) -> float:
 
 
 def _sync(fd: int) -> float:
-    """Sync the file; return the seconds. Raises EIO unless the disk is full: a second sync would lie."""
+    """Sync the file; return the seconds. Raises EIO unless the disk is full: a retry would seem to work."""
     try:
         return background_io.sync(fd)
     except OSError as error:

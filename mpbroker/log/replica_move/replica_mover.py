@@ -320,7 +320,7 @@ class ReplicaMover:
                 move.target.forget((move.log.topic, move.log.partition))
 
     def _has_failed(self, log_dir: LogDirectory) -> bool:
-        """Return whether the directory failed. The turn has that before `log_dir` does."""
+        """Return whether the directory failed. The turn knows it before `log_dir` does."""
         return log_dir.failed or bool(self._manager.turn.failed_dirs >> log_dir.number & 1)
 
     def _check(self, move: Move) -> None:
@@ -370,7 +370,7 @@ class ReplicaMover:
         while not copied.done():
             self._check(move)
             if not copied.running():
-                # Appends while other partitions are copied say nothing about the copy's speed.
+                # Appends while other partitions are copied do not show the copy's speed.
                 end = move.log.state.log_end
             elif move.copy.bytes_written >= much:
                 self._judge_speed(move, begun_at, end)
@@ -394,7 +394,7 @@ class ReplicaMover:
         return Wanted(sealed, state.segment_base, state.size, state.log_end, list(log.epochs), is_last)
 
     def _has_copied(self, move: Move, copied: Future[None]) -> bool:
-        """Return whether the pass succeeded. Raises _Over, or SourceChanged if a segment went."""
+        """Return whether the pass succeeded. Raises _Over, or SourceChanged if a segment was deleted."""
         try:
             copied.result()
         except Abandoned as over:
@@ -529,8 +529,7 @@ class ReplicaMover:
     def _leaves(self, move: Move) -> Generator[None, None, bool]:
         """Rename the old replica for deletion. Return False if that must be tried again.
 
-        Raises _Over if the partition's topic was deleted, with its directory: another topic may have the
-        name.
+        Raises _Over if the topic was deleted: its directory's name may then belong to another topic.
         """
         if not self._manager.is_here(move.log):
             raise _Over

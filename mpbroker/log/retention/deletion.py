@@ -84,14 +84,14 @@ class Deletion:
         return calls.DeletedRecords(answers)
 
     def _is_paused(self, slot: int) -> bool:
-        """Return whether a move has paused it: the target's checkpoint has its log start already."""
+        """Return whether a move paused the partition: the target's checkpoint has its log start already."""
         log = self._manager.logs.get(slot)
         return log is not None and log.is_paused
 
     def _delete_before(self, wanted: calls.DeleteBefore) -> tuple[int, PartitionLog | None, int]:
         """Move the log start of one partition. Return an error code, the log, and its new start.
 
-        The log is None with an error. Its start may move further before this one is on disk.
+        The log is None if there is an error. Its start may move further before this one is on disk.
         """
         log = self._manager.logs.get(wanted.slot)
         if log is None or log.state.generation != wanted.slot_generation:
@@ -144,7 +144,7 @@ class Deletion:
             manager.removal.deletions.of(log, partial(unlink_deleted, log.directory, bases))
 
     def _without_active(self, log: PartitionLog, going: list[Doomed]) -> list[Doomed]:
-        """Roll the log if its active segment is to be deleted; keep that if the roll fails."""
+        """Roll the log if its active segment is to be deleted. If the roll fails keep that segment."""
         if going[-1].segment.base != log.state.segment_base:
             return going
         try:

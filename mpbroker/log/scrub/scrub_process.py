@@ -175,7 +175,7 @@ class ScrubProcess:
         return self.asked.load(ASKED) != self.asked.load(BEGUN)
 
     def _due(self) -> ScrubbedDir | None:
-        """Return the directory to scrub now, and publish that. A pass under way answers a request."""
+        """Return the directory to scrub now, and publish that. A pass under way fulfils a request."""
         asked = self.asked.load(ASKED)
         if asked != self.asked.load(BEGUN):
             self._first_at = 0

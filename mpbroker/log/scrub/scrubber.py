@@ -227,7 +227,7 @@ class SegmentScrub:
             yield from self._skip(walk.before_position, walk.before_expected, reason)
 
     def _would_fit_without_a_gap(self, data: bytes) -> bool:
-        """Return whether the batch before may have the wrong offsets, since it left a gap."""
+        """Return whether the data follows directly if the batch before, which left a gap, is moved back."""
         walk = self._walk
         if walk.before_position < 0 or walk.before_base == walk.before_expected:
             return False

@@ -139,7 +139,7 @@ class Acceptor:
         return ExitCode.STOPPED
 
     def _obey_fence(self) -> None:
-        """Follow changed settings. Deaths and departures show in who serves."""
+        """Follow changed settings. `_look_at_processors` finds dead and leaving processors."""
         fence = self.context.pending_fence()
         if fence is None:
             return
@@ -246,8 +246,8 @@ class Acceptor:
     def _look_at_processors(self) -> None:
         """Find the processors that serve now, and send a mark to each new one.
 
-        Once the mark is taken, all sent before is settled, even what a killed acceptor noted and did not
-        send.
+        Once the mark is taken, all connections sent before are settled, even one that a killed acceptor noted
+        and did not send.
         """
         for role in topology.PROCESSORS:
             life = self.context.incarnation_of(role)
@@ -380,7 +380,7 @@ class Acceptor:
             self._watch(there)
 
     def _advance(self, there: _Open, held: _Held, now_ms: float) -> bool:
-        """Go on with a held connection. Returns whether it is done: with a processor, closed, or parked."""
+        """Continue with a held connection. Returns whether it was handed over, closed or parked."""
         if not held.counted:
             if held.ready_at_ms > now_ms:
                 return False

@@ -1,8 +1,8 @@
 """An acceptor's count of all connections, kept right by the ledgers of the processors.
 
-The acceptor counts its own hand-overs, and reads in the ledgers' changes which connections were
-closed, and the other acceptor's. It counts all rows again after a death: when the supervisor has emptied a
-dead processor's rows, when a successor has taken the waiting sockets, and when the acceptor is a successor.
+The acceptor counts its own hand-overs, and reads in the ledgers' changes which connections were closed, and
+which the other acceptor has handed over. It counts all rows again after a death: when the supervisor has
+emptied a dead processor's rows, when a successor has taken the waiting sockets, and as a successor.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def change_quotas(quotas: ConnectionQuotas, config: BrokerConfig) -> None:
 
 
 def limits_of(config: BrokerConfig, listener: str) -> tuple[Limits, bool]:
-    """Return a listener's limits, and whether it is the brokers' own.
+    """Return a listener's limits, and whether it is the brokers' own listener.
 
     A limit not set for it alone is the broker's, as in Kafka's lookup of prefixed keys.
     """
@@ -56,7 +56,7 @@ def limit_key(config: BrokerConfig, listener: str, key: str) -> str:
 
 
 class AddressRates:
-    """The rates at which addresses may connect. A reader since before the fork: it reads, then accepts."""
+    """The rates at which addresses may connect. It is a reader before the fork, and so before connections."""
 
     def __init__(self, context: ProcessContext, quotas: ConnectionQuotas) -> None:
         memory = context.memory

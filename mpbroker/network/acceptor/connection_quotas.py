@@ -189,7 +189,7 @@ class ConnectionQuotas:
         return self.by_ip[address] >= self.per_ip_overrides.get(address, self.per_ip)
 
     def _ip_throttle_ms(self, listener: int, address: bytes, now_ms: float) -> int:
-        """Return the throttle by the address's rate. What exceeds it counts in no rate: it is not served."""
+        """Return the throttle by the address's rate. A connection over it is not served and not counted."""
         bound = self.ip_rate(address)
         if address == NO_ADDRESS or bound >= UNLIMITED:
             return 0
@@ -210,7 +210,7 @@ class ConnectionQuotas:
         return throttle_ms
 
     def _forget_old_rates(self, now_ms: float) -> None:
-        """Drop rates whose windows are all over: new ones would say the same.
+        """Drop rates whose windows are all over: new ones would have the same values.
 
         (Kafka's sensors last an hour.)
         """
@@ -229,7 +229,7 @@ class ConnectionQuotas:
             self.by_ip[address] += 1
 
     def remove(self, listener: int, address: bytes) -> None:
-        """Stop counting a connection. Raises KeyError: none was added."""
+        """Stop counting a connection. Raises KeyError if it was not added."""
         if self.by_listener[listener] <= 0 or (address != NO_ADDRESS and self.by_ip[address] <= 0):
             raise KeyError((listener, address))
         self.total -= 1

@@ -57,7 +57,7 @@ class Orders:
         return self.channel.fileno()
 
     def receive(self) -> AddListener | RemoveListener | None:
-        """Return the next order; None without one, or when the supervisor has closed its end.
+        """Return the next order; None if there is none, or when the supervisor has closed its end.
 
         Raises OSError: this process has no descriptor left for a new listener.
         """

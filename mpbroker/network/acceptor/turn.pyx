@@ -233,7 +233,7 @@ cdef Served *served_by(AcceptTurn *t, int fd) noexcept nogil:
     return NULL
 
 cdef void take_events(AcceptTurn *t, epoll_event *events, int count, bint quiet) noexcept nogil:
-    """Accept on the listeners that are ready; note for Python the rest. Not `quiet`: all of it."""
+    """Accept on the ready listeners; note the other events for Python, and all of them unless `quiet`."""
     cdef int i
     cdef Served *s
     for i in range(count):
@@ -354,7 +354,7 @@ cdef class AcceptorTurn:
             self.t.processor_count += 1
 
     def add_listener(self, int fd, int number, bint is_unix) -> None:
-        """Know the listening socket `fd` of a listener. Nothing is allowed yet."""
+        """Register the listening socket `fd` of a listener. Nothing is allowed yet."""
         cdef unsigned char[::1] listeners = self.memory.public.block("listeners")
         cdef Served *s
         if self.t.served_count == SERVED_MOST:
@@ -379,7 +379,7 @@ cdef class AcceptorTurn:
             s.allowed = count
 
     def configure(self, int send_buffer_bytes) -> None:
-        """Set socket.send.buffer.bytes of new connections; -1: as the kernel has it."""
+        """Set socket.send.buffer.bytes of new connections; -1: the kernel's default."""
         self.t.send_buffer_bytes = send_buffer_bytes
 
     def hand_over(self, int fd, int listener, const unsigned char[::1] address) -> tuple[int, int] | None:

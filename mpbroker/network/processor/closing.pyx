@@ -26,7 +26,7 @@ assert LOG_LEVELS_ABOVE == len(inherited_words(logger_of(topology.FIRST_PROCESSO
 
 
 cdef inline bint is_close_reported(ChannelTurn *t, Channel *c, uint32_t reason) noexcept nogil:
-    """Return True if Python must hear of the close: to log a line, or to drop its own TLS or SASL state."""
+    """Return True if Python needs the close reported: to log a line, or to drop its own TLS or SASL state."""
     cdef uint64_t least
     cdef int i
     if t.sessions[c.index].protocol != SecurityProtocol.PLAINTEXT:
@@ -38,7 +38,7 @@ cdef inline bint is_close_reported(ChannelTurn *t, Channel *c, uint32_t reason) 
     return t.reports.reason_levels[reason] >= t.reports.log_level_at_start
 
 cdef void close_channel(ChannelTurn *t, Channel *c, uint32_t reason, int64_t detail) noexcept nogil:
-    """Close the socket. While others have requests of it the place stays CLOSED, until their answers come."""
+    """Close the socket. Its place stays CLOSED until requests that others have are answered."""
     if c.state == ChannelState.CHANNEL_FREE or c.state == ChannelState.CHANNEL_CLOSED:
         return
     if c.state == ChannelState.CHANNEL_SENDING or c.state == ChannelState.CHANNEL_OPENING:

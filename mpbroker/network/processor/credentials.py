@@ -15,7 +15,7 @@ _decoder: msgspec.msgpack.Decoder[CredentialNews] = msgspec.msgpack.Decoder(Cred
 
 
 class Credentials:
-    """SCRAM credentials, read again for every login, so that a user announced to a client can log in."""
+    """SCRAM credentials, read again for every login: a user can log in once its creation is acknowledged."""
 
     def __init__(self, context: ProcessContext) -> None:
         memory = context.memory

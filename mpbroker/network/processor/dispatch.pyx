@@ -147,7 +147,7 @@ cdef Peer *session_keeper(ChannelTurn *t, Channel *c) noexcept nogil:
             return NULL
         return &t.peers.handlers[number] if takes_requests(&t.peers.handlers[number]) else NULL
     if c.request.open_tries and c.request.answer.owner >= FIRST_HANDLER:
-        # The handler that answered it has made a session that the client never heard of, and ends it.
+        # The handler that answered it has made a session whose id the client never got, and ends it.
         peer = &t.peers.handlers[c.request.answer.owner - FIRST_HANDLER]
         if takes_requests(peer):
             return peer

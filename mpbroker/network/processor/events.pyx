@@ -23,7 +23,7 @@ from shm.ring cimport ring_waiting
 
 
 cdef bint is_ordered(Orders *orders) noexcept nogil:
-    """Return whether the supervisor or an acceptor wants something that Python does."""
+    """Return whether the supervisor or an acceptor has an order for Python."""
     if load_acquire(orders.order) != orders.order_seen:
         return True
     if load_acquire(orders.fence_order) != orders.fence_order_seen:

@@ -28,7 +28,7 @@ assert LISTENERS == MAX_LISTENERS and sizeof(Handover) == handover.HANDOVER.size
 
 cdef int open_channel(ChannelTurn *t, int fd, int listener, int protocol, bint privileged) noexcept nogil:
     """Serve a connected non-blocking socket and return its channel; NO_PLACE: all are taken; NO_SOCKET: it
-    cannot be watched, and errno is the reason. Then it stays the caller's.
+    cannot be watched, and errno is the reason. Then the socket stays the caller's.
     """
     cdef Channel *c
     cdef epoll_event event

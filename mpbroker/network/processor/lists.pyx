@@ -2,8 +2,8 @@ from mpbroker.network.processor.channel cimport ChannelState
 
 # By state: the states that may follow it, and the lists that a channel may enter in it.
 TABLE = {
-    # Each list that still has a free place frees it again. Python may defer a channel that was closed
-    # meanwhile: its place stays until the close is reported.
+    # Serving a list that still has a freed place frees the place again. Python may defer a channel that was
+    # closed meanwhile: its place stays until the close is reported.
     ChannelState.CHANNEL_FREE: (
         (ChannelState.CHANNEL_FREE, ChannelState.CHANNEL_READING),
         (ChannelList.LIST_DEFERRED,),

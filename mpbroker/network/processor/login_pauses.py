@@ -27,7 +27,7 @@ DOUBLINGS_MAX: Final = 16
 
 @dataclass
 class _Failures:
-    """`count` as of `at_ns`; it decays."""
+    """Failures of one key. `count` as of `at_ns`; it decays."""
 
     count: float
     at_ns: int
@@ -55,7 +55,7 @@ class FailureTable:
         count = 1.0 if known is None else self._left(known, now_ns) + 1
         if len(self._entries) >= self._entries_max:
             del self._entries[next(iter(self._entries))]
-        # Behind all others: they are in the order of their last failures.
+        # After all others: they are in the order of their last failures.
         self._entries[key] = _Failures(min(count, self._free + DOUBLINGS_MAX), now_ns)
 
     def _left(self, known: _Failures, now_ns: int) -> float:
@@ -65,7 +65,7 @@ class FailureTable:
 class LoginPauses:
     """The pauses of one processor: `first_ns` for the first failure beyond the free ones, doubled for each.
 
-    `longest_ns`: no pause is longer; unless it is above `first_ns`, no login pauses. An address may have
+    `longest_ns` limits all pauses; unless it is above `first_ns` there are none. An address may have
     many clients, so more failures of it are free, and they are forgotten sooner.
     """
 

@@ -74,7 +74,7 @@ cdef void shrink_stash(Memory *m, Channel *c) noexcept nogil:
     c.stash, c.stash_asked_bytes, c.stash_at, c.stash_received = block, asked, 0, left
 
 cdef void count_dry(Memory *m, uint64_t now_ns) noexcept nogil:
-    """Count the part of a dry spell that has passed, so that an outage is seen while it lasts."""
+    """Count the time without free memory so far, so that metrics show an outage while it lasts."""
     if m.dry_since_ns and m.dry_since_ns < now_ns:
         counter_add(m.counters, Counter.COUNT_MEMORY_DEPLETED_NS, now_ns - m.dry_since_ns)
         m.dry_since_ns = now_ns

@@ -18,7 +18,7 @@ cdef enum:
     STAMP_NS = 1000             # unit of a descriptor's stamps
 
 cdef void begin_counting(Metering *m, uint64_t limit_bytes) noexcept nogil:
-    """Start the counters. A predecessor's connections count as closed, whether it could count that or not."""
+    """Start the counters. Connections of a predecessor that died count as closed."""
     cdef int by
     counter_set(
         m.counters, Counter.COUNT_CONNECTIONS_CLOSED,
@@ -36,7 +36,7 @@ cdef void count_client(Metering *m, Channel *c) noexcept nogil:
     )
 
 cdef void note_finished(Metering *m, Request *r) noexcept nogil:
-    """Count a request that has ended, even if answered in vain.
+    """Count a request that has ended, even if its client has disconnected.
 
     Each stage ends where the next begins, so that they add up.
     """

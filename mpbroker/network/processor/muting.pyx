@@ -64,7 +64,7 @@ cdef void timer_sift(Mutes *u, uint32_t place, uint32_t channel) noexcept nogil:
     timer_put(u, place, channel)
 
 cdef void timer_start(Mutes *u, Channel *c, uint64_t until_ns, uint8_t by) noexcept nogil:
-    """Start the channel's timer. If it runs, for another answer of the window, the later end counts."""
+    """Start the channel's timer. If it runs already, for another response, the later end counts."""
     if c.timer:
         if until_ns <= c.throttled_until_ns:
             return

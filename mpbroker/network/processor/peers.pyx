@@ -25,8 +25,9 @@ assert (
 # ---- requests that handlers have not taken
 
 cdef void count_taken_by(Peers *p, Peer *peer) noexcept nogil:
-    """Count the requests that the handler has taken since the last call. Without any, the places are void:
-    they may have been reused many times since.
+    """Count the requests that the handler has taken since the last call.
+
+    If none is untaken the places are void: they may have been reused many times since.
     """
     cdef uint64_t head = load_acquire(peer.requests.head)
     cdef uint32_t taken = 0

@@ -284,7 +284,7 @@ class Processor:
             self.credentials.follow()
 
     def _take_connections(self) -> bool:
-        """Take over new sockets, the one first that the turn did not take. Return whether there may be more
+        """Take over new sockets, first the one that the turn did not take. Return whether there may be more
         of them.
         """
         more = True

@@ -54,7 +54,7 @@ cdef void note_software(ChannelTurn *t, Channel *c) noexcept nogil:
         count_client(&t.metering, c)
 
 cdef inline uint64_t frame_block(uint64_t claimed, uint64_t received) noexcept nogil:
-    """Return the size of a frame's second or later block. A size that is only claimed costs little."""
+    """Return the size of a frame's second or later block. A large one starts small until bytes come."""
     if claimed > CLAIMED_MAX and received < FIRST_BLOCK:
         return FIRST_BLOCK
     return claimed + answer_room(claimed)
@@ -94,7 +94,7 @@ cdef inline bint may_go_beside(ChannelTurn *t, Channel *c) noexcept nogil:
     return may_enter_window(&t.window, c) and not (c.expires_ns and t.now_ns >= c.expires_ns)
 
 cdef bint session_over(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Return whether a request stops here because its session ends: it renews it, or comes too late."""
+    """Return whether the request goes no further, as its session ends: it renews the session, or is late."""
     if c.request.api_key == Api.API_SASL_HANDSHAKE and (
         c.renewed_ns == 0 or t.now_ns - c.renewed_ns >= REAUTHENTICATION_NS
     ):
@@ -150,7 +150,7 @@ cdef int frame_whole(ChannelTurn *t, Channel *c) noexcept nogil:
     return 1
 
 cdef bint take_size(ChannelTurn *t, Channel *c, const uint8_t *frame) noexcept nogil:
-    """Read the size of a frame. False: it is impossible, and the channel is closed, or barred before that."""
+    """Read the size of a frame. False: it is invalid; the channel is closed, or will be after its answers."""
     cdef int32_t size = <int32_t>be32(frame)
     if size < 0 or <uint32_t>size > t.frame_bytes_max:
         if c.window_count:
@@ -211,7 +211,7 @@ cdef uint64_t frame_room(ChannelTurn *t, Channel *c) noexcept nogil:
     return (c.request.needed if 0 < c.request.needed < whole else whole) - c.received
 
 cdef int frame_received(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Look at the block. 0: it needs more bytes; otherwise as `frame_whole`."""
+    """Check the block. 0: it needs more bytes; otherwise as `frame_whole`."""
     if c.received < 4:
         return 0
     if c.request.needed == 0 and not take_size(t, c, t.memory.arena.base + c.request.block):
@@ -290,7 +290,7 @@ cdef bint may_receive(ChannelTurn *t, Channel *c) noexcept nogil:
     return True
 
 cdef int next_frame(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Look at the bytes that are there, the request first that waited for the window. Returns as
+    """Process the bytes that are there, first the request that waited for the window. Returns as
     `frame_received`.
     """
     if not c.barred:

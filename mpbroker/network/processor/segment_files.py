@@ -34,7 +34,7 @@ class Descriptors(NamedTuple):
 
 
 def shares(free: int) -> Descriptors:
-    """Divide the descriptors that are left. Connections get what files will never need."""
+    """Divide the descriptors that are left. Connections get those that files will never need."""
     left = max(2, free - SPARE_DESCRIPTORS)
     files = max(1, min(FILES_MAX, left // FILES_SHARE))
     return Descriptors(files, left - files)

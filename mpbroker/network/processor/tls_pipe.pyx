@@ -142,7 +142,7 @@ cdef bint has_spoken(Wire *wire) noexcept nogil:
     return wire.begun
 
 cdef bint fill(Wire *wire) noexcept nogil:
-    """Receive what the socket has. False: nothing now, its end, or enough for one call."""
+    """Receive what the socket has. False: nothing came, the client has closed, or this call had enough."""
     global received_at, received_end
     cdef ssize_t n
     if wire.ended:
@@ -230,7 +230,7 @@ cdef class TlsPipe:
         return self.write_left()
 
     def encrypt(self, const unsigned char[::1] data) -> bool:
-        """Encrypt all of `data`; return whether it is written too. If not, `flush` must go on."""
+        """Encrypt all of `data`; return whether it is written too. If not, `flush` has to write the rest."""
         return self.write_encrypted(&data[0], data.shape[0]) if data.shape[0] else self.write_left()
 
     cdef _open(self):

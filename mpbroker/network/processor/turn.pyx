@@ -351,7 +351,7 @@ cdef class ProcessorTurn:
 
     def handed(self) -> tuple[bytes, list[int]] | None:
         """Return the message and the descriptors, one or none, of a connection that Python must decide about;
-        None without one. It is the caller's then.
+        None if none waits. The caller owns it then.
         """
         if not self.intake.handed_waits:
             return None
@@ -382,7 +382,7 @@ cdef class ProcessorTurn:
     def answer_api_versions(self, bodies: list[bytes]) -> None:
         """Answer common ApiVersions requests with the encoded response of their version.
 
-        Versions without one are for handlers.
+        Requests of versions that lack one go to handlers.
         """
         cdef bytes body
         for version in range(API_VERSIONS_MOST):
@@ -435,7 +435,7 @@ cdef class ProcessorTurn:
             free_place(&self.t.lists, c)
 
     def close_connection(self, uint32_t channel, int reason, int64_t detail=0) -> None:
-        """Close one connection. Python calls this when it failed for one, so that the others go on."""
+        """Close one connection. Python calls this when it fails to serve one, so that the others continue."""
         if channel < self.t.channels_used:
             close_channel(self.t, &self.t.channels[channel], reason, detail)
             publish(self.t)

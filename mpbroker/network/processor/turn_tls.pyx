@@ -1,4 +1,4 @@
-"""Channels of TLS and SASL listeners: Python leads them, frames and answers stay in the turn.
+"""Channels of TLS and SASL listeners: Python does their I/O, the turn their frames and answers.
 
 A channel of a listener that is not PLAINTEXT begins as NEGOTIATING: nothing of it is read here, and Python
 has its socket. With TLS it becomes MOVED when the client is authenticated: Python has OpenSSL decrypt into
@@ -186,7 +186,7 @@ cdef class TlsSaslTurn:
         return c.fd, frame, rest
 
     def opened(self, uint32_t channel, bint native, uint64_t expires_ns) -> None:
-        """Open an authenticated channel. `native`: its bytes are plain, and the turn closes it again."""
+        """Open an authenticated channel. `native`: its bytes are plain; the turn closes it, not Python."""
         cdef Channel *c = self._channel(channel)
         c.secure = 0 if native else MOVED
         c.owned = not native
@@ -294,7 +294,7 @@ cdef class TlsSaslTurn:
         return done
 
     cdef bint _sent(self, Channel *c, uint64_t n):
-        """Count `n` bytes as written; return whether they end all that there is to write."""
+        """Count `n` bytes as written; return whether nothing remains to be written."""
         cdef bint was_full
         counter_add(self.t.counters, Counter.COUNT_WRITES, 1)
         active(&self.t.activity, c, self.t.now_ns)

@@ -83,7 +83,7 @@ cdef inline Peer *handler_of_window(Window *w, Peers *p, Channel *c) noexcept no
     return NULL
 
 cdef inline WindowEntry *next_of_window(Window *w, Channel *c) noexcept nogil:
-    """Return the oldest entry that the FIFO has; NULL without one."""
+    """Return the oldest entry that the FIFO has; NULL if it has none."""
     cdef uint32_t i
     cdef WindowEntry *e
     for i in range(c.window_count):
@@ -93,7 +93,7 @@ cdef inline WindowEntry *next_of_window(Window *w, Channel *c) noexcept nogil:
     return NULL
 
 cdef inline WindowEntry *entry_of(Window *w, Channel *c, uint32_t number) noexcept nogil:
-    """Return the unanswered entry of a request; NULL without one."""
+    """Return the unanswered entry of a request; NULL if it has none."""
     cdef uint32_t i
     cdef WindowEntry *e
     for i in range(c.window_count):

@@ -28,12 +28,12 @@ def _home() -> Path:
 
 
 def is_there() -> bool:
-    """True if `python` and `jars` answer without asking the network."""
+    """Return whether `python` and `jars` need no network."""
     return (_home() / "complete").exists()
 
 
 def python() -> Path:
-    """The interpreter that has PySpark. Makes the environment on the first call. Raises MissingToolError."""
+    """Return the interpreter with PySpark, made by the first call. Raises MissingToolError."""
     home = _home()
     if not is_there():
         shutil.rmtree(home, ignore_errors=True)
@@ -50,7 +50,7 @@ def python() -> Path:
 
 
 def jars() -> str:
-    """What `spark.jars` has to be for `format("kafka")`."""
+    """Return the value of `spark.jars` that `format("kafka")` needs."""
     python()
     return ",".join(str(path) for path in sorted((_home() / "jars").iterdir()))
 

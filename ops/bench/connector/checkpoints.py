@@ -40,7 +40,7 @@ def stream(spark: SparkSession, source: str, address: str, log_dir: str) -> Data
 
 
 def run(frame: DataFrame, work: Path) -> list[tuple[int, int]]:
-    """The records of all batches up to the present end."""
+    """Return the records of all batches up to the present end."""
     got: list[tuple[int, int]] = []
 
     def take(batch: DataFrame, _number: int) -> None:

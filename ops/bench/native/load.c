@@ -177,7 +177,7 @@ static void watch(struct connection *c, uint32_t events, int operation)
         fail("epoll_ctl: %s", strerror(errno));
 }
 
-/* What OpenSSL says of a call that moved nothing, as a system call would. */
+/* What OpenSSL reports of a call that moved nothing, as a system call would. */
 static ssize_t tls_result(struct connection *c, int result)
 {
     switch (SSL_get_error(c->tls, result)) {
@@ -372,7 +372,7 @@ static void ask(struct connection *c, int key, int version, size_t size_bytes, c
         fail("the login of %s is refused with error code %d", options.user, code);
 }
 
-/* Behind the error code of SaslAuthenticate: a text, which is null without an error, and the mechanism's bytes. */
+/* After SaslAuthenticate's error code: a text, which is null without an error, and the mechanism's bytes. */
 static void log_in(struct connection *c)
 {
     static const char mechanism[] = "SCRAM-SHA-256";
@@ -492,7 +492,7 @@ static uint64_t run_for(double seconds)
             if (events[i].events & EPOLLOUT)
                 send_rest(c);
             if (events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR))
-                /* What OpenSSL has read ahead the poller does not tell of. */
+                /* The poller does not report what OpenSSL has read ahead. */
                 while (receive(c) && c->tls && SSL_has_pending(c->tls))
                     ;
         }

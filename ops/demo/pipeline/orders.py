@@ -36,7 +36,7 @@ _CATALOG: Final = "spark_catalog.default."
 
 
 class PipelineFailed(Exception):
-    """A run failed, or its results are not what the events say."""
+    """A run failed, or its results do not follow from the events."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Pipeline:
     """A directory with the pipeline's files, and runs of it."""
 
     def __init__(self, directory: Path, servers: str) -> None:
-        """Writes the files, for a broker that may be at another port than the last time."""
+        """Write the files, for a broker that may be at another port than the last time."""
         self.directory = directory
         self._output = directory / "output.log"
         for source in sorted(path for path in TEMPLATE.rglob("*") if path.is_file()):
@@ -65,7 +65,7 @@ class Pipeline:
             target.write_text(text.substitute(DIRECTORY=directory, SERVERS=servers), encoding="utf-8")
 
     def run(self, say: Callable[[str], None]) -> None:
-        """Run it to its end; `say` hears of each step. Raises PipelineFailed."""
+        """Run it to its end; `say` gets each step. Raises PipelineFailed."""
         process = self._started()
         hangs = time.monotonic() + PATIENCE_S
         try:
@@ -88,7 +88,7 @@ class Pipeline:
             )
 
     def run_and_kill(self) -> None:
-        """SIGKILL as soon as orders are cleaned, before the rest of the run. Raises PipelineFailed."""
+        """Run it, and kill it as soon as orders are cleaned. Raises PipelineFailed."""
         before = self._batches()
         process = self._started()
         hangs = time.monotonic() + PATIENCE_S
@@ -137,7 +137,7 @@ def step_of(line: str) -> str | None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """With all that it started: Python, and the JVM."""
+    """Kill a process with all that it started: Python, and the JVM."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -169,7 +169,7 @@ def produce(servers: str, count: int) -> int:
 
 
 def event(number: int) -> bytes:
-    """An order, or an invalid event."""
+    """Return an order, or an invalid event."""
     if not is_order(number):
         return b"not an order"
     return json.dumps({"id": number, "customer": f"c{number % CUSTOMERS}", "amount": amount(number)}).encode()
@@ -184,7 +184,7 @@ def amount(number: int) -> int:
 
 
 def results(directory: Path, servers: str) -> Results:
-    """What the tables and the sink's topic have."""
+    """Return what the tables and the sink's topic have."""
     cleaned = _files(directory / "warehouse" / "cleaned").to_table(columns=["id"])["id"].to_pylist()
     rows = _files(directory / "warehouse" / "totals").to_table().to_pylist()
     totals = sorted((row["customer"], row["orders"], row["amount"]) for row in rows)
@@ -192,7 +192,7 @@ def results(directory: Path, servers: str) -> Results:
 
 
 def _files(table: Path) -> ds.Dataset:
-    """Those that count: of a table that a stream appends to, those of its log."""
+    """Return the valid files of a table: those in its log if a stream appends to it."""
     log = sorted((table / "_spark_metadata").glob("[0-9]*"), key=lambda path: int(path.stem))
     if not log:
         return ds.dataset(table)
@@ -226,7 +226,7 @@ def _consumed(servers: str) -> list[int]:
 
 
 def check(found: Results, events: int) -> None:
-    """Raises PipelineFailed if an order is missing or there twice."""
+    """Check the results. Raises PipelineFailed if an order is missing or there twice."""
     orders = [number for number in range(events) if is_order(number)]
     if found.cleaned != orders:
         raise PipelineFailed(f"table cleaned has {len(found.cleaned)} rows, not each of {len(orders)} once")

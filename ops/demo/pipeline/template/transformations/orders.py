@@ -11,7 +11,7 @@ LARGE = 500
 
 @dp.table(comment="Each order once; other events are left out.")
 def cleaned() -> DataFrame:
-    """Appended to: a run reads the events that came since the last one."""
+    """Each run appends the orders among the events that came since the last one."""
     events = (
         spark.readStream.format("mpbroker")
         .option("kafka.bootstrap.servers", SERVERS)
@@ -26,7 +26,7 @@ def cleaned() -> DataFrame:
 
 @dp.materialized_view(comment="What each customer has ordered.")
 def totals() -> DataFrame:
-    """Rebuilt by each run, of all cleaned orders."""
+    """Each run makes the totals anew, of all cleaned orders."""
     orders = spark.read.table("cleaned").groupBy("customer")
     return orders.agg(F.count("*").alias("orders"), F.sum("amount").alias("amount"))
 
@@ -45,7 +45,7 @@ dp.create_sink(
 
 @dp.append_flow(target="large_orders")
 def large() -> DataFrame:
-    """Into a topic, each once, in transactions."""
+    """Large orders go into a topic, each once, in transactions."""
     orders = spark.readStream.table("cleaned").where(F.col("amount") >= LARGE)
     return orders.select(
         F.col("customer").alias("key"), F.to_json(F.struct("id", "customer", "amount")).alias("value")
