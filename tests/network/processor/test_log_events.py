@@ -231,10 +231,10 @@ def test_an_error_with_one_connection_never_reaches_another(
     first, second = served.requests_taken()
     opened = os.open
 
-    def open_or_fail(path: bytes, flags: int) -> int:
+    def open_or_fail(path: bytes, flags: int, **how: int) -> int:
         if path == b"poisoned":
             raise RuntimeError("nobody expects this")
-        return opened(path, flags)
+        return opened(path, flags, **how)
 
     monkeypatch.setattr(module.os, "open", open_or_fail)
     caplog.clear()
