@@ -5,7 +5,6 @@ Neither starts on a directory that the other one has open.
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import subprocess
@@ -23,12 +22,13 @@ from mpbroker.migration.errors import CannotMove
 from mpbroker.migration.from_kafka import import_
 from mpbroker.storage.directory_lock import lock_log_dirs
 from ops.bench.brokers import Broker, BrokerError, Kafka, Mpbroker, running
-from tests.real_clients.test_groups import own, poll_until, shares
+from tests.real_clients.test_groups import poll_until, shares
 from tests.support.client_adapters import confluent_read, confluent_write
 from tests.support.client_samples import Stored, sample_records
 from tests.support.client_tools import SMALL_JVM
 from tests.support.committed_offsets import offset_of
 from tests.support.file_trees import tree
+from tests.support.own_cli import OwnCli
 from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import create_topic, stop_cleanly
 
@@ -74,24 +74,25 @@ def test_kafkas_directory_stays_as_it_is(tmp_path: Path) -> None:
 
 def check_our_command_on_groups_of_the_consumer_protocol(kafka: Kafka) -> None:
     """Of KIP-848, which this broker has not: here is an Apache Kafka that has it."""
+    cli = OwnCli(kafka.bootstrap)
     settings = {"bootstrap.servers": kafka.bootstrap, "group.id": "g", "group.protocol": "consumer"}
     with closing(Consumer(settings)) as reader:
         reader.subscribe([TOPIC])
         poll_until(lambda: shares(reader) == [{0}], reader)
         reader.commit(offsets=[TopicPartition(TOPIC, 0, 4)], asynchronous=False)
-        (row,) = json.loads(own(kafka, "list", "--json").stdout)
+        (row,) = cli("group", "list", "--json").json
         assert row == {"group": "g", "type": "consumer", "state": "Stable", "protocol_type": "consumer"}
-        (seen,) = json.loads(own(kafka, "describe", "--json").stdout)
+        (seen,) = cli("group", "describe", "--json").json
         assert (seen["type"], seen["state"], seen["protocol"]) == ("consumer", "Stable", "uniform")
         assert seen["members"][0]["partitions"] == [[TOPIC, 0]]
         (part,) = seen["partitions"]
         assert (part["committed"], part["lag"]) == (4, part["end_offset"] - 4)
-        refused = own(kafka, "reset-offsets", "g", "--all-topics", "--to-earliest", "--execute")
-        assert "group g is active (Stable, 1 member(s))" in str(refused.exception)
-    own(kafka, "reset-offsets", "g", "--all-topics", "--to-earliest", "--execute")
+        refused = cli("group", "reset-offsets", "g", "--all-topics", "--to-earliest", "--execute", code=1)
+        assert "group g is active (Stable, 1 member(s))" in refused.err
+    cli("group", "reset-offsets", "g", "--all-topics", "--to-earliest", "--execute")
     assert offset_of(kafka, "g", TOPIC) == 0
-    assert own(kafka, "delete-offsets", "g", "--topic", TOPIC).output == f"deleted the offset of {TOPIC}-0\n"
-    assert own(kafka, "delete", "g").output == "deleted group g\n"
+    assert cli("group", "delete-offsets", "g", "--topic", TOPIC).out == f"deleted the offset of {TOPIC}-0\n"
+    assert cli("group", "delete", "g").out == "deleted group g\n"
 
 
 def test_kafka_on_our_directory_is_told_and_taken_back(tmp_path: Path) -> None:
