@@ -1,6 +1,6 @@
 """`python -m mpbroker` is the `mpbroker` command."""
 
-from mpbroker.cli.main import main
+from mpbroker.cli.entry import main
 
 if __name__ == "__main__":
     main()

@@ -64,9 +64,21 @@ def pss_bytes(pid: int) -> int | None:
     return int(found[1]) << 10 if found else None
 
 
+def memory_bytes() -> int:
+    """Return the memory of the machine, or of its container where that has a file of its own."""
+    _name, kib, *_ = Path("/proc/meminfo").read_bytes().split(maxsplit=2)
+    return int(kib) << 10
+
+
+def open_descriptors() -> list[int]:
+    """Return the descriptors of this process, including that of the listing, which is closed by then."""
+    # Not by Path: what its code touches is copied in each of the supervisor's children.
+    return [int(name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208
+
+
 def descriptors_left() -> int:
     """Return how many files this process may open besides those that it has."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         limit = 1 << 30
-    return limit - sum(1 for _ in Path("/proc/self/fd").iterdir())
+    return limit - len(open_descriptors())

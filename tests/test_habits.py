@@ -171,7 +171,7 @@ ABOVE_FLAT = {
     "mpbroker.network.processor": ("mpbroker.network", "mpbroker.network.handover"),
     **{
         f"mpbroker.cli.{folder}": tuple(
-            f"mpbroker.cli.{one}" for one in ("app", "broker_flags", "errors", "flags")
+            f"mpbroker.cli.{one}" for one in ("app", "broker_flags", "errors", "flags", "serve_flags")
         )
         for folder in FOLDERS["mpbroker.cli"]
     },

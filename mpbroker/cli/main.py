@@ -1,25 +1,17 @@
 """The `mpbroker` command. Each command is in a module of its own, imported when it is called."""
 
-import errno
 import os
-import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 from mpbroker.cli.app import App, Part
 from mpbroker.cli.broker_flags import LocalBootstrap, LogDirs, Port
-from mpbroker.cli.errors import (
-    RUNTIME_ERROR,
-    USAGE_ERROR,
-    CliError,
-    exit_code_of,
-    explaining_openssl,
-    file_error,
-)
+from mpbroker.cli.ending import end, exit_code, say
+from mpbroker.cli.errors import USAGE_ERROR, explaining_openssl
 from mpbroker.cli.flags import (
     ClusterAddress,
     IsolationLevel,
@@ -372,60 +364,19 @@ def man() -> None:
 _OF_TOPICS = ("create", "delete", "describe", "list", "alter")
 
 
-def main() -> None:
+def main() -> NoReturn:
     """Run the `mpbroker` command."""
     standard_output.name_failures()
     if "_MPBROKER_COMPLETE" in os.environ:
         from mpbroker.cli.completion import typed_words
 
         app.only(typed_words())(prog_name="mpbroker")
-    code = run(sys.argv[1:])
-    sys.exit(_exit_code(standard_output.flush) or code)
+    end(run(sys.argv[1:]))
 
 
 def run(words: Sequence[str]) -> int:
     """Run the command that the words are, and return its exit code."""
     if words and words[0] in _OF_TOPICS:
         text = f"no such command {words[0]}; did you mean mpbroker topic {words[0]}?"
-        return _say(text, USAGE_ERROR)
-    return _exit_code(lambda: app.only(words)(words, prog_name="mpbroker"))
-
-
-def _exit_code(call: Callable[[], object]) -> int:
-    """Run a command and return its exit code. A failure is printed as a line; a bug stays a traceback."""
-    try:
-        call()
-    except SystemExit as ended:
-        return int(ended.code or 0)
-    except CliError as error:
-        return _say(str(error), error.exit_code)
-    except (BrokenPipeError, standard_output.ReaderGone):
-        # The output has no reader (`| head`): end as programs that the signal kills.
-        standard_output.give_up()
-        return 128 + signal.SIGPIPE
-    except OSError as error:
-        if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            # The error of a write names no file; the command's arguments do.
-            return _say(f"{error.strerror}: make room, and run the command again", RUNTIME_ERROR)
-        if error.filename is None or error.strerror is None:
-            raise
-        if error.filename == standard_output.NAME:
-            standard_output.give_up()
-        return _say(str(file_error(error)), RUNTIME_ERROR)
-    except Exception as error:
-        # A command that has met one of these has imported its module; all others need none of them.
-        from mpbroker.client.errors import ClientError
-        from mpbroker.ipc.control_client import ControlError
-
-        if not isinstance(error, ClientError | ControlError):
-            raise
-        return _say(str(error), exit_code_of(error))
-    return 0
-
-
-def _say(text: str, code: int) -> int:
-    from mpbroker.protocol.printable import printable
-
-    for line in text.splitlines():
-        print(f"mpbroker: {printable(line)}", file=sys.stderr)
-    return code
+        return say(text, USAGE_ERROR)
+    return exit_code(lambda: app.only(words)(words, prog_name="mpbroker"))

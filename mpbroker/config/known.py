@@ -6,7 +6,6 @@ ones too: of those that Kafka 4.3 shows type, default and bounds, and whether cl
 others the default. A refused key that only repeats its default is harmless and warned about.
 """
 
-import difflib
 import json
 import re
 from collections.abc import Iterable
@@ -157,6 +156,8 @@ def _is_within_two_edits(one: str, other: str) -> bool:
 
 def closest(name: str, candidates: Iterable[str]) -> str | None:
     """Return the candidate that a misspelt name was probably meant to be, or None."""
+    import difflib  # only for a name that is wrong
+
     return next(iter(difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.75)), None)
 
 

@@ -1,7 +1,7 @@
 """The pages that `meters.pxd` draws, for the process that writes them and for all readers."""
 import os
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport free
 from libc.string cimport memcpy, memset, strncmp
 
 from mpbroker.ipc.meters cimport (
@@ -14,6 +14,7 @@ from shm.atomics cimport (
     fence_acquire, fence_release, load_acquire, load_relaxed, store_relaxed, store_release,
 )
 from shm.counters cimport HISTOGRAM_BUCKETS, HISTOGRAM_MAX, HISTOGRAM_SUM, HISTOGRAM_WORDS
+from shm.zeroed cimport zeroed
 
 from shm.region import Block
 from typing import TYPE_CHECKING
@@ -224,7 +225,7 @@ cdef class Meters:
             public.offset("meters_clients") + process * ClientKind.CLIENT_KINDS * CLIENTS * CLIENT_BYTES
         )
         ref.quotas_at = public.offset("meters_quotas") + process * QUOTA_GROUPS * PART_BYTES
-        ref.scratch = <uint64_t *>calloc(1, API_PAGE_BYTES)
+        ref.scratch = <uint64_t *>zeroed(1, API_PAGE_BYTES)
         if ref.scratch == NULL:
             raise MemoryError("no memory for counts that cannot be reserved")
         self._take_over()

@@ -14,7 +14,6 @@ before they are ready (`is_ready`); their welcome still comes then.
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import logging
 import os
@@ -34,10 +33,10 @@ from mpbroker.ipc.log_levels import logger_of
 from mpbroker.ipc.session import Session, Sessions
 from mpbroker.ipc.slots import Request
 from mpbroker.ipc.topology import PROCESSES, SUPERVISOR, SharedMemory, is_control_plane, name_of
+from shm import linux
 from shm.counters import CounterPage
 from shm.doorbell import Doorbell
 
-PR_SET_PDEATHSIG = 1
 # The longest that a process sleeps that has something under way.
 MAX_SLEEP_MS = 300
 # The longest that a process sleeps that waits for others only. Each new thing rings its bell, and so does the
@@ -296,9 +295,7 @@ class ProcessContext:
 
 def die_with_parent(parent_pid: int, by: signal.Signals = signal.SIGTERM) -> None:
     """Have the kernel send the signal when the parent dies, also if it is dead already."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_PDEATHSIG, by, 0, 0, 0):
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    linux.set_parent_death_signal(by)
     if os.getppid() != parent_pid:
         os.kill(os.getpid(), by)
 

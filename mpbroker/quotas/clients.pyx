@@ -1,11 +1,12 @@
 """Clients with quotas, and what a request costs them; `clients.pxd` draws the table."""
 from libc.math cimport floor
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
 from mpbroker.ipc.meters cimport Meters, QuotaWord, add_quota, note_used, quota_of_all
 from shm.rates cimport Measured, SharedRates, rates_measure, rates_record
+from shm.zeroed cimport zeroed
 
 cdef enum:
     FIRST_PLACES = 256
@@ -77,7 +78,7 @@ cdef class Clients:
     def _resize(self, uint64_t places):
         cdef Client *old = self.ref.places
         cdef uint64_t i, old_places = self.ref.mask + 1
-        cdef Client *fresh = <Client *>calloc(places, sizeof(Client))
+        cdef Client *fresh = <Client *>zeroed(places, sizeof(Client))
         if fresh == NULL:
             raise MemoryError(f"no memory for {places} clients")
         self.ref.places, self.ref.mask = fresh, places - 1

@@ -8,11 +8,10 @@ plane's processor has a small share that no load on the data plane can take.
 
 from __future__ import annotations
 
-import psutil
-
 from mpbroker.config.broker import LARGEST_REQUEST_BYTES, BrokerConfig
 from mpbroker.ipc import topology
 from mpbroker.ipc.topology import SharedMemory, Sizes
+from shm import procfs
 
 # Share of the machine's memory for all request buffers together when queued.max.request.bytes is -1.
 REQUEST_MEMORY_SHARE = 0.25
@@ -29,7 +28,7 @@ def request_bytes(config: BrokerConfig) -> int:
     """Return the bytes for all processors together."""
     if config.queued_max_request_bytes > 0:
         return config.queued_max_request_bytes
-    return int(psutil.virtual_memory().total * REQUEST_MEMORY_SHARE)
+    return int(procfs.memory_bytes() * REQUEST_MEMORY_SHARE)
 
 
 def shares(total: int, processors: int, *, has_control: bool) -> tuple[int, int]:

@@ -17,7 +17,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import psutil
 from msgspec import structs
 
 from mpbroker.config.broker import BrokerConfig
@@ -241,6 +240,8 @@ def _may_end(port: int) -> bool:
 
 def _holder(port: int) -> tuple[int, str] | None:
     """Return pid and name of the process that listens on the port, None if this user may not know."""
+    import psutil  # a start that succeeds does not need it
+
     try:
         for connection in psutil.net_connections("tcp"):
             if (

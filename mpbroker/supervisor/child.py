@@ -18,6 +18,7 @@ from mpbroker.ipc.hangs import Patience, Pulse
 from mpbroker.ipc.process import ExitCode, FatalError, ProcessContext, die_with_parent
 from mpbroker.ipc.topology import name_of
 from mpbroker.supervisor import logs
+from shm import procfs
 
 # A child that lived this long was not in a restart loop.
 HEALTHY_AFTER_MS = 2_000
@@ -102,6 +103,10 @@ def fork_child(child: Child, context: ProcessContext) -> None:
     own_fds = child.fds() if callable(child.fds) else child.fds
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _OUR_SIGNALS)
     try:
+        if sys.version_info < (3, 12):
+            # An entry that is replaced writes to the page of the name in it, which would be copied. Later
+            # versions do not count references to names.
+            sys._clear_type_cache()
         pid = os.fork()
         if pid == 0:
             keep = {0, 1, 2, *context.memory.bell_fds, *own_fds}
@@ -131,6 +136,8 @@ def _child_main(
 ) -> None:
     code: int = 1
     try:
+        # What is inherited stays as it is: a collection would write to all of it.
+        gc.freeze()
         gc.enable()
         signal.set_wakeup_fd(-1)
         for number in _OUR_SIGNALS:
@@ -168,8 +175,7 @@ def _terminated(context: ProcessContext, parent: int) -> None:
 
 def close_other_fds(keep: set[int]) -> None:
     """Close all descriptors but these: a fork inherits its parent's."""
-    for entry in list(Path("/proc/self/fd").iterdir()):
-        fd = int(entry.name)
+    for fd in procfs.open_descriptors():
         if fd not in keep:
             try:
                 os.close(fd)

@@ -38,11 +38,13 @@ def prepare(*, has_exporter: bool) -> None:
     for name in (*MODULES, *(("mpbroker.exporter.process",) if has_exporter else ())):
         import_module(name)
     from mpbroker.coordinator.metadata import metadata_records
+    from mpbroker.network.processor import processor
 
     metadata_records.prepare()
-    served()
     for key in HOT_APIS:
         codec.prepare(key)
+    # Compiles the encoders of all versions, for every processor.
+    processor.api_versions_bodies(served())
 
 
 def served() -> tuple[Served, ...]:

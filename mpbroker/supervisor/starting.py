@@ -12,6 +12,7 @@ from mpbroker.config.listeners import page_url
 from mpbroker.config.protocols import uses_tls
 from mpbroker.ipc import topology
 from mpbroker.log import process as log_process
+from mpbroker.log.append.turn_partitions import give_back_memory
 from mpbroker.migration.snapshot_files import forget_exports
 from mpbroker.security import library
 from mpbroker.storage.directory_lock import open_modes
@@ -79,6 +80,7 @@ class Starting:
         has_exporter = bool(claim.http or claim.otlp)
         roles.prepare(has_exporter=has_exporter)
         gc.freeze()
+        give_back_memory()
         tree.launch(first)
         if has_exporter:
             # Before all others: it reports the progress of a recovery.
@@ -98,12 +100,10 @@ class Starting:
             tree.await_serving(child)
         self._notifier.status("Log recovered; starting")
         coordinator = partial(roles.coordinator, cluster_id=claim.identity.cluster_id)
-        gc.freeze()
         tree.start(Child(topology.COORDINATOR, coordinator))
         # Only now: the coordinator has read the metadata to the last record, and has added none.
         forget_exports(tree.config.log_dirs)
         self._changing.begin_as_altered()
-        gc.freeze()
         self._start_workers()
         # A collection would cost more than the little garbage of a start.
         gc.freeze()

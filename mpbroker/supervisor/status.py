@@ -6,8 +6,6 @@ import os
 import time
 from typing import Any
 
-import psutil
-
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.version import VERSION
 from mpbroker.ipc import health, topology
@@ -18,6 +16,7 @@ from mpbroker.ipc.topology import SharedMemory
 from mpbroker.supervisor import progress as recovery
 from mpbroker.supervisor.child import Child
 from mpbroker.supervisor.scrubbing import progress
+from shm import procfs
 from shm.region import process_start_ticks
 
 
@@ -99,10 +98,10 @@ def _process(child: Child, memory: SharedMemory) -> dict[str, Any]:
         else None,
     }
     try:
-        process = psutil.Process(child.pid) if child.pid else None
-        if process is not None:
-            shown["cpu_s"] = round(sum(process.cpu_times()[:2]), 2)
-            shown["rss_bytes"] = process.memory_info().rss
-    except (psutil.Error, OSError):  # the process died meanwhile
+        if child.pid:
+            found = procfs.process(child.pid)
+            shown["cpu_s"] = round(found.cpu_ticks / procfs.TICKS_PER_S, 2)
+            shown["rss_bytes"] = found.resident_bytes
+    except OSError:  # the process died meanwhile
         shown["state"] = "down"
     return shown

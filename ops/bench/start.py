@@ -32,6 +32,7 @@ EMPTY_MOST_S = 0.4
 # CPU of the whole tree, of one core. The background work of a start is done after this many seconds.
 SETTLE_S, IDLE_S = 35.0, 30.0
 IDLE_MOST_PERCENT = 0.25
+IDLE_MOST_MB = 85.0
 TWO_EACH = ("--processors", "2", "--handlers", "2")
 IDLE_PARTITION_MOST_BYTES = 2048
 RECORDS_PER_BATCH, VALUE_BYTES = 900, 1000
@@ -105,6 +106,7 @@ def empty(directory: Path, bounds: Bounds) -> None:
             if number == STARTS - 1:
                 time.sleep(SETTLE_S)
                 bounds.hold("CPU when idle", broker.tree().idle_cpu_percent(IDLE_S), IDLE_MOST_PERCENT, "%")
+                bounds.hold("memory when idle", broker.tree().pss_bytes() / 1e6, IDLE_MOST_MB, "MB")
             broker.stop()
         finally:
             broker.kill()

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from mpbroker.cli.main import main
+from mpbroker.cli.entry import main
 from mpbroker.testing import Broker
 from tests.support.fake_broker import FakeBroker
 from tests.support.own_cli import OwnCli

@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from mpbroker.cli import main
+from mpbroker.cli.ending import exit_code
 from mpbroker.cli.errors import CliError, of_flag
 from mpbroker.client.errors import BadTime
 from mpbroker.client.times import parse_time
@@ -25,7 +25,7 @@ def test_a_full_disk_is_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
     def full() -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    assert main._exit_code(full) == 1
+    assert exit_code(full) == 1
     assert (
         capsys.readouterr().err == "mpbroker: No space left on device: make room, and run the command again\n"
     )

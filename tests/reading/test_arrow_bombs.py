@@ -24,7 +24,7 @@ PEAK_BYTES_MAX = 600 << 20
 PROGRAM = """
 import sys
 import pyarrow.parquet
-from mpbroker.cli.main import main
+from mpbroker.cli.entry import main
 from mpbroker.reading.arrow import read
 
 log_dir, to = sys.argv[1:]

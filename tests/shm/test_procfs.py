@@ -54,3 +54,14 @@ def test_memory_that_the_kernel_does_not_tell_is_unknown(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Path, "read_bytes", refused)
     assert procfs.pss_bytes(os.getpid()) is None
+
+
+def test_memory_and_descriptors() -> None:
+    assert procfs.memory_bytes() == psutil.virtual_memory().total
+    reader, writer = os.pipe()
+    found = set(procfs.open_descriptors())
+    assert {reader, writer} < found
+    left = procfs.descriptors_left()
+    os.close(reader)
+    os.close(writer)
+    assert procfs.descriptors_left() == left + 2

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
+
+from tests.support.programs import ran
 
 PROGRAM = """
 import ast, inspect, sys
@@ -22,10 +23,27 @@ assert not missing, missing
 assert len([name for name in names if name.endswith("process")]) == 5, names
 """
 
+# What no broker runs for as long as it runs well, or only with an exporter.
+NOT_IMPORTED = """
+import sys
+from mpbroker.cli import entry
+from mpbroker.cli.host import serve
+from mpbroker.supervisor import main, roles
+roles.prepare(has_exporter=False)
+late = {"asyncio", "click", "ctypes", "difflib", "psutil", "rich", "statistics", "textual", "typer"}
+late |= {"mpbroker.cli.main", "mpbroker.console", "mpbroker.exporter", "mpbroker.http", "pyarrow"}
+print(*sorted(late & sys.modules.keys()))
+"""
+
+
+@pytest.mark.process
+def test_what_is_not_run_is_not_imported() -> None:
+    """It would be in the memory of every process."""
+    done = ran([sys.executable, "-c", NOT_IMPORTED], check=True)
+    assert done.stdout == "\n"
+
 
 @pytest.mark.process
 def test_all_that_roles_run_is_imported_before_the_first_fork() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False, timeout=60
-    )
+    done = ran([sys.executable, "-c", PROGRAM])
     assert done.returncode == 0, done.stderr

@@ -17,7 +17,7 @@ BEHAVIOURS: Mapping[str, Sequence[str]] = {
         *("log/directories/inherited_journal", "log/recovery/failed_sync", "log/recovery/unsynced"),
         *("log/replica_move/meeting", "log/replica_move/moving_fails", "log/replica_move/moving_killed"),
         *("network/acceptor/churn", "security/deaths", "security/resizing", "shm/kills", "shm/wakeups"),
-        *("supervisor/full_disk", "supervisor/recovery", "supervisor/workers"),
+        *("shm/zeroed", "supervisor/full_disk", "supervisor/recovery", "supervisor/workers"),
     ),
     "whole brokers or processes, as clients and operators meet them": (
         *("client/secure_broker", "handlers/acknowledged_end", "handlers/parked"),

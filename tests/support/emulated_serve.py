@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path, PosixPath
 
-from mpbroker.cli.main import main
+from mpbroker.cli.entry import main
 from mpbroker.supervisor import child
 
 

@@ -12,7 +12,7 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from mpbroker.cli.main import main
+from mpbroker.cli.entry import main
 from mpbroker.coordinator.runtime.requests import Answers
 from mpbroker.handlers import apis
 from mpbroker.handlers.apis import k00_produce

@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 from functools import partial
 
-from mpbroker.cli.main import main
+from mpbroker.cli.entry import main
 from mpbroker.network.processor import processor
 from mpbroker.startup import buffers
 

@@ -22,7 +22,7 @@ from typing import NamedTuple, NoReturn
 import psutil
 
 import mpbroker.cli
-from mpbroker.cli.main import main
+from mpbroker.cli.entry import main
 from tests.support.polling import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]

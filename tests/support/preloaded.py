@@ -27,7 +27,7 @@ from unittest.mock import patch
 import msgspec
 import setproctitle
 
-from mpbroker.cli.main import main
+from mpbroker.cli.entry import main
 from mpbroker.supervisor import roles
 from mpbroker.testing import serve as testing_serve
 from ops.bench.brokers import ROOT, Mpbroker, Process, execute
@@ -236,7 +236,7 @@ def become(start: Start, output: int, *inputs: int) -> NoReturn:
 def preload() -> None:
     """Import what a supervisor imports before it forks."""
     gc.disable()
-    for name in ("cli.host.serve", "supervisor.main"):
+    for name in ("cli.main", "cli.host.serve", "supervisor.main"):
         import_module(f"mpbroker.{name}")
     roles.prepare(has_exporter=False)
     # It looks for its place among arguments and environment once, as they were at the exec.

@@ -9,20 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.serve_flags import FLAG_KEYS
 from mpbroker.config.keys import ConfigError
 from mpbroker.config.load import Flag, Loaded, load
 from mpbroker.security.listener import SecurityError, secure_listeners
 from mpbroker.supervisor import logs
-
-# Flags are texts here, so that a wrong number gets the same message wherever it was written.
-FLAG_KEYS = {
-    "--listeners": "listeners",
-    "--log-dirs": "log.dirs",
-    "--processors": "num.network.threads",
-    "--handlers": "num.io.threads",
-    "--log-workers": "log.workers",
-    "--http": "http.listener",
-}
 
 
 def serve(

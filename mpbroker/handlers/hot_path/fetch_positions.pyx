@@ -1,6 +1,6 @@
 """The segments and positions that the fetch turn knows; `fetch_positions.pxd` lays them out."""
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 from posix.fcntl cimport O_CLOEXEC, O_RDONLY, open as open_file
 from posix.stat cimport fstat, stat, struct_stat
@@ -16,6 +16,7 @@ from mpbroker.handlers.hot_path.fetch_positions cimport (
 from mpbroker.storage.index cimport OFFSET_ENTRY_BYTES, floor_entry
 from mpbroker.storage.residency cimport is_resident
 from mpbroker.storage.scan cimport CHUNK_BYTES, Chunk, ChunkBuffer, batch_length, have
+from shm.zeroed cimport zeroed
 
 LOG_SUFFIX, INDEX_SUFFIX = b".log", b".index"
 FILES_PER_PARTITION = 2 * SEGMENTS
@@ -204,25 +205,21 @@ cdef void forget_segment(Segment *segment) noexcept:
 
 cdef void forget_reader(Reader *reader) noexcept:
     cdef int i
-    for i in range(SEGMENTS):
-        forget_segment(&reader.segments[i])
-    reader.generation = 0
+    if reader.generation:
+        for i in range(SEGMENTS):
+            forget_segment(&reader.segments[i])
+        reader.generation = 0
 
 
 cdef class FetchPositions:
     """The segment files and positions that Python gives to the fetch turn."""
 
     def __cinit__(self):
-        cdef int i, k
         self.buffer = ChunkBuffer(CHUNK_BYTES)
         self.ref.chunk = &self.buffer.chunk
-        self.ref.readers = <Reader *>calloc(READERS, sizeof(Reader))
+        self.ref.readers = <Reader *>zeroed(READERS, sizeof(Reader))
         if self.ref.readers == NULL:
             raise MemoryError("no memory for the places of fetches")
-        for i in range(READERS):
-            for k in range(SEGMENTS):
-                self.ref.readers[i].segments[k].base = -1
-            forget_reader(&self.ref.readers[i])
 
     def __init__(self, const unsigned char[::1] damaged):
         """Start without places. `damaged`: the words of damage, one per slot of the partition table."""
@@ -256,6 +253,8 @@ cdef class FetchPositions:
                 return
             forget_reader(reader)
             reader.slot, reader.generation, reader.log_dir = slot, generation, log_dir
+            for i in range(SEGMENTS):
+                reader.segments[i].base = -1
         for i in range(SEGMENTS):
             segment = &reader.segments[i]
             if segment.base == base and segment.inode == inode:

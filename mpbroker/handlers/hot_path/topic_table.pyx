@@ -6,6 +6,7 @@ from libc.string cimport memcmp, memcpy, memset
 from mpbroker.handlers.hot_path.topic_table cimport (
     GRANT_PROBES, GRANTS, Grant, Index, Place, Topic, grant_place, hash_id, hash_name, topic_by_id,
 )
+from shm.zeroed cimport zeroed
 
 import os
 import struct
@@ -32,7 +33,7 @@ cdef void free_topic(Topic *topic) noexcept:
 
 
 cdef int new_index(Index *index, uint64_t size) except -1:
-    cdef Topic **entries = <Topic **>calloc(size, sizeof(Topic *))
+    cdef Topic **entries = <Topic **>zeroed(size, sizeof(Topic *))
     if entries == NULL:
         raise MemoryError(f"no memory for {size} topic index entries")
     free(index.entries)
@@ -182,7 +183,7 @@ cdef class TopicTable:
     def require_grants(self) -> None:
         """Let the turn serve only granted topics from now on. Raises MemoryError."""
         if self.ref.grants == NULL:
-            self.ref.grants = <Grant *>calloc(GRANTS, sizeof(Grant))
+            self.ref.grants = <Grant *>zeroed(GRANTS, sizeof(Grant))
             if self.ref.grants == NULL:
                 raise MemoryError("no memory for what connections may do")
 

@@ -21,7 +21,7 @@ until Python has had its slots (`left_to_forward`).
 (Kafka: KafkaRequestHandler.run and the quick half of KafkaApis.handleProduceRequest.)
 """
 from libc.stdint cimport int16_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 
 from mpbroker.handlers.hot_path.fetch cimport FETCH_KEY, FetchCounts, try_fetch
@@ -65,6 +65,7 @@ from shm.ring cimport (
     Ring, RingRef, Slot, ring_advance, ring_peek, ring_publish, ring_room, ring_stage, ring_waiting,
     ring_want_space,
 )
+from shm.zeroed cimport zeroed
 
 from typing import NamedTuple, TYPE_CHECKING
 
@@ -259,7 +260,7 @@ cdef class HandlerTurn:
             sessions = memory.sessions(index)
             self.sessions.append(sessions)
             peer.sessions = sessions.entries
-            peer.slow_produces = <uint8_t *>calloc(CHANNEL_PLACES, 1)
+            peer.slow_produces = <uint8_t *>zeroed(CHANNEL_PLACES, 1)
             if peer.slow_produces == NULL:
                 raise MemoryError("no memory for the order of produces")
         peer.answers = &answers.ref if answers is not None else NULL
@@ -325,7 +326,7 @@ cdef class HandlerTurn:
         `arena` is the handler's own, `first_number` that of its first call to the coordinator. `apis` has a
         key, the oldest and the latest version, and the first one with tagged fields in its response's header.
         """
-        self.forwarded.entries = <ForwardedEntry *>calloc(FORWARDED_MAX, sizeof(ForwardedEntry))
+        self.forwarded.entries = <ForwardedEntry *>zeroed(FORWARDED_MAX, sizeof(ForwardedEntry))
         if self.forwarded.entries == NULL:
             raise MemoryError("no memory for requests that are forwarded")
         self.arena, self.forwarded.owner, self.forwarded.next_number = arena, self.index, first_number

@@ -19,6 +19,7 @@ from shm.counters cimport counter_add, histogram_record
 from shm.doorbell cimport bell_ring
 from shm.marks cimport marks_waiting
 from shm.table cimport table_write
+from shm.zeroed cimport zeroed
 
 cdef int FIRST_HANDLER = _FIRST_HANDLER
 assert LOG_DIRS_MOST == MAX_LOG_DIRS
@@ -28,11 +29,11 @@ cdef bint commit_open(CommitRef *commit, int64_t slots) noexcept nogil:
     cdef int i
     memset(commit, 0, sizeof(CommitRef))
     commit.offered_bytes = OFFERED_BYTES
-    commit.unsynced = <PartitionCore **>calloc(slots * 2, sizeof(PartitionCore *))
-    commit.moved = <PartitionCore **>calloc(slots * 2, sizeof(PartitionCore *))
+    commit.unsynced = <PartitionCore **>zeroed(slots * 2, sizeof(PartitionCore *))
+    commit.moved = <PartitionCore **>zeroed(slots * 2, sizeof(PartitionCore *))
     commit.journals = <JournalRef *>calloc(LOG_DIRS_MOST, sizeof(JournalRef))
     for i in range(2):
-        commit.rounds[i].flights = <CommitEntry *>calloc(slots * 2, sizeof(CommitEntry))
+        commit.rounds[i].flights = <CommitEntry *>zeroed(slots * 2, sizeof(CommitEntry))
         if commit.rounds[i].flights == NULL:
             return False
     return commit.unsynced != NULL and commit.moved != NULL and commit.journals != NULL

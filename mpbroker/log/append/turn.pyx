@@ -1,6 +1,6 @@
 """The native turn of the log process. `turn.pxd` describes a round."""
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 from posix.unistd cimport ftruncate
@@ -44,6 +44,7 @@ from shm.doorbell cimport Doorbell, bell_arm, bell_disarm, bell_ring, bell_sleep
 from shm.marks cimport WaitingMarks
 from shm.ring cimport Ring, RingRef, Slot, ring_advance, ring_peek, ring_waiting
 from shm.table cimport SlotTable
+from shm.zeroed cimport zeroed
 
 from mpbroker.ipc.slots import read_job_batch
 from typing import TYPE_CHECKING
@@ -67,7 +68,7 @@ cdef class AppendTurn:
         self.jobs = <Slot *>malloc(JOBS_PER_ROUND * sizeof(Slot))
         self.planned = <Planned *>malloc(BATCHES_PER_WRITE * sizeof(Planned))
         self.touched = <PartitionCore **>malloc(BATCHES_PER_WRITE * sizeof(PartitionCore *))
-        self.answers.cores = <PartitionCore **>calloc(slots, sizeof(PartitionCore *))
+        self.answers.cores = <PartitionCore **>zeroed(slots, sizeof(PartitionCore *))
         self.answers.core_count = slots
         self.answers.next_deadline_ns = <uint64_t>NEVER_NS
         self.fixed_now_ms = NEVER_MS

@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 
 from mpbroker.config.broker import BrokerConfig
@@ -105,10 +106,18 @@ class CleanerProcess:
         # The worker that gave the current task; the next question goes to its successor.
         self.giver = 0
         self._pace = Pace(lambda: self.config.log_cleaner_io_max_bytes_per_second)
-        self._idle = ThreadPoolExecutor(1, "cleaning", self._step_back)
-        self._usual = ThreadPoolExecutor(1, "cleaned")
-        # Start the thread now: it inherits the priority of the thread that starts it, which must be this one.
-        self._usual.submit(lambda: None).result()
+
+    # Threads that are made for the first task: most brokers have none for long.
+    @cached_property
+    def _idle(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(1, "cleaning", self._step_back)
+
+    @cached_property
+    def _usual(self) -> ThreadPoolExecutor:
+        made = ThreadPoolExecutor(1, "cleaned")
+        # Start it now: it inherits the priority of the thread that starts it, which must be the main thread.
+        made.submit(lambda: None).result()
+        return made
 
     @property
     def config(self) -> BrokerConfig:
@@ -257,13 +266,15 @@ class CleanerProcess:
         return cleaner.end
 
     def _disk(self, void: threading.Event) -> Disk:
+        usual = self._usual
+
         def on_disk(do: Callable[[], Result], /) -> Result:
             def unless_void() -> Result:
                 if void.is_set():
                     raise Abandoned
                 return do()
 
-            return self._usual.submit(unless_void).result()
+            return usual.submit(unless_void).result()
 
         return on_disk
 

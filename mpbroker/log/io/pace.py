@@ -12,10 +12,9 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from statistics import median
+from collections.abc import Callable, Sequence
 
-import psutil
+from shm import linux
 
 # One piece of a segment takes a third of a stint.
 STINT_NS = 200_000
@@ -97,7 +96,7 @@ class PieceSize:
 
     def _measure_again(self) -> None:
         is_known = len(self._usual_s) >= FULL_AT_LEAST
-        times = median(self._usual_s) / median(self._least_s) if is_known else float("inf")
+        times = _median(self._usual_s) / _median(self._least_s) if is_known else float("inf")
         if times > SHRINKS_ABOVE:
             self._usual = max(self._usual // 2, self._least)
         elif times < GROWS_BELOW:
@@ -105,6 +104,11 @@ class PieceSize:
         self._usual_s.clear()
         self._pieces = 0
         self.bytes = self._least
+
+
+def _median(values: Sequence[float]) -> float:
+    ordered, middle = sorted(values), len(values) // 2
+    return (ordered[middle] + ordered[~middle]) / 2
 
 
 class Stints:
@@ -127,4 +131,4 @@ def only_when_idle() -> None:
     they could wait for seconds, and with them every thread that wants the same page.
     """
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    psutil.Process(threading.get_native_id()).ionice(psutil.IOPRIO_CLASS_BE, LOWEST_IO_PRIORITY)
+    linux.set_io_priority(linux.IOPRIO_CLASS_BE, LOWEST_IO_PRIORITY)

@@ -17,8 +17,6 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
-import psutil
-
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.process import IDLE_SLEEP_MS, ProcessContext
@@ -41,6 +39,7 @@ from mpbroker.storage.names import (
     segment_name,
 )
 from mpbroker.storage.segments import segments_of
+from shm import linux
 
 NICENESS = 19
 # How often findings are compared with the files, and how often the position of a pass is saved.
@@ -55,7 +54,7 @@ Found = frozenset[Damage]
 def run(context: ProcessContext) -> int:
     """Scrub until ordered to stop."""
     os.nice(NICENESS)
-    psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)
+    linux.set_io_priority(linux.IOPRIO_CLASS_IDLE, 0)
     return ScrubProcess(context).serve()
 
 

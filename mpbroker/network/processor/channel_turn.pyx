@@ -1,6 +1,6 @@
 # The turn's own memory and descriptors, all made at its start and given back at its end.
 from libc.stdint cimport uint32_t
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport free
 from posix.unistd cimport close
 
 from mpbroker.network.processor.activity cimport Links
@@ -10,11 +10,12 @@ from mpbroker.network.processor.peers cimport HANDLERS_MAX
 from mpbroker.network.processor.queue cimport FIFO_PLACES
 from mpbroker.network.processor.reports cimport Event
 from mpbroker.network.processor.window_entries cimport WINDOW_ENTRIES
+from shm.zeroed cimport zeroed
 
 
 cdef void *allocated(size_t count, size_t size) except NULL:
     """Allocate zeroed memory; pages never used cost nothing. Raises MemoryError."""
-    cdef void *made = calloc(count, size)
+    cdef void *made = zeroed(count, size)
     if made == NULL:
         raise MemoryError(f"{count} times {size} bytes")
     return made

@@ -4,6 +4,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.core import TyperGroup
@@ -12,7 +13,8 @@ from typer.testing import CliRunner
 
 from mpbroker.cli.errors import CliError, explaining_openssl
 from mpbroker.cli.host import serve
-from mpbroker.cli.main import app
+from mpbroker.cli.main import app, run
+from mpbroker.cli.serve_flags import ServeFlags, parsed
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.supervisor import logs
 from mpbroker.supervisor.config_diff import ReadAgain
@@ -37,20 +39,70 @@ def test_flags_beat_overrides_beat_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.process
 def test_flags_are_taken_without_what_takes_long_to_import(tmp_path: Path) -> None:
-    """Pydantic would be in all processes of a broker, for texts that stay as they are."""
+    """It would be in all processes of a broker, for texts that stay as they are."""
     path = tmp_path / "server.properties"
     path.write_text("num.partitions=2\n")
     code = f"""
 import sys
-from mpbroker.cli.main import app
+from mpbroker.cli.entry import main
+sys.argv[1:] = ["serve", "--check-config", "--config", {str(path)!r}, "--log-dirs", {str(tmp_path)!r},
+                "-o", "num.io.threads=3", "-o", "log.retention.ms=7"]
 try:
-    app(["serve", "--check-config", "--config", {str(path)!r}, "--log-dirs", {str(tmp_path)!r},
-         "-o", "num.io.threads=3", "-o", "log.retention.ms=7"])
+    main()
 except SystemExit as ended:
-    print(ended.code, *sorted({{"pydantic", "email", "rich"}} & sys.modules.keys()))
+    print(ended.code, *sorted({{"pydantic", "email", "rich", "typer"}} & sys.modules.keys()))
 """
     done = ran([sys.executable, "-c", code], check=True)
     assert (done.stdout, done.stderr) == ("0\n", "mpbroker: the configuration is valid\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--check-config", "-c", "a", "--config=b"],
+        ["-o", "a=1", "-o", "b=--2", "--http=", "--http", "127.0.0.1:9644", "--log-format", "json"],
+        ["--listeners", "PLAINTEXT://:9092", "--log-dirs=/a=b,/c", "--processors", "1", "--handlers=2"],
+        ["--log-workers", "x"],
+    ],
+)
+def test_typer_and_serve_itself_read_the_same_flags(
+    monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    seen: list[ServeFlags] = []
+
+    def served(*given: Any, **named: Any) -> int:
+        seen.append(ServeFlags(*given, **named))
+        return 0
+
+    monkeypatch.setattr(serve, "serve", served)
+    assert run(["serve", *words]) == 0
+    assert seen == [parsed(["serve", *words])]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["top"],
+        ["--version"],
+        *(
+            ["serve", *given]
+            for given in (["-h"], ["--", "x"], ["--handlers"], ["-cx"], ["--check-config=1"])
+        ),
+        *(["serve", *given] for given in (["x"], ["--handler", "1"], ["--handlers", "-1"], ["-o", "--http"])),
+    ],
+)
+def test_typer_reads_what_is_to_be_explained(words: list[str]) -> None:
+    assert parsed(words) is None
+
+
+def test_serve_itself_reads_every_flag() -> None:
+    group = get_command(app)
+    assert isinstance(group, TyperGroup)
+    for flag in group.commands["serve"].params:
+        for name in flag.opts:
+            assert parsed(["serve", name, *([] if getattr(flag, "is_flag", False) else ["x"])]), name
 
 
 @pytest.mark.process

@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def run(*arguments: object, prelude: str = "") -> subprocess.CompletedProcess[str]:
-    code = f"{prelude}\nimport sys; from mpbroker.cli.main import main; sys.argv[0] = 'mpbroker'; main()"
+    code = f"{prelude}\nimport sys; from mpbroker.cli.entry import main; sys.argv[0] = 'mpbroker'; main()"
     done = ran([sys.executable, "-c", code, "top", *map(str, arguments)], cwd=ROOT)
     assert "Traceback" not in done.stderr, done.stderr
     return done
@@ -101,7 +101,7 @@ def test_wrong_calls(arguments: tuple[str, ...], code: int, text: str, typed: Ty
 def test_without_textual_it_says_what_to_install(tmp_path: Path) -> None:
     """Tables need nothing of it."""
     prelude = "import sys; sys.modules['textual'] = None"
-    code = f"{prelude}; from mpbroker.cli.main import main; sys.argv[1:] = ['top']; main()"
+    code = f"{prelude}; from mpbroker.cli.entry import main; sys.argv[1:] = ['top']; main()"
     reader, terminal = pty.openpty()
     try:
         streams = {"stdin": terminal, "stdout": terminal, "stderr": terminal}

@@ -1,0 +1,57 @@
+"""How a command ends: its output is written, a failure is a line, and the exit code says which kind it is."""
+
+from __future__ import annotations
+
+import errno
+import signal
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+from mpbroker.cli.errors import RUNTIME_ERROR, CliError, exit_code_of, file_error
+from mpbroker.cli.text import standard_output
+
+
+def end(code: int) -> NoReturn:
+    """Write the output, and exit with a command's code."""
+    sys.exit(exit_code(standard_output.flush) or code)
+
+
+def exit_code(call: Callable[[], object]) -> int:
+    """Run a command and return its exit code. A failure is printed as a line; a bug stays a traceback."""
+    try:
+        call()
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    except CliError as error:
+        return say(str(error), error.exit_code)
+    except (BrokenPipeError, standard_output.ReaderGone):
+        # The output has no reader (`| head`): end as programs that the signal kills.
+        standard_output.give_up()
+        return 128 + signal.SIGPIPE
+    except OSError as error:
+        if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            # The error of a write names no file; the command's arguments do.
+            return say(f"{error.strerror}: make room, and run the command again", RUNTIME_ERROR)
+        if error.filename is None or error.strerror is None:
+            raise
+        if error.filename == standard_output.NAME:
+            standard_output.give_up()
+        return say(str(file_error(error)), RUNTIME_ERROR)
+    except Exception as error:
+        # A command that has met one of these has imported its module; all others need none of them.
+        from mpbroker.client.errors import ClientError
+        from mpbroker.ipc.control_client import ControlError
+
+        if not isinstance(error, ClientError | ControlError):
+            raise
+        return say(str(error), exit_code_of(error))
+    return 0
+
+
+def say(text: str, code: int) -> int:
+    from mpbroker.protocol.printable import printable
+
+    for line in text.splitlines():
+        print(f"mpbroker: {printable(line)}", file=sys.stderr)
+    return code

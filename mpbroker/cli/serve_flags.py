@@ -1,0 +1,58 @@
+"""The flags of `mpbroker serve`, also without Typer, which a broker would keep in memory while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+# Flags are texts here, so that a wrong number gets the same message wherever it was written.
+FLAG_KEYS = {
+    "--listeners": "listeners",
+    "--log-dirs": "log.dirs",
+    "--processors": "num.network.threads",
+    "--handlers": "num.io.threads",
+    "--log-workers": "log.workers",
+    "--http": "http.listener",
+}
+_CHECK = "--check-config"
+_WITH_VALUE = {name: name for name in (*FLAG_KEYS, "--log-format", "--config", "-o")} | {"-c": "--config"}
+
+
+class ServeFlags(NamedTuple):
+    """The arguments of `mpbroker.cli.host.serve.serve`."""
+
+    config: Path | None
+    options: Sequence[str]
+    flags: Mapping[str, str | None]
+    log_format: str | None
+    check_only: bool
+
+
+def parsed(words: Sequence[str]) -> ServeFlags | None:
+    """Return the flags in a call of `mpbroker`; None for another command, and for what Typer has to explain.
+
+    Those are help and mistakes. Of a flag that is repeated the last value counts.
+    """
+    if words[:1] != ["serve"]:
+        return None
+    values: dict[str, list[str]] = {}
+    rest = iter(words[1:])
+    for word in rest:
+        name, equals, value = word.partition("=") if word.startswith("--") else (word, "", "")
+        if word == _CHECK:
+            values[_CHECK] = [word]
+            continue
+        if not equals:
+            value = next(rest, "-")
+        if name not in _WITH_VALUE or value.startswith("-"):
+            return None
+        values.setdefault(_WITH_VALUE[name], []).append(value)
+    last = {name: given[-1] for name, given in values.items()}
+    return ServeFlags(
+        Path(last["--config"]) if "--config" in last else None,
+        values.get("-o", []),
+        {name: last.get(name) for name in FLAG_KEYS},
+        last.get("--log-format"),
+        _CHECK in last,
+    )
