@@ -22,5 +22,5 @@ def test_hostile_requests_harm_nobody(tmp_path: Path, settings: tuple[str, ...])
         attack = Attack(broker, SEED, 0, REQUESTS, LARGE_SHARE if is_long() else LARGE_SHARE / 5)
         assert attacked(attack, PAUSE_MS if is_long() else None) == []
         assert sum(attack.outcomes.values()) == REQUESTS
-        # Most are answered: the broker does not just close what it does not like.
-        assert attack.outcomes["answered"] > 0.9 * REQUESTS
+        # The broker does not just close what it does not like.
+        assert attack.outcomes["closed"] < 0.1 * REQUESTS

@@ -26,7 +26,7 @@ def cleaned() -> DataFrame:
 
 @dp.materialized_view(comment="What each customer has ordered.")
 def totals() -> DataFrame:
-    """Each run makes the totals anew, of all cleaned orders."""
+    """Each run makes the totals again, of all cleaned orders."""
     orders = spark.read.table("cleaned").groupBy("customer")
     return orders.agg(F.count("*").alias("orders"), F.sum("amount").alias("amount"))
 
