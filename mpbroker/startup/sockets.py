@@ -240,8 +240,10 @@ def _may_end(port: int) -> bool:
 
 def _holder(port: int) -> tuple[int, str] | None:
     """Return pid and name of the process that listens on the port, None if this user may not know."""
-    import psutil  # a start that succeeds does not need it
-
+    try:
+        import psutil  # a start that succeeds does not need it
+    except ImportError:  # the environment was replaced under a running broker
+        return None
     try:
         for connection in psutil.net_connections("tcp"):
             if (

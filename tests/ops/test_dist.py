@@ -74,7 +74,8 @@ def look_into(wheel: Path) -> None:
     modules = {name.split(".", 1)[0] for name in names if name.endswith(".so")}
     assert modules == {name.removesuffix(".pyx") for name in NATIVE} | {"shm/_cyutility"}
     assert {Path(name).suffix for name in names} & {".c", ".pyx", ".pxd", ".h", ".java"} == set()
-    wanted = {"mpbroker/protocol/schema/kafka.json", "shm/py.typed", "shm/ring.pyi"}
+    schemas = {f"mpbroker/protocol/schema/{name}.json" for name in ("kafka", "coordinator-records")}
+    wanted = schemas | {"shm/py.typed", "shm/ring.pyi"}
     assert wanted | {"mpbroker/console/static/index.html", "mpbroker/console/static/app.js"} <= set(names)
     assert "Requires-Dist: crc32c" not in metadata
     try:

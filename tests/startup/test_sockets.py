@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import socket
+import sys
 import time
 from collections.abc import Iterator
 
@@ -75,7 +76,13 @@ def test_a_name_of_this_machine_only_in_ipv6(monkeypatch: pytest.MonkeyPatch) ->
         assert sock.getsockname()[0] == "::1"
 
 
-def test_of_two_that_start_with_one_port_the_first_has_it() -> None:
+@pytest.mark.parametrize("has_psutil", [True, False])
+def test_of_two_that_start_with_one_port_the_first_has_it(
+    monkeypatch: pytest.MonkeyPatch, has_psutil: bool
+) -> None:
+    """Also if the environment has been replaced under a running broker, which imports psutil only now."""
+    if not has_psutil:
+        monkeypatch.setitem(sys.modules, "psutil", None)
     config = structs.replace(CONFIG, listeners=(Listener("A", "PLAINTEXT", "127.0.0.1", 0),))
     (first,), config = sockets.bind_all(config)
     (listener,) = config.listeners

@@ -244,6 +244,7 @@ cdef class FetchPositions:
         """Remember the segment that a fetch was served from, in place of the oldest one of its partition.
 
         When `partitions_max` partitions are remembered, nothing is stored for further ones.
+        `generation` is at least 1; 0 marks a free place.
         """
         cdef Reader *reader = &self.ref.readers[slot % READERS]
         cdef Segment *segment
