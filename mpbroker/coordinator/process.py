@@ -13,20 +13,18 @@ from mpbroker.coordinator.metadata_controller import MetadataController, Phase
 from mpbroker.coordinator.services import Services
 from mpbroker.coordinator.waiting import Caller
 from mpbroker.ipc import calls, topology
+from mpbroker.ipc.calls import WAIT_FOR_OTHERS
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.lending import Lender
 from mpbroker.ipc.process import IDLE_SLEEP_MS, MAX_SLEEP_MS, ExitCode, Fence, ProcessContext
 from mpbroker.ipc.rings import RingPair, any_waits
 from mpbroker.ipc.rpc import RpcServer
 from mpbroker.ipc.slots import SlotKind, kind_of, unpack_call, unpack_return
-from mpbroker.protocol.api_keys import ApiKey
 from shm.clock import wall_ms
 
 # How often to read words of other processes that ring no doorbell.
 POLL_MS = 5
 STOP_SECONDS = 5.0
-# Requests that wait for other members, perhaps for half an hour.
-WAIT_FOR_OTHERS = (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
 
 
 class Coordinator:

@@ -31,13 +31,14 @@ from mpbroker.handlers.hot_path.forwarded cimport (
 )
 from mpbroker.handlers.hot_path.log_rings cimport LogPeer, SlotList, append, drain_to_log, publish_log, to_log
 from mpbroker.handlers.hot_path.metering cimport count_fetch, count_produce
-from mpbroker.handlers.hot_path.produce cimport PRODUCE_KEY, set_throttle, try_produce
+from mpbroker.handlers.hot_path.produce cimport set_throttle, try_produce
 from mpbroker.handlers.hot_path.session_table cimport SessionTable
 from mpbroker.handlers.hot_path.shared_jobs cimport (
     SharedJob, SharedJobs, shared_answer, shared_begin, shared_end, shared_free, shared_number,
     shared_returned,
 )
 from mpbroker.handlers.hot_path.topic_table cimport TopicTable
+from mpbroker.handlers.hot_path.wire cimport CLIENT_ID_AT
 from mpbroker.ipc.counters cimport (
     COUNT_CALLS_DELAYED, COUNT_FETCHES, COUNT_FETCHES_FAST, COUNT_FETCHES_INCREMENTAL, COUNT_IDLE_NS,
     COUNT_PRODUCE_FAST, COUNT_PRODUCE_SLOW, COUNT_REQUESTS, COUNT_WAKEUPS, REQUESTS_PER_TURN,
@@ -45,7 +46,7 @@ from mpbroker.ipc.counters cimport (
 from mpbroker.ipc.loop cimport NATIVE_AT_MOST_NS
 from mpbroker.ipc.meters cimport Meters, QuotaKind, QuotaWord, add_quota, note_pause, quota_of_all
 from mpbroker.ipc.session cimport SessionEntry, Sessions
-from mpbroker.ipc.jobs cimport is_shared
+from mpbroker.ipc.jobs cimport PRODUCE_KEY, is_shared
 from mpbroker.ipc.slots cimport (
     AGAIN, ANSWER, HEAVY, NETWORK_UNIT_NS, PRODUCE, PRODUCE_BACK, PRODUCED, REQUEST, RETURN,
     THROTTLED_BY_PRODUCE, THROTTLED_BY_REQUEST, CallSlot, JobHeader, ProduceSlot, ReplySlot, RequestSlot,
@@ -72,6 +73,7 @@ from mpbroker.ipc import topology
 from mpbroker.ipc.topology import (
     COORDINATOR, FIRST_HANDLER, is_log_worker, is_processor, log_worker, log_worker_number, processors_of,
 )
+from mpbroker.protocol import headers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -88,7 +90,7 @@ cdef extern from *:
 
 cdef enum:
     NO_WORKER = -1
-    LOGS_MAX = 7               # mpbroker.config.workers.MAX_LOG_WORKERS
+    LOGS_MAX = 7                # mpbroker.ipc.topology.MAX_LOG_WORKERS, checked at import
     PEERS_MAX = 24             # processors, log workers, coordinator
     WATCHED_MAX = 16
     # Requests taken at once: each may unpack UNPACK_ROOM_BYTES, some ms of work.
@@ -99,9 +101,9 @@ cdef enum:
     CLOCK_EVERY_BYTES = 16384
     SIZE_FIELD_BYTES = 4        # at the start of a frame; a request's size does not count it
     CHANNEL_PLACES = 32768      # mpbroker.ipc.topology.CHANNELS_PER_PROCESSOR, checked at import
-    CLIENT_ID_AT = 12           # position in a frame: i16 length, then the text
 
-assert CHANNEL_PLACES == topology.CHANNELS_PER_PROCESSOR
+assert CHANNEL_PLACES == topology.CHANNELS_PER_PROCESSOR and LOGS_MAX == topology.MAX_LOG_WORKERS
+assert CLIENT_ID_AT == headers.CLIENT_ID_AT
 
 # Values of `owner` and `processor` other than the index of one processor.
 EVERYTHING, ANY_PROCESSOR = -1, -2

@@ -15,7 +15,7 @@ from mpbroker.network.processor.lists cimport mark, read_again
 from mpbroker.network.processor.memory cimport free_request
 from mpbroker.network.processor.metering cimport begin_timing, end_timing, note_finished, note_size
 from mpbroker.network.processor.peers cimport answered, cancel, give_back
-from mpbroker.network.processor.reports cimport note
+from mpbroker.network.processor.reports cimport note_late
 from mpbroker.network.processor.sending cimport SENT_PER_TURN_MAX
 from mpbroker.network.processor.system_calls cimport (
     MSG_DONTWAIT, MSG_NOSIGNAL, iovec, msghdr, send, sendmsg,
@@ -36,12 +36,7 @@ cdef void take_entry_answer(ChannelTurn *t, Channel *c, WindowEntry *e, ReplySlo
     r.dequeued_ns = t.metering.clock_ns
     r.answer = a[0]
     if c.state == ChannelState.CHANNEL_CLOSED:
-        if (
-            (a.kind == SlotKind.SEND or a.kind == SlotKind.SEND_PARTS)
-            and t.reports.late_count < t.channel_places
-        ):
-            note(c, &t.reports.late[t.reports.late_count], 0, r.api_key)
-            t.reports.late_count += 1
+        note_late(&t.reports, c, a, r.api_key, t.channel_places)
         note_finished(&t.metering, r)
         give_back(&t.peers, a)
         forget_entry(t, c, e)
