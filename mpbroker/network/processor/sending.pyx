@@ -100,7 +100,7 @@ cdef void start_sending(ChannelTurn *t, Channel *c) noexcept nogil:
     """Begin to send `c.request.answer`, or wait for its files."""
     c.part = 0
     c.part_sent = 0
-    c.marked_ns = 0
+    c.checked_ns = 0
     if c.request.answer.kind == SlotKind.SEND_PARTS:
         if not files_are_open(&t.peers, &t.files, c):
             move(&t.lists, c, ChannelState.CHANNEL_OPENING)
