@@ -5,7 +5,7 @@ from mpbroker.ipc.counters cimport Counter
 from mpbroker.network.processor.channel cimport NEGOTIATING, Channel, ChannelState, CloseReason
 from mpbroker.network.processor.channel_turn cimport ChannelTurn
 from mpbroker.network.processor.closing cimport close_channel, close_idle_channels
-from mpbroker.network.processor.files cimport look_at_files
+from mpbroker.network.processor.files cimport close_deleted
 from mpbroker.network.processor.lists cimport free_place, mark, may_open
 from mpbroker.network.processor.memory cimport count_dry, may_have_room
 from mpbroker.network.processor.peers cimport replies_are_out
@@ -128,7 +128,7 @@ cdef void before_sleep(ChannelTurn *t) noexcept nogil:
     if t.lists.starved_count and may_have_room(&t.memory):
         t.lists.soon = True
     if t.files.count or t.lists.unopened_count:
-        look_at_files(&t.files, t.now_ns)
+        close_deleted(&t.files, t.now_ns)
     count_dry(&t.memory, t.now_ns)
     counter_set(t.counters, Counter.COUNT_ARENA_BYTES, t.memory.arena.in_use_bytes)
     counter_set(t.counters, Counter.COUNT_QUEUED_REQUESTS, queued_here(&t.queue, &t.peers))

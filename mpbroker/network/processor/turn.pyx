@@ -54,9 +54,9 @@ from mpbroker.network.processor.lists cimport (
 from mpbroker.network.processor.memory cimport memory_is_low
 from mpbroker.network.processor.metering cimport begin_counting, take_told
 from mpbroker.network.processor.muting cimport load_mute_table, until_timer_ms
-from mpbroker.network.processor.peer_failure cimport mend_handler, mend_log
+from mpbroker.network.processor.peer_failure cimport handler_died, log_worker_died
 from mpbroker.network.processor.peers cimport FIRST_HANDLER, Peer, forget_untaken
-from mpbroker.network.processor.queue cimport look_at_queues
+from mpbroker.network.processor.queue cimport exchange_queue_lengths
 from mpbroker.network.processor.reports cimport Reports
 from mpbroker.network.processor.starvation cimport may_be_stalled, shuffle
 from mpbroker.network.processor.system_calls cimport (
@@ -129,7 +129,7 @@ cdef int run_turn(
     heartbeat(t.counters, t.now_ns)
     t.memory.arena.limit_bytes = load_relaxed(t.memory.request_limit)
     t.metering.timed = load_relaxed(t.metering.request_quotas) != 0
-    look_at_queues(&t.queue, &t.peers)
+    exchange_queue_lengths(&t.queue, &t.peers)
     take_all_answers(t)
     go_on(t)
     if count > 1 and memory_is_low(&t.memory):
@@ -489,11 +489,11 @@ cdef class ProcessorTurn:
 
     def fence_handler(self, uint32_t number) -> None:
         if self.t.peers.handlers[number].known:
-            mend_handler(self.t, number)
+            handler_died(self.t, number)
             self.t.lists.soon = True
 
     def fence_log(self) -> None:
-        mend_log(self.t)
+        log_worker_died(self.t)
         publish(self.t)
 
     def welcome_log(self, uint32_t number=0) -> None:
