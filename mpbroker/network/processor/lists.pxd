@@ -71,7 +71,7 @@ cdef inline void defer(Lists *l, Channel *c, bint soon) noexcept nogil:
         l.deferred[l.deferred_count] = c.index
         l.deferred_count += 1
 
-cdef inline void read_again(Lists *l, Channel *c) noexcept nogil:
+cdef inline void defer_reading(Lists *l, Channel *c) noexcept nogil:
     if c.readable or c.stash or c.received:
         defer(l, c, True)
 

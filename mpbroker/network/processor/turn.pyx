@@ -15,7 +15,7 @@ of the supervisor.
 The state that all phases share is a struct of the parts' structs (channel_turn.pxd). A part knows its own
 struct, and those further down:
 
-    take_connections, socket_event, go_on       intake, events, starvation
+    take_connections, socket_event              intake, events, starvation
     take_all_answers, dispatch, publish         dispatch, window_answers, api_versions; peer_failure
     reading and writing a channel               sending, throttling, receiving
     closing it                                  closing
@@ -43,13 +43,13 @@ from mpbroker.network.processor.channel_turn cimport (
 from mpbroker.network.processor.closing cimport close_all_of, close_channel, close_idle_channels
 from mpbroker.network.processor.dispatch cimport dispatch, publish, take_all_answers
 from mpbroker.network.processor.events cimport (
-    Orders, before_sleep, go_on, is_ordered, must_stay_awake, socket_event,
+    Orders, before_sleep, continue_channels, is_ordered, must_stay_awake, socket_event,
 )
 from mpbroker.network.processor.intake cimport (
     IS_PLAIN, IS_PRIVILEGED, NO_PLACE, NO_SOCKET, Intake, open_channel, take_connections,
 )
 from mpbroker.network.processor.lists cimport (
-    ChannelList, Lists, free_place, may_open, noted_entries, noted_moves, read_again,
+    ChannelList, Lists, defer_reading, free_place, may_open, noted_entries, noted_moves,
 )
 from mpbroker.network.processor.memory cimport memory_is_low
 from mpbroker.network.processor.metering cimport begin_counting, take_told
@@ -131,7 +131,7 @@ cdef int run_turn(
     t.metering.timed = load_relaxed(t.metering.request_quotas) != 0
     exchange_queue_lengths(&t.queue, &t.peers)
     take_all_answers(t)
-    go_on(t)
+    continue_channels(t)
     if count > 1 and memory_is_low(&t.memory):
         shuffle(t, events, count)
     for i in range(count):
@@ -519,7 +519,7 @@ cdef class ProcessorTurn:
         for i in range(self.t.channels_used):
             c = &self.t.channels[i]
             if c.state == ChannelState.CHANNEL_READING and before <= c.window_count < requests:
-                read_again(&self.t.lists, c)
+                defer_reading(&self.t.lists, c)
 
     def stop_reading(self) -> None:
         """Begin no more requests, and close the connections that have none under way."""

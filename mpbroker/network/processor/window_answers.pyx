@@ -11,7 +11,7 @@ from mpbroker.network.processor.channel cimport (
 )
 from mpbroker.network.processor.channel_turn cimport ChannelTurn
 from mpbroker.network.processor.closing cimport close_channel, forget_entry
-from mpbroker.network.processor.lists cimport mark, read_again
+from mpbroker.network.processor.lists cimport defer_reading, mark
 from mpbroker.network.processor.memory cimport free_request
 from mpbroker.network.processor.metering cimport begin_timing, end_timing, note_finished, note_size
 from mpbroker.network.processor.peers cimport answered, cancel, give_back
@@ -144,7 +144,7 @@ cdef void flush_window(ChannelTurn *t, Channel *c) noexcept nogil:
     while end_written(t, c):
         if done != 1 or not window_holds_answers(&t.window, c):
             end_timing(c, begun_ns)
-            go_on_behind(t, c, was_full)
+            after_answers_written(t, c, was_full)
             return
         if c.secure:
             mark(&t.lists, c)
@@ -155,12 +155,12 @@ cdef void flush_window(ChannelTurn *t, Channel *c) noexcept nogil:
             close_channel(t, c, CloseReason.CLOSED_RESET, errno)
             return
 
-cdef void go_on_behind(ChannelTurn *t, Channel *c, bint was_full) noexcept nogil:
+cdef void after_answers_written(ChannelTurn *t, Channel *c, bint was_full) noexcept nogil:
     """Let the channel go on where it waited for the answers that are written now."""
     if c.window_count == 0:
         window_is_empty(t, c)
     elif was_full and not window_is_full(&t.window, c):
-        read_again(&t.lists, c)
+        defer_reading(&t.lists, c)
 
 cdef void window_is_empty(ChannelTurn *t, Channel *c) noexcept nogil:
     """Go on with what waited for all answers: a barred request, the client's end, a stop."""
@@ -169,4 +169,4 @@ cdef void window_is_empty(ChannelTurn *t, Channel *c) noexcept nogil:
         return
     if c.ended:
         c.readable = 1
-    read_again(&t.lists, c)
+    defer_reading(&t.lists, c)
