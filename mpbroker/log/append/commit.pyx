@@ -199,7 +199,7 @@ cdef bint gather_round(CommitRef *commit, uint64_t number) noexcept nogil:
         journal_begin(&commit.journals[i], &flush.writes[i])
     for i in range(commit.unsynced_count):
         if commit.unsynced[i] != NULL:
-            add_core(commit, round, flush, commit.unsynced[i])
+            add_entry(commit, round, flush, commit.unsynced[i])
     flush.journals = 0
     for i in range(commit.journal_count):
         if journal_ask(&commit.journals[i], &flush.writes[i]) and not commit.failed_dirs >> i & 1:
@@ -217,7 +217,9 @@ cdef bint has_room(CommitRef *commit, uint64_t record_bytes, bint may_grow) noex
             or may_grow and flusher_reserve_record(&commit.flusher, record_bytes))
 
 
-cdef void add_core(CommitRef *commit, CommitRound *round, FlushRound *flush, PartitionCore *core) noexcept nogil:
+cdef void add_entry(
+    CommitRef *commit, CommitRound *round, FlushRound *flush, PartitionCore *core
+) noexcept nogil:
     """Add the partition to the round that is put together."""
     cdef int dir = core.slot.log_dir
     cdef CommitEntry *entry = &round.entries[round.count]
@@ -257,9 +259,7 @@ cdef void submit_round(CommitRef *commit) noexcept nogil:
 
 
 cdef void finish_rounds(CommitRef *commit, AnswersRef *answers) noexcept nogil:
-    """Finish each round that is on disk: move the partitions' marks or fail their directories, then answer what
-    waited.
-    """
+    """Finish each round that is on disk: move its marks or fail its directories, then answer what waited."""
     cdef uint64_t done = load_done(&commit.flusher)
     finish_background(commit, answers)
     if done > commit.started:
