@@ -70,7 +70,7 @@ from shm.atomics cimport load_acquire, load_relaxed
 
 from mpbroker.ipc import topology
 from mpbroker.ipc.log_levels import inherited_words, logger_of
-from mpbroker.network.processor import window as request_window
+from mpbroker.network.processor.window_apis import IN_WINDOW
 from typing import Any, TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ cdef class ProcessorTurn:
         t.queue.queued_requests_max = queued_requests_max
         for i in range(<uint32_t>API_KEYS):
             t.first_flexible[i] = first_flexible[i]
-        for api in request_window.IN_WINDOW:
+        for api in IN_WINDOW:
             t.window.in_window[<int>api] = 1
         self.set_window(window)
         t.epoll_fd = epoll_create1(EPOLL_CLOEXEC)
