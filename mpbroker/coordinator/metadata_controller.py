@@ -44,7 +44,7 @@ from mpbroker.ipc.bulletin import BulletinPublisher
 from mpbroker.ipc.calls import EnsuredTopic, Failed, Message, RemovedTokens, RemoveExpiredTokens
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.lending import Lender
-from mpbroker.ipc.metadata import METADATA_SLOT, PartitionImage, Places
+from mpbroker.ipc.metadata import METADATA_SLOT, PartitionImage, PartitionSlots
 from mpbroker.ipc.process import FatalError, ProcessContext
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition, read_partition_surely
 from mpbroker.ipc.topology import COORDINATOR, slots_given
@@ -525,7 +525,7 @@ class MetadataController:
             self._retry_at = time.monotonic() + RETRY_OPEN_SECONDS
         elif topic.partitions == self.state.topics[topic_id].partitions:
             self._new.pop(topic_id, None)
-        if self.announcer.opened(topic, Places.of(images.values())) and problem:
+        if self.announcer.opened(topic, PartitionSlots.of(images.values())) and problem:
             _log.error("%s", problem)
 
     def _opened_all_if_so(self) -> None:

@@ -25,7 +25,7 @@ from mpbroker.coordinator.transactions.marker_sender import MarkerSender
 from mpbroker.coordinator.waiting import Caller
 from mpbroker.ipc import calls
 from mpbroker.ipc.append_job import NewBatch
-from mpbroker.ipc.metadata import Places
+from mpbroker.ipc.metadata import PartitionSlots
 from mpbroker.ipc.producer_ids import ProducerIds
 from mpbroker.ipc.slots import Batch
 from mpbroker.protocol.errors import ErrorCode, error_code
@@ -190,7 +190,7 @@ class Services:
     def id_of(self, name: str) -> bytes | None:
         return self.metadata.ids.get(name)
 
-    def images_of(self, topic_id: bytes) -> Places | None:
+    def images_of(self, topic_id: bytes) -> PartitionSlots | None:
         return self._announcer.slots.get(topic_id)
 
     def append_for_us(self, topic: Topic, batches: list[PartitionBatch], done: Appended) -> None:
@@ -201,23 +201,23 @@ class Services:
         image = self._announcer.slots[topic_id][batch.partition]
         # Send the version that the log process has opened: altered settings may not have reached it yet.
         version = self._announcer.topics[topic_id].config_version
-        place = image.slot, image.slot_generation, version
+        slot = image.slot, image.slot_generation, version
         count, stamp = batch.record_count, batch.max_timestamp
-        return NewBatch(*place, batch.batch, count, stamp, *batch.producer, batch.attributes)
+        return NewBatch(*slot, batch.batch, count, stamp, *batch.producer, batch.attributes)
 
     def append_markers(self, batches: Sequence[TopicBatch], done: Appended) -> None:
         errors = [ErrorCode.NOT_LEADER_OR_FOLLOWER] * len(batches)
-        places: list[int] = []
+        indices: list[int] = []
         wanted: list[NewBatch] = []
-        for place, (topic, batch) in enumerate(batches):
+        for index, (topic, batch) in enumerate(batches):
             topic_id = self.metadata.ids.get(topic, b"")
             if batch.partition in self._announcer.slots.get(topic_id, ()):
-                places.append(place)
+                indices.append(index)
                 wanted.append(self._new_batch(topic_id, batch))
 
         def appended(filled: list[Batch]) -> None:
-            for place, error in zip(places, _errors(filled), strict=True):
-                errors[place] = error
+            for index, error in zip(indices, _errors(filled), strict=True):
+                errors[index] = error
             done(errors)
 
         if wanted:

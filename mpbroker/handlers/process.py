@@ -209,7 +209,7 @@ class Handler:
         self.next_files_look_ms = now_ms + FILES_LOOK_MS
         self.broker.audit.follow(now_ms)
         if not self.broker.readers.forget_deleted():
-            self.broker.places.forget_deleted()
+            self.broker.fetch_positions.forget_deleted()
 
     def work(self) -> None:
         """Do one piece of a request. Call it when everything else has been served and published."""
@@ -360,7 +360,7 @@ class Handler:
             self.turn.rebind_log(worker)
             # The successor may have truncated files, or recovered them into others.
             self.broker.readers.forget_all()
-            self.turn.places.forget_all()
+            self.turn.fetch_positions.forget_all()
             self.broker.fetches.poll_all()
             self.fenced_logs.discard(worker)
             self.turn.paused = False

@@ -21,7 +21,14 @@ from mpbroker.handlers.requests.metadata import Metadata
 from mpbroker.ipc import calls, slots, topology
 from mpbroker.ipc.acls import AclImage
 from mpbroker.ipc.bulletin import BulletinPublisher
-from mpbroker.ipc.metadata import MetadataBase, MetadataDelta, PartitionImage, Places, QuotaImage, TopicImage
+from mpbroker.ipc.metadata import (
+    MetadataBase,
+    MetadataDelta,
+    PartitionImage,
+    PartitionSlots,
+    QuotaImage,
+    TopicImage,
+)
 from mpbroker.ipc.process import SETTINGS_CHANGED, ProcessContext, pack_fence
 from mpbroker.ipc.session import SessionGone
 from mpbroker.ipc.slots import SlotKind
@@ -73,7 +80,7 @@ def topic_image(
     return TopicImage(
         name,
         topic_id(number),
-        Places.of(PartitionImage(i, first_slot + i, 5) for i in range(partitions)).packed,
+        PartitionSlots.of(PartitionImage(i, first_slot + i, 5) for i in range(partitions)).packed,
         {key.replace("_", "."): value for key, value in configs.items()},
         version,
         internal,

@@ -19,7 +19,7 @@ from mpbroker.coordinator.runtime.requests import Handler, Waiter
 from mpbroker.coordinator.runtime.timers import Timers
 from mpbroker.coordinator.runtime.write_queue import WriteQueue
 from mpbroker.ipc.calls import CreatedTopics, CreateTopic, CreateTopics, Message
-from mpbroker.ipc.metadata import PartitionImage, Places
+from mpbroker.ipc.metadata import PartitionImage, PartitionSlots
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 
@@ -103,7 +103,7 @@ class InternalTopic:
         self._state = state
         self._listener = listener
         self._topic_id: bytes | None = None
-        self._images = Places()
+        self._images = PartitionSlots()
         # How many partitions the log workers cannot open yet.
         self._unopened = 0
         self._loader: Loader | None = None
@@ -186,12 +186,12 @@ class InternalTopic:
             log.error("%s was deleted, and with it all %s", self._spec.name, self._spec.held)
             self.unload()
         self._topic_id = topic_id
-        self._images = images if images is not None else Places()
+        self._images = images if images is not None else PartitionSlots()
         self._state.partitions.open(len(self._images))
         if images is not None:
             self._begin_loading(list(images.values()))
 
-    def _load_changed(self, images: Places) -> None:
+    def _load_changed(self, images: PartitionSlots) -> None:
         """Read partitions that were offline and that the log workers have opened since."""
         changed = [image for number, image in images.items() if self._images.get(number, image) != image]
         self._images = images

@@ -182,7 +182,7 @@ class Fetch:
         """Forget the open files of all partitions: the processor found other files."""
         broker = self.context.broker
         for slot in self.slots:
-            broker.places.forget(slot)
+            broker.fetch_positions.forget(slot)
             with suppress(SlotBusy):  # if so, the processor will find the same once more
                 broker.readers.forget(read_partition(broker.table, slot))
 
@@ -428,7 +428,7 @@ class Fetch:
                 if self.request.isolation_level == READ_COMMITTED:
                     aborted = reader.aborted(wanted.fetch_offset, piece, bound, now.aborted_end)
                 # The turn can answer the next fetch.
-                broker.places.learn(
+                broker.fetch_positions.learn(
                     image.slot,
                     image.slot_generation,
                     piece.segment_base,

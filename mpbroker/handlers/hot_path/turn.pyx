@@ -155,7 +155,7 @@ cdef class HandlerTurn:
     """One handler's turn.
 
     `memory` is the tree's SharedMemory, `answers` the rings to the processors by index. The caller fills
-    `topics` and `places` between turns.
+    `topics` and `fetch_positions` between turns.
     """
 
     cdef Peer peers[PEERS_MAX]
@@ -192,7 +192,7 @@ cdef class HandlerTurn:
     cdef readonly Meters meters
     cdef readonly Clients clients
     cdef int64_t window_ms      # of quotas
-    cdef readonly FetchPositions places
+    cdef readonly FetchPositions fetch_positions
     cdef readonly SessionTable fetch_sessions
     cdef SlotTable table
     cdef list keep
@@ -217,7 +217,8 @@ cdef class HandlerTurn:
         store_relaxed(self.heavy, 0)
         self.paused, self.fetch_is_fast = False, True
         self.fetch_bytes_max = 0x7fffffff
-        self.places, self.fetch_sessions = FetchPositions(memory.private.block("damaged")), SessionTable()
+        self.fetch_positions = FetchPositions(memory.private.block("damaged"))
+        self.fetch_sessions = SessionTable()
         self.table = memory.table()
         for number in range(memory.sizes.log_workers):
             self._add_log(memory, number)
@@ -751,7 +752,7 @@ cdef class HandlerTurn:
         if not has_room(peer.outbox):
             return False            # checked before `try_fetch`, which changes the session
         if not try_fetch(
-            request, peer.arena, &self.topics.ref, &self.table.ref, &self.places.ref,
+            request, peer.arena, &self.topics.ref, &self.table.ref, &self.fetch_positions.ref,
             &self.fetch_sessions.ref, taken_ns // 1000000, self.fetch_bytes_max, &answer, &counts,
         ):
             return False
