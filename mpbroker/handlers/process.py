@@ -296,7 +296,8 @@ class Handler:
                 if is_log_worker(answer.owner):
                     client = self.broker.log_calls[log_worker_number(answer.owner)]
                 else:
-                    self.intake.take_over(answer.request)
+                    # A call of the turn, whose answer it left to Python, becomes one of Python's first.
+                    self.intake.take_over_forwarded(answer.request)
                 client.answered(answer)
             elif kind in (SlotKind.SEND, SlotKind.NOOP, SlotKind.CLOSE):
                 # A response of the turn that found the processor's ring full.
@@ -410,7 +411,7 @@ class Handler:
             self.coordinator_was_fenced = True
             self.turn.drop_inbox(COORDINATOR)
             self.broker.transactions.holds.coordinator_died()
-            self.intake.take_over()
+            self.intake.take_over_forwarded()
             self.broker.coordinator.server_died()
 
     def finish(self) -> None:
