@@ -56,7 +56,7 @@ class Coordinator:
             metadata.announcer,
             lambda: metadata.state,
             metadata.ask,
-            metadata.answer,
+            self._answer,
             filter(context.is_alive, topology.HANDLERS),
         )
         metadata.topics_deleted = self._services.groups.coordinator.topics_deleted
