@@ -17,7 +17,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator
 from contextlib import suppress
-from functools import partial
 from typing import NamedTuple
 
 from mpbroker.handlers.apis import api
@@ -158,7 +157,7 @@ class Fetch:
             context.pieces = self.polls()
             context.broker.long_work.append(context)
         else:
-            context.resume(partial(context.finish, self.polls()))
+            context.resume(context.finish, self.polls())
         return context.has_response
 
     def expire(self) -> None:

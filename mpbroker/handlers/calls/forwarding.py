@@ -56,12 +56,7 @@ class Forwarding:
                 context.fail(ErrorCode.COORDINATOR_NOT_AVAILABLE)
                 return
             self._parked_memory.charge(context, size)
-        self._forward(
-            context,
-            context.version,
-            context.raw_body(),
-            lambda answer: context.respond_encoded(answer.body, answer.errors),
-        )
+        self._forward(context, context.version, context.raw_body(), context.respond_forwarded)
 
     # ---- in parts
 
@@ -138,11 +133,7 @@ class Forwarding:
     def take_over(self, context: PendingRequest, call: Forwarded) -> None:
         """Take over a request that the turn has passed on; it is then handled like those of `pass_on`."""
         context.was_passed_on(call.taken_ns, call.passed_on_ns)
-
-        def then(answer: ForwardedResponse) -> None:
-            context.respond_encoded(answer.body, answer.errors)
-
-        answered = context.later(partial(self._answered, context, then))
+        answered = context.later(partial(self._answered, context, context.respond_forwarded))
         self._away.setdefault(context.slot.connection, {})[context] = call.number
         self._coordinator.adopt(call.number, call.block, call.generation, call.size, answered)
 
