@@ -39,7 +39,8 @@ from mpbroker.coordinator.metadata.metadata_records import (
 )
 from mpbroker.coordinator.metadata.replay import replay
 from mpbroker.coordinator.metadata.state import Decider, Decision, InconsistentMetadata, MetadataState, Topic
-from mpbroker.coordinator.waiting import Awaited, Caller, Change, Token, WaitingCallers
+from mpbroker.coordinator.runtime.requests import Caller
+from mpbroker.coordinator.waiting import Awaited, Change, Token, WaitingCallers
 from mpbroker.ipc.bulletin import BulletinPublisher
 from mpbroker.ipc.calls import EnsuredTopic, Failed, Message, RemovedTokens, RemoveExpiredTokens
 from mpbroker.ipc.counters import Counter

@@ -10,8 +10,8 @@ import uuid
 from collections.abc import Callable
 
 from mpbroker.coordinator.metadata_controller import MetadataController, Phase
+from mpbroker.coordinator.runtime.requests import Caller
 from mpbroker.coordinator.services import Services
-from mpbroker.coordinator.waiting import Caller
 from mpbroker.ipc import calls, topology
 from mpbroker.ipc.calls import WAIT_FOR_OTHERS
 from mpbroker.ipc.counters import Counter
@@ -59,7 +59,7 @@ class Coordinator:
             self._answer,
             filter(context.is_alive, topology.HANDLERS),
         )
-        metadata.topics_deleted = self._services.groups.coordinator.topics_deleted
+        metadata.topics_deleted = self._services.groups.shard.topics_deleted
 
     # --- the loop's view
 
@@ -77,7 +77,7 @@ class Coordinator:
         self._services.step(self.metadata.is_serving)
         self.metadata.link.flush()
         self._flush_to_handlers()
-        counters, timers = self._context.counters, self._services.groups.coordinator.timers
+        counters, timers = self._context.counters, self._services.groups.shard.timers
         counters.set(Counter.COUNT_ARENA_BYTES, self._lender.in_use_bytes)
         counters.set(Counter.COUNT_REBALANCES_DELAYED, timers.count("join") + timers.count("sync"))
         counters.set(Counter.COUNT_HEARTBEATS_DELAYED, timers.count("member"))

@@ -17,12 +17,11 @@ from mpbroker.coordinator.log_link import LogLink
 from mpbroker.coordinator.metadata.state import MetadataState, Topic
 from mpbroker.coordinator.runtime.host import Appended, Host, TopicBatch
 from mpbroker.coordinator.runtime.internal_topic import TopicSpec
-from mpbroker.coordinator.runtime.requests import Answers, Then, Waiter
+from mpbroker.coordinator.runtime.requests import Answers, Caller, Then, Waiter
 from mpbroker.coordinator.runtime.runtime import CoordinatorRuntime
 from mpbroker.coordinator.runtime.write_queue import Marker, PartitionBatch
 from mpbroker.coordinator.transactions.coordinator import TransactionCoordinator
 from mpbroker.coordinator.transactions.marker_sender import MarkerSender
-from mpbroker.coordinator.waiting import Caller
 from mpbroker.ipc import calls
 from mpbroker.ipc.append_job import NewBatch
 from mpbroker.ipc.metadata import PartitionSlots
@@ -120,8 +119,8 @@ class Services:
         )
         self.groups = CoordinatorRuntime(spec, self, groups, answers)
         self._coordinators: dict[int, CoordinatorRuntime[Any]] = {
-            **dict.fromkeys(transactions.handlers, self.transactions),
-            **dict.fromkeys(groups.handlers, self.groups),
+            **dict.fromkeys(transactions.served, self.transactions),
+            **dict.fromkeys(groups.served, self.groups),
         }
         self._granted_before = set(handlers)
         if self._granted_before:
@@ -138,7 +137,7 @@ class Services:
             case calls.CheckTransaction():
                 self._check_transaction(caller, call)
             case calls.EndHold():
-                self.transactions.coordinator.end_txn.holds.end(call.hold)
+                self.transactions.shard.end_txn.holds.end(call.hold)
                 self._answer(caller, calls.Acknowledged())
             case calls.HoldsEnded():
                 self._granted_before_no_more(caller.handler)
@@ -154,7 +153,7 @@ class Services:
             answer = calls.Failed(outcome, outcome.message) if isinstance(outcome, ErrorCode) else outcome
             return self._answer(caller, answer)
 
-        self.transactions.coordinator.add_partitions.check(caller, call, checked)
+        self.transactions.shard.add_partitions.check(caller, call, checked)
 
     def handler_died(self, handler: int) -> None:
         """Drop the requests of a dead handler; its granted appends precede this, the log was fenced first."""
@@ -164,14 +163,14 @@ class Services:
 
         self.groups.abandon_all(has_died)
         self.transactions.abandon_all(has_died)
-        self.transactions.coordinator.end_txn.holds.end_all_of(has_died)
+        self.transactions.shard.end_txn.holds.end_all_of(has_died)
         self._granted_before_no_more(handler)
 
     def _granted_before_no_more(self, handler: int) -> None:
         if handler in self._granted_before:
             self._granted_before.discard(handler)
             if not self._granted_before:
-                self.transactions.coordinator.end_txn.holds.earlier_ended()
+                self.transactions.shard.end_txn.holds.earlier_ended()
 
     # --- the Host
 
@@ -226,7 +225,7 @@ class Services:
             done(errors)
 
     def write_offsets_marker(self, partition: int, marker: Marker, done: Then) -> None:
-        self.groups.coordinator.txn_offset_commit.write_marker(partition, marker, done)
+        self.groups.shard.txn_offset_commit.write_marker(partition, marker, done)
 
     # --- the loop's view
 
