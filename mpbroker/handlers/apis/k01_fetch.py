@@ -154,10 +154,10 @@ class Fetch:
         elif self.is_long:
             # The poll begins after this call.
             self._is_polling = context.takes_long = True
-            context.pieces = self.polls()
+            context.pieces = self.poll_and_respond()
             context.broker.long_work.append(context)
         else:
-            context.resume(context.finish, self.polls())
+            context.resume(context.finish, self.poll_and_respond())
         return context.has_response
 
     def expire(self) -> None:
@@ -185,12 +185,12 @@ class Fetch:
             with suppress(SlotBusy):  # if so, the processor will find the same once more
                 broker.readers.forget(read_partition(broker.table, slot))
 
-    def park(self) -> None:
-        """Wait for bytes. The caller polls once more: bytes that came before the marks wake no handler."""
-        self._is_polling = self.is_long
+    def wait_for_bytes(self) -> None:
+        """Set the marks. The caller polls once more: bytes that came before the marks wake no handler."""
+        self._is_polling = self.is_long  # the caller polls next, even if `charge_wait` expires the fetch
         self.context.broker.fetches.park(self, self.slots, self.deadline_ms)
 
-    def parked(self) -> None:
+    def charge_wait(self) -> None:
         """Charge the memory of a fetch that waits; without room it is answered with the available bytes."""
         context, broker = self.context, self.context.broker
         size = REQUEST_BYTES + context.body_bytes + PARTITION_BYTES * len(self.fetch_context.interests)
@@ -243,14 +243,14 @@ class Fetch:
             self.refused.add(name)
         return may
 
-    def polls(self) -> Generator[None]:
+    def poll_and_respond(self) -> Generator[None]:
         """Poll, and respond if that was enough. If another poll is wanted meanwhile, others come first."""
         self._is_polling, self._poll_is_wanted = True, False
         answers = yield from self.poll()
         if answers is not None:
             yield from self.respond(answers)
         elif self._poll_is_wanted:
-            self.context.pieces = self.polls()
+            self.context.pieces = self.poll_and_respond()
         else:
             self._is_polling = False
 
@@ -292,14 +292,14 @@ class Fetch:
         broker = self.context.broker
         if self.cold_files and (self.cold_bytes >= self.limit or self.cold_files >= FILES_MAX):
             return
-        broker.prefetch.read(cold.fd, cold.position, cold.length, self._poll_again)
+        broker.prefetch.read(cold.fd, cold.position, cold.length, self._bytes_were_read)
         self.cold_bytes += cold.length
         self.cold_files += 1
         if self.cold_since_ms is None:
             self.cold_since_ms = broker.monotonic_ms()
         broker.counters.add(Counter.COUNT_FETCHES_COLD)
 
-    def _poll_again(self) -> None:
+    def _bytes_were_read(self) -> None:
         self.context.broker.fetches.check(self.slots)
 
     def _unknown(self) -> Generator[None, None, frozenset[int]]:
@@ -538,16 +538,16 @@ def handle(context: RequestContext) -> Generator[None, None, FetchResponse | Non
     if context.slot.flags & SlotFlag.AGAIN:
         fetch.forget_files()
     if fetch.is_long:
-        fetch.park()
-        fetch.parked()
-        yield from fetch.polls()
+        fetch.wait_for_bytes()
+        fetch.charge_wait()
+        yield from fetch.poll_and_respond()
         return None
     answers = yield from fetch.poll()
     if answers is None:
-        fetch.park()
+        fetch.wait_for_bytes()
         answers = yield from fetch.poll()
     if answers is None:
-        fetch.parked()
+        fetch.charge_wait()
     else:
         yield from fetch.respond(answers)
     return None
