@@ -29,7 +29,7 @@ from mpbroker.ipc.process import (
     LOG_FENCE_RESUME,
     MAX_SLEEP_MS,
     ExitCode,
-    Fence,
+    PeerOrder,
     ProcessContext,
 )
 from mpbroker.ipc.rings import Outbox
@@ -153,7 +153,7 @@ class Handler:
         return ExitCode.STOPPED
 
     def run_once(self, timeout_ms: int) -> None:
-        self.obey_fences()
+        self.obey_order()
         if not self.turn.log_is_up or not self.broker.coordinator.server_is_up:
             self.notice_peers()
         self.take_and_serve(timeout_ms)
@@ -312,52 +312,52 @@ class Handler:
 
     # ---- orders ----
 
-    def obey_fences(self) -> None:
-        fence = self.context.pending_fence()
-        if fence is None:
+    def obey_order(self) -> None:
+        order = self.context.pending_order()
+        if order is None:
             return
-        if fence.settings_changed:
+        if order.settings_changed:
             # Settings derived from the defaults of topics need a successor: see supervisor/changing.py.
             self.context.follow_settings()
             self._take_limits()
             self.intake.faults.refresh()
             self._choose_leaving()
             self.broker.fetch_sessions.resize(session_slots(self.context.config))
-        elif is_processor(fence.role):
-            self.fence_processor(fence)
-        elif is_log_worker(fence.role):
-            self.fence_log(fence)
-        elif fence.role == COORDINATOR:
-            self.fence_coordinator(fence)
+        elif is_processor(order.role):
+            self.fence_processor(order)
+        elif is_log_worker(order.role):
+            self.fence_log(order)
+        elif order.role == COORDINATOR:
+            self.fence_coordinator(order)
         self.context.counters.add(Counter.COUNT_FENCES)
         self.flush()
         # The dead process's loans of our blocks have ended; the next request may take long to come.
         self.count_arena()
-        self.context.acknowledge_fence()
+        self.context.acknowledge_order()
 
-    def fence_processor(self, fence: Fence) -> None:
-        if fence.alive:
-            self.turn.rebind(fence.role)
-            self.outboxes[fence.role].rebind()
+    def fence_processor(self, order: PeerOrder) -> None:
+        if order.alive:
+            self.turn.rebind(order.role)
+            self.outboxes[order.role].rebind()
             return
-        self.turn.drop_inbox(fence.role)
-        self.produces.forget_processor(fence.role)
-        self.turn.forget_produces(fence.role)
-        self.intake.drop_processor(fence.role)
-        self.broker.fetches.forget_processor(fence.role)
-        self.broker.forwarding.forget_processor(fence.role)
-        self.turn.forget_forwarded(fence.role)
-        self.outboxes[fence.role].clear()
-        self.broker.responses.reclaim(fence.role)
-        self.broker.waiting.forget_processor(fence.role)
-        self.turn.forget_shared(fence.role)
+        self.turn.drop_inbox(order.role)
+        self.produces.forget_processor(order.role)
+        self.turn.forget_produces(order.role)
+        self.intake.drop_processor(order.role)
+        self.broker.fetches.forget_processor(order.role)
+        self.broker.forwarding.forget_processor(order.role)
+        self.turn.forget_forwarded(order.role)
+        self.outboxes[order.role].clear()
+        self.broker.responses.reclaim(order.role)
+        self.broker.waiting.forget_processor(order.role)
+        self.turn.forget_shared(order.role)
         for worker in self.log_workers:
             # The jobs lie in the processor's arena, which is about to be emptied.
-            self.turn.drop_jobs(worker, fence.role)
+            self.turn.drop_jobs(worker, order.role)
 
-    def fence_log(self, fence: Fence) -> None:
-        worker = log_worker_number(fence.role)
-        if fence.alive:
+    def fence_log(self, order: PeerOrder) -> None:
+        worker = log_worker_number(order.role)
+        if order.alive:
             self.turn.rebind_log(worker)
             # The successor may have truncated files, or recovered them into others.
             self.broker.readers.forget_all()
@@ -369,12 +369,12 @@ class Handler:
             return
         self.fenced_logs.add(worker)
         self.set_log_up(worker, False)
-        if fence.stage == LOG_FENCE_CLOSE:
+        if order.stage == LOG_FENCE_CLOSE:
             self.turn.paused = True
             self.close_produces(worker)
-        elif fence.stage == LOG_FENCE_ANSWER:
+        elif order.stage == LOG_FENCE_ANSWER:
             self.answer_finished()
-        elif fence.stage == LOG_FENCE_RESUME:
+        elif order.stage == LOG_FENCE_RESUME:
             self.turn.paused = False
 
     def answer_finished(self) -> None:
@@ -402,8 +402,8 @@ class Handler:
         self.broker.fetches.poll_all()
         self.intake.close_produces()
 
-    def fence_coordinator(self, fence: Fence) -> None:
-        if fence.alive:
+    def fence_coordinator(self, order: PeerOrder) -> None:
+        if order.alive:
             self.turn.rebind(COORDINATOR)
             self.coordinator_was_fenced = False
             self.broker.coordinator.welcome()

@@ -29,7 +29,7 @@ from mpbroker.ipc.metadata import (
     QuotaImage,
     TopicImage,
 )
-from mpbroker.ipc.process import SETTINGS_CHANGED, ProcessContext, pack_fence
+from mpbroker.ipc.process import SETTINGS_CHANGED, ProcessContext, pack_order
 from mpbroker.ipc.session import SessionGone
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.table import Partition, PartitionFlag, pack_partition
@@ -490,6 +490,6 @@ def order_settings(made: Rig) -> None:
 
 def _order(made: Rig, stage: int, role: int) -> None:
     orders = made.memory.words("fence_orders")
-    orders.store(HANDLER, pack_fence((orders.load(HANDLER) >> 16) + 1, stage, role))
+    orders.store(HANDLER, pack_order((orders.load(HANDLER) >> 16) + 1, stage, role))
     made.turn()
     assert made.memory.words("fence_acks").load(HANDLER) == orders.load(HANDLER)
