@@ -12,13 +12,13 @@ import logging
 from functools import partial
 
 from mpbroker.handlers.api_parts.offset_commits import inline_bytes_max
-from mpbroker.handlers.calls.patient_client import NEVER_MS
 from mpbroker.handlers.hot_path.topic_table import TopicTable
 from mpbroker.handlers.hot_path.turn import ANY_PROCESSOR, HandlerTurn
 from mpbroker.handlers.intake import Intake
 from mpbroker.handlers.produce.produce_order import ProduceOrder
 from mpbroker.handlers.requests.faults import Faults
 from mpbroker.handlers.requests.limits import UNCOUNTED_BODY_BYTES
+from mpbroker.handlers.requests.purgatory import NEVER_MS
 from mpbroker.handlers.wiring import make_broker, session_slots
 from mpbroker.ipc.bulletin import BulletinReader
 from mpbroker.ipc.counters import Counter

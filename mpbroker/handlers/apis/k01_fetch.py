@@ -19,9 +19,9 @@ from collections.abc import Generator
 from contextlib import suppress
 from typing import NamedTuple
 
+from mpbroker.handlers.api_parts.topic_meters import partition_fetched
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import check_leader_epoch
-from mpbroker.handlers.calls.patient_client import NEVER_MS
 from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.fetch.fetch_sessions import (
     Answer,
@@ -33,11 +33,11 @@ from mpbroker.handlers.fetch.fetch_sessions import (
     new_context,
 )
 from mpbroker.handlers.fetch.partition_readers import bound_of
-from mpbroker.handlers.produce.topic_meters import partition_fetched
 from mpbroker.handlers.requests.limits import LOOKUPS_PER_PIECE
 from mpbroker.handlers.requests.metadata import Topic
 from mpbroker.handlers.requests.parked_memory import PARTITION_BYTES, REQUEST_BYTES
 from mpbroker.handlers.requests.permissions import CLUSTER_ACTION, READ_TOPIC, Need
+from mpbroker.handlers.requests.purgatory import NEVER_MS
 from mpbroker.handlers.requests.responses import FileSlice
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.metadata import PartitionImage
